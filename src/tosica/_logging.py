@@ -1,0 +1,23 @@
+"""The package's logger: one line a step, on stderr, as scanpy and scvi-tools do."""
+
+from __future__ import annotations
+
+import logging
+
+logger = logging.getLogger("tosica")
+
+
+def _configure() -> None:
+    """Give the logger a handler of its own, once, so that users see what was kept and matched."""
+    if logger.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    # Left on, so that pytest's caplog and an application's own root handler see the lines too;
+    # the root logger has no handler unless somebody asked for one.
+    logger.propagate = True
+
+
+_configure()
