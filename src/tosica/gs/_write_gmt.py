@@ -1,0 +1,161 @@
+"""Writing GMT files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from uuid import uuid4
+
+from tosica.gs._parse_gmt import WEB_PAGE
+
+# What the Broad Institute's own files hold where there is nothing to say.
+_NO_DESCRIPTION = "na"
+_SEPARATORS = {"\t": "a tab", "\n": "a line break", "\r": "a line break", "\0": "a null character"}
+
+
+def write_gmt(
+    gene_sets: Mapping[str, Iterable[str]],
+    path: str | os.PathLike[str],
+    *,
+    descriptions: Mapping[str, str] | None = None,
+) -> None:
+    """Write gene sets to a GMT file.
+
+    The file is written beside its destination and moved there when it is whole, so that a full
+    disk or an interruption never leaves half a file and never harms the one that was there. The
+    same gene sets give the same bytes: a ``.gz`` file holds neither a time nor its own name.
+
+    Parameters
+    ----------
+    gene_sets
+        Gene set name to genes. A gene that a set repeats is written once; a Python ``set``,
+        which has no order, is written sorted.
+    path
+        The file to write, gzip-compressed if its name ends in ``.gz``. An existing file is
+        replaced.
+    descriptions
+        Gene set name to the second field of its line. Sets without one get ``"na"``.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the folder to write to does not exist.
+    IsADirectoryError
+        If `path` is a folder.
+    TypeError
+        If `gene_sets` or `descriptions` is not a mapping, if genes are not an iterable of
+        strings, or if a name, gene or description is not a string.
+    ValueError
+        If there is no gene set, if a set has no gene, if `descriptions` names a set that is not
+        there, or if a name, gene or description would not come back from `read_gmt` as it is: it
+        is empty, holds a tab or a line break, or begins or ends with a blank.
+
+    See Also
+    --------
+    read_gmt : the way back.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import tosica
+    >>> markers = {"T cell": ["CD3D", "CD3E"], "B cell": ["CD79A", "MS4A1"]}
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "markers.gmt.gz"
+    ...     tosica.gs.write_gmt(markers, path, descriptions={"T cell": "by hand"})
+    ...     tosica.gs.read_gmt(path) == markers
+    True
+    """
+    content = _format(gene_sets, {} if descriptions is None else descriptions).encode()
+    # A link stays a link: what it points to is replaced.
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; give the path of the GMT file to write.")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"There is no folder {target.parent} to write to; create it first.")
+    _replace(target, _gzip(content) if target.name.lower().endswith(".gz") else content)
+
+
+def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, str]) -> str:
+    for argument, value in (("gene_sets", gene_sets), ("descriptions", descriptions)):
+        if not isinstance(value, Mapping):
+            msg = f"{argument} must be a dict of gene set names, not {type(value).__name__}."
+            raise TypeError(msg)
+    if not gene_sets:
+        raise ValueError("There is no gene set to write: gene_sets is empty.")
+    unknown = [name for name in descriptions if name not in gene_sets]
+    if unknown:
+        msg = f"descriptions names {unknown[0]!r}, which is no gene set in gene_sets; remove it."
+        raise ValueError(msg)
+
+    lines = []
+    for name, genes in gene_sets.items():
+        _check_text(name, "The gene set name")
+        if name.startswith("\ufeff") or WEB_PAGE.match(name):
+            msg = (
+                f"The gene set name {name!r} begins as a web page or a byte order mark does and "
+                "could not be read again; rename the set."
+            )
+            raise ValueError(msg)
+        description = descriptions.get(name, _NO_DESCRIPTION)
+        _check_text(description, f"The description of {name!r}", empty=True)
+        lines.append("\t".join([name, description, *_unique_genes(name, genes)]) + "\n")
+    return "".join(lines)
+
+
+def _unique_genes(name: str, genes: Iterable[str]) -> list[str]:
+    if isinstance(genes, str) or not isinstance(genes, Iterable):
+        msg = (
+            f"The genes of {name!r} must be a list of strings, not "
+            f"{'one string' if isinstance(genes, str) else type(genes).__name__}."
+        )
+        raise TypeError(msg)
+    unique = list(dict.fromkeys(genes))
+    if not unique:
+        raise ValueError(f"The gene set {name!r} holds no gene; add some or leave it out.")
+    for gene in unique:
+        _check_text(gene, f"A gene of {name!r}")
+    return sorted(unique) if isinstance(genes, (set, frozenset)) else unique
+
+
+def _check_text(text: object, what: str, *, empty: bool = False) -> None:
+    """Refuse a field that `read_gmt` would not give back as it is."""
+    if not isinstance(text, str):
+        raise TypeError(f"{what} must be a string, not {type(text).__name__}: {text!r}.")
+    if not text and not empty:
+        raise ValueError(f"{what} is an empty string; fill it in or leave it out.")
+    for character, called in _SEPARATORS.items():
+        if character in text:
+            msg = f"{what} holds {called}, which a GMT file cannot store: {text!r}."
+            raise ValueError(msg)
+    if text != text.strip():
+        raise ValueError(f"{what} begins or ends with a blank; strip it: {text!r}.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{what} cannot be written as UTF-8: {text!r}.") from error
+
+
+def _gzip(content: bytes) -> bytes:
+    # Not gzip.compress: it lets zlib write the operating system into the header.
+    buffer = io.BytesIO()
+    with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
+        file.write(content)
+    return buffer.getvalue()
+
+
+def _replace(target: Path, content: bytes) -> None:
+    """Put `content` at `target` in one step."""
+    # Not tempfile: its files can be read by their owner only, and the rename would keep that.
+    temporary = target.with_name(f".tosica-{uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)

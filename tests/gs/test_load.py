@@ -1,0 +1,156 @@
+"""load and collections, and the collection inside the package."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import time
+from importlib.resources import files
+
+import pandas as pd
+import pytest
+
+import tosica.gs
+from tosica.gs._resources import read_collection
+
+RESOURCES = files("tosica.gs") / "resources"
+
+
+@pytest.fixture(scope="module")
+def human_gobp() -> dict[str, list[str]]:
+    return tosica.gs.load("human_gobp")
+
+
+def test_sizes(human_gobp: dict[str, list[str]]) -> None:
+    for name, genes in human_gobp.items():
+        assert 10 <= len(genes) <= 300, name
+        assert genes == sorted(set(genes)), name
+
+
+def test_no_two_sets_alike(human_gobp: dict[str, list[str]]) -> None:
+    assert len({tuple(genes) for genes in human_gobp.values()}) == len(human_gobp)
+
+
+def test_names_are_for_people(human_gobp: dict[str, list[str]]) -> None:
+    assert list(human_gobp) == sorted(human_gobp)
+    assert not [name for name in human_gobp if name.startswith("GO:") or "_" in name]
+
+
+def test_known_truths(human_gobp: dict[str, list[str]]) -> None:
+    for name, genes in {
+        "T cell receptor signaling pathway": {"CD3D", "CD3E", "CD247", "ZAP70", "LCK"},
+        "B cell receptor signaling pathway": {"CD19", "CD79A", "CD79B", "BTK", "SYK"},
+        "natural killer cell mediated cytotoxicity": {"NCR1", "KLRK1", "GZMB"},
+        "response to type I interferon": {"IFNAR1", "STAT1", "IRF7"},
+        "antigen processing and presentation of peptide antigen via MHC class II": {
+            "HLA-DRA",
+            "HLA-DRB1",
+        },
+        "glycolytic process": {"HK1", "PFKM", "PKM"},
+    }.items():
+        assert genes <= set(human_gobp[name]), name
+    # B cells carry no T cell receptor, T cells no haemoglobin.
+    assert not {"CD79A", "MS4A1", "HBB"} & set(human_gobp["T cell receptor signaling pathway"])
+
+
+def test_genes_of_narrower_terms_count(human_gobp: dict[str, list[str]]) -> None:
+    narrow = human_gobp["regulation of T cell receptor signaling pathway"]
+    assert set(narrow) < set(human_gobp["T cell receptor signaling pathway"])
+
+
+def test_file_and_metadata_agree(human_gobp: dict[str, list[str]]) -> None:
+    compressed = (RESOURCES / "human_gobp.gmt.gz").read_bytes()
+    assert len(compressed) < 1_000_000
+    text = gzip.decompress(compressed)
+    metadata = json.loads((RESOURCES / "human_gobp.json").read_bytes())
+    assert metadata["sha256_gmt"] == hashlib.sha256(text).hexdigest()
+    assert metadata["n_sets"] == len(human_gobp) == text.count(b"\n")
+    assert metadata["n_genes"] == len({gene for genes in human_gobp.values() for gene in genes})
+    assert metadata["min_genes"] == min(map(len, human_gobp.values()))
+    assert metadata["max_genes"] == max(map(len, human_gobp.values()))
+    go_ids = [line.split(b"\t")[1].decode() for line in text.splitlines()]
+    assert all(re.fullmatch(r"GO:\d{7}", go_id) for go_id in go_ids)
+    assert len(set(go_ids)) == len(go_ids)
+
+
+def test_notice_agrees_with_metadata() -> None:
+    notice = (RESOURCES / "README.md").read_text(encoding="utf-8")
+    metadata = json.loads((RESOURCES / "human_gobp.json").read_bytes())
+    dois = [citation.rpartition("doi:")[2] for citation in metadata["citation"]]
+    facts = ["## human_gobp", "licence", "licence_url", "url", "date", *dois]
+    for fact in facts:
+        assert metadata.get(fact, fact) in notice
+    assert metadata["release"].removeprefix("GO ") in notice
+    assert {package["version"] for package in metadata["made_from"]} == {"3.16.0"}
+    assert "3.16.0" in notice
+
+
+def test_the_collection_is_the_callers_own(human_gobp: dict[str, list[str]]) -> None:
+    mine = tosica.gs.load("human_gobp")
+    name = next(iter(mine))
+    mine[name].append("MINE")
+    del mine["glycolytic process"]
+    assert tosica.gs.load("human_gobp") == human_gobp
+
+
+def test_read_gmt_gives_the_same_quickly(human_gobp: dict[str, list[str]]) -> None:
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        read = tosica.gs.read_gmt(str(RESOURCES / "human_gobp.gmt.gz"))
+        seconds.append(time.process_time() - start)
+    assert read == human_gobp
+    assert min(seconds) < 1
+
+
+def test_second_load_reads_nothing(human_gobp: dict[str, list[str]]) -> None:
+    before = read_collection.cache_info()
+    assert tosica.gs.load("human_gobp") == human_gobp
+    after = read_collection.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 1, before.misses)
+
+
+@pytest.mark.parametrize("name", ["GO_BP", "human_gpbp", "Human_GOBP", "gobp"])
+def test_unknown_name_with_a_neighbour(name: str) -> None:
+    sentence = (
+        f"There is no gene set collection {name!r} (did you mean 'human_gobp'?); those that "
+        "exist: human_gobp; to read a file, use tosica.gs.read_gmt."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        tosica.gs.load(name)
+
+
+@pytest.mark.parametrize("name", ["kegg", "", "../../secret"])
+def test_unknown_name_without(name: str) -> None:
+    sentence = f"There is no gene set collection {name!r}; those that exist: human_gobp; to read"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        tosica.gs.load(name)
+
+
+def test_name_of_a_wrong_type() -> None:
+    sentence = "The name of a gene set collection must be a string, not list."
+    with pytest.raises(TypeError, match=re.escape(sentence)):
+        tosica.gs.load(["human_gobp"])  # type: ignore[arg-type]
+
+
+def test_collections(human_gobp: dict[str, list[str]]) -> None:
+    table = tosica.gs.collections()
+    assert isinstance(table, pd.DataFrame)
+    assert table.index.name == "name"
+    assert list(table.index) == ["human_gobp"]
+    assert not table.isna().any(axis=None)
+    row = table.loc["human_gobp"]
+    assert row["n_sets"] == len(human_gobp)
+    assert row["licence"] == "CC BY 4.0"
+    assert row["release"] == "GO 2022-07-01"
+    assert row["date"] == "2022-09-12"
+    assert row["identifier"] == "gene symbol"
+    assert "10.1038/75556" in row["citation"]
+    assert "10.1093/nar/gkaf1292" in row["citation"]
+
+
+def test_every_listed_collection_loads() -> None:
+    for name, row in tosica.gs.collections().iterrows():
+        assert len(tosica.gs.load(str(name))) == row["n_sets"]
