@@ -1,0 +1,16 @@
+"""The network: torch only, no AnnData."""
+
+from ._constants import REGISTRY_KEYS
+from ._embedding import MaskedEmbedding
+from ._encoder import Encoder
+from ._module import Annotation, TOSICAModule
+from ._normalize import log_normalize
+
+__all__ = [
+    "REGISTRY_KEYS",
+    "Annotation",
+    "Encoder",
+    "MaskedEmbedding",
+    "TOSICAModule",
+    "log_normalize",
+]

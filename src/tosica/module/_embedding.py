@@ -1,0 +1,149 @@
+"""The masked embedding: from genes to one vector for each gene set."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+# Padding a set to the largest of its bucket costs memory and arithmetic, one more bucket costs a
+# call. Sets in a bucket differ in size by at most this factor.
+_BUCKET_RATIO = 1.25
+# Below this many genes a bucket of its own does not pay.
+_SMALL_SET = 16
+
+
+class MaskedEmbedding(nn.Module):
+    r"""Map genes to gene-set tokens through the genes that each set has.
+
+    .. math:: E_{cp} = \sum_{g \in p} x_{cg} W_{gp} + b_p, \quad W_{gp}, b_p \in \mathbb{R}^d
+
+    This is the linear layer of the paper whose weight is multiplied by a genes × sets mask. Only
+    the weights of (gene, set) pairs inside the mask exist here, so memory and arithmetic follow
+    their number. Sets of similar size are padded to one size and multiplied together.
+
+    Parameters
+    ----------
+    indptr
+        Shape ``(n_tokens + 1,)``. The genes of token ``p`` are
+        ``genes[indptr[p]:indptr[p + 1]]``, as in a CSC matrix.
+    genes
+        Shape ``(n_pairs,)``. Row of each pair's gene in the expression matrix.
+    n_genes
+        Number of genes.
+    embed_dim
+        Width of a token.
+    """
+
+    indptr: Tensor
+    genes: Tensor
+    _place: Tensor
+
+    def __init__(self, indptr: np.ndarray, genes: np.ndarray, n_genes: int, embed_dim: int) -> None:
+        super().__init__()
+        self.n_genes = n_genes
+        self.n_tokens = len(indptr) - 1
+        self.embed_dim = embed_dim
+        self._register_plan("indptr", np.asarray(indptr))
+        self._register_plan("genes", np.asarray(genes))
+        self.weight = nn.Parameter(torch.empty(len(genes), embed_dim))
+        self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
+        self._plan_buckets(np.asarray(indptr), np.asarray(genes))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights so that a token's variance does not depend on the size of its set."""
+        sizes = (self.indptr[1:] - self.indptr[:-1]).clamp(min=1)
+        bound = torch.repeat_interleave(sizes.to(self.weight.dtype).rsqrt(), sizes)
+        with torch.no_grad():
+            self.weight.uniform_(-1, 1).mul_(bound[:, None])
+            self.bias.zero_()
+
+    def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray) -> None:
+        """Group tokens by size; for each group, remember which genes and which weights it takes.
+
+        Padding points to a row of zeros behind the last gene, so the weight that it meets does
+        not matter. A token with every gene needs no gathering and is multiplied as it is.
+        """
+        sizes = np.diff(indptr)
+        by_size = np.argsort(sizes, kind="stable")
+        gathered = [int(p) for p in by_size if sizes[p] < self.n_genes]
+        self._whole = [int(p) for p in by_size if sizes[p] == self.n_genes]
+        self._whole_rows = [int(indptr[p]) for p in self._whole]
+        self._n_buckets = 0
+        start = 0
+        while start < len(gathered):
+            limit = max(int(sizes[gathered[start]] * _BUCKET_RATIO), _SMALL_SET)
+            stop = start
+            while stop < len(gathered) and sizes[gathered[stop]] <= limit:
+                stop += 1
+            tokens = gathered[start:stop]
+            width = max(int(sizes[tokens[-1]]), 1)
+            gene_rows = np.full((len(tokens), width), self.n_genes, dtype=np.int64)
+            pair_rows = np.zeros((len(tokens), width), dtype=np.int64)
+            for row, p in enumerate(tokens):
+                gene_rows[row, : sizes[p]] = genes[indptr[p] : indptr[p + 1]]
+                pair_rows[row, : sizes[p]] = np.arange(indptr[p], indptr[p + 1])
+            self._register_plan(f"_tokens_{self._n_buckets}", np.array(tokens))
+            self._register_plan(f"_genes_{self._n_buckets}", gene_rows)
+            self._register_plan(f"_pairs_{self._n_buckets}", pair_rows)
+            self._n_buckets += 1
+            start = stop
+        arranged = np.array(gathered + self._whole, dtype=np.int64)
+        self._register_plan("_place", np.argsort(arranged))
+
+    def _register_plan(self, name: str, values: np.ndarray) -> None:
+        # Not saved: the mask comes with the model's registry, and a later version may plan anew.
+        self.register_buffer(name, torch.as_tensor(values, dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor, keep: float = 1.0) -> Tensor:
+        """Embed cells.
+
+        Parameters
+        ----------
+        x
+            Expression, shape ``(n_cells, n_genes)``.
+        keep
+            Share of the gene sets to embed. Below 1, a random part of them is drawn anew at each
+            call, evenly over their sizes; tokens with every gene are always there. The tokens
+            then come in no particular order.
+
+        Returns
+        -------
+        Tokens, shape ``(n_cells, n_tokens, embed_dim)``, in the order of the mask if all are kept.
+        """
+        by_gene = torch.cat([x.T, x.new_zeros(1, x.shape[0])])
+        parts = []
+        for i in range(self._n_buckets):
+            tokens, genes, pairs = (
+                getattr(self, f"_{k}_{i}") for k in ("tokens", "genes", "pairs")
+            )
+            if keep < 1:
+                n_kept = max(1, round(keep * len(tokens)))
+                drawn = torch.randperm(len(tokens), device=x.device)[:n_kept]
+                tokens, genes, pairs = tokens[drawn], genes[drawn], pairs[drawn]
+            values = by_gene.index_select(0, genes.reshape(-1)).view(*genes.shape, -1)
+            weight = self.weight.index_select(0, pairs.reshape(-1)).view(*pairs.shape, -1)
+            bias = self.bias.index_select(0, tokens)[:, None, :]
+            parts.append(torch.baddbmm(bias, values.transpose(1, 2), weight))
+        for p, row in zip(self._whole, self._whole_rows, strict=True):
+            parts.append(torch.addmm(self.bias[p], x, self.weight[row : row + self.n_genes])[None])
+        embedded = torch.cat(parts)
+        if keep >= 1:
+            embedded = embedded.index_select(0, self._place)
+        return embedded.transpose(0, 1)
+
+    def gene_weights(self, how: str) -> Tensor:
+        """Reduce the weights of each (gene, set) pair over the width of a token.
+
+        Parameters
+        ----------
+        how
+            ``"mean"`` or ``"max"`` of the absolute weights.
+
+        Returns
+        -------
+        Shape ``(n_pairs,)``, in the order of ``genes``.
+        """
+        size = self.weight.detach().abs()
+        return size.mean(1) if how == "mean" else size.amax(1)

@@ -1,0 +1,138 @@
+"""The pre-norm Transformer encoder and the rollout of its attention."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ._attention import AttentionTrace, SelfAttention, carry_row
+from ._constants import LAYER_NORM_EPS, MLP_RATIO
+
+
+class Block(nn.Module):
+    """One layer: ``t += MSA(LN(t))``, then ``t += MLP(LN(t))``.
+
+    Parameters
+    ----------
+    embed_dim
+        Width of a token.
+    n_heads
+        Number of attention heads.
+    """
+
+    def __init__(self, embed_dim: int, n_heads: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
+        self.attention = SelfAttention(embed_dim, n_heads)
+        self.norm2 = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
+        self.fc1 = nn.Linear(embed_dim, MLP_RATIO * embed_dim)
+        self.fc2 = nn.Linear(MLP_RATIO * embed_dim, embed_dim)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Every token in, every token out."""
+        return self._mlp(tokens + self.attention(self.norm1(tokens)))
+
+    def traced(self, tokens: Tensor) -> tuple[Tensor, AttentionTrace]:
+        """Do what ``forward`` does, and keep what the rollout needs."""
+        mixed, trace = self.attention.traced(self.norm1(tokens))
+        return self._mlp(tokens + mixed), trace
+
+    def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Every token in, the class token and its attention out."""
+        mixed, weights = self.attention.class_token(self.norm1(tokens))
+        return self._mlp(tokens[:, 0] + mixed), weights
+
+    def _mlp(self, tokens: Tensor) -> Tensor:
+        return tokens + self.fc2(F.gelu(self.fc1(self.norm2(tokens))))
+
+
+class Encoder(nn.Module):
+    """Encode tokens and read the class token.
+
+    The class token is all that leaves the encoder, so the last layer computes nothing else.
+
+    Parameters
+    ----------
+    embed_dim
+        Width of a token.
+    n_heads
+        Number of attention heads.
+    n_layers
+        Number of layers.
+    """
+
+    def __init__(self, embed_dim: int, n_heads: int, n_layers: int) -> None:
+        super().__init__()
+        self.class_token = nn.Parameter(torch.zeros(embed_dim))
+        self.blocks = nn.ModuleList(Block(embed_dim, n_heads) for _ in range(n_layers))
+        self.norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw weights as vision Transformers do: truncated normal, standard deviation 0.02."""
+        nn.init.trunc_normal_(self.class_token, std=0.02)
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Encode without looking back.
+
+        Parameters
+        ----------
+        tokens
+            Gene-set tokens, shape ``(n_cells, n_tokens, embed_dim)``.
+
+        Returns
+        -------
+        The normalised class token, shape ``(n_cells, embed_dim)``.
+        """
+        tokens = self._with_class_token(tokens)
+        *full, last = self._layers()
+        for block in full:
+            tokens = block(tokens)
+        latent, _ = last.class_token(tokens)
+        return self.norm(latent)
+
+    def rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        r"""Encode, and follow the class token's attention back to the input tokens.
+
+        A layer's map is :math:`\tilde A = \tfrac12 (\bar A + I)`, the mean over heads with the
+        identity added and rows renormalised (those of :math:`\bar A` sum to one). Of the product
+        :math:`\tilde A_L \dots \tilde A_1` only the class token's row is wanted, so that row is
+        carried from the last layer to the first, and no two maps are ever multiplied.
+
+        Parameters
+        ----------
+        tokens
+            Gene-set tokens, shape ``(n_cells, n_tokens, embed_dim)``.
+
+        Returns
+        -------
+        The normalised class token, shape ``(n_cells, embed_dim)``, and its attention to the
+        gene-set tokens, shape ``(n_cells, n_tokens)``, float32 or wider; with the class token's
+        attention to itself, which is left out, each row sums to one.
+        """
+        tokens = self._with_class_token(tokens)
+        traces = []
+        *full, last = self._layers()
+        for block in full:
+            tokens, trace = block.traced(tokens)
+            traces.append(trace)
+        latent, row = last.class_token(tokens)
+        if row.dtype in (torch.bfloat16, torch.float16):
+            row = row.float()
+        row = row / 2
+        row[:, 0] += 0.5
+        for trace in reversed(traces):
+            row = (row + carry_row(row, trace)) / 2
+        return self.norm(latent), row[:, 1:]
+
+    def _layers(self) -> list[Block]:
+        return list(self.blocks)  # type: ignore[arg-type] # a ModuleList does not know its kind
+
+    def _with_class_token(self, tokens: Tensor) -> Tensor:
+        first = self.class_token.to(tokens.dtype).expand(tokens.shape[0], 1, -1)
+        return torch.cat([first, tokens], 1)

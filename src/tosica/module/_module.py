@@ -1,0 +1,159 @@
+"""The whole network as a scvi-tools module: tensors in, tensors out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scvi.module.base import BaseModuleClass, LossOutput, auto_move_data
+from torch import Tensor, nn
+
+from ._constants import REGISTRY_KEYS
+from ._embedding import MaskedEmbedding
+from ._encoder import Encoder
+from ._normalize import log_normalize
+
+
+class Annotation(NamedTuple):
+    """What one pass over cells gives.
+
+    ``latent`` is the class token, ``(n_cells, embed_dim)``; ``logits`` is ``(n_cells, n_labels)``;
+    ``attention`` is ``(n_cells, n_tokens)``, or ``None`` where it was not asked for.
+    """
+
+    latent: Tensor
+    logits: Tensor
+    attention: Tensor | None
+
+
+class TOSICAModule(BaseModuleClass):
+    """Masked embedding, Transformer encoder, linear head.
+
+    Parameters
+    ----------
+    indptr
+        Shape ``(n_tokens + 1,)``. Genes of token ``p`` are ``genes[indptr[p]:indptr[p + 1]]``.
+    genes
+        Shape ``(n_pairs,)``. Row of each pair's gene in the expression matrix.
+    n_genes
+        Number of genes.
+    n_labels
+        Number of labels.
+    embed_dim
+        Width of a token.
+    n_heads
+        Number of attention heads; divides ``embed_dim``.
+    n_layers
+        Number of encoder layers.
+    label_of_code
+        Shape ``(n_codes,)``. Which of the ``n_labels`` each code of the labels field stands for,
+        -1 for a code without one. By default codes are labels.
+    target_sum
+        If the minibatches hold counts, the total that each cell is scaled to before the
+        logarithm; ``None`` if they hold log-normalised expression already.
+    """
+
+    def __init__(
+        self,
+        indptr: np.ndarray,
+        genes: np.ndarray,
+        *,
+        n_genes: int,
+        n_labels: int,
+        embed_dim: int = 48,
+        n_heads: int = 4,
+        n_layers: int = 2,
+        label_of_code: np.ndarray | None = None,
+        target_sum: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.embedding = MaskedEmbedding(indptr, genes, n_genes, embed_dim)
+        self.encoder = Encoder(embed_dim, n_heads, n_layers)
+        self.head = nn.Linear(embed_dim, n_labels)
+        nn.init.trunc_normal_(self.head.weight, std=0.02)
+        nn.init.zeros_(self.head.bias)
+        # Probabilities are softmax(logits / temperature); fitted on held-out cells after training.
+        self.register_buffer("temperature", torch.ones(()))
+        codes = np.arange(n_labels) if label_of_code is None else label_of_code
+        self.register_buffer("label_of_code", torch.as_tensor(codes, dtype=torch.int64))
+        self.target_sum = target_sum
+
+    @auto_move_data
+    def annotate(self, x: Tensor, *, attention: bool = True) -> Annotation:
+        """Everything that is known about cells, in one pass.
+
+        Parameters
+        ----------
+        x
+            Log-normalised expression, shape ``(n_cells, n_genes)``.
+        attention
+            Whether to follow the attention back to the gene sets.
+        """
+        tokens = self.embedding(x)
+        if attention:
+            latent, rows = self.encoder.rollout(tokens)
+            return Annotation(latent, self.head(latent), rows)
+        latent = self.encoder(tokens)
+        return Annotation(latent, self.head(latent), None)
+
+    def probabilities(self, logits: Tensor) -> Tensor:
+        """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
+        return torch.softmax(logits.float() / self.temperature, 1)
+
+    def _get_inference_input(self, tensors: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
+        x = tensors[REGISTRY_KEYS.X_KEY]
+        return {"x": x if self.target_sum is None else log_normalize(x, self.target_sum)}
+
+    def _get_generative_input(
+        self, tensors: dict[str, Tensor], inference_outputs: dict[str, Tensor], **kwargs: Any
+    ) -> dict[str, Tensor]:
+        return {"latent": inference_outputs["latent"]}
+
+    @auto_move_data
+    def inference(
+        self, x: Tensor, gene_dropout: float = 0.0, token_keep: float = 1.0
+    ) -> dict[str, Tensor]:
+        """Encode cells.
+
+        Parameters
+        ----------
+        x
+            Log-normalised expression, shape ``(n_cells, n_genes)``.
+        gene_dropout
+            Share of the genes that is hidden, drawn anew for each cell; the rest is scaled up.
+        token_keep
+            Share of the gene sets that the minibatch sees.
+
+        Returns
+        -------
+        ``latent``, shape ``(n_cells, embed_dim)``.
+        """
+        if gene_dropout > 0:
+            x = F.dropout(x, gene_dropout)
+        return {"latent": self.encoder(self.embedding(x, keep=token_keep))}
+
+    @auto_move_data
+    def generative(self, latent: Tensor) -> dict[str, Tensor]:
+        """Score labels: ``logits``, shape ``(n_cells, n_labels)``."""
+        return {"logits": self.head(latent)}
+
+    def loss(
+        self,
+        tensors: dict[str, Tensor],
+        inference_outputs: dict[str, Tensor],
+        generative_outputs: dict[str, Tensor],
+        label_smoothing: float = 0.0,
+    ) -> LossOutput:
+        """Cross-entropy of the labels, averaged over the cells."""
+        logits = generative_outputs["logits"]
+        label = self.label_of_code[tensors[REGISTRY_KEYS.LABELS_KEY].long().reshape(-1)]
+        loss = F.cross_entropy(logits, label, label_smoothing=label_smoothing)
+        return LossOutput(
+            loss=loss,
+            classification_loss=loss,
+            logits=logits,
+            true_labels=label,
+            n_obs_minibatch=label.shape[0],
+        )
