@@ -1,0 +1,7 @@
+"""Read what the model and the tools wrote: `tosica.get`."""
+
+from tosica.get._attention import attention
+from tosica.get._mean_attention import mean_attention
+from tosica.get._rank_gene_sets_df import rank_gene_sets_df
+
+__all__ = ["attention", "mean_attention", "rank_gene_sets_df"]

@@ -1,0 +1,105 @@
+"""Mean attention of groups of cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from tosica.get._group_moments import GroupMoments, group_moments
+from tosica.get._read_attention import read_attention
+from tosica.get._read_groups import read_groups
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from numpy.typing import NDArray
+
+Scale: TypeAlias = Literal["z_score", "min_max"]
+
+
+def mean_attention(
+    adata: AnnData,
+    groupby: str,
+    *,
+    scale: Scale | None = None,
+    key: str = "tosica",
+) -> pd.DataFrame:
+    """Mean attention of each group of cells to each gene set.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model.annotate`` has annotated. It is not changed.
+    groupby
+        Column of ``adata.obs`` with the groups, such as ``"tosica_prediction"``.
+    scale
+        How to make gene sets comparable that draw attention of different size:
+
+        `None`
+            The attention itself.
+        `"z_score"`
+            Each gene set is z-scored over all cells (mean 0, standard deviation 1) before the
+            groups are averaged: 1 means that the group's average cell lies one standard deviation
+            above the average of all cells. A gene set that is the same in all cells becomes 0.
+        `"min_max"`
+            Each gene set's means run from 0 (lowest group) to 1 (highest group). A gene set that
+            is the same in all groups becomes 0.
+    key
+        ``key_added`` of ``model.annotate``.
+
+    Returns
+    -------
+    DataFrame, groups × gene sets, float64. Groups are in the order of their categories, those
+    without cells are left out.
+
+    Raises
+    ------
+    KeyError
+        If ``adata`` was not annotated under ``key``, or ``groupby`` is missing.
+    TypeError
+        If ``groupby`` cannot be read as groups.
+    ValueError
+        If cells have no group, ``scale`` is unknown, or the embedding is broken.
+
+    Examples
+    --------
+    Random numbers stand for what ``model.annotate`` writes.
+
+    >>> import numpy as np
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> adata.obsm["X_tosica"] = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
+    >>> tosica.get.mean_attention(adata, "phase").round(2)
+           B cell activation  phagocytosis
+    phase
+    G1                  0.52          0.52
+    G2M                 0.48          0.44
+    S                   0.46          0.53
+    """
+    if scale not in (None, "z_score", "min_max"):
+        msg = f"scale must be 'z_score', 'min_max' or None, not {scale!r}."
+        raise ValueError(msg)
+    values, gene_sets = read_attention(adata, key)
+    groups = read_groups(adata, groupby)
+    moments = group_moments(values, groups)
+    return pd.DataFrame(
+        _scaled(moments, scale),
+        index=pd.Index(groups.categories, name=groupby),
+        columns=pd.Index(gene_sets),
+    )
+
+
+def _scaled(moments: GroupMoments, scale: Scale | None) -> NDArray[np.float64]:
+    if scale is None:
+        return moments.mean
+    if scale == "z_score":
+        offset, width = moments.mean_of_cells, np.sqrt(moments.variance_of_cells)
+    else:
+        offset, width = moments.mean.min(axis=0), np.ptp(moments.mean, axis=0)
+    # Rounding leaves a tiny width where all values are equal; dividing by it would blow noise up.
+    is_constant = width <= 1e-9 * np.abs(offset)
+    scaled = (moments.mean - offset) / np.where(is_constant, 1.0, width)
+    return np.where(is_constant, 0.0, scaled)

@@ -1,0 +1,121 @@
+"""The result of the test on attention as one tidy table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from anndata import AnnData
+
+# What scanpy's record arrays are called, and the singular that a tidy table wants.
+_COLUMNS = {
+    "names": "gene_set",
+    "scores": "score",
+    "logfoldchanges": "logfoldchange",
+    "pvals": "pval",
+    "pvals_adj": "pval_adj",
+}
+
+
+def rank_gene_sets_df(
+    adata: AnnData,
+    group: str | Iterable[str] | None = None,
+    *,
+    key: str = "rank_gene_sets",
+) -> pd.DataFrame:
+    """Result of :func:`tosica.tl.rank_gene_sets` as a tidy table, one row a group and gene set.
+
+    Parameters
+    ----------
+    adata
+        Data on which :func:`tosica.tl.rank_gene_sets` was run. It is not changed.
+    group
+        Group or groups to return, in this order. ``None`` returns all.
+    key
+        ``key_added`` of :func:`tosica.tl.rank_gene_sets`.
+
+    Returns
+    -------
+    DataFrame whose rows are sorted by group and, within a group, from the highest score down:
+
+    `group`
+        Group of cells (categorical).
+    `gene_set`
+        Name of the gene set.
+    `score`
+        Statistic of the test, positive where the group pays more attention: z for
+        ``"wilcoxon"``, t for the t-tests.
+    `logfoldchange`
+        log2 of the mean attention in the group over the mean attention in what it was compared
+        with: 1 means twice as much.
+    `pval`, `pval_adj`
+        P-value, and the same adjusted for the number of gene sets (Benjamini and Hochberg).
+
+    Raises
+    ------
+    KeyError
+        If there is no such result, or no such group in it.
+
+    Examples
+    --------
+    Random numbers stand for what ``model.annotate`` writes.
+
+    >>> import numpy as np
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> adata.obsm["X_tosica"] = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
+    >>> tosica.tl.rank_gene_sets(adata, "bulk_labels")
+    >>> table = tosica.get.rank_gene_sets_df(adata, group="CD19+ B")
+    >>> list(table.columns)
+    ['group', 'gene_set', 'score', 'logfoldchange', 'pval', 'pval_adj']
+    >>> len(table)
+    2
+    """
+    if key not in adata.uns:
+        msg = (
+            f"adata.uns[{key!r}] does not exist: "
+            f"run tosica.tl.rank_gene_sets(adata, groupby, key_added={key!r}) first."
+        )
+        raise KeyError(msg)
+    result = adata.uns[key]
+    missing = (
+        [name for name in _COLUMNS if name not in result]
+        if isinstance(result, Mapping)
+        else list(_COLUMNS)
+    )
+    if missing:
+        msg = (
+            f"adata.uns[{key!r}] is not a result of tosica.tl.rank_gene_sets: "
+            f"it holds no {missing[0]!r}."
+        )
+        raise KeyError(msg)
+
+    available = list(result["names"].dtype.names)
+    groups = available if group is None else [group] if isinstance(group, str) else list(group)
+    groups = list(dict.fromkeys(str(name) for name in groups))
+    unknown = [name for name in groups if name not in available]
+    if unknown:
+        msg = (
+            f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds "
+            f"{', '.join(repr(name) for name in available)}."
+        )
+        raise KeyError(msg)
+
+    n_rows = len(result["names"])
+    table: dict[str, object] = {
+        "group": pd.Categorical.from_codes(
+            np.repeat(np.arange(len(groups)), n_rows), pd.Index(groups)
+        )
+    }
+    for source, target in _COLUMNS.items():
+        columns = [np.asarray(result[source][name]) for name in groups]
+        table[target] = np.concatenate(columns) if columns else []
+    return pd.DataFrame(table)

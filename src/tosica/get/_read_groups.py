@@ -1,0 +1,98 @@
+"""A column of obs as groups of cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+_MANY_COLUMNS = 12
+
+
+def read_groups(adata: AnnData, groupby: str) -> pd.Categorical:
+    """Groups of cells in the order of their categories, unused ones left out.
+
+    Parameters
+    ----------
+    adata
+        Annotated data.
+    groupby
+        Column of ``adata.obs``: categorical, strings, whole numbers or booleans.
+
+    Returns
+    -------
+    Categorical of length n whose categories are strings and all have cells. The categories of a
+    column that is not categorical are sorted, as scanpy does.
+
+    Raises
+    ------
+    KeyError
+        If the column is missing.
+    TypeError
+        If ``groupby`` is not a string, or the column cannot be read as groups.
+    ValueError
+        If there are no cells, or cells without a group.
+    """
+    if not isinstance(groupby, str):
+        msg = f"A column of adata.obs is named by a string, not by {type(groupby).__name__}."
+        raise TypeError(msg)
+    if groupby not in adata.obs:
+        raise KeyError(_missing_column(adata, groupby))
+    if adata.n_obs == 0:
+        msg = "adata has no cells."
+        raise ValueError(msg)
+    column = adata.obs[groupby]
+    n_missing = int(column.isna().sum())
+    if n_missing:
+        msg = (
+            f"adata.obs[{groupby!r}] is missing (NaN) in {n_missing} of {adata.n_obs} cells: "
+            f"give them a group, or leave them out with "
+            f"adata[adata.obs[{groupby!r}].notna()].copy()."
+        )
+        raise ValueError(msg)
+    categorical = _as_categorical(column, groupby).remove_unused_categories()
+    names = [str(name) for name in categorical.categories]
+    if len(set(names)) < len(names):
+        msg = (
+            f"adata.obs[{groupby!r}] holds groups that are written alike, such as 1 and '1': "
+            f"use adata.obs[{groupby!r}].astype(str)."
+        )
+        raise ValueError(msg)
+    categories = pd.CategoricalDtype(names)
+    return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
+
+
+def _as_categorical(column: pd.Series, groupby: str) -> pd.Categorical:
+    dtype = column.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return pd.Categorical(column)
+    is_text = pd.api.types.is_string_dtype(dtype) or pd.api.types.is_object_dtype(dtype)
+    is_discrete = pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_integer_dtype(dtype)
+    if not is_text and not is_discrete:
+        msg = (
+            f"adata.obs[{groupby!r}] holds {dtype} values, not groups: "
+            f"make a categorical column of it first, for example with pandas.cut."
+        )
+        raise TypeError(msg)
+    try:
+        return pd.Categorical(column)
+    except TypeError as error:
+        msg = (
+            f"adata.obs[{groupby!r}] holds values that cannot name a group ({error}): use strings."
+        )
+        raise TypeError(msg) from error
+
+
+def _missing_column(adata: AnnData, groupby: str) -> str:
+    columns = [str(name) for name in adata.obs.columns]
+    shown = ", ".join(repr(name) for name in columns[:_MANY_COLUMNS]) or "none"
+    more = f" and {len(columns) - _MANY_COLUMNS} more" if len(columns) > _MANY_COLUMNS else ""
+    hint = ""
+    if groupby.endswith("_prediction"):
+        key = groupby.removesuffix("_prediction")
+        hint = f"; model.annotate(adata, key_added={key!r}) writes it"
+    return f"adata.obs has no column {groupby!r}{hint}. Its columns: {shown}{more}."

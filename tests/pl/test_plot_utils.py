@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import scanpy as sc
+from get.annotated_pbmc import annotated_pbmc
+
+from tosica.pl._utils import check_save, finish, group_colors, text_width
+
+
+@pytest.fixture
+def shown(monkeypatch):
+    calls = []
+    monkeypatch.setattr(plt, "show", lambda: calls.append(True))
+    yield calls
+    plt.close("all")
+
+
+def _finish(**kwargs):
+    figure, ax = plt.subplots()
+    kwargs = {"show": None, "save": None, "return_fig": False} | kwargs
+    return figure, ax, finish(figure, ax, **kwargs)
+
+
+@pytest.mark.parametrize("autoshow", [True, False])
+def test_shown_unless_autoshow_is_off(shown, autoshow):
+    before = sc.settings.autoshow
+    try:
+        sc.settings.autoshow = autoshow
+        _, ax, result = _finish()
+    finally:
+        sc.settings.autoshow = before
+    assert len(shown) == autoshow
+    assert result is (None if autoshow else ax)
+
+
+def test_show_is_obeyed(shown, tmp_path):
+    _, ax, result = _finish(show=False)
+    assert result is ax
+    assert not shown
+    figure, _, result = _finish(show=True, return_fig=True, save=tmp_path / "figure.png")
+    assert result is figure
+    assert len(shown) == 1
+
+
+def test_returned_figures_are_not_shown(shown):
+    figure, _, result = _finish(return_fig=True)
+    assert result is figure
+    assert not shown
+
+
+def test_saved_figures_are_neither_shown_nor_kept(shown, tmp_path):
+    figure, _, result = _finish(save=tmp_path / "figure.pdf")
+    assert result is None
+    assert not shown
+    assert not plt.fignum_exists(figure.number)
+    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_callers_axes_are_handed_back_open(shown, tmp_path):
+    figure, ax, result = _finish(save=tmp_path / "figure.png", own_figure=False)
+    assert result is ax
+    assert not shown
+    assert plt.fignum_exists(figure.number)
+
+
+def test_save_takes_a_path(tmp_path):
+    assert check_save(None) is None
+    assert check_save(str(tmp_path / "a.png")) == tmp_path / "a.png"
+    with pytest.raises(TypeError, match=r"the path of the figure, such as 'figure\.pdf', not True"):
+        check_save(True)
+    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere'"):
+        check_save(tmp_path / "nowhere" / "a.png")
+
+
+def test_wider_text_is_wider():
+    assert text_width([], 9) == 0
+    assert 0 < text_width(["ab"], 9) < text_width(["a", "abcd"], 9)
+    assert text_width(["ab"], 18) == pytest.approx(2 * text_width(["ab"], 9), rel=0.1)
+
+
+def test_colors_are_those_of_the_anndata():
+    adata = annotated_pbmc()
+    adata.uns["phase_colors"] = np.array(["red", "#00ff00", "#0000ff"])
+    assert group_colors(adata, "phase") == {"G1": "#ff0000", "G2M": "#00ff00", "S": "#0000ff"}
+
+
+def test_unused_categories_do_not_shift_the_colors():
+    adata = annotated_pbmc()
+    adata.obs["phase"] = adata.obs["phase"].cat.set_categories(["none", "G1", "G2M", "S"])
+    adata.uns["phase_colors"] = ["#111111", "#222222", "#333333", "#444444"]
+    assert group_colors(adata, "phase")["S"] == "#444444"
+
+
+@pytest.mark.parametrize("stored", [None, ["#111111"], ["not a colour"] * 3])
+def test_the_default_palette_is_scanpys_and_is_not_written(stored):
+    adata = annotated_pbmc()
+    if stored is not None:
+        adata.uns["phase_colors"] = stored
+    keys = set(adata.uns)
+    assert list(group_colors(adata, "phase").values()) == sc.pl.palettes.default_20[:3]
+    assert set(adata.uns) == keys
+
+
+@pytest.mark.parametrize("n_labels", [25, 60, 150])
+def test_the_default_palette_has_enough_colors(n_labels):
+    adata = annotated_pbmc(n_labels=n_labels)
+    del adata.uns["bulk_labels_colors"]
+    colors = group_colors(adata, "bulk_labels")
+    assert len(colors) == n_labels
+    assert len(set(colors.values())) == (n_labels if n_labels <= 102 else 1)
+
+
+def test_columns_that_are_not_categorical_have_colors_in_sorted_order():
+    adata = annotated_pbmc()
+    adata.obs["number"] = 10 - np.arange(adata.n_obs) % 2
+    adata.uns["number_colors"] = ["#111111", "#222222"]
+    assert group_colors(adata, "number") == {"9": "#111111", "10": "#222222"}

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from get.annotated_pbmc import annotated_pbmc, planted
+
+from tosica.tl._specific_gene_sets import specific_gene_sets
+
+
+def test_each_group_brings_its_planted_gene_set():
+    assert specific_gene_sets(annotated_pbmc(), "bulk_labels", 1) == [planted(i) for i in range(10)]
+
+
+def test_more_for_each_group_each_name_once():
+    names = specific_gene_sets(annotated_pbmc(), "bulk_labels", 4)
+    assert len(names) == len(set(names))
+    assert 10 < len(names) <= 40
+    assert {planted(i) for i in range(10)} <= set(names)
+
+
+def test_a_loud_gene_set_that_is_everywhere_is_not_specific():
+    adata = annotated_pbmc()
+    adata.obsm["X_tosica"][:, 20] += 1
+    assert planted(20) not in specific_gene_sets(adata, "bulk_labels", 1)
+
+
+def test_groups_with_one_cell_each():
+    adata = annotated_pbmc()[:3].copy()
+    adata.obsm["X_tosica"] = np.full_like(adata.obsm["X_tosica"], 0.1)
+    adata.obsm["X_tosica"][[0, 1, 2], [30, 31, 32]] = 0.2
+    adata.obs["group"] = list("abc")
+    assert specific_gene_sets(adata, "group", 2) == [planted(30), planted(31), planted(32)]
+
+
+def test_a_group_above_no_other_still_brings_one():
+    adata = annotated_pbmc()
+    low = np.arange(adata.n_obs) % 2 == 0
+    adata.obsm["X_tosica"][low] *= 0.01
+    adata.obs["group"] = pd.Categorical(np.where(low, "low", "high"), ["low", "high"])
+    assert len(specific_gene_sets(adata, "group", 3)) == 4
+
+
+def test_one_group_in_all_brings_what_it_attends_to_most():
+    adata = annotated_pbmc()
+    adata.obs["group"] = "all"
+    adata.obsm["X_tosica"][:, [40, 41]] += [2, 1]
+    assert specific_gene_sets(adata, "group", 2) == [planted(40), planted(41)]
