@@ -133,6 +133,14 @@ def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, False, scale=1.0
         )
+    return _attend_in_the_open(query, key, value)
+
+
+def _attend_in_the_open(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Do what ``_attend`` does with public functions, which write the weights out."""
     scores = query @ key.transpose(-2, -1)
+    # As in the kernel: half precision would be too coarse for exponents.
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
     logsumexp = scores.logsumexp(-1)
-    return (scores - logsumexp[..., None]).exp() @ value, logsumexp
+    weights = (scores - logsumexp[..., None]).exp().to(value.dtype)
+    return weights @ value, logsumexp

@@ -28,11 +28,17 @@ class MaskedEmbedding(nn.Module):
         Shape ``(n_tokens + 1,)``. The genes of token ``p`` are
         ``genes[indptr[p]:indptr[p + 1]]``, as in a CSC matrix.
     genes
-        Shape ``(n_pairs,)``. Row of each pair's gene in the expression matrix.
+        Shape ``(n_pairs,)``. Row of each pair's gene in the expression matrix, ascending within a
+        token.
     n_genes
         Number of genes.
     embed_dim
         Width of a token.
+
+    Raises
+    ------
+    ValueError
+        If the genes of a token do not ascend.
     """
 
     indptr: Tensor
@@ -41,6 +47,9 @@ class MaskedEmbedding(nn.Module):
 
     def __init__(self, indptr: np.ndarray, genes: np.ndarray, n_genes: int, embed_dim: int) -> None:
         super().__init__()
+        token = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        if (np.diff(token * n_genes + genes) <= 0).any():
+            raise ValueError("The genes of each token must be in ascending order, each once.")
         self.n_genes = n_genes
         self.n_tokens = len(indptr) - 1
         self.embed_dim = embed_dim
@@ -53,7 +62,7 @@ class MaskedEmbedding(nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw weights so that a token's variance does not depend on the size of its set."""
-        sizes = (self.indptr[1:] - self.indptr[:-1]).clamp(min=1)
+        sizes = self.indptr[1:] - self.indptr[:-1]
         bound = torch.repeat_interleave(sizes.to(self.weight.dtype).rsqrt(), sizes)
         with torch.no_grad():
             self.weight.uniform_(-1, 1).mul_(bound[:, None])
@@ -63,34 +72,32 @@ class MaskedEmbedding(nn.Module):
         """Group tokens by size; for each group, remember which genes and which weights it takes.
 
         Padding points to a row of zeros behind the last gene, so the weight that it meets does
-        not matter. A token with every gene needs no gathering and is multiplied as it is.
+        not matter. Tokens with every gene are a group of their own, the last one.
         """
         sizes = np.diff(indptr)
         by_size = np.argsort(sizes, kind="stable")
-        gathered = [int(p) for p in by_size if sizes[p] < self.n_genes]
-        self._whole = [int(p) for p in by_size if sizes[p] == self.n_genes]
-        self._whole_rows = [int(indptr[p]) for p in self._whole]
         self._n_buckets = 0
         start = 0
-        while start < len(gathered):
-            limit = max(int(sizes[gathered[start]] * _BUCKET_RATIO), _SMALL_SET)
+        while start < len(by_size):
+            limit = max(int(sizes[by_size[start]] * _BUCKET_RATIO), _SMALL_SET)
+            if sizes[by_size[start]] < self.n_genes:
+                limit = min(limit, self.n_genes - 1)
             stop = start
-            while stop < len(gathered) and sizes[gathered[stop]] <= limit:
+            while stop < len(by_size) and sizes[by_size[stop]] <= limit:
                 stop += 1
-            tokens = gathered[start:stop]
+            tokens = by_size[start:stop]
             width = max(int(sizes[tokens[-1]]), 1)
             gene_rows = np.full((len(tokens), width), self.n_genes, dtype=np.int64)
             pair_rows = np.zeros((len(tokens), width), dtype=np.int64)
             for row, p in enumerate(tokens):
                 gene_rows[row, : sizes[p]] = genes[indptr[p] : indptr[p + 1]]
                 pair_rows[row, : sizes[p]] = np.arange(indptr[p], indptr[p + 1])
-            self._register_plan(f"_tokens_{self._n_buckets}", np.array(tokens))
+            self._register_plan(f"_tokens_{self._n_buckets}", tokens)
             self._register_plan(f"_genes_{self._n_buckets}", gene_rows)
             self._register_plan(f"_pairs_{self._n_buckets}", pair_rows)
             self._n_buckets += 1
             start = stop
-        arranged = np.array(gathered + self._whole, dtype=np.int64)
-        self._register_plan("_place", np.argsort(arranged))
+        self._register_plan("_place", np.argsort(by_size))
 
     def _register_plan(self, name: str, values: np.ndarray) -> None:
         # Not saved: the mask comes with the model's registry, and a later version may plan anew.
@@ -112,26 +119,38 @@ class MaskedEmbedding(nn.Module):
         -------
         Tokens, shape ``(n_cells, n_tokens, embed_dim)``, in the order of the mask if all are kept.
         """
+        plan = [self._bucket(i, keep) for i in range(self._n_buckets)]
+        # One lookup for all buckets: the gradient of each would be as large as all weights.
         by_gene = torch.cat([x.T, x.new_zeros(1, x.shape[0])])
+        values = by_gene.index_select(0, torch.cat([genes.reshape(-1) for _, genes, _ in plan]))
+        weights = self.weight.index_select(0, torch.cat([p.reshape(-1) for _, _, p in plan]))
+        biases = self.bias.index_select(0, torch.cat([tokens for tokens, _, _ in plan]))
         parts = []
-        for i in range(self._n_buckets):
-            tokens, genes, pairs = (
-                getattr(self, f"_{k}_{i}") for k in ("tokens", "genes", "pairs")
+        row = token = 0
+        for _, genes, _ in plan:
+            n_sets, width = genes.shape
+            rows = slice(row, row + n_sets * width)
+            parts.append(
+                torch.baddbmm(
+                    biases[token : token + n_sets, None],
+                    values[rows].view(n_sets, width, -1).transpose(1, 2),
+                    weights[rows].view(n_sets, width, -1),
+                )
             )
-            if keep < 1:
-                n_kept = max(1, round(keep * len(tokens)))
-                drawn = torch.randperm(len(tokens), device=x.device)[:n_kept]
-                tokens, genes, pairs = tokens[drawn], genes[drawn], pairs[drawn]
-            values = by_gene.index_select(0, genes.reshape(-1)).view(*genes.shape, -1)
-            weight = self.weight.index_select(0, pairs.reshape(-1)).view(*pairs.shape, -1)
-            bias = self.bias.index_select(0, tokens)[:, None, :]
-            parts.append(torch.baddbmm(bias, values.transpose(1, 2), weight))
-        for p, row in zip(self._whole, self._whole_rows, strict=True):
-            parts.append(torch.addmm(self.bias[p], x, self.weight[row : row + self.n_genes])[None])
+            row, token = rows.stop, token + n_sets
         embedded = torch.cat(parts)
         if keep >= 1:
             embedded = embedded.index_select(0, self._place)
         return embedded.transpose(0, 1)
+
+    def _bucket(self, i: int, keep: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens of a bucket, and of each its genes and its weights; a random part if asked."""
+        tokens, genes, pairs = (getattr(self, f"_{k}_{i}") for k in ("tokens", "genes", "pairs"))
+        if keep >= 1 or genes.shape[1] == self.n_genes:
+            return tokens, genes, pairs
+        n_kept = max(1, round(keep * len(tokens)))
+        drawn = torch.randperm(len(tokens), device=tokens.device)[:n_kept]
+        return tokens[drawn], genes[drawn], pairs[drawn]
 
     def gene_weights(self, how: str) -> Tensor:
         """Reduce the weights of each (gene, set) pair over the width of a token.

@@ -113,7 +113,8 @@ class Encoder(nn.Module):
         -------
         The normalised class token, shape ``(n_cells, embed_dim)``, and its attention to the
         gene-set tokens, shape ``(n_cells, n_tokens)``, float32 or wider; with the class token's
-        attention to itself, which is left out, each row sums to one.
+        attention to itself, which is left out, each row sums to one. No gradient flows through
+        the attention.
         """
         tokens = self._with_class_token(tokens)
         traces = []
@@ -122,12 +123,14 @@ class Encoder(nn.Module):
             tokens, trace = block.traced(tokens)
             traces.append(trace)
         latent, row = last.class_token(tokens)
-        if row.dtype in (torch.bfloat16, torch.float16):
-            row = row.float()
-        row = row / 2
-        row[:, 0] += 0.5
-        for trace in reversed(traces):
-            row = (row + carry_row(row, trace)) / 2
+        # The kernel's log-sum-exp has no gradient, so what came of it would be half a gradient.
+        with torch.no_grad():
+            if row.dtype in (torch.bfloat16, torch.float16):
+                row = row.float()
+            row = row / 2
+            row[:, 0] += 0.5
+            for trace in reversed(traces):
+                row = (row + carry_row(row, trace)) / 2
         return self.norm(latent), row[:, 1:]
 
     def _layers(self) -> list[Block]:

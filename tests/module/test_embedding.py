@@ -1,0 +1,206 @@
+"""The masked embedding, against a dense product, and the part of it that training draws."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tosica.module import MaskedEmbedding
+
+DIM = 5
+
+
+def make(sizes: list[int], n_genes: int, seed: int = 0, dim: int = DIM) -> MaskedEmbedding:
+    """Make an embedding in double precision with random sets of these sizes."""
+    rng = np.random.default_rng(seed)
+    sets = [np.sort(rng.choice(n_genes, size, replace=False)) for size in sizes]
+    torch.manual_seed(seed)
+    genes = np.concatenate(sets).astype(np.int64)
+    embedding = MaskedEmbedding(np.cumsum([0, *sizes]), genes, n_genes, dim).double()
+    torch.nn.init.normal_(embedding.weight)
+    torch.nn.init.normal_(embedding.bias)
+    return embedding
+
+
+def cells(n_genes: int, n_cells: int = 4) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(7)
+    return 0.1 + torch.rand(n_cells, n_genes, generator=generator, dtype=torch.float64)
+
+
+def dense(embedding: MaskedEmbedding, x: torch.Tensor) -> torch.Tensor:
+    """The same, one token after the other."""
+    tokens = []
+    for p, (start, stop) in enumerate(pairwise(embedding.indptr.tolist())):
+        values = x[:, embedding.genes[start:stop]]
+        tokens.append(values @ embedding.weight[start:stop] + embedding.bias[p])
+    return torch.stack(tokens, 1)
+
+
+# A set with one gene, with every gene, and sizes on both sides of every bucket's edge.
+MIXED = [1, 90, 16, 17, 2, 21, 22, 60, 90, 45, 3, 30, 89]
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> tuple[list[int], int, int]:
+    n_genes = draw(st.integers(1, 90))
+    size = st.one_of(st.just(n_genes), st.integers(1, n_genes))
+    return draw(st.lists(size, min_size=1, max_size=25)), n_genes, draw(st.integers(0, 99))
+
+
+@given(shapes())
+@example((MIXED, 90, 0))
+@example(([1], 1, 0))
+@example(([7, 7], 7, 0))
+@settings(max_examples=50, deadline=None)
+def test_each_token_is_the_sum_over_its_genes(shape: tuple[list[int], int, int]) -> None:
+    sizes, n_genes, seed = shape
+    embedding = make(sizes, n_genes, seed)
+    x, other = (cells(n_genes).requires_grad_() for _ in range(2))
+    got, expected = embedding(x), dense(embedding, other)
+    torch.testing.assert_close(got, expected)
+    weight = torch.linspace(-1, 1, got.numel(), dtype=torch.float64).view(got.shape)
+    leaves = [embedding.weight, embedding.bias]
+    gradients = torch.autograd.grad((got * weight).sum(), [*leaves, x])
+    wanted = torch.autograd.grad((expected * weight).sum(), [*leaves, other])
+    torch.testing.assert_close(gradients, wanted)
+
+
+def test_single_precision() -> None:
+    embedding, x = make(MIXED, 90), cells(90)
+    got = embedding.float()(x.float())
+    torch.testing.assert_close(got.double(), dense(embedding.double(), x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_token_without_genes_is_its_bias() -> None:
+    embedding = make([0, 3, 0, 20], 30)
+    embedding.reset_parameters()
+    torch.nn.init.normal_(embedding.bias)
+    got = embedding(cells(30))
+    torch.testing.assert_close(got[:, 2], embedding.bias[2].expand(4, -1))
+    torch.testing.assert_close(got, dense(embedding, cells(30)))
+
+
+def test_expression_is_left_as_it_is() -> None:
+    embedding, x = make(MIXED, 90), cells(90)
+    before = x.clone()
+    embedding(x)
+    embedding(x, keep=0.5)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("genes", [[0, 2, 1, 3], [0, 1, 1, 3], [3, 2, 0, 1]])
+def test_genes_of_a_token_must_ascend(genes: list[int]) -> None:
+    with pytest.raises(ValueError, match="genes of each token must be in ascending order"):
+        MaskedEmbedding(np.array([0, 4, 6]), np.array([*genes, 0, 1]), 4, DIM)
+
+
+def test_genes_may_descend_from_one_token_to_the_next() -> None:
+    embedding = MaskedEmbedding(np.array([0, 2, 4, 4, 6]), np.array([2, 3, 0, 3, 3, 4]), 5, DIM)
+    assert embedding(torch.rand(2, 5)).shape == (2, 4, DIM)
+
+
+# ------------------------------------------------------------------ weights
+
+
+def test_variance_of_a_token_does_not_follow_the_size_of_its_set() -> None:
+    torch.manual_seed(0)
+    sizes = [1, 4, 16, 64, 256] * 10
+    genes = np.concatenate([np.arange(size) for size in sizes])
+    embedding = MaskedEmbedding(np.cumsum([0, *sizes]), genes, 256, 48)
+    tokens = embedding(torch.ones(1, 256))[0]
+    spread = tokens.view(10, 5, 48).std((0, 2))
+    torch.testing.assert_close(spread, torch.full((5,), 3**-0.5), rtol=0.15, atol=0)
+    assert (embedding.bias == 0).all()
+
+
+def test_gene_weights_reduce_the_width() -> None:
+    embedding = make([2, 3], 4, dim=2)
+    with torch.no_grad():
+        embedding.weight.copy_(
+            torch.tensor([[1.0, -3.0], [0.0, 0.5], [-2.0, 2.0], [4.0, 0.0], [-1.0, -2.0]])
+        )
+    mean, largest = (embedding.gene_weights(how) for how in ("mean", "max"))
+    assert mean.tolist() == [2, 0.25, 2, 2, 1.5]
+    assert largest.tolist() == [3, 0.5, 2, 4, 2]
+    assert not mean.requires_grad
+
+
+def test_only_weights_are_saved() -> None:
+    embedding = make(MIXED, 90)
+    assert set(embedding.state_dict()) == {"weight", "bias"}
+    other = make(MIXED, 90)
+    torch.nn.init.zeros_(other.weight)
+    other.load_state_dict(embedding.state_dict())
+    assert torch.equal(other(cells(90)), embedding(cells(90)))
+
+
+# ------------------------------------------------------------------ a random part of the tokens
+
+
+def kept_tokens(embedding: MaskedEmbedding, drawn: torch.Tensor, x: torch.Tensor) -> list[int]:
+    """Say which tokens these are; their values must be those of the full embedding."""
+    full = embedding(x)
+    same = torch.isclose(drawn[:, :, None], full[:, None]).all(-1).all(0)
+    assert (same.sum(1) == 1).all()
+    return same.int().argmax(1).tolist()
+
+
+@pytest.mark.parametrize("keep", [0.1, 0.25, 0.5, 0.9])
+def test_number_of_tokens_kept(keep: float) -> None:
+    embedding, x = make([5] * 20 + [30] * 3, 30), cells(30)
+    torch.manual_seed(0)
+    for _ in range(5):
+        kept = kept_tokens(embedding, embedding(x, keep=keep), x)
+        assert len(set(kept)) == len(kept) == round(20 * keep) + 3
+        assert {20, 21, 22} <= set(kept)  # tokens with every gene
+
+
+def test_every_size_of_set_is_there() -> None:
+    embedding, x = make([2] * 12 + [40] * 8 + [70] * 4 + [90], 100), cells(100)
+    kept = np.array(kept_tokens(embedding, embedding(x, keep=0.25), x))
+    # 12 small ones, 8 larger ones, ...: a quarter of each, and one at least.
+    groups = np.digitize(kept, [12, 20, 24])
+    assert np.bincount(groups).tolist() == [3, 2, 1, 1]
+
+
+def test_one_token_at_least() -> None:
+    embedding = make([3, 4], 30)
+    assert embedding(cells(30), keep=0.01).shape == (4, 1, DIM)
+
+
+def test_all_tokens_come_in_the_masks_order() -> None:
+    embedding, x = make(MIXED, 90), cells(90)
+    assert kept_tokens(embedding, embedding(x), x) == list(range(len(MIXED)))
+    assert torch.equal(embedding(x, keep=1.0), embedding(x))
+
+
+def test_draws_are_even_and_follow_torchs_seed() -> None:
+    embedding, x = make([5] * 10 + [12] * 10, 60), cells(60, 2)
+    torch.manual_seed(3)
+    draws = [embedding(x, keep=0.5) for _ in range(200)]
+    kept = [kept_tokens(embedding, drawn, x) for drawn in draws]
+    assert len({tuple(sorted(tokens)) for tokens in kept}) > 150
+    counts = np.bincount(np.concatenate(kept), minlength=20)
+    assert counts.sum() == 200 * 10
+    assert 70 < counts.min() <= counts.max() < 130
+    torch.manual_seed(3)
+    assert torch.equal(embedding(x, keep=0.5), draws[0])
+
+
+def test_what_is_dropped_gets_no_gradient() -> None:
+    sizes = [1] * 6 + [20] * 6 + [40]
+    embedding, x = make(sizes, 40), cells(40).requires_grad_()
+    torch.manual_seed(0)
+    drawn = embedding(x, keep=0.5)
+    kept = np.isin(np.arange(13), kept_tokens(embedding, drawn, x.detach()))
+    assert kept.sum() == 7
+    drawn.sum().backward()
+    np.testing.assert_array_equal((embedding.bias.grad != 0).all(1), kept)
+    np.testing.assert_array_equal((embedding.bias.grad != 0).any(1), kept)
+    np.testing.assert_array_equal((embedding.weight.grad != 0).all(1), np.repeat(kept, sizes))
+    np.testing.assert_array_equal((embedding.weight.grad != 0).any(1), np.repeat(kept, sizes))

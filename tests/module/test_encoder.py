@@ -1,0 +1,125 @@
+"""The encoder's short cuts, against full layers and full rollout maps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tosica.module import Encoder, _attention
+
+DIM, HEADS = 12, 4
+
+
+def make(n_layers: int) -> Encoder:
+    torch.manual_seed(n_layers)
+    encoder = Encoder(DIM, HEADS, n_layers).double()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return encoder
+
+
+def tokens(n_cells: int = 5, n_tokens: int = 17) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(n_cells, n_tokens, DIM, generator=generator, dtype=torch.float64)
+
+
+def in_full(encoder: Encoder, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """All tokens through all layers, and the whole rollout map, (n, 1 + P, 1 + P)."""
+    t = torch.cat([encoder.class_token.expand(len(t), 1, -1), t], 1)
+    joint = torch.eye(t.shape[1], dtype=t.dtype).expand(len(t), -1, -1)
+    for block in encoder.blocks:
+        query, key, _ = block.attention._heads(block.norm1(t))
+        weights = (query @ key.transpose(-2, -1) * block.attention.scale).softmax(-1).mean(1)
+        joint = (weights + torch.eye(t.shape[1], dtype=t.dtype)) / 2 @ joint
+        t = block(t)
+    return encoder.norm(t), joint
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
+def test_the_class_token_needs_no_other_in_the_last_layer(n_layers: int) -> None:
+    encoder, t = make(n_layers), tokens()
+    expected, joint = in_full(encoder, t)
+    latent, attention = encoder.rollout(t)
+    torch.testing.assert_close(encoder(t), expected[:, 0])
+    torch.testing.assert_close(latent, expected[:, 0])
+    torch.testing.assert_close(attention, joint[:, 0, 1:])
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_attention_is_a_share(n_layers: int) -> None:
+    _, attention = make(n_layers).rollout(tokens())
+    assert (attention > 0).all()
+    # What is missing to one is the class token's attention to itself, half or more in each layer.
+    assert (attention.sum(1) < 1 - 0.5**n_layers).all()
+    # Cells differ, and so do tokens, or the tests above would see little.
+    assert attention.std(0).min() > 1e-4
+    assert attention.std(1).min() > 1e-3
+
+
+def test_attention_without_preference_is_even() -> None:
+    encoder = make(2)
+    with torch.no_grad():
+        for block in encoder.blocks:
+            block.attention.qkv.weight[: 2 * DIM] = 0
+            block.attention.qkv.bias[: 2 * DIM] = 0
+    _, attention = encoder.rollout(tokens(n_tokens=9))
+    # (J / 10 + I) / 2, squared, is (3 J / 10 + I) / 4.
+    torch.testing.assert_close(attention, torch.full_like(attention, 0.075))
+
+
+def test_tokens_have_no_order() -> None:
+    encoder, t = make(3), tokens()
+    order = torch.randperm(t.shape[1], generator=torch.Generator().manual_seed(1))
+    latent, attention = encoder.rollout(t)
+    other_latent, other_attention = encoder.rollout(t[:, order])
+    torch.testing.assert_close(other_latent, latent)
+    torch.testing.assert_close(other_attention, attention[:, order])
+
+
+def test_tokens_are_left_as_they_are() -> None:
+    encoder, t = make(2), tokens()
+    before = t.clone()
+    encoder(t)
+    encoder.rollout(t)
+    assert torch.equal(t, before)
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+@pytest.mark.parametrize("kernel", [True, False])
+def test_attention_has_no_gradient_but_the_latent_has(
+    n_layers: int, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernel:
+        monkeypatch.setattr(_attention, "_attend", _attention._attend_in_the_open)
+    encoder, t = make(n_layers), tokens().requires_grad_()
+    latent, attention = encoder.rollout(t)
+    assert not attention.requires_grad
+    latent.square().sum().backward()
+    assert t.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (torch.bfloat16, torch.float32),
+        (torch.float32, torch.float32),
+        (torch.float64, torch.float64),
+    ],
+)
+def test_precision_of_the_attention(dtype: torch.dtype, expected: torch.dtype) -> None:
+    latent, attention = make(3).to(dtype).rollout(tokens().to(dtype))
+    assert attention.dtype == expected
+    assert latent.dtype == dtype
+
+
+def test_weights_start_as_vision_transformers_do() -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(48, 4, 2)
+    for name, parameter in encoder.named_parameters():
+        if "norm" in name:
+            assert (parameter == (1 if name.endswith("weight") else 0)).all()
+        elif name.endswith("bias"):
+            assert (parameter == 0).all()
+        else:
+            assert 0.014 < parameter.std() < 0.026

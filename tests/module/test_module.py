@@ -1,0 +1,360 @@
+"""The whole network against the paper's model written out, and what training asks of it."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from _literal import LiteralTOSICA
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tosica.module import REGISTRY_KEYS, TOSICAModule, log_normalize
+
+N_LABELS = 3
+
+
+class Net(NamedTuple):
+    """Sizes of a network: genes, sizes of the gene sets, and so on."""
+
+    n_genes: int
+    sizes: list[int]
+    n_unannotated: int = 1
+    n_heads: int = 2
+    head_dim: int = 3
+    n_layers: int = 2
+    seed: int = 0
+
+
+ORDINARY = Net(n_genes=61, sizes=[5, 1, 30, 16, 17, 61, 24, 50, 3, 22], head_dim=6)
+
+
+@st.composite
+def nets(draw: st.DrawFn) -> Net:
+    n_genes = draw(st.integers(1, 60))
+    size = st.one_of(st.just(1), st.just(n_genes), st.integers(1, n_genes))
+    sizes = draw(st.lists(size, max_size=12))
+    n_unannotated = draw(st.integers(0 if sizes else 1, 3))
+    n_heads = draw(st.sampled_from([1, 2, 4]))
+    head_dim = draw(st.integers(1 if n_heads > 1 else 2, 5))
+    n_layers = draw(st.integers(1, 4))
+    return Net(n_genes, sizes, n_unannotated, n_heads, head_dim, n_layers, draw(st.integers(0, 99)))
+
+
+def make(net: Net, **kwargs: object) -> TOSICAModule:
+    """Make a module in double precision with weights far enough from 0 to matter."""
+    rng = np.random.default_rng(net.seed)
+    torch.manual_seed(net.seed)
+    sets = [np.sort(rng.choice(net.n_genes, size, replace=False)) for size in net.sizes]
+    sets += [np.arange(net.n_genes)] * net.n_unannotated
+    module = TOSICAModule(
+        np.cumsum([0, *map(len, sets)]),
+        np.concatenate(sets),
+        n_genes=net.n_genes,
+        n_labels=N_LABELS,
+        embed_dim=net.n_heads * net.head_dim,
+        n_heads=net.n_heads,
+        n_layers=net.n_layers,
+        **kwargs,
+    ).double()
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            if not name.startswith("embedding.weight"):
+                parameter.add_(0.2 * torch.randn_like(parameter))
+    return module.eval()
+
+
+def cells(net: Net, n_cells: int = 4) -> torch.Tensor:
+    rng = np.random.default_rng(net.seed + 1)
+    return torch.from_numpy(rng.gamma(0.5, 2.0, (n_cells, net.n_genes)))
+
+
+def in_literal_terms(
+    module: TOSICAModule, tensors: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Name and lay out tensors of a module's parameters (or their gradients) as the literal does.
+
+    The one difference in layout: the embedding's weight of the pair (gene, set) goes to the gene's
+    row and the set's columns of a dense matrix that is zero elsewhere.
+    """
+    embedding = module.embedding
+    pairs = tensors["embedding.weight"]
+    token = torch.repeat_interleave(torch.arange(embedding.n_tokens), embedding.indptr.diff())
+    dense = pairs.new_zeros(embedding.n_genes, embedding.n_tokens, embedding.embed_dim)
+    dense[embedding.genes, token] = pairs
+    own = {
+        "embedding.weight": dense.flatten(1),
+        "embedding.bias": tensors["embedding.bias"].flatten(),
+        "cls_token": tensors["encoder.class_token"][None, None],
+    }
+    for name, tensor in tensors.items():
+        if name.startswith(("encoder.blocks.", "encoder.norm.", "head.")):
+            other = name.removeprefix("encoder.")
+            other = other.replace(".attention.", ".attn.").replace(".fc", ".mlp.fc")
+            own[other] = tensor
+    return own
+
+
+def as_literal(module: TOSICAModule) -> LiteralTOSICA:
+    """The same model, written out."""
+    embedding, encoder = module.embedding, module.encoder
+    token = torch.repeat_interleave(torch.arange(embedding.n_tokens), embedding.indptr.diff())
+    mask = torch.zeros(embedding.n_genes, embedding.n_tokens)
+    mask[embedding.genes, token] = 1
+    literal = LiteralTOSICA(
+        mask,
+        module.head.out_features,
+        embed_dim=embedding.embed_dim,
+        n_heads=encoder.blocks[0].attention.n_heads,
+        n_layers=len(encoder.blocks),
+    )
+    literal.to(module.head.weight.dtype)
+    values = {name: p.detach() for name, p in module.named_parameters()}
+    literal.load_state_dict(in_literal_terms(module, values))
+    return literal.eval()
+
+
+def fields(x: torch.Tensor, codes: list[int]) -> dict[str, torch.Tensor]:
+    return {REGISTRY_KEYS.X_KEY: x, REGISTRY_KEYS.LABELS_KEY: torch.tensor(codes)[:, None]}
+
+
+# ------------------------------------------------------------------ the paper's model, exactly
+
+
+@given(nets())
+@example(Net(n_genes=1, sizes=[1], n_unannotated=0))
+@example(Net(n_genes=9, sizes=[], n_unannotated=3))
+@example(Net(n_genes=9, sizes=[9, 9], n_unannotated=0, n_heads=4, head_dim=1, n_layers=4))
+@example(ORDINARY)
+@settings(max_examples=25, deadline=None)
+def test_every_number_is_the_papers(net: Net) -> None:
+    module, x = make(net), cells(net)
+    got = module.annotate(x)
+    expected = as_literal(module)(x)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
+    plain = module.generative(**module.inference(x))["logits"]
+    torch.testing.assert_close(plain, expected[1], rtol=1e-10, atol=1e-10)
+
+
+@given(nets())
+@example(Net(n_genes=1, sizes=[1], n_unannotated=0))
+@example(Net(n_genes=9, sizes=[9, 2], n_unannotated=3, n_layers=1))
+@example(ORDINARY)
+@settings(max_examples=15, deadline=None)
+def test_every_gradient_is_the_papers(net: Net) -> None:
+    module, x = make(net).train(), cells(net).requires_grad_()
+    literal, literal_x = as_literal(module), cells(net).requires_grad_()
+    label = torch.arange(len(x)) % N_LABELS
+    outputs = module.inference(x)
+    F.cross_entropy(module.generative(**outputs)["logits"], label).backward()
+    F.cross_entropy(literal(literal_x)[1], label).backward()
+    got = in_literal_terms(module, {name: p.grad for name, p in module.named_parameters()})
+    expected = {name: p.grad for name, p in literal.named_parameters()}
+    assert set(got) == set(expected)
+    for name, gradient in expected.items():
+        message = name.replace("%", "")
+        torch.testing.assert_close(
+            got[name], gradient, rtol=1e-8, atol=1e-10, msg=lambda m, n=message: f"{n}: {m}"
+        )
+    torch.testing.assert_close(x.grad, literal_x.grad, rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 4])
+@pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
+def test_single_precision_rounds_but_little(n_layers: int, n_heads: int) -> None:
+    net = ORDINARY._replace(n_layers=n_layers, n_heads=n_heads, head_dim=12 // n_heads)
+    module, x = make(net).float(), cells(net, 9).float()
+    latent, logits, attention = module.annotate(x)
+    expected = as_literal(module)(x)
+    torch.testing.assert_close(latent, expected[0], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits, expected[1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(attention, expected[2], rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_without_attention_asked_for_are_those_with_it() -> None:
+    module, x = make(ORDINARY), cells(ORDINARY)
+    gradients = []
+    for attention in (False, True):
+        module.zero_grad()
+        module.annotate(x, attention=attention).logits.square().sum().backward()
+        gradients.append([p.grad.clone() for p in module.parameters()])
+    torch.testing.assert_close(*gradients, rtol=1e-10, atol=1e-10)
+
+
+# ------------------------------------------------------------------ cells keep to themselves
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_a_cell_is_annotated_alike_in_any_company(dtype: torch.dtype, tolerance: float) -> None:
+    module, x = make(ORDINARY).to(dtype), cells(ORDINARY, 13).to(dtype)
+    together = module.annotate(x)
+    order = torch.randperm(13, generator=torch.Generator().manual_seed(0))
+    shuffled = module.annotate(x[order])
+    for size in (1, 5):
+        parts = [module.annotate(part) for part in x.split(size)]
+        for one, *others in zip(together, *parts, strict=True):
+            torch.testing.assert_close(torch.cat(others), one, rtol=tolerance, atol=tolerance)
+    for one, other in zip(together, shuffled, strict=True):
+        torch.testing.assert_close(other, one[order], rtol=tolerance, atol=tolerance)
+
+
+def test_genes_outside_every_set_do_not_matter() -> None:
+    net = Net(n_genes=40, sizes=[3, 9], n_unannotated=0)
+    module, x = make(net), cells(net)
+    unused = np.setdiff1d(np.arange(40), module.embedding.genes.numpy())
+    changed = x.clone()
+    changed[:, unused] += 5
+    for one, other in zip(module.annotate(x), module.annotate(changed), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_attention_is_left_out_on_request() -> None:
+    module, x = make(ORDINARY), cells(ORDINARY)
+    latent, logits, attention = module.annotate(x, attention=False)
+    assert attention is None
+    torch.testing.assert_close(latent, module.annotate(x).latent)
+    torch.testing.assert_close(logits, module.annotate(x).logits)
+
+
+# ------------------------------------------------------------------ lower precision
+
+
+@pytest.mark.parametrize("how", ["weights", "autocast"])
+def test_bfloat16_agrees_roughly(how: str) -> None:
+    module, x = make(ORDINARY).float(), cells(ORDINARY, 20).float()
+    expected = module.annotate(x)
+    if how == "weights":
+        module.embedding, module.encoder, module.head = (
+            copy.deepcopy(part).bfloat16()
+            for part in (module.embedding, module.encoder, module.head)
+        )
+        got = module.annotate(x.bfloat16())
+    else:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = module.annotate(x)
+    assert got.attention.dtype == torch.float32
+    torch.testing.assert_close(got.attention, expected.attention, rtol=0.15, atol=5e-3)
+    torch.testing.assert_close(got.logits.float(), expected.logits, rtol=0.1, atol=0.1)
+    probabilities = [module.probabilities(seen.logits) for seen in (got, expected)]
+    torch.testing.assert_close(*probabilities, rtol=0, atol=0.05)
+
+
+# ------------------------------------------------------------------ what training asks
+
+
+def test_loss_is_cross_entropy_over_labels_not_codes() -> None:
+    # Codes are in the order of scvi-tools, with the unlabelled category last.
+    module = make(ORDINARY, label_of_code=np.array([2, 0, 1, -1]))
+    logits = torch.randn(3, N_LABELS, dtype=torch.float64)
+    loss = module.loss(fields(torch.zeros(3, 1), [0, 2, 1]), {}, {"logits": logits})
+    label = torch.tensor([2, 1, 0])
+    torch.testing.assert_close(loss.loss, F.cross_entropy(logits, label))
+    assert loss.true_labels.tolist() == [2, 1, 0]
+    assert loss.n_obs_minibatch == 3
+    torch.testing.assert_close(loss.logits, logits)
+
+
+def test_codes_are_labels_by_default() -> None:
+    loss = make(ORDINARY).loss(
+        fields(torch.zeros(2, 1), [2, 0]), {}, {"logits": torch.eye(2, N_LABELS)}
+    )
+    assert loss.true_labels.tolist() == [2, 0]
+
+
+def test_label_smoothing_mixes_in_every_label() -> None:
+    logits = torch.tensor([[4.0, 0.0, -1.0]])
+    loss = make(ORDINARY).loss(
+        fields(torch.zeros(1, 1), [0]), {}, {"logits": logits}, label_smoothing=0.3
+    )
+    weights = torch.tensor([0.8, 0.1, 0.1])
+    torch.testing.assert_close(loss.loss, -(weights * logits.log_softmax(1)[0]).sum())
+
+
+def test_counts_are_normalised_on_the_way_in() -> None:
+    counts = torch.poisson(cells(ORDINARY).float())
+    tensors = fields(counts, [0, 1, 2, 0])
+    seen = make(ORDINARY, target_sum=1e4)._get_inference_input(tensors)["x"]
+    torch.testing.assert_close(seen, log_normalize(counts, 1e4))
+    assert make(ORDINARY)._get_inference_input(tensors)["x"] is counts
+
+
+def test_a_training_step_as_scvi_tools_takes_it() -> None:
+    module = make(ORDINARY, target_sum=1e4).float().train()
+    tensors = fields(torch.poisson(cells(ORDINARY).float()), [0, 1, 2, 0])
+    inference, generative, loss = module(
+        tensors, inference_kwargs={"gene_dropout": 0.5, "token_keep": 0.5}
+    )
+    assert inference["latent"].shape == (4, 12)
+    assert generative["logits"].shape == (4, N_LABELS)
+    loss.loss.backward()
+    assert all(torch.isfinite(p.grad).all() for p in module.parameters())
+    assert module.head.weight.grad.abs().sum() > 0
+
+
+def test_gene_dropout_hides_genes_and_scales_up_the_rest() -> None:
+    net = Net(n_genes=200, sizes=[], n_unannotated=1)
+    module = make(net)
+    seen = []
+    module.embedding.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    x = torch.ones(50, 200, dtype=torch.float64)
+    torch.manual_seed(0)
+    module.inference(x, gene_dropout=0.25)
+    torch.testing.assert_close(seen[0].unique(), torch.tensor([0.0, 4 / 3]).double())
+    assert abs((seen[0] == 0).double().mean() - 0.25) < 0.02
+    assert (seen[0].std(0) > 0).all()  # drawn for each cell
+    assert (x == 1).all()
+    module.inference(x)
+    assert seen[1] is x
+
+
+def test_a_random_part_of_the_gene_sets_is_seen() -> None:
+    module, x = make(ORDINARY), cells(ORDINARY)
+    torch.manual_seed(0)
+    draws = [module.inference(x, token_keep=0.5)["latent"] for _ in range(2)]
+    assert not torch.allclose(*draws)
+    torch.manual_seed(0)
+    assert torch.equal(module.inference(x, token_keep=0.5)["latent"], draws[0])
+
+
+# ------------------------------------------------------------------ probabilities, saving
+
+
+def test_temperature_softens_probabilities() -> None:
+    module = make(ORDINARY).float()
+    logits = torch.randn(5, N_LABELS)
+    torch.testing.assert_close(module.probabilities(logits), logits.softmax(1))
+    module.temperature.fill_(2.5)
+    torch.testing.assert_close(module.probabilities(logits), (logits / 2.5).softmax(1))
+    assert module.probabilities(logits.bfloat16()).dtype == torch.float32
+
+
+def test_weights_are_all_that_is_saved() -> None:
+    module, other = make(ORDINARY), make(ORDINARY._replace(seed=5))
+    module.temperature.fill_(3.0)
+    parameters = {name for name, _ in module.named_parameters()}
+    assert set(module.state_dict()) == parameters | {"temperature", "label_of_code"}
+    # Other genes in the sets, so that only weights agree.
+    assert not torch.equal(module.embedding.genes, other.embedding.genes)
+    fresh = make(ORDINARY)
+    torch.nn.init.zeros_(fresh.head.weight)
+    fresh.load_state_dict(module.state_dict())
+    x = cells(ORDINARY)
+    for one, expected in zip(fresh.annotate(x), module.annotate(x), strict=True):
+        torch.testing.assert_close(one, expected, rtol=0, atol=0)
+    assert fresh.temperature == 3
+
+
+def test_the_head_and_the_class_token_are_seeded() -> None:
+    torch.manual_seed(3)
+    one = TOSICAModule(np.array([0, 2]), np.array([0, 1]), n_genes=2, n_labels=2)
+    torch.manual_seed(3)
+    other = TOSICAModule(np.array([0, 2]), np.array([0, 1]), n_genes=2, n_labels=2)
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert (one.head.bias == 0).all()
+    assert 0 < one.head.weight.std() < 0.03
