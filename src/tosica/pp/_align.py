@@ -1,0 +1,180 @@
+"""Give a query's cells the genes of a model: matched by name, put in order, checked."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from tosica._logging import logger
+
+from ._gene_names import hint_for_mismatch
+from ._rows import Block, Rows, check_unique
+from ._scale import Kind, Scale, kind_of, normalised_in_part, unscaled_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+    from anndata import AnnData
+
+_WARN_BELOW = 0.8
+_REFUSE_BELOW = 0.5
+# Cells that are read at a time: enough to make a read from disk worth while, few enough for what
+# was read to stay small beside the model.
+_BLOCK = 4096
+# Between a user's call and a warning there are frames of these only.
+_INSIDE = tuple(f"{Path(p).parent}{os.sep}" for p in (Path(__file__).parent, torch.__file__))
+
+
+class AlignedBatch(NamedTuple):
+    """Some cells of a query on the model's genes.
+
+    ``start`` is the position of the first cell. ``expression`` is ``(n_cells, n_genes)`` float32;
+    ``counts`` says whether it still holds counts. ``total`` is then what each cell's counts are to
+    be divided by, ``(n_cells,)``, or ``None`` for their sum over ``expression``.
+    """
+
+    start: int
+    expression: np.ndarray
+    counts: bool
+    total: np.ndarray | None
+
+
+def align(
+    adata: AnnData,
+    genes: pd.Index,
+    scale: Scale,
+    *,
+    layer: str | None = None,
+    use_raw: bool = False,
+    batch_size: int = 256,
+) -> Iterator[AlignedBatch]:
+    """Check a query, then hand out its cells in batches on the model's genes.
+
+    What names alone can tell is checked at the call, values as they are read.
+
+    Parameters
+    ----------
+    adata
+        The query.
+    genes
+        The model's genes, in the model's order.
+    scale
+        How the model's reference was scaled.
+    layer, use_raw
+        Which matrix of the query to read.
+    batch_size
+        Cells in a batch.
+
+    Returns
+    -------
+    Iterator over batches, in the order of the cells.
+
+    Raises
+    ------
+    ValueError
+        If the query shares under half of the model's genes, if one of them or a cell's name
+        occurs twice, or if values are missing, infinite, negative, neither counts nor
+        log-normalised, or counts in some cells and log-normalised in others.
+
+    Warns
+    -----
+    UserWarning
+        If the query shares under 80 % of the model's genes, or cells have no counts in them.
+    """
+    rows = Rows(adata, layer=layer, use_raw=use_raw)
+    check_unique(adata.obs_names, "obs_names of the query", "adata.obs_names_make_unique()")
+    place = _match(rows, genes, None if use_raw else adata.var)
+    return _batches(rows, place, len(genes), scale, batch_size, unscaled_in(adata))
+
+
+def _match(rows: Rows, genes: pd.Index, var: pd.DataFrame | None) -> np.ndarray:
+    """Position in the model of each gene of the query; -1 for those that the model lacks.
+
+    ``var`` is the table of the query's genes, ``None`` for those of ``raw``.
+    """
+    names = rows.names.astype(str)
+    place = genes.get_indexer(names)
+    used = names[place >= 0]
+    remedy = "adata.var_names_make_unique()"
+    if var is None:
+        remedy = f"adata = adata.raw.to_adata() and {remedy}"
+    check_unique(used, "var_names of the query that the model needs", remedy)
+    share = len(used) / len(genes)
+    found = f"{len(used)} of the model's {len(genes)} genes ({share:.0%})"
+    if share < _REFUSE_BELOW:
+        hint = hint_for_mismatch(names, genes, var=var)
+        raise ValueError(
+            f"The query has only {found} among its var_names, and at least half are needed"
+            + (f"; {hint}." if hint else ": was it cut down to its variable genes?")
+        )
+    if share < _WARN_BELOW:
+        warnings.warn(
+            f"The query has only {found}; the missing ones count as zero and labels may suffer.",
+            UserWarning,
+            stacklevel=_stacklevel(),
+        )
+    logger.info("query: matched %s; %d others are not used", found, len(names) - len(used))
+    return place
+
+
+def _batches(
+    rows: Rows, place: np.ndarray, n_genes: int, scale: Scale, batch_size: int, hint: str
+) -> Iterator[AlignedBatch]:
+    kind: Kind | None = None
+    n_empty = 0
+    # Whole batches, so that only the last one is short.
+    for start, block in rows.blocks(max(_BLOCK // batch_size, 1) * batch_size):
+        seen = kind_of(block, rows.where, first_cell=start, hint=hint)
+        if kind is None and seen is not None:
+            kind = seen
+            logger.info(
+                "query: %s holds %s", rows.where, "counts" if kind == "counts" else "log1p values"
+            )
+        elif seen not in (None, kind):
+            raise normalised_in_part(rows.where, start)
+        counts = kind != "log1p"
+        for offset in range(0, block.shape[0], batch_size):
+            part = block[offset : offset + batch_size]
+            expression = _on_model_genes(part, place, n_genes)
+            n_empty += int((~expression.any(1)).sum())
+            total = None
+            if counts and scale.over == "matrix":
+                total = np.asarray(part.sum(1, dtype=np.float64)).ravel()
+            yield AlignedBatch(start + offset, expression, counts, total)
+    if n_empty:
+        warnings.warn(
+            f"{n_empty} cells of the query express none of the model's genes; "
+            "their labels mean nothing.",
+            UserWarning,
+            stacklevel=_stacklevel(),
+        )
+
+
+def _on_model_genes(block: Block, place: np.ndarray, n_genes: int) -> np.ndarray:
+    """Dense float32 rows with the model's genes as columns; genes that are missing are zero."""
+    out = np.zeros((block.shape[0], n_genes), dtype=np.float32)
+    if sp.issparse(block):
+        column = place[block.indices]
+        known = column >= 0
+        row = np.repeat(np.arange(block.shape[0]), np.diff(block.indptr))
+        out[row[known], column[known]] = block.data[known]
+    else:
+        known = place >= 0
+        out[:, place[known]] = block[:, known]
+    return out
+
+
+def _stacklevel() -> int:
+    """How far above the caller the user's own code is."""
+    level, frame = 0, inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
+        level, frame = level + 1, frame.f_back
+    return level

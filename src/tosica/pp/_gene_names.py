@@ -1,0 +1,201 @@
+"""What gene names look like, and why two lists of them may share so little.
+
+Pure functions on lists of names: `tosica.pp.build_mask` asks them when hardly a gene of a gene set
+is in the data, and annotation asks them when a query shares too few genes with the reference.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Tried in this order: the first pattern that fits a name decides.
+# The symbols' patterns go by letter case alone, which is how HGNC (CD3E, C1orf112) and MGI
+# (Cd3e, mt-Nd1, 1700001G17Rik) write them.
+_PATTERNS: tuple[tuple[str, str], ...] = (
+    ("versioned human Ensembl IDs", r"ENSG\d{11}\.\d+(?:_PAR_Y)?"),
+    ("human Ensembl IDs", r"ENSG\d{11}"),
+    ("versioned mouse Ensembl IDs", r"ENSMUSG\d{11}\.\d+"),
+    ("mouse Ensembl IDs", r"ENSMUSG\d{11}"),
+    ("Ensembl transcript IDs", r"ENS[A-Z]{0,6}T\d{11}(?:\.\d+)?"),
+    ("Ensembl IDs of another species", r"ENS[A-Z]{3,6}G\d{11}(?:\.\d+)?"),
+    ("Entrez numbers", r"\d+(?:\.0+)?"),
+    ("human symbols", r"C[0-9XY]+orf\d+[A-Z0-9\-]*|(?=[^a-z\s]*[A-Z])[^a-z\s]+"),
+    ("mouse symbols", r"mt-\w+|(?=\S*[a-z])[A-Z0-9]\S*"),
+    ("lower-case symbols", r"(?=\S*[a-z])[^A-Z\s]+"),
+)
+_COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
+
+# A list is of a kind if this share of its names is: real ones hold spike-ins, antibodies, clones.
+_MAJORITY = 0.6
+# Names looked at; more do not change the verdict.
+_SAMPLE = 2000
+
+
+def _kind_of(name: str) -> str | None:
+    return next((kind for kind, pattern in _COMPILED if pattern.fullmatch(name)), None)
+
+
+def _are_row_numbers(names: list[str]) -> bool:
+    """Whether the names are 0, 1, 2, … or 1, 2, 3, … in any order, as a lost index leaves them."""
+    if not all(name.isascii() and name.isdigit() for name in names):
+        return False
+    # Longer than any row number, and not to be turned into an integer.
+    if max(map(len, names)) > 12:
+        return False
+    numbers = np.sort(np.array([int(name) for name in names]))
+    return bool(numbers[0] in (0, 1) and (np.diff(numbers) == 1).all())
+
+
+def describe_gene_names(names: Iterable[str]) -> str | None:
+    """Say what a list of gene names looks like.
+
+    Parameters
+    ----------
+    names
+        Gene names, in any order.
+
+    Returns
+    -------
+    One of "human Ensembl IDs", "mouse Ensembl IDs" (either also with "versioned " in front, for
+    names such as ``ENSG00000198851.10``), "Ensembl IDs of another species",
+    "Ensembl transcript IDs", "Entrez numbers", "row numbers" (0, 1, 2, …: the names were lost),
+    "human symbols" (upper case, ``CD3E``), "mouse symbols" (capitalised, ``Cd3e``; rats' look the
+    same) or "lower-case symbols"; None if no kind makes up 60 % of the names.
+
+    Examples
+    --------
+    >>> describe_gene_names(["CD3E", "C1orf112", "HLA-DRA"])
+    'human symbols'
+    >>> describe_gene_names(["ENSMUSG00000032093.7", "ENSMUSG00000032094.8"])
+    'versioned mouse Ensembl IDs'
+    >>> describe_gene_names(["Cd3e", "CD3E"]) is None
+    True
+    """
+    unique = [str(name) for name in dict.fromkeys(names)]
+    if not unique:
+        return None
+    if _are_row_numbers(unique):
+        return "row numbers"
+    sample = unique[:: max(1, len(unique) // _SAMPLE)]
+    kinds = pd.Series([_kind_of(name) for name in sample], dtype=object).value_counts()
+    if kinds.empty or kinds.iloc[0] < _MAJORITY * len(sample):
+        return None
+    return str(kinds.index[0])
+
+
+def find_gene_name_column(var: pd.DataFrame, reference_names: Iterable[str]) -> str | None:
+    """Find the column of ``adata.var`` that holds names of the reference's kind.
+
+    Parameters
+    ----------
+    var
+        Table of the genes, (n_vars, any); its index holds the names that did not fit.
+    reference_names
+        Names of the genes to be found.
+
+    Returns
+    -------
+    Name of the text column (``gene_symbols``, ``feature_name``, ``gene_ids``, …) that shares the
+    most names with the reference, or None if no column shares more than the index does.
+
+    Examples
+    --------
+    >>> var = pd.DataFrame(
+    ...     {"gene_symbols": ["CD3E", "CD19"], "chromosome": ["11", "16"]},
+    ...     index=["ENSG00000198851", "ENSG00000177455"],
+    ... )
+    >>> find_gene_name_column(var, ["CD19", "CD3E", "LYZ"])
+    'gene_symbols'
+    """
+    reference = pd.Index(list(dict.fromkeys(reference_names)), dtype=object)
+    best, n_best = None, int(pd.Index(var.index, dtype=object).isin(reference).sum())
+    for position, column in enumerate(var.columns):
+        values = var.iloc[:, position]
+        if pd.api.types.is_numeric_dtype(values.dtype) or not isinstance(column, str):
+            continue
+        # Distinct values only, so that a column with one repeated name does not win.
+        n_shared = int(pd.Index(values.unique(), dtype=object).isin(reference).sum())
+        if n_shared > n_best:
+            best, n_best = column, n_shared
+    return best
+
+
+def _remedy(query_kind: str, reference_kind: str) -> str:
+    """What to do about two kinds of names, where no column of var helps."""
+    if query_kind == "row numbers":
+        return "they were lost in a conversion and var_names must be set to gene names again"
+    bare_query = query_kind.removeprefix("versioned ")
+    bare_reference = reference_kind.removeprefix("versioned ")
+    if bare_query == bare_reference:
+        if bare_query == query_kind:
+            return "add the versions, or better, strip them from the other side"
+        return "strip the versions, e.g. adata.var_names = adata.var_names.str.split('.').str[0]"
+    for suffix in ("symbols", "Ensembl IDs"):
+        if bare_query.endswith(suffix) and bare_reference.endswith(suffix):
+            return "use the same species on both sides, or map the genes to their orthologs first"
+    wanted = "symbols" if reference_kind.endswith("symbols") else reference_kind
+    return f"map them to {wanted} first"
+
+
+def hint_for_mismatch(
+    query_names: Iterable[str],
+    reference_names: Iterable[str],
+    *,
+    query: str = "the query",
+    reference: str = "the model's",
+    var: pd.DataFrame | None = None,
+) -> str:
+    """Say why two lists of gene names may not match, and what to do about it.
+
+    Parameters
+    ----------
+    query_names
+        Names that were to be matched.
+    reference_names
+        Names that they were matched to.
+    query
+        What the first names belong to, as in "names in the query".
+    reference
+        Whose the second names are, as in "while the model's look like".
+    var
+        Table of the query's genes; a column of it that fits better than its index is named.
+
+    Returns
+    -------
+    A clause without capital and full stop, to end a sentence with; an empty string if the names
+    give no reason.
+
+    Examples
+    --------
+    >>> hint_for_mismatch(["Cd3e", "Cd19", "Lyz2"], ["CD3E", "CD19", "LYZ"])
+    "names in the query look like mouse symbols while the model's look like human symbols, so use
+    the same species on both sides, or map the genes to their orthologs first"
+    """
+    query_list, reference_list = list(query_names), list(reference_names)
+    query_kind = describe_gene_names(query_list)
+    reference_kind = describe_gene_names(reference_list)
+    column = None if var is None else find_gene_name_column(var, reference_list)
+    if query_kind == "row numbers" and query_kind != reference_kind:
+        clause = f"names in {query} look like row numbers"
+    elif query_kind and reference_kind and query_kind != reference_kind:
+        clause = (
+            f"names in {query} look like {query_kind} while {reference} look like {reference_kind}"
+        )
+    else:
+        clause = ""
+    if column is not None:
+        start = f"{clause}, but" if clause else f"in {query}"
+        return (
+            f"{start} var[{column!r}] fits better, so take that: adata.var_names = "
+            f"adata.var[{column!r}].astype(str), then adata.var_names_make_unique()"
+        )
+    if not clause:
+        return ""
+    return f"{clause}, so {_remedy(query_kind or '', reference_kind or '')}"
