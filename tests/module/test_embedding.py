@@ -168,6 +168,13 @@ def test_every_size_of_set_is_there() -> None:
     assert np.bincount(groups).tolist() == [3, 2, 1, 1]
 
 
+def test_only_tokens_with_every_gene_are_spared() -> None:
+    embedding, x = make([36] * 8 + [39] * 2 + [40] * 2, 40), cells(40)
+    kept = kept_tokens(embedding, embedding(x, keep=0.3), x)
+    assert len(kept) == 3 + 2
+    assert {10, 11} <= set(kept)
+
+
 def test_one_token_at_least() -> None:
     embedding = make([3, 4], 30)
     assert embedding(cells(30), keep=0.01).shape == (4, 1, DIM)

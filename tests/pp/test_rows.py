@@ -225,6 +225,12 @@ def test_of_a_file_only_the_rows_at_hand_are_read(format_: str, on_disk: Any) ->
         assert watched.asked == [3, 2]
 
 
+def test_columns_are_turned_into_rows_once(on_disk: Any) -> None:
+    adata = adata_with(sp.csc_matrix(values()))
+    for some in (adata, adata[::2], on_disk(adata), on_disk(adata)[::2]):
+        assert Rows(some)._matrix.format == "csr"
+
+
 # ------------------------------------------------------------------ wrong input
 
 

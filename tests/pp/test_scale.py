@@ -259,6 +259,16 @@ def test_no_unscaled_matrix(counts: np.ndarray) -> None:
     assert unscaled_in(adata) == nowhere
 
 
+def test_x_is_no_layer(counts: np.ndarray, tmp_path: Path) -> None:
+    # To some versions of anndata it is, under the name None.
+    adata = ad.AnnData(counts)
+    assert unscaled_in(adata).startswith("No unscaled matrix")
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    assert unscaled_in(backed).startswith("No unscaled matrix")
+    backed.file.close()
+
+
 def test_unscaled_matrices(counts: np.ndarray) -> None:
     adata = with_all(counts)
     assert unscaled_in(adata) == BOTH

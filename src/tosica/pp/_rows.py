@@ -131,8 +131,7 @@ def _tidy(rows: Any) -> Block:
         return np.asarray(rows)
     rows = rows.tocsr()
     if not rows.has_canonical_format:
-        # The parts of an entry are no values. Memory may be the user's, so a copy is put in order.
-        rows = rows.copy()
+        # Parts of an entry are no values. Picked rows are a copy, so the user's matrix stays as is.
         rows.sum_duplicates()
     return rows
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from tosica._constants import UNKNOWN
 from tosica.get._read_groups import read_groups
 
 if TYPE_CHECKING:
     from anndata import AnnData
-
-UNKNOWN = "Unknown"
 
 
 def confusion(

@@ -1,0 +1,8 @@
+"""Words that several parts of the package agree on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# What annotate calls a cell whose best label is too improbable.
+UNKNOWN: Final = "Unknown"
