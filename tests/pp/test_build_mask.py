@@ -917,7 +917,7 @@ def test_too_few_genes_for_random_sets() -> None:
 def test_no_gene_in_any_set_without_a_reason_to_see() -> None:
     refused(
         ValueError,
-        "no gene of the 1 gene sets (dict) is among adata.var_names ('CD3D' in adata, 'NKG7' in "
+        "no gene of 1 gene sets (dict) is among adata.var_names ('CD3D' in adata, 'NKG7' in "
         "the gene sets): pass gene sets with the names that adata uses.",
         data(),
         {"NK": ["NKG7", "GNLY"]},
@@ -927,7 +927,7 @@ def test_no_gene_in_any_set_without_a_reason_to_see() -> None:
 def test_sets_too_small() -> None:
     refused(
         ValueError,
-        "none of the 3 gene sets (dict) lists at most 300 genes and has at least 6 of them in "
+        "none of 3 gene sets (dict) lists at most 300 genes and has at least 6 of them in "
         "adata (they list 2 to 5 and have 2 to 5): lower min_genes or pass other gene sets.",
         data(),
         min_genes=6,
@@ -937,7 +937,7 @@ def test_sets_too_small() -> None:
 def test_sets_too_large() -> None:
     refused(
         ValueError,
-        "none of the 3 gene sets (dict) lists at most 1 genes and has at least 1 of them in "
+        "none of 3 gene sets (dict) lists at most 1 genes and has at least 1 of them in "
         "adata (they list 2 to 5 and have 2 to 5): lower min_genes or raise max_genes.",
         data(),
         min_genes=1,
@@ -968,7 +968,7 @@ def test_hint_names_the_column_with_symbols_and_following_it_works() -> None:
     adata.var["gene_symbols"] = pd.Categorical(GENES)
     refused(
         ValueError,
-        "no gene of the 3 gene sets (dict) is among adata.var_names ('ENSG00000000000.1' in adata, "
+        "no gene of 3 gene sets (dict) is among adata.var_names ('ENSG00000000000.1' in adata, "
         "'CD3D' in the gene sets): names in adata look like versioned human Ensembl IDs while the "
         "gene sets' look like human symbols, but var['gene_symbols'] fits better, so take that: "
         "adata.var_names = adata.var['gene_symbols'].astype(str), then "
@@ -1002,9 +1002,10 @@ def test_hint_at_another_species_where_a_few_sets_match_by_chance() -> None:
     adata = data(["Cd3d", "Cd3e", "Cd2", "Lyz2", "Ms4a1", "T"])
     refused(
         ValueError,
-        "none of the 2 gene sets (dict) lists at most 300 genes and has at least 5 of them in "
-        "adata (they list 1 to 3 and have 0 to 1): names in adata look like mouse symbols while the gene sets' look like human symbols, so use the "
-        "same species on both sides, or map the genes to their orthologs first.",
+        "none of 2 gene sets (dict) lists at most 300 genes and has at least 5 of them in "
+        "adata (they list 1 to 3 and have 0 to 1): names in adata look like mouse symbols while "
+        "the gene sets' look like human symbols, so use the same species on both sides, or map "
+        "the genes to their orthologs first.",
         adata,
         {"a": ["CD3D", "CD3E", "T"], "b": ["MS4A1"]},
     )
@@ -1018,7 +1019,7 @@ def test_hint_at_entrez_numbers() -> None:
 def test_hint_at_lost_names() -> None:
     refused(
         ValueError,
-        "no gene of the 3 gene sets (dict) is among adata.var_names ('0' in adata, 'CD3D' in the "
+        "no gene of 3 gene sets (dict) is among adata.var_names ('0' in adata, 'CD3D' in the "
         "gene sets): names in adata look like row numbers, so they were lost in a conversion and "
         "var_names must be set to gene names again.",
         data([str(i) for i in range(20)]),

@@ -79,6 +79,6 @@ def _cut(name: str, max_length: int, head_share: float) -> str:
 
 
 def _trim(part: str, broken_word: re.Match[str] | None) -> str:
-    if broken_word is None or len(broken_word[0]) > min(_MOST_LOST, len(part) // 2):
+    if broken_word is None or len(broken_word[0]) > min(_MOST_LOST, 2 * len(part) // 3):
         return part
     return part[: broken_word.start()] if broken_word.start() else part[broken_word.end() :]

@@ -495,13 +495,13 @@ def _nothing_left(
     n_sets = _count(len(given.names))
     if sizes.max() == 0:
         found = (
-            f"no gene of the {n_sets} gene sets ({given.source}) is among adata.var_names "
+            f"no gene of {n_sets} gene sets ({given.source}) is among adata.var_names "
             f"({str(adata.var_names[0])!r} in adata, {given.genes[0]!r} in the gene sets)"
         )
         fallback = "pass gene sets with the names that adata uses"
         return f"{found}: {_hint(adata, given) or fallback}."
     found = (
-        f"none of the {n_sets} gene sets ({given.source}) lists at most {max_genes} genes and has "
+        f"none of {n_sets} gene sets ({given.source}) lists at most {max_genes} genes and has "
         f"at least {min_genes} of them in adata (they list {given.lengths.min()} to "
         f"{given.lengths.max()} and have {sizes.min()} to {sizes.max()})"
     )

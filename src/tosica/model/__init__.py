@@ -1,0 +1,5 @@
+"""The model class."""
+
+from ._tosica import TOSICA
+
+__all__ = ["TOSICA"]

@@ -1,0 +1,54 @@
+"""Make probabilities mean what they say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+# A handful of held-out cells that are all right would ask for certainty; this bounds what they get.
+_LIMITS = (0.2, 5.0)
+
+
+def fit_temperature(logits: ArrayLike, labels: ArrayLike) -> float:
+    """Find the temperature at which ``softmax(logits / temperature)`` fits held-out labels best.
+
+    One number for all labels, so that the best label stays the best one
+    (Guo et al., On calibration of modern neural networks, ICML 2017).
+
+    Parameters
+    ----------
+    logits
+        Shape ``(n_cells, n_labels)``, of cells that were not trained on.
+    labels
+        Their labels as numbers, shape ``(n_cells,)``.
+
+    Returns
+    -------
+    Temperature between 0.2 and 5: the one with the least negative log-likelihood.
+
+    Examples
+    --------
+    Right three times out of four, however large the difference of the logits:
+
+    >>> import numpy as np
+    >>> logits = np.array([[4.0, 0.0]] * 40)
+    >>> labels = np.array([0, 0, 0, 1] * 10)
+    >>> temperature = fit_temperature(logits, labels)
+    >>> round(float(1 / (1 + np.exp(-4 / temperature))), 2)
+    0.75
+    """
+    scores = np.asarray(logits, dtype=np.float64)
+    truth = np.asarray(labels)
+    each = np.arange(len(truth))
+
+    def loss(log_temperature: float) -> float:
+        return float(-log_softmax(scores / np.exp(log_temperature), axis=1)[each, truth].mean())
+
+    best = minimize_scalar(loss, bounds=np.log(_LIMITS), method="bounded")
+    return float(np.exp(best.x))

@@ -1,0 +1,281 @@
+"""What ``setup_anndata`` registers of a reference, beyond what scvi-tools' own fields keep.
+
+Everything that a model needs to exist without its reference is kept in the registry: the scale of
+the expression, the labels in the reference's order with their colours, and the mask.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import scanpy as sc
+import scipy.sparse as sp
+from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
+
+from tosica._constants import UNKNOWN
+from tosica.pp._rows import Rows, check_unique
+from tosica.pp._scale import Scale, scale_of, unscaled_in
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+class ExpressionField(LayerField):
+    """Expression, checked value by value, and how it is scaled.
+
+    Parameters
+    ----------
+    registry_key
+        Key to register the field under.
+    layer
+        Layer to read, ``None`` for ``X``.
+    """
+
+    SCALE_KEY = "scale"
+
+    def __init__(self, registry_key: str, layer: str | None) -> None:
+        # The matrix stays as the user has it: neither counts are demanded nor its format changed.
+        super().__init__(registry_key, layer, is_count_data=False, correct_data_format=False)
+
+    def validate_field(self, adata: AnnData) -> None:
+        """Refuse a matrix that is missing, empty or not of numbers, and names that occur twice."""
+        Rows(adata, layer=self.attr_key)
+        check_unique(adata.obs_names, "obs_names", "adata.obs_names_make_unique()")
+        check_unique(adata.var_names, "var_names", "adata.var_names_make_unique()")
+
+    def register_field(self, adata: AnnData) -> dict[str, Any]:
+        """Check the values, and find out how the matrix is scaled."""
+        state = super().register_field(adata)
+        scale = scale_of(Rows(adata, layer=self.attr_key), hint=unscaled_in(adata))
+        return {**state, self.SCALE_KEY: scale._asdict()}
+
+    def transfer_field(
+        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Accept another reference with the same genes in the same order, scaled alike."""
+        genes = pd.Index(state_registry[self.COLUMN_NAMES_KEY])
+        if not genes.equals(pd.Index(adata_target.var_names.astype(str))):
+            raise ValueError(
+                "adata's var_names are not the model's genes in the model's order: take "
+                "adata[:, model.get_var_names()], or pass no adata to load and call annotate, "
+                "which matches genes by name."
+            )
+        state = self.register_field(adata_target)
+        saved, found = (Scale(**s[self.SCALE_KEY]) for s in (state_registry, state))
+        if saved.kind != found.kind:
+            raise ValueError(
+                f"adata holds {found.kind} values, but the model was trained on {saved.kind} "
+                "values."
+            )
+        return state
+
+
+class LabelsField(CategoricalObsField):
+    """Labels in the reference's order with their colours; cells without a label come last.
+
+    Parameters
+    ----------
+    registry_key
+        Key to register the field under.
+    obs_key
+        Column of ``obs``.
+    unlabeled_category
+        What marks a cell without a label, or ``None`` if every cell has one.
+    """
+
+    COLORS_KEY = "colors"
+    UNLABELED_KEY = "unlabeled_category"
+
+    def __init__(
+        self, registry_key: str, obs_key: str, unlabeled_category: str | None = None
+    ) -> None:
+        super().__init__(registry_key, obs_key)
+        self._unlabeled = None if unlabeled_category is None else str(unlabeled_category)
+
+    def validate_field(self, adata: AnnData) -> None:
+        """Refuse labels from which nothing can be learnt."""
+        key = self._original_attr_key
+        if key not in adata.obs:
+            known = ", ".join(map(repr, adata.obs.columns)) or "none"
+            raise KeyError(f"labels_key {key!r} is not a column of adata.obs; columns: {known}.")
+        n_missing = int(adata.obs[key].isna().sum())
+        if n_missing:
+            raise ValueError(
+                f"{n_missing} cells have no label (NaN) in adata.obs[{key!r}]: leave them out, or "
+                "give them a name of their own and pass it as unlabeled_category."
+            )
+        text = adata.obs[key].astype("category").cat.categories.astype(str)
+        if not text.is_unique:
+            twice = ", ".join(repr(name) for name in text[text.duplicated()].unique())
+            raise ValueError(
+                f"adata.obs[{key!r}] has different labels with the same text ({twice}): make them "
+                f"one type, e.g. by adata.obs[{key!r}].astype(str)."
+            )
+        sizes = adata.obs[key].astype(str).value_counts()
+        sizes = sizes[sizes.index != self._unlabeled]
+        if len(sizes) < 2:
+            found = repr(sizes.index[0]) if len(sizes) else "none"
+            raise ValueError(
+                f"adata.obs[{key!r}] needs at least two different labels to tell apart; "
+                f"found {found}."
+            )
+        single = sizes.index[sizes == 1]
+        if len(single):
+            raise ValueError(
+                f"labels with a single cell in adata.obs[{key!r}]: {', '.join(map(repr, single))}. "
+                "Training and validation need one each: add cells, merge the label or leave it out."
+            )
+        if UNKNOWN in sizes.index:
+            raise ValueError(
+                f"adata.obs[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it is in "
+                f"doubt: rename it, or pass unlabeled_category={UNKNOWN!r}."
+            )
+
+    def register_field(self, adata: AnnData) -> dict[str, Any]:
+        """Give each label a code, in the order of its category; unused categories get none."""
+        self.validate_field(adata)
+        column = adata.obs[self._original_attr_key].astype("category")
+        used = np.flatnonzero(np.bincount(column.cat.codes, minlength=len(column.cat.categories)))
+        names = column.cat.categories.astype(str).to_numpy()[used]
+        colors = _colors(adata, self._original_attr_key, len(column.cat.categories), used)
+        order = np.argsort(names == self._unlabeled, kind="stable")
+        self._write_codes(adata, names[order])
+        return {
+            self.CATEGORICAL_MAPPING_KEY: names[order].astype(object),
+            self.ORIGINAL_ATTR_KEY: self._original_attr_key,
+            self.UNLABELED_KEY: self._unlabeled,
+            self.COLORS_KEY: [colors[i] for i in order],
+        }
+
+    def transfer_field(
+        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Give the labels of another reference the codes that they have in the model."""
+        self.validate_field(adata_target)
+        names = np.asarray(state_registry[self.CATEGORICAL_MAPPING_KEY], dtype=object)
+        new = set(adata_target.obs[self._original_attr_key].astype(str)) - set(names)
+        new.discard(self._unlabeled)
+        if new:
+            raise ValueError(
+                f"adata.obs[{self._original_attr_key!r}] has labels that the model does not know: "
+                f"{', '.join(map(repr, sorted(new)))}."
+            )
+        if self._unlabeled is not None and self._unlabeled not in names:
+            names = np.append(names, self._unlabeled)
+        self._write_codes(adata_target, names)
+        return {**state_registry, self.CATEGORICAL_MAPPING_KEY: names}
+
+    def _write_codes(self, adata: AnnData, names: np.ndarray) -> None:
+        labels = adata.obs[self._original_attr_key].astype(str)
+        adata.obs[self.attr_key] = pd.Index(names).get_indexer(labels).astype(np.int64)
+
+
+def _colors(adata: AnnData, key: str, n_categories: int, used: np.ndarray) -> list[str]:
+    """The colours that scanpy keeps for these categories, or those that it would give them."""
+    kept = adata.uns.get(f"{key}_colors")
+    if kept is not None and len(kept) >= n_categories:
+        return [str(kept[i]) for i in used]
+    palettes = sc.pl.palettes
+    for palette in (palettes.default_20, palettes.default_28, palettes.default_102):
+        if len(used) <= len(palette):
+            return list(palette[: len(used)])
+    return ["#808080"] * len(used)
+
+
+class MaskField(BaseAnnDataField):
+    """Which gene is in which gene set, as :func:`tosica.pp.build_mask` leaves it.
+
+    Parameters
+    ----------
+    registry_key
+        Key to register the field under.
+    mask_key
+        Key of ``varm`` and ``uns``.
+    """
+
+    def __init__(self, registry_key: str, mask_key: str) -> None:
+        super().__init__()
+        self._registry_key = registry_key
+        self._mask_key = mask_key
+
+    @property
+    def registry_key(self) -> str:
+        """Key that the field is registered under."""
+        return self._registry_key
+
+    @property
+    def attr_name(self) -> str:
+        """Attribute of the AnnData."""
+        return "varm"
+
+    @property
+    def attr_key(self) -> str:
+        """Key in the attribute."""
+        return self._mask_key
+
+    @property
+    def is_empty(self) -> bool:
+        """A model always has a mask."""
+        return False
+
+    def validate_field(self, adata: AnnData) -> None:
+        """Refuse a mask that is missing, or that is not the one its names belong to."""
+        key = self._mask_key
+        if key not in adata.varm or key not in adata.uns:
+            raise KeyError(
+                f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call "
+                "tosica.pp.build_mask(adata) first."
+            )
+        n_named, n_columns = len(adata.uns[key]["gene_sets"]), adata.varm[key].shape[1]
+        if n_named != n_columns:
+            raise ValueError(
+                f"adata.varm[{key!r}] has {n_columns} gene sets and adata.uns[{key!r}] names "
+                f"{n_named}: they are not from one call; call tosica.pp.build_mask(adata) again."
+            )
+        empty = np.flatnonzero(np.diff(sp.csc_matrix(adata.varm[key]).indptr) == 0)
+        if len(empty):
+            names = [str(adata.uns[key]["gene_sets"][i]) for i in empty[:3]]
+            raise ValueError(
+                f"{len(empty)} gene sets of adata.varm[{key!r}] have no gene in adata "
+                f"({', '.join(map(repr, names))}{', …' if len(empty) > 3 else ''}): genes were "
+                "left out since; call tosica.pp.build_mask(adata) again."
+            )
+
+    def register_field(self, adata: AnnData) -> dict[str, Any]:
+        """Keep the mask by columns, and what it was made from."""
+        super().register_field(adata)
+        mask = sp.csc_matrix(adata.varm[self._mask_key])
+        mask.sort_indices()
+        made = adata.uns[self._mask_key]
+        return {
+            "gene_sets": np.asarray(made["gene_sets"], dtype=object),
+            "n_unannotated": int(made["n_unannotated"]),
+            "source": str(made["source"]),
+            "organism": str(made["organism"]),
+            "indptr": mask.indptr.astype(np.int64),
+            "genes": mask.indices.astype(np.int64),
+        }
+
+    def transfer_field(
+        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Accept another reference only with the same mask."""
+        state = self.register_field(adata_target)
+        for part in ("gene_sets", "indptr", "genes"):
+            if not np.array_equal(state[part], state_registry[part]):
+                raise ValueError(
+                    f"adata.varm[{self._mask_key!r}] is not the mask that the model was trained "
+                    f"with ({len(state_registry['gene_sets'])} tokens of "
+                    f"{state_registry['source']}): "
+                    "build it from the same gene sets with the same parameters."
+                )
+        return state
+
+    def get_summary_stats(self, state_registry: dict[str, Any]) -> dict[str, int]:
+        """Count the tokens."""
+        return {"n_tokens": len(state_registry["gene_sets"])}
+
+    def view_state_registry(self, state_registry: dict[str, Any]) -> None:
+        """Nothing that a table would show better than ``repr`` of the model."""

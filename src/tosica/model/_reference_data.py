@@ -1,0 +1,168 @@
+"""Split a reference into training and validation cells, and load their minibatches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from lightning.pytorch import LightningDataModule
+from scvi import settings
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, SequentialSampler
+
+from tosica.module import REGISTRY_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tosica.pp._rows import Rows
+
+
+class ReferenceData(LightningDataModule):
+    """Minibatches of a reference: classes balanced in training, every cell once in validation.
+
+    Rows are read and made dense a minibatch at a time, from memory or from disk; nothing of the
+    matrix is copied.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    codes
+        Code of each cell's label, shape ``(n_obs,)``; -1 for cells without one, which are in
+        neither part.
+    strata
+        What to spread evenly over both parts within each label, shape ``(n_obs,)``: the batch.
+    validation_size
+        Share of each class that is held out: at least one cell, and never all of them.
+    batch_size
+        Cells in a minibatch.
+    """
+
+    def __init__(
+        self,
+        rows: Rows,
+        codes: np.ndarray,
+        strata: np.ndarray,
+        *,
+        validation_size: float,
+        batch_size: int,
+    ) -> None:
+        super().__init__()
+        self._data = _Minibatches(rows, codes)
+        self._codes = codes
+        self._batch_size = batch_size
+        # Named as scvi-tools' splitter names them, for its training runner to find.
+        self.train_idx, self.val_idx = split(codes, strata, validation_size)
+        self.test_idx = np.flatnonzero(codes < 0)
+        self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
+
+    def train_dataloader(self) -> DataLoader:
+        """Training cells, each class equally often."""
+        sampler = BalancedSampler(self.train_idx, self._codes[self.train_idx], self._batch_size)
+        return self._loader(BatchSampler(sampler, self._batch_size, drop_last=False))
+
+    def val_dataloader(self) -> DataLoader:
+        """Validation cells, in order."""
+        in_order = SequentialSampler(self.val_idx)
+        positions = BatchSampler(in_order, self._batch_size, drop_last=False)
+        return self._loader([self.val_idx[batch] for batch in positions])
+
+    def _loader(self, batches: BatchSampler | list[np.ndarray]) -> DataLoader:
+        # One lookup a minibatch is much faster on sparse rows than one a cell.
+        return DataLoader(
+            self._data, sampler=batches, batch_size=None, num_workers=settings.dl_num_workers
+        )
+
+
+def split(
+    codes: np.ndarray, strata: np.ndarray, validation_size: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hold out a share of each class, so that every class is on both sides.
+
+    Within a class, cells are dealt out evenly over the strata.
+
+    Parameters
+    ----------
+    codes
+        Class of each cell, -1 for none, shape ``(n_obs,)``. Each class has two cells or more.
+    strata
+        Stratum of each cell, shape ``(n_obs,)``.
+    validation_size
+        Share to hold out, above 0 and below 1.
+
+    Returns
+    -------
+    Positions of the training cells and of the validation cells, each sorted.
+    """
+    if not 0 < validation_size < 1:
+        raise ValueError(f"validation_size must lie between 0 and 1, not {validation_size}.")
+    rng = np.random.default_rng(settings.seed)
+    held_out = []
+    for code in np.unique(codes[codes >= 0]):
+        cells = rng.permutation(np.flatnonzero(codes == code))
+        # Strata one behind the other; every (1 / share)-th cell then hits each in proportion.
+        cells = cells[np.argsort(strata[cells], kind="stable")]
+        n_held = min(max(round(validation_size * len(cells)), 1), len(cells) - 1)
+        places = (np.arange(n_held) + rng.random()) * len(cells) / n_held
+        held_out.append(cells[places.astype(int)])
+    validation = np.sort(np.concatenate(held_out))
+    training = np.setdiff1d(np.flatnonzero(codes >= 0), validation)
+    return training, validation
+
+
+class BalancedSampler(Sampler[int]):
+    """Draw cells so that each class comes equally often, whatever its size.
+
+    A class goes through all of its cells in random order before one of them comes again. An epoch
+    has as many draws as there are cells, rounded up to whole minibatches.
+
+    Parameters
+    ----------
+    cells
+        Positions of the cells, shape ``(n_cells,)``.
+    codes
+        Class of each of them, shape ``(n_cells,)``.
+    batch_size
+        Cells in a minibatch.
+    """
+
+    def __init__(self, cells: np.ndarray, codes: np.ndarray, batch_size: int) -> None:
+        self._classes = [cells[codes == code] for code in np.unique(codes)]
+        self._n_draws = -(-len(cells) // batch_size) * batch_size
+
+    def __len__(self) -> int:
+        return self._n_draws
+
+    def __iter__(self) -> Iterator[int]:
+        n_classes = len(self._classes)
+        share = -(-self._n_draws // n_classes)
+        drawn = [_deal(cells, share) for cells in self._classes]
+        # Transposed: one of each class after the other, then shuffled as a whole.
+        mixed = np.concatenate(drawn)[torch.randperm(n_classes * share).numpy()]
+        yield from mixed[: self._n_draws].tolist()
+
+
+def _deal(cells: np.ndarray, n: int) -> np.ndarray:
+    rounds = -(-n // len(cells))
+    order = torch.cat([torch.randperm(len(cells)) for _ in range(rounds)]).numpy()
+    return cells[order[:n]]
+
+
+class _Minibatches(Dataset):
+    def __init__(self, rows: Rows, codes: np.ndarray) -> None:
+        self._rows = rows
+        self._codes = codes
+
+    def __len__(self) -> int:
+        return len(self._codes)
+
+    def __getitem__(self, cells: list[int] | np.ndarray) -> dict[str, torch.Tensor]:
+        cells = np.asarray(cells)
+        block = self._rows.take(cells)
+        dense = block.toarray() if sp.issparse(block) else block
+        return {
+            REGISTRY_KEYS.X_KEY: torch.from_numpy(np.asarray(dense, dtype=np.float32)),
+            REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(self._codes[cells])[:, None],
+        }

@@ -1,0 +1,818 @@
+"""The model as a user meets it: set up a reference, train, annotate a query, look inside."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
+import scipy.sparse as sp
+import torch
+from anndata import AnnData
+from scvi.data import AnnDataManager
+from scvi.data.fields import CategoricalObsField
+from scvi.model.base import BaseModelClass
+from scvi.train import TrainRunner
+
+from tosica.module import REGISTRY_KEYS, TOSICAModule, log_normalize
+from tosica.pp._align import align
+from tosica.pp._rows import Rows
+from tosica.pp._scale import Scale
+
+from ._calibration import fit_temperature
+from ._fields import ExpressionField, LabelsField, MaskField
+from ._reference_data import ReferenceData
+from ._save_load import (
+    ATTRIBUTES,
+    STATE,
+    read_model,
+    restore_history,
+    restore_registry,
+    write_model,
+)
+from ._training_plan import KeepBest, TrainingPlan
+from ._write_annotation import write_annotation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
+# and fewer passes the larger it is.
+_MIN_DRAWS = 32_000
+_DRAWS_PER_ROOT = 1_200
+# Fits a processor's cache, respectively fills an accelerator.
+_BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
+
+
+class TOSICA(BaseModelClass):
+    """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
+
+    A reference with labels trains the model; on a query it gives each cell a label, a probability
+    and the attention that its class token pays to every gene set.
+
+    Parameters
+    ----------
+    adata
+        Reference that :meth:`setup_anndata` has been called on.
+    registry
+        Registry of a reference instead of the reference itself, as :meth:`load` uses it.
+    embed_dim
+        Width of a token.
+    n_heads
+        Number of attention heads; divides ``embed_dim``.
+    n_layers
+        Number of Transformer layers.
+
+    References
+    ----------
+    Chen et al., *Transformer for one stop interpretable cell type annotation*, Nat. Commun. 14,
+    223 (2023).
+
+    Examples
+    --------
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    >>> adata.obs_names_make_unique()
+    >>> ref, query = adata[:500].copy(), adata[500:].copy()
+    >>> tosica.pp.build_mask(ref, max_gene_sets=20)
+    >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
+    >>> model = tosica.TOSICA(ref, embed_dim=16)
+    >>> model.train(max_epochs=2, enable_progress_bar=False)
+    >>> model.annotate(query)
+    >>> query.obsm["X_tosica"].shape
+    (200, 20)
+    """
+
+    _module_cls = TOSICAModule
+
+    def __init__(
+        self,
+        adata: AnnData | None = None,
+        registry: dict[str, Any] | None = None,
+        *,
+        embed_dim: int = 48,
+        n_heads: int = 4,
+        n_layers: int = 2,
+    ) -> None:
+        _check_architecture(embed_dim, n_heads, n_layers)
+        super().__init__(adata, registry)
+        mask = self._state(REGISTRY_KEYS.MASK_KEY)
+        names = self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.CATEGORICAL_MAPPING_KEY]
+        scale = self._scale
+        self.module = self._module_cls(
+            mask["indptr"],
+            mask["genes"],
+            n_genes=int(self.summary_stats["n_vars"]),
+            n_labels=len(self.labels),
+            embed_dim=embed_dim,
+            n_heads=n_heads,
+            n_layers=n_layers,
+            # Cells without a label have the last code, which stands for no label.
+            label_of_code=np.where(
+                np.arange(len(names)) < len(self.labels), np.arange(len(names)), -1
+            ),
+            target_sum=scale.target_sum if scale.kind == "counts" else None,
+        )
+        self.module.eval()
+        self.init_params_ = self._get_init_params(locals())
+
+    # ------------------------------------------------------------------ reference
+
+    @classmethod
+    def setup_anndata(
+        cls,
+        adata: AnnData,
+        labels_key: str,
+        unlabeled_category: str | None = None,
+        batch_key: str | None = None,
+        layer: str | None = None,
+        mask_key: str = "tosica_mask",
+        **kwargs: Any,
+    ) -> None:
+        """Register a reference: its expression, labels, batches and mask.
+
+        Writes what scvi-tools writes: codes in ``adata.obs`` (``_scvi_labels``, ``_scvi_batch``)
+        and identifiers in ``adata.uns`` (``_scvi_uuid``, ``_scvi_manager_uuid``).
+
+        Parameters
+        ----------
+        adata
+            The reference, ``(n_obs, n_vars)``: counts, or log-normalised expression.
+        labels_key
+            Column of ``adata.obs`` with the labels.
+        unlabeled_category
+            What that column says of cells without a label; they are not trained on.
+        batch_key
+            Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them.
+        layer
+            Layer with the expression; by default ``adata.X``.
+        mask_key
+            Key of ``adata.varm`` and ``adata.uns`` that :func:`tosica.pp.build_mask` wrote.
+
+        Raises
+        ------
+        KeyError
+            If a key is missing, or :func:`tosica.pp.build_mask` has not been called.
+        ValueError
+            If labels are missing, all equal or have a single cell; if names occur twice; if there
+            are no cells or genes; if the expression is missing, infinite, negative or neither
+            counts nor log-normalised; if the mask does not fit.
+        TypeError
+            If the matrix does not hold numbers.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> tosica.pp.build_mask(ref)
+        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels", batch_key="phase")
+        """
+        setup_method_args = cls._get_setup_method_args(**locals())
+        labels = LabelsField(REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category)
+        mask = MaskField(REGISTRY_KEYS.MASK_KEY, mask_key)
+        expression = ExpressionField(REGISTRY_KEYS.X_KEY, layer)
+        batch = CategoricalObsField(REGISTRY_KEYS.BATCH_KEY, batch_key)
+        # All are looked at before the first one writes to adata; those that write come last.
+        for field in (expression, mask, labels):
+            field.validate_field(adata)
+        if batch_key is not None and batch_key not in adata.obs:
+            known = ", ".join(map(repr, adata.obs.columns))
+            raise KeyError(
+                f"batch_key {batch_key!r} is not a column of adata.obs; columns: {known}."
+            )
+        if batch_key is not None and adata.obs[batch_key].isna().any():
+            raise ValueError(f"adata.obs[{batch_key!r}] has cells without a batch (NaN).")
+        fields = [expression, mask, labels, batch]
+        manager = AnnDataManager(fields=fields, setup_method_args=setup_method_args)
+        manager.register_fields(adata, **kwargs)
+        cls.register_manager(manager)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels that the model knows, in the reference's order."""
+        state = self._state(REGISTRY_KEYS.LABELS_KEY)
+        names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
+        return [name for name in names if name != state[LabelsField.UNLABELED_KEY]]
+
+    @property
+    def gene_sets(self) -> list[str]:
+        """Names of the gene sets, in the order of the mask, without unannotated tokens."""
+        state = self._state(REGISTRY_KEYS.MASK_KEY)
+        names = [str(name) for name in state["gene_sets"]]
+        return names[: len(names) - state["n_unannotated"]]
+
+    # ------------------------------------------------------------------ training
+
+    def train(
+        self,
+        max_epochs: int | None = None,
+        accelerator: str = "auto",
+        devices: int | list[int] | str = "auto",
+        train_size: float = 0.9,
+        batch_size: int = 64,
+        early_stopping: bool = False,
+        calibrate: bool = True,
+        plan_kwargs: dict[str, Any] | None = None,
+        **trainer_kwargs: Any,
+    ) -> None:
+        """Train on the reference.
+
+        In every minibatch each label comes equally often, and a random half of the genes and of
+        the gene sets is hidden. ``scvi.settings.seed`` makes the result reproducible.
+
+        Parameters
+        ----------
+        max_epochs
+            Passes over the training cells. By default as many as make 32 000 draws of a cell, or
+            1 200 times the square root of their number if that is more.
+        accelerator, devices
+            What to train on, as in :class:`lightning.pytorch.Trainer`.
+        train_size
+            Share of each label's cells to train on; the rest, at least one cell a label, is held
+            out for validation and calibration.
+        batch_size
+            Cells in a minibatch.
+        early_stopping
+            Stop once the validation loss falls no more, and go back to the best epoch.
+        calibrate
+            Fit the temperature of the probabilities to the held-out cells.
+        plan_kwargs
+            Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
+            ``token_dropout``, ``label_smoothing``, ``warmup``.
+        **trainer_kwargs
+            Passed to :class:`scvi.train.Trainer`, such as ``enable_progress_bar=False``,
+            ``early_stopping_patience=10`` or ``precision="bf16-mixed"``.
+
+        Raises
+        ------
+        ValueError
+            If the model has no reference, or a parameter is out of range.
+        """
+        if self.adata is None:
+            raise ValueError(
+                "The model was loaded without a reference and cannot be trained: pass it to "
+                "TOSICA.load(folder, adata=reference)."
+            )
+        data = self._reference_data(train_size, batch_size)
+        # What an earlier training was calibrated to does not hold for the weights to come.
+        self.module.temperature.fill_(1)
+        if max_epochs is None:
+            draws = max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(data.n_train))
+            max_epochs = math.ceil(draws / data.n_train)
+        if early_stopping:
+            trainer_kwargs.setdefault("early_stopping_monitor", "validation_loss")
+            trainer_kwargs.setdefault("early_stopping_patience", 10)
+            trainer_kwargs["callbacks"] = [*trainer_kwargs.get("callbacks", []), KeepBest()]
+        trainer_kwargs.setdefault("check_val_every_n_epoch", 1)
+        # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
+        trainer_kwargs.setdefault("log_every_n_steps", 1)
+        runner = TrainRunner(
+            self,
+            training_plan=TrainingPlan(self.module, **(plan_kwargs or {})),
+            data_splitter=data,
+            max_epochs=max_epochs,
+            accelerator=accelerator,
+            devices=devices,
+            early_stopping=early_stopping,
+            **trainer_kwargs,
+        )
+        self.module.train()
+        runner()
+        if calibrate:
+            self._calibrate(data)
+
+    def _reference_data(self, train_size: float, batch_size: int) -> ReferenceData:
+        if not 0 < train_size < 1:
+            raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
+        codes = self.module.label_of_code.cpu().numpy()
+        return ReferenceData(
+            Rows(self.adata, layer=self._setup_layer),
+            codes[
+                np.asarray(self.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)).ravel()
+            ],
+            np.asarray(self.adata_manager.get_from_registry(REGISTRY_KEYS.BATCH_KEY)).ravel(),
+            validation_size=1 - train_size,
+            batch_size=batch_size,
+        )
+
+    @torch.inference_mode()
+    def _calibrate(self, data: ReferenceData) -> None:
+        logits, labels = [], []
+        for batch in data.val_dataloader():
+            _, generative, losses = self.module(batch)
+            logits.append(generative["logits"].float().cpu())
+            labels.append(losses.true_labels.cpu())
+        self.module.temperature.fill_(fit_temperature(torch.cat(logits), torch.cat(labels)))
+
+    # ------------------------------------------------------------------ annotation
+
+    def annotate(
+        self,
+        adata: AnnData | None = None,
+        *,
+        layer: str | None = None,
+        use_raw: bool = False,
+        cutoff: float = 0.1,
+        probabilities: bool = False,
+        batch_size: int | None = None,
+        key_added: str = "tosica",
+        copy: bool = False,
+    ) -> AnnData | None:
+        """Label the cells of a query and say what the labels rest on.
+
+        Genes are matched by name, put in order and missing ones set to zero. Counts are normalised
+        as the model was trained; log-normalised expression is used as it is.
+
+        Parameters
+        ----------
+        adata
+            The query, ``(n_obs, n_vars)``; by default the reference itself.
+        layer
+            Layer with the expression. By default the layer that the reference was set up with, if
+            the query has it, else ``adata.X``.
+        use_raw
+            Read ``adata.raw`` instead.
+        cutoff
+            Cells whose best label is less probable than this are called "Unknown".
+        probabilities
+            Also write the probability of every label.
+        batch_size
+            Cells in a minibatch. Has no influence on the result.
+        key_added
+            Replaces "tosica" in the keys below.
+        copy
+            Return a changed copy and leave ``adata`` as it is.
+
+        Returns
+        -------
+        ``None``, or the copy if ``copy=True``. Written are
+
+        ``adata.obs["tosica_prediction"]``
+            Label or "Unknown": categorical, the labels that occur in the reference's order.
+        ``adata.obs["tosica_probability"]``
+            Calibrated probability of the best label, float32.
+        ``adata.obsm["X_tosica"]``
+            Attention of the class token to each gene set, ``(n_obs, n_gene_sets)`` float32.
+        ``adata.obsm["tosica_probabilities"]``
+            If asked for: a table with one column a label, float32. A slash in a label is a bar in
+            its column's name, because no key in a file may hold one.
+        ``adata.uns["tosica"]``
+            Names of the gene sets and labels, cutoff, fingerprint of the model, version.
+        ``adata.uns["tosica_prediction_colors"]``
+            The reference's colours of the labels that occur.
+
+        Raises
+        ------
+        RuntimeError
+            If the model is not trained.
+        ValueError
+            If the query has under half of the model's genes, one of these twice, no cells, or
+            values that are missing, infinite, negative, or neither counts nor log-normalised.
+
+        Warns
+        -----
+        UserWarning
+            If the query has under 80 % of the model's genes, or cells with none of them expressed.
+        """
+        if not 0 <= cutoff <= 1:
+            raise ValueError(f"cutoff must lie between 0 and 1, not {cutoff}.")
+        adata = self._query(adata)
+        found = self._infer(
+            adata,
+            ("probabilities", "attention"),
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+        )
+        result = adata.copy() if copy else adata
+        write_annotation(
+            result,
+            found["probabilities"],
+            found["attention"],
+            labels=self.labels,
+            colors=self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.COLORS_KEY],
+            gene_sets=self.gene_sets,
+            cutoff=cutoff,
+            all_probabilities=probabilities,
+            fingerprint=self.fingerprint,
+            key_added=key_added,
+        )
+        return result if copy else None
+
+    def predict(
+        self,
+        adata: AnnData | None = None,
+        indices: Sequence[int] | None = None,
+        soft: bool = False,
+        batch_size: int | None = None,
+        *,
+        layer: str | None = None,
+        use_raw: bool = False,
+    ) -> np.ndarray | pd.DataFrame:
+        """Predict labels without writing anything.
+
+        Parameters
+        ----------
+        adata
+            The query; by default the reference.
+        indices
+            Positions of the cells to predict; by default all.
+        soft
+            Return probabilities instead of labels.
+        batch_size, layer, use_raw
+            As in :meth:`annotate`.
+
+        Returns
+        -------
+        The most probable label of each cell, shape ``(n_obs,)``; with ``soft=True`` a table of
+        calibrated probabilities, ``(n_obs, n_labels)``. There is no cutoff here.
+
+        Raises
+        ------
+        RuntimeError, ValueError
+            As :meth:`annotate`.
+        """
+        adata = self._query(adata, indices)
+        found = self._infer(
+            adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size
+        )["probabilities"]
+        if soft:
+            return pd.DataFrame(found, index=adata.obs_names, columns=self.labels)
+        return np.array(self.labels, dtype=object)[found.argmax(1)]
+
+    def get_latent_representation(
+        self,
+        adata: AnnData | None = None,
+        indices: Sequence[int] | None = None,
+        batch_size: int | None = None,
+        *,
+        layer: str | None = None,
+        use_raw: bool = False,
+    ) -> np.ndarray:
+        """Get the class token that the labels are read from.
+
+        Parameters
+        ----------
+        adata, indices, batch_size, layer, use_raw
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        Shape ``(n_obs, embed_dim)``, float32.
+        """
+        adata = self._query(adata, indices)
+        return self._infer(adata, ("latent",), layer=layer, use_raw=use_raw, batch_size=batch_size)[
+            "latent"
+        ]
+
+    def get_attention(
+        self,
+        adata: AnnData | None = None,
+        indices: Sequence[int] | None = None,
+        batch_size: int | None = None,
+        *,
+        layer: str | None = None,
+        use_raw: bool = False,
+        unannotated: bool = False,
+    ) -> pd.DataFrame:
+        """Get the attention of the class token to each gene set (attention rollout).
+
+        Parameters
+        ----------
+        adata, indices, batch_size, layer, use_raw
+            As in :meth:`predict`.
+        unannotated
+            Also return the fully connected tokens, last.
+
+        Returns
+        -------
+        Table ``(n_obs, n_gene_sets)``, float32. With unannotated tokens and the class token's
+        attention to itself, each row sums to one.
+        """
+        adata = self._query(adata, indices)
+        found = self._infer(
+            adata,
+            ("attention",),
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+            unannotated=unannotated,
+        )["attention"]
+        names = self._state(REGISTRY_KEYS.MASK_KEY)["gene_sets"]
+        return pd.DataFrame(found, index=adata.obs_names, columns=names[: found.shape[1]])
+
+    def get_gene_weights(self, how: Literal["mean", "max"] = "mean") -> pd.DataFrame:
+        """Get how strongly each gene feeds each gene set.
+
+        Parameters
+        ----------
+        how
+            ``"mean"`` of the absolute weights over the width of a token (the paper), or ``"max"``
+            (the paper's code).
+
+        Returns
+        -------
+        Table ``(n_genes, n_tokens)``, float32, zero outside the mask; unannotated tokens last.
+        """
+        if how not in ("mean", "max"):
+            raise ValueError(f"how must be 'mean' or 'max', not {how!r}.")
+        mask = self._state(REGISTRY_KEYS.MASK_KEY)
+        weights = self.module.embedding.gene_weights(how).float().cpu().numpy()
+        shape = (self.module.embedding.n_genes, self.module.embedding.n_tokens)
+        table = sp.csc_matrix((weights, mask["genes"], mask["indptr"]), shape=shape).toarray()
+        return pd.DataFrame(table, index=self._var_names, columns=mask["gene_sets"])
+
+    # ------------------------------------------------------------------ saving
+
+    def save(
+        self,
+        dir_path: str | Path,
+        prefix: str | None = None,
+        overwrite: bool = False,
+        save_anndata: bool = False,
+        **anndata_write_kwargs: Any,
+    ) -> None:
+        """Save the model to a folder, by default without the reference.
+
+        The folder is laid out as scvi-tools lays it out. It holds tensors and plain values only.
+
+        Parameters
+        ----------
+        dir_path
+            Folder to make.
+        prefix
+            Put in front of the file names.
+        overwrite
+            Write into a folder that exists.
+        save_anndata
+            Also save the reference, as ``adata.h5ad``.
+        **anndata_write_kwargs
+            Passed to :meth:`anndata.AnnData.write_h5ad`.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder exists and ``overwrite`` is false.
+        """
+        folder = Path(dir_path)
+        if folder.exists() and not overwrite:
+            raise FileExistsError(
+                f"{str(folder)!r} exists: choose another folder, or pass overwrite=True."
+            )
+        if save_anndata and self.adata is None:
+            raise ValueError("save_anndata=True was given, but the model has no reference.")
+        folder.mkdir(parents=True, exist_ok=True)
+        attributes = {name: getattr(self, name, None) for name in _SAVED}
+        write_model(folder, prefix or "", self.module.state_dict(), self._var_names, attributes)
+        if save_anndata:
+            self.adata.write_h5ad(folder / f"{prefix or ''}adata.h5ad", **anndata_write_kwargs)
+
+    @classmethod
+    def load(
+        cls,
+        dir_path: str | Path,
+        adata: AnnData | None = None,
+        accelerator: str = "auto",
+        device: int | str = "auto",
+        prefix: str | None = None,
+    ) -> TOSICA:
+        """Load a model; no reference is needed, and nothing in the file is executed.
+
+        Parameters
+        ----------
+        dir_path
+            Folder that :meth:`save` made.
+        adata
+            A reference to go on training with: the same genes, in the same order.
+        accelerator, device
+            Where to put the model: "cpu", "gpu", or by default an accelerator if there is one.
+        prefix
+            Prefix that the model was saved with.
+
+        Returns
+        -------
+        The model.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder or a file of it is missing.
+        ValueError
+            If the file is damaged, holds more than tensors and plain values, or a model of another
+            class; if ``adata`` does not fit the model.
+        """
+        where = _device(accelerator, device)
+        contents = read_model(Path(dir_path), prefix or "", where)
+        attributes = contents[ATTRIBUTES]
+        registry = restore_registry(attributes.pop("registry_"))
+        if registry.get("model_name") != cls.__name__:
+            raise ValueError(
+                f"{str(dir_path)!r} holds a {registry.get('model_name')} model, not a "
+                f"{cls.__name__} model."
+            )
+        if adata is not None:
+            # Batches only spread the validation cells, so new ones do no harm.
+            cls.setup_anndata(
+                adata, source_registry=registry, extend_categories=True, **registry["setup_args"]
+            )
+        model = cls(
+            adata,
+            registry=None if adata is not None else registry,
+            **attributes.pop("init_params_")["non_kwargs"],
+        )
+        # Belongs to the labels field, which adata may have given one code more: for no label.
+        contents[STATE]["label_of_code"] = model.module.label_of_code
+        try:
+            model.module.load_state_dict(contents[STATE])
+        except RuntimeError as error:
+            raise ValueError(
+                f"The weights in {str(dir_path)!r} do not fit the model that the file describes; "
+                "the file is damaged."
+            ) from error
+        model.history_ = restore_history(attributes.pop("history_"))
+        for name in attributes.keys() & set(_SAVED):
+            value = attributes[name]
+            setattr(model, name, value.cpu().numpy() if torch.is_tensor(value) else value)
+        model.to_device(where)
+        model.module.eval()
+        return model
+
+    @staticmethod
+    def load_registry(dir_path: str | Path, prefix: str | None = None) -> dict[str, Any]:
+        """Read what :meth:`setup_anndata` registered for a saved model, as safely as :meth:`load`.
+
+        Parameters
+        ----------
+        dir_path, prefix
+            As in :meth:`load`.
+
+        Returns
+        -------
+        The registry.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            As :meth:`load`.
+        """
+        contents = read_model(Path(dir_path), prefix or "", "cpu")
+        return restore_registry(contents[ATTRIBUTES]["registry_"])
+
+    @staticmethod
+    def view_setup_args(dir_path: str | Path, prefix: str | None = None) -> None:
+        """Print the arguments that :meth:`setup_anndata` was called with for a saved model.
+
+        Parameters
+        ----------
+        dir_path, prefix
+            As in :meth:`load`.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            As :meth:`load`.
+        """
+        AnnDataManager.view_setup_method_args(TOSICA.load_registry(dir_path, prefix))
+
+    # ------------------------------------------------------------------ looking at it
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen characters that tell this model's weights from any other's."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.module.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def __repr__(self) -> str:
+        mask = self._state(REGISTRY_KEYS.MASK_KEY)
+        scale = self._scale
+        shown = ", ".join(self.labels[:6]) + (", …" if len(self.labels) > 6 else "")
+        width = self.module.embedding.embed_dim
+        heads = self.init_params_["non_kwargs"]["n_heads"]
+        layers = self.init_params_["non_kwargs"]["n_layers"]
+        epochs = 0 if not self.history_ else len(next(iter(self.history_.values())))
+        read = "counts" if scale.kind == "counts" else "log-normalised expression"
+        return "\n".join(
+            [
+                f"TOSICA model, {'trained' if self.is_trained_ else 'not trained yet'}"
+                + (f" ({epochs} epochs)" if self.is_trained_ and epochs else ""),
+                f"    gene sets: {len(self.gene_sets)} of {mask['source']} ({mask['organism']}), "
+                f"and {mask['n_unannotated']} unannotated",
+                f"    genes: {self.module.embedding.n_genes}, read as {read}",
+                f"    labels: {len(self.labels)} ({shown})",
+                f"    network: width {width}, {heads} heads, {layers} layers, "
+                f"{sum(p.numel() for p in self.module.parameters()):,} parameters",
+            ]
+        )
+
+    # ------------------------------------------------------------------ behind the scenes
+
+    def _state(self, registry_key: str) -> dict[str, Any]:
+        return self.registry_["field_registries"][registry_key]["state_registry"]
+
+    @property
+    def _scale(self) -> Scale:
+        return Scale(**self._state(REGISTRY_KEYS.X_KEY)[ExpressionField.SCALE_KEY])
+
+    @property
+    def _var_names(self) -> np.ndarray:
+        return np.asarray(self._state(REGISTRY_KEYS.X_KEY)["column_names"], dtype=object)
+
+    @property
+    def _setup_layer(self) -> str | None:
+        return self.registry_["setup_args"]["layer"]
+
+    def _query(self, adata: AnnData | None, indices: Sequence[int] | None = None) -> AnnData:
+        self._check_if_trained(
+            warn=False,
+            message="The model is not trained: call model.train() first, or load a trained one.",
+        )
+        if adata is None:
+            adata = self.adata
+        if adata is None:
+            raise ValueError("The model was loaded without a reference: pass the query as adata.")
+        if not isinstance(adata, AnnData):
+            raise TypeError(f"Expected an AnnData, got {type(adata).__name__}.")
+        return adata if indices is None else adata[indices]
+
+    @torch.inference_mode()
+    def _infer(
+        self,
+        adata: AnnData,
+        wanted: tuple[str, ...],
+        *,
+        layer: str | None,
+        use_raw: bool,
+        batch_size: int | None,
+        unannotated: bool = False,
+    ) -> dict[str, np.ndarray]:
+        """Go through the cells once and keep what is wanted of each minibatch."""
+        if layer is None and not use_raw and self._setup_layer in getattr(adata, "layers", ()):
+            layer = self._setup_layer
+        if batch_size is None:
+            on_cpu = self.module.device.type == "cpu"
+            batch_size = _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
+        elif batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}.")
+        scale = self._scale
+        device = self.module.device
+        n_sets = None if unannotated else len(self.gene_sets)
+        found: dict[str, np.ndarray] = {}
+        genes = pd.Index(self._var_names)
+        for batch in align(
+            adata, genes, scale, layer=layer, use_raw=use_raw, batch_size=batch_size
+        ):
+            x = torch.from_numpy(batch.expression).to(device)
+            if batch.counts:
+                total = None if batch.total is None else torch.from_numpy(batch.total).to(device)
+                x = log_normalize(x, scale.target_sum, total)
+            seen = self.module.annotate(x, attention="attention" in wanted)
+            values = {
+                "latent": seen.latent,
+                "probabilities": self.module.probabilities(seen.logits),
+            }
+            if seen.attention is not None:
+                values["attention"] = seen.attention[:, :n_sets]
+            for name in wanted:
+                part = values[name].float().cpu().numpy()
+                if name not in found:
+                    found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
+                found[name][batch.start : batch.start + len(part)] = part
+        return found
+
+
+_SAVED = (
+    "registry_",
+    "init_params_",
+    "is_trained_",
+    "history_",
+    "train_indices_",
+    "validation_indices_",
+    "test_indices_",
+    "run_name_",
+    "run_id_",
+)
+
+
+def _check_architecture(embed_dim: int, n_heads: int, n_layers: int) -> None:
+    sizes = {"embed_dim": embed_dim, "n_heads": n_heads, "n_layers": n_layers}
+    for name, size in sizes.items():
+        if size < 1:
+            raise ValueError(f"{name} must be at least 1, not {size}.")
+    if embed_dim % n_heads:
+        raise ValueError(f"embed_dim ({embed_dim}) must be a multiple of n_heads ({n_heads}).")
+
+
+def _device(accelerator: str, device: int | str) -> torch.device:
+    if accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    kind = "cuda" if accelerator in ("auto", "gpu") else accelerator
+    return torch.device(kind if device == "auto" else f"{kind}:{device}")

@@ -1,0 +1,92 @@
+"""Write what a model found into a query's AnnData."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from tosica._constants import UNKNOWN
+from tosica._logging import logger
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+# scanpy's own grey for what has no colour.
+_UNKNOWN_COLOR = "#d3d3d3"
+
+
+def write_annotation(
+    adata: AnnData,
+    probabilities: np.ndarray,
+    attention: np.ndarray,
+    *,
+    labels: list[str],
+    colors: list[str],
+    gene_sets: list[str],
+    cutoff: float,
+    all_probabilities: bool,
+    fingerprint: str,
+    key_added: str,
+) -> None:
+    """Write labels, probabilities, attention and what they mean.
+
+    Only labels that occur become categories: one without a cell would stop
+    ``sc.tl.rank_genes_groups``. The full list is in ``adata.uns[key_added]["labels"]``.
+
+    Parameters
+    ----------
+    adata
+        The query.
+    probabilities
+        Shape ``(n_obs, n_labels)``.
+    attention
+        Shape ``(n_obs, n_gene_sets)``.
+    labels, colors
+        The model's labels, and a colour for each.
+    gene_sets
+        Name of each gene set.
+    cutoff
+        Least probability of a label.
+    all_probabilities
+        Whether to write the probability of every label.
+    fingerprint
+        Of the model.
+    key_added
+        Part of all keys.
+    """
+    best = probabilities.argmax(1)
+    probability = probabilities[np.arange(len(best)), best]
+    code = np.where(probability < cutoff, len(labels), best)
+    names = np.array([*labels, UNKNOWN], dtype=object)
+    occurring = np.unique(code)
+    prediction = pd.Categorical(names[code], categories=names[occurring])
+
+    adata.obs[f"{key_added}_prediction"] = prediction
+    adata.obs[f"{key_added}_probability"] = probability.astype(np.float32)
+    adata.obsm[f"X_{key_added}"] = attention
+    keys = [
+        f".obs['{key_added}_prediction']",
+        f".obs['{key_added}_probability']",
+        f".obsm['X_{key_added}']",
+    ]
+    if all_probabilities:
+        # Columns become keys in a file: zarr refuses a slash there, HDF5 takes it for a subgroup.
+        columns = [label.replace("/", "|") for label in labels]
+        adata.obsm[f"{key_added}_probabilities"] = pd.DataFrame(
+            probabilities, index=adata.obs_names, columns=columns
+        )
+        keys.append(f".obsm['{key_added}_probabilities']")
+    adata.uns[f"{key_added}_prediction_colors"] = [
+        [*colors[: len(labels)], _UNKNOWN_COLOR][i] for i in occurring
+    ]
+    adata.uns[key_added] = {
+        "gene_sets": np.array(gene_sets, dtype=object),
+        "labels": np.array(labels, dtype=object),
+        "cutoff": float(cutoff),
+        "model": fingerprint,
+        "version": version("tosica"),
+    }
+    logger.info("annotate: added %s and .uns['%s']", ", ".join(keys), key_added)

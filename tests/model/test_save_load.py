@@ -1,0 +1,518 @@
+"""A model's folder: whole, without the reference, and without any code that loading would run."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import re
+import shutil
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scvi
+import torch
+from scvi.model.base import BaseModelClass
+
+from tosica import TOSICA, pp
+from tosica.model._save_load import read_model, restore_history, to_plain
+
+
+@pytest.fixture
+def folder(toy_model, tmp_path):
+    toy_model.save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def rewrite(folder, change) -> None:
+    """Change what is in a model's file."""
+    contents = torch.load(folder / "model.pt", weights_only=True)
+    change(contents)
+    torch.save(contents, folder / "model.pt")
+
+
+# --------------------------------------------------------------------------- there and back
+
+
+def test_identical_predictions(toy_model, toy_query, folder):
+    model = TOSICA.load(folder, accelerator="cpu")
+    pd.testing.assert_frame_equal(
+        model.predict(toy_query, soft=True), toy_model.predict(toy_query, soft=True)
+    )
+    pd.testing.assert_frame_equal(
+        model.get_attention(toy_query), toy_model.get_attention(toy_query)
+    )
+    np.testing.assert_array_equal(
+        model.get_latent_representation(toy_query),
+        toy_model.get_latent_representation(toy_query),
+    )
+    for how in ("mean", "max"):
+        pd.testing.assert_frame_equal(model.get_gene_weights(how), toy_model.get_gene_weights(how))
+
+
+def test_everything_that_describes_the_model_comes_back(toy_model, folder):
+    model = TOSICA.load(folder)
+    assert repr(model) == repr(toy_model)
+    assert model.fingerprint == toy_model.fingerprint
+    assert model.labels == toy_model.labels
+    assert model.gene_sets == toy_model.gene_sets
+    assert model.is_trained
+    assert not model.module.training
+    assert model.adata is None
+    assert list(model.get_var_names()) == list(toy_model.get_var_names())
+    assert model.module.temperature == toy_model.module.temperature != 1
+    for name in ("train_indices", "validation_indices", "test_indices"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(toy_model, name))
+    assert set(model.history) == set(toy_model.history)
+    for name, table in toy_model.history.items():
+        pd.testing.assert_frame_equal(
+            model.history[name].astype(float), table.astype(float), check_index_type=False
+        )
+
+
+def test_annotation_of_a_loaded_model_has_the_references_colours(toy_query, folder):
+    TOSICA.load(folder).annotate(toy_query)
+    assert toy_query.uns["tosica_prediction_colors"] == ["#aa0000", "#00bb00", "#0000cc"]
+
+
+def test_saving_again_gives_the_same(folder, tmp_path, toy_query):
+    first = TOSICA.load(folder)
+    first.save(tmp_path / "again")
+    second = TOSICA.load(tmp_path / "again")
+    assert repr(second) == repr(first)
+    np.testing.assert_array_equal(second.predict(toy_query), first.predict(toy_query))
+
+
+@pytest.mark.parametrize(
+    ("values", "unlabeled"),
+    [
+        (np.array([1, 2, 3]), 3),
+        (np.array([True, False, True]), None),
+        (np.array(["x", "y", "?"], dtype=object), "?"),
+        (np.array(["x", "y", "?"], dtype=object), np.str_("?")),
+    ],
+    ids=["int", "bool", "unlabelled", "numpy str"],
+)
+def test_labels_of_any_type(toy, toy_query, tmp_path, values, unlabeled):
+    toy.obs["type"] = values[np.arange(90) % 3]
+    toy.obs["lane"] = np.arange(90) % 5
+    TOSICA.setup_anndata(toy, labels_key="type", unlabeled_category=unlabeled, batch_key="lane")
+    model = TOSICA(toy, embed_dim=8, n_heads=2)
+    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    model.save(tmp_path / "model")
+    loaded = TOSICA.load(tmp_path / "model", adata=toy)
+    assert loaded.labels == model.labels
+    np.testing.assert_array_equal(loaded.predict(toy_query), model.predict(toy_query))
+
+
+def test_gene_names_from_a_file_are_plain_strings(toy, tmp_path):
+    """A mask that went through numpy's own strings, as some readers leave them."""
+    names = toy.uns["tosica_mask"]["gene_sets"]
+    toy.uns["tosica_mask"]["gene_sets"] = np.array([np.str_(n) for n in names], dtype=object)
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    TOSICA(toy, embed_dim=8, n_heads=2).save(tmp_path / "model")
+    assert TOSICA.load(tmp_path / "model").gene_sets == names.tolist()[:-1]
+
+
+def test_untrained_model(toy, tmp_path, toy_query):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    TOSICA(toy, embed_dim=8, n_heads=2).save(tmp_path / "model")
+    model = TOSICA.load(tmp_path / "model")
+    assert not model.is_trained
+    assert model.history is None
+    with pytest.raises(RuntimeError, match="not trained"):
+        model.predict(toy_query)
+
+
+def test_prefix(toy_model, toy_query, tmp_path):
+    toy_model.save(tmp_path / "model", prefix="first_")
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["first_model.pt"]
+    model = TOSICA.load(tmp_path / "model", prefix="first_")
+    np.testing.assert_array_equal(model.predict(toy_query), toy_model.predict(toy_query))
+    with pytest.raises(FileNotFoundError, match=r"holds no model\.pt"):
+        TOSICA.load(tmp_path / "model")
+
+
+def test_folder_in_folders_and_as_text(toy_model, tmp_path):
+    toy_model.save(str(tmp_path / "a" / "b"))
+    assert TOSICA.load(str(tmp_path / "a" / "b")).is_trained
+
+
+def test_with_the_reference(toy, train, tmp_path):
+    model = train(toy, max_epochs=1)
+    model.save(tmp_path / "model", save_anndata=True)
+    reference = anndata.read_h5ad(tmp_path / "model" / "adata.h5ad")
+    assert TOSICA.load(tmp_path / "model", adata=reference).adata is reference
+    with pytest.raises(ValueError, match="save_anndata=True was given, but the model has no"):
+        TOSICA.load(tmp_path / "model").save(tmp_path / "other", save_anndata=True)
+    assert not (tmp_path / "other").exists()
+
+
+def test_wherever_it_is_put(folder):
+    assert TOSICA.load(folder, accelerator="cpu").device == torch.device("cpu")
+    assert TOSICA.load(folder, accelerator="cpu", device=0).device.type == "cpu"
+
+
+# --------------------------------------------------------------------------- folders that are there
+
+
+def test_folder_exists(toy_model, folder):
+    before = (folder / "model.pt").read_bytes()
+    with pytest.raises(FileExistsError, match="exists: choose another folder, or pass overwrite="):
+        toy_model.save(folder)
+    assert (folder / "model.pt").read_bytes() == before
+
+
+def test_overwrite(toy, toy_query, train, folder):
+    other = train(toy, seed=5)
+    other.save(folder, overwrite=True)
+    model = TOSICA.load(folder)
+    assert model.fingerprint == other.fingerprint
+    assert [path.name for path in folder.iterdir()] == ["model.pt"]
+
+
+def test_failed_write_leaves_the_old_model(toy_model, folder, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError("No space left on device")
+
+    before = (folder / "model.pt").read_bytes()
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="No space left"):
+        toy_model.save(folder, overwrite=True)
+    assert [path.name for path in folder.iterdir()] == ["model.pt"]
+    assert (folder / "model.pt").read_bytes() == before
+
+
+# --------------------------------------------------------------------------- wrong folders
+
+
+def test_no_folder(tmp_path):
+    with pytest.raises(FileNotFoundError, match="There is no folder .*nowhere"):
+        TOSICA.load(tmp_path / "nowhere")
+
+
+def test_incomplete_folder(tmp_path):
+    (tmp_path / "model").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"holds no model\.pt, so it is not a saved model"):
+        TOSICA.load(tmp_path / "model")
+
+
+@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
+def test_truncated_file(folder, share):
+    held = (folder / "model.pt").read_bytes()
+    (folder / "model.pt").write_bytes(held[: int(share * len(held))])
+    with pytest.raises(ValueError, match="is cut short or damaged; copy or save the model again"):
+        TOSICA.load(folder)
+
+
+@pytest.mark.parametrize("text", [b"not a model at all", b"<html></html>", bytes(1000)])
+def test_file_of_something_else(folder, text):
+    (folder / "model.pt").write_bytes(text)
+    with pytest.raises(ValueError, match="is cut short or damaged"):
+        TOSICA.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda c: c.pop("model_state_dict"), "has no model_state_dict: not a saved model."),
+        (lambda c: c.pop("attr_dict"), "has no attr_dict: not a saved model."),
+        (lambda c: c["attr_dict"].pop("registry_"), "has no registry_: not a saved model."),
+        (lambda c: c["attr_dict"].pop("init_params_"), "has no init_params_: not a saved model."),
+        (lambda c: c.update(attr_dict=[1, 2]), "not a saved model."),
+        (lambda c: c["model_state_dict"].pop("head.bias"), "the file is damaged."),
+        (
+            lambda c: c["model_state_dict"].update({"head.bias": torch.zeros(9)}),
+            "do not fit the model that the file describes",
+        ),
+        (
+            lambda c: c["attr_dict"]["registry_"].update(model_name="SCANVI"),
+            "holds a SCANVI model, not a TOSICA model.",
+        ),
+    ],
+    ids=str,
+)
+def test_file_that_does_not_hold_a_model(folder, change, sentence):
+    rewrite(folder, change)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        TOSICA.load(folder)
+
+
+def test_tensors_alone(folder):
+    torch.save(torch.zeros(3), folder / "model.pt")
+    with pytest.raises(ValueError, match="not a saved model"):
+        TOSICA.load(folder)
+
+
+def test_folder_of_another_class(toy, tmp_path):
+    scvi.model.SCVI.setup_anndata(toy)
+    scvi.model.SCVI(toy, n_hidden=4, n_latent=2).save(tmp_path / "scvi")
+    with pytest.raises(ValueError, match="holds more than tensors and plain values, so tosica did"):
+        TOSICA.load(tmp_path / "scvi")
+
+
+# --------------------------------------------------------------------------- no code is run
+
+
+class Trap:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, marker: pathlib.Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self):
+        return pathlib.Path.touch, (self.marker,)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
+@pytest.mark.parametrize("where", ["attribute", "registry", "whole", "old format", "plain pickle"])
+@pytest.mark.parametrize("call", [TOSICA.load, TOSICA.load_registry, TOSICA.view_setup_args])
+def test_loading_runs_no_code(folder, tmp_path, where, call):
+    path, marker = folder / "model.pt", tmp_path / "marker"
+    contents = torch.load(path, weights_only=True)
+    if where == "attribute":
+        contents["attr_dict"]["run_name_"] = Trap(marker)
+    elif where == "registry":
+        contents["attr_dict"]["registry_"]["setup_args"] = {"layer": Trap(marker)}
+    else:
+        contents = {"model_state_dict": {}, "var_names": [], "attr_dict": Trap(marker)}
+    if where == "plain pickle":
+        path.write_bytes(pickle.dumps(contents))
+    else:
+        torch.save(contents, path, _use_new_zipfile_serialization=where != "old format")
+
+    with pytest.raises(ValueError, match=r"holds more than tensors|cut short or damaged"):
+        call(folder)
+    assert not marker.exists()
+
+    # The trap works: scvi-tools' way of reading springs it.
+    if where != "plain pickle":
+        torch.load(path, weights_only=False)
+        assert marker.exists()
+
+
+def test_file_is_read_by_torchs_safe_reader(folder, toy_model):
+    contents = torch.load(folder / "model.pt", weights_only=True)
+    assert set(contents) == {"model_state_dict", "var_names", "attr_dict"}
+    assert contents["var_names"] == [f"G{i}" for i in range(30)]
+    assert set(contents["model_state_dict"]) == set(toy_model.module.state_dict())
+
+    def check(value):
+        assert type(value) in (dict, list, str, int, float, bool, type(None), torch.Tensor)
+        parts = value.values() if isinstance(value, dict) else value
+        if isinstance(value, dict | list):
+            for part in parts:
+                check(part)
+
+    check(contents["attr_dict"])
+
+
+# --------------------------------------------------------------------------- scvi-tools' helpers
+
+
+def test_scvi_tools_reads_the_registry(toy_model, folder):
+    for registry in (BaseModelClass.load_registry(str(folder)), TOSICA.load_registry(folder)):
+        assert registry["model_name"] == "TOSICA"
+        assert registry["setup_method_name"] == "setup_anndata"
+        assert registry["setup_args"] == toy_model.registry["setup_args"]
+        assert set(registry["field_registries"]) == {"X", "labels", "batch", "mask"}
+        mapping = registry["field_registries"]["labels"]["state_registry"]["categorical_mapping"]
+        assert list(mapping) == ["a", "b", "c"]
+    with pytest.raises(FileNotFoundError, match="There is no folder"):
+        TOSICA.load_registry(folder / "nowhere")
+
+
+@pytest.mark.parametrize("cls", [TOSICA, BaseModelClass])
+def test_setup_arguments_are_shown(folder, capsys, cls):
+    cls.view_setup_args(str(folder))
+    shown = capsys.readouterr().out
+    assert "Setup via `TOSICA.setup_anndata` with arguments:" in shown
+    assert "'labels_key': 'kind'" in shown
+
+
+def test_setup_is_shown(toy_model, capsys):
+    toy_model.view_anndata_setup()
+    assert "kind" in capsys.readouterr().out
+
+
+def test_hub(toy, folder):
+    pytest.importorskip("huggingface_hub", exc_type=ImportError)
+    from huggingface_hub import ModelCard
+    from scvi.hub import HubMetadata, HubModel
+
+    shutil.copy(folder / "model.pt", folder.parent / "kept.pt")
+    metadata = HubMetadata.from_dir(
+        str(folder), anndata_version=anndata.__version__, model_parent_module="tosica"
+    )
+    assert metadata.model_cls_name == "TOSICA"
+    card = ModelCard("---\nlicense: cc-by-4.0\n---\n\nA model of made-up cells.\n")
+    HubModel(str(folder), metadata=metadata, model_card=card).save()
+    hub = HubModel(str(folder))
+    hub.load_model(adata=toy)
+    assert isinstance(hub.model, TOSICA)
+    assert hub.model.labels == ["a", "b", "c"]
+
+
+# --------------------------------------------------------------------------- training on
+
+
+def test_without_a_reference_there_is_nothing_to_train_on(folder, toy_query):
+    model = TOSICA.load(folder)
+    with pytest.raises(ValueError, match=r"cannot be trained: pass it to TOSICA\.load\(folder, ad"):
+        model.train(max_epochs=1)
+    with pytest.raises(ValueError, match="loaded without a reference: pass the query as adata"):
+        model.predict()
+    assert model.predict(toy_query).shape == (60,)
+
+
+def test_training_on_with_the_reference(toy, toy_model, folder, keen):
+    model = TOSICA.load(folder, adata=toy, accelerator="cpu")
+    assert model.adata is toy
+    np.testing.assert_array_equal(model.predict(), toy_model.predict())
+    model.train(
+        max_epochs=2, accelerator="cpu", batch_size=16, enable_progress_bar=False, plan_kwargs=keen
+    )
+    assert model.fingerprint != toy_model.fingerprint
+    table = model.history["train_loss"]
+    assert table.index.tolist() == list(range(17))
+    # Not from chance, which is log 3 = 1.1.
+    assert float(table.iloc[15, 0]) < 0.9
+    assert (model.predict() == toy.obs["kind"].astype(str)).mean() > 0.9
+
+
+def test_other_reference_with_fewer_labels_and_new_batches(toy, train, folder, tmp_path):
+    train(toy.copy(), max_epochs=1, setup={"batch_key": "donor"}).save(tmp_path / "batches")
+    other = toy[toy.obs["kind"] != "a"].copy()
+    other.obs["kind"] = other.obs["kind"].cat.remove_unused_categories()
+    other.obs["donor"] = np.array(["d2", "new"])[np.arange(60) // 2 % 2]
+    model = TOSICA.load(tmp_path / "batches", adata=other)
+    assert model.labels == ["a", "b", "c"]
+    # Codes are the model's, not those that the column alone would give.
+    np.testing.assert_array_equal(
+        other.obs["_scvi_labels"], other.obs["kind"].map({"b": 1, "c": 2}).astype(int)
+    )
+    assert model.get_attention(other).shape == (60, 4)
+
+
+def test_other_reference_with_unlabelled_cells(toy, train, tmp_path):
+    full = train(toy.copy(), max_epochs=1, setup={"unlabeled_category": "?"})
+    full.save(tmp_path / "model")
+    toy.obs["kind"] = toy.obs["kind"].cat.add_categories("?")
+    toy.obs.loc[toy.obs_names[:12], "kind"] = "?"
+    model = TOSICA.load(tmp_path / "model", adata=toy)
+    assert model.labels == ["a", "b", "c"]
+    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    np.testing.assert_array_equal(model.test_indices, np.arange(12))
+
+
+def _fewer_genes(adata):
+    return adata[:, :-1].copy()
+
+
+def _other_order(adata):
+    return adata[:, ::-1].copy()
+
+
+def _other_mask(adata):
+    pp.build_mask(adata, {"alpha": adata.var_names[:9].tolist()})
+    return adata
+
+
+def _same_names_other_genes(adata):
+    mask = adata.varm["tosica_mask"].tolil()
+    mask[20, 0] = True
+    adata.varm["tosica_mask"] = mask.tocsr()
+    return adata
+
+
+def _no_mask(adata):
+    del adata.varm["tosica_mask"]
+    return adata
+
+
+def _new_label(adata):
+    adata.obs["kind"] = adata.obs["kind"].cat.rename_categories({"b": "new"})
+    return adata
+
+
+def _no_labels(adata):
+    del adata.obs["kind"]
+    return adata
+
+
+def _log_normalised(adata):
+    counts = adata.X.toarray()
+    adata.X = np.log1p(1e4 * counts / counts.sum(1, keepdims=True))
+    return adata
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "sentence"),
+    [
+        (_fewer_genes, ValueError, "adata's var_names are not the model's genes in the model's"),
+        (_other_order, ValueError, "take adata[:, model.get_var_names()], or pass no adata"),
+        (_other_mask, ValueError, "is not the mask that the model was trained with (5 tokens of "),
+        (_same_names_other_genes, ValueError, "is not the mask that the model was trained with"),
+        (_no_mask, KeyError, "There is no mask in adata.varm['tosica_mask']"),
+        (_new_label, ValueError, "has labels that the model does not know: 'new'."),
+        (_no_labels, KeyError, "labels_key 'kind' is not a column of adata.obs"),
+        (_log_normalised, ValueError, "adata holds log1p values, but the model was trained on cou"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_reference_that_does_not_fit(toy, folder, contents, change, error, sentence):
+    reference = change(toy)
+    before = contents(reference)
+    with pytest.raises(error, match=re.escape(sentence)):
+        TOSICA.load(folder, adata=reference)
+    assert contents(reference) == before
+
+
+# --------------------------------------------------------------------------- plain values
+
+
+def test_to_plain():
+    value = {
+        1: np.float64(0.5),
+        "s": np.str_("x"),
+        "a": np.arange(3),
+        "o": np.array(["x", None], dtype=object),
+        "i": pd.Index(["p", "q"]),
+        "n": (None, True, {2}),
+        "t": pd.DataFrame({"loss": [1.0, 2.0]}, index=[3, 4]),
+    }
+    plain = to_plain(value)
+    assert torch.equal(plain.pop("a"), torch.arange(3))
+    assert plain == {
+        "1": 0.5,
+        "s": "x",
+        "o": ["x", None],
+        "i": ["p", "q"],
+        "n": [None, True, [2]],
+        "t": {"index": [3, 4], "columns": {"loss": [1.0, 2.0]}},
+    }
+    assert type(plain["1"]) is float
+    assert type(plain["s"]) is str
+
+
+def test_what_cannot_be_plain_is_refused(toy_model, tmp_path, monkeypatch):
+    with pytest.raises(TypeError, match=r"A saved model cannot hold a Path|PosixPath"):
+        to_plain({"where": [tmp_path]})
+    monkeypatch.setattr(toy_model, "run_name_", object())
+    with pytest.raises(TypeError, match=r"A saved model cannot hold a object\."):
+        toy_model.save(tmp_path / "model")
+
+
+def test_history_there_and_back():
+    history = {"loss": pd.DataFrame({"loss": [1.5, 0.5]}, index=pd.Index([0, 1], name="epoch"))}
+    back = restore_history(to_plain(history))
+    pd.testing.assert_frame_equal(back["loss"], history["loss"])
+    assert restore_history(None) is None
+
+
+def test_read_model_names_the_file(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "x_model.pt").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"x_model\.pt' is cut short or damaged"):
+        read_model(tmp_path / "model", "x_", "cpu")

@@ -1,0 +1,484 @@
+"""What a trained model says about a query, whatever form the query comes in."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from anndata import AnnData, ImplicitModificationWarning
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tosica import TOSICA
+
+
+def seen_by(model, query, **kwargs):
+    """Probabilities and attention."""
+    return (
+        model.predict(query, soft=True, **kwargs).to_numpy(),
+        model.get_attention(query, **kwargs).to_numpy(),
+    )
+
+
+def assert_same(first, second, *, tolerance=1e-5):
+    for a, b in zip(first, second, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=tolerance)
+    np.testing.assert_array_equal(first[0].argmax(1), second[0].argmax(1))
+
+
+# --------------------------------------------------------------------------- predict
+
+
+def test_predict_gives_a_label_a_cell(pbmc_model, pbmc_query):
+    labels = pbmc_model.predict(pbmc_query)
+    assert isinstance(labels, np.ndarray)
+    assert labels.shape == (pbmc_query.n_obs,)
+    assert set(labels) <= set(pbmc_model.labels)
+
+
+def test_predict_soft(pbmc_model, pbmc_query):
+    table = pbmc_model.predict(pbmc_query, soft=True)
+    assert table.columns.tolist() == pbmc_model.labels
+    assert table.index.equals(pbmc_query.obs_names)
+    assert set(table.dtypes) == {np.dtype("float32")}
+    np.testing.assert_allclose(table.sum(1), 1, atol=1e-5)
+    assert table.idxmax(axis=1).to_numpy().tolist() == pbmc_model.predict(pbmc_query).tolist()
+
+
+def test_labels_keep_the_order_of_the_reference(pbmc_model, pbmc_ref):
+    assert pbmc_model.labels == pbmc_ref.obs["bulk_labels"].cat.categories.tolist()
+
+
+@pytest.mark.parametrize(
+    "indices", [[5, 0, 17], np.array([3]), np.arange(60) % 7 == 0, slice(4, 9)], ids=repr
+)
+def test_indices(toy_model, toy_query, indices):
+    whole = toy_model.predict(toy_query, soft=True)
+    expected = whole.iloc[np.arange(60)[indices]]
+    part = toy_model.predict(toy_query, indices=indices, soft=True)
+    pd.testing.assert_frame_equal(part, expected, atol=1e-6)
+    latent = toy_model.get_latent_representation(toy_query, indices=indices)
+    assert latent.shape == (len(expected), 16)
+    assert toy_model.get_attention(toy_query, indices).index.equals(expected.index)
+
+
+def test_without_adata_the_reference_is_taken(toy_model):
+    np.testing.assert_array_equal(toy_model.predict(), toy_model.predict(toy_model.adata))
+    assert len(toy_model.get_attention()) == 90
+
+
+def test_query_is_left_alone(toy_model, toy_query, contents):
+    before = contents(toy_query)
+    toy_model.predict(toy_query)
+    toy_model.predict(toy_query, soft=True, indices=[1, 2])
+    toy_model.get_attention(toy_query)
+    toy_model.get_latent_representation(toy_query)
+    assert contents(toy_query) == before
+
+
+# --------------------------------------------------------------------------- looking inside
+
+
+def test_latent_representation_is_what_the_head_reads(pbmc_model, pbmc_query):
+    latent = pbmc_model.get_latent_representation(pbmc_query)
+    assert latent.shape == (pbmc_query.n_obs, 16)
+    assert latent.dtype == np.float32
+    head = pbmc_model.module.head
+    logits = latent @ head.weight.detach().numpy().T + head.bias.detach().numpy()
+    labels = np.array(pbmc_model.labels)[logits.argmax(1)]
+    np.testing.assert_array_equal(labels, pbmc_model.predict(pbmc_query))
+
+
+def test_attention_has_a_column_a_gene_set(pbmc_model, pbmc_ref, pbmc_query):
+    table = pbmc_model.get_attention(pbmc_query)
+    named = pbmc_ref.uns["tosica_mask"]["gene_sets"].tolist()
+    assert named[-1] == "unannotated_1"
+    assert table.columns.tolist() == named[:-1] == pbmc_model.gene_sets
+    assert table.index.equals(pbmc_query.obs_names)
+    assert set(table.dtypes) == {np.dtype("float32")}
+    assert (table.to_numpy() > 0).all()
+    assert (table.sum(1) < 1).all()
+
+
+def test_attention_with_unannotated_tokens(pbmc_model, pbmc_query):
+    plain = pbmc_model.get_attention(pbmc_query)
+    table = pbmc_model.get_attention(pbmc_query, unannotated=True)
+    assert table.columns.tolist() == [*plain.columns, "unannotated_1"]
+    pd.testing.assert_frame_equal(table.iloc[:, :-1], plain)
+    # Two layers, each of which leaves at least half of what comes with the class token.
+    assert table.sum(1).between(0, 0.75).all()
+
+
+def test_attention_of_a_mask_without_unannotated_tokens(toy, train):
+    mask = toy.uns["tosica_mask"]
+    toy.uns["tosica_mask"] = {**mask, "gene_sets": mask["gene_sets"][:-1], "n_unannotated": 0}
+    toy.varm["tosica_mask"] = toy.varm["tosica_mask"].tocsc()[:, :-1]
+    model = train(toy, max_epochs=1)
+    assert model.get_attention(toy).shape == (90, 4)
+    assert model.get_attention(toy, unannotated=True).shape == (90, 4)
+
+
+@pytest.mark.parametrize("how", ["mean", "max"])
+def test_gene_weights_are_those_of_the_module(pbmc_model, pbmc_ref, how):
+    table = pbmc_model.get_gene_weights(how)
+    mask = pbmc_ref.varm["tosica_mask"].toarray()
+    assert table.shape == mask.shape == (765, 31)
+    assert table.index.equals(pbmc_ref.var_names)
+    assert table.columns.tolist() == pbmc_ref.uns["tosica_mask"]["gene_sets"].tolist()
+    assert set(table.dtypes) == {np.dtype("float32")}
+    assert (table.to_numpy()[~mask] == 0).all()
+    assert (table.to_numpy()[mask] > 0).all()
+    # The weights of a pair, one set after the other.
+    weight = pbmc_model.module.embedding.weight.detach().abs().numpy()
+    reduced = getattr(weight, how)(axis=1)
+    np.testing.assert_allclose(table.to_numpy().T[mask.T], reduced, rtol=1e-6)
+
+
+def test_gene_weights_say_what_a_gene_does_to_its_tokens(toy_model, toy_query):
+    """A gene's weight is the mean change of a token for one unit of the gene's expression."""
+    import torch
+
+    genes = torch.zeros(2, 30)
+    genes[1, 9] = 1
+    tokens = toy_model.module.embedding(genes).detach()
+    change = (tokens[1] - tokens[0]).abs().mean(1).numpy()
+    np.testing.assert_allclose(toy_model.get_gene_weights().loc["G9"], change, atol=1e-6)
+
+
+def test_gene_weights_of_another_kind(toy_model):
+    with pytest.raises(ValueError, match="how must be 'mean' or 'max', not 'median'"):
+        toy_model.get_gene_weights("median")
+
+
+def test_repr_tells_the_facts(toy, train, pbmc_model):
+    pp_text = repr(pbmc_model)
+    assert pp_text.startswith("TOSICA model, trained (12 epochs)")
+    assert "30 of human_gobp (human), and 1 unannotated" in pp_text
+    assert "765, read as log-normalised expression" in pp_text
+    assert "10 (CD4+/CD25 T Reg, " in pp_text
+    assert ", …)" in pp_text
+    assert "width 16, 4 heads, 2 layers" in pp_text
+    n_parameters = sum(p.numel() for p in pbmc_model.module.parameters())
+    assert f"{n_parameters:,} parameters" in pp_text
+
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    text = repr(TOSICA(toy, embed_dim=8, n_heads=2, n_layers=1))
+    assert text.startswith("TOSICA model, not trained yet\n")
+    assert "4 of dict (unknown), and 1 unannotated" in text
+    assert "30, read as counts" in text
+    assert "labels: 3 (a, b, c)" in text
+    assert "width 8, 2 heads, 1 layers" in text
+
+
+# --------------------------------------------------------------------------- queries as they come
+
+
+FORMS = {
+    "csr": sp.csr_matrix,
+    "csc": sp.csc_matrix,
+    "csr array": sp.csr_array,
+    "dense": lambda x: x.toarray(),
+    "fortran": lambda x: np.asfortranarray(x.toarray()),
+    "float64": lambda x: x.astype(np.float64),
+    "float64 dense": lambda x: x.toarray().astype(np.float64),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_form_of_the_matrix(pbmc_model, pbmc_query, form):
+    expected = seen_by(pbmc_model, pbmc_query)
+    pbmc_query.X = FORMS[form](pbmc_query.X)
+    assert_same(seen_by(pbmc_model, pbmc_query), expected)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "uint16", "float64", "bool"])
+def test_type_of_counts(toy_model, toy_query, dtype):
+    if dtype == "bool":
+        toy_query.X = (toy_query.X > 0).astype(np.float32)
+    expected = seen_by(toy_model, toy_query)
+    toy_query.X = toy_query.X.astype(dtype)
+    assert_same(seen_by(toy_model, toy_query), expected)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 512])
+@pytest.mark.parametrize("kind", ["counts", "log1p"])
+def test_size_of_the_minibatch(request, kind, batch_size):
+    name = {"counts": "toy", "log1p": "pbmc"}[kind]
+    model = request.getfixturevalue(f"{name}_model")
+    query = request.getfixturevalue(f"{name}_query")
+    expected = seen_by(model, query)
+    assert_same(seen_by(model, query, batch_size=batch_size), expected)
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    seed=st.integers(0, 1000),
+    form=st.sampled_from(sorted(FORMS)),
+    batch_size=st.integers(1, 90),
+    n_extra=st.integers(0, 40),
+)
+def test_order_of_genes_and_cells_and_other_genes(
+    toy_model, toy_query, seed, form, batch_size, n_extra
+):
+    expected = seen_by(toy_model, toy_query)
+    rng = np.random.default_rng(seed)
+    extra = sp.csr_matrix(rng.poisson(3, (60, n_extra)).astype(np.float32))
+    wider = AnnData(sp.hstack([toy_query.X, extra], format="csr"))
+    wider.obs_names = toy_query.obs_names
+    wider.var_names = [*toy_query.var_names, *(f"other{i}" for i in range(n_extra))]
+    cells, genes = rng.permutation(60), rng.permutation(wider.n_vars)
+    shuffled = wider[cells][:, genes].copy()
+    shuffled.X = FORMS[form](shuffled.X)
+    back = np.argsort(cells)
+    found = seen_by(toy_model, shuffled, batch_size=batch_size)
+    assert_same([part[back] for part in found], expected)
+
+
+def test_genes_shuffled_in_real_cells(pbmc_model, pbmc_query):
+    expected = seen_by(pbmc_model, pbmc_query)
+    genes = np.random.default_rng(0).permutation(pbmc_query.n_vars)
+    assert_same(seen_by(pbmc_model, pbmc_query[:, genes].copy()), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
+def test_names_that_occur_twice_among_other_genes_do_no_harm(toy_model, toy_query):
+    expected = seen_by(toy_model, toy_query)
+    wider = anndata.concat([toy_query, toy_query[:, :2].copy()], axis="var")
+    names = toy_query.var_names.tolist()
+    wider.var_names = [*names, "other", "other"]
+    assert_same(seen_by(toy_model, wider), expected)
+
+
+def test_view(toy_model, toy_query, contents):
+    expected = toy_model.predict(toy_query, soft=True).iloc[::-2]
+    before = contents(toy_query)
+    view = toy_query[::-2, ::-1]
+    pd.testing.assert_frame_equal(toy_model.predict(view, soft=True), expected, atol=1e-5)
+    assert view.is_view
+    assert contents(toy_query) == before
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "dense"])
+def test_backed_query(toy_model, toy_query, form, tmp_path):
+    expected = seen_by(toy_model, toy_query)
+    toy_query.X = FORMS[form](toy_query.X)
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+    on_disk = anndata.read_h5ad(tmp_path / "query.h5ad", backed="r")
+    try:
+        assert_same(seen_by(toy_model, on_disk, batch_size=7), expected)
+        part = toy_model.predict(on_disk, indices=[40, 3], soft=True).to_numpy()
+        np.testing.assert_allclose(part, expected[0][[40, 3]], atol=1e-5)
+        assert on_disk.isbacked
+    finally:
+        on_disk.file.close()
+
+
+def test_layer_and_raw(toy_model, toy_query):
+    expected = seen_by(toy_model, toy_query)
+    toy_query.layers["counts"] = toy_query.X.copy()
+    toy_query.raw = toy_query.copy()
+    fewer = toy_query[:, 5:].copy()
+    fewer.X = fewer.X.toarray() - 1
+    assert_same(seen_by(toy_model, fewer, use_raw=True), expected)
+    toy_query.X = toy_query.X.toarray() - 1
+    assert_same(seen_by(toy_model, toy_query, layer="counts"), expected)
+
+
+def test_layer_of_the_reference_is_read_where_the_query_has_it(toy, toy_query, train):
+    toy.layers["counts"] = toy.X.copy()
+    toy.X = toy.X.toarray() - 1
+    model = train(toy, setup={"layer": "counts"})
+    expected = seen_by(model, toy_query)
+    toy_query.layers["counts"] = toy_query.X.copy()
+    toy_query.X = toy_query.X.toarray() - 1
+    assert_same(seen_by(model, toy_query), expected)
+
+
+def test_log_normalised_query_of_a_model_of_counts(toy_model, toy_query):
+    expected = seen_by(toy_model, toy_query)
+    counts = toy_query.X.toarray()
+    toy_query.X = np.log1p(1e4 * counts / counts.sum(1, keepdims=True))
+    assert_same(seen_by(toy_model, toy_query), expected)
+
+
+def test_tenth_of_the_genes_missing_is_logged(toy_model, toy_query, caplog):
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        toy_model.predict(toy_query[:, 3:].copy())
+    assert "matched 27 of the model's 30 genes (90%); 0 others are not used" in caplog.text
+
+
+def test_missing_genes_count_as_zero(toy_model, toy_query):
+    zeroed = toy_query.copy()
+    zeroed.X = zeroed.X.toarray()
+    zeroed.X[:, :4] = 0
+    assert_same(seen_by(toy_model, toy_query[:, 4:].copy()), seen_by(toy_model, zeroed))
+
+
+def test_fifth_of_the_genes_missing_is_warned_of(toy_model, toy_query):
+    sentence = r"The query has only 23 of the model's 30 genes \(77%\); the missing ones count as"
+    with pytest.warns(UserWarning, match=sentence):
+        toy_model.predict(toy_query[:, 7:].copy())
+
+
+def test_cells_without_any_count_are_warned_of(toy_model, toy_query):
+    toy_query.X = toy_query.X.toarray()
+    toy_query.X[[3, 9]] = 0
+    with pytest.warns(UserWarning, match="2 cells of the query express none of the model's genes"):
+        table = toy_model.predict(toy_query, soft=True)
+    assert np.isfinite(table.to_numpy()).all()
+
+
+# --------------------------------------------------------------------------- wrong input
+
+
+def _change(action):
+    def change(query):
+        query.X = query.X.toarray()
+        action(query.X)
+        return query
+
+    return change
+
+
+def _set(value):
+    return _change(lambda x: x.__setitem__((7, 3), value))
+
+
+def _renamed(names):
+    def change(query):
+        query.var_names = names(query.var_names)
+        return query
+
+    return change
+
+
+def _cells_twice(query):
+    query.obs_names = ["cell0", *query.obs_names[:-1]]
+    return query
+
+
+WRONG = {
+    "NaN": (_set(np.nan), ValueError, "adata.X holds NaN (first in cell 7)"),
+    "infinity": (_set(-np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
+    "negative": (_set(-1), ValueError, "adata.X holds negative values (first in cell 7)"),
+    "fractions": (_set(99.5), ValueError, "neither counts nor log-normalised"),
+    "no cells": (lambda query: query[:0].copy(), ValueError, "has no cells (n_obs is 0)"),
+    "no genes": (lambda query: query[:, :0].copy(), ValueError, "adata.X has no genes"),
+    "few genes": (
+        lambda query: query[:, :14].copy(),
+        ValueError,
+        "The query has only 14 of the model's 30 genes (47%) among its var_names, and at least "
+        "half are needed: was it cut down to its variable genes?",
+    ),
+    "mouse": (
+        _renamed(lambda names: [f"Gene{i}" for i in range(len(names))]),
+        ValueError,
+        "names in the query look like mouse symbols while the model's look like human symbols",
+    ),
+    "Ensembl": (
+        _renamed(lambda names: [f"ENSG{i:011d}" for i in range(len(names))]),
+        ValueError,
+        "names in the query look like human Ensembl IDs while the model's look like human symbols",
+    ),
+    "genes twice": (
+        _renamed(lambda names: ["G1", *names[1:]]),
+        ValueError,
+        "1 var_names of the query that the model needs occur more than once ('G1'): call "
+        "adata.var_names_make_unique() first.",
+    ),
+    "cells twice": (
+        _cells_twice,
+        ValueError,
+        "1 obs_names of the query occur more than once ('cell0')",
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:(Variable|Observation) names are not unique:UserWarning")
+@pytest.mark.parametrize("call", ["annotate", "predict", "get_attention"])
+@pytest.mark.parametrize(("change", "error", "sentence"), WRONG.values(), ids=WRONG)
+def test_wrong_query_is_refused_and_left_alone(
+    toy_model, toy_query, contents, call, change, error, sentence
+):
+    query = change(toy_query)
+    before = contents(query)
+    with pytest.raises(error, match=re.escape(sentence)):
+        getattr(toy_model, call)(query)
+    assert contents(query) == before
+
+
+def test_column_with_the_right_names_is_pointed_at(toy_model, toy_query):
+    toy_query.var["gene_symbols"] = toy_query.var_names.to_numpy(dtype=object)
+    toy_query.var_names = [f"ENSG{i:011d}" for i in range(30)]
+    with pytest.raises(ValueError, match=re.escape("var['gene_symbols'] fits better")):
+        toy_model.annotate(toy_query)
+
+
+def test_text_for_numbers(toy_model, toy_query):
+    toy_query.layers["text"] = np.full(toy_query.shape, "a", dtype=object)
+    with pytest.raises(TypeError, match=r"adata\.layers\['text'\] holds object values instead of"):
+        toy_model.annotate(toy_query, layer="text")
+
+
+def test_scaled_query_says_where_the_unscaled_one_is(toy_model, toy_query, contents):
+    toy_query.layers["counts"] = toy_query.X.copy()
+    toy_query.X = toy_query.X.toarray() - 1
+    before = contents(toy_query)
+    with pytest.raises(ValueError, match=re.escape("Unscaled expression is in adata.layers['cou")):
+        toy_model.annotate(toy_query)
+    assert contents(toy_query) == before
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "error", "sentence"),
+    [
+        ({"layer": "nowhere"}, KeyError, "There is no layer 'nowhere'"),
+        ({"use_raw": True}, ValueError, "use_raw=True was given, but adata.raw is None"),
+        ({"layer": "a", "use_raw": True}, ValueError, "Give either layer or use_raw=True, not"),
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, not 0."),
+        ({"cutoff": 1.1}, ValueError, "cutoff must lie between 0 and 1, not 1.1."),
+        ({"cutoff": -0.1}, ValueError, "cutoff must lie between 0 and 1, not -0.1."),
+        ({"cutoff": float("nan")}, ValueError, "cutoff must lie between 0 and 1, not nan."),
+    ],
+    ids=str,
+)
+def test_wrong_argument(toy_model, toy_query, contents, kwargs, error, sentence):
+    before = contents(toy_query)
+    with pytest.raises(error, match=re.escape(sentence)):
+        toy_model.annotate(toy_query, **kwargs)
+    assert contents(toy_query) == before
+
+
+@pytest.mark.parametrize("indices", [None, [0]])
+def test_no_anndata(toy_model, toy_query, indices):
+    with pytest.raises(TypeError, match=r"Expected an AnnData, got DataFrame\."):
+        toy_model.predict(toy_query.to_df(), indices)
+
+
+@pytest.mark.parametrize(
+    "call", ["annotate", "predict", "get_latent_representation", "get_attention"]
+)
+def test_before_training(toy, toy_query, contents, call):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    model = TOSICA(toy, embed_dim=8, n_heads=2)
+    before = contents(toy_query)
+    with pytest.raises(RuntimeError, match=re.escape("call model.train() first, or load a")):
+        getattr(model, call)(toy_query)
+    assert contents(toy_query) == before
+
+
+def test_annotating_a_view_makes_it_a_copy_with_anndatas_warning(toy_model, toy_query, contents):
+    before = contents(toy_query)
+    view = toy_query[:20]
+    with pytest.warns(ImplicitModificationWarning):
+        toy_model.annotate(view)
+    assert not view.is_view
+    assert view.obsm["X_tosica"].shape == (20, 4)
+    assert contents(toy_query) == before

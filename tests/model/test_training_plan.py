@@ -1,0 +1,268 @@
+"""Training: reproducible, checked, interrupted at the right time, and of use."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import Callback
+from sklearn.metrics import log_loss
+
+from tosica import TOSICA
+from tosica.model._training_plan import TrainingPlan
+
+
+def weights_of(model) -> dict[str, np.ndarray]:
+    return {name: value.numpy().copy() for name, value in model.module.state_dict().items()}
+
+
+def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(first[name], second[name]) for name in first)
+
+
+# --------------------------------------------------------------------------- the seed
+
+
+def test_same_seed_same_weights(toy, train):
+    first, second = train(toy.copy()), train(toy.copy())
+    assert same(weights_of(first), weights_of(second))
+    assert first.fingerprint == second.fingerprint
+    np.testing.assert_array_equal(first.validation_indices, second.validation_indices)
+
+
+def test_other_seed_other_weights(toy, train):
+    first, second = train(toy.copy()), train(toy.copy(), seed=1)
+    assert not same(weights_of(first), weights_of(second))
+    assert first.fingerprint != second.fingerprint
+    assert set(first.validation_indices) != set(second.validation_indices)
+
+
+# --------------------------------------------------------------------------- the course
+
+
+def test_history(toy, train):
+    model = train(toy, max_epochs=4)
+    assert set(model.history) == {"train_loss", "validation_loss", "validation_accuracy"}
+    for name, table in model.history.items():
+        assert table.shape == (4, 1)
+        assert table.columns.tolist() == [name]
+        assert table.index.tolist() == [0, 1, 2, 3]
+        assert np.isfinite(table[name].astype(float)).all()
+    assert model.history["validation_accuracy"]["validation_accuracy"].between(0, 1).all()
+
+
+def test_last_losses_are_those_of_the_weights(toy, train):
+    model = train(toy, max_epochs=4, calibrate=False, batch_size=7)
+    held = model.validation_indices
+    truth = toy.obs["kind"].astype(str).to_numpy()[held]
+    found = log_loss(truth, model.predict(indices=held, soft=True), labels=model.labels)
+    last = {name: float(table.iloc[-1, 0]) for name, table in model.history.items()}
+    assert last["validation_loss"] == pytest.approx(found, rel=1e-4)
+    accuracy = (model.predict(indices=held) == truth).mean()
+    assert last["validation_accuracy"] == pytest.approx(accuracy, rel=1e-5)
+
+
+def test_model_learns_to_tell_types_apart(toy_model, toy_query):
+    truth = toy_query.obs["kind"].astype(str)
+    assert (toy_model.predict(toy_query) == truth).mean() >= 0.9
+
+
+def test_model_learns_real_types(pbmc_model, pbmc_query):
+    truth = pbmc_query.obs["bulk_labels"].astype(str)
+    commonest = truth.value_counts(normalize=True).iloc[0]
+    assert commonest < 0.4
+    assert (pbmc_model.predict(pbmc_query) == truth).mean() > 0.6
+
+
+def test_training_twice_goes_on(toy, train, keen):
+    model = train(toy, max_epochs=8, plan_kwargs=keen)
+    before = weights_of(model)
+    loss = float(model.history["train_loss"].iloc[-1, 0])
+    model.train(
+        max_epochs=2,
+        accelerator="cpu",
+        batch_size=16,
+        enable_progress_bar=False,
+        plan_kwargs={**keen, "lr": 1e-4},
+    )
+    assert not same(before, weights_of(model))
+    table = model.history["train_loss"]
+    assert table.index.tolist() == list(range(10))
+    # It starts from where it was, not from chance (log 3 = 1.1).
+    assert float(table.iloc[8, 0]) < loss + 0.1 < 1
+    assert "trained (10 epochs)" in repr(model)
+
+
+def test_smallest_reference_and_a_single_step(toy, train):
+    few = toy[[0, 1, 3, 4]].copy()
+    few.obs["kind"] = few.obs["kind"].cat.remove_unused_categories()
+    model = train(few, max_epochs=1)
+    assert len(model.train_indices) == len(model.validation_indices) == 2
+    assert model.predict(few).shape == (4,)
+
+
+def test_length_follows_the_data(toy, train, monkeypatch):
+    monkeypatch.setattr("tosica.model._tosica._MIN_DRAWS", 160)
+    monkeypatch.setattr("tosica.model._tosica._DRAWS_PER_ROOT", 1)
+    model = train(toy, max_epochs=None)
+    # 160 draws of a cell from 81 training cells.
+    assert len(model.train_indices) == 81
+    assert len(model.history["train_loss"]) == 2
+    monkeypatch.setattr("tosica.model._tosica._DRAWS_PER_ROOT", 27)
+    assert len(train(toy, max_epochs=None).history["train_loss"]) == 3
+
+
+def test_validation_now_and_then(toy, train):
+    model = train(toy, max_epochs=4, check_val_every_n_epoch=2)
+    assert len(model.history["validation_loss"]) == 2
+    assert len(model.history["train_loss"]) == 4
+
+
+def test_bfloat16(toy, toy_query, train, keen):
+    model = train(toy, max_epochs=15, precision="bf16-mixed", plan_kwargs=keen)
+    assert {p.dtype for p in model.module.parameters()} == {torch.float32}
+    assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() >= 0.9
+
+
+def test_left_ready_to_annotate(toy, train):
+    model = train(toy)
+    assert model.is_trained
+    assert not model.module.training
+    assert model.predict(toy).shape == (90,)
+
+
+# --------------------------------------------------------------------------- early stopping
+
+
+class Losses(Callback):
+    """Note the validation loss and the weights of each epoch."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, dict[str, np.ndarray]]] = []
+
+    def on_validation_epoch_end(self, trainer, pl_module) -> None:
+        weights = {k: v.numpy().copy() for k, v in pl_module.module.state_dict().items()}
+        self.seen.append((float(trainer.callback_metrics["validation_loss"]), weights))
+
+
+def test_early_stopping_goes_back_to_the_best_weights(toy, train):
+    losses = Losses()
+    # Far too large a step, so that the loss soon rises.
+    model = train(
+        toy,
+        max_epochs=60,
+        early_stopping=True,
+        early_stopping_patience=3,
+        calibrate=False,
+        plan_kwargs={"lr": 0.1},
+        callbacks=[losses],
+    )
+    values = [loss for loss, _ in losses.seen]
+    best = int(np.argmin(values))
+    assert len(values) == best + 1 + 3 < 60
+    assert same(losses.seen[best][1], weights_of(model))
+    assert not same(losses.seen[-1][1], weights_of(model))
+
+
+def test_without_early_stopping_the_last_weights_stay(toy, train):
+    losses = Losses()
+    model = train(toy, max_epochs=6, calibrate=False, plan_kwargs={"lr": 0.1}, callbacks=[losses])
+    assert len(losses.seen) == 6
+    assert same(losses.seen[-1][1], weights_of(model))
+
+
+def test_callers_callbacks_are_left_alone(toy, train):
+    callbacks = [Losses()]
+    train(toy, max_epochs=2, early_stopping=True, callbacks=callbacks)
+    assert len(callbacks) == 1
+
+
+# --------------------------------------------------------------------------- what is refused
+
+
+@pytest.mark.parametrize(
+    ("plan_kwargs", "sentence"),
+    [
+        ({"gene_dropout": 1}, "gene_dropout must be at least 0 and below 1, not 1."),
+        ({"token_dropout": -0.1}, "token_dropout must be at least 0 and below 1, not -0.1."),
+    ],
+    ids=str,
+)
+def test_shares_out_of_range(toy, plan_kwargs, sentence):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    model = TOSICA(toy, embed_dim=8, n_heads=2)
+    before = weights_of(model)
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        model.train(max_epochs=1, plan_kwargs=plan_kwargs)
+    assert not model.is_trained
+    assert not model.module.training
+    assert same(before, weights_of(model))
+
+
+def test_unknown_plan_parameter(toy):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    model = TOSICA(toy, embed_dim=8, n_heads=2)
+    with pytest.raises(TypeError, match="learning_rate"):
+        model.train(max_epochs=1, plan_kwargs={"learning_rate": 1})
+
+
+@pytest.mark.parametrize("share", [0, 1, 1.2, -1])
+def test_train_size_out_of_range(toy, share):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    model = TOSICA(toy, embed_dim=8, n_heads=2)
+    with pytest.raises(ValueError, match=f"train_size must lie between 0 and 1, not {share}"):
+        model.train(max_epochs=1, train_size=share)
+
+
+# --------------------------------------------------------------------------- the plan itself
+
+
+def test_weight_decay_spares_biases_norms_and_the_class_token(toy, train):
+    model = train(toy, max_epochs=1, plan_kwargs={"weight_decay": 0.3})
+    (optimizer,) = model.trainer.optimizers
+    decayed, spared = optimizer.param_groups
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.3, 0.0)
+    spared_ids = {id(p) for p in spared["params"]}
+    named = dict(model.module.named_parameters())
+    for name in ("head.bias", "encoder.class_token", "encoder.norm.weight"):
+        assert id(named[name]) in spared_ids
+    for name in ("head.weight", "embedding.weight"):
+        assert id(named[name]) not in spared_ids
+    assert len(decayed["params"]) + len(spared["params"]) == len(named)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "changes"),
+    [({"gene_dropout": 0.5}, True), ({"token_dropout": 0.5}, True), ({}, False)],
+    ids=["genes", "gene sets", "nothing"],
+)
+def test_hiding_makes_steps_random(toy, hidden, changes):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    module = TOSICA(toy, embed_dim=8, n_heads=2).module
+    plan = TrainingPlan(module, **{"gene_dropout": 0.0, "token_dropout": 0.0, **hidden})
+    module.train()
+    plan.log = lambda *args, **kwargs: None
+    batch = {
+        "X": torch.from_numpy(toy.X[:30].toarray()),
+        "labels": torch.from_numpy(toy.obs["kind"].cat.codes.to_numpy(dtype=np.int64)[:30, None]),
+    }
+    losses = {plan.training_step(batch, 0).item() for _ in range(5)}
+    assert (len(losses) > 1) is changes
+
+
+def test_label_smoothing_is_part_of_the_training_loss_only(toy):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    module = TOSICA(toy, embed_dim=8, n_heads=2).module
+    module.head.bias.data = torch.tensor([3.0, 0.0, -3.0])
+    batch = {"X": torch.from_numpy(toy.X[:1].toarray()), "labels": torch.zeros(1, 1)}
+    logged = {}
+    losses = {}
+    for smoothing in (0.0, 0.3):
+        plan = TrainingPlan(module, gene_dropout=0, token_dropout=0, label_smoothing=smoothing)
+        plan.log = lambda name, value, **kwargs: logged.update({name: value.item()})
+        losses[smoothing] = plan.training_step(batch, 0).item()
+        plan.validation_step(batch, 0)
+        assert logged["validation_loss"] == pytest.approx(losses[0.0], rel=1e-5)
+    assert losses[0.3] > losses[0.0] + 0.1

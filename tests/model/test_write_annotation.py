@@ -1,0 +1,285 @@
+"""What annotate writes, and that it writes nothing else."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import anndata
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+from anndata import AnnData
+
+from tosica.model._write_annotation import write_annotation
+
+GREY = "#d3d3d3"
+KEYS = {
+    "obs/tosica_prediction",
+    "obs/tosica_probability",
+    "obsm/X_tosica",
+    "uns/tosica/cutoff",
+    "uns/tosica/gene_sets",
+    "uns/tosica/labels",
+    "uns/tosica/model",
+    "uns/tosica/version",
+    "uns/tosica_prediction_colors",
+}
+
+
+def write(adata: AnnData, probabilities: list[list[float]], **changes) -> None:
+    given = {
+        "labels": ["b", "a", "c"],
+        "colors": ["#00000b", "#00000a", "#00000c"],
+        "gene_sets": ["one", "two"],
+        "cutoff": 0.5,
+        "all_probabilities": False,
+        "fingerprint": "0123456789abcdef",
+        "key_added": "tosica",
+    }
+    write_annotation(
+        adata,
+        np.array(probabilities, dtype=np.float32),
+        np.full((adata.n_obs, 2), 0.25, dtype=np.float32),
+        **{**given, **changes},
+    )
+
+
+@pytest.fixture
+def cells() -> AnnData:
+    return AnnData(np.ones((4, 1), dtype=np.float32))
+
+
+PROBABILITIES = [[0.2, 0.7, 0.1], [0.4, 0.3, 0.3], [0.9, 0.1, 0.0], [0.5, 0.25, 0.25]]
+
+
+# --------------------------------------------------------------------------- the function alone
+
+
+def test_label_or_unknown(cells):
+    write(cells, PROBABILITIES)
+    prediction = cells.obs["tosica_prediction"]
+    assert prediction.tolist() == ["a", "Unknown", "b", "b"]
+    # The reference's order, not the alphabet's; Unknown last; only what occurs.
+    assert prediction.cat.categories.tolist() == ["b", "a", "Unknown"]
+    assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
+    np.testing.assert_array_equal(
+        cells.obs["tosica_probability"], np.array([0.7, 0.4, 0.9, 0.5], dtype=np.float32)
+    )
+
+
+def test_nobody_unknown(cells):
+    write(cells, PROBABILITIES, cutoff=0.0)
+    assert cells.obs["tosica_prediction"].cat.categories.tolist() == ["b", "a"]
+    assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a"]
+
+
+def test_everybody_unknown(cells):
+    write(cells, PROBABILITIES, cutoff=1.0)
+    assert cells.obs["tosica_prediction"].cat.categories.tolist() == ["Unknown"]
+    assert cells.uns["tosica_prediction_colors"] == [GREY]
+    assert cells.uns["tosica"]["labels"].tolist() == ["b", "a", "c"]
+
+
+def test_colour_of_cells_without_a_label_is_not_mistaken_for_one(cells):
+    write(cells, PROBABILITIES, colors=["#00000b", "#00000a", "#00000c", "#ffffff"])
+    assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
+
+
+# --------------------------------------------------------------------------- annotate
+
+
+@pytest.fixture
+def annotated(pbmc_model, pbmc_query) -> AnnData:
+    pbmc_model.annotate(pbmc_query, probabilities=True)
+    return pbmc_query
+
+
+def test_every_key_of_the_contract(pbmc_model, annotated):
+    n = annotated.n_obs
+    prediction = annotated.obs["tosica_prediction"]
+    assert isinstance(prediction.dtype, pd.CategoricalDtype)
+    assert not prediction.cat.ordered
+    occurring = [label for label in pbmc_model.labels if label in set(prediction)]
+    assert prediction.cat.categories.tolist() == occurring
+    assert prediction.tolist() == pbmc_model.predict(annotated).tolist()
+
+    probability = annotated.obs["tosica_probability"]
+    assert probability.dtype == np.float32
+    table = annotated.obsm["tosica_probabilities"]
+    assert isinstance(table, pd.DataFrame)
+    assert table.shape == (n, 10)
+    # In the order of the labels, but with no slash, which could not be written to a file.
+    assert table.columns.tolist()[:2] == ["CD4+|CD25 T Reg", "CD4+|CD45RA+|CD25- Naive T"]
+    assert table.columns.tolist() == [label.replace("/", "|") for label in pbmc_model.labels]
+    assert table.index.equals(annotated.obs_names)
+    np.testing.assert_array_equal(probability, table.max(axis=1))
+
+    attention = annotated.obsm["X_tosica"]
+    assert isinstance(attention, np.ndarray)
+    assert attention.dtype == np.float32
+    assert attention.shape == (n, 30)
+    np.testing.assert_allclose(attention, pbmc_model.get_attention(annotated), atol=1e-7)
+
+    about = annotated.uns["tosica"]
+    assert set(about) == {"gene_sets", "labels", "cutoff", "model", "version"}
+    assert about["gene_sets"].tolist() == pbmc_model.gene_sets
+    assert about["labels"].tolist() == pbmc_model.labels
+    assert about["cutoff"] == 0.1
+    assert about["model"] == pbmc_model.fingerprint
+    assert about["version"] == version("tosica")
+
+
+def test_nothing_else_changes(pbmc_model, pbmc_query, contents, new_keys):
+    pbmc_query.layers["more"] = pbmc_query.X.toarray().astype(np.float64)
+    pbmc_query.raw = pbmc_query.copy()
+    before = contents(pbmc_query)
+    assert pbmc_model.annotate(pbmc_query) is None
+    assert new_keys(before, contents(pbmc_query)) == KEYS
+
+
+def test_key_added_moves_all_together(toy_model, toy_query, contents, new_keys):
+    before = contents(toy_query)
+    toy_model.annotate(toy_query, key_added="first")
+    assert new_keys(before, contents(toy_query)) == {k.replace("tosica", "first") for k in KEYS}
+    before = contents(toy_query)
+    toy_model.annotate(toy_query, key_added="second", probabilities=True)
+    added = {key for key in new_keys(before, contents(toy_query)) if "probabilities" not in key}
+    assert added == {k.replace("tosica", "second") for k in KEYS}
+    assert toy_query.obsm["second_probabilities"].columns.tolist() == ["a", "b", "c"]
+
+
+def test_probabilities_only_on_request(toy_model, toy_query):
+    toy_model.annotate(toy_query)
+    assert set(toy_query.obsm) == {"X_tosica"}
+
+
+def test_annotating_again_replaces(toy_model, toy_query):
+    toy_model.annotate(toy_query, cutoff=1.0)
+    assert toy_query.obs["tosica_prediction"].cat.categories[-1] == "Unknown"
+    toy_model.annotate(toy_query)
+    assert set(toy_query.obs["tosica_prediction"]) == {"a", "b", "c"}
+    assert len(toy_query.uns["tosica_prediction_colors"]) == 3
+
+
+def test_colours_are_the_references(pbmc_model, pbmc_ref, pbmc_query):
+    pbmc_model.annotate(pbmc_query)
+    colour_of = dict(
+        zip(
+            pbmc_ref.obs["bulk_labels"].cat.categories,
+            pbmc_ref.uns["bulk_labels_colors"],
+            strict=True,
+        )
+    )
+    prediction = pbmc_query.obs["tosica_prediction"]
+    expected = [colour_of[label] for label in prediction.cat.categories]
+    assert pbmc_query.uns["tosica_prediction_colors"] == expected
+
+
+def test_without_colours_scanpys_are_taken(toy, toy_query, train):
+    del toy.uns["kind_colors"]
+    train(toy, max_epochs=1).annotate(toy_query, cutoff=0)
+    codes = [["a", "b", "c"].index(k) for k in toy_query.obs["tosica_prediction"].cat.categories]
+    expected = [sc.pl.palettes.default_20[i] for i in codes]
+    assert toy_query.uns["tosica_prediction_colors"] == expected
+
+
+def test_cutoff(pbmc_model, pbmc_query):
+    pbmc_model.annotate(pbmc_query, cutoff=0.1)
+    sure = pbmc_query.obs["tosica_prediction"].astype(str)
+    assert "Unknown" not in set(sure)
+    middle = float(pbmc_query.obs["tosica_probability"].median())
+    pbmc_model.annotate(pbmc_query, cutoff=middle)
+    half = pbmc_query.obs["tosica_prediction"]
+    below = pbmc_query.obs["tosica_probability"] < middle
+    np.testing.assert_array_equal(half == "Unknown", below)
+    np.testing.assert_array_equal(half[~below].astype(str), sure[~below])
+    assert half.cat.categories[-1] == "Unknown"
+    assert pbmc_query.uns["tosica_prediction_colors"][-1] == GREY
+    assert len(pbmc_query.uns["tosica_prediction_colors"]) == len(half.cat.categories)
+    pbmc_model.annotate(pbmc_query, cutoff=0.999)
+    assert set(pbmc_query.obs["tosica_prediction"]) == {"Unknown"}
+    assert pbmc_query.uns["tosica"]["cutoff"] == 0.999
+
+
+def test_copy(toy_model, toy_query, contents, new_keys):
+    before = contents(toy_query)
+    result = toy_model.annotate(toy_query, copy=True)
+    assert contents(toy_query) == before
+    assert new_keys(before, contents(result)) == KEYS
+
+
+def test_copy_of_a_view(toy_model, toy_query, contents):
+    before = contents(toy_query)
+    view = toy_query[:20]
+    result = toy_model.annotate(view, copy=True)
+    assert view.is_view
+    assert not result.is_view
+    assert result.obsm["X_tosica"].shape == (20, 4)
+    assert contents(toy_query) == before
+
+
+def test_without_adata_the_reference_is_annotated(toy, train):
+    model = train(toy, max_epochs=1)
+    model.annotate()
+    assert toy.obsm["X_tosica"].shape == (90, 4)
+
+
+def test_layer_and_raw(toy_model, toy_query):
+    expected = toy_model.annotate(toy_query, copy=True)
+    toy_query.raw = toy_query.copy()
+    toy_query.layers["counts"] = toy_query.X.copy()
+    toy_query.X = toy_query.X.toarray() - 1
+    toy_model.annotate(toy_query, use_raw=True, key_added="raw")
+    toy_model.annotate(toy_query, layer="counts", key_added="layer")
+    for key in ("raw", "layer"):
+        np.testing.assert_allclose(toy_query.obsm[f"X_{key}"], expected.obsm["X_tosica"], atol=1e-6)
+
+
+def test_backed_query_stays_on_disk(toy_model, toy_query, tmp_path):
+    expected = toy_model.annotate(toy_query, copy=True)
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+    on_disk = anndata.read_h5ad(tmp_path / "query.h5ad", backed="r")
+    try:
+        toy_model.annotate(on_disk)
+        assert on_disk.isbacked
+        assert on_disk.obs["tosica_prediction"].equals(expected.obs["tosica_prediction"])
+        np.testing.assert_allclose(on_disk.obsm["X_tosica"], expected.obsm["X_tosica"], atol=1e-6)
+    finally:
+        on_disk.file.close()
+    again = anndata.read_h5ad(tmp_path / "query.h5ad")
+    assert list(again.obs) == ["kind", "donor"]
+
+
+# --------------------------------------------------------------------------- on disk
+
+
+@pytest.mark.parametrize("kind", ["h5ad", "zarr"])
+@pytest.mark.filterwarnings("ignore:.*zarr:UserWarning")
+def test_survives_writing(annotated, kind, tmp_path, contents):
+    path = tmp_path / f"annotated.{kind}"
+    getattr(annotated, f"write_{kind}")(path)
+    back = getattr(anndata, f"read_{kind}")(path)
+
+    first, second = annotated.obs["tosica_prediction"], back.obs["tosica_prediction"]
+    assert first.tolist() == second.tolist()
+    assert first.cat.categories.tolist() == second.cat.categories.tolist()
+    assert back.obs["tosica_probability"].dtype == np.float32
+    np.testing.assert_array_equal(
+        annotated.obs["tosica_probability"], back.obs["tosica_probability"]
+    )
+    assert back.obsm["X_tosica"].dtype == np.float32
+    np.testing.assert_array_equal(annotated.obsm["X_tosica"], back.obsm["X_tosica"])
+    pd.testing.assert_frame_equal(
+        annotated.obsm["tosica_probabilities"],
+        back.obsm["tosica_probabilities"],
+        check_index_type=False,
+        check_column_type=False,
+    )
+    for key in ("gene_sets", "labels"):
+        assert annotated.uns["tosica"][key].tolist() == list(back.uns["tosica"][key])
+    for key in ("cutoff", "model", "version"):
+        assert annotated.uns["tosica"][key] == back.uns["tosica"][key]
+    assert list(back.uns["tosica_prediction_colors"]) == annotated.uns["tosica_prediction_colors"]
+    # Nothing was lost, and nothing came along.
+    assert set(contents(back)) == set(contents(annotated))

@@ -1,0 +1,74 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import anndata as ad
+import matplotlib.image
+import pytest
+import scanpy as sc
+
+from tosica import _demo, cli
+from tosica.model import TOSICA
+
+
+@pytest.fixture
+def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train the demo's model for two epochs; the whole demo is run by the project's checks."""
+    train = TOSICA.train
+
+    def short(self: TOSICA) -> None:
+        train(self, max_epochs=2, enable_progress_bar=False)
+
+    monkeypatch.setattr(TOSICA, "train", short)
+
+
+def test_demo_writes_what_it_says(quick_training, tmp_path, capsys):
+    out = tmp_path / "made" / "by demo"
+    assert cli.main(["demo", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    for column in ("accuracy", "macro-F1", "seconds", "tosica", "logistic regression"):
+        assert column in printed
+    names = {path.name for path in out.iterdir()}
+    assert names == {"annotated.h5ad", "umap.png", "confusion.png", "attention_heatmap.png"}
+    assert all(str(out / name) in printed for name in names)
+    annotated = ad.read_h5ad(out / "annotated.h5ad")
+    assert annotated.shape == (210, 765)
+    assert annotated.obsm["X_tosica"].shape == (210, len(annotated.uns["tosica"]["gene_sets"]))
+    for name in names - {"annotated.h5ad"}:
+        picture = matplotlib.image.imread(out / name)
+        assert min(picture.shape[:2]) > 300
+        assert picture.std() > 0.05
+
+
+def test_demo_compares_on_the_same_cells():
+    reference, query = _demo._split(seed=0)
+    assert (reference.n_obs, query.n_obs) == (490, 210)
+    assert not set(reference.obs_names) & set(query.obs_names)
+    assert (reference.var_names == query.var_names).all()
+    known = sc.datasets.pbmc68k_reduced()
+    labels = "bulk_labels"
+    assert set(query.obs[labels]) == set(known.obs[labels])
+    assert list(reference.uns[f"{labels}_colors"]) == list(known.uns[f"{labels}_colors"])
+
+
+def test_demo_seed_changes_the_split():
+    first, second = (_demo._split(seed)[1].obs_names for seed in (0, 1))
+    assert list(first) != list(second)
+
+
+def test_out_that_is_a_file_is_refused(tmp_path, capsys):
+    path = tmp_path / "file"
+    path.write_text("kept")
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["demo", "--out", str(path)])
+    assert "is a file; give a folder" in capsys.readouterr().err
+    assert path.read_text() == "kept"
+
+
+def test_help_and_version(capsys):
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--help"])
+    assert "demo" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("tosica ")
