@@ -109,7 +109,7 @@ def _write(query: AnnData, out: Path) -> list[Path]:
         for name in ("annotated.h5ad", "umap.png", "confusion.png", "attention_heatmap.png")
     ]
     query.write_h5ad(paths[0])
-    figure = sc.pl.umap(query, color="tosica_prediction", show=False, return_fig=True)
+    figure = sc.pl.umap(query, color="tosica_prediction", size=60, show=False, return_fig=True)
     figure.savefig(paths[1], dpi=150, bbox_inches="tight")
     pl.confusion(query, _LABELS, show=False, save=paths[2])
     pl.attention_heatmap(query, groupby="tosica_prediction", show=False, save=paths[3])

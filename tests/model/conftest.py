@@ -11,6 +11,7 @@ import pytest
 import scanpy as sc
 import scipy.sparse as sp
 import scvi
+import torch
 from anndata import AnnData
 
 import tosica
@@ -26,6 +27,12 @@ TOY_SETS = {
 }
 # Little is hidden of so few genes and sets, so that a few steps are enough.
 KEEN = {"lr": 1e-2, "warmup": 0.1, "gene_dropout": 0.1, "token_dropout": 0.0}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Small networks are fastest on one thread; scanpy's numba functions set more for torch too."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)

@@ -465,12 +465,12 @@ def test_scaled_matrix_says_where_the_unscaled_one_is(toy, contents):
 
 def test_only_unlabelled_cells(toy):
     toy.obs["kind"] = "?"
-    with pytest.raises(ValueError, match="needs at least two different labels.*found none"):
+    with pytest.raises(ValueError, match=r"needs at least two different labels.*found none"):
         setup(toy, unlabeled_category="?")
 
 
 def test_model_before_setup(toy):
-    with pytest.raises(ValueError, match="Please set up your AnnData with TOSICA.setup_anndata"):
+    with pytest.raises(ValueError, match=r"set up your AnnData with TOSICA\.setup_anndata"):
         TOSICA(toy)
 
 

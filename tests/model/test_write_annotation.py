@@ -251,6 +251,19 @@ def test_backed_query_stays_on_disk(toy_model, toy_query, tmp_path):
     assert list(again.obs) == ["kind", "donor"]
 
 
+@pytest.mark.parametrize("what", ["copy", "view", "copy of a view"])
+def test_backed_query_that_would_have_to_be_copied(toy_model, toy_query, tmp_path, what):
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+    on_disk = anndata.read_h5ad(tmp_path / "query.h5ad", backed="r")
+    try:
+        query = on_disk[:20] if "view" in what else on_disk
+        with pytest.raises(ValueError, match=r"annotate cannot write to .*: call adata\.to_memory"):
+            toy_model.annotate(query, copy="copy" in what)
+        assert list(query.obs) == ["kind", "donor"]
+    finally:
+        on_disk.file.close()
+
+
 # --------------------------------------------------------------------------- on disk
 
 

@@ -113,7 +113,7 @@ def test_precision_of_the_attention(dtype: torch.dtype, expected: torch.dtype) -
     assert latent.dtype == dtype
 
 
-def test_weights_start_as_vision_transformers_do() -> None:
+def test_weights_start_with_the_variance_that_layers_keep() -> None:
     torch.manual_seed(0)
     encoder = Encoder(48, 4, 2)
     for name, parameter in encoder.named_parameters():
@@ -121,5 +121,8 @@ def test_weights_start_as_vision_transformers_do() -> None:
             assert (parameter == (1 if name.endswith("weight") else 0)).all()
         elif name.endswith("bias"):
             assert (parameter == 0).all()
-        else:
+        elif name == "class_token":
             assert 0.014 < parameter.std() < 0.026
+        else:
+            expected = (2 / sum(parameter.shape)) ** 0.5
+            assert 0.9 * expected < parameter.std() < 1.1 * expected

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 
 # Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
 # and fewer passes the larger it is.
-_MIN_DRAWS = 32_000
-_DRAWS_PER_ROOT = 1_200
+_MIN_DRAWS = 48_000
+_DRAWS_PER_ROOT = 1_800
 # Fits a processor's cache, respectively fills an accelerator.
 _BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
 
@@ -223,14 +223,15 @@ class TOSICA(BaseModelClass):
     ) -> None:
         """Train on the reference.
 
-        In every minibatch each label comes equally often, and a random half of the genes and of
-        the gene sets is hidden. ``scvi.settings.seed`` makes the result reproducible.
+        Labels come as often as the square root of their number of cells says, and in every
+        minibatch half of the genes and three quarters of the gene sets, drawn at random, are
+        hidden. ``scvi.settings.seed`` makes the result reproducible.
 
         Parameters
         ----------
         max_epochs
-            Passes over the training cells. By default as many as make 32 000 draws of a cell, or
-            1 200 times the square root of their number if that is more.
+            Passes over the training cells. By default as many as make 48 000 draws of a cell, or
+            1 800 times the square root of their number if that is more.
         accelerator, devices
             What to train on, as in :class:`lightning.pytorch.Trainer`.
         train_size
@@ -373,16 +374,23 @@ class TOSICA(BaseModelClass):
             If the model is not trained.
         ValueError
             If the query has under half of the model's genes, one of these twice, no cells, or
-            values that are missing, infinite, negative, or neither counts nor log-normalised.
+            values that are missing, infinite, negative, or neither counts nor log-normalised; if
+            a backed query is a view or is to be copied.
 
         Warns
         -----
         UserWarning
-            If the query has under 80 % of the model's genes, or cells with none of them expressed.
+            If the query has under 95 % of the model's genes, or cells with none of them expressed.
         """
         if not 0 <= cutoff <= 1:
             raise ValueError(f"cutoff must lie between 0 and 1, not {cutoff}.")
         adata = self._query(adata)
+        # Before the work, not after it: anndata would refuse only when the result is written.
+        if adata.isbacked and (copy or adata.is_view):
+            what = (
+                "a view of a backed AnnData" if adata.is_view else "a backed AnnData with copy=True"
+            )
+            raise ValueError(f"annotate cannot write to {what}: call adata.to_memory() first.")
         found = self._infer(
             adata,
             ("probabilities", "attention"),

@@ -44,7 +44,7 @@ class TrainingPlan(LightningModule):
         lr: float = 1e-3,
         weight_decay: float = 0.05,
         gene_dropout: float = 0.5,
-        token_dropout: float = 0.5,
+        token_dropout: float = 0.75,
         label_smoothing: float = 0.1,
         warmup: float = 0.25,
     ) -> None:

@@ -70,11 +70,15 @@ class Encoder(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights as vision Transformers do: truncated normal, standard deviation 0.02."""
+        """Draw weights so that the variance of what passes through a layer is kept.
+
+        The standard deviation of 0.02 that vision Transformers start from suits their width; at a
+        width of 48 it leaves the first tenth of a short training without effect.
+        """
         nn.init.trunc_normal_(self.class_token, std=0.02)
         for module in self.modules():
             if isinstance(module, nn.Linear):
-                nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:

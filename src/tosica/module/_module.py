@@ -72,7 +72,7 @@ class TOSICAModule(BaseModuleClass):
         self.embedding = MaskedEmbedding(indptr, genes, n_genes, embed_dim)
         self.encoder = Encoder(embed_dim, n_heads, n_layers)
         self.head = nn.Linear(embed_dim, n_labels)
-        nn.init.trunc_normal_(self.head.weight, std=0.02)
+        nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
         # Probabilities are softmax(logits / temperature); fitted on held-out cells after training.
         self.register_buffer("temperature", torch.ones(()))

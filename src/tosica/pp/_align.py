@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from anndata import AnnData
 
-_WARN_BELOW = 0.8
+# Labels hardly change above this, see the data contract in the docs.
+_WARN_BELOW = 0.95
 _REFUSE_BELOW = 0.5
 # Cells that are read at a time: enough to make a read from disk worth while, few enough for what
 # was read to stay small beside the model.
@@ -87,7 +88,7 @@ def align(
     Warns
     -----
     UserWarning
-        If the query shares under 80 % of the model's genes, or cells have no counts in them.
+        If the query shares under 95 % of the model's genes, or cells have no counts in them.
     """
     rows = Rows(adata, layer=layer, use_raw=use_raw)
     check_unique(adata.obs_names, "obs_names of the query", "adata.obs_names_make_unique()")
