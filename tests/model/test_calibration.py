@@ -51,8 +51,8 @@ def test_certainty_is_bounded():
 
 
 def test_training_calibrates_on_held_out_cells(toy, train):
-    plain = train(toy.copy(), calibrate=False)
-    fitted = train(toy.copy())
+    plain = train(toy.copy(), calibrate=False, refit=False)
+    fitted = train(toy.copy(), refit=False)
     assert plain.module.temperature == 1
     held = plain.validation_indices
     np.testing.assert_array_equal(held, fitted.validation_indices)

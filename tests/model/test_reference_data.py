@@ -86,7 +86,7 @@ def test_impossible_share(size):
     batch_size=st.integers(1, 64),
     seed=st.integers(0, 1000),
 )
-def test_classes_come_by_the_root_of_their_size_in_whole_minibatches(sizes, batch_size, seed):
+def test_classes_come_equally_often_in_whole_minibatches(sizes, batch_size, seed):
     torch.manual_seed(seed)
     codes = np.repeat(np.arange(len(sizes)), sizes)
     cells = np.random.default_rng(seed).permutation(1000)[: len(codes)]
@@ -97,13 +97,13 @@ def test_classes_come_by_the_root_of_their_size_in_whole_minibatches(sizes, batc
     assert len(codes) <= len(drawn) < len(codes) + batch_size
     code_of = dict(zip(cells, codes, strict=True))
     times = np.bincount([code_of[cell] for cell in drawn], minlength=len(sizes))
-    share = np.ceil(len(drawn) * np.sqrt(sizes) / np.sqrt(sizes).sum() - 1e-9).astype(int)
-    # An epoch that the shares do not divide leaves a few draws out at random.
-    assert (times <= share).all()
-    assert (share - times).sum() <= len(sizes)
+    share = -(-len(drawn) // len(sizes))
+    # An epoch that the classes do not divide leaves a few draws out at random.
+    assert times.max() <= share
+    assert (share - times).sum() < len(sizes)
     for code in range(len(sizes)):
         each = pd.Series(drawn).value_counts().reindex(cells[codes == code], fill_value=0)
-        assert each.max() - each.min() <= 1 + (share[code] - times[code])
+        assert each.max() - each.min() <= 1 + (share - times[code])
 
 
 def test_order_is_drawn_anew():
@@ -143,6 +143,23 @@ def test_minibatches_hold_the_cells_they_say(toy, batch_size):
         for row, code in zip(batch["X"].numpy(), batch["labels"][:, 0].numpy(), strict=True):
             assert row.tobytes() in trained_on
             assert known[row.tobytes()] == code
+
+
+def test_joined_parts_train_on_every_labelled_cell(toy):
+    codes = toy.obs["kind"].cat.codes.to_numpy(dtype=np.int64, copy=True)
+    codes[:9] = -1
+    data = ReferenceData(Rows(toy), codes, np.zeros(90), validation_size=0.2, batch_size=16)
+    held = data.val_idx
+    data.join()
+    assert (data.n_train, data.n_val) == (81, 0)
+    assert set(held) <= set(data.train_idx)
+    np.testing.assert_array_equal(data.train_idx, np.arange(9, 90))
+    assert list(data.val_dataloader()) == []
+    held_rows = {row.tobytes() for row in toy.X[held].toarray()}
+    drawn = [
+        row.tobytes() for _ in range(5) for b in data.train_dataloader() for row in b["X"].numpy()
+    ]
+    assert held_rows <= set(drawn)
 
 
 def test_unlabelled_cells_are_in_neither_part(toy, train):

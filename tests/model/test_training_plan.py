@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from lightning.pytorch import Callback
@@ -54,7 +55,7 @@ def test_history(toy, train):
 
 
 def test_last_losses_are_those_of_the_weights(toy, train):
-    model = train(toy, max_epochs=4, calibrate=False, batch_size=7)
+    model = train(toy, max_epochs=4, calibrate=False, refit=False, batch_size=7)
     held = model.validation_indices
     truth = toy.obs["kind"].astype(str).to_numpy()[held]
     found = log_loss(truth, model.predict(indices=held, soft=True), labels=model.labels)
@@ -156,6 +157,7 @@ def test_early_stopping_goes_back_to_the_best_weights(toy, train):
         early_stopping=True,
         early_stopping_patience=3,
         calibrate=False,
+        refit=False,
         plan_kwargs={"lr": 0.1},
         callbacks=[losses],
     )
@@ -168,9 +170,28 @@ def test_early_stopping_goes_back_to_the_best_weights(toy, train):
 
 def test_without_early_stopping_the_last_weights_stay(toy, train):
     losses = Losses()
-    model = train(toy, max_epochs=6, calibrate=False, plan_kwargs={"lr": 0.1}, callbacks=[losses])
+    model = train(
+        toy,
+        max_epochs=6,
+        calibrate=False,
+        refit=False,
+        plan_kwargs={"lr": 0.1},
+        callbacks=[losses],
+    )
     assert len(losses.seen) == 6
     assert same(losses.seen[-1][1], weights_of(model))
+
+
+def test_refit_learns_the_held_out_cells(toy, train):
+    plain = train(toy.copy(), max_epochs=5, refit=False)
+    model = train(toy.copy(), max_epochs=5)
+    # The training before it is the same one, and the model tells of that.
+    for name, table in plain.history.items():
+        pd.testing.assert_frame_equal(model.history[name], table)
+    np.testing.assert_array_equal(model.train_indices, plain.train_indices)
+    np.testing.assert_array_equal(model.validation_indices, plain.validation_indices)
+    assert model.module.temperature == plain.module.temperature
+    assert not same(weights_of(model), weights_of(plain))
 
 
 def test_callers_callbacks_are_left_alone(toy, train):

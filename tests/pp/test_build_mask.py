@@ -951,7 +951,7 @@ def test_hint_at_ensembl_ids(shared: Path) -> None:
     gene = next(iter(first.values()))[0]
     refused(
         ValueError,
-        f"no gene of the {len(first):,} gene sets (human_gobp) is among adata.var_names ".replace(
+        f"no gene of {len(first):,} gene sets (human_gobp) is among adata.var_names ".replace(
             ",", " "
         )
         + f"('{adata.var_names[0]}' in adata, '{gene}' in the gene sets): names in adata look like "

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ReferenceData(LightningDataModule):
-    """Minibatches of a reference: rare classes raised in training, every cell once in validation.
+    """Minibatches of a reference: classes balanced in training, every cell once in validation.
 
     Rows are read and made dense a minibatch at a time, from memory or from disk; nothing of the
     matrix is copied.
@@ -59,9 +59,15 @@ class ReferenceData(LightningDataModule):
         self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
 
     def train_dataloader(self) -> DataLoader:
-        """Training cells, rare classes more often than they are."""
+        """Training cells, each class equally often."""
         sampler = BalancedSampler(self.train_idx, self._codes[self.train_idx], self._batch_size)
         return self._loader(BatchSampler(sampler, self._batch_size, drop_last=False))
+
+    def join(self) -> None:
+        """Make the validation cells training cells."""
+        self.train_idx = np.union1d(self.train_idx, self.val_idx)
+        self.val_idx = self.val_idx[:0]
+        self.n_train, self.n_val = len(self.train_idx), 0
 
     def val_dataloader(self) -> DataLoader:
         """Validation cells, in order."""
@@ -113,12 +119,10 @@ def split(
 
 
 class BalancedSampler(Sampler[int]):
-    """Draw cells so that a class comes as often as the square root of its size says.
+    """Draw cells so that each class comes equally often, whatever its size.
 
-    Half way between the classes as they are, in which rare ones are not learnt, and all classes
-    alike, which takes cells from common ones where classes overlap. A class goes through all of
-    its cells in random order before one of them comes again. An epoch has as many draws as there
-    are cells, rounded up to whole minibatches.
+    A class goes through all of its cells in random order before one of them comes again. An epoch
+    has as many draws as there are cells, rounded up to whole minibatches.
 
     Parameters
     ----------
@@ -133,19 +137,16 @@ class BalancedSampler(Sampler[int]):
     def __init__(self, cells: np.ndarray, codes: np.ndarray, batch_size: int) -> None:
         self._classes = [cells[codes == code] for code in np.unique(codes)]
         self._n_draws = -(-len(cells) // batch_size) * batch_size
-        root = np.sqrt([len(members) for members in self._classes])
-        # What is whole but for rounding errors stays whole.
-        self._draws_of = np.ceil(self._n_draws * root / root.sum() - 1e-9).astype(int)
 
     def __len__(self) -> int:
         return self._n_draws
 
     def __iter__(self) -> Iterator[int]:
-        drawn = np.concatenate(
-            [_deal(cells, n) for cells, n in zip(self._classes, self._draws_of, strict=True)]
-        )
-        # Shares were rounded up, so a few draws too many are left out at random.
-        yield from drawn[torch.randperm(len(drawn)).numpy()[: self._n_draws]].tolist()
+        n_classes = len(self._classes)
+        share = -(-self._n_draws // n_classes)
+        drawn = [_deal(cells, share) for cells in self._classes]
+        mixed = np.concatenate(drawn)[torch.randperm(n_classes * share).numpy()]
+        yield from mixed[: self._n_draws].tolist()
 
 
 def _deal(cells: np.ndarray, n: int) -> np.ndarray:
