@@ -149,6 +149,13 @@ def test_key_added_moves_all_together(toy_model, toy_query, contents, new_keys):
     assert toy_query.obsm["second_probabilities"].columns.tolist() == ["a", "b", "c"]
 
 
+def test_probabilities_of_an_earlier_call_do_not_stay(toy_model, toy_query):
+    toy_model.annotate(toy_query, probabilities=True)
+    assert "tosica_probabilities" in toy_query.obsm
+    toy_model.annotate(toy_query)
+    assert "tosica_probabilities" not in toy_query.obsm
+
+
 def test_probabilities_only_on_request(toy_model, toy_query):
     toy_model.annotate(toy_query)
     assert set(toy_query.obsm) == {"X_tosica"}

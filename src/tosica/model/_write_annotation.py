@@ -72,6 +72,8 @@ def write_annotation(
         f".obs['{key_added}_probability']",
         f".obsm['X_{key_added}']",
     ]
+    # A table of an earlier call would stand beside labels that it does not belong to.
+    adata.obsm.pop(f"{key_added}_probabilities", None)
     if all_probabilities:
         # Columns become keys in a file: zarr refuses a slash there, HDF5 takes it for a subgroup.
         columns = [label.replace("/", "|") for label in labels]
