@@ -69,6 +69,9 @@ class ExpressionField(LayerField):
                 f"adata holds {found.kind} values, but the model was trained on {saved.kind} "
                 "values."
             )
+        if saved.over == found.over == "matrix":
+            # Such values do not tell what they were scaled to; what the model knows holds on.
+            state[self.SCALE_KEY] = state_registry[self.SCALE_KEY]
         return state
 
 
@@ -195,6 +198,8 @@ class MaskField(BaseAnnDataField):
         Key of ``varm`` and ``uns``.
     """
 
+    MIXED_KEY = "mixed_tokens"
+
     def __init__(self, registry_key: str, mask_key: str) -> None:
         super().__init__()
         self._registry_key = registry_key
@@ -256,6 +261,8 @@ class MaskField(BaseAnnDataField):
             "organism": str(made["organism"]),
             "indptr": mask.indptr.astype(np.int64),
             "genes": mask.indices.astype(np.int64),
+            # A matter of the weights, not of the mask: only a model of the original code has it.
+            self.MIXED_KEY: False,
         }
 
     def transfer_field(
@@ -271,7 +278,7 @@ class MaskField(BaseAnnDataField):
                     f"{state_registry['source']}): "
                     "build it from the same gene sets with the same parameters."
                 )
-        return state
+        return {**state, self.MIXED_KEY: state_registry.get(self.MIXED_KEY, False)}
 
     def get_summary_stats(self, state_registry: dict[str, Any]) -> dict[str, int]:
         """Count the tokens."""

@@ -25,6 +25,7 @@ from tosica.pp._scale import Scale
 
 from ._calibration import fit_temperature
 from ._fields import ExpressionField, LabelsField, MaskField
+from ._legacy import load_legacy
 from ._reference_data import ReferenceData
 from ._save_load import (
     ATTRIBUTES,
@@ -120,6 +121,7 @@ class TOSICA(BaseModelClass):
                 np.arange(len(names)) < len(self.labels), np.arange(len(names)), -1
             ),
             target_sum=scale.target_sum if scale.kind == "counts" else None,
+            mixed_tokens=bool(mask.get(MaskField.MIXED_KEY, False)),
         )
         self.module.eval()
         self.init_params_ = self._get_init_params(locals())
@@ -297,7 +299,13 @@ class TOSICA(BaseModelClass):
             self, training_plan=plan, data_splitter=data, max_epochs=epochs, **kwargs
         )
         self.module.train()
-        runner()
+        # scvi-tools begins a history with the first training, which a legacy model had elsewhere.
+        trained = self.is_trained
+        self.is_trained_ = trained and self.history_ is not None
+        try:
+            runner()
+        finally:
+            self.is_trained_ = trained or self.is_trained
 
     def _refit(self, plan: TrainingPlan, data: ReferenceData, **kwargs: Any) -> None:
         """Go on with all cells; what the model tells of its training stays that of before."""
@@ -689,6 +697,101 @@ class TOSICA(BaseModelClass):
         model.module.eval()
         return model
 
+    @classmethod
+    def load_legacy(
+        cls,
+        project_dir: str | Path,
+        var_names: Sequence[str] | None = None,
+        *,
+        n_heads: int = 4,
+        weights: str | None = None,
+        labels_key: str | None = None,
+        target_sum: float = 1e4,
+        adata: AnnData | None = None,
+        accelerator: str = "auto",
+        device: int | str = "auto",
+    ) -> TOSICA:
+        """Open the folder that the original code leaves after training.
+
+        The model gives the numbers that the original gives. Nothing in the folder is executed.
+        Width, layers and labels are read from the tensors, which are held against the tables.
+
+        In the original a token is not the gene set that it is named after: it mixes numbers of
+        several. The model keeps that, because its weights were trained that way; so the attention
+        under a gene set's name is what the original reported, but is not about that set alone.
+        :meth:`get_gene_weights` is about the set. A model trained anew has tokens that are gene
+        sets.
+
+        Parameters
+        ----------
+        project_dir
+            The project folder: ``mask.npy``, ``pathway.csv``, ``label_dictionary.csv``,
+            ``model-<epoch>.pth`` or ``model.pth``, and ``gene2token_weights.csv`` if the original
+            has predicted with it.
+        var_names
+            Names of the genes, in the order of the data that the original was trained on. By
+            default they are read from ``gene2token_weights.csv``, the only file that has them.
+        n_heads
+            Number of attention heads that the original was trained with, which its files do not
+            tell.
+        weights
+            Name of the file with the weights. By default that of the last epoch.
+        labels_key
+            Column of ``adata.obs`` with the labels. By default the one that
+            ``label_dictionary.csv`` names.
+        target_sum
+            Total that a cell's counts are scaled to, over all genes of a query, if the query holds
+            counts. The original takes log-normalised expression as it is, and so does the model.
+        adata
+            A reference to go on training with: log-normalised, with the same genes in the same
+            order. The model's mask is written to ``adata.varm["tosica_mask"]`` and
+            ``adata.uns["tosica_mask"]`` if nothing is there, as :func:`tosica.pp.build_mask`
+            would; :meth:`load` needs it there too.
+        accelerator, device
+            Where to put the model, as in :meth:`load`.
+
+        Returns
+        -------
+        The model, trained.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder or a file of it is missing, or no file has the names of the genes.
+        ValueError
+            If the weights are damaged, hold more than tensors, other tensors than the original's,
+            NaN or infinity; if the tables contradict the tensors; if a gene set has no gene; if
+            ``n_heads`` does not divide the width; if genes occur twice; if ``adata`` does not fit.
+        KeyError
+            If ``adata.obs`` has no column ``labels_key``.
+        TypeError
+            If an argument is of the wrong type.
+
+        Warns
+        -----
+        UserWarning
+            Always: that tokens mix gene sets.
+
+        Examples
+        --------
+        .. code-block:: python
+
+            model = tosica.TOSICA.load_legacy("my_project")
+            model.annotate(query)
+            model.save("my_model")
+        """
+        return load_legacy(
+            cls,
+            project_dir,
+            var_names,
+            n_heads=n_heads,
+            weights=weights,
+            labels_key=labels_key,
+            target_sum=target_sum,
+            adata=adata,
+            device=_device(accelerator, device),
+        )
+
     @staticmethod
     def load_registry(dir_path: str | Path, prefix: str | None = None) -> dict[str, Any]:
         """Read what :meth:`setup_anndata` registered for a saved model, as safely as :meth:`load`.
@@ -751,7 +854,8 @@ class TOSICA(BaseModelClass):
                 f"TOSICA model, {'trained' if self.is_trained_ else 'not trained yet'}"
                 + (f" ({epochs} epochs)" if self.is_trained_ and epochs else ""),
                 f"    gene sets: {len(self.gene_sets)} of {mask['source']} ({mask['organism']}), "
-                f"and {mask['n_unannotated']} unannotated",
+                f"and {mask['n_unannotated']} unannotated"
+                + (", mixed in each token" if mask.get(MaskField.MIXED_KEY) else ""),
                 f"    genes: {self.module.embedding.n_genes}, read as {read}",
                 f"    labels: {len(self.labels)} ({shown})",
                 f"    network: width {width}, {heads} heads, {layers} layers, "

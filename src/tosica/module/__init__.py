@@ -3,6 +3,7 @@
 from ._constants import REGISTRY_KEYS
 from ._embedding import MaskedEmbedding
 from ._encoder import Encoder
+from ._mixed_embedding import MixedEmbedding
 from ._module import Annotation, TOSICAModule
 from ._normalize import log_normalize
 
@@ -11,6 +12,7 @@ __all__ = [
     "Annotation",
     "Encoder",
     "MaskedEmbedding",
+    "MixedEmbedding",
     "TOSICAModule",
     "log_normalize",
 ]

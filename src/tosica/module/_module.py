@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ._constants import REGISTRY_KEYS
 from ._embedding import MaskedEmbedding
 from ._encoder import Encoder
+from ._mixed_embedding import MixedEmbedding
 from ._normalize import log_normalize
 
 
@@ -53,6 +54,8 @@ class TOSICAModule(BaseModuleClass):
     target_sum
         If the minibatches hold counts, the total that each cell is scaled to before the
         logarithm; ``None`` if they hold log-normalised expression already.
+    mixed_tokens
+        Whether a token mixes numbers of several gene sets, as in models of the original code.
     """
 
     def __init__(
@@ -67,9 +70,11 @@ class TOSICAModule(BaseModuleClass):
         n_layers: int = 2,
         label_of_code: np.ndarray | None = None,
         target_sum: float | None = None,
+        mixed_tokens: bool = False,
     ) -> None:
         super().__init__()
-        self.embedding = MaskedEmbedding(indptr, genes, n_genes, embed_dim)
+        kind = MixedEmbedding if mixed_tokens else MaskedEmbedding
+        self.embedding = kind(indptr, genes, n_genes, embed_dim)
         self.encoder = Encoder(embed_dim, n_heads, n_layers)
         self.head = nn.Linear(embed_dim, n_labels)
         nn.init.xavier_uniform_(self.head.weight)
