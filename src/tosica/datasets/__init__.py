@@ -1,0 +1,6 @@
+"""Data to try things on: synthetic counts of any size."""
+
+from tosica.datasets._synthetic import synthetic
+from tosica.datasets._write_synthetic import write_synthetic
+
+__all__ = ["synthetic", "write_synthetic"]
