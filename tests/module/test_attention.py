@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica.module import _attention
-from tosica.module._attention import AttentionTrace, SelfAttention, carry_row
+from tosica.module._attention import AttentionTrace, SelfAttention, WrittenTrace, carry_row
 
 DTYPES = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 3e-2}
 
@@ -171,3 +171,52 @@ def test_layers_do_not_depend_on_the_kernel(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(other, out)
     torch.testing.assert_close(other_trace, trace)
     torch.testing.assert_close(carry_row(row, other_trace), carried)
+
+
+# ------------------------------------------------------------------ written out
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_page_changes_nothing(grad: bool) -> None:
+    attention, t = make(), tokens()
+    row = torch.rand(5, 9, dtype=torch.float64)
+    expected, weights = written_out(attention, t)
+    with torch.set_grad_enabled(grad):
+        out, trace = attention.traced(t, attention.page(t))
+        assert isinstance(trace, WrittenTrace)
+        torch.testing.assert_close(out, expected)
+        carried = carry_row(row, trace)
+    torch.testing.assert_close(carried, torch.einsum("ni,nij->nj", row, weights.mean(1)))
+
+
+def test_a_larger_page_serves_fewer_cells() -> None:
+    attention, t = make(), tokens()
+    with torch.no_grad():
+        out, trace = attention.traced(t[:2], attention.page(t))
+    torch.testing.assert_close(out, written_out(attention, t)[0][:2])
+    assert trace.total.shape == (2, 4, 9)
+
+
+@pytest.mark.parametrize("size", [40.0, 1e3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_large_scores_take_the_other_way(size: float, dtype: torch.dtype) -> None:
+    attention, t = make().to(dtype), size * tokens().to(dtype)
+    with torch.no_grad():
+        expected, _ = written_out(attention, t)
+        out, trace = attention.traced(t, attention.page(t))
+    assert isinstance(trace, AttentionTrace)
+    assert torch.isfinite(out).all()
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-3)
+
+
+def test_no_page_where_it_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention, t = make(), tokens()
+    assert attention.page(t.bfloat16()) is None
+    with torch.autocast("cpu", torch.bfloat16):
+        assert attention.page(t.float()) is None
+    assert attention.page(t.to("meta")) is None
+    assert len(attention.page(t)) == 5
+    monkeypatch.setattr(_attention, "_CACHE", 4 * 9 * 9 * 8 * 2)
+    assert len(attention.page(t)) == 2
+    monkeypatch.setattr(_attention, "_CACHE", 4 * 9 * 9 * 8 - 1)
+    assert attention.page(t) is None

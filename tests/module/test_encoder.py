@@ -126,3 +126,18 @@ def test_weights_start_with_the_variance_that_layers_keep() -> None:
         else:
             expected = (2 / sum(parameter.shape)) ** 0.5
             assert 0.9 * expected < parameter.std() < 1.1 * expected
+
+
+@pytest.mark.parametrize("n_layers", [1, 2, 3])
+@pytest.mark.parametrize("n_cells_at_a_time", [0, 1, 2, 5])
+def test_cells_at_a_time_change_nothing(
+    n_layers: int, n_cells_at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, t = make(n_layers), tokens()
+    expected, joint = in_full(encoder, t)
+    monkeypatch.setattr(_attention, "_CACHE", n_cells_at_a_time * HEADS * 18**2 * 8)
+    with torch.inference_mode():
+        latent, attention = encoder.rollout(t)
+        torch.testing.assert_close(encoder(t), expected[:, 0].detach())
+    torch.testing.assert_close(latent, expected[:, 0].detach())
+    torch.testing.assert_close(attention, joint[:, 0, 1:].detach())

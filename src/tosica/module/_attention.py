@@ -1,8 +1,9 @@
 """Multi-head self-attention of the encoder, and the parts of it that the rollout needs.
 
-The weights of a full layer are a cells × heads × tokens × tokens array. Nothing here writes it
-out: the fused kernel mixes the values and hands back each row's log-sum-exp, from which
-``carry_row`` has what one row of the rollout needs.
+The weights of a full layer are a cells × heads × tokens × tokens array. On a processor, and a few
+cells at a time, that array stays in the cache: then writing it out is the fastest, and the rollout
+reads it again. Elsewhere the fused kernel mixes the values and hands back each row's log-sum-exp,
+from which ``carry_row`` has what one row of the rollout needs.
 """
 
 from __future__ import annotations
@@ -24,6 +25,24 @@ class AttentionTrace(NamedTuple):
     query: Tensor
     key: Tensor
     logsumexp: Tensor
+
+
+class WrittenTrace(NamedTuple):
+    """What a layer keeps whose attention was written out.
+
+    ``exponential`` has the exponentials of the scores, ``(n_cells * n_heads, n_tokens, n_tokens)``;
+    ``total`` their sums over the keys, ``(n_cells, n_heads, n_tokens)``.
+    """
+
+    exponential: Tensor
+    total: Tensor
+
+
+# Sums of exponentials in this range are far from the limits of single precision, so that no row's
+# maximum had to be sought and subtracted first.
+_SAFE_TOTALS = 1e-30, 1e30
+# Bytes of written-out attention that a processor's cache holds beside everything else.
+_CACHE = 12 * 2**20
 
 
 class SelfAttention(nn.Module):
@@ -51,13 +70,45 @@ class SelfAttention(nn.Module):
         mixed = F.scaled_dot_product_attention(query, key, value)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
-    def traced(self, tokens: Tensor) -> tuple[Tensor, AttentionTrace]:
-        """Do what ``forward`` does, and keep what the rollout needs."""
+    def page(self, tokens: Tensor) -> Tensor | None:
+        """Make room to write attention out on, for as many cells as a cache has room for.
+
+        Returns
+        -------
+        Empty, shape ``(n_cells_at_a_time, n_heads, n_tokens, n_tokens)``; ``None`` if the fused
+        kernel is the better way for these tokens.
+        """
+        n_tokens = tokens.shape[1]
+        # Half precision would be too coarse for exponents.
+        if tokens.device.type != "cpu" or self._computes_in(tokens).itemsize < 4:
+            return None
+        n_cells = _CACHE // (self.n_heads * n_tokens**2 * tokens.dtype.itemsize)
+        if not n_cells:
+            return None
+        return tokens.new_empty(min(n_cells, len(tokens)), self.n_heads, n_tokens, n_tokens)
+
+    def traced(
+        self, tokens: Tensor, page: Tensor | None = None
+    ) -> tuple[Tensor, AttentionTrace | WrittenTrace]:
+        """Do what ``forward`` does, and keep what the rollout needs.
+
+        Parameters
+        ----------
+        tokens
+            Shape ``(n_cells, n_tokens, embed_dim)``.
+        page
+            What :meth:`page` made for as many cells or more. What is written on it is part of what
+            is kept. Without one, attention is not written out.
+        """
         query, key, value = self._heads(tokens)
         query = query * self.scale
-        mixed, logsumexp = _attend(query, key, value)
-        out = self.proj(mixed.transpose(1, 2).flatten(2))
-        return out, AttentionTrace(query, key, logsumexp)
+        trace: AttentionTrace | WrittenTrace | None = None
+        if page is not None:
+            mixed, trace = _write_out(query, key, value, page[: len(tokens)])
+        if trace is None:
+            mixed, logsumexp = _attend(query, key, value)
+            trace = AttentionTrace(query, key, logsumexp)
+        return self.proj(mixed.transpose(1, 2).flatten(2)), trace
 
     def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Let only the class token, the first one, attend to every token.
@@ -76,14 +127,23 @@ class SelfAttention(nn.Module):
         The class token's new value before the residual, shape ``(n_cells, embed_dim)``, and its
         attention averaged over the heads, shape ``(n_cells, n_tokens)``.
         """
-        to_query, to_key, to_value = self.qkv.weight.view(3, self.n_heads, self.head_dim, -1)
-        query_bias, _, value_bias = self.qkv.bias.view(3, self.n_heads, self.head_dim)
-        query = torch.einsum("nd,hed->nhe", tokens[:, 0], to_query) + query_bias
+        n_cells, _, width = tokens.shape
+        to_query, to_key, to_value = self.qkv.weight.view(3, width, width)
+        query_bias, _, value_bias = self.qkv.bias.view(3, width)
+        by_head = (self.n_heads, self.head_dim, width)
+        query = F.linear(tokens[:, 0], to_query, query_bias) * self.scale
         # The key's bias adds the same to every score of a head, which softmax does not see.
-        onto_tokens = torch.einsum("nhe,hed->nhd", query * self.scale, to_key)
-        weights = (onto_tokens @ tokens.transpose(1, 2)).softmax(-1)
-        mixed = torch.einsum("nhd,hed->nhe", weights @ tokens, to_value) + value_bias
-        return self.proj(mixed.flatten(1)), weights.mean(1)
+        query = query.view(n_cells, self.n_heads, self.head_dim).transpose(0, 1)
+        onto_tokens = torch.bmm(query, to_key.view(by_head)).transpose(0, 1)
+        weights = torch.bmm(onto_tokens, tokens.transpose(1, 2)).softmax(-1)
+        seen = torch.bmm(weights, tokens).transpose(0, 1)
+        mixed = torch.bmm(seen, to_value.view(by_head).transpose(1, 2)).transpose(0, 1)
+        return self.proj(mixed.flatten(1) + value_bias), weights.mean(1)
+
+    @staticmethod
+    def _computes_in(tokens: Tensor) -> torch.dtype:
+        kind = tokens.device.type
+        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
 
     def _heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         n_cells, n_tokens, _ = tokens.shape
@@ -92,8 +152,10 @@ class SelfAttention(nn.Module):
         return query, key, value
 
 
-def carry_row(row: Tensor, trace: AttentionTrace) -> Tensor:
-    r"""Multiply a row by a layer's attention, averaged over the heads, without writing that out.
+def carry_row(row: Tensor, trace: AttentionTrace | WrittenTrace) -> Tensor:
+    r"""Multiply a row by a layer's attention, averaged over the heads.
+
+    Where the attention was written out, that is a product. Elsewhere it is had without writing.
 
     With :math:`A_{ij} = \exp(q_i k_j - l_i)` and :math:`l` its log-sum-exp,
 
@@ -107,18 +169,44 @@ def carry_row(row: Tensor, trace: AttentionTrace) -> Tensor:
     row
         Non-negative, shape ``(n_cells, n_tokens)``.
     trace
-        Queries, keys and log-sum-exp of the layer.
+        What the layer kept.
 
     Returns
     -------
     Shape ``(n_cells, n_tokens)``.
     """
+    if isinstance(trace, WrittenTrace):
+        shares = (row[:, None] / trace.total).flatten(0, 1)[:, None]
+        return torch.bmm(shares, trace.exponential).view_as(trace.total).mean(1)
     tiny = torch.finfo(row.dtype).tiny
     bias = row.clamp(min=tiny).log()[:, None, :] - trace.logsumexp
     asked = torch.cat([trace.query, bias[..., None].to(trace.query.dtype)], -1)
     asking = F.pad(trace.key, (0, 1), value=1.0)
     _, logsumexp = _attend(asking, asked, asking)
     return logsumexp.exp().mean(1)
+
+
+def _write_out(
+    query: Tensor, key: Tensor, value: Tensor, page: Tensor
+) -> tuple[Tensor, WrittenTrace | None]:
+    """Attention without a scale, with its exponentials written out.
+
+    A column of ones beside the values makes the sums of the exponentials come with the product.
+    There is no trace, and the result is void, if scores are too large for that.
+    """
+    scores = (query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2))
+    if torch.is_grad_enabled():
+        exponential = torch.bmm(*scores).exp_()
+    else:
+        # Fresh memory costs more than what is computed on it, so the same page serves many times.
+        exponential = torch.bmm(*scores, out=page.flatten(0, 1)).exp_()
+    beside_one = F.pad(value, (0, 1), value=1.0).flatten(0, 1)
+    product = torch.bmm(exponential, beside_one).view(*value.shape[:3], -1)
+    total = product[..., -1]
+    smallest, largest = total.aminmax()
+    safe = bool(smallest > _SAFE_TOTALS[0]) and bool(largest < _SAFE_TOTALS[1])
+    mixed = product[..., :-1] / total[..., None]
+    return mixed, WrittenTrace(exponential, total) if safe else None
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:

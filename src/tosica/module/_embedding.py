@@ -125,19 +125,23 @@ class MaskedEmbedding(nn.Module):
         values = by_gene.index_select(0, torch.cat([genes.reshape(-1) for _, genes, _ in plan]))
         weights = self.weight.index_select(0, torch.cat([p.reshape(-1) for _, _, p in plan]))
         biases = self.bias.index_select(0, torch.cat([tokens for tokens, _, _ in plan]))
-        parts = []
-        row = token = 0
-        for _, genes, _ in plan:
-            n_sets, width = genes.shape
-            rows = slice(row, row + n_sets * width)
-            parts.append(
-                torch.baddbmm(
-                    biases[token : token + n_sets, None],
-                    values[rows].view(n_sets, width, -1).transpose(1, 2),
-                    weights[rows].view(n_sets, width, -1),
-                )
+        # Split, not sliced: the gradients of the parts are then put side by side in one go.
+        n_pairs = [genes.numel() for _, genes, _ in plan]
+        n_tokens = [len(tokens) for tokens, _, _ in plan]
+        parts = [
+            torch.baddbmm(
+                bias[:, None],
+                value.view(*genes.shape, -1).transpose(1, 2),
+                weight.view(*genes.shape, -1),
             )
-            row, token = rows.stop, token + n_sets
+            for (_, genes, _), value, weight, bias in zip(
+                plan,
+                values.split(n_pairs),
+                weights.split(n_pairs),
+                biases.split(n_tokens),
+                strict=True,
+            )
+        ]
         embedded = torch.cat(parts)
         if keep >= 1:
             embedded = embedded.index_select(0, self._place)

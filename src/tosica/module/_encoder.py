@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._attention import AttentionTrace, SelfAttention, carry_row
+from ._attention import AttentionTrace, SelfAttention, WrittenTrace, carry_row
 from ._constants import LAYER_NORM_EPS, MLP_RATIO
 
 
@@ -33,9 +33,11 @@ class Block(nn.Module):
         """Every token in, every token out."""
         return self._mlp(tokens + self.attention(self.norm1(tokens)))
 
-    def traced(self, tokens: Tensor) -> tuple[Tensor, AttentionTrace]:
+    def traced(
+        self, tokens: Tensor, page: Tensor | None = None
+    ) -> tuple[Tensor, AttentionTrace | WrittenTrace]:
         """Do what ``forward`` does, and keep what the rollout needs."""
-        mixed, trace = self.attention.traced(self.norm1(tokens))
+        mixed, trace = self.attention.traced(self.norm1(tokens), page)
         return self._mlp(tokens + mixed), trace
 
     def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,6 +96,10 @@ class Encoder(nn.Module):
         The normalised class token, shape ``(n_cells, embed_dim)``.
         """
         tokens = self._with_class_token(tokens)
+        # The fused kernel is the way to gradients, for which written attention would be kept.
+        pages = [] if torch.is_grad_enabled() else self._pages(tokens)
+        if pages:
+            return torch.cat([self._encode(part, pages)[0] for part in tokens.split(len(pages[0]))])
         *full, last = self._layers()
         for block in full:
             tokens = block(tokens)
@@ -121,12 +127,15 @@ class Encoder(nn.Module):
         the attention.
         """
         tokens = self._with_class_token(tokens)
-        traces = []
-        *full, last = self._layers()
-        for block in full:
-            tokens, trace = block.traced(tokens)
-            traces.append(trace)
-        latent, row = last.class_token(tokens)
+        pages = self._pages(tokens)
+        if not pages:
+            return self._rollout(tokens, pages)
+        parts = [self._rollout(part, pages) for part in tokens.split(len(pages[0]))]
+        latent, row = (torch.cat(both) for both in zip(*parts, strict=True))
+        return latent, row
+
+    def _rollout(self, tokens: Tensor, pages: list[Tensor]) -> tuple[Tensor, Tensor]:
+        latent, row, traces = self._encode(tokens, pages)
         # The kernel's log-sum-exp has no gradient, so what came of it would be half a gradient.
         with torch.no_grad():
             if row.dtype in (torch.bfloat16, torch.float16):
@@ -135,7 +144,24 @@ class Encoder(nn.Module):
             row[:, 0] += 0.5
             for trace in reversed(traces):
                 row = (row + carry_row(row, trace)) / 2
-        return self.norm(latent), row[:, 1:]
+        return latent, row[:, 1:]
+
+    def _encode(
+        self, tokens: Tensor, pages: list[Tensor]
+    ) -> tuple[Tensor, Tensor, list[AttentionTrace | WrittenTrace]]:
+        """Give the class token, its attention in the last layer, and what full layers keep."""
+        traces = []
+        *full, last = self._layers()
+        for i, block in enumerate(full):
+            tokens, trace = block.traced(tokens, pages[i] if pages else None)
+            traces.append(trace)
+        latent, row = last.class_token(tokens)
+        return self.norm(latent), row, traces
+
+    def _pages(self, tokens: Tensor) -> list[Tensor]:
+        """Room to write the attention of the full layers out on; none if that does not pay."""
+        pages = [block.attention.page(tokens) for block in self._layers()[:-1]]
+        return [page for page in pages if page is not None]
 
     def _layers(self) -> list[Block]:
         return list(self.blocks)  # type: ignore[arg-type] # a ModuleList does not know its kind
