@@ -443,6 +443,11 @@ def test_scaled_query_says_where_the_unscaled_one_is(toy_model, toy_query, conte
         ({"use_raw": True}, ValueError, "use_raw=True was given, but adata.raw is None"),
         ({"layer": "a", "use_raw": True}, ValueError, "Give either layer or use_raw=True, not"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1, not 0."),
+        (
+            {"precision": "16"},
+            ValueError,
+            "precision must be '32-true' or 'bf16-mixed', not '16'.",
+        ),
         ({"cutoff": 1.1}, ValueError, "cutoff must lie between 0 and 1, not 1.1."),
         ({"cutoff": -0.1}, ValueError, "cutoff must lie between 0 and 1, not -0.1."),
         ({"cutoff": float("nan")}, ValueError, "cutoff must lie between 0 and 1, not nan."),
@@ -454,6 +459,15 @@ def test_wrong_argument(toy_model, toy_query, contents, kwargs, error, sentence)
     with pytest.raises(error, match=re.escape(sentence)):
         toy_model.annotate(toy_query, **kwargs)
     assert contents(toy_query) == before
+
+
+def test_annotating_in_bfloat16(pbmc_model, pbmc_query):
+    exact = pbmc_model.annotate(pbmc_query, copy=True)
+    rounded = pbmc_model.annotate(pbmc_query, precision="bf16-mixed", copy=True)
+    apart = np.abs(rounded.obsm["X_tosica"] - exact.obsm["X_tosica"])
+    assert 0 < apart.max() < 0.05 * exact.obsm["X_tosica"].max()
+    assert (rounded.obs["tosica_prediction"] == exact.obs["tosica_prediction"]).mean() >= 0.97
+    assert rounded.obs["tosica_probability"].dtype == np.float32
 
 
 @pytest.mark.parametrize("indices", [None, [0]])
