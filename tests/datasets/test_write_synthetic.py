@@ -104,3 +104,14 @@ def test_wrong_parameters_leave_an_older_file(tmp_path) -> None:
     with pytest.raises(ValueError, match="n_obs=2 cells are too few for n_labels=13"):
         tosica.datasets.write_synthetic(path, 2)
     assert path.read_bytes() == b"of somebody else"
+
+
+def test_some_cells_of_the_file_can_be_taken_into_memory(tmp_path) -> None:
+    path = tmp_path / "cells.h5ad"
+    tosica.datasets.write_synthetic(path, 500, 400, **PARAMS)
+    backed = anndata.read_h5ad(path, backed="r")
+    some = backed[100:110].to_memory()
+    backed.file.close()
+    expected = tosica.datasets.synthetic(500, 400, **PARAMS)
+    assert (some.X != expected.X[100:110]).nnz == 0
+    assert some.raw is None

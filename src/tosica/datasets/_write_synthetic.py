@@ -85,8 +85,10 @@ def write_synthetic(
     # cells are in random order, so that the first ones tell how many there will be.
     if 2 * first.nnz * (len(plan.obs) / first.shape[0]) > _MOST_VALUES:
         first.indptr = first.indptr.astype(np.int64)
-    with h5py.File(path, "w") as file:
-        write_elem(file, "/", AnnData(obs=plan.obs, var=plan.var, uns=plan.uns))
+    # Written as an AnnData, not as an element: that would leave an empty raw, at which backed
+    # reading stumbles.
+    AnnData(obs=plan.obs, var=plan.var, uns=plan.uns).write_h5ad(path)
+    with h5py.File(path, "a") as file:
         write_elem(file, "X", first)
         counts = sparse_dataset(file["X"])
         for block in blocks:
