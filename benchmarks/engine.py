@@ -56,8 +56,8 @@ def write_data(path: Path, n_cells: int, n_genes: int, n_sets: int, seed: int) -
     tosica.pp.build_mask(genes, max_gene_sets=n_sets)
     backed.file.close()
     with h5py.File(path, "a") as file:
-        ad.io.write_elem(file, "varm/tosica_mask", genes.varm["tosica_mask"])
-        ad.io.write_elem(file, "uns/tosica_mask", genes.uns["tosica_mask"])
+        ad.io.write_elem(file["varm"], "tosica_mask", genes.varm["tosica_mask"])
+        ad.io.write_elem(file["uns"], "tosica_mask", genes.uns["tosica_mask"])
 
 
 def run(
