@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from anndata import AnnData
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     Axes_ = TypeVar("Axes_")
@@ -132,3 +133,32 @@ def _default_palette(n_colors: int) -> list[str]:
         if n_colors <= len(palette):
             return list(palette[:n_colors])
     return ["grey"] * n_colors
+
+
+def own_axes(
+    ax: Axes | None,
+    figsize: tuple[float, float] | None,
+    default: tuple[float, float],
+) -> tuple[Figure, Axes, bool]:
+    """Axes to draw into: the caller's, or those of a new figure.
+
+    Returns
+    -------
+    Figure, axes, and whether they are new.
+
+    Raises
+    ------
+    ValueError
+        If ``ax`` and ``figsize`` are both given, or ``ax`` belongs to no figure any more.
+    """
+    if ax is None:
+        figure, ax = plt.subplots(figsize=figsize or default, layout="constrained")
+        return figure, ax, True
+    if figsize is not None:
+        msg = "figsize belongs to a new figure: give either ax or figsize, not both."
+        raise ValueError(msg)
+    parent = ax.get_figure(root=True)
+    if parent is None:
+        msg = "ax belongs to no figure any more: draw into the axes of an existing figure."
+        raise ValueError(msg)
+    return parent, ax, False
