@@ -34,7 +34,8 @@ def gene_set_matrixplot(
 ) -> Figure | dict[str, Axes] | None:
     """Matrix of groups × gene sets, coloured by the mean z-score of attention.
 
-    :class:`scanpy.pl.MatrixPlot` on :func:`tosica.get.attention`. Z-scores are over all cells, white is the average.
+    :class:`scanpy.pl.MatrixPlot` on :func:`tosica.get.attention`. Z-scores are over all cells,
+    white is the average.
 
     Parameters
     ----------

@@ -29,6 +29,7 @@ _ALL_GENE_SETS, _MOST_PER_GROUP = 24, 4
 _CELL = {"dotplot": 0.26, "matrixplot": 0.22, "violin": 0.34}
 _LEGEND = 1.6
 _FONT = 9.0
+_MARGIN, _TICK = 0.12, 0.1
 _LIMIT = 2.5
 
 
@@ -90,11 +91,16 @@ class GeneSetPanel:
     ) -> Figure | dict[str, Axes] | None:
         """Draw with the class of scanpy that makes such plots."""
         path = check_save(save)
+        names = self._names_outside(swap_axes) if ax is None else (0.0, 0.0)
+        place: dict[str, Any] = {"ax": ax, "figsize": None}
         if ax is not None:
             own_axes(ax, figsize, (1, 1))
-        plot = getattr(self, f"_{kind}")(
-            {"ax": ax, "figsize": figsize or (self._size(kind, swap_axes) if ax is None else None)}
-        )
+        elif figsize is None:
+            place["figsize"] = self._size(kind, swap_axes)
+        else:
+            room = (figsize[i] - names[i] - 2 * _MARGIN for i in range(2))
+            place["figsize"] = tuple(max(inches, 1.0) for inches in room)
+        plot = getattr(self, f"_{kind}")(place)
         plot.style(**(_STYLE[kind] | style))
         if swap_axes:
             plot.swap_axes()
@@ -103,6 +109,8 @@ class GeneSetPanel:
             warnings.filterwarnings("ignore", category=UserWarning, module="seaborn")
             plot.make_figure()
         axes = plot.get_axes()
+        if ax is None:
+            _make_room(plot.fig, place["figsize"], names)
         for labels in (
             axes["mainplot_ax"].get_xticklabels(),
             axes["mainplot_ax"].get_yticklabels(),
@@ -157,10 +165,27 @@ class GeneSetPanel:
         rows, columns = (
             (self.names, self.group_names) if swap_axes else (self.group_names, self.names)
         )
-        # scanpy's grid has the cells and the legends only; names are outside of it.
         width = len(columns) * cell + _LEGEND + 0.4
-        height = max(len(rows) * cell, 1.9 if kind == "dotplot" else 1.2)
-        return width + text_width(rows, _FONT), height + text_width(columns, _FONT)
+        return width, max(len(rows) * cell, 1.9 if kind == "dotplot" else 1.2)
+
+    def _names_outside(self, swap_axes: bool) -> tuple[float, float]:
+        """Inches that names need left of the cells and below them."""
+        rows, columns = self.names, self.group_names
+        if not swap_axes:
+            rows, columns = columns, rows
+        return text_width(rows, _FONT) + _TICK, text_width(columns, _FONT) + _TICK
+
+
+def _make_room(figure: Figure, size: tuple[float, float], names: tuple[float, float]) -> None:
+    """Add room for the names, which scanpy leaves to whoever saves the figure."""
+    width, height = size[0] + names[0] + 2 * _MARGIN, size[1] + names[1] + 2 * _MARGIN
+    figure.set_size_inches(width, height)
+    figure.subplots_adjust(
+        left=(names[0] + _MARGIN) / width,
+        right=1 - _MARGIN / width,
+        bottom=(names[1] + _MARGIN) / height,
+        top=1 - _MARGIN / height,
+    )
 
 
 _STYLE: dict[str, dict[str, Any]] = {

@@ -34,8 +34,8 @@ def gene_set_violin(
 ) -> Figure | dict[str, Axes] | None:
     """Violins of groups × gene sets: the distribution of attention over cells.
 
-    :class:`scanpy.pl.StackedViolin` on :func:`tosica.get.attention`. Each gene set has an axis of its own, from
-    its 0.5th to its 99.5th percentile; colour is the median.
+    :class:`scanpy.pl.StackedViolin` on :func:`tosica.get.attention`. Each gene set has an axis of
+    its own, from its 0.5th to its 99.5th percentile; colour is the median.
 
     Parameters
     ----------

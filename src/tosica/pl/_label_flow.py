@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tosica._constants import UNKNOWN
 from tosica.pl._alluvial import Column, Ribbon, draw_alluvial, inch_axes, size_of
 from tosica.pl._names import shorten
 from tosica.pl._utils import check_save, finish, group_colors, own_axes
@@ -102,7 +103,7 @@ def label_flow(
     predicted = [name for name in table.columns if table[name].sum() > 0]
     place = np.arange(len(known))
     middle = {name: np.average(place, weights=table[name]) for name in predicted}
-    predicted.sort(key=lambda name: middle[name])
+    predicted.sort(key=lambda name: (name == UNKNOWN, middle[name]))
     left, right = group_colors(adata, labels_key), group_colors(adata, prediction_key)
     ribbons = [
         Ribbon(name, other, float(table.loc[name, other]), left[name])

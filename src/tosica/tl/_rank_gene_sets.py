@@ -225,8 +225,8 @@ def _checked_method(method: str | None, *, by_sample: bool) -> str:
     if method not in known:
         listed = ", ".join(map(repr, known))
         if method in get_args(Method):
-            kind, other = ("samples", "without") if by_sample else ("cells", "with")
-            msg = f"method {method!r} is for {other} sample_key: of {kind}, it is one of {listed}."
+            kind, other = ("samples", "with") if by_sample else ("cells", "without")
+            msg = f"method {method!r} cannot be used {other} sample_key: of {kind}, it is one of {listed}."
         else:
             msg = f"method must be one of {listed}, not {method!r}."
         raise ValueError(msg)
