@@ -112,9 +112,13 @@ def test_report(benchmarks):
         "sizes": {
             "100": {
                 "annotate": {"cells_per_second": 480.0, "peak_mb": 50.0},
-                "train": {"cells_per_second": 1.0, "peak_mb": 60.0},
+                "train": {"cells_per_second": 70.0, "peak_mb": 60.0},
                 "literal train": {"cells_per_second": 1.0, "peak_mb": 600.0},
-            }
+            },
+            "900000": {
+                "annotate": {"cells_per_second": 490.0, "peak_mb": 51.0},
+                "train": {"cells_per_second": 71.0, "peak_mb": 61.0},
+            },
         },
         "agreement": 0.999,
         "profile": {"aten::bmm": 0.5},
@@ -125,7 +129,8 @@ def test_report(benchmarks):
     assert "| tosica, defaults | 2000 | 100 |" in text
     assert "| tosica | 500 | 25 |" in text
     assert "reaches 20\nGFLOP/s: 20% of the 100" in text
-    assert "| 100 | 480 | 50 | 60 | 600 | 10.0% |" in text
+    assert "| 100 | 480 | 50 | 70 | 60 | 600 | 10.0% |" in text
+    assert "| 900000 | 490 | 51 | 71 | 61 | - | - |" in text
 
 
 def test_a_failed_run_says_why(benchmarks, monkeypatch):
