@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 # Cells by which a way is tried before it is carried out for all of them.
 _GLANCE = 200
+# Values that are looked at together.
+_PIECE = 2**20
 # Ones in a cell that vouch for its smallest value being one.
 _ENOUGH_ONES = 3
 
 
 def is_integral(matrix: sp.csr_matrix) -> bool:
     """Whether all values are whole and none is negative."""
-    values = matrix.data
-    return bool((values >= 0).all()) and bool((values == np.rint(values)).all())
+    # In pieces: what is compared would otherwise be in memory beside the matrix.
+    pieces = (matrix.data[i : i + _PIECE] for i in range(0, matrix.nnz, _PIECE))
+    return all(bool(((v >= 0) & (v == np.rint(v))).all()) for v in pieces)
 
 
 def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matrix | None, str]:
@@ -83,4 +86,5 @@ def _whole(
 
 
 def _like(data: sp.csr_matrix, values: np.ndarray) -> sp.csr_matrix:
-    return type(data)((values, data.indices, data.indptr), shape=data.shape)
+    # Not the same index twice: who changes one matrix in place must not change the other.
+    return type(data)((values, data.indices.copy(), data.indptr.copy()), shape=data.shape)

@@ -34,10 +34,14 @@ def read_h5ad(
         if part not in file:
             raise ValueError(f"{caller}: the file has no {part!r}, so it is no whole AnnData file.")
     obs = repair(_table(file["obs"]), notes, logicals=logicals, na_strings=na_strings)
+    flags = [repr(str(name)) for name in obs if obs[name].dtype == bool]
+    if flags and "X" in file and file["X"].attrs.get("encoding-type") == "csc_matrix":
+        notes.append(
+            f"not known: True in {', '.join(flags)} may have been a missing value, which sceasy "
+            "turns into it"
+        )
     var = _table(file["var"])
-    matrices = []
-    if "X" in file:
-        matrices.append(Matrix("X", _element(file["X"]), var))
+    matrices = [Matrix("X", _element(file["X"]), var)] if "X" in file else []
     matrices += [
         Matrix(f"layers[{name!r}]", _element(element), var)
         for name, element in file.get("layers", {}).items()
@@ -98,7 +102,10 @@ def _table(group: h5py.Group) -> pd.DataFrame:
         raise ValueError(
             f"{group.file.filename}: {group.name} has no names ({index!r} is missing)."
         )
-    names = pd.Index(_text(group[index][:]), dtype=object)
+    stored = group[index]
+    # Newer anndata keeps names as it keeps strings that may be missing.
+    text = _text(stored[:] if isinstance(stored, h5py.Dataset) else np.asarray(_element(stored)))
+    names = pd.Index(text, dtype=object)
     return pd.DataFrame({name: columns[name] for name in order}, index=names)
 
 

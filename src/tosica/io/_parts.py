@@ -14,8 +14,11 @@ from tosica.pp._scale import TARGET_SUM
 from ._counts import is_integral, recover_counts
 
 if TYPE_CHECKING:
-    import scipy.sparse as sp
     import pandas as pd
+    import scipy.sparse as sp
+
+# Cells that are normalised at a time.
+_CELLS = 4096
 
 
 @dataclass
@@ -67,22 +70,39 @@ def assemble(parts: Parts, caller: str) -> ad.AnnData:
     if data is None:
         if counts is None:
             raise ValueError(f"{caller}: the object has neither counts nor log-normalised values.")
-        data = _log_normalised(counts)
         notes.append(f"X was log-normalised here, to {TARGET_SUM:.0f} counts a cell")
+    if counts is not None:
+        counts = parts.counts = _single(counts)
     adata = ad.AnnData(
-        data.astype(np.float32), obs=parts.obs, var=parts.var, obsm=parts.obsm, varm=parts.varm
+        _log_normalised(counts) if data is None else _single(data),
+        obs=parts.obs,
+        var=parts.var,
+        obsm=parts.obsm,
+        varm=parts.varm,
     )
     if counts is not None:
-        adata.layers["counts"] = counts.astype(np.float32)
+        adata.layers["counts"] = counts
     logger.info("%s: %d cells × %d genes", caller, *adata.shape)
     for note in notes:
         logger.info("%s: %s", caller, note)
     return adata
 
 
+def _single(matrix: sp.csr_matrix) -> sp.csr_matrix:
+    """The same matrix in single precision; what else it consists of is not copied."""
+    values = matrix.data.astype(np.float32, copy=False)
+    return type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
 def _log_normalised(counts: sp.csr_matrix) -> sp.csr_matrix:
-    total = np.asarray(counts.sum(1, dtype=np.float64)).ravel()
-    factor = np.divide(TARGET_SUM, total, out=np.zeros_like(total), where=total > 0)
-    data = counts.astype(np.float64)
-    data.data = np.log1p(data.data * np.repeat(factor, np.diff(data.indptr)))
-    return data
+    """Scale and take the logarithm as Seurat does, a few cells at a time."""
+    values = np.empty(counts.nnz, dtype=np.float32)
+    for start in range(0, counts.shape[0], _CELLS):
+        rows = counts[start : start + _CELLS].astype(np.float64)
+        total = np.asarray(rows.sum(1)).ravel()
+        factor = np.divide(TARGET_SUM, total, out=np.zeros_like(total), where=total > 0)
+        scaled = rows.data * np.repeat(factor, np.diff(rows.indptr))
+        first = counts.indptr[start]
+        values[first : first + rows.nnz] = np.log1p(scaled)
+    # Not the same index twice: who changes one matrix in place must not change the other.
+    return type(counts)((values, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)

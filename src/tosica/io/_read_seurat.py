@@ -51,7 +51,8 @@ def read_seurat(
     -------
     ``X`` is log-normalised over all genes, float32 CSR; ``layers["counts"]`` has the counts, if the
     file has them or they can be recovered exactly. Factors are categoricals with R's order of
-    levels and without unused ones; integers and logicals with missing values have pandas' types for that.
+    levels and without unused ones; integers and logicals with missing values have
+    pandas' types for that.
     ``obsm`` has the reductions, ``varm["PCs"]`` the loadings where their genes are known, and
     ``var["highly_variable"]`` the variable features.
 
@@ -89,7 +90,7 @@ def read_seurat(
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {str(path)!r}.")
     if h5py.is_hdf5(path):
-        with h5py.File(path) as file:
+        with _open(path) as file:
             if "assays" in file and "cell.names" in file:
                 parts = read_h5seurat(
                     file, assay=assay, logicals=logicals, na_strings=na_strings, caller=_CALLER
@@ -102,9 +103,7 @@ def read_seurat(
             else:
                 parts = read_h5ad(file, logicals=logicals, na_strings=na_strings, caller=_CALLER)
     elif path.suffix.lower() in (".h5ad", ".h5seurat", ".h5"):
-        raise ValueError(
-            f"{str(path)!r} is not a whole HDF5 file; was it copied or downloaded to the end?"
-        )
+        raise _broken(path)
     else:
         if logicals or na_strings:
             raise ValueError(
@@ -113,3 +112,16 @@ def read_seurat(
             )
         parts = read_rds(path, assay=assay, caller=_CALLER)
     return assemble(parts, _CALLER)
+
+
+def _open(path: Path) -> h5py.File:
+    try:
+        return h5py.File(path)
+    except OSError as error:
+        raise _broken(path) from error
+
+
+def _broken(path: Path) -> ValueError:
+    return ValueError(
+        f"{str(path)!r} is not a whole HDF5 file; was it copied or downloaded to the end?"
+    )
