@@ -172,7 +172,14 @@ def assay5(
     )
 
 
-def seurat(obs: R, *, active: str = "RNA", idents: R | None = None, **assays: R) -> R:
+def seurat(
+    obs: R,
+    *,
+    active: str = "RNA",
+    idents: R | None = None,
+    images: dict[str, R] | None = None,
+    **assays: R,
+) -> R:
     cells = obs.attributes["row.names"].value
     if idents is None:
         idents = factor(np.ones(len(cells), dtype=np.int32), ["project"])
@@ -183,5 +190,6 @@ def seurat(obs: R, *, active: str = "RNA", idents: R | None = None, **assays: R)
         active__assay=strings(active),
         active__ident=idents,
         graphs=plain_list(),
+        images=named(**(images or {})),
         reductions=plain_list(),
     )

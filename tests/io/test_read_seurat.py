@@ -301,6 +301,14 @@ def test_sctransform_is_pointed_out(tmp_path, counts, caplog):
     assert "'SCT' holds counts that sctransform corrected; assay='RNA'" in messages(caplog)
 
 
+def test_images_are_left_out(tmp_path, counts, caplog):
+    assay = r.assay(r.sparse(counts, GENES, CELLS))
+    value = r.seurat(table(), active="Spatial", images={"slice1": r.s4("VisiumV1")}, Spatial=assay)
+    with caplog.at_level(logging.INFO, "tosica"):
+        tosica.io.read_seurat(r.write(tmp_path / "spots.rds", value))
+    assert "images and where spots lie in them were left out" in messages(caplog)
+
+
 def test_without_data_x_is_normalised_here(tmp_path, counts):
     adata = tosica.io.read_seurat(plain(tmp_path, counts))
     dense = counts.toarray()

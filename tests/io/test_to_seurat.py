@@ -61,40 +61,71 @@ def test_not_annotated(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-_ROUND_TRIP = """
+_MAKE = """
+suppressPackageStartupMessages(library(Seurat))
+set.seed(1)
+names <- list(paste0("GENE", 1:120), paste0("cell", 1:90))
+counts <- matrix(rpois(120 * 90, 1.5), 120, 90, dimnames = names)
+counts[1:40, 1:45] <- counts[1:40, 1:45] + 4L
+object <- CreateSeuratObject(as(counts, "CsparseMatrix"))
+object$kind <- factor(rep(c("T cell", "B cell"), each = 45), levels = c("T cell", "B cell", "none"))
+object$partly <- object$kind
+object$partly[3] <- NA
+object$note <- ifelse(seq_len(90) %% 2 == 0, "NA", NA)
+object <- FindVariableFeatures(NormalizeData(object, verbose = FALSE), verbose = FALSE)
+saveRDS(object, commandArgs(TRUE)[1])
+write.csv(as.matrix(counts), commandArgs(TRUE)[2])
+"""
+_TAKE_BACK = """
 suppressPackageStartupMessages(library(Seurat))
 arguments <- commandArgs(TRUE)
 object <- readRDS(arguments[1])
+before <- object@meta.data
 source(file.path(arguments[2], "add_to_seurat.R"))
 object <- add_tosica(object, arguments[2])
-expected <- read.csv(file.path(arguments[2], "metadata.csv"), row.names = 1)
-stopifnot(identical(as.character(object$tosica_prediction), expected[colnames(object), 1]))
-embedding <- read.csv(file.path(arguments[2], "X_tosica.csv"), row.names = 1)
-stopifnot(all.equal(Embeddings(object, "tosica")[, 1], embedding[colnames(object), 1],
-                    check.attributes = FALSE))
+metadata <- read.csv(file.path(arguments[2], "metadata.csv"), row.names = 1)[colnames(object), ]
+stopifnot(identical(as.character(object$tosica_prediction), metadata$tosica_prediction))
+stopifnot(identical(levels(object$tosica_prediction), c("T cell", "B cell")))
+stopifnot(isTRUE(all.equal(unname(object$tosica_probability), metadata$tosica_probability)))
+stopifnot(identical(object@meta.data[, colnames(before)], before))
+embedding <- read.csv(file.path(arguments[2], "X_tosica.csv"), row.names = 1, check.names = FALSE)
+stopifnot(isTRUE(all.equal(unname(Embeddings(object, "tosica")),
+                           unname(as.matrix(embedding[colnames(object), ])))))
+stopifnot(identical(object[["tosica"]]@misc$names, colnames(embedding)))
 pdf(NULL)
 print(DimPlot(object, reduction = "tosica", group.by = "tosica_prediction"))
 """
 
 
-def test_r_takes_it(shared, tmp_path):
+def r(tmp_path, script: str, *arguments) -> None:
+    path = tmp_path / "script.R"
+    path.write_text(script)
+    command = ["Rscript", str(path), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_and_back(tmp_path):
     if shutil.which("Rscript") is None:
         pytest.skip("needs R")
     ready = "quit(status = !requireNamespace('Seurat', quietly = TRUE))"
     if subprocess.run(["Rscript", "-e", ready], check=False, capture_output=True).returncode:
         pytest.skip("needs Seurat in R")
-    path = shared / "seurat" / "kang_seurat.rds"
-    adata = tosica.io.read_seurat(path)
-    adata.obs["tosica_prediction"] = adata.obs["cluster_id"]
-    adata.obs["tosica_probability"] = 0.9
-    adata.obsm["X_tosica"] = adata.obsm["X_pca"]
-    adata.uns["tosica"] = {"gene_sets": [f"set {i}" for i in range(30)]}
-    tosica.io.to_seurat(adata, tmp_path)
-    (tmp_path / "round_trip.R").write_text(_ROUND_TRIP)
-    done = subprocess.run(
-        ["Rscript", str(tmp_path / "round_trip.R"), str(path), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    r(tmp_path, _MAKE, tmp_path / "object.rds", tmp_path / "counts.csv")
+    adata = tosica.io.read_seurat(tmp_path / "object.rds")
+    counts = pd.read_csv(tmp_path / "counts.csv", index_col=0).T
+    np.testing.assert_array_equal(adata.layers["counts"].toarray(), counts)
+    assert adata.obs_names.tolist() == counts.index.tolist()
+    assert adata.obs["kind"].cat.categories.tolist() == ["T cell", "B cell"]
+    assert adata.obs["partly"].isna().sum() == 1
+    assert adata.obs["note"].isna().sum() == 45
+
+    names = list(adata.var_names)
+    sets = {f"set {i}, of ten": names[10 * i : 10 * (i + 1)] for i in range(12)}
+    tosica.pp.build_mask(adata, gene_sets=sets)
+    tosica.TOSICA.setup_anndata(adata, labels_key="kind")
+    model = tosica.TOSICA(adata, embed_dim=8, n_heads=2)
+    model.train(max_epochs=5, enable_progress_bar=False)
+    model.annotate(adata)
+    tosica.io.to_seurat(adata, tmp_path / "annotation")
+    r(tmp_path, _TAKE_BACK, tmp_path / "object.rds", tmp_path / "annotation")
