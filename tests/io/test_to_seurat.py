@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
+import scvi
 
 import tosica
 
@@ -85,7 +86,8 @@ source(file.path(arguments[2], "add_to_seurat.R"))
 object <- add_tosica(object, arguments[2])
 metadata <- read.csv(file.path(arguments[2], "metadata.csv"), row.names = 1)[colnames(object), ]
 stopifnot(identical(as.character(object$tosica_prediction), metadata$tosica_prediction))
-stopifnot(identical(levels(object$tosica_prediction), c("T cell", "B cell")))
+levels <- read.csv(file.path(arguments[2], "levels.csv"))[[1]]
+stopifnot(identical(levels(object$tosica_prediction), levels))
 stopifnot(isTRUE(all.equal(unname(object$tosica_probability), metadata$tosica_probability)))
 stopifnot(identical(object@meta.data[, colnames(before)], before))
 embedding <- read.csv(file.path(arguments[2], "X_tosica.csv"), row.names = 1, check.names = FALSE)
@@ -124,8 +126,10 @@ def test_there_and_back(tmp_path):
     sets = {f"set {i}, of ten": names[10 * i : 10 * (i + 1)] for i in range(12)}
     tosica.pp.build_mask(adata, gene_sets=sets)
     tosica.TOSICA.setup_anndata(adata, labels_key="kind")
+    scvi.settings.seed = 0
     model = tosica.TOSICA(adata, embed_dim=8, n_heads=2)
-    model.train(max_epochs=5, enable_progress_bar=False)
+    model.train(max_epochs=40, enable_progress_bar=False, plan_kwargs={"lr": 1e-2})
     model.annotate(adata)
+    assert adata.obs["tosica_prediction"].cat.categories.tolist() == ["T cell", "B cell"]
     tosica.io.to_seurat(adata, tmp_path / "annotation")
     r(tmp_path, _TAKE_BACK, tmp_path / "object.rds", tmp_path / "annotation")
