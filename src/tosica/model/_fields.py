@@ -17,6 +17,7 @@ from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 from tosica._constants import UNKNOWN
 from tosica.pp._rows import Rows, check_unique
 from tosica.pp._scale import Scale, scale_of, unscaled_in
+from tosica.pp._seurat_marks import are_factor_codes
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -108,6 +109,13 @@ class LabelsField(CategoricalObsField):
             raise ValueError(
                 f"{n_missing} cells have no label (NaN) in adata.obs[{key!r}]: leave them out, or "
                 "give them a name of their own and pass it as unlabeled_category."
+            )
+        if are_factor_codes(adata, key):
+            raise ValueError(
+                f"adata.obs[{key!r}] holds numbers from 0 on, which may be codes of a factor whose "
+                "levels were lost on the way from Seurat: tosica.io.read_seurat gets them back "
+                "from the file; if the numbers are the labels, make them strings "
+                f"(adata.obs[{key!r}].astype(str))."
             )
         text = adata.obs[key].astype("category").cat.categories.astype(str)
         if not text.is_unique:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from lightning.pytorch import LightningDataModule
 from scvi import settings
-from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, SequentialSampler
+from torch.utils.data import BatchSampler, Sampler
 
-from tosica.module import REGISTRY_KEYS
+from ._minibatches import Minibatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +49,7 @@ class ReferenceData(LightningDataModule):
         batch_size: int,
     ) -> None:
         super().__init__()
-        self._data = _Minibatches(rows, codes)
+        self._rows = rows
         self._codes = codes
         self._batch_size = batch_size
         # Named as scvi-tools' splitter names them, for its training runner to find.
@@ -58,10 +57,11 @@ class ReferenceData(LightningDataModule):
         self.test_idx = np.flatnonzero(codes < 0)
         self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
 
-    def train_dataloader(self) -> DataLoader:
+    def train_dataloader(self) -> Minibatches:
         """Training cells, each class equally often."""
         sampler = BalancedSampler(self.train_idx, self._codes[self.train_idx], self._batch_size)
-        return self._loader(BatchSampler(sampler, self._batch_size, drop_last=False))
+        batches = BatchSampler(sampler, self._batch_size, drop_last=False)
+        return Minibatches(self._rows, self._codes, batches)
 
     def join(self) -> None:
         """Make the validation cells training cells."""
@@ -69,17 +69,11 @@ class ReferenceData(LightningDataModule):
         self.val_idx = self.val_idx[:0]
         self.n_train, self.n_val = len(self.train_idx), 0
 
-    def val_dataloader(self) -> DataLoader:
+    def val_dataloader(self) -> Minibatches:
         """Validation cells, in order."""
-        in_order = SequentialSampler(self.val_idx)
-        positions = BatchSampler(in_order, self._batch_size, drop_last=False)
-        return self._loader([self.val_idx[batch] for batch in positions])
-
-    def _loader(self, batches: BatchSampler | list[np.ndarray]) -> DataLoader:
-        # One lookup a minibatch is much faster on sparse rows than one a cell.
-        return DataLoader(
-            self._data, sampler=batches, batch_size=None, num_workers=settings.dl_num_workers
-        )
+        starts = range(0, self.n_val, self._batch_size)
+        batches = [self.val_idx[start : start + self._batch_size] for start in starts]
+        return Minibatches(self._rows, self._codes, batches)
 
 
 def split(
@@ -153,21 +147,3 @@ def _deal(cells: np.ndarray, n: int) -> np.ndarray:
     rounds = -(-n // len(cells))
     order = torch.cat([torch.randperm(len(cells)) for _ in range(rounds)]).numpy()
     return cells[order[:n]]
-
-
-class _Minibatches(Dataset):
-    def __init__(self, rows: Rows, codes: np.ndarray) -> None:
-        self._rows = rows
-        self._codes = codes
-
-    def __len__(self) -> int:
-        return len(self._codes)
-
-    def __getitem__(self, cells: list[int] | np.ndarray) -> dict[str, torch.Tensor]:
-        cells = np.asarray(cells)
-        block = self._rows.take(cells)
-        dense = block.toarray() if sp.issparse(block) else block
-        return {
-            REGISTRY_KEYS.X_KEY: torch.from_numpy(np.asarray(dense, dtype=np.float32)),
-            REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(self._codes[cells])[:, None],
-        }
