@@ -65,7 +65,7 @@ def ordered_by_sources(
 
 def size_of(columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]) -> tuple[float, float]:
     """Width and height in inches that let every name be read."""
-    widths = [text_width(column.names, FONT_SIZE) for column in columns]
+    widths = _name_widths(columns)
     # Names of the first column stand left of it, all others right of theirs.
     between = sum(_TEXT + width + _TEXT for width in widths[1:-1])
     width = (
@@ -96,7 +96,7 @@ def draw_alluvial(ax: Axes, columns: Sequence[Column], flows: Sequence[Sequence[
         Ribbons between each column and the next.
     """
     width, height = size_of(columns, flows)
-    widths = [text_width(column.names, FONT_SIZE) for column in columns]
+    widths = _name_widths(columns)
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.axis("off")
     figure = ax.get_figure(root=True)
@@ -136,6 +136,16 @@ def draw_alluvial(ax: Axes, columns: Sequence[Column], flows: Sequence[Sequence[
         at, align = (lefts[i] + _NODE, "right") if i == 0 else (lefts[i], "left")
         ax.text(at, _MARGIN + _HEADER / 3, column.title, ha=align, va="center", fontsize=font + 1,
                 fontweight="bold")  # fmt: skip
+
+
+def _name_widths(columns: Sequence[Column]) -> list[float]:
+    """Room for the names beside each column; titles of the outer ones stand over it as well."""
+    widths = [text_width(column.names, FONT_SIZE) for column in columns]
+    for i in (0, -1):
+        # Bold letters are wider by about an eighth.
+        title = 1.13 * text_width([columns[i].title], FONT_SIZE + 1)
+        widths[i] = max(widths[i], title - _NODE)
+    return widths
 
 
 def _column_height(column: Column) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING
 
+import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from scipy.cluster.hierarchy import leaves_list, linkage
@@ -177,7 +178,7 @@ def attention_heatmap(
             vmin=vmin,
             vmax=vmax,
             cbar_kws={"label": _COLOR_LABELS[scale], "extend": _beyond(values, vmin, vmax)},
-            tree_kws={"linewidths": 0.7},
+            tree_kws={"linewidths": 0.7, "colors": plt.rcParams["text.color"]},
         )
     grid.ax_heatmap.set(xlabel="", ylabel="")
     row_names, column_names = (set_names, group_names) if swap_axes else (group_names, set_names)

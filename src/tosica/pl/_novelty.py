@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import matplotlib.pyplot as plt
 import seaborn as sns
 
 from tosica.get._read_groups import read_groups
@@ -115,6 +116,7 @@ def novelty(
         legend=False,
         width=0.7,
         linewidth=0.8,
+        linecolor=plt.rcParams["text.color"],
         fliersize=1.5,
         ax=ax,
     )

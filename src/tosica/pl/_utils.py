@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _POINTS_PER_INCH = 72
 _SMALLEST_FONT = 4.0
+# Letters are rounded to whole pixels, and are this much wider at the resolutions of a screen.
+_HINTING = 1.12
 
 
 def check_save(save: str | os.PathLike[str] | None) -> Path | None:
@@ -89,13 +91,13 @@ def finish(
 
 
 def text_width(labels: Iterable[str], font_size: float) -> float:
-    """Width of the widest label in inches."""
+    """Width of the widest label in inches, at whatever resolution it is drawn."""
     font = FontProperties(size=font_size)
     # Measured without a figure, because its size is what is being looked for.
     widths = [
         text_to_path.get_text_width_height_descent(label, font, ismath=False)[0] for label in labels
     ]
-    return max(widths, default=0.0) / _POINTS_PER_INCH
+    return _HINTING * max(widths, default=0.0) / _POINTS_PER_INCH
 
 
 def fitting_font(cell: float, largest: float) -> float:

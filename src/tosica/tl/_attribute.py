@@ -16,8 +16,10 @@ from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
     from anndata import AnnData
+    from torch import Tensor
 
     from tosica.model import TOSICA
+    from tosica.module import MaskedEmbedding
 
 # Points of the path times cells that are held at once: fits the memory of a small machine.
 _POINTS_CPU, _POINTS_ACCELERATOR = 400, 8_000
@@ -31,6 +33,7 @@ def attribute(
     *,
     target: str | None = None,
     baseline: Baseline = "mean",
+    share_unannotated: bool = False,
     genes: bool = False,
     n_steps: int = 24,
     layer: str | None = None,
@@ -63,6 +66,11 @@ def attribute(
         What cells are compared with. ``"mean"``: the mean of the query's cells, so that what all
         cells share explains nothing. ``"zero"``: no expression at all, which no cell is like, so
         that the integral needs several times more steps.
+    share_unannotated
+        Unannotated tokens see all genes, and may well carry most of the score: then gene sets are
+        left with little, and its order says little. ``True`` shares out what each gene gives
+        through them, in equal parts, to the gene sets that hold the gene. That tells whose genes
+        the label rests on, by whichever token; ``False`` tells which tokens it rests on.
     genes
         Also write the attribution of each gene in each cell, which is a dense matrix.
     n_steps
@@ -93,7 +101,8 @@ def attribute(
         Sum over everything minus the difference of the scores, float32.
     `adata.uns["tosica_attribution"]`
         Names of the gene sets, target, baseline, steps, fingerprint of the model, share of the
-        absolute attribution that fell to unannotated tokens (``unannotated_share``), and
+        absolute attribution that fell to unannotated tokens (``unannotated_share``; with
+        ``share_unannotated``, to genes that no gene set holds), and
         ``completeness_error``: mean absolute error over mean absolute difference of the scores.
 
     Raises
@@ -145,6 +154,7 @@ def attribute(
 
     module = model.module
     n_points = _POINTS_CPU if module.device.type == "cpu" else _POINTS_ACCELERATOR
+    sharing = _Sharing(module.embedding, len(gene_sets)) if share_unannotated else None
     by_set = np.empty((adata.n_obs, module.embedding.n_tokens), dtype=np.float32)
     by_gene = np.zeros((adata.n_obs, module.embedding.n_genes), np.float32) if genes else None
     sums = np.zeros((len(labels), module.embedding.n_genes))
@@ -160,7 +170,10 @@ def attribute(
             goal = torch.full((len(x),), labels.index(target), device=x.device)
         found = integrated_gradients(module, x, start, goal, n_steps=n_steps)
         rows = slice(first, first + len(x))
-        by_set[rows] = found.gene_sets.cpu().numpy()
+        of_sets = found.gene_sets
+        if sharing is not None:
+            of_sets = sharing.share_out(of_sets, found.gradients, x - start)
+        by_set[rows] = of_sets.cpu().numpy()
         difference[rows] = found.difference.cpu().numpy()
         targets[rows] = goal.cpu().numpy()
         of_genes = found.genes.cpu().numpy()
@@ -197,6 +210,7 @@ def attribute(
         "target": "own label" if target is None else target,
         "baseline": baseline,
         "n_steps": int(n_steps),
+        "share_unannotated": bool(share_unannotated),
         "completeness_error": relative,
         "unannotated_share": float(
             np.abs(by_set[:, len(gene_sets) :]).sum() / max(np.abs(by_set).sum(), 1e-12)
@@ -214,6 +228,44 @@ def attribute(
         key_added,
     )
     return result if copy else None
+
+
+class _Sharing:
+    """Gives gene sets their parts of what genes do through unannotated tokens.
+
+    Parameters
+    ----------
+    embedding
+        Embedding with P tokens.
+    n_sets
+        Number of gene sets, which come before the unannotated tokens.
+    """
+
+    def __init__(self, embedding: MaskedEmbedding, n_sets: int) -> None:
+        self.embedding = embedding
+        self.n_sets = n_sets
+        n_pairs = int(embedding.indptr[n_sets])
+        genes = embedding.genes[:n_pairs]
+        sizes = embedding.indptr[1 : n_sets + 1] - embedding.indptr[:n_sets]
+        token = torch.repeat_interleave(torch.arange(n_sets, device=genes.device), sizes)
+        of_gene = torch.bincount(genes, minlength=embedding.n_genes)
+        self.parts = torch.zeros(embedding.n_genes, n_sets, device=genes.device)
+        self.parts[genes, token] = 1 / of_gene[genes]
+        self.homeless = of_gene == 0
+
+    @torch.no_grad()
+    def share_out(self, gene_sets: Tensor, gradients: Tensor, above: Tensor) -> Tensor:
+        """Attributions of all tokens, ``(n_cells, P)``, after the sharing; the sum stays."""
+        through = torch.zeros_like(above)
+        for p in range(self.n_sets, self.embedding.n_tokens):
+            pairs = slice(int(self.embedding.indptr[p]), int(self.embedding.indptr[p + 1]))
+            genes = self.embedding.genes[pairs]
+            through[:, genes] += gradients[:, p] @ self.embedding.weight[pairs].T * above[:, genes]
+        shared = torch.zeros_like(gene_sets)
+        shared[:, : self.n_sets] = gene_sets[:, : self.n_sets] + through @ self.parts
+        if self.n_sets < self.embedding.n_tokens:
+            shared[:, self.n_sets] = through[:, self.homeless].sum(1)
+        return shared
 
 
 def _on_genes(values: np.ndarray, place: np.ndarray) -> np.ndarray:
