@@ -3,6 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
+import scanpy as sc
+import scvi
 import torch
 
 import tosica
@@ -69,6 +71,32 @@ def test_genes_agree_with_gradients_at_the_input(model, query):
         total += float(weight) * torch.autograd.grad(score, point)[0]
     expected = (total * (x - start)).numpy()
     np.testing.assert_allclose(query.layers[KEY][:, genes], expected, atol=1e-4)
+
+
+def test_sharing_out_keeps_the_sum_and_follows_the_genes(model, query):
+    tosica.tl.attribute(query, model, genes=True, share_unannotated=True)
+    sets, genes = query.obsm[f"X_{KEY}"], query.layers[KEY]
+    mask = model.get_gene_weights().loc[query.var_names, model.gene_sets].to_numpy() > 0
+    in_a_set = mask.any(1)
+    # What is in no gene set stays out; everything else is dealt out.
+    np.testing.assert_allclose(sets.sum(1), genes[:, in_a_set].sum(1), atol=1e-4)
+    shared = query.uns[KEY]["unannotated_share"]
+    tosica.tl.attribute(query, model)
+    assert shared < query.uns[KEY]["unannotated_share"]
+
+
+def test_sharing_out_does_nothing_without_unannotated_tokens():
+    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()[::5].copy()
+    tosica.pp.build_mask(adata, max_gene_sets=6, n_unannotated=0)
+    tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(adata, embed_dim=8)
+    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    model.annotate(adata)
+    tosica.tl.attribute(adata, model)
+    alone = adata.obsm[f"X_{KEY}"].copy()
+    tosica.tl.attribute(adata, model, share_unannotated=True)
+    np.testing.assert_array_equal(adata.obsm[f"X_{KEY}"], alone)
 
 
 def test_mean_of_each_gene_by_target(model, query):

@@ -177,7 +177,7 @@ def test_a_group_with_one_sample():
 
 def test_samples_with_few_cells_do_not_count():
     adata = _cells(0, n_samples=4, n_cells=8, types=("B",))
-    with pytest.raises(ValueError, match="has 0 samples with at least 10 cells.* lower min_cells"):
+    with pytest.raises(ValueError, match=r"has 0 samples with at least 10 cells.* lower min_cells"):
         _stim(adata, sample_key="sample")
     assert len(_stim(adata, sample_key="sample", min_cells=5)) == N_SETS
 

@@ -30,7 +30,7 @@ def test_refuses():
     with pytest.raises(ValueError, match="n_bins must be at least 1"):
         tosica.tl.reliability(adata, "bulk_labels", n_bins=0)
     adata.obs["tosica_prediction"] = "Unknown"
-    with pytest.raises(ValueError, match="All cells .* are 'Unknown'"):
+    with pytest.raises(ValueError, match=r"All cells .* are 'Unknown'"):
         tosica.tl.reliability(adata, "bulk_labels")
     del adata.obs["tosica_probability"]
     with pytest.raises(KeyError, match=r"model\.annotate\(adata, key_added='tosica'\) writes it"):

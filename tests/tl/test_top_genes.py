@@ -58,7 +58,7 @@ def test_a_gene_set_that_does_not_exist_has_near_names(model):
 
 @pytest.mark.parametrize("bad", [{"n_genes": 0}, {"gene_sets": []}, {"how": "median"}])
 def test_gene_weights_refuses(model, bad):
-    with pytest.raises(ValueError, match="n_genes|gene_sets is empty|how must be"):
+    with pytest.raises(ValueError, match=r"n_genes|gene_sets is empty|how must be"):
         tosica.get.gene_weights(model, **bad)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
-import seaborn as sns
+import numpy as np
 
 from tosica.get._read_groups import read_groups
 from tosica.pl._names import shorten
@@ -106,20 +106,24 @@ def novelty(
     size = 3.2 + text_width(names, _FONT), 0.24 * len(order) + 0.7
     figure, ax, own_figure = own_axes(ax, figsize, size)
     colors = group_colors(adata, groupby)
-    sns.boxplot(
-        x=values,
-        y=groups.astype(str),
-        order=order,
-        hue=groups.astype(str),
-        hue_order=order,
-        palette=[colors[name] for name in order],
-        legend=False,
-        width=0.7,
-        linewidth=0.8,
-        linecolor=plt.rcParams["text.color"],
-        fliersize=1.5,
-        ax=ax,
+    ink = {"color": plt.rcParams["text.color"], "linewidth": 0.8}
+    # Not seaborn's, which calls this with what newer versions of matplotlib deprecate.
+    boxes = ax.boxplot(
+        [values[np.asarray(groups) == name] for name in order],
+        orientation="horizontal",
+        positions=range(len(order)),
+        widths=0.7,
+        patch_artist=True,
+        boxprops={"edgecolor": ink["color"], "linewidth": ink["linewidth"]},
+        whiskerprops=ink,
+        capprops=ink,
+        medianprops=ink | {"linewidth": 1.4},
+        flierprops={"marker": ".", "markersize": 3, "markeredgecolor": ink["color"]},
+        manage_ticks=False,
     )
+    for box, name in zip(boxes["boxes"], order, strict=True):
+        box.set_facecolor(colors[name])
+    ax.set_ylim(len(order) - 0.5, -0.5)
     ax.set_yticks(range(len(order)), names, fontsize=_FONT)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel("novelty", fontsize=10)

@@ -24,7 +24,7 @@ _MOST_PER_GROUP = 8
 _SIGNIFICANT = 0.05
 _WITHOUT_COLOR = "#4878a8"
 _LABELS = {
-    "effect_size": "effect size (standard deviations)",
+    "effect_size": "effect size (SD)",
     "logfoldchange": "log2 fold change",
     "score": "score",
 }

@@ -226,7 +226,10 @@ def _checked_method(method: str | None, *, by_sample: bool) -> str:
         listed = ", ".join(map(repr, known))
         if method in get_args(Method):
             kind, other = ("samples", "with") if by_sample else ("cells", "without")
-            msg = f"method {method!r} cannot be used {other} sample_key: of {kind}, it is one of {listed}."
+            msg = (
+                f"method {method!r} cannot be used {other} sample_key: "
+                f"of {kind}, it is one of {listed}."
+            )
         else:
             msg = f"method must be one of {listed}, not {method!r}."
         raise ValueError(msg)
