@@ -7,9 +7,12 @@ import pytest
 import tosica
 
 
-def test_attribution_agrees_with_attribute(model, query):
-    tosica.tl.top_genes(query, model, n_gene_sets=3, n_genes=10_000, n_cells=1_000)
-    tosica.tl.attribute(query, model)
+@pytest.mark.parametrize("shared", [False, True])
+def test_attribution_agrees_with_attribute(model, query, shared):
+    tosica.tl.top_genes(
+        query, model, n_gene_sets=3, n_genes=10_000, n_cells=1_000, share_unannotated=shared
+    )
+    tosica.tl.attribute(query, model, share_unannotated=shared)
     means = tosica.get.mean_attention(query, "tosica_prediction", key="tosica_attribution")
     table = tosica.get.top_genes_df(query)
     assert len(table)

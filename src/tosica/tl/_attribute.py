@@ -13,13 +13,12 @@ from tosica._logging import logger
 from tosica.tl._baseline import Baseline, baseline_expression
 from tosica.tl._integrated_gradients import integrated_gradients
 from tosica.tl._read_annotation import read_annotation
+from tosica.tl._sharing import Sharing
 
 if TYPE_CHECKING:
     from anndata import AnnData
-    from torch import Tensor
 
     from tosica.model import TOSICA
-    from tosica.module import MaskedEmbedding
 
 # Points of the path times cells that are held at once: fits the memory of a small machine.
 _POINTS_CPU, _POINTS_ACCELERATOR = 400, 8_000
@@ -154,7 +153,7 @@ def attribute(
 
     module = model.module
     n_points = _POINTS_CPU if module.device.type == "cpu" else _POINTS_ACCELERATOR
-    sharing = _Sharing(module.embedding, len(gene_sets)) if share_unannotated else None
+    sharing = Sharing(module.embedding, len(gene_sets)) if share_unannotated else None
     by_set = np.empty((adata.n_obs, module.embedding.n_tokens), dtype=np.float32)
     by_gene = np.zeros((adata.n_obs, module.embedding.n_genes), np.float32) if genes else None
     sums = np.zeros((len(labels), module.embedding.n_genes))
@@ -172,7 +171,7 @@ def attribute(
         rows = slice(first, first + len(x))
         of_sets = found.gene_sets
         if sharing is not None:
-            of_sets = sharing.share_out(of_sets, found.gradients, x - start)
+            of_sets = sharing.share_out(of_sets, sharing.through(found.gradients, x - start))
         by_set[rows] = of_sets.cpu().numpy()
         difference[rows] = found.difference.cpu().numpy()
         targets[rows] = goal.cpu().numpy()
@@ -228,44 +227,6 @@ def attribute(
         key_added,
     )
     return result if copy else None
-
-
-class _Sharing:
-    """Gives gene sets their parts of what genes do through unannotated tokens.
-
-    Parameters
-    ----------
-    embedding
-        Embedding with P tokens.
-    n_sets
-        Number of gene sets, which come before the unannotated tokens.
-    """
-
-    def __init__(self, embedding: MaskedEmbedding, n_sets: int) -> None:
-        self.embedding = embedding
-        self.n_sets = n_sets
-        n_pairs = int(embedding.indptr[n_sets])
-        genes = embedding.genes[:n_pairs]
-        sizes = embedding.indptr[1 : n_sets + 1] - embedding.indptr[:n_sets]
-        token = torch.repeat_interleave(torch.arange(n_sets, device=genes.device), sizes)
-        of_gene = torch.bincount(genes, minlength=embedding.n_genes)
-        self.parts = torch.zeros(embedding.n_genes, n_sets, device=genes.device)
-        self.parts[genes, token] = 1 / of_gene[genes]
-        self.homeless = of_gene == 0
-
-    @torch.no_grad()
-    def share_out(self, gene_sets: Tensor, gradients: Tensor, above: Tensor) -> Tensor:
-        """Attributions of all tokens, ``(n_cells, P)``, after the sharing; the sum stays."""
-        through = torch.zeros_like(above)
-        for p in range(self.n_sets, self.embedding.n_tokens):
-            pairs = slice(int(self.embedding.indptr[p]), int(self.embedding.indptr[p + 1]))
-            genes = self.embedding.genes[pairs]
-            through[:, genes] += gradients[:, p] @ self.embedding.weight[pairs].T * above[:, genes]
-        shared = torch.zeros_like(gene_sets)
-        shared[:, : self.n_sets] = gene_sets[:, : self.n_sets] + through @ self.parts
-        if self.n_sets < self.embedding.n_tokens:
-            shared[:, self.n_sets] = through[:, self.homeless].sum(1)
-        return shared
 
 
 def _on_genes(values: np.ndarray, place: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from tosica.get._read_groups import read_groups
 from tosica.tl._baseline import baseline_expression
 from tosica.tl._integrated_gradients import integrated_gradients
 from tosica.tl._read_annotation import read_annotation
+from tosica.tl._sharing import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -41,6 +42,7 @@ def top_genes(
     n_gene_sets: int = 5,
     n_genes: int = 8,
     n_cells: int = 100,
+    share_unannotated: bool = False,
     seed: int = 0,
     layer: str | None = None,
     use_raw: bool = False,
@@ -74,6 +76,9 @@ def top_genes(
         Genes for each gene set, from the highest weight down, of those with a positive weight.
     n_cells
         Cells of a group to take at most for ``by="attribution"``, drawn at random.
+    share_unannotated
+        With ``by="attribution"``, give gene sets their parts of what their genes do through
+        unannotated tokens, as :func:`tosica.tl.attribute` does.
     seed
         Seed of that.
     layer, use_raw
@@ -138,8 +143,9 @@ def top_genes(
         rows = _by_attention(model, attention, gene_sets, cells, wanted, n_gene_sets, n_genes)
     else:
         rows = _by_attribution(
-            adata, model, cells, wanted, n_gene_sets, n_genes, n_cells, seed, layer, use_raw
-        )
+            adata, model, cells, wanted, n_gene_sets, n_genes, n_cells, seed, layer, use_raw,
+            share_unannotated=share_unannotated,
+        )  # fmt: skip
     if not rows:
         msg = "No gene set has a positive weight in any of the groups: name other groups."
         raise ValueError(msg)
@@ -224,34 +230,54 @@ def _by_attribution(
     seed: int,
     layer: str | None,
     use_raw: bool,
+    *,
+    share_unannotated: bool,
 ) -> Rows:
     module, rng = model.module, np.random.default_rng(seed)
     embedding = module.embedding
     start = baseline_expression(model, adata, "mean", layer=layer, use_raw=use_raw)
     indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
     names, sets = model._var_names, model.gene_sets
-    rows: Rows = []
-    for group in wanted:
-        members = np.flatnonzero(cells == group)
-        chosen = np.sort(rng.permutation(members)[:n_cells])
-        of_sets, gradients, expression = [], [], []
-        for _, x in model._minibatches(
-            adata[chosen], layer=layer, use_raw=use_raw, batch_size=_CELLS_AT_ONCE
-        ):
-            goal = module.annotate(x, attention=False).logits.argmax(1)
-            found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS)
-            of_sets.append(found.gene_sets.cpu())
-            gradients.append(found.gradients.cpu())
-            expression.append((x - start).cpu())
-        score = torch.cat(of_sets).mean(0).numpy()[: len(sets)]
-        gradient, above = torch.cat(gradients), torch.cat(expression)
-        for p in _largest(score, n_gene_sets):
+    sharing = Sharing(embedding, len(sets)) if share_unannotated else None
+    chosen = [
+        np.sort(rng.permutation(np.flatnonzero(cells == group))[:n_cells]) for group in wanted
+    ]
+    # A sum for each group: of gene sets, and of the genes in each of them.
+    group_of_row = np.repeat(np.arange(len(wanted)), [len(rows) for rows in chosen])
+    of_sets = torch.zeros(len(wanted), len(sets))
+    of_pairs = torch.zeros(len(wanted), int(indptr[len(sets)]))
+    for first, x in model._minibatches(
+        adata[np.concatenate(chosen)], layer=layer, use_raw=use_raw, batch_size=_CELLS_AT_ONCE
+    ):
+        goal = module.annotate(x, attention=False).logits.argmax(1)
+        found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS)
+        above, tokens = x - start, found.gene_sets
+        through = None if sharing is None else sharing.through(found.gradients, above)
+        if sharing is not None and through is not None:
+            tokens = sharing.share_out(tokens, through)
+            through = through * sharing.share_of_gene
+        codes = torch.from_numpy(group_of_row[first : first + len(x)])
+        of_sets.index_add_(0, codes, tokens[:, : len(sets)].cpu())
+        for p in range(len(sets)):
             pairs = slice(indptr[p], indptr[p + 1])
             # Of each gene in each cell: its distance from the baseline times its slope.
-            slope = gradient[:, p] @ embedding.weight[pairs].cpu().T
-            of_genes = (above[:, genes[pairs]] * slope).mean(0).numpy()
+            part = above[:, genes[pairs]] * (found.gradients[:, p] @ embedding.weight[pairs].T)
+            if through is not None:
+                part = part + through[:, genes[pairs]]
+            of_pairs[:, pairs].index_add_(0, codes, part.cpu())
+    rows: Rows = []
+    for code, group in enumerate(wanted):
+        score = of_sets[code].numpy() / len(chosen[code])
+        for p in _largest(score, n_gene_sets):
+            of_genes = of_pairs[code, indptr[p] : indptr[p + 1]].numpy() / len(chosen[code])
             rows += [
-                (group, sets[p], float(score[p]), str(names[genes[pairs][g]]), float(of_genes[g]))
+                (
+                    group,
+                    sets[p],
+                    float(score[p]),
+                    str(names[genes[indptr[p] + g]]),
+                    float(of_genes[g]),
+                )
                 for g in _largest(of_genes, n_genes)
             ]
     return rows
