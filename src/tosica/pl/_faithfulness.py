@@ -114,7 +114,8 @@ def faithfulness(
     )
     ax.grid(False)
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False, title="removed first, area", fontsize=9)
+    # Where curves leave no room, they shine through behind the legend.
+    ax.legend(title="removed first, area", fontsize=9, framealpha=0.85, edgecolor="none")
     if title is not None:
         ax.set_title(title)
     return finish(figure, ax, show=show, save=path, return_fig=return_fig, own_figure=own_figure)

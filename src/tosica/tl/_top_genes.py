@@ -42,7 +42,7 @@ def top_genes(
     n_gene_sets: int = 5,
     n_genes: int = 8,
     n_cells: int = 100,
-    share_unannotated: bool = False,
+    share_unannotated: bool = True,
     seed: int = 0,
     layer: str | None = None,
     use_raw: bool = False,
@@ -78,7 +78,8 @@ def top_genes(
         Cells of a group to take at most for ``by="attribution"``, drawn at random.
     share_unannotated
         With ``by="attribution"``, give gene sets their parts of what their genes do through
-        unannotated tokens, as :func:`tosica.tl.attribute` does.
+        unannotated tokens, as :func:`tosica.tl.attribute` can. Without, the ways that lead through
+        these tokens, often most of them, are left out.
     seed
         Seed of that.
     layer, use_raw
