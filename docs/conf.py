@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from importlib.metadata import metadata
+from pathlib import Path
 
 info = metadata("tosica")
 
@@ -31,6 +33,10 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 # What docstrings put between single backticks is code.
 default_role = "literal"
 nitpicky = False
+
+# Sphinx sees only what lies in its own folder.
+here = Path(__file__).parent
+shutil.copytree(here.parent / "tutorials", here / "tutorials", dirs_exist_ok=True)
 
 # -- links to other projects ------------------------------------------------------------------
 
