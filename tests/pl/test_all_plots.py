@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from pl.explained_pbmc import GROUPBY, explained_pbmc, history
 
 import tosica
@@ -183,3 +185,44 @@ def test_leaves_the_data_alone(name):
     pd.testing.assert_frame_equal(data.obs, before.obs)
     np.testing.assert_array_equal(data.obsm["X_tosica"], before.obsm["X_tosica"])
     pd.testing.assert_frame_equal(data.uns["top_genes"]["table"], before.uns["top_genes"]["table"])
+
+
+def test_colors_are_those_of_the_data(adata):
+    names = list(adata.obs[GROUPBY].cat.categories)
+    colors = dict(zip(names, adata.uns[f"{GROUPBY}_colors"], strict=True))
+    axes = pl.rank_gene_sets(adata, show=False)
+    assert [to_hex(ax.patches[0].get_facecolor()) for ax in axes] == [colors[n] for n in names]
+    axes = pl.gene_weights(adata, names[3], show=False)
+    assert {to_hex(ax.patches[0].get_facecolor()) for ax in axes} == {colors[names[3]]}
+    ax = pl.novelty(adata, GROUPBY, show=False)
+    order = [label.get_text() for label in ax.get_yticklabels()]
+    assert [to_hex(box.get_facecolor()) for box in ax.patches] == [colors[n] for n in order]
+    ax = pl.label_flow(adata, GROUPBY, show=False)
+    nodes = [to_hex(p.get_facecolor()) for p in ax.patches if isinstance(p, Rectangle)]
+    assert nodes[: len(names)] == [colors[n] for n in names]
+
+
+def test_bars_are_the_table(adata):
+    group = adata.obs[GROUPBY].cat.categories[2]
+    table = tosica.get.rank_gene_sets_df(adata, group).head(5)
+    (ax,) = pl.rank_gene_sets(adata, group, n_gene_sets=5, values="score", show=False)
+    assert [label.get_text() for label in ax.get_yticklabels()] == list(table["gene_set"])
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table["score"])
+    # What is above 5 % FDR is pale.
+    pale = [bar.get_alpha() is not None for bar in ax.patches]
+    assert pale == list(table["pval_adj"] > 0.05)
+
+
+def test_ribbons_of_labels_are_the_confusion_table(adata):
+    ax = pl.label_flow(adata, GROUPBY, min_share=0, show=False)
+    table = tosica.tl.confusion(adata, GROUPBY)
+    ribbons = [p for p in ax.patches if not isinstance(p, Rectangle)]
+    assert len(ribbons) == int((table > 0).to_numpy().sum())
+
+
+def test_the_matrix_shows_mean_z_scores(adata):
+    names = [f"gene set {i:02d}" for i in range(4)]
+    axes = pl.gene_set_matrixplot(adata, GROUPBY, gene_sets=names, show=False)
+    drawn = axes["mainplot_ax"].collections[0].get_array().reshape(4, -1)
+    expected = tosica.get.mean_attention(adata, GROUPBY, scale="z_score")[names].T
+    np.testing.assert_allclose(drawn, expected, atol=1e-4)
