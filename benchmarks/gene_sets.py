@@ -108,8 +108,8 @@ def report(result: dict[str, Any]) -> str:
         f"default training; {runs['seed'].nunique()} seeds, each with its own third of the",
         "reference held out. Scores are in percent: mean ± standard deviation over the seeds, and "
         "in brackets",
-        "the mean difference to the first rule (that of the paper), seed by seed. The Jaccard index is that of a set with "
-        "the one most like it.",
+        "the mean difference to the first rule (that of the paper), seed by seed. The Jaccard ",
+        "index is that of a set with the one most like it.",
     ]
     for reference, of_reference in runs.groupby("reference", sort=False):
         rows = []
