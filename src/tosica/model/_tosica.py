@@ -28,6 +28,7 @@ from ._calibration import fit_temperature
 from ._compile import compiled
 from ._fields import ExpressionField, LabelsField, MaskField
 from ._legacy import load_legacy
+from ._network_weights import pair_weights
 from ._reference_data import ReferenceData
 from ._save_load import (
     ATTRIBUTES,
@@ -370,6 +371,54 @@ class TOSICA(BaseModelClass):
             logits.append(generative["logits"].float().cpu())
             labels.append(losses.true_labels.cpu())
         self.module.temperature.fill_(fit_temperature(torch.cat(logits), torch.cat(labels)))
+
+    def start_from_network(self) -> None:
+        """Let training begin with the weights and signs of the network behind the mask.
+
+        Each gene set with weights starts as the weighted sum of its genes, along a random
+        direction: genes of opposite sign pull its token in opposite directions. Everything else
+        stays as it was drawn, and training changes all of it. Call it before :meth:`train`; the
+        directions follow ``scvi.settings.seed``.
+
+        Raises
+        ------
+        KeyError
+            If the mask was built from gene sets without weights.
+        ValueError
+            If the model has no reference, or was trained already.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> network = pd.DataFrame(
+        ...     {
+        ...         "source": ["SPI1"] * 4 + ["PAX5"] * 4,
+        ...         "target": ["LYZ", "CST3", "FCN1", "CD79A", "CD79A", "CD79B", "CD19", "LYZ"],
+        ...         "weight": [1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, -1.0],
+        ...     }
+        ... )
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):  # so few genes are in a set
+        ...     tosica.pp.build_mask(ref, network, min_genes=3)
+        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(ref, embed_dim=16)
+        >>> model.start_from_network()
+        """
+        if self.adata is None:
+            raise ValueError(
+                "The model was loaded without a reference: pass it to "
+                "TOSICA.load(folder, adata=reference)."
+            )
+        if self.is_trained_:
+            raise ValueError(
+                "The model was trained already, which its first weights no longer matter to: make "
+                "a new one and call start_from_network before train."
+            )
+        key = self.adata_manager.data_registry[REGISTRY_KEYS.MASK_KEY]["attr_key"]
+        self.module.embedding.start_from(pair_weights(self.adata, key))
 
     # ------------------------------------------------------------------ annotation
 

@@ -9,6 +9,7 @@ from tosica.pl._gene_set_matrixplot import gene_set_matrixplot
 from tosica.pl._gene_set_violin import gene_set_violin
 from tosica.pl._gene_weights import gene_weights
 from tosica.pl._label_flow import label_flow
+from tosica.pl._mask_coverage import mask_coverage
 from tosica.pl._novelty import novelty
 from tosica.pl._rank_gene_sets import rank_gene_sets
 from tosica.pl._reliability import reliability
@@ -25,6 +26,7 @@ __all__ = [
     "gene_set_violin",
     "gene_weights",
     "label_flow",
+    "mask_coverage",
     "novelty",
     "rank_gene_sets",
     "reliability",
