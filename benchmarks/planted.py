@@ -11,11 +11,8 @@ of two classes.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import time
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +23,9 @@ import torch
 from anndata import AnnData
 
 import tosica
-from benchmarks.engine import PACKAGES, processor
-from benchmarks.engine import table as markdown_table
+from benchmarks._report import table as markdown_table
+from benchmarks._report import versions, write
+from benchmarks.engine import processor
 
 N_CELLS, N_GENES, N_SETS, SET_SIZE, FOLD, DEPTH = 800, 600, 30, 20, 4.0, 1_000
 
@@ -232,8 +230,7 @@ def main(arguments: list[str] | None = None) -> None:
             rows.append(one_seed(seed, n_unannotated=n_unannotated))
             print(n_unannotated, seed, rows[-1], flush=True)
     result = {
-        "machine": {"processor": processor(), "date": date.today().isoformat()}
-        | {name: version(name) for name in PACKAGES},
+        "machine": {"processor": processor()} | versions("captum"),
         "settings": {
             "seeds": given.seeds,
             "unannotated tokens": given.unannotated,
@@ -243,10 +240,7 @@ def main(arguments: list[str] | None = None) -> None:
         },
         "runs": runs,
     }
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "planted.json").write_text(json.dumps(result, indent=1) + "\n")
-    (given.out / "planted.md").write_text(report(result))
-    print(report(result))
+    write(given.out, "planted", result, report(result))
 
 
 if __name__ == "__main__":

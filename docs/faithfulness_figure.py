@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import scanpy as sc
 import scvi
+import seaborn as sns
 
 import tosica
 
@@ -21,7 +22,7 @@ def main(target: Path) -> None:
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     is_query = np.zeros(adata.n_obs, dtype=bool)
     is_query[np.argsort(adata.obs["bulk_labels"].cat.codes, kind="stable")[::3]] = True
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained", sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(12, 3.4), layout="constrained", sharey=True)
     for n_unannotated, ax in enumerate(axes):
         ref, query = adata[~is_query].copy(), adata[is_query].copy()
         scvi.settings.seed = 0
@@ -35,6 +36,7 @@ def main(target: Path) -> None:
         tosica.tl.faithfulness(query, model)
         title = ["no unannotated token", "one unannotated token, never removed"][n_unannotated]
         tosica.pl.faithfulness(query, title=title, ax=ax)
+        sns.move_legend(ax, "upper left", bbox_to_anchor=(1, 1))
         right = query.obs["tosica_prediction"].astype(str) == query.obs["bulk_labels"].astype(str)
         print(title, f"accuracy {right.mean():.3f}")
         print(query.uns["faithfulness"]["area"].round(4).to_string())

@@ -204,7 +204,8 @@ def test_no_cell_type_with_both_conditions():
 
 def test_a_single_cell_within_a_type_is_left_out():
     adata = _cells(0)
-    drop = ((adata.obs["cell_type"] == "T") & (adata.obs["condition"] == "stim")).to_numpy()
+    inside = (adata.obs["cell_type"] == "T") & (adata.obs["condition"] == "stim")
+    drop = inside.to_numpy(copy=True)
     drop[np.flatnonzero(drop)[0]] = False
     with pytest.warns(UserWarning, match="Left out 'T'.*a single cell in 'stim'"):
         _stim(adata[~drop].copy(), within="cell_type")

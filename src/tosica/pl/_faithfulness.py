@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import seaborn as sns
+
 from tosica.pl._utils import check_save, finish, own_axes
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def faithfulness(
             f"run tosica.tl.faithfulness(adata, model, key_added={key!r}) first."
         )
         raise KeyError(msg)
-    figure, ax, own_figure = own_axes(ax, figsize, (4.6, 3.4))
+    figure, ax, own_figure = own_axes(ax, figsize, (6.2, 3.4))
     areas = result["area"].set_index("order")["area"].sort_values()
     for name in areas.index:
         part = result["curves"][result["curves"]["order"] == name]
@@ -114,8 +116,10 @@ def faithfulness(
     )
     ax.grid(False)
     ax.spines[["top", "right"]].set_visible(False)
-    # Where curves leave no room, they shine through behind the legend.
-    ax.legend(title="removed first, area", fontsize=9, framealpha=0.85, edgecolor="none")
+    # In a figure of its own, the legend is where no curve can be.
+    ax.legend(title="removed first, area", fontsize=9, frameon=False)
+    if own_figure:
+        sns.move_legend(ax, "upper left", bbox_to_anchor=(1, 1))
     if title is not None:
         ax.set_title(title)
     return finish(figure, ax, show=show, save=path, return_fig=return_fig, own_figure=own_figure)

@@ -95,8 +95,8 @@ def correlate_gene_sets(
     >>> attention[:, 1] += adata.obs["n_counts"].rank() / adata.n_obs
     >>> adata.obsm["X_tosica"] = attention
     >>> tosica.tl.correlate_gene_sets(adata, "n_counts")
-    >>> adata.uns["correlate_gene_sets"].iloc[0][["gene_set", "n"]].to_list()
-    ['phagocytosis', 700]
+    >>> adata.uns["correlate_gene_sets"]["gene_set"].iloc[0]
+    'phagocytosis'
     """
     values, gene_sets = read_attention(adata, key)
     numbers = _numbers(adata, obs_key)
