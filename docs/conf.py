@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 from importlib.metadata import metadata
+from pathlib import Path
 
 info = metadata("tosica")
 
@@ -31,6 +33,10 @@ exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 # What docstrings put between single backticks is code.
 default_role = "literal"
 nitpicky = False
+
+# Sphinx sees only what lies in its own folder.
+here = Path(__file__).parent
+shutil.copytree(here.parent / "tutorials", here / "tutorials", dirs_exist_ok=True)
 
 # -- links to other projects ------------------------------------------------------------------
 
@@ -69,6 +75,9 @@ bibtex_reference_style = "author_year"
 # -- pages that run code ----------------------------------------------------------------------
 
 nb_execution_mode = "auto"
+# Tutorials are shown as they ran: one needs data that are not in the repository, the other is
+# run by a test.
+nb_execution_excludepatterns = ["tutorials/*"]
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True
 nb_merge_streams = True

@@ -20,6 +20,7 @@ _COLUMNS = {
     "logfoldchanges": "logfoldchange",
     "pvals": "pval",
     "pvals_adj": "pval_adj",
+    "effect_sizes": "effect_size",
 }
 
 
@@ -50,12 +51,14 @@ def rank_gene_sets_df(
         Name of the gene set.
     `score`
         Statistic of the test, positive where the group pays more attention: z for
-        ``"wilcoxon"``, t for the t-tests.
+        ``"wilcoxon"``, t for the others.
     `logfoldchange`
         log2 of the mean attention in the group over the mean attention in what it was compared
         with: 1 means twice as much.
     `pval`, `pval_adj`
         P-value, and the same adjusted for the number of gene sets (Benjamini and Hochberg).
+    `effect_size`
+        Difference of the means in standard deviations of cells within the two sides.
 
     Raises
     ------
@@ -75,7 +78,7 @@ def rank_gene_sets_df(
     >>> tosica.tl.rank_gene_sets(adata, "bulk_labels")
     >>> table = tosica.get.rank_gene_sets_df(adata, group="CD19+ B")
     >>> list(table.columns)
-    ['group', 'gene_set', 'score', 'logfoldchange', 'pval', 'pval_adj']
+    ['group', 'gene_set', 'score', 'logfoldchange', 'pval', 'pval_adj', 'effect_size']
     >>> len(table)
     2
     """

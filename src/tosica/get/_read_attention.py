@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
+# What tools append to the key of an annotation, and their names.
+_WRITERS = {"_attribution": "attribute", "_weighted": "weight_attention"}
+
 
 def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list[str]]:
     """Attention of every cell to every gene set, as ``model.annotate`` wrote it.
@@ -40,7 +43,7 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
         raise TypeError(msg)
     embedding_key = f"X_{key}"
     has_embedding, has_record = embedding_key in adata.obsm, key in adata.uns
-    call = f"model.annotate(adata, key_added={key!r})"
+    call = _call_for(key)
     if not has_embedding and not has_record:
         msg = (
             f"Neither adata.obsm[{embedding_key!r}] nor adata.uns[{key!r}] exists: "
@@ -84,6 +87,16 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
         )
         raise ValueError(msg)
     return attention, gene_sets
+
+
+def _call_for(key: str) -> str:
+    """Say which call writes what is looked for."""
+    for ending, tool in _WRITERS.items():
+        if key.endswith(ending):
+            annotated = key.removesuffix(ending)
+            moved = "" if annotated == "tosica" else f", key={annotated!r}"
+            return f"tosica.tl.{tool}(adata, model{moved})"
+    return f"model.annotate(adata, key_added={key!r})"
 
 
 def _other_keys(adata: AnnData) -> str:

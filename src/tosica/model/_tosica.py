@@ -42,7 +42,7 @@ from ._training_plan import KeepBest, TrainingPlan
 from ._write_annotation import write_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 Precision = Literal["32-true", "bf16-mixed"]
 # Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
@@ -974,29 +974,16 @@ class TOSICA(BaseModelClass):
         unannotated: bool = False,
     ) -> dict[str, np.ndarray]:
         """Go through the cells once and keep what is wanted of each minibatch."""
-        if layer is None and not use_raw and self._setup_layer in getattr(adata, "layers", ()):
-            layer = self._setup_layer
-        if batch_size is None:
-            on_cpu = self.module.device.type == "cpu"
-            batch_size = _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
-        elif batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}.")
         if precision not in get_args(Precision):
             known = " or ".join(map(repr, get_args(Precision)))
             raise ValueError(f"precision must be {known}, not {precision!r}.")
-        scale = self._scale
         device = self.module.device
         bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
         n_sets = None if unannotated else len(self.gene_sets)
         found: dict[str, np.ndarray] = {}
-        genes = pd.Index(self._var_names)
-        for batch in align(
-            adata, genes, scale, layer=layer, use_raw=use_raw, batch_size=batch_size
+        for start, x in self._minibatches(
+            adata, layer=layer, use_raw=use_raw, batch_size=batch_size
         ):
-            x = torch.from_numpy(batch.expression).to(device)
-            if batch.counts:
-                total = None if batch.total is None else torch.from_numpy(batch.total).to(device)
-                x = log_normalize(x, scale.target_sum, total)
             with bfloat16:
                 seen = self.module.annotate(x, attention="attention" in wanted)
             values = {
@@ -1009,8 +996,36 @@ class TOSICA(BaseModelClass):
                 part = values[name].float().cpu().numpy()
                 if name not in found:
                     found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
-                found[name][batch.start : batch.start + len(part)] = part
+                found[name][start : start + len(part)] = part
         return found
+
+    def _minibatches(
+        self, adata: AnnData, *, layer: str | None, use_raw: bool, batch_size: int | None
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """Cells on the model's genes, normalised as the model was trained, on its device.
+
+        Yields
+        ------
+        Position of the first cell, and expression, ``(n_cells, n_genes)``.
+        """
+        if layer is None and not use_raw and self._setup_layer in getattr(adata, "layers", ()):
+            layer = self._setup_layer
+        if batch_size is None:
+            on_cpu = self.module.device.type == "cpu"
+            batch_size = _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
+        elif batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size}.")
+        scale = self._scale
+        device = self.module.device
+        genes = pd.Index(self._var_names)
+        for batch in align(
+            adata, genes, scale, layer=layer, use_raw=use_raw, batch_size=batch_size
+        ):
+            x = torch.from_numpy(batch.expression).to(device)
+            if batch.counts:
+                total = None if batch.total is None else torch.from_numpy(batch.total).to(device)
+                x = log_normalize(x, scale.target_sum, total)
+            yield batch.start, x
 
 
 _SAVED = (

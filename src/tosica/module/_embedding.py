@@ -172,6 +172,14 @@ class MaskedEmbedding(nn.Module):
             embedded = embedded.index_select(0, self._place)
         return embedded.transpose(0, 1)
 
+    def gene_set_vectors(self, x: Tensor) -> Tensor:
+        """Embed every gene set, in the order of the mask; shapes as in :meth:`forward`."""
+        return MaskedEmbedding.forward(self, x)
+
+    def deal(self, vectors: Tensor) -> Tensor:
+        """Make tokens of what :meth:`gene_set_vectors` gives: here they are the tokens."""
+        return vectors
+
     def _bucket(self, i: int, keep: float) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens of a bucket, and of each its genes and its weights; a random part if asked."""
         tokens, genes, pairs = (getattr(self, f"_{k}_{i}") for k in ("tokens", "genes", "pairs"))

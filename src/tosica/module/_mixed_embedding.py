@@ -38,10 +38,14 @@ class MixedEmbedding(MaskedEmbedding):
         -------
         Tokens, shape ``(n_cells, n_tokens, embed_dim)``.
         """
-        row = super().forward(x).flatten(1)
-        tokens = row.view(len(x), self.embed_dim, self.n_tokens).transpose(1, 2)
+        tokens = self.deal(self.gene_set_vectors(x))
         if keep >= 1:
             return tokens
         n_kept = max(1, round(keep * self.n_tokens))
         drawn = torch.randperm(self.n_tokens, device=tokens.device)[:n_kept]
         return tokens.index_select(1, drawn)
+
+    def deal(self, vectors: Tensor) -> Tensor:
+        """Make tokens of the gene sets' vectors, shape ``(n_cells, n_tokens, embed_dim)`` both."""
+        row = vectors.flatten(1)
+        return row.view(len(vectors), self.embed_dim, self.n_tokens).transpose(1, 2)

@@ -103,6 +103,20 @@ class TOSICAModule(BaseModuleClass):
         latent = self.encoder(tokens)
         return Annotation(latent, self.head(latent), None)
 
+    def score(self, vectors: Tensor) -> Tensor:
+        """Score labels from the vectors of gene sets, in a way that gradients can go back.
+
+        Parameters
+        ----------
+        vectors
+            What the embedding's ``gene_set_vectors`` gives, ``(n_cells, n_tokens, embed_dim)``.
+
+        Returns
+        -------
+        Logits, shape ``(n_cells, n_labels)``.
+        """
+        return self.head(self.encoder(self.embedding.deal(vectors)))
+
     def probabilities(self, logits: Tensor) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
         return torch.softmax(logits.float() / self.temperature, 1)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import warnings
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from tosica.get import mean_attention
+from tosica.get._find_gene_sets import find_gene_sets
 from tosica.pl._heatmap_layout import lay_out
 from tosica.pl._names import shorten
 from tosica.pl._utils import check_save, finish, group_colors
@@ -177,7 +178,7 @@ def attention_heatmap(
             vmin=vmin,
             vmax=vmax,
             cbar_kws={"label": _COLOR_LABELS[scale], "extend": _beyond(values, vmin, vmax)},
-            tree_kws={"linewidths": 0.7},
+            tree_kws={"linewidths": 0.7, "colors": plt.rcParams["text.color"]},
         )
     grid.ax_heatmap.set(xlabel="", ylabel="")
     row_names, column_names = (set_names, group_names) if swap_axes else (group_names, set_names)
@@ -212,18 +213,7 @@ def _gene_sets_to_show(
     if n_gene_sets is not None:
         msg = "gene_sets says which gene sets to show: leave n_gene_sets out."
         raise ValueError(msg)
-    wanted = [gene_sets] if isinstance(gene_sets, str) else [str(name) for name in gene_sets]
-    wanted = list(dict.fromkeys(wanted))
-    if not wanted:
-        msg = "gene_sets is empty: name at least one gene set, or leave it out."
-        raise ValueError(msg)
-    missing = [name for name in wanted if name not in table.columns]
-    if missing:
-        close = get_close_matches(missing[0], list(table.columns), n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f", which holds {table.shape[1]}."
-        msg = f"There is no gene set {missing[0]!r} in adata.uns[{key!r}]['gene_sets']{hint}"
-        raise KeyError(msg)
-    return wanted
+    return find_gene_sets(gene_sets, list(table.columns), f"adata.uns[{key!r}]['gene_sets']")
 
 
 def _tree(values: NDArray[np.float64]) -> NDArray[np.float64] | None:

@@ -20,12 +20,15 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from anndata import AnnData
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     Axes_ = TypeVar("Axes_")
 
 _POINTS_PER_INCH = 72
 _SMALLEST_FONT = 4.0
+# Letters are rounded to whole pixels, and are this much wider at the resolutions of a screen.
+_HINTING = 1.12
 
 
 def check_save(save: str | os.PathLike[str] | None) -> Path | None:
@@ -88,13 +91,13 @@ def finish(
 
 
 def text_width(labels: Iterable[str], font_size: float) -> float:
-    """Width of the widest label in inches."""
+    """Width of the widest label in inches, at whatever resolution it is drawn."""
     font = FontProperties(size=font_size)
     # Measured without a figure, because its size is what is being looked for.
     widths = [
         text_to_path.get_text_width_height_descent(label, font, ismath=False)[0] for label in labels
     ]
-    return max(widths, default=0.0) / _POINTS_PER_INCH
+    return _HINTING * max(widths, default=0.0) / _POINTS_PER_INCH
 
 
 def fitting_font(cell: float, largest: float) -> float:
@@ -132,3 +135,32 @@ def _default_palette(n_colors: int) -> list[str]:
         if n_colors <= len(palette):
             return list(palette[:n_colors])
     return ["grey"] * n_colors
+
+
+def own_axes(
+    ax: Axes | None,
+    figsize: tuple[float, float] | None,
+    default: tuple[float, float],
+) -> tuple[Figure, Axes, bool]:
+    """Axes to draw into: the caller's, or those of a new figure.
+
+    Returns
+    -------
+    Figure, axes, and whether they are new.
+
+    Raises
+    ------
+    ValueError
+        If ``ax`` and ``figsize`` are both given, or ``ax`` belongs to no figure any more.
+    """
+    if ax is None:
+        figure, ax = plt.subplots(figsize=figsize or default, layout="constrained")
+        return figure, ax, True
+    if figsize is not None:
+        msg = "figsize belongs to a new figure: give either ax or figsize, not both."
+        raise ValueError(msg)
+    parent = ax.get_figure(root=True)
+    if parent is None:
+        msg = "ax belongs to no figure any more: draw into the axes of an existing figure."
+        raise ValueError(msg)
+    return parent, ax, False

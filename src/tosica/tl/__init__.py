@@ -1,6 +1,21 @@
 """Tools that work on annotated data: `tosica.tl`."""
 
+from tosica.tl._attribute import attribute
 from tosica.tl._confusion import confusion
+from tosica.tl._correlate_gene_sets import correlate_gene_sets
+from tosica.tl._faithfulness import faithfulness
 from tosica.tl._rank_gene_sets import rank_gene_sets
+from tosica.tl._reliability import reliability
+from tosica.tl._top_genes import top_genes
+from tosica.tl._weight_attention import weight_attention
 
-__all__ = ["confusion", "rank_gene_sets"]
+__all__ = [
+    "attribute",
+    "confusion",
+    "correlate_gene_sets",
+    "faithfulness",
+    "rank_gene_sets",
+    "reliability",
+    "top_genes",
+    "weight_attention",
+]

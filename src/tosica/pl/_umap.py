@@ -1,0 +1,169 @@
+"""Gene sets on an embedding of the cells."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import scanpy as sc
+
+from tosica.get import attention
+from tosica.get._find_gene_sets import find_gene_sets
+from tosica.pl._names import shorten
+from tosica.pl._utils import check_save, finish, group_colors, own_axes
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Sequence
+    from typing import Any
+
+    from anndata import AnnData
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_MOST_LEGEND = 20
+
+
+def umap(
+    adata: AnnData,
+    color: str | Sequence[str],
+    *,
+    basis: str = "umap",
+    n_columns: int = 3,
+    cmap: str = "viridis",
+    max_name_length: int = 38,
+    key: str = "tosica",
+    ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
+    show: bool | None = None,
+    save: str | os.PathLike[str] | None = None,
+    return_fig: bool = False,
+    **kwargs: Any,
+) -> Figure | list[Axes] | Axes | None:
+    """Attention to gene sets, and columns of ``adata.obs``, on a UMAP.
+
+    :func:`scanpy.pl.embedding` on :func:`tosica.get.attention`, with names that fit.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model.annotate`` has annotated, with an embedding in ``adata.obsm``. It is not
+        changed.
+    color
+        Gene set, column of ``adata.obs``, or a list of both.
+    basis
+        ``adata.obsm[f"X_{basis}"]`` is what is drawn.
+    n_columns
+        Panels beside each other.
+    cmap
+        Colour map of numbers.
+    max_name_length
+        Longer names are cut in the middle.
+    key
+        ``key_added`` of ``model.annotate``, or ``"tosica_attribution"`` and so on.
+    ax
+        Axes to draw a single panel into, instead of a new figure.
+    figsize
+        Width and height of the new figure in inches; by default as the names need it.
+    show
+        Show the figure. ``None`` shows it unless ``ax``, ``save`` or ``return_fig`` is given or
+        ``scanpy.settings.autoshow`` is off.
+    save
+        Path to save the figure to; its ending decides the format.
+    return_fig
+        Return the figure.
+    **kwargs
+        Passed to :func:`scanpy.pl.embedding`, such as ``size`` or ``vmax="p99"``.
+
+    Returns
+    -------
+    The figure if ``return_fig``; with ``show=False`` a list of axes, or ``ax``; else ``None``.
+
+    Raises
+    ------
+    KeyError
+        If ``adata`` was not annotated under ``key``, has no such embedding, or no gene set or
+        column of such a name.
+    ValueError
+        If ``ax`` is given for several panels or together with ``figsize``.
+    FileNotFoundError
+        If the folder of ``save`` does not exist.
+
+    Examples
+    --------
+    Random numbers stand for what ``model.annotate`` writes.
+
+    >>> import numpy as np
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> adata.obsm["X_tosica"] = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
+    >>> axes = tosica.pl.umap(adata, ["bulk_labels", "phagocytosis"], show=False)
+    >>> [ax.get_title() for ax in axes]
+    ['bulk_labels', 'phagocytosis']
+    """
+    path = check_save(save)
+    by_set = attention(adata, key=key)
+    if f"X_{basis}" not in adata.obsm:
+        msg = f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first."
+        raise KeyError(msg)
+    colors = [color] if isinstance(color, str) else [str(name) for name in color]
+    columns = [name for name in colors if name in adata.obs]
+    rest = [name for name in colors if name not in adata.obs]
+    if rest or not colors:
+        where = f"adata.uns[{key!r}]['gene_sets'], and no such column in adata.obs"
+        find_gene_sets(rest, list(by_set.var_names), where)
+    # A name that occurs twice is drawn once: the first of its columns.
+    by_set = by_set[:, ~by_set.var_names.duplicated()].copy()
+    for name in columns:
+        if f"{name}_colors" not in by_set.uns and not _is_number(by_set, name):
+            by_set.obs[name] = by_set.obs[name].astype("category")
+            by_set.uns[f"{name}_colors"] = list(group_colors(by_set, name).values())
+    if ax is not None and len(colors) > 1:
+        msg = f"ax has room for one panel, and color names {len(colors)}."
+        raise ValueError(msg)
+    own_figure = ax is None
+    if ax is None:
+        axes, figure = _panels(len(colors), n_columns, figsize)
+    else:
+        figure, ax, _ = own_axes(ax, figsize, (1, 1))
+        axes = [ax]
+    titles = shorten(colors, max_name_length)
+    for panel, name, title in zip(axes, colors, titles, strict=True):
+        many = name in columns and not _is_number(by_set, name)
+        many = many and by_set.obs[name].nunique() > _MOST_LEGEND
+        sc.pl.embedding(
+            by_set,
+            basis,
+            color=name,
+            title=title,
+            ax=panel,
+            show=False,
+            cmap=cmap,
+            **({"frameon": False, "legend_fontsize": 5.5 if many else 8} | kwargs),
+        )
+        panel.set_title(title, fontsize=10)
+    drawn = axes if own_figure else axes[0]
+    return finish(figure, drawn, show=show, save=path, return_fig=return_fig, own_figure=own_figure)
+
+
+def _is_number(adata: AnnData, name: str) -> bool:
+    return adata.obs[name].dtype.kind in "fiu"
+
+
+def _panels(
+    n_panels: int, n_columns: int, figsize: tuple[float, float] | None
+) -> tuple[list[Axes], Figure]:
+    n_columns = min(n_panels, n_columns)
+    n_rows = -(-n_panels // n_columns)
+    figure, grid = plt.subplots(
+        n_rows,
+        n_columns,
+        figsize=figsize or (4.3 * n_columns, 3.6 * n_rows),
+        squeeze=False,
+        layout="constrained",
+    )
+    for left_over in grid.ravel()[n_panels:]:
+        left_over.remove()
+    return list(grid.ravel()[:n_panels]), figure

@@ -1,0 +1,74 @@
+"""Integrated gradients of a minibatch, from a label's score to gene sets and genes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tosica.module import TOSICAModule
+
+
+class Attributed(NamedTuple):
+    """Shares of gene sets and genes in the scores of a minibatch of cells.
+
+    ``gene_sets`` is ``(n_cells, n_tokens)`` and ``genes`` is ``(n_cells, n_genes)``; both sum to
+    ``difference``, ``(n_cells,)``, but for the error of the integral. ``gradients`` is the mean
+    gradient along the path, ``(n_cells, n_tokens, embed_dim)``.
+    """
+
+    gene_sets: Tensor
+    genes: Tensor
+    difference: Tensor
+    gradients: Tensor
+
+
+def centred_logits(module: TOSICAModule, vectors: Tensor) -> Tensor:
+    """Logits without what is added to all labels alike, which no probability depends on."""
+    logits = module.score(vectors)
+    return logits - logits.mean(1, keepdim=True)
+
+
+def integrated_gradients(
+    module: TOSICAModule, x: Tensor, baseline: Tensor, target: Tensor, *, n_steps: int
+) -> Attributed:
+    """Integrate gradients along the straight line from a baseline to each cell.
+
+    The embedding is linear, so the straight line in expression is one in the vectors of gene sets
+    too: one integral serves gene sets and genes.
+
+    Parameters
+    ----------
+    module
+        The network, in evaluation mode.
+    x
+        Expression, shape ``(n_cells, n_genes)``.
+    baseline
+        Expression that stands for knowing nothing, shape ``(1, n_genes)``.
+    target
+        Label of each cell whose score is explained, shape ``(n_cells,)``.
+    n_steps
+        Points of the Gauss-Legendre quadrature.
+    """
+    # Here, because its import takes as long as that of scanpy and few calls need it.
+    from captum.attr import IntegratedGradients
+
+    with torch.no_grad():
+        vectors = module.embedding.gene_set_vectors(x)
+        start = module.embedding.gene_set_vectors(baseline).expand_as(vectors)
+        ends = centred_logits(module, vectors), centred_logits(module, start)
+        difference = (ends[0] - ends[1]).gather(1, target[:, None])[:, 0]
+    method = IntegratedGradients(
+        lambda points: centred_logits(module, points), multiply_by_inputs=False
+    )
+    gradients = method.attribute(vectors, start, target=target, n_steps=n_steps).detach()
+    gene_sets = (gradients * (vectors - start)).sum(2)
+    with torch.enable_grad():
+        x = x.detach().requires_grad_(True)
+        (by_gene,) = torch.autograd.grad(
+            module.embedding.gene_set_vectors(x), x, grad_outputs=gradients
+        )
+    return Attributed(gene_sets, by_gene * (x.detach() - baseline), difference, gradients)

@@ -1,0 +1,102 @@
+"""Attention weighted by what it carries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tosica._logging import logger
+from tosica.tl._read_annotation import read_annotation
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from tosica.model import TOSICA
+
+
+def weight_attention(
+    adata: AnnData,
+    model: TOSICA,
+    *,
+    layer: str | None = None,
+    use_raw: bool = False,
+    key: str = "tosica",
+    key_added: str | None = None,
+    copy: bool = False,
+) -> AnnData | None:
+    """Weight a cell's attention to each gene set by the length of the gene set's vector.
+
+    Attention says how much of a token is taken, not how much is in it: a token that is looked at
+    closely and holds nothing passes nothing on. The product with the norm of what is carried
+    :cite:p:`Kobayashi2020` follows the expression of the gene set's genes, seen through the model's
+    weights, and so finds sets whose genes differ between groups more surely than attention does.
+    For the same reason it says less about what the model made of them: see how far to trust it in
+    the documentation, and use :func:`tosica.tl.attribute` for that.
+
+    Parameters
+    ----------
+    adata
+        Query with n cells that ``model`` has annotated.
+    model
+        The model that annotated it.
+    layer, use_raw
+        Which matrix of ``adata`` to read, as in :meth:`tosica.TOSICA.annotate`.
+    key
+        ``key_added`` of ``model.annotate``.
+    key_added
+        Replaces ``f"{key}_weighted"`` in the keys below.
+    copy
+        Leave ``adata`` as it is and return a copy with the result.
+
+    Returns
+    -------
+    ``None``, or with ``copy=True`` an AnnData. Written are:
+
+    `adata.obsm["X_tosica_weighted"]`
+        Attention times the Euclidean norm of the gene set's vector, bias left out, ``(n, P−m)``
+        float32. Functions of ``get``, ``tl`` and ``pl`` read it with ``key="tosica_weighted"``.
+    `adata.uns["tosica_weighted"]`
+        Names of the gene sets, and the fingerprint of the model.
+
+    Raises
+    ------
+    KeyError
+        If ``adata`` was not annotated under ``key``, or half of what that wrote is gone.
+    ValueError
+        If another model annotated ``adata``, or as :meth:`tosica.TOSICA.annotate`.
+
+    Examples
+    --------
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    >>> adata.obs_names_make_unique()
+    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+    >>> model = tosica.TOSICA(adata, embed_dim=16)
+    >>> model.train(max_epochs=2, enable_progress_bar=False)
+    >>> model.annotate(adata)
+    >>> tosica.tl.weight_attention(adata, model)
+    >>> tosica.get.mean_attention(adata, "phase", key="tosica_weighted").shape
+    (3, 20)
+    """
+    attention, gene_sets = read_annotation(adata, model, key)
+    key_added = f"{key}_weighted" if key_added is None else key_added
+    embedding = model.module.embedding
+    weighted = np.empty((adata.n_obs, len(gene_sets)), dtype=np.float32)
+    with torch.no_grad():
+        for first, x in model._minibatches(adata, layer=layer, use_raw=use_raw, batch_size=None):
+            carried = embedding.deal(embedding.gene_set_vectors(x) - embedding.bias)
+            norm = carried[:, : len(gene_sets)].norm(dim=2).cpu().numpy()
+            rows = slice(first, first + len(x))
+            weighted[rows] = attention[rows] * norm
+    result = adata.copy() if copy else adata
+    result.obsm[f"X_{key_added}"] = weighted
+    result.uns[key_added] = {
+        "gene_sets": np.array(gene_sets, dtype=object),
+        "model": model.fingerprint,
+    }
+    logger.info("weight_attention: added .obsm['X_%s'] and .uns['%s']", key_added, key_added)
+    return result if copy else None

@@ -1,0 +1,64 @@
+"""The benchmark of planted gene sets: what it makes up, and that its page is whole."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are not part of an installed package"
+)
+
+
+@pytest.fixture
+def planted(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    assert importlib.util.find_spec("benchmarks") is not None
+    from benchmarks import planted
+
+    yield planted
+    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
+        del sys.modules[name]
+
+
+def test_one_gene_set_differs_and_no_other_gene(planted):
+    adata, sets, truth = planted.planted(3)
+    raised = (adata.obs["label"] == "raised").to_numpy()
+    total = adata.X[raised].sum(0), adata.X[~raised].sum(0)
+    member = adata.var_names.isin(sets[truth])
+    assert total[0][member].sum() / total[1][member].sum() == pytest.approx(planted.FOLD, rel=0.1)
+    assert total[0][~member].sum() / total[1][~member].sum() == pytest.approx(1, rel=0.05)
+
+
+def test_samples_differ_and_conditions_do_not(planted):
+    adata, _, _ = planted.planted(3)
+    cells = planted.alike(adata, 3)
+    assert cells.obs.groupby("sample")["condition"].nunique().max() == 1
+    assert cells.obs.groupby("condition")["sample"].nunique().to_list() == [4, 4]
+    stimulated = (cells.obs["condition"] == "stimulated").to_numpy()
+    ratio = cells.X[stimulated].sum() / cells.X[~stimulated].sum()
+    assert ratio == pytest.approx(1, rel=0.15)
+
+
+def test_the_page_counts_seeds(planted):
+    readings = [f"{name}, {how}" for name in planted.READINGS for how in ("rank-sum test", "mean")]
+    others = {
+        "accuracy": 0.9,
+        "completeness error": 1e-6,
+        "unannotated share": 0.5,
+        "reported, samples": 0.01,
+        "reported, cells": 0.1,
+    }
+    rows = [dict.fromkeys(readings, float(rank)) | others for rank in (1, 1, 4)]
+    table = planted.summary(planted.pd.DataFrame(rows))
+    assert list(table.index) == readings
+    assert (table["first"] == 2).all()
+    assert np.allclose(table["worst rank"], 4)
+    page = planted.report({"runs": {"1": rows}, "machine": {}, "settings": {"seeds": 3}})
+    assert "| attribution, mean | 2 of 3 |" in page
+    assert "| samples (`sample_key`) | 1.0% |" in page

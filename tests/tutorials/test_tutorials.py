@@ -1,0 +1,67 @@
+"""The tutorials: that they run, that outputs are in the files, and that no machine is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("pbmc", "condition")
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "tutorials").is_dir(), reason="tutorials are not part of an installed package"
+)
+
+
+def _cells(name: str) -> list[dict[str, Any]]:
+    return json.loads((ROOT / "tutorials" / f"{name}.ipynb").read_text())["cells"]
+
+
+def _code(name: str) -> list[dict[str, Any]]:
+    return [cell for cell in _cells(name) if cell["cell_type"] == "code"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_committed_as_it_ran(name):
+    cells = _code(name)
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    assert not [output for output in outputs if output["output_type"] == "error"]
+    assert sum("image/png" in output.get("data", {}) for output in outputs) >= 5
+    # A warning in a tutorial is one that every reader will get.
+    assert not re.search(r"Warning:", json.dumps(outputs))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_no_machine(name):
+    cells = [
+        cell | {"outputs": [_without_images(o) for o in cell.get("outputs", [])]}
+        for cell in _cells(name)
+    ]
+    found = re.search(r"[\"' (=](/(?:root|home|tmp|work|usr|opt|Users|mnt)/\S+)", json.dumps(cells))
+    assert found is None, found
+
+
+def _without_images(output: dict[str, Any]) -> dict[str, Any]:
+    data = {k: v for k, v in output.get("data", {}).items() if not k.startswith("image/")}
+    return output | {"data": data}
+
+
+def test_pbmc_runs(tmp_path):
+    script = tmp_path / "pbmc.py"
+    script.write_text("\n\n".join("".join(cell["source"]) for cell in _code("pbmc")))
+    done = subprocess.run(
+        [sys.executable, script.name],
+        cwd=tmp_path,
+        env=os.environ | {"MPLBACKEND": "agg"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
