@@ -14,7 +14,7 @@ from ._constants import REGISTRY_KEYS
 from ._embedding import MaskedEmbedding
 from ._encoder import Encoder
 from ._mixed_embedding import MixedEmbedding
-from ._normalize import log_normalize
+from ._normalize import Section, normalize
 
 
 class Annotation(NamedTuple):
@@ -31,6 +31,10 @@ class Annotation(NamedTuple):
 
 class TOSICAModule(BaseModuleClass):
     """Masked embedding, Transformer encoder, linear head.
+
+    Cells may be seen in one modality or in several. A modality that is not seen has no tokens: it
+    is neither attended to nor does it attend. Which ones are seen is told by a number, ``seen``,
+    whose bit ``i`` stands for modality ``i``.
 
     Parameters
     ----------
@@ -56,7 +60,19 @@ class TOSICAModule(BaseModuleClass):
         logarithm; ``None`` if they hold log-normalised expression already.
     mixed_tokens
         Whether a token mixes numbers of several gene sets, as in models of the original code.
+    sections
+        Modalities of the genes, with what is done to each instead of ``target_sum``. By default
+        there is one.
+    token_modality
+        Shape ``(n_tokens,)``. Which of the sections each token belongs to.
+    full
+        Shape ``(n_tokens,)``, bool. Tokens that are never left out at random; by default those
+        with every gene.
     """
+
+    temperature: Tensor
+    label_of_code: Tensor
+    token_modality: Tensor
 
     def __init__(
         self,
@@ -71,45 +87,83 @@ class TOSICAModule(BaseModuleClass):
         label_of_code: np.ndarray | None = None,
         target_sum: float | None = None,
         mixed_tokens: bool = False,
+        sections: tuple[Section, ...] | None = None,
+        token_modality: np.ndarray | None = None,
+        full: np.ndarray | None = None,
     ) -> None:
         super().__init__()
-        kind = MixedEmbedding if mixed_tokens else MaskedEmbedding
-        self.embedding = kind(indptr, genes, n_genes, embed_dim)
+        if mixed_tokens:
+            self.embedding = MixedEmbedding(indptr, genes, n_genes, embed_dim)
+        else:
+            self.embedding = MaskedEmbedding(indptr, genes, n_genes, embed_dim, full)
         self.encoder = Encoder(embed_dim, n_heads, n_layers)
         self.head = nn.Linear(embed_dim, n_labels)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        if sections is None:
+            how = None if target_sum is None else "log1p"
+            sections = (Section(0, n_genes, how, target_sum or 1.0),)  # type: ignore[arg-type]
+        self.sections = sections
         # Probabilities are softmax(logits / temperature); fitted on held-out cells after training.
-        self.register_buffer("temperature", torch.ones(()))
+        # With several modalities there is one for each choice of what is seen.
+        shape = () if len(sections) == 1 else (self.everything,)
+        self.register_buffer("temperature", torch.ones(shape))
+        belongs = np.zeros(len(indptr) - 1) if token_modality is None else token_modality
+        belongs = torch.as_tensor(belongs, dtype=torch.int64)
+        self.register_buffer("token_modality", belongs, persistent=False)
         codes = np.arange(n_labels) if label_of_code is None else label_of_code
         self.register_buffer("label_of_code", torch.as_tensor(codes, dtype=torch.int64))
-        self.target_sum = target_sum
+
+    @property
+    def everything(self) -> int:
+        """The number that stands for every modality."""
+        return 2 ** len(self.sections) - 1
+
+    def tokens_of(self, seen: int | None) -> Tensor | None:
+        """Which tokens some modalities have, ``(n_tokens,)`` bool; ``None`` if it is all."""
+        if seen is None or seen == self.everything:
+            return None
+        return (seen >> self.token_modality) % 2 == 1
 
     @auto_move_data
-    def annotate(self, x: Tensor, *, attention: bool = True) -> Annotation:
+    def annotate(
+        self, x: Tensor, *, attention: bool = True, seen: int | None = None
+    ) -> Annotation:
         """Everything that is known about cells, in one pass.
 
         Parameters
         ----------
         x
-            Log-normalised expression, shape ``(n_cells, n_genes)``.
+            Normalised expression, shape ``(n_cells, n_genes)``.
         attention
             Whether to follow the attention back to the gene sets.
+        seen
+            Modalities that the cells are seen in, by default all. Attention has columns for the
+            tokens of these.
         """
-        tokens = self.embedding(x)
+        tokens = self._embed(x, present=self.tokens_of(seen))
         if attention:
             latent, rows = self.encoder.rollout(tokens)
             return Annotation(latent, self.head(latent), rows)
         latent = self.encoder(tokens)
         return Annotation(latent, self.head(latent), None)
 
-    def probabilities(self, logits: Tensor) -> Tensor:
+    def probabilities(self, logits: Tensor, seen: int | None = None) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
-        return torch.softmax(logits.float() / self.temperature, 1)
+        temperature = self.temperature
+        if temperature.ndim:
+            temperature = temperature[(seen or self.everything) - 1]
+        return torch.softmax(logits.float() / temperature, 1)
+
+    def _embed(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
+        # Models of the original code have one modality, and an embedding that knows of no other.
+        if present is None:
+            return self.embedding(x, keep=keep)
+        return self.embedding(x, keep=keep, present=present)
 
     def _get_inference_input(self, tensors: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         x = tensors[REGISTRY_KEYS.X_KEY]
-        return {"x": x if self.target_sum is None else log_normalize(x, self.target_sum)}
+        return {"x": normalize(x, self.sections)}
 
     def _get_generative_input(
         self, tensors: dict[str, Tensor], inference_outputs: dict[str, Tensor], **kwargs: Any
@@ -118,18 +172,28 @@ class TOSICAModule(BaseModuleClass):
 
     @auto_move_data
     def inference(
-        self, x: Tensor, gene_dropout: float = 0.0, token_keep: float = 1.0
+        self,
+        x: Tensor,
+        gene_dropout: float = 0.0,
+        token_keep: float = 1.0,
+        modality_dropout: float = 0.0,
+        seen: int | None = None,
     ) -> dict[str, Tensor]:
         """Encode cells.
 
         Parameters
         ----------
         x
-            Log-normalised expression, shape ``(n_cells, n_genes)``.
+            Normalised expression, shape ``(n_cells, n_genes)``.
         gene_dropout
             Share of the genes that is hidden, drawn anew for each cell; the rest is scaled up.
         token_keep
             Share of the gene sets that the minibatch sees.
+        modality_dropout
+            Probability that the minibatch is seen without some of its modalities: which ones is
+            drawn, each choice but all and none being equally likely.
+        seen
+            Modalities that the cells are seen in, by default all.
 
         Returns
         -------
@@ -137,7 +201,15 @@ class TOSICAModule(BaseModuleClass):
         """
         if gene_dropout > 0:
             x = _hide(x, gene_dropout)
-        return {"latent": self.encoder(self.embedding(x, keep=token_keep))}
+        # Where there is one modality nothing is drawn, so that random numbers stay as they are.
+        if (
+            modality_dropout > 0
+            and len(self.sections) > 1
+            and torch.rand(()).item() < modality_dropout
+        ):
+            seen = int(torch.randint(1, self.everything, ()))
+        tokens = self._embed(x, keep=token_keep, present=self.tokens_of(seen))
+        return {"latent": self.encoder(tokens)}
 
     @auto_move_data
     def generative(self, latent: Tensor) -> dict[str, Tensor]:

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from anndata import AnnData
+from mudata import MuData
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from tosica import gs
 from tosica._logging import logger
+from tosica.pp._build_masks import build_masks
 from tosica.pp._gene_names import hint_for_mismatch
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class _GeneSets:
 
 
 def build_mask(
-    adata: AnnData,
+    adata: AnnData | MuData,
     gene_sets: str
     | os.PathLike[str]
     | Mapping[str, Iterable[str]]
@@ -57,9 +59,11 @@ def build_mask(
     n_unannotated: int = 1,
     mask_ratio: float = 0.015,
     seed: int = 0,
+    modalities: Mapping[str, str] | None = None,
+    groups: Mapping[str, Any] | None = None,
     key_added: str = "tosica_mask",
     copy: bool = False,
-) -> AnnData | None:
+) -> AnnData | MuData | None:
     """Decide which gene sets become the model's tokens, and which genes feed each of them.
 
     Genes are matched to `adata.var_names` by exact name. Sets are kept if they list at most
@@ -71,7 +75,9 @@ def build_mask(
     Parameters
     ----------
     adata
-        The reference, (n_obs, n_vars). Only its `var_names` are read; X is not touched.
+        The reference, (n_obs, n_vars). Only its `var_names` are read; X is not touched. Of a MuData
+        each modality gets a mask: RNA that of `gene_sets`, any other one token a feature, such as
+        an antibody, or `groups`.
     gene_sets
         Where the gene sets come from:
 
@@ -95,8 +101,15 @@ def build_mask(
         Probability, above 0 and up to 1, that a gene is in a random set. Of no effect otherwise.
     seed
         Seed of the random sets, independent of any global state. Of no effect otherwise.
+    modalities
+        Role to name of a MuData's modalities, as in :meth:`tosica.TOSICA.setup_mudata`. By default
+        "rna" and "protein", as far as there are modalities of these names.
+    groups
+        For a MuData, the name of a modality other than RNA to groups of its features, in any form
+        that `gene_sets` has; `min_genes` is then 1. A modality that is not named gets one token a
+        feature, and no fully connected column.
     key_added
-        Key of `.varm` and `.uns` to write to. An older mask there is replaced.
+        Key of `.varm` and `.uns` to write to, of a MuData those of each modality. An older mask there is replaced.
     copy
         Return a changed copy and leave `adata` as it is.
 
@@ -129,7 +142,7 @@ def build_mask(
     Raises
     ------
     TypeError
-        `adata` is no AnnData, `gene_sets` none of the above, a set's genes are one string instead
+        `adata` is no AnnData or MuData, `gene_sets` none of the above, a set's genes are one string instead
         of a list, a name is no string, or a parameter is no number.
     ValueError
         No cells or genes, duplicated `var_names`, a parameter out of range, a table without the
@@ -137,6 +150,8 @@ def build_mask(
         (with the likely reason, such as Ensembl IDs for symbols or another species), a
         `key_added` under which something else is stored, no such collection
         (:func:`tosica.gs.load`), or a file that is not GMT (:func:`tosica.gs.read_gmt`).
+    KeyError
+        `modalities` or `groups` name what a MuData does not have.
     FileNotFoundError, IsADirectoryError
         No such file, or a folder (:func:`tosica.gs.read_gmt`).
 
@@ -171,6 +186,11 @@ def build_mask(
     >>> adata.uns["tosica_mask"]["coverage"]
     0.8
     """
+    if isinstance(adata, MuData):
+        arguments = locals()
+        return build_masks(build_mask, arguments.pop("adata"), **arguments)
+    if modalities is not None or groups is not None:
+        raise TypeError("modalities and groups are for a MuData, and adata is an AnnData.")
     _check_adata(adata)
     _check_key(adata, key_added)
     params = _check_params(
@@ -417,9 +437,7 @@ def _check_names(
 
 def _check_adata(adata: AnnData) -> None:
     if not isinstance(adata, AnnData):
-        kind = type(adata).__name__
-        modality = ": pass one modality, e.g. mdata['rna']" if kind == "MuData" else ""
-        raise TypeError(f"adata must be an AnnData, not {kind}{modality}.")
+        raise TypeError(f"adata must be an AnnData or a MuData, not {type(adata).__name__}.")
     if adata.n_obs == 0 or adata.n_vars == 0:
         what = "cells" if adata.n_obs == 0 else "genes"
         raise ValueError(
