@@ -70,8 +70,8 @@ class ExpressionField(LayerField):
         if not genes.equals(pd.Index(adata_target.var_names.astype(str))):
             raise ValueError(
                 f"{self._name}'s var_names are not the model's genes in the model's order: take "
-                f"{self._name}[:, model.get_var_names()], or pass no adata to load and call annotate, "
-                "which matches genes by name."
+                f"{self._name}[:, model.get_var_names()], or pass no adata to load and call "
+                "annotate, which matches genes by name."
             )
         state = self.register_field(adata_target)
         saved, found = (s[self.SCALE_KEY] for s in (state_registry, state))
@@ -133,8 +133,8 @@ class LabelsField(CategoricalObsField):
         n_missing = int(adata.obs[key].isna().sum())
         if n_missing:
             raise ValueError(
-                f"{n_missing} cells have no label (NaN) in {self._where}[{key!r}]: leave them out, or "
-                "give them a name of their own and pass it as unlabeled_category."
+                f"{n_missing} cells have no label (NaN) in {self._where}[{key!r}]: leave them out, "
+                "or give them a name of their own and pass it as unlabeled_category."
             )
         text = adata.obs[key].astype("category").cat.categories.astype(str)
         if not text.is_unique:
@@ -160,8 +160,8 @@ class LabelsField(CategoricalObsField):
             )
         if UNKNOWN in sizes.index:
             raise ValueError(
-                f"{self._where}[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it is in "
-                f"doubt: rename it, or pass unlabeled_category={UNKNOWN!r}."
+                f"{self._where}[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it is "
+                f"in doubt: rename it, or pass unlabeled_category={UNKNOWN!r}."
             )
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
@@ -190,8 +190,8 @@ class LabelsField(CategoricalObsField):
         new.discard(self._unlabeled)
         if new:
             raise ValueError(
-                f"{self._where}[{self._original_attr_key!r}] has labels that the model does not know: "
-                f"{', '.join(map(repr, sorted(new)))}."
+                f"{self._where}[{self._original_attr_key!r}] has labels that the model does not "
+                f"know: {', '.join(map(repr, sorted(new)))}."
             )
         if self._unlabeled is not None and self._unlabeled not in names:
             names = np.append(names, self._unlabeled)
@@ -268,15 +268,15 @@ class MaskField(BaseAnnDataField):
         n_named, n_columns = len(adata.uns[key]["gene_sets"]), adata.varm[key].shape[1]
         if n_named != n_columns:
             raise ValueError(
-                f"{self._name}.varm[{key!r}] has {n_columns} gene sets and {self._name}.uns[{key!r}] "
-                f"names {n_named}: they are not from one call; call {self._call} again."
+                f"{self._name}.varm[{key!r}] has {n_columns} gene sets and "
+                f"{self._name}.uns[{key!r}] names {n_named}: they are not from one call; call {self._call} again."
             )
         empty = np.flatnonzero(np.diff(sp.csc_matrix(adata.varm[key]).indptr) == 0)
         if len(empty):
             names = [str(adata.uns[key]["gene_sets"][i]) for i in empty[:3]]
             raise ValueError(
-                f"{len(empty)} gene sets of {self._name}.varm[{key!r}] have no gene in {self._name} "
-                f"({', '.join(map(repr, names))}{', …' if len(empty) > 3 else ''}): genes were "
+                f"{len(empty)} gene sets of {self._name}.varm[{key!r}] have no gene in "
+                f"{self._name} ({', '.join(map(repr, names))}{', …' if len(empty) > 3 else ''}): genes were "
                 f"left out since; call {self._call} again."
             )
 

@@ -17,10 +17,10 @@ from tosica.module import REGISTRY_KEYS, Section
 from tosica.pp._antibodies import AntibodyScale
 from tosica.pp._scale import Scale
 
-from ._fields import ExpressionField, MaskField
+from ._fields import ExpressionField
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Modality:
             return Section(0, stop, None)
         return Section(0, stop, "clr" if self.scale.kind == "counts" else None)
 
-    def label(self, names: Sequence[str]) -> list[str]:
+    def label(self, names: Iterable[str]) -> list[str]:
         """Put the modality in front of names, if it has a name."""
         return [str(n) if self.name is None else f"{self.name}:{n}" for n in names]
 
@@ -121,7 +121,11 @@ class TokenAxis:
             for m, start in zip(modalities, offsets, strict=False)
         )
         sizes = np.array([len(m.genes) for m in modalities])
-        self.full = np.diff(self.indptr) == sizes[self.modality]
+        n_genes = np.diff(self.indptr)
+        self.full = n_genes == sizes[self.modality]
+        if len(modalities) > 1 or isinstance(modalities[0].scale, AntibodyScale):
+            # Hiding genes hides a token of a single one already; hiding it twice leaves too little.
+            self.full |= n_genes == 1
 
     @property
     def n_annotated(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 import torch
@@ -103,12 +103,15 @@ class Query:
         known = getattr(part.adata, "layers", ())
         if layer is None and not self._use_raw and modality.layer in known:
             layer = modality.layer
-        settings = {"layer": layer, "use_raw": self._use_raw, "batch_size": batch_size}
+        settings: dict[str, Any] = {
+            "layer": layer,
+            "use_raw": self._use_raw,
+            "batch_size": batch_size,
+            "name": part.name,
+        }
         if isinstance(modality.scale, Scale):
-            return align(part.adata, modality.genes, modality.scale, name=part.name, **settings)
-        return align_antibodies(
-            part.adata, modality.genes, modality.scale, name=part.name, **settings
-        )
+            return align(part.adata, modality.genes, modality.scale, **settings)
+        return align_antibodies(part.adata, modality.genes, modality.scale, **settings)
 
 
 def _normalized(batch: AlignedBatch, modality: Modality, device: torch.device) -> Tensor:

@@ -1094,9 +1094,7 @@ class TOSICA(BaseModelClass):
         found = {"tokens": present[:n_sets]}
         for start, x in query.batches(batch_size, device):
             with bfloat16:
-                seen = self.module.annotate(
-                    x, attention="attention" in wanted, seen=query.seen
-                )
+                seen = self.module.annotate(x, attention="attention" in wanted, seen=query.seen)
             values = {
                 "latent": seen.latent,
                 "probabilities": self.module.probabilities(seen.logits, query.seen),

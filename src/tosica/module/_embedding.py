@@ -73,12 +73,22 @@ class MaskedEmbedding(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights so that a token's variance does not depend on the size of its set."""
+        """Draw weights so that a token's variance does not depend on the size of its set.
+
+        A token of a single gene is a multiple of one vector, and the encoder's first norm leaves of
+        that multiple nothing but its sign. Such tokens start with a bias, beside which it shows and
+        which takes half of the variance.
+        """
         sizes = self.indptr[1:] - self.indptr[:-1]
         bound = torch.repeat_interleave(sizes.to(self.weight.dtype).rsqrt(), sizes)
         with torch.no_grad():
             self.weight.uniform_(-1, 1).mul_(bound[:, None])
             self.bias.zero_()
+            single = sizes == 1
+            if single.any():
+                half = 0.5**0.5
+                self.bias[single] = torch.empty_like(self.bias[single]).uniform_(-half, half)
+                self.weight[torch.repeat_interleave(single, sizes)] *= half
 
     def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, full: np.ndarray) -> None:
         """Group tokens by size; for each group, remember which genes and which weights it takes.
@@ -172,9 +182,7 @@ class MaskedEmbedding(nn.Module):
             embedded = embedded.index_select(0, place)
         return embedded.transpose(0, 1)
 
-    def _bucket(
-        self, i: int, keep: float, present: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _bucket(self, i: int, keep: float, present: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens of a bucket, and of each its genes and its weights; a random part if asked."""
         tokens, genes, pairs = (getattr(self, f"_{k}_{i}") for k in ("tokens", "genes", "pairs"))
         if present is not None:

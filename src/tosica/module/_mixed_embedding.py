@@ -23,7 +23,7 @@ class MixedEmbedding(MaskedEmbedding):
         As in :class:`MaskedEmbedding`.
     """
 
-    def forward(self, x: Tensor, keep: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
         """Embed cells.
 
         Parameters

@@ -32,9 +32,10 @@ class Annotation(NamedTuple):
 class TOSICAModule(BaseModuleClass):
     """Masked embedding, Transformer encoder, linear head.
 
-    Cells may be seen in one modality or in several. A modality that is not seen has no tokens: it
-    is neither attended to nor does it attend. Which ones are seen is told by a number, ``seen``,
-    whose bit ``i`` stands for modality ``i``.
+    Cells may be seen in one modality or in several. Each has tokens of its own, which the encoder
+    sees without those of the others, and the class tokens are averaged. So a modality with many
+    tokens does not drown one with few, and one that is not seen is simply not there. Which ones are
+    seen is told by a number, ``seen``, whose bit ``i`` stands for modality ``i``.
 
     Parameters
     ----------
@@ -93,7 +94,7 @@ class TOSICAModule(BaseModuleClass):
     ) -> None:
         super().__init__()
         if mixed_tokens:
-            self.embedding = MixedEmbedding(indptr, genes, n_genes, embed_dim)
+            self.embedding: MaskedEmbedding = MixedEmbedding(indptr, genes, n_genes, embed_dim)
         else:
             self.embedding = MaskedEmbedding(indptr, genes, n_genes, embed_dim, full)
         self.encoder = Encoder(embed_dim, n_heads, n_layers)
@@ -108,9 +109,11 @@ class TOSICAModule(BaseModuleClass):
         # With several modalities there is one for each choice of what is seen.
         shape = () if len(sections) == 1 else (self.everything,)
         self.register_buffer("temperature", torch.ones(shape))
-        belongs = np.zeros(len(indptr) - 1) if token_modality is None else token_modality
-        belongs = torch.as_tensor(belongs, dtype=torch.int64)
-        self.register_buffer("token_modality", belongs, persistent=False)
+        if token_modality is None:
+            token_modality = np.zeros(len(indptr) - 1)
+        owner = torch.as_tensor(token_modality, dtype=torch.int64)
+        # Not saved: which tokens there are comes with the model's registry.
+        self.register_buffer("token_modality", owner, persistent=False)
         codes = np.arange(n_labels) if label_of_code is None else label_of_code
         self.register_buffer("label_of_code", torch.as_tensor(codes, dtype=torch.int64))
 
@@ -119,16 +122,8 @@ class TOSICAModule(BaseModuleClass):
         """The number that stands for every modality."""
         return 2 ** len(self.sections) - 1
 
-    def tokens_of(self, seen: int | None) -> Tensor | None:
-        """Which tokens some modalities have, ``(n_tokens,)`` bool; ``None`` if it is all."""
-        if seen is None or seen == self.everything:
-            return None
-        return (seen >> self.token_modality) % 2 == 1
-
     @auto_move_data
-    def annotate(
-        self, x: Tensor, *, attention: bool = True, seen: int | None = None
-    ) -> Annotation:
+    def annotate(self, x: Tensor, *, attention: bool = True, seen: int | None = None) -> Annotation:
         """Everything that is known about cells, in one pass.
 
         Parameters
@@ -141,12 +136,19 @@ class TOSICAModule(BaseModuleClass):
             Modalities that the cells are seen in, by default all. Attention has columns for the
             tokens of these.
         """
-        tokens = self._embed(x, present=self.tokens_of(seen))
-        if attention:
-            latent, rows = self.encoder.rollout(tokens)
-            return Annotation(latent, self.head(latent), rows)
-        latent = self.encoder(tokens)
-        return Annotation(latent, self.head(latent), None)
+        if not attention:
+            latent = self._latent(x, 1.0, seen)
+            return Annotation(latent, self.head(latent), None)
+        parts = [self.encoder.rollout(self._embed(x, 1.0, i)) for i in self._positions(seen)]
+        latent, rows = parts[0]
+        if len(parts) > 1:
+            latent = torch.stack([part for part, _ in parts]).mean(0)
+            present = self.token_modality.new_tensor(self._positions(seen))
+            owner = self.token_modality[torch.isin(self.token_modality, present)]
+            rows = rows.new_empty(len(rows), len(owner))
+            for i, (_, part) in zip(self._positions(seen), parts, strict=True):
+                rows[:, owner == i] = part / len(parts)
+        return Annotation(latent, self.head(latent), rows)
 
     def probabilities(self, logits: Tensor, seen: int | None = None) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
@@ -155,11 +157,20 @@ class TOSICAModule(BaseModuleClass):
             temperature = temperature[(seen or self.everything) - 1]
         return torch.softmax(logits.float() / temperature, 1)
 
-    def _embed(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
-        # Models of the original code have one modality, and an embedding that knows of no other.
-        if present is None:
-            return self.embedding(x, keep=keep)
-        return self.embedding(x, keep=keep, present=present)
+    def _positions(self, seen: int | None) -> list[int]:
+        """Positions of the modalities that a number stands for."""
+        seen = self.everything if seen is None else seen
+        return [i for i in range(len(self.sections)) if (seen >> i) % 2]
+
+    def _embed(self, x: Tensor, keep: float, modality: int) -> Tensor:
+        """Tokens of one modality."""
+        one = len(self.sections) == 1
+        return self.embedding(x, keep, None if one else self.token_modality == modality)
+
+    def _latent(self, x: Tensor, keep: float, seen: int | None) -> Tensor:
+        """Mean of the class tokens of some modalities."""
+        latents = [self.encoder(self._embed(x, keep, i)) for i in self._positions(seen)]
+        return latents[0] if len(latents) == 1 else torch.stack(latents).mean(0)
 
     def _get_inference_input(self, tensors: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         x = tensors[REGISTRY_KEYS.X_KEY]
@@ -208,8 +219,7 @@ class TOSICAModule(BaseModuleClass):
             and torch.rand(()).item() < modality_dropout
         ):
             seen = int(torch.randint(1, self.everything, ()))
-        tokens = self._embed(x, keep=token_keep, present=self.tokens_of(seen))
-        return {"latent": self.encoder(tokens)}
+        return {"latent": self._latent(x, token_keep, seen)}
 
     @auto_move_data
     def generative(self, latent: Tensor) -> dict[str, Tensor]:

@@ -127,7 +127,9 @@ def match_names(
     found = f"{len(used)} of the model's {len(genes)} {what} ({share:.0%})"
     if share < _REFUSE_BELOW:
         hint = hint_for_mismatch(names, genes, var=var)
-        reason = {"genes": "was it cut down to its variable genes?"}.get(what, "is it another panel?")
+        reason = {"genes": "was it cut down to its variable genes?"}.get(
+            what, "is it another panel?"
+        )
         raise ValueError(
             f"{query} has only {found} among its var_names, and at least half are needed"
             + (f"; {hint}." if hint else f": {reason}")

@@ -109,7 +109,8 @@ def build_mask(
         that `gene_sets` has; `min_genes` is then 1. A modality that is not named gets one token a
         feature, and no fully connected column.
     key_added
-        Key of `.varm` and `.uns` to write to, of a MuData those of each modality. An older mask there is replaced.
+        Key of `.varm` and `.uns` to write to, of a MuData those of each modality. An older mask
+        there is replaced.
     copy
         Return a changed copy and leave `adata` as it is.
 
@@ -142,8 +143,8 @@ def build_mask(
     Raises
     ------
     TypeError
-        `adata` is no AnnData or MuData, `gene_sets` none of the above, a set's genes are one string instead
-        of a list, a name is no string, or a parameter is no number.
+        `adata` is no AnnData or MuData, `gene_sets` none of the above, a set's genes are one string
+        instead of a list, a name is no string, or a parameter is no number.
     ValueError
         No cells or genes, duplicated `var_names`, a parameter out of range, a table without the
         two columns, nothing in `gene_sets`, a set called ``unannotated_<number>``, no set left
@@ -437,7 +438,7 @@ def _check_names(
 
 def _check_adata(adata: AnnData) -> None:
     if not isinstance(adata, AnnData):
-        raise TypeError(f"adata must be an AnnData or a MuData, not {type(adata).__name__}.")
+        raise TypeError(f"adata must be an AnnData, not {type(adata).__name__}.")
     if adata.n_obs == 0 or adata.n_vars == 0:
         what = "cells" if adata.n_obs == 0 else "genes"
         raise ValueError(
