@@ -51,9 +51,7 @@ def one_run(mdata: md.MuData, labels_key: str, *, split: int, seed: int, **setti
         scvi.settings.seed = seed
         model = tosica.TOSICA(reference)
         started = perf_counter()
-        model.train(
-            max_epochs=settings["max_epochs"], accelerator="cpu", enable_progress_bar=False
-        )
+        model.train(max_epochs=settings["max_epochs"], accelerator="cpu", enable_progress_bar=False)
         found[f"{name}, seconds"] = perf_counter() - started
         seen = {"RNA only": query["rna"]}
         if name == "joint":
@@ -100,9 +98,7 @@ def table(runs: list[dict], settings: dict[str, Any]) -> str:
     ]
     for column, what in COLUMNS.items():
         values = np.array([run[column] for run in runs])
-        lines.append(
-            f"| {what} | {values.mean():.3f} | {values.std():.3f} | {values.min():.3f} |"
-        )
+        lines.append(f"| {what} | {values.mean():.3f} | {values.std():.3f} | {values.min():.3f} |")
     for first, second in (
         ("joint, RNA and protein", "RNA only"),
         ("joint, RNA alone", "RNA only"),

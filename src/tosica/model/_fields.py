@@ -160,8 +160,8 @@ class LabelsField(CategoricalObsField):
             )
         if UNKNOWN in sizes.index:
             raise ValueError(
-                f"{self._where}[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it is "
-                f"in doubt: rename it, or pass unlabeled_category={UNKNOWN!r}."
+                f"{self._where}[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it "
+                f"is in doubt: rename it, or pass unlabeled_category={UNKNOWN!r}."
             )
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
@@ -269,15 +269,16 @@ class MaskField(BaseAnnDataField):
         if n_named != n_columns:
             raise ValueError(
                 f"{self._name}.varm[{key!r}] has {n_columns} gene sets and "
-                f"{self._name}.uns[{key!r}] names {n_named}: they are not from one call; call {self._call} again."
+                f"{self._name}.uns[{key!r}] names {n_named}: they are not from one "
+                f"call; call {self._call} again."
             )
         empty = np.flatnonzero(np.diff(sp.csc_matrix(adata.varm[key]).indptr) == 0)
         if len(empty):
             names = [str(adata.uns[key]["gene_sets"][i]) for i in empty[:3]]
             raise ValueError(
                 f"{len(empty)} gene sets of {self._name}.varm[{key!r}] have no gene in "
-                f"{self._name} ({', '.join(map(repr, names))}{', …' if len(empty) > 3 else ''}): genes were "
-                f"left out since; call {self._call} again."
+                f"{self._name} ({', '.join(map(repr, names))}{', …' if len(empty) > 3 else ''}): "
+                f"genes were left out since; call {self._call} again."
             )
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
@@ -305,8 +306,8 @@ class MaskField(BaseAnnDataField):
         for part in ("gene_sets", "indptr", "genes"):
             if not np.array_equal(state[part], state_registry[part]):
                 raise ValueError(
-                    f"{self._name}.varm[{self._mask_key!r}] is not the mask that the model was trained "
-                    f"with ({len(state_registry['gene_sets'])} tokens of "
+                    f"{self._name}.varm[{self._mask_key!r}] is not the mask that the model was "
+                    f"trained with ({len(state_registry['gene_sets'])} tokens of "
                     f"{state_registry['source']}): "
                     "build it from the same gene sets with the same parameters."
                 )

@@ -262,7 +262,7 @@ class TOSICA(BaseModelClass):
         -----
         The model has the tokens of all modalities, and its names begin with the modality, as in
         ``protein:CD19``. It can annotate queries that lack some of them: in training, half of the
-        minibatches are seen without (``plan_kwargs={"modality_dropout": 0.5}``).
+        cells, drawn at each step, are seen without (``plan_kwargs={"modality_dropout": 0.5}``).
 
         References
         ----------

@@ -32,8 +32,7 @@ class TrainingPlan(LightningModule):
         Share of the gene sets hidden from a whole minibatch at each step. What is hidden is not
         computed either.
     modality_dropout
-        Probability that a minibatch is seen without some of its modalities, where there are
-        several.
+        Probability that a cell is seen without some of its modalities, where there are several.
     label_smoothing
         Probability spread evenly over all labels in the target.
     warmup

@@ -34,6 +34,9 @@ class MixedEmbedding(MaskedEmbedding):
             Share of the tokens to return. Below 1, a random part of them is drawn anew at each
             call. All gene sets are embedded, because every token has numbers of many of them.
 
+        present
+            Not used: such a model has one modality, whose tokens are all there.
+
         Returns
         -------
         Tokens, shape ``(n_cells, n_tokens, embed_dim)``.

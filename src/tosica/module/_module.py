@@ -167,6 +167,17 @@ class TOSICAModule(BaseModuleClass):
         one = len(self.sections) == 1
         return self.embedding(x, keep, None if one else self.token_modality == modality)
 
+    def _shares(self, n_cells: int, dropout: float) -> Tensor:
+        """Draw the modalities that each cell is seen in, and share its class token among them.
+
+        Shape ``(n_modalities, n_cells)``; what a cell is not seen in has no share.
+        """
+        seen = torch.full((n_cells,), self.everything)
+        some = torch.rand(n_cells) < dropout
+        seen[some] = torch.randint(1, self.everything, (int(some.sum()),))
+        shown = (seen >> torch.arange(len(self.sections))[:, None]) % 2
+        return shown / shown.sum(0)
+
     def _latent(self, x: Tensor, keep: float, seen: int | None) -> Tensor:
         """Mean of the class tokens of some modalities."""
         latents = [self.encoder(self._embed(x, keep, i)) for i in self._positions(seen)]
@@ -201,8 +212,8 @@ class TOSICAModule(BaseModuleClass):
         token_keep
             Share of the gene sets that the minibatch sees.
         modality_dropout
-            Probability that the minibatch is seen without some of its modalities: which ones is
-            drawn, each choice but all and none being equally likely.
+            Probability that a cell is seen without some of its modalities: which ones is drawn,
+            each choice but all and none being equally likely.
         seen
             Modalities that the cells are seen in, by default all.
 
@@ -212,13 +223,12 @@ class TOSICAModule(BaseModuleClass):
         """
         if gene_dropout > 0:
             x = _hide(x, gene_dropout)
-        # Where there is one modality nothing is drawn, so that random numbers stay as they are.
-        if (
-            modality_dropout > 0
-            and len(self.sections) > 1
-            and torch.rand(()).item() < modality_dropout
-        ):
-            seen = int(torch.randint(1, self.everything, ()))
+        if modality_dropout > 0 and len(self.sections) > 1:
+            latents = torch.stack(
+                [self._latent(x, token_keep, 1 << i) for i in self._positions(None)]
+            )
+            shares = self._shares(len(x), modality_dropout).to(latents)
+            return {"latent": (latents * shares[..., None]).sum(0)}
         return {"latent": self._latent(x, token_keep, seen)}
 
     @auto_move_data

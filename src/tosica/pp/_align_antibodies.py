@@ -102,15 +102,15 @@ def _batches(
             values = on_model_genes(block[offset : offset + batch_size], place, n_names)
             counts = kind != "normalised" and scale.centred
             yield AlignedBatch(start + offset, values, counts, None, measured)
-    if kind == "normalised" and scale.centred:
-        if not are_centred(np.concatenate(means), squares / n_values):
-            warnings.warn(
-                f"{rows.where} holds normalised antibodies whose mean in a cell is not zero, so "
-                "they were not normalised as the model's reference, by the centred log-ratio of "
-                "each cell; labels may suffer: give the counts.",
-                UserWarning,
-                stacklevel=user_stacklevel(),
-            )
+    shifted = kind == "normalised" and not are_centred(np.concatenate(means), squares / n_values)
+    if shifted and scale.centred:
+        warnings.warn(
+            f"{rows.where} holds normalised antibodies whose mean in a cell is not zero, so they "
+            "were not normalised as the model's reference, by the centred log-ratio of each cell; "
+            "labels may suffer: give the counts.",
+            UserWarning,
+            stacklevel=user_stacklevel(),
+        )
 
 
 _NAMES = {"counts": "counts of antibodies", "normalised": "normalised antibodies"}
