@@ -388,14 +388,14 @@ def test_labels_in_one_modality_are_found(query, caplog):
 
 
 def test_labels_nowhere(mdata):
-    with pytest.raises(KeyError, match="neither of mdata.obs .* put it there, as in mdata.obs"):
+    with pytest.raises(KeyError, match=r"neither of mdata.obs .* put it there, as in mdata.obs"):
         tosica.TOSICA.setup_mudata(mdata, "type")
 
 
 def test_labels_in_two_modalities_that_differ(mdata):
     mdata["rna"].obs["type"] = mdata.obs["kind"].astype(str)
     mdata["protein"].obs["type"] = mdata.obs["kind"].astype(str).to_numpy()[::-1]
-    with pytest.raises(ValueError, match="and they differ: say which one is meant by mdata.obs"):
+    with pytest.raises(ValueError, match=r"and they differ: say which one is meant by mdata.obs"):
         tosica.TOSICA.setup_mudata(mdata, "type")
 
 

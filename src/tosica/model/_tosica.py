@@ -271,13 +271,22 @@ class TOSICA(BaseModelClass):
 
         Examples
         --------
-        .. code-block:: python
+        Random numbers stand for counts of antibodies.
 
-            tosica.pp.build_mask(mdata, "human_gobp")
-            tosica.TOSICA.setup_mudata(mdata, labels_key="cell_type")
-            model = tosica.TOSICA(mdata)
-            model.train()
-            model.annotate(query)  # a MuData, or an AnnData with RNA or antibodies alone
+        >>> import mudata
+        >>> import numpy as np
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> from anndata import AnnData
+        >>> rna = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> counts = np.random.default_rng(0).poisson(5, (700, 3)).astype("float32")
+        >>> protein = AnnData(counts, obs=rna.obs[[]])
+        >>> protein.var_names = ["CD3", "CD14", "CD19"]
+        >>> mdata = mudata.MuData({"rna": rna, "protein": protein})
+        >>> tosica.pp.build_mask(mdata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_mudata(mdata, labels_key="bulk_labels")
+        >>> tosica.TOSICA(mdata).gene_sets[-3:]
+        ['protein:CD3', 'protein:CD14', 'protein:CD19']
         """
         modalities = check_modalities(mdata, modalities, layers)
         layers = None if layers is None else dict(layers)
