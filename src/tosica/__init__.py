@@ -2,9 +2,9 @@
 
 from importlib.metadata import version
 
-from . import datasets, get, gs, model, pl, pp, tl
+from . import datasets, get, gs, io, model, pl, pp, tl
 from .model import TOSICA
 
-__all__ = ["TOSICA", "datasets", "get", "gs", "model", "pl", "pp", "tl"]
+__all__ = ["TOSICA", "datasets", "get", "gs", "io", "model", "pl", "pp", "tl"]
 
 __version__ = version("tosica")

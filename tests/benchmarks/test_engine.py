@@ -11,6 +11,7 @@ import anndata as ad
 import numpy as np
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(
@@ -75,7 +76,7 @@ def test_operations_of_a_cell(benchmarks, path):
     runs, _ = benchmarks
     model = runs.fresh_model(str(path))
     x = torch.rand(1, 400)
-    with torch.utils.flop_counter.FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter:
         model.module.annotate(x, attention=False)
     counted = counter.get_total_flops()
     # Sets are padded to one size in a bucket, and the last layer is had without keys and values.

@@ -1010,7 +1010,8 @@ def test_hint_at_lost_names() -> None:
         ValueError,
         "no gene of 3 gene sets (dict) is among adata.var_names ('0' in adata, 'CD3D' in the "
         "gene sets): names in adata look like row numbers, so they were lost in a conversion and "
-        "var_names must be set to gene names again.",
+        "var_names must be set to gene names again, which tosica.io.from_seurat does for a Seurat "
+        "object.",
         data([str(i) for i in range(20)]),
     )
 

@@ -129,7 +129,8 @@ def test_any_text_is_described_without_an_error(names: list[str]) -> None:
             [str(i) for i in range(50)],
             HUMAN,
             "names in the query look like row numbers, so they were lost in a conversion and "
-            "var_names must be set to gene names again",
+            "var_names must be set to gene names again, which tosica.io.from_seurat does for a "
+            "Seurat object",
         ),
         (HUMAN, ["LYZ", "NKG7"], ""),
         (HUMAN, HUMAN + MOUSE, ""),

@@ -18,6 +18,7 @@ from tosica._constants import UNKNOWN
 from tosica.pp._antibodies import AntibodyScale, antibody_scale_of
 from tosica.pp._rows import Rows, check_unique
 from tosica.pp._scale import Scale, scale_of, unscaled_in
+from tosica.pp._seurat_marks import are_factor_codes
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -135,6 +136,13 @@ class LabelsField(CategoricalObsField):
             raise ValueError(
                 f"{n_missing} cells have no label (NaN) in {self._where}[{key!r}]: leave them out, "
                 "or give them a name of their own and pass it as unlabeled_category."
+            )
+        if are_factor_codes(adata, key):
+            raise ValueError(
+                f"adata.obs[{key!r}] holds numbers from 0 on, which may be codes of a factor whose "
+                "levels were lost on the way from Seurat: tosica.io.read_seurat gets them back "
+                "from the file; if the numbers are the labels, make them strings "
+                f"(adata.obs[{key!r}].astype(str))."
             )
         text = adata.obs[key].astype("category").cat.categories.astype(str)
         if not text.is_unique:

@@ -130,7 +130,10 @@ def find_gene_name_column(var: pd.DataFrame, reference_names: Iterable[str]) -> 
 def _remedy(query_kind: str, reference_kind: str) -> str:
     """What to do about two kinds of names, where no column of var helps."""
     if query_kind == "row numbers":
-        return "they were lost in a conversion and var_names must be set to gene names again"
+        return (
+            "they were lost in a conversion and var_names must be set to gene names again, which "
+            "tosica.io.from_seurat does for a Seurat object"
+        )
     bare_query = query_kind.removeprefix("versioned ")
     bare_reference = reference_kind.removeprefix("versioned ")
     if bare_query == bare_reference:

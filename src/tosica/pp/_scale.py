@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ._rows import Rows
+from ._seurat_marks import from_seurat_advice
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -155,9 +156,12 @@ def unscaled_in(adata: AnnData) -> str:
         for key in layers
         if _looks_unscaled(first, layer=key)
     ]
-    if not places:
-        return "No unscaled matrix was found in .raw or in the layers; go back to one."
-    return f"Unscaled expression is in {' and in '.join(places)}."
+    found = (
+        f"Unscaled expression is in {' and in '.join(places)}."
+        if places
+        else "No unscaled matrix was found in .raw or in the layers; go back to one."
+    )
+    return f"{found} {from_seurat_advice(adata)}".rstrip()
 
 
 def normalised_in_part(where: str, cell: int) -> ValueError:

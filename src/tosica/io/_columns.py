@@ -1,0 +1,122 @@
+"""Repair columns of a table that a conversion from R left with codes for what is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+# What R keeps a missing integer as; conversions pass it on as a number.
+R_MISSING = -(2**31)
+_MISSING_STRING = "NA"
+_MISSING_LOGICAL = 2
+
+
+def repair(
+    table: pd.DataFrame,
+    notes: list[str],
+    *,
+    logicals: Collection[str] = (),
+    na_strings: Collection[str] = (),
+) -> pd.DataFrame:
+    """Make missing values missing and drop unused levels; note what cannot be known.
+
+    Parameters
+    ----------
+    table
+        Its columns hold numbers, strings, or categoricals.
+    notes
+        Gets a sentence for each kind of doubt.
+    logicals
+        Columns of 0, 1 and 2 that are FALSE, TRUE and missing.
+    na_strings
+        Columns in which the string ``NA`` means missing.
+
+    Returns
+    -------
+    A new table.
+
+    Raises
+    ------
+    KeyError
+        If a named column does not exist.
+    ValueError
+        If a column of ``logicals`` holds anything but 0, 1 and 2.
+    """
+    for wanted in (*logicals, *na_strings):
+        if wanted not in table:
+            known = ", ".join(map(str, table.columns))
+            raise KeyError(f"There is no column {wanted!r} in the cells' table; it has {known}.")
+    repaired = {}
+    perhaps_logical: list[str] = []
+    perhaps_missing: list[str] = []
+    for name in table:
+        column = table[name]
+        if name in logicals:
+            column = _as_logical(column)
+        elif pd.api.types.is_integer_dtype(column.dtype):
+            if (column == R_MISSING).any():
+                column = column.astype("Int32").mask(column == R_MISSING)
+            elif column.isin([0, 1, _MISSING_LOGICAL]).all() and column.nunique() > 1:
+                perhaps_logical.append(str(name))
+        elif (_strings(column) == _MISSING_STRING).any():
+            if name in na_strings:
+                column = _without_na(column)
+            else:
+                perhaps_missing.append(str(name))
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            column = column.cat.remove_unused_categories()
+        repaired[name] = column
+    if perhaps_logical:
+        notes.append(
+            f"not known: 0, 1 and 2 in {_listed(perhaps_logical)} may be FALSE, TRUE and "
+            "missing; if they are, name the columns in logicals="
+        )
+    if perhaps_missing:
+        notes.append(
+            f"not known: the string 'NA' in {_listed(perhaps_missing)} may mean missing; if it "
+            "does, name the columns in na_strings="
+        )
+    return pd.DataFrame(repaired, index=table.index, columns=table.columns)
+
+
+def missing_codes_to_categorical(codes: np.ndarray, levels: list[str]) -> pd.Categorical:
+    """Zero-based codes and levels, as a factor's conversion leaves them; others are missing."""
+    known = np.where((codes >= 0) & (codes < len(levels)), codes, -1)
+    return pd.Categorical.from_codes(
+        known.astype(np.intp), categories=pd.Index(levels, dtype=object)
+    )
+
+
+def _as_logical(column: pd.Series) -> pd.Series:
+    if column.dtype == bool:
+        return column
+    if not column.isin([0, 1, _MISSING_LOGICAL, R_MISSING]).all():
+        raise ValueError(f"Column {column.name!r} holds more than 0, 1 and 2, so it is no logical.")
+    missing = ~column.isin([0, 1])
+    if not missing.any():
+        return column.astype(bool)
+    return (column == 1).astype("boolean").mask(missing)
+
+
+def _without_na(column: pd.Series) -> pd.Series:
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.cat.remove_categories([_MISSING_STRING])
+    return column.astype(object).mask(column == _MISSING_STRING, np.nan)
+
+
+def _strings(column: pd.Series) -> pd.Series:
+    """The column's strings, or nothing if it has other things."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return pd.Series(column.cat.categories)
+    if pd.api.types.is_string_dtype(column.dtype) or column.dtype == object:
+        return column
+    return pd.Series([], dtype=object)
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(repr(str(name)) for name in names)

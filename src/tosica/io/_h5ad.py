@@ -1,0 +1,143 @@
+"""Read the ``.h5ad`` files that converters of Seurat objects write."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import h5py
+import numpy as np
+import pandas as pd
+
+from ._columns import missing_codes_to_categorical, repair
+from ._matrices import Matrix, choose
+from ._parts import Parts
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_LEVELS = "__categories"
+_NAMES = "_index"
+
+
+def read_h5ad(
+    file: h5py.File, *, logicals: Collection[str], na_strings: Collection[str], caller: str
+) -> Parts:
+    """Read an AnnData file whichever converter wrote it.
+
+    What the file keeps is read element by element, because anndata drops a factor's levels where
+    SeuratDisk put them, and stops at a file that a failed conversion left behind.
+    """
+    notes: list[str] = []
+    for part in ("obs", "var"):
+        if part not in file:
+            raise ValueError(f"{caller}: the file has no {part!r}, so it is no whole AnnData file.")
+    obs = repair(_table(file["obs"]), notes, logicals=logicals, na_strings=na_strings)
+    flags = [repr(str(name)) for name in obs if obs[name].dtype == bool]
+    if flags and "X" in file and file["X"].attrs.get("encoding-type") == "csc_matrix":
+        notes.append(
+            f"not known: True in {', '.join(flags)} may have been a missing value, which sceasy "
+            "turns into it"
+        )
+    var = _table(file["var"])
+    matrices = [Matrix("X", _element(file["X"]), var)] if "X" in file else []
+    matrices += [
+        Matrix(f"layers[{name!r}]", _element(element), var)
+        for name, element in file.get("layers", {}).items()
+    ]
+    if "raw" in file and "X" in file["raw"]:
+        raw_var = _gene_names(_table(file["raw"]["var"]), var)
+        matrices.append(Matrix("raw.X", _element(file["raw"]["X"]), raw_var))
+    for name, values, table in matrices:
+        if values.shape != (len(obs), len(table)):
+            raise ValueError(
+                f"{caller}: {name} is {values.shape[0]} × {values.shape[1]}, but the file names "
+                f"{len(obs)} cells and {len(table)} genes: it was left behind by a conversion that "
+                "failed; convert again, or read the .rds or .h5Seurat file."
+            )
+    chosen = choose(matrices, notes, caller)
+    if len(chosen.var) > len(var):
+        notes.append(f"X has all {len(chosen.var)} genes now, not the {len(var)} variable ones")
+    obsm = {
+        name: values
+        for name in file.get("obsm", ())
+        if (values := _array(file["obsm"][name])) is not None and len(values) == len(obs)
+    }
+    lost = [f"varm[{name!r}]" for name in file.get("varm", ())]
+    lost += [f"uns[{name!r}]" for name in file.get("uns", ()) if name == "neighbors"]
+    lost += [f"obsp[{name!r}]" for name in file.get("obsp", ())]
+    if lost:
+        notes.append(
+            f"{', '.join(lost)} dropped: conversions leave loadings in another gene order and "
+            "similarities where scanpy expects distances; call sc.pp.pca and sc.pp.neighbors"
+        )
+    return Parts(obs, _tidy_var(chosen.var), chosen.counts, chosen.data, obsm, notes=notes)
+
+
+def _table(group: h5py.Group) -> pd.DataFrame:
+    """A table of cells or genes, with factor levels from wherever they are."""
+    index = group.attrs.get("_index", _NAMES)
+    levels = group.get(_LEVELS, {})
+    columns: dict[str, Any] = {}
+    for name in group:
+        if name in (index, _LEVELS):
+            continue
+        element = group[name]
+        if name in levels:
+            codes = np.asarray(element[:])
+            columns[name] = missing_codes_to_categorical(codes, _text(levels[name][:]))
+        elif isinstance(element, h5py.Group):
+            columns[name] = _element(element)
+        else:
+            values = element[:]
+            columns[name] = _text(values) if values.dtype.kind in "OSU" else values
+    order = [
+        name
+        for name in _text(np.atleast_1d(group.attrs.get("column-order", [])))
+        if name in columns
+    ]
+    order += [name for name in columns if name not in order]
+    if index not in group:
+        raise ValueError(
+            f"{group.file.filename}: {group.name} has no names ({index!r} is missing)."
+        )
+    stored = group[index]
+    # Newer anndata keeps names as it keeps strings that may be missing.
+    text = _text(stored[:] if isinstance(stored, h5py.Dataset) else np.asarray(_element(stored)))
+    names = pd.Index(text, dtype=object)
+    return pd.DataFrame({name: columns[name] for name in order}, index=names)
+
+
+def _gene_names(raw_var: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:
+    """Names for the genes of ``raw``, where they are numbers because the table had no columns."""
+    if _NAMES in raw_var:
+        return raw_var.set_index(raw_var[_NAMES].astype(object)).drop(columns=_NAMES)
+    numbers = [str(i) for i in range(len(raw_var))]
+    if list(raw_var.index) == numbers and len(raw_var) == len(var):
+        return var
+    return raw_var
+
+
+def _tidy_var(var: pd.DataFrame) -> pd.DataFrame:
+    """Without the column that repeats the names; the flag of variable genes as scanpy names it."""
+    var = var.drop(columns=[c for c in ("features", _NAMES) if c in var])
+    if "vst.variable" in var:
+        var = var.assign(highly_variable=var["vst.variable"].astype(bool)).drop(
+            columns="vst.variable"
+        )
+    return var.rename_axis(None)
+
+
+def _element(element: h5py.Group | h5py.Dataset) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ad.OldFormatWarning)
+        return ad.io.read_elem(element)
+
+
+def _array(element: h5py.Group | h5py.Dataset) -> np.ndarray | None:
+    return np.asarray(element[:]) if isinstance(element, h5py.Dataset) else None
+
+
+def _text(values: np.ndarray) -> list[str]:
+    return [v.decode() if isinstance(v, bytes) else str(v) for v in values]

@@ -1,0 +1,185 @@
+"""Plain Python values from a parsed R object."""
+
+from __future__ import annotations
+
+import gzip
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_XDR = b"X\n"
+_GZIP = b"\x1f\x8b"
+
+
+def parse(path: Path) -> RObject:
+    """Parse an ``.rds`` file.
+
+    Raises
+    ------
+    ImportError
+        If the ``rdata`` package is missing.
+    ValueError
+        If the file is damaged or no ``.rds`` file.
+    """
+    try:
+        import rdata
+    except ImportError as error:
+        raise ImportError(
+            "Reading .rds files needs the rdata package: pip install 'tosica[seurat]'."
+        ) from error
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == _GZIP
+        with gzip.open(path) if packed else path.open("rb") as stream:
+            if stream.read(2) == _XDR:
+                return RObject(_parse_stream(stream))
+        return RObject(rdata.parser.parse_file(path).object)
+    # A damaged file fails in as many ways as there are places to damage.
+    except Exception as error:
+        raise ValueError(
+            f"{str(path)!r} is not a whole .rds file ({type(error).__name__}: {error}); was it "
+            "saved with saveRDS, and copied to the end?"
+        ) from error
+
+
+def _parse_stream(stream: Any) -> Any:
+    """Parse while reading, so that the file is never in memory beside what comes of it."""
+    from rdata.parser import DEFAULT_ALTREP_MAP
+    from rdata.parser._xdr import ParserXDR
+
+    parser = ParserXDR(
+        memoryview(b""), expand_altrep=True, altrep_constructor_dict=DEFAULT_ALTREP_MAP
+    )
+    parser.file = stream
+    return parser.parse_all().object
+
+
+class RObject:
+    """An R object: its class, its slots or attributes, and its value as Python knows it."""
+
+    def __init__(self, parsed: Any) -> None:
+        while parsed.info.type.name == "REF":
+            parsed = parsed.referenced_object
+        self._parsed = parsed
+        self._attributes: dict[str, RObject] | None = None
+
+    @property
+    def kind(self) -> str:
+        """R's type: ``S4``, ``VEC``, ``STR``, ``INT``, ``REAL``, ``LGL`` and so on."""
+        return self._parsed.info.type.name
+
+    @property
+    def attributes(self) -> dict[str, RObject]:
+        """Attributes by name; of an S4 object these are its slots."""
+        if self._attributes is None:
+            self._attributes = {}
+            pair = self._parsed.attributes
+            while pair is not None and pair.info.type.name == "LIST":
+                tag = pair.tag.referenced_object or pair.tag
+                self._attributes[tag.value.value.decode()] = RObject(pair.value[0])
+                pair = pair.value[1]
+        return self._attributes
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.attributes
+
+    def __getitem__(self, name: str) -> RObject:
+        return self.attributes[name]
+
+    def drop(self, name: str) -> None:
+        """Forget an attribute, and let go of its memory."""
+        self.attributes.pop(name, None)
+        self._parsed.attributes = None
+
+    @property
+    def classes(self) -> list[str]:
+        """R classes, first the most special one."""
+        return self["class"].strings() if "class" in self else []
+
+    def strings(self) -> list[Any]:
+        """A character vector; missing ones are ``nan``."""
+        if self.kind != "STR":
+            return []
+        return [
+            np.nan if v.value is None else v.value.decode("utf-8", "replace")
+            for v in self._parsed.value
+        ]
+
+    def array(self) -> np.ndarray:
+        """A numeric or logical vector, or a matrix; masked where values are missing."""
+        values = self._parsed.value
+        if "dim" in self:
+            values = values.reshape(self["dim"].array(), order="F")
+        return values
+
+    def items(self) -> dict[str, RObject]:
+        """A named list."""
+        if self.kind != "VEC":
+            return {}
+        names = self["names"].strings() if "names" in self else []
+        values = [RObject(v) for v in self._parsed.value]
+        names += [str(i) for i in range(len(names), len(values))]
+        return dict(zip(names, values, strict=True))
+
+    def dimnames(self) -> tuple[list[str], list[str]]:
+        """Names of rows and columns, empty where there are none."""
+        if "dimnames" in self:
+            named = self["dimnames"]
+        elif "Dimnames" in self:
+            named = self["Dimnames"]
+        else:
+            return [], []
+        rows, columns = (RObject(v).strings() for v in named._parsed.value)
+        return rows, columns
+
+    def column(self) -> Any:
+        """A column of a data frame."""
+        if "factor" in self.classes:
+            codes = np.ma.filled(self._parsed.value, 0).astype(np.int64) - 1
+            levels = pd.Index(self["levels"].strings(), dtype=object)
+            return pd.Categorical.from_codes(codes.astype(np.intp), categories=levels)
+        if self.kind == "STR":
+            return np.array(self.strings(), dtype=object)
+        values = self._parsed.value
+        mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+        if mask is None or not mask.any() or values.dtype.kind == "f":
+            return np.asarray(np.ma.filled(values, np.nan) if values.dtype.kind == "f" else values)
+        plain = np.ma.filled(values, False if values.dtype == bool else 0)
+        if values.dtype == bool:
+            return pd.arrays.BooleanArray(plain, mask)
+        return pd.arrays.IntegerArray(plain.astype(np.int32), mask)
+
+    def table(self, index: list[str]) -> pd.DataFrame:
+        """A data frame; columns that are no vectors are left out."""
+        columns = {
+            name: value.column()
+            for name, value in self.items().items()
+            if value.kind in ("STR", "INT", "REAL", "LGL") and "dim" not in value
+        }
+        columns = {name: value for name, value in columns.items() if len(value) == len(index)}
+        return pd.DataFrame(columns, index=pd.Index(index, dtype=object))
+
+    def cells_by_genes(self) -> sp.csr_matrix:
+        """A matrix of genes × cells, turned: columns in R are rows here.
+
+        Raises
+        ------
+        ValueError
+            If it is no matrix in memory.
+        """
+        if "dgCMatrix" in self.classes:
+            n_genes, n_cells = self["Dim"].array()
+            parts = (self[name].array() for name in ("x", "i", "p"))
+            values, indices, indptr = (np.asarray(np.ma.getdata(part)) for part in parts)
+            return sp.csr_matrix((values, indices, indptr), shape=(int(n_cells), int(n_genes)))
+        if self.kind in ("REAL", "INT") and "dim" in self:
+            return sp.csr_matrix(np.ma.getdata(self.array()).T)
+        raise ValueError(
+            f"it is kept as {' '.join(self.classes) or self.kind}, which is not in the file; "
+            "turn it into a sparse matrix in R (as(x, 'dgCMatrix')) before saving"
+        )

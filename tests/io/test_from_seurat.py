@@ -1,0 +1,135 @@
+"""Converted objects in memory: repaired as far as they can be, and left as they were."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+
+import tosica
+
+NAMES = ("kang_seuratdisk.h5ad", "kang_seuratdisk_noscale.h5ad", "kang_sceasy.h5ad")
+
+
+def as_anndata_reads_it(path) -> ad.AnnData:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ad.read_h5ad(path)
+
+
+@pytest.mark.parametrize(
+    "name", [*NAMES, "kang_sceasy_counts.h5ad", "kang_seuratdisk_minimal.h5ad"]
+)
+def test_as_good_as_reading_the_file(shared, name):
+    adata = as_anndata_reads_it(shared / "seurat" / name)
+    before = adata.copy()
+    repaired = tosica.io.from_seurat(adata)
+    expected = tosica.io.read_seurat(shared / "seurat" / name)
+    assert repaired.var_names.tolist() == expected.var_names.tolist()
+    assert (repaired.layers["counts"] - expected.layers["counts"]).nnz == 0
+    assert (repaired.X - expected.X).nnz == 0
+    assert repaired.obs.columns.tolist() == expected.obs.columns.tolist()
+    assert set(repaired.obsm) == set(expected.obsm)
+    # The user's object is as it was.
+    pd.testing.assert_frame_equal(adata.obs, before.obs)
+    assert adata.shape == before.shape
+    assert set(adata.uns) == set(before.uns)
+
+
+def test_missing_integers_are_missing(shared):
+    adata = as_anndata_reads_it(shared / "seurat" / "kang_sceasy.h5ad")
+    assert (adata.obs["donor_int_na"] == -(2**31)).any()
+    repaired = tosica.io.from_seurat(adata, na_strings=["note"])
+    assert repaired.obs["donor_int_na"].isna().sum() == (adata.obs["donor_int_na"] < 0).sum()
+    assert repaired.obs["note"].isna().sum() == (adata.obs["note"] == "NA").sum()
+    assert "Megakaryocytes" not in repaired.obs["cluster_id"].cat.categories
+
+
+def test_lost_levels_are_reported(shared, caplog):
+    adata = as_anndata_reads_it(shared / "seurat" / "kang_seuratdisk.h5ad")
+    with caplog.at_level(logging.INFO, "tosica"):
+        tosica.io.from_seurat(adata)
+    said = "\n".join(record.getMessage() for record in caplog.records)
+    assert "'cluster_id'" in said
+    assert "may be codes of factors whose levels anndata dropped" in said
+    assert "tosica.io.read_seurat gets them from the file" in said
+
+
+def test_the_repaired_object_can_be_written(shared, tmp_path):
+    repaired = tosica.io.from_seurat(
+        as_anndata_reads_it(shared / "seurat" / "kang_seuratdisk_minimal.h5ad")
+    )
+    repaired.write_h5ad(tmp_path / "x.h5ad")
+    assert ad.read_h5ad(tmp_path / "x.h5ad").var_names.tolist() == repaired.var_names.tolist()
+
+
+def test_nothing_to_go_back_to():
+    adata = sc.datasets.pbmc68k_reduced()
+    adata.raw = None
+    with pytest.raises(ValueError, match="neither counts nor log-normalised values"):
+        tosica.io.from_seurat(adata)
+
+
+def test_columns_that_are_not_there():
+    with pytest.raises(KeyError, match="no column 'b' in the cells' table"):
+        tosica.io.from_seurat(sc.datasets.pbmc68k_reduced(), logicals=["b"])
+
+
+# ------------------------------------------------------------------------------- recognised
+
+
+@pytest.fixture
+def converted() -> ad.AnnData:
+    """What a conversion leaves: scaled X, codes for labels, names of raw lost."""
+    adata = sc.datasets.pbmc68k_reduced()
+    codes = adata.obs["bulk_labels"].cat.codes.astype(np.int32)
+    obs = pd.DataFrame(
+        {
+            "nCount_RNA": 1e3,
+            "nFeature_RNA": 300,
+            "cluster_id": codes,
+            "name": adata.obs["bulk_labels"],
+        }
+    )
+    return ad.AnnData(adata.X.copy(), obs=obs, var=adata.var[[]])
+
+
+def test_scaled_expression_of_a_converted_object_is_recognised(converted):
+    tosica.pp.build_mask(converted)
+    advice = "read its file with tosica.io.read_seurat, or repair it with tosica.io.from_seurat"
+    with pytest.raises(ValueError, match=re.escape(advice)):
+        tosica.TOSICA.setup_anndata(converted, labels_key="name")
+
+
+def test_scaled_expression_of_other_objects_is_not(converted):
+    tosica.pp.build_mask(converted)
+    del converted.obs["nFeature_RNA"]
+    with pytest.raises(ValueError, match="negative values") as caught:
+        tosica.TOSICA.setup_anndata(converted, labels_key="name")
+    assert "seurat" not in str(caught.value)
+
+
+def test_codes_as_labels_are_recognised(converted):
+    converted.X = sc.datasets.pbmc68k_reduced().raw[:, converted.var_names].X
+    tosica.pp.build_mask(converted)
+    sentence = "adata.obs['cluster_id'] holds numbers from 0 on, which may be codes of a factor"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        tosica.TOSICA.setup_anndata(converted, labels_key="cluster_id")
+    converted.obs["cluster_id"] = converted.obs["cluster_id"].astype(str)
+    tosica.TOSICA.setup_anndata(converted, labels_key="cluster_id")
+
+
+def test_a_query_is_recognised(converted):
+    ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    tosica.pp.build_mask(ref, max_gene_sets=5)
+    tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
+    model = tosica.TOSICA(ref, embed_dim=4, n_heads=1)
+    model.train(max_epochs=1, enable_progress_bar=False)
+    with pytest.raises(ValueError, match=re.escape("repair it with tosica.io.from_seurat")):
+        model.annotate(converted)

@@ -1,0 +1,530 @@
+"""Seurat objects in any file: what comes back is what R had, or the log says what is not known."""
+
+from __future__ import annotations
+
+import logging
+import re
+import subprocess
+import sys
+
+import _r_files as r
+import anndata as ad
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+
+import tosica
+
+FLAGS = ("is_stim", "is_tcell_na")
+# What each conversion leaves unsaid, and whether the file says all the same.
+FILES = {
+    "kang_seurat.rds": {},
+    "kang_seurat_v5.rds": {},
+    "kang_sce.rds": {},
+    "kang.h5Seurat": {"na_strings": ["note"]},
+    "kang_seuratdisk.h5ad": {"logicals": FLAGS, "na_strings": ["note"]},
+    "kang_seuratdisk_chr.h5ad": {"logicals": FLAGS, "na_strings": ["note", "partial_label"]},
+    "kang_seuratdisk_noscale.h5ad": {"logicals": FLAGS, "na_strings": ["note"]},
+    "kang_seuratdisk_minimal.h5ad": {},
+    "kang_sceasy.h5ad": {"na_strings": ["note"]},
+    "kang_sceasy_counts.h5ad": {"na_strings": ["note"]},
+}
+CELLS = [f"cell{i}" for i in range(6)]
+GENES = [f"G{i}" for i in range(5)]
+
+
+@pytest.fixture(scope="module")
+def truth(shared) -> pd.DataFrame:
+    path = shared / "seurat" / "kang_truth_obs.csv"
+    return pd.read_csv(path, index_col=0, na_values=["NA_REAL"], keep_default_na=False)
+
+
+@pytest.fixture(scope="module")
+def levels(shared) -> dict[str, list[str]]:
+    lines = (shared / "seurat" / "kang_truth_levels.tsv").read_text().splitlines()
+    return {line.split("\t")[0]: line.split("\t")[1:] for line in lines}
+
+
+@pytest.fixture(scope="module")
+def counts() -> sp.csr_matrix:
+    rng = np.random.default_rng(0)
+    return sp.csr_matrix(rng.poisson(2, (len(CELLS), len(GENES))).astype(float))
+
+
+def table(**columns) -> r.R:
+    return r.frame(CELLS, **columns)
+
+
+def plain(tmp_path, counts, **columns):
+    assay = r.assay(r.sparse(counts, GENES, CELLS))
+    return r.write(tmp_path / "seurat.rds", r.seurat(table(**columns), RNA=assay))
+
+
+# ------------------------------------------------------------------------------- real objects
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
+    adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
+    assert set(adata.obs_names) == set(truth.index)
+    expected = truth.loc[adata.obs_names]
+    for column in adata.obs.columns.intersection(expected.columns):
+        # sceasy turns a missing logical into TRUE for good.
+        if "sceasy" in name and column == "is_tcell_na":
+            continue
+        got, want = adata.obs[column], expected[column]
+        np.testing.assert_array_equal(got.isna(), want.isna(), err_msg=column)
+        known = want.notna()
+        if column in FLAGS:
+            assert got.dtype == ("boolean" if not known.all() else bool)
+            got = got.astype(object).map({True: "TRUE", False: "FALSE"})
+            want = want.astype(str).str.upper()
+        elif column in levels and "chr" not in name:
+            used = [level for level in levels[column] if level in set(want[known].astype(str))]
+            assert got.cat.categories.tolist() == used
+            assert not got.cat.ordered
+        elif column.startswith("donor_int"):
+            assert got.dtype == ("Int32" if not known.all() else np.int32)
+            want = want.astype("Float64").astype("Int32")
+        elif column.startswith("n") and column != "note":
+            np.testing.assert_array_equal(got, want)
+            continue
+        assert got[known].astype(str).tolist() == want[known].astype(str).tolist(), column
+
+    kang = ad.read_h5ad(shared / "kang_pbmc.h5ad")[adata.obs_names.tolist()]
+    assert adata.var_names.tolist() == kang.var_names.str.replace("_", "-").tolist()
+    assert (adata.layers["counts"] - kang.X).nnz == 0
+    np.testing.assert_allclose(
+        adata.X.sum(1),
+        sc.pp.log1p(sc.pp.normalize_total(kang, target_sum=1e4, copy=True), copy=True).X.sum(1),
+        rtol=1e-5,
+    )
+    assert adata.raw is None
+    assert adata.X.dtype == adata.layers["counts"].dtype == np.float32
+    assert not np.shares_memory(adata.X.indices, adata.layers["counts"].indices)
+
+
+@pytest.fixture(scope="module")
+def labels(shared) -> dict[str, pd.Series]:
+    """Labels of the same cells from each file, by one model."""
+    import scvi
+    import torch
+
+    torch.set_num_threads(1)
+    scvi.settings.seed = 0
+    ref = tosica.io.read_seurat(shared / "seurat" / "kang_seurat.rds")
+    ref = ref[ref.obs["group_id"] == "ctrl"].copy()
+    tosica.pp.build_mask(ref, max_gene_sets=30)
+    tosica.TOSICA.setup_anndata(ref, labels_key="cluster_id")
+    model = tosica.TOSICA(ref, embed_dim=16)
+    model.train(max_epochs=8, enable_progress_bar=False)
+    queries = {
+        name: tosica.io.read_seurat(shared / "seurat" / name, **FILES[name]) for name in FILES
+    }
+    return {name: pd.Series(model.predict(q), q.obs_names) for name, q in queries.items()}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_labels_do_not_depend_on_the_file(labels, name):
+    first = labels["kang_seurat.rds"]
+    assert first.nunique() > 1
+    assert (labels[name].loc[first.index] == first).all()
+
+
+@pytest.mark.filterwarnings("ignore:.*zarr:UserWarning")
+@pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*specification.*:FutureWarning")
+@pytest.mark.parametrize("name", FILES)
+def test_the_field_can_go_on_with_it(shared, tmp_path, name):
+    import scvi
+
+    adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
+    adata = adata[:200].copy()
+    adata.obs["cluster_id"] = (
+        adata.obs["cluster_id"].astype("category").cat.remove_unused_categories()
+    )
+    sc.pp.pca(adata, n_comps=10)
+    sc.pp.neighbors(adata)
+    sc.tl.umap(adata, maxiter=5)
+    sc.tl.leiden(adata, flavor="igraph", n_iterations=2)
+    sc.tl.rank_genes_groups(adata, "cluster_id")
+    scvi.model.SCVI.setup_anndata(adata, layer="counts", labels_key="cluster_id")
+    adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
+    for path, read in (("x.h5ad", ad.read_h5ad), ("x.zarr", ad.read_zarr)):
+        getattr(adata, f"write_{path[2:]}")(tmp_path / path)
+        again = read(tmp_path / path)
+        assert (
+            again.obs["cluster_id"].astype(str).tolist()
+            == adata.obs["cluster_id"].astype(str).tolist()
+        )
+        assert (again.X - adata.X).nnz == 0
+
+
+def test_reductions_and_loadings(shared):
+    for name in ("kang_seurat.rds", "kang_seurat_v5.rds", "kang.h5Seurat"):
+        adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
+        assert adata.obsm["X_pca"].shape == (700, 30)
+        assert adata.obsm["X_umap"].shape == (700, 2)
+        assert int(adata.var["highly_variable"].sum()) in (800, 1267)
+        loads = np.abs(adata.varm["PCs"]).sum(1) > 0
+        assert loads.sum() == 800
+        # Scores are scaled expression times loadings: of the right genes they correlate.
+        centred = adata.X.toarray() - adata.X.toarray().mean(0)
+        spread = centred.std(0)
+        scaled = np.clip(np.divide(centred, spread, where=spread > 0, out=centred), None, 10)
+        score = scaled @ adata.varm["PCs"][:, 0]
+        assert abs(np.corrcoef(score, adata.obsm["X_pca"][:, 0])[0, 1]) > 0.999
+
+
+# ------------------------------------------------------------------------------- what is said
+
+
+def messages(caplog) -> str:
+    return "\n".join(record.getMessage() for record in caplog.records)
+
+
+def test_what_cannot_be_known_is_reported(shared, caplog):
+    with caplog.at_level(logging.INFO, "tosica"):
+        adata = tosica.io.read_seurat(shared / "seurat" / "kang_seuratdisk.h5ad")
+    said = messages(caplog)
+    assert "0, 1 and 2 in 'is_stim', 'is_tcell_na' may be FALSE, TRUE and missing" in said
+    assert "the string 'NA' in 'note' may mean missing" in said
+    assert "counts were recovered exactly with 'nCount_RNA'" in said
+    assert "varm['PCs'], uns['neighbors'] dropped" in said
+    assert "X has all 1267 genes now, not the 800 variable ones" in said
+    assert sorted(adata.obs["is_tcell_na"].unique()) == [0, 1, 2]
+    assert (adata.obs["note"] == "NA").any()
+
+
+def test_what_sceasy_lost_is_reported(shared, caplog):
+    with caplog.at_level(logging.INFO, "tosica"):
+        tosica.io.read_seurat(shared / "seurat" / "kang_sceasy.h5ad")
+    assert "True in 'is_stim', 'is_tcell_na' may have been a missing value" in messages(caplog)
+
+
+# ------------------------------------------------------------------------------- objects made here
+
+
+def test_types_of_columns(tmp_path, counts):
+    mask = [0, 0, 1, 0, 0, 0]
+    adata = tosica.io.read_seurat(
+        plain(
+            tmp_path,
+            counts,
+            kind=r.factor(np.ma.array([1, 3, 1, 3, 1, 1], mask=mask), ["b", "unused", "a"]),
+            flag=r.vector(np.ma.array([True, False] * 3, mask=mask)),
+            sure=r.vector(np.array([True, False] * 3)),
+            number=r.vector(np.ma.array(range(6), mask=mask)),
+            share=r.vector(np.array([0.5, np.nan, 1, 2, 3, 4])),
+            text=r.strings("x", None, "NA", "y", "é", ""),
+        )
+    )
+    obs = adata.obs
+    assert obs["kind"].cat.categories.tolist() == ["b", "a"]
+    assert obs["kind"].isna().tolist() == [bool(m) for m in mask]
+    assert obs.dtypes.astype(str)[["flag", "sure", "number", "share"]].tolist() == [
+        "boolean",
+        "bool",
+        "Int32",
+        "float64",
+    ]
+    assert obs["text"].isna().tolist() == [False, True, False, False, False, False]
+    assert obs["text"].dropna().tolist() == ["x", "NA", "y", "é", ""]
+    assert (adata.layers["counts"] != counts).nnz == 0
+    assert adata.obs_names.tolist() == CELLS
+    assert adata.var_names.tolist() == GENES
+
+
+def test_active_identities_are_kept_if_no_column_has_them(tmp_path, counts):
+    assay = r.assay(r.sparse(counts, GENES, CELLS))
+    idents = r.factor(np.array([1, 2, 1, 2, 1, 2], dtype=np.int32), ["T", "B"])
+    same = r.strings("T", "B", "T", "B", "T", "B")
+    for columns, there in (({}, True), ({"kind": same}, False)):
+        value = r.seurat(table(**columns), idents=idents, RNA=assay)
+        adata = tosica.io.read_seurat(r.write(tmp_path / "seurat.rds", value))
+        assert ("active_ident" in adata.obs) == there
+    assert adata.obs["kind"].tolist() == ["T", "B"] * 3
+
+
+def split(counts, *, overlap: bool = False, forget: bool = False) -> r.R:
+    """Two samples in layers of their own, the second without the last gene, cells interleaved."""
+    first = np.array([True, False, True, False, True, False])
+    second = ~first
+    if overlap:
+        second = second | (np.arange(6) == 0)
+    if forget:
+        second = second & (np.arange(6) != 1)
+    every, fewer = np.ones(5, dtype=bool), np.arange(5) < 4
+    layers = {
+        "counts.s1": (counts[first], first, every),
+        "counts.s2": (counts[second][:, fewer], second, fewer),
+    }
+    return r.seurat(table(sample=r.strings(*"ababab")), RNA=r.assay5(layers, CELLS, GENES))
+
+
+def test_split_layers_are_joined_by_the_log_maps(tmp_path, counts):
+    adata = tosica.io.read_seurat(r.write(tmp_path / "v5.rds", split(counts)))
+    expected = counts.toarray()
+    expected[1::2, 4] = 0
+    np.testing.assert_array_equal(adata.layers["counts"].toarray(), expected)
+
+
+def test_cells_of_an_assay_in_another_order(tmp_path, counts):
+    order = np.array([3, 0, 5, 1, 4, 2])
+    every = np.ones(6, dtype=bool), np.ones(5, dtype=bool)
+    assay = r.assay5({"counts": (counts[order], *every)}, [CELLS[i] for i in order], GENES)
+    adata = tosica.io.read_seurat(r.write(tmp_path / "v5.rds", r.seurat(table(), RNA=assay)))
+    np.testing.assert_array_equal(adata.layers["counts"].toarray(), counts.toarray())
+
+
+def test_several_assays(tmp_path, counts, caplog):
+    other = r.assay(r.sparse(counts[:, :2], ["P1", "P2"], CELLS))
+    rna = r.assay(r.sparse(counts, GENES, CELLS))
+    path = r.write(tmp_path / "two.rds", r.seurat(table(), RNA=rna, ADT=other))
+    with caplog.at_level(logging.INFO, "tosica"):
+        assert tosica.io.read_seurat(path).var_names.tolist() == GENES
+    assert "the active assay, 'RNA', was read; there are also 'ADT' (assay=)" in messages(caplog)
+    assert tosica.io.read_seurat(path, assay="ADT").var_names.tolist() == ["P1", "P2"]
+    with pytest.raises(KeyError, match=r"no assay 'SCT'; the object has 'RNA', 'ADT'"):
+        tosica.io.read_seurat(path, assay="SCT")
+
+
+def test_sctransform_is_pointed_out(tmp_path, counts, caplog):
+    sct = r.assay(r.sparse(counts, GENES, CELLS), of="SCTAssay")
+    rna = r.assay(r.sparse(counts, GENES, CELLS))
+    value = r.seurat(table(), active="SCT", RNA=rna, SCT=sct)
+    with caplog.at_level(logging.INFO, "tosica"):
+        tosica.io.read_seurat(r.write(tmp_path / "sct.rds", value))
+    assert "'SCT' holds counts that sctransform corrected; assay='RNA'" in messages(caplog)
+
+
+def test_images_are_left_out(tmp_path, counts, caplog):
+    assay = r.assay(r.sparse(counts, GENES, CELLS))
+    value = r.seurat(table(), active="Spatial", images={"slice1": r.s4("VisiumV1")}, Spatial=assay)
+    with caplog.at_level(logging.INFO, "tosica"):
+        tosica.io.read_seurat(r.write(tmp_path / "spots.rds", value))
+    assert "images and where spots lie in them were left out" in messages(caplog)
+
+
+def test_without_data_x_is_normalised_here(tmp_path, counts):
+    adata = tosica.io.read_seurat(plain(tmp_path, counts))
+    dense = counts.toarray()
+    expected = np.log1p(dense / dense.sum(1, keepdims=True) * 1e4)
+    np.testing.assert_allclose(adata.X.toarray(), expected, rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------- counts
+
+
+def converted(tmp_path, values, obs=None, **more):
+    adata = ad.AnnData(
+        sp.csr_matrix(values),
+        obs=pd.DataFrame(obs, index=[f"c{i}" for i in range(len(values))]),
+        var=pd.DataFrame(index=[f"G{i}" for i in range(values.shape[1])]),
+        **more,
+    )
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    return tmp_path / "x.h5ad"
+
+
+@pytest.fixture(scope="module")
+def many() -> np.ndarray:
+    rng = np.random.default_rng(1)
+    return rng.poisson(rng.gamma(1, 1, 60), (40, 60)).astype(float)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("column", ["nCount_RNA", "depth"])
+def test_counts_come_back_from_logarithms(tmp_path, many, dtype, column, caplog):
+    # As in an object that was cut down to some genes after it had been normalised.
+    total = many.sum(1) + 77
+    data = np.log1p(many / total[:, None] * 1e4).astype(dtype)
+    with caplog.at_level(logging.INFO, "tosica"):
+        adata = tosica.io.read_seurat(converted(tmp_path, data, {column: total}))
+    np.testing.assert_array_equal(adata.layers["counts"].toarray(), many)
+    how = "with 'nCount_RNA'" if column == "nCount_RNA" else "from each cell's smallest value"
+    assert f"counts were recovered exactly {how}" in messages(caplog)
+
+
+def test_counts_are_not_claimed_where_they_are_not_whole(tmp_path, many, caplog):
+    data = np.log1p(many * np.random.default_rng(2).uniform(0.5, 1, many.shape))
+    with caplog.at_level(logging.INFO, "tosica"):
+        adata = tosica.io.read_seurat(converted(tmp_path, data))
+    assert "counts" not in adata.layers
+    assert "there are no counts, and they cannot be recovered" in messages(caplog)
+
+
+def test_counts_are_not_claimed_where_no_cell_has_ones(tmp_path, many):
+    even = many * 2
+    data = np.log1p(even / even.sum(1, keepdims=True) * 1e4)
+    data[:, 0] = np.log1p(3 * 1e4 / even.sum(1))  # threes among twos: the smallest is no one
+    assert "counts" not in tosica.io.read_seurat(converted(tmp_path, data)).layers
+
+
+def test_fractions_are_no_counts(tmp_path, counts, caplog):
+    data = counts.copy()
+    data.data = np.log1p(data.data)
+    value = r.seurat(
+        table(), RNA=r.assay(r.sparse(counts * 0.37, GENES, CELLS), r.sparse(data, GENES, CELLS))
+    )
+    with caplog.at_level(logging.INFO, "tosica"):
+        tosica.io.read_seurat(r.write(tmp_path / "soup.rds", value))
+    assert "what is stored as counts holds fractions" in messages(caplog)
+
+
+# ------------------------------------------------------------------------------- memory
+
+
+def test_memory_follows_the_matrix(tmp_path):
+    rng = np.random.default_rng(0)
+    n_cells, n_genes, per_cell = 20_000, 1000, 200
+    genes = np.sort(
+        rng.permuted(np.tile(np.arange(n_genes), (n_cells, 1)), axis=1)[:, :per_cell], 1
+    )
+    matrix = sp.csr_matrix(
+        (
+            np.ones(n_cells * per_cell),
+            genes.ravel(),
+            np.arange(0, n_cells * per_cell + 1, per_cell),
+        ),
+        shape=(n_cells, n_genes),
+    )
+    cells = [f"c{i}" for i in range(n_cells)]
+    names = [f"G{i}" for i in range(n_genes)]
+    value = r.seurat(
+        r.frame(cells, n=r.vector(np.ones(n_cells))), RNA=r.assay(r.sparse(matrix, names, cells))
+    )
+    path = r.write(tmp_path / "big.rds", value)
+    code = (
+        "import resource, rdata, sys, tosica\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "before = peak()\n"
+        "adata = tosica.io.read_seurat(sys.argv[1])\n"
+        "print(adata.n_obs, (peak() - before) * 1024)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
+    n_read, peak = map(float, done.stdout.split())
+    assert n_read == n_cells
+    # R keeps a number of a sparse matrix in 12 bytes.
+    assert peak < 3 * 12 * matrix.nnz
+
+
+# ------------------------------------------------------------------------------- what is refused
+
+
+def refused(path, sentence, error=ValueError, **kwargs):
+    with pytest.raises(error, match=re.escape(sentence)):
+        tosica.io.read_seurat(path, **kwargs)
+
+
+def test_no_such_file(tmp_path):
+    refused(tmp_path / "none.rds", "There is no file", FileNotFoundError)
+
+
+def test_nothing_in_the_assay(tmp_path):
+    value = r.seurat(table(), RNA=r.assay(r.empty()))
+    path = r.write(tmp_path / "empty.rds", value)
+    refused(path, "the object has neither counts nor log-normalised values")
+
+
+def test_fractions_only(tmp_path, counts):
+    value = r.seurat(table(), RNA=r.assay(r.sparse(counts * 0.3, GENES, CELLS)))
+    refused(r.write(tmp_path / "x.rds", value), "and its counts hold fractions; run NormalizeData")
+
+
+def test_something_else_in_the_file(tmp_path):
+    refused(r.write(tmp_path / "x.rds", table()), "holds a data.frame, not a Seurat object")
+    refused(r.write(tmp_path / "x.rds", r.strings("a")), "holds a STR, not a Seurat object")
+
+
+def test_truncated(tmp_path, counts):
+    path = plain(tmp_path, counts)
+    path.write_bytes(path.read_bytes()[:-40])
+    refused(path, "is not a whole .rds file")
+
+
+def test_no_rds_at_all(tmp_path):
+    path = tmp_path / "page.rds"
+    path.write_text("<html>sign in</html>")
+    refused(path, "is not a whole .rds file")
+
+
+def test_truncated_hdf5(tmp_path, many):
+    path = converted(tmp_path, many)
+    path.write_bytes(path.read_bytes()[:100])
+    refused(path, "is not a whole HDF5 file")
+
+
+def test_left_behind_by_a_failed_conversion(tmp_path, many, caplog):
+    path = converted(tmp_path, many)
+    with h5py.File(path, "a") as file:
+        file["varm"].create_dataset("PCs", data=np.ones((7, 3)))
+    with caplog.at_level(logging.INFO, "tosica"):
+        adata = tosica.io.read_seurat(path)  # what is whole can be read all the same
+    assert "varm['PCs'] dropped" in messages(caplog)
+    np.testing.assert_array_equal(adata.layers["counts"].toarray(), many)
+    with h5py.File(path, "a") as file:
+        del file["var"]["_index"]
+        file["var"].create_dataset("_index", data=["a", "b"])
+    refused(path, "X is 40 × 60, but the file names 40 cells and 2 genes: it was left behind by")
+    with h5py.File(path, "a") as file:
+        del file["var"]
+    refused(path, "the file has no 'var', so it is no whole AnnData file")
+
+
+def test_scaled_only(tmp_path, many):
+    path = converted(tmp_path, many - many.mean(0))
+    refused(path, "there are neither counts nor log-normalised values in it")
+
+
+def test_layers_that_overlap(tmp_path, counts):
+    path = r.write(tmp_path / "v5.rds", split(counts, overlap=True))
+    refused(path, "layers 'counts.s1', 'counts.s2' of assay 'RNA' overlap: cell 'cell0' is in two")
+
+
+def test_cells_in_no_layer(tmp_path, counts):
+    path = r.write(tmp_path / "v5.rds", split(counts, forget=True))
+    refused(path, "1 cells of assay 'RNA' are in no layer of counts")
+
+
+def test_assays_of_other_kinds(tmp_path, counts):
+    peaks = r.assay(r.sparse(counts, GENES, CELLS), of="ChromatinAssay")
+    path = r.write(tmp_path / "atac.rds", r.seurat(table(), active="ATAC", ATAC=peaks))
+    refused(path, "assay 'ATAC' is a ChromatinAssay; what can be read are Assay, Assay5, SCTAssay")
+
+
+def test_matrices_on_disk(tmp_path):
+    on_disk = r.s4("IterableMatrix", Dimnames=r.plain_list(r.strings(*GENES), r.strings(*CELLS)))
+    path = r.write(tmp_path / "disk.rds", r.seurat(table(), RNA=r.assay(on_disk)))
+    refused(path, "counts of assay 'RNA' cannot be read: it is kept as IterableMatrix")
+
+
+def test_names_that_occur_twice(tmp_path, counts):
+    twice = ["G0", *GENES[:-1]]
+    value = r.seurat(table(), RNA=r.assay(r.sparse(counts, twice, CELLS)))
+    refused(r.write(tmp_path / "x.rds", value), "the gene name 'G0' occurs twice")
+
+
+def test_columns_that_are_not_there(tmp_path, many):
+    path = converted(tmp_path, many, {"a": 0.5})
+    refused(path, "There is no column 'b' in the cells' table; it has a.", KeyError, logicals=["b"])
+
+
+def test_columns_that_are_no_logicals(tmp_path, many):
+    path = converted(tmp_path, many, {"a": np.arange(40)})
+    refused(path, "Column 'a' holds more than 0, 1 and 2, so it is no logical.", logicals=["a"])
+
+
+def test_hints_where_they_are_not_needed(tmp_path, counts, many):
+    refused(plain(tmp_path, counts, a=r.strings(*"xyxyxy")), "leave them out", logicals=["a"])
+    refused(converted(tmp_path, many), "an .h5ad file holds one assay only", assay="RNA")
+
+
+def test_rdata_missing(tmp_path, counts, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rdata", None)
+    refused(plain(tmp_path, counts), "pip install 'tosica[seurat]'", ImportError)

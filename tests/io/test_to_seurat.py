@@ -1,0 +1,135 @@
+"""Annotations handed back to Seurat: plain files, and a script that R runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scvi
+
+import tosica
+
+
+@pytest.fixture
+def annotated():
+    adata = sc.datasets.pbmc68k_reduced()
+    rng = np.random.default_rng(0)
+    adata.obs["mine_prediction"] = adata.obs["bulk_labels"]
+    adata.obs["mine_probability"] = rng.random(adata.n_obs).astype(np.float32)
+    adata.obsm["X_mine"] = rng.random((adata.n_obs, 3)).astype(np.float32)
+    adata.uns["mine"] = {"gene_sets": ["first", "second, with a comma", "third"]}
+    return adata
+
+
+def test_the_files_hold_the_annotation(annotated, tmp_path):
+    annotated.obsm["mine_probabilities"] = pd.DataFrame(
+        {"a": 0.25, "b": 0.75}, index=annotated.obs_names
+    )
+    tosica.io.to_seurat(annotated, tmp_path / "new" / "folder", key="mine")
+    folder = tmp_path / "new" / "folder"
+    metadata = pd.read_csv(folder / "metadata.csv", index_col=0)
+    assert metadata.index.tolist() == annotated.obs_names.tolist()
+    assert metadata["mine_prediction"].tolist() == annotated.obs["mine_prediction"].tolist()
+    np.testing.assert_allclose(
+        metadata["mine_probability"], annotated.obs["mine_probability"], rtol=1e-5
+    )
+    levels = pd.read_csv(folder / "levels.csv")["mine_prediction"].tolist()
+    assert levels == annotated.obs["mine_prediction"].cat.categories.tolist()
+    embedding = pd.read_csv(folder / "X_mine.csv", index_col=0)
+    assert embedding.columns.tolist() == annotated.uns["mine"]["gene_sets"]
+    np.testing.assert_allclose(embedding, annotated.obsm["X_mine"], rtol=1e-5)
+    assert pd.read_csv(folder / "probabilities.csv", index_col=0).columns.tolist() == ["a", "b"]
+    assert pd.read_csv(folder / "X_umap.csv", index_col=0).shape == (700, 2)
+    script = (folder / "add_to_seurat.R").read_text()
+    assert "X_mine.csv" in script
+    assert "@KEY@" not in script
+
+
+def test_novelty_goes_along(annotated, tmp_path):
+    annotated.obs["mine_novelty"] = 0.5
+    tosica.io.to_seurat(annotated, tmp_path, key="mine")
+    assert (pd.read_csv(tmp_path / "metadata.csv")["mine_novelty"] == 0.5).all()
+
+
+def test_not_annotated(tmp_path):
+    adata = sc.datasets.pbmc68k_reduced()
+    with pytest.raises(KeyError, match=r"no obs\['tosica_prediction'\].*call model.annotate"):
+        tosica.io.to_seurat(adata, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+_MAKE = """
+suppressPackageStartupMessages(library(Seurat))
+set.seed(1)
+names <- list(paste0("GENE", 1:120), paste0("cell", 1:90))
+counts <- matrix(rpois(120 * 90, 1.5), 120, 90, dimnames = names)
+counts[1:40, 1:45] <- counts[1:40, 1:45] + 4L
+object <- CreateSeuratObject(as(counts, "CsparseMatrix"))
+object$kind <- factor(rep(c("T cell", "B cell"), each = 45), levels = c("T cell", "B cell", "none"))
+object$partly <- object$kind
+object$partly[3] <- NA
+object$note <- ifelse(seq_len(90) %% 2 == 0, "NA", NA)
+object <- FindVariableFeatures(NormalizeData(object, verbose = FALSE), verbose = FALSE)
+saveRDS(object, commandArgs(TRUE)[1])
+write.csv(as.matrix(counts), commandArgs(TRUE)[2])
+"""
+_TAKE_BACK = """
+suppressPackageStartupMessages(library(Seurat))
+arguments <- commandArgs(TRUE)
+object <- readRDS(arguments[1])
+before <- object@meta.data
+source(file.path(arguments[2], "add_to_seurat.R"))
+object <- add_tosica(object, arguments[2])
+metadata <- read.csv(file.path(arguments[2], "metadata.csv"), row.names = 1)[colnames(object), ]
+stopifnot(identical(as.character(object$tosica_prediction), metadata$tosica_prediction))
+levels <- read.csv(file.path(arguments[2], "levels.csv"))[[1]]
+stopifnot(identical(levels(object$tosica_prediction), levels))
+stopifnot(isTRUE(all.equal(unname(object$tosica_probability), metadata$tosica_probability)))
+stopifnot(identical(object@meta.data[, colnames(before)], before))
+embedding <- read.csv(file.path(arguments[2], "X_tosica.csv"), row.names = 1, check.names = FALSE)
+stopifnot(isTRUE(all.equal(unname(Embeddings(object, "tosica")),
+                           unname(as.matrix(embedding[colnames(object), ])))))
+stopifnot(identical(object[["tosica"]]@misc$names, colnames(embedding)))
+pdf(NULL)
+print(DimPlot(object, reduction = "tosica", group.by = "tosica_prediction"))
+"""
+
+
+def r(tmp_path, script: str, *arguments) -> None:
+    path = tmp_path / "script.R"
+    path.write_text(script)
+    command = ["Rscript", str(path), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_and_back(tmp_path):
+    if shutil.which("Rscript") is None:
+        pytest.skip("needs R")
+    ready = "quit(status = !requireNamespace('Seurat', quietly = TRUE))"
+    if subprocess.run(["Rscript", "-e", ready], check=False, capture_output=True).returncode:
+        pytest.skip("needs Seurat in R")
+    r(tmp_path, _MAKE, tmp_path / "object.rds", tmp_path / "counts.csv")
+    adata = tosica.io.read_seurat(tmp_path / "object.rds")
+    counts = pd.read_csv(tmp_path / "counts.csv", index_col=0).T
+    np.testing.assert_array_equal(adata.layers["counts"].toarray(), counts)
+    assert adata.obs_names.tolist() == counts.index.tolist()
+    assert adata.obs["kind"].cat.categories.tolist() == ["T cell", "B cell"]
+    assert adata.obs["partly"].isna().sum() == 1
+    assert adata.obs["note"].isna().sum() == 45
+
+    names = list(adata.var_names)
+    sets = {f"set {i}, of ten": names[10 * i : 10 * (i + 1)] for i in range(12)}
+    tosica.pp.build_mask(adata, gene_sets=sets)
+    tosica.TOSICA.setup_anndata(adata, labels_key="kind")
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(adata, embed_dim=8, n_heads=2)
+    model.train(max_epochs=40, enable_progress_bar=False, plan_kwargs={"lr": 1e-2})
+    model.annotate(adata)
+    assert adata.obs["tosica_prediction"].cat.categories.tolist() == ["T cell", "B cell"]
+    tosica.io.to_seurat(adata, tmp_path / "annotation")
+    r(tmp_path, _TAKE_BACK, tmp_path / "object.rds", tmp_path / "annotation")
