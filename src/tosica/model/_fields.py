@@ -140,8 +140,8 @@ class LabelsField(CategoricalObsField):
         if are_factor_codes(adata, key):
             raise ValueError(
                 f"{self._where}[{key!r}] holds numbers from 0 on, which may be codes of a factor "
-                "whose levels were lost on the way from Seurat: tosica.io.read_seurat gets them back "
-                "from the file; if the numbers are the labels, make them strings "
+                "whose levels were lost on the way from Seurat: tosica.io.read_seurat gets them "
+                "back from the file; if the numbers are the labels, make them strings "
                 f"({self._where}[{key!r}].astype(str))."
             )
         text = adata.obs[key].astype("category").cat.categories.astype(str)
