@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import warnings
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -19,13 +20,19 @@ from typing import Any
 
 import mudata as md
 import numpy as np
+import pandas as pd
+import scipy.sparse as sp
 import scvi
 import torch
-from sklearn.metrics import f1_score
+from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.model_selection import StratifiedShuffleSplit
 
 import tosica
 
+# Antibody and the gene by whose RNA the label that it should carry is recognised: B cells and
+# monocytes.
+MARKERS = {"CD19": "MS4A1", "CD14": "LYZ"}
+VERSIONS = ("tosica", "mudata", "scvi-tools", "torch")
 MODELS = {"joint": {"rna": "rna", "protein": "protein"}, "RNA only": {"rna": "rna"}}
 COLUMNS = {
     "joint, RNA and protein": "both seen by the joint model",
@@ -60,22 +67,73 @@ def one_run(mdata: md.MuData, labels_key: str, *, split: int, seed: int, **setti
                 "joint, RNA alone": query["rna"],
                 "joint, protein alone": query["protein"],
             }
-            found |= antibodies(model, query)
+            found |= antibodies(model, query, truth[test], settings["labels"])
         for column, data in seen.items():
             found[column] = f1_score(truth[test], model.predict(data), average="macro")
     return found
 
 
-def antibodies(model: tosica.TOSICA, query: md.MuData) -> dict[str, dict[str, list[str]]]:
-    """For each label the antibodies that carry it: those that its cells attend to most.
+def antibodies(
+    model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, labels: list[str]
+) -> dict[str, dict[str, list[str]]]:
+    """For each label the antibodies from the one that carries it most to the one that does least.
 
-    Once as the highest z-scores of attention, and once as the best ranks of the rank-sum test.
+    Once by attention, as :func:`tosica.tl.rank_gene_sets` ranks it among cells that are called so;
+    once, for some labels, by how much the label's probability falls in its cells if an antibody is
+    hidden.
     """
     annotated = model.annotate(query, copy=True)
-    means = tosica.get.mean_attention(annotated, "tosica_prediction", scale="z_score")
-    means = means[[name for name in means if name.startswith("protein:")]]
-    by_mean = {str(label): list(row.nlargest(3).index) for label, row in means.iterrows()}
-    return {"antibodies": by_mean}
+    called = annotated.obs["tosica_prediction"]
+    enough = [label for label, n in called.value_counts().items() if n > 1]
+    tosica.tl.rank_gene_sets(annotated, "tosica_prediction", groups=enough)
+    ranked = tosica.get.rank_gene_sets_df(annotated)
+    ranked = ranked[ranked["gene_set"].astype(str).str.startswith("protein:")]
+    attention = {
+        str(label): [str(name).removeprefix("protein:") for name in of_label["gene_set"]]
+        for label, of_label in ranked.groupby("group", observed=True)
+    }
+    theirs = np.isin(truth, labels)
+    protein, truth = query["protein"][theirs].copy(), truth[theirs]
+    whole = model.predict(protein, soft=True)
+    falls = pd.DataFrame(
+        {
+            name: (
+                whole - model.predict(protein[:, protein.var_names != name].copy(), soft=True)
+            ).to_numpy()[np.arange(len(truth)), whole.columns.get_indexer(truth)]
+            for name in protein.var_names
+        }
+    )
+    mean_falls = falls.groupby(truth).mean()
+    hidden = {
+        str(label): list(row.sort_values(ascending=False).index)
+        for label, row in mean_falls.iterrows()
+    }
+    return {"attention": attention, "hidden": hidden}
+
+
+def marker_labels(mdata: md.MuData, truth: np.ndarray) -> dict[str, str]:
+    """Which label is which type, told by the RNA of a gene that needs no antibody."""
+    rna = mdata["rna"]
+    means = {
+        antibody: pd.Series(np.asarray(rna[:, gene].X.sum(1)).ravel()).groupby(truth).mean()
+        for antibody, gene in MARKERS.items()
+    }
+    return {antibody: str(mean.idxmax()) for antibody, mean in means.items()}
+
+
+def separation(mdata: md.MuData, truth: np.ndarray) -> dict[str, list[tuple[str, float]]]:
+    """How well each antibody's own centred log-ratio tells each label from the rest (AUROC)."""
+    protein = mdata["protein"]
+    values = protein.X.toarray() if sp.issparse(protein.X) else np.asarray(protein.X)
+    logs = np.log1p(values)
+    table = pd.DataFrame(logs - logs.mean(1, keepdims=True), columns=protein.var_names)
+    return {
+        str(label): sorted(
+            ((name, float(roc_auc_score(truth == label, table[name]))) for name in table),
+            key=lambda pair: -pair[1],
+        )
+        for label in np.unique(truth)
+    }
 
 
 def table(runs: list[dict], settings: dict[str, Any]) -> str:
@@ -108,15 +166,43 @@ def table(runs: list[dict], settings: dict[str, Any]) -> str:
             f"| {COLUMNS[first]} − {COLUMNS[second]} | {gap.mean():+.3f} | {gap.std():.3f} | "
             f"{gap.min():+.3f} |"
         )
-    lines += ["", "Antibodies with the highest z-score of attention, and in how many runs:", ""]
-    lines += ["| label | antibodies |", "|---|---|"]
-    for label in sorted({label for run in runs for label in run["antibodies"]}):
-        first = [run["antibodies"][label][0] for run in runs if label in run["antibodies"]]
-        names, counts = np.unique(first, return_counts=True)
-        order = np.argsort(-counts)[:3]
-        shown = ", ".join(f"{names[i].removeprefix('protein:')} ({counts[i]})" for i in order)
-        lines.append(f"| {label} | {shown} |")
-    versions = ", ".join(f"{name} {settings[name]}" for name in ("tosica", "mudata", "torch"))
+    kinds = settings["markers"]
+    lines += [
+        "",
+        "## Antibodies that carry a label",
+        "",
+        "By attention: the rank of the antibody among the antibodies in "
+        "{func}`~tosica.tl.rank_gene_sets`. By hiding: how much the probability of a label falls "
+        "in its cells if the model sees their antibodies without this one. By value: the AUROC of "
+        "the antibody's own centred log-ratio, without a model.",
+        "",
+        "| label | antibody | first by attention | among the first three | first by hiding | "
+        "among the first three | rank by value |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for antibody, label in kinds.items():
+        cells = []
+        for how in ("attention", "hidden"):
+            orders = [run[how][label] for run in runs if label in run[how]]
+            for n in (1, 3):
+                hits = sum(antibody in order[:n] for order in orders)
+                cells.append(f"{hits} of {len(orders)} runs")
+        values = settings["separation"][label]
+        place = [name for name, _ in values].index(antibody)
+        cells.append(f"{place + 1} (AUROC {values[place][1]:.3f})")
+        lines.append(f"| {label} ({MARKERS[antibody]} RNA) | {antibody} | {' | '.join(cells)} |")
+    lines += ["", "Antibodies that come first, and in how many runs:", ""]
+    lines += ["| label | by attention | by hiding | by value (AUROC) |", "|---|---|---|---|"]
+    for label, values in settings["separation"].items():
+        cells = []
+        for how in ("attention", "hidden"):
+            first = [run[how][label][0] for run in runs if label in run[how]]
+            names, counts = np.unique(first, return_counts=True)
+            order = np.argsort(-counts, kind="stable")[:3]
+            cells.append(", ".join(f"{names[i]} ({counts[i]})" for i in order) or "–")
+        cells.append(", ".join(f"{name} ({value:.2f})" for name, value in values[:3]))
+        lines.append(f"| {label} | {' | '.join(cells)} |")
+    versions = ", ".join(f"{name} {settings[name]}" for name in VERSIONS)
     return "\n".join([*lines, "", f"Written by `benchmarks/cite_seq.py` ({versions}).", ""])
 
 
@@ -135,14 +221,22 @@ def main() -> None:
     torch.set_num_threads(1)
     for name in ("lightning.pytorch", "tosica"):
         logging.getLogger(name).setLevel(logging.ERROR)
+    # What mudata and lightning say at every step of their own.
+    warnings.filterwarnings("ignore", module="mudata|lightning")
     mdata = md.read_h5mu(arguments.data)
+    truth = mdata.obs[arguments.labels_key].astype(str).to_numpy()
     settings = {
         "data": arguments.data.name,
         "labels_key": arguments.labels_key,
         "min_share": arguments.min_share,
         "max_gene_sets": arguments.max_gene_sets,
         "max_epochs": arguments.max_epochs,
-        **{name: version(name) for name in ("tosica", "mudata", "torch")},
+        **{name: version(name) for name in VERSIONS},
+        "markers": marker_labels(mdata, truth),
+        "separation": {
+            label: [list(pair) for pair in pairs]
+            for label, pairs in separation(mdata, truth).items()
+        },
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "cite_seq.json"
@@ -153,6 +247,7 @@ def main() -> None:
         if (seed, split) in done:
             continue
         chosen = {key: settings[key] for key in ("min_share", "max_gene_sets", "max_epochs")}
+        chosen["labels"] = list(settings["markers"].values())
         runs.append(one_run(mdata, arguments.labels_key, split=split, seed=seed, **chosen))
         path.write_text(json.dumps({"settings": settings, "runs": runs}, indent=1) + "\n")
         path.with_suffix(".md").write_text(table(runs, settings))
