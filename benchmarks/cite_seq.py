@@ -56,6 +56,9 @@ def one_run(mdata: md.MuData, labels_key: str, *, split: int, seed: int, **setti
     found: dict[str, Any] = {"split": split, "seed": seed}
     for name, modalities in MODELS.items():
         tosica.TOSICA.setup_mudata(reference, labels_key, modalities=modalities)
+        # More threads do not pay for networks of this size. Set anew each time: scanpy's tests take
+        # all of them, and leave torch with as many.
+        torch.set_num_threads(1)
         scvi.settings.seed = seed
         model = tosica.TOSICA(reference)
         started = perf_counter()
@@ -226,8 +229,6 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
     arguments = parser.parse_args()
-    # More threads do not pay for networks of this size, and less so beside other work.
-    torch.set_num_threads(1)
     for name in ("lightning.pytorch", "tosica"):
         logging.getLogger(name).setLevel(logging.ERROR)
     # What mudata and lightning say at every step of their own.
