@@ -194,6 +194,41 @@ def test_the_order_of_roles_is_no_part_of_the_model(mdata, query):
     assert there.gene_sets == back.gene_sets
 
 
+@pytest.mark.parametrize("change", [_dense, _other_order])
+def test_how_the_reference_is_kept_changes_nothing(mdata, query, change):
+    changed = change(mdata)
+    changed.obs["kind"] = mdata.obs["kind"]
+    build(changed)
+    expected = fit(mdata, max_epochs=2).predict(query, soft=True)
+    found = fit(changed, max_epochs=2).predict(query, soft=True)
+    pd.testing.assert_frame_equal(found, expected, atol=1e-5)
+
+
+def test_each_modality_tells_what_the_other_cannot():
+    """RNA tells a from the rest, protein c from the rest: only both tell all three."""
+
+    def half_blind(mdata: md.MuData) -> md.MuData:
+        rna, protein = (mdata[name].X.toarray() for name in ("rna", "protein"))
+        kind = mdata.obs["kind"].astype(str).to_numpy()
+        # b and c swap their cells' RNA at random, a and b their antibodies.
+        rng = np.random.default_rng(3)
+        for matrix, pair in ((rna, "bc"), (protein, "ab")):
+            rows = np.flatnonzero(np.isin(kind, list(pair)))
+            matrix[rows] = matrix[rng.permutation(rows)]
+        mdata["rna"].X, mdata["protein"].X = rna, protein
+        return mdata
+
+    reference, query = half_blind(make_cite(150)), half_blind(make_cite(60, seed=1))
+    build(reference)
+    model = fit(reference)
+    truth = query.obs["kind"].astype(str).to_numpy()
+    both, rna, protein = (
+        np.mean(model.predict(data) == truth) for data in (query, query["rna"], query["protein"])
+    )
+    assert both > 0.9
+    assert max(rna, protein) < 0.8
+
+
 # --------------------------------------------------------------------------- what is written
 
 
@@ -331,7 +366,7 @@ def test_what_is_normalised_is_detected_and_logged(mdata, caplog):
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.TOSICA.setup_mudata(mdata, "kind")
     assert "modality 'rna' (rna) holds counts; taken as log1p of counts per 10 000" in caplog.text
-    assert "modality 'protein' (protein) holds normalised already; used as it is" in caplog.text
+    assert "modality 'protein' (protein) holds normalised values; used as they are" in caplog.text
 
 
 def test_antibodies_normalised_in_another_way_warn(model, query):

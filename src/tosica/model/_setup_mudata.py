@@ -117,7 +117,7 @@ def log_modalities(roles: Mapping[str, str], registry: Mapping) -> None:
         state = registry["field_registries"][field_keys(role)[0]]["state_registry"]
         counts = state[ExpressionField.SCALE_KEY]["kind"] == "counts"
         if not counts:
-            done = "normalised already; used as it is"
+            done = "normalised values; used as they are"
         elif role == "protein":
             done = "counts; taken as the centred log-ratio of each cell"
         else:
