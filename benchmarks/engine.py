@@ -14,8 +14,6 @@ import platform
 import subprocess
 import sys
 import tempfile
-from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +23,7 @@ import h5py
 import torch
 
 import tosica
+from benchmarks._report import table, versions, write
 
 TRAININGS = {
     "literal, batch 8": ("literal_train", {}),
@@ -34,7 +33,6 @@ TRAININGS = {
 }
 # Dense, and with labels oversampled, the literal run's data would not fit beyond this.
 LITERAL_LIMIT = 200_000
-PACKAGES = ("tosica", "torch", "scvi-tools", "lightning", "anndata", "scanpy", "numpy")
 
 
 def measure(name: str, **settings: Any) -> dict[str, Any]:
@@ -125,10 +123,8 @@ def run(
         },
         "machine": {
             "processor": processor(),
-            "date": date.today().isoformat(),
             "bfloat16 in hardware": bfloat16_in_hardware(),
-            "python": platform.python_version(),
-            **{name: version(name) for name in PACKAGES},
+            **versions(),
         },
     }
 
@@ -245,22 +241,6 @@ def shares_of_literal(size: dict[str, dict[str, float]]) -> list[Any]:
     return [literal, f"{size['train']['peak_mb'] / literal:.1%}"]
 
 
-def table(head: list[str], rows: list[list[Any]]) -> list[str]:
-    """Lines of a Markdown table; numbers with three digits."""
-    shown = [
-        [
-            f"{c:.3g}"
-            if isinstance(c, float) and c < 100
-            else f"{c:.0f}"
-            if isinstance(c, float)
-            else str(c)
-            for c in row
-        ]
-        for row in rows
-    ]
-    return ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *shown]]
-
-
 def main(arguments: list[str] | None = None) -> None:
     """Measure, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -284,10 +264,7 @@ def main(arguments: list[str] | None = None) -> None:
             seed=given.seed,
             folder=Path(folder),
         )
-    given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "engine.json").write_text(json.dumps(result, indent=1) + "\n")
-    (given.out / "engine.md").write_text(report(result))
-    print(report(result))
+    write(given.out, "engine", result, report(result))
 
 
 if __name__ == "__main__":

@@ -8,13 +8,20 @@ import json
 import re
 import time
 from importlib.resources import files
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pytest
 
 import tosica.gs
+from tosica.gs._msigdb import MSIGDB
 from tosica.gs._resources import read_collection
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+INSIDE = ["human_gobp", "mouse_gobp"]
+ALL = [*INSIDE, *MSIGDB]
 RESOURCES = files("tosica.gs") / "resources"
 
 
@@ -60,31 +67,35 @@ def test_genes_of_narrower_terms_count(human_gobp: dict[str, list[str]]) -> None
     assert set(narrow) < set(human_gobp["T cell receptor signaling pathway"])
 
 
-def test_file_and_metadata_agree(human_gobp: dict[str, list[str]]) -> None:
-    compressed = (RESOURCES / "human_gobp.gmt.gz").read_bytes()
+@pytest.mark.parametrize("name", INSIDE)
+def test_file_and_metadata_agree(name: str) -> None:
+    gene_sets = tosica.gs.load(name)
+    compressed = (RESOURCES / f"{name}.gmt.gz").read_bytes()
     assert len(compressed) < 1_000_000
     text = gzip.decompress(compressed)
-    metadata = json.loads((RESOURCES / "human_gobp.json").read_bytes())
+    metadata = json.loads((RESOURCES / f"{name}.json").read_bytes())
     assert metadata["sha256_gmt"] == hashlib.sha256(text).hexdigest()
-    assert metadata["n_sets"] == len(human_gobp) == text.count(b"\n")
-    assert metadata["n_genes"] == len({gene for genes in human_gobp.values() for gene in genes})
-    assert metadata["min_genes"] == min(map(len, human_gobp.values()))
-    assert metadata["max_genes"] == max(map(len, human_gobp.values()))
+    assert metadata["n_sets"] == len(gene_sets) == text.count(b"\n")
+    assert metadata["n_genes"] == len({gene for genes in gene_sets.values() for gene in genes})
+    assert metadata["min_genes"] == min(map(len, gene_sets.values()))
+    assert metadata["max_genes"] == max(map(len, gene_sets.values()))
     go_ids = [line.split(b"\t")[1].decode() for line in text.splitlines()]
     assert all(re.fullmatch(r"GO:\d{7}", go_id) for go_id in go_ids)
     assert len(set(go_ids)) == len(go_ids)
 
 
-def test_notice_agrees_with_metadata() -> None:
+@pytest.mark.parametrize("name", INSIDE)
+def test_notice_agrees_with_metadata(name: str) -> None:
     notice = (RESOURCES / "README.md").read_text(encoding="utf-8")
-    metadata = json.loads((RESOURCES / "human_gobp.json").read_bytes())
+    metadata = json.loads((RESOURCES / f"{name}.json").read_bytes())
     dois = [citation.rpartition("doi:")[2] for citation in metadata["citation"]]
-    facts = ["## human_gobp", "licence", "licence_url", "url", "date", *dois]
+    facts = [f"## {name}", "licence", "licence_url", "url", "date", *dois]
     for fact in facts:
         assert metadata.get(fact, fact) in notice
     assert metadata["release"].removeprefix("GO ") in notice
-    assert {package["version"] for package in metadata["made_from"]} == {"3.16.0"}
-    assert "3.16.0" in notice
+    for package in metadata["made_from"]:
+        assert package["package"] in notice
+        assert package["version"] in notice
 
 
 def test_the_collection_is_the_callers_own(human_gobp: dict[str, list[str]]) -> None:
@@ -112,11 +123,20 @@ def test_second_load_reads_nothing(human_gobp: dict[str, list[str]]) -> None:
     assert (after.hits, after.misses) == (before.hits + 1, before.misses)
 
 
-@pytest.mark.parametrize("name", ["GO_BP", "human_gpbp", "Human_GOBP", "gobp"])
-def test_unknown_name_with_a_neighbour(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "neighbour"),
+    [
+        ("human_gpbp", "human_gobp"),
+        ("Human_GOBP", "human_gobp"),
+        ("gobp", "mouse_gobp"),
+        ("reactome", "mouse_reactome"),
+        ("human_celltypes", "human_celltype"),
+    ],
+)
+def test_unknown_name_with_a_neighbour(name: str, neighbour: str) -> None:
     sentence = (
-        f"There is no gene set collection {name!r} (did you mean 'human_gobp'?); those that "
-        "exist: human_gobp; to read a file, use tosica.gs.read_gmt."
+        f"There is no gene set collection {name!r} (did you mean {neighbour!r}?); those that "
+        f"exist: {', '.join(ALL)}; to read a file, use tosica.gs.read_gmt."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         tosica.gs.load(name)
@@ -124,7 +144,7 @@ def test_unknown_name_with_a_neighbour(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["kegg", "", "../../secret"])
 def test_unknown_name_without(name: str) -> None:
-    sentence = f"There is no gene set collection {name!r}; those that exist: human_gobp; to read"
+    sentence = f"There is no gene set collection {name!r}; those that exist: human_gobp, mouse_gobp"
     with pytest.raises(ValueError, match=re.escape(sentence)):
         tosica.gs.load(name)
 
@@ -135,12 +155,24 @@ def test_name_of_a_wrong_type() -> None:
         tosica.gs.load(["human_gobp"])  # type: ignore[arg-type]
 
 
-def test_collections(human_gobp: dict[str, list[str]]) -> None:
+def test_collections(
+    human_gobp: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOSICA_CACHE", str(tmp_path))
     table = tosica.gs.collections()
     assert isinstance(table, pd.DataFrame)
     assert table.index.name == "name"
-    assert list(table.index) == ["human_gobp"]
-    assert not table.isna().any(axis=None)
+    assert list(table.index) == ALL
+    assert set(ALL) >= {
+        *("human_gobp", "human_reactome", "human_immune", "human_tf", "mouse_gobp"),
+        *("mouse_reactome", "mouse_tf", "human_hallmark", "mouse_hallmark"),
+        *("human_celltype", "mouse_celltype"),
+    }
+    assert not table.drop(columns=["n_sets", "n_genes"]).isna().any(axis=None)
+    assert table["available"].to_list() == [True] * 2 + [False] * 9
+    assert table["n_sets"].isna().to_list() == [False] * 2 + [True] * 9
+    assert table.at["mouse_gobp", "organism"] == "Mus musculus"
+    assert (table.loc[list(MSIGDB), "version"] == "2024.1").all()
     row = table.loc["human_gobp"]
     assert row["n_sets"] == len(human_gobp)
     assert row["licence"] == "CC BY 4.0"
@@ -151,6 +183,7 @@ def test_collections(human_gobp: dict[str, list[str]]) -> None:
     assert "10.1093/nar/gkaf1292" in row["citation"]
 
 
-def test_every_listed_collection_loads() -> None:
-    for name, row in tosica.gs.collections().iterrows():
-        assert len(tosica.gs.load(str(name))) == row["n_sets"]
+def test_every_collection_inside_the_package_loads() -> None:
+    table = tosica.gs.collections()
+    for name in INSIDE:
+        assert len(tosica.gs.load(name)) == table.at[name, "n_sets"]

@@ -10,10 +10,12 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
+import scanpy as sc
 import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tosica import gs
 from tosica.pp import _align
 from tosica.pp._align import AlignedBatch, align
 from tosica.pp._scale import Scale
@@ -39,15 +41,17 @@ def query(matrix: Any, names: Any = GENES) -> ad.AnnData:
     return ad.AnnData(matrix, obs=obs, var=pd.DataFrame(index=list(names)))
 
 
-def together(adata: ad.AnnData, scale: Scale = COUNTS, **kwargs: Any) -> AlignedBatch:
+def together(
+    adata: ad.AnnData, scale: Scale = COUNTS, genes: pd.Index = GENES, **kwargs: Any
+) -> AlignedBatch:
     """Join all batches, after a look at each."""
     size = kwargs.setdefault("batch_size", 256)
-    batches = list(align(adata, GENES, scale, **kwargs))
+    batches = list(align(adata, genes, scale, **kwargs))
     assert [batch.start for batch in batches] == list(range(0, adata.n_obs, size))
     assert all(len(batch.expression) == size for batch in batches[:-1])
     for batch in batches:
         assert batch.expression.dtype == np.float32
-        assert batch.expression.shape[1] == N_GENES
+        assert batch.expression.shape[1] == len(genes)
         assert batch.expression.flags.c_contiguous
         assert batch.expression.flags.writeable
         assert batch.total is None or len(batch.total) == len(batch.expression)
@@ -173,12 +177,14 @@ def test_names_of_another_species(counts: np.ndarray) -> None:
         align(adata, GENES, COUNTS)
 
 
-def test_names_in_a_column_of_var(counts: np.ndarray) -> None:
+def test_names_in_a_column_of_var(counts: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
     adata = query(counts, [f"ENSG{i:011d}" for i in range(N_GENES)])
     adata.var["symbol"] = list(GENES)
     before = adata.var.copy()
-    with pytest.raises(ValueError, match=r"human Ensembl IDs .* but var\['symbol'\] fits better"):
-        align(adata, GENES, COUNTS)
+    with caplog.at_level(logging.INFO, "tosica"):
+        got = together(adata)
+    np.testing.assert_array_equal(got.expression, counts)
+    assert "query: genes named by var['symbol']" in caplog.messages
     pd.testing.assert_frame_equal(adata.var, before)
     # A column of var is of no use to the genes of raw.
     adata.raw = adata.copy()
@@ -411,3 +417,73 @@ def test_normalised_in_part(
     matrix[whole] = counts[whole]
     said = first_error(query(matrix), batch_size=4)
     assert f"it changes at about cell {changes_at}): cells were normalised in part" in said
+
+
+# ------------------------------------------------------------------ genes by other names
+
+
+def real_genes() -> list[str]:
+    """Approved symbols that have one Ensembl ID."""
+    names = sc.datasets.pbmc68k_reduced().raw.var_names
+    symbols = gs.map_genes(names, organism="human").dropna().unique()
+    return list(gs.map_genes(symbols, to="ensembl", organism="human").dropna().index[:200])
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+@pytest.mark.parametrize("turned", [False, True])
+def test_query_and_model_in_other_identifiers(
+    turned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    symbols = real_genes()
+    ids = [f"{name}.3" for name in gs.map_genes(symbols, to="ensembl", organism="human")]
+    theirs, ours = (symbols, ids) if turned else (ids, symbols)
+    values = np.random.default_rng(0).poisson(2, (5, 200)).astype(np.float32)
+    values[:, 0] += 1
+    adata = query(values[:, ::-1], theirs[::-1])
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        got = together(adata, genes=pd.Index(ours))
+    np.testing.assert_array_equal(got.expression, values)
+    kind = "symbols" if turned else "Ensembl IDs"
+    assert caplog.messages[0] == f"query: translated 200 {kind}"
+    assert list(adata.var_names) == theirs[::-1]
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+def test_old_symbols_of_a_query() -> None:
+    symbols = [*real_genes()[:100], "SEPTIN7", "CXCL8", "SARS1", "FYB1"]
+    old = [*symbols[:100], "SEPT7", "IL8", "SARS", "FYB"]
+    values = np.random.default_rng(0).poisson(2, (5, 104)).astype(np.float32)
+    names = [*old[8:], *(f"other{i}" for i in range(8))]
+    with pytest.warns(UserWarning, match=r"only 95 of the model's 104 genes \(91%\)"):
+        got = together(query(np.roll(values, -8, 1), names), genes=pd.Index(symbols))
+    # SARS may be SARS1 or SARS2: left out; the first eight genes are missing.
+    values[:, [*range(8), 102]] = 0
+    np.testing.assert_array_equal(got.expression, values)
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+def test_query_of_the_mouse_is_refused() -> None:
+    symbols = real_genes()
+    mouse = gs.map_genes(symbols, organism="human", to_organism="mouse").dropna()
+    sentence = (
+        r"only 0 of the model's 200 genes .* mouse symbols while the model's look like human "
+        r"symbols, so use the same species .* first \(tosica\.gs\.map_genes\)\.$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        align(query(np.ones((2, len(mouse))), mouse), pd.Index(symbols), COUNTS)
+    # What the sentence says can be done.
+    back = gs.map_genes(mouse, organism="mouse", to_organism="human").to_list()
+    got = together(query(np.ones((2, len(back))), back), genes=pd.Index(back))
+    assert (got.expression == 1).all()
+
+
+@pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
+def test_column_of_var_that_repeats_a_gene(counts: np.ndarray) -> None:
+    adata = query(counts, [f"row{i}" for i in range(N_GENES)])
+    adata.var["symbol"] = [*GENES[:-1], GENES[0]]
+    with pytest.warns(UserWarning, match=r"only 18 of the model's 20 genes \(90%\)"):
+        got = together(adata)
+    # Which of the two is meant is not guessed.
+    counts[:, [0, N_GENES - 1]] = 0
+    np.testing.assert_array_equal(got.expression, counts)

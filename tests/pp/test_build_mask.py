@@ -113,6 +113,9 @@ def test_mask_and_what_is_said_about_it() -> None:
     assert about == {
         "source": "dict",
         "organism": "unknown",
+        "release": "",
+        "matched_by": "var_names",
+        "n_genes_mapped": 0,
         "params": {
             "min_genes": 2,
             "max_genes": 300,
@@ -120,6 +123,9 @@ def test_mask_and_what_is_said_about_it() -> None:
             "n_unannotated": 1,
             "mask_ratio": 0.015,
             "seed": 0,
+            "select": "largest",
+            "max_jaccard": 1.0,
+            "identifiers": "auto",
         },
         "n_unannotated": 1,
         "n_genes": 6,
@@ -127,7 +133,7 @@ def test_mask_and_what_is_said_about_it() -> None:
         "coverage": 5 / 6,
     }
     values = [*about["params"].values(), about["n_genes_covered"], about["coverage"]]
-    assert {type(value) for value in values} == {int, float}
+    assert {type(value) for value in values} == {int, float, str}
 
 
 @low_coverage_is_no_matter
@@ -385,7 +391,7 @@ def test_order_of_sets_is_kept(order: list[str]) -> None:
 
 def test_default_is_the_collection_of_human_processes(pbmc: AnnData) -> None:
     adata = pbmc.copy()
-    build_mask(adata)
+    build_mask(adata, identifiers="exact")
     names, mask = naive(list(adata.var_names), gs.load("human_gobp"), 5, 300, 300, 1)
     assert names_of(adata) == names
     np.testing.assert_array_equal(mask_of(adata), mask)
@@ -450,6 +456,7 @@ def test_table(dtype: str, caplog: pytest.LogCaptureFixture) -> None:
     build_mask(from_table, table, min_genes=2)
     build_mask(from_dict, SETS, min_genes=2)
     assert from_table.uns[KEY].pop("source") == "table"
+    assert (from_table.uns[KEY].pop("weights")["weight"] == -1).all()
     del from_dict.uns[KEY]["source"]
     assert_same(from_table, from_dict)
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
@@ -732,6 +739,23 @@ def test_duplicated_genes(genes: list[str], which: str) -> None:
             ValueError,
             "mask_ratio must be above 0 and at most 1, not nan.",
         ),
+        ({"max_jaccard": 0}, ValueError, "max_jaccard must be above 0 and at most 1, not 0."),
+        ({"max_jaccard": None}, TypeError, "max_jaccard must be a number, not None."),
+        (
+            {"select": "best"},
+            ValueError,
+            "select must be 'largest', 'coverage' or 'variable', not 'best'.",
+        ),
+        (
+            {"identifiers": "ensembl"},
+            ValueError,
+            "identifiers must be 'auto', 'map' or 'exact', not 'ensembl'.",
+        ),
+        (
+            {"organism": "rat"},
+            ValueError,
+            "organism must be 'auto', 'human' or 'mouse', not 'rat'.",
+        ),
         ({"mask_ratio": "1"}, TypeError, "mask_ratio must be a number, not '1'."),
         ({"key_added": ""}, TypeError, "key_added must be a string that is not empty, not ''."),
         ({"key_added": 1}, TypeError, "key_added must be a string that is not empty, not 1."),
@@ -746,7 +770,7 @@ def test_parameters_out_of_range(
 def test_numpy_numbers_are_numbers() -> None:
     adata = data()
     build_mask(adata, SETS, min_genes=np.int32(2), mask_ratio=np.float32(0.5))
-    assert {type(value) for value in adata.uns[KEY]["params"].values()} == {int, float}
+    assert {type(value) for value in adata.uns[KEY]["params"].values()} == {int, float, str}
 
 
 def test_key_that_holds_something_else() -> None:
@@ -770,12 +794,13 @@ def test_key_that_holds_something_else() -> None:
     assert adata.varm["PCs"].shape == (6, 2)
 
 
-@pytest.mark.parametrize("gene_sets", [["CD3D"], {"CD3D"}, 5, pd.Series(["CD3D"])])
+@pytest.mark.parametrize("gene_sets", [[], {"CD3D"}, 5, pd.Series(["CD3D"])])
 def test_gene_sets_of_another_kind(gene_sets: Any) -> None:
     refused(
         TypeError,
         "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table "
-        f"with 'source' and 'target' columns or None, not {type(gene_sets).__name__}.",
+        "with 'source' and 'target' columns, a list of names and paths or None, not "
+        f"{type(gene_sets).__name__}.",
         data(),
         gene_sets,
     )
@@ -784,6 +809,8 @@ def test_gene_sets_of_another_kind(gene_sets: Any) -> None:
 def test_unknown_collection() -> None:
     with pytest.raises(ValueError, match=r"no gene set collection 'human_go'.*human_gobp"):
         build_mask(data(), "human_go")
+    with pytest.raises(ValueError, match=r"no gene set collection 'CD3D'; those that exist"):
+        build_mask(data(), ["CD3D"])
 
 
 def test_missing_file(tmp_path: Path) -> None:
@@ -934,7 +961,7 @@ def test_sets_too_large() -> None:
     )
 
 
-def test_hint_at_ensembl_ids(shared: Path) -> None:
+def test_names_of_another_kind_that_are_to_be_matched_exactly(shared: Path) -> None:
     adata = ad.io.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")
     first = gs.load("human_gobp")
     gene = next(iter(first.values()))[0]
@@ -948,6 +975,7 @@ def test_hint_at_ensembl_ids(shared: Path) -> None:
         "first.",
         adata,
         "human_gobp",
+        identifiers="exact",
     )
 
 
@@ -963,28 +991,12 @@ def test_hint_names_the_column_with_symbols_and_following_it_works() -> None:
         "adata.var_names = adata.var['gene_symbols'].astype(str), then "
         "adata.var_names_make_unique().",
         adata,
+        identifiers="exact",
     )
     adata.var_names = adata.var["gene_symbols"].astype(str)
     adata.var_names_make_unique()
     build_mask(adata, SETS, min_genes=2)
     assert names_of(adata) == [*SETS, "unannotated_1"]
-
-
-def test_hint_at_another_species(pbmc: AnnData, shared: Path) -> None:
-    with pytest.raises(
-        ValueError,
-        match="names in adata look like human symbols while the gene sets' look like mouse "
-        "symbols, so use the same species on both sides",
-    ):
-        build_mask(pbmc.copy(), shared / "gene_sets" / "m_reactome.gmt.gz")
-    mouse = pbmc.copy()
-    mouse.var_names = [name.capitalize() for name in mouse.var_names]
-    with pytest.raises(
-        ValueError,
-        match="names in adata look like mouse symbols while the gene sets' look like human "
-        "symbols, so use the same species on both sides",
-    ):
-        build_mask(mouse)
 
 
 def test_hint_at_another_species_where_a_few_sets_match_by_chance() -> None:
@@ -994,7 +1006,7 @@ def test_hint_at_another_species_where_a_few_sets_match_by_chance() -> None:
         "none of 2 gene sets (dict) lists at most 300 genes and has at least 5 of them in "
         "adata (they list 1 to 3 and have 0 to 1): names in adata look like mouse symbols while "
         "the gene sets' look like human symbols, so use the same species on both sides, or map "
-        "the genes to their orthologs first.",
+        "the genes to their orthologs first (tosica.gs.map_genes).",
         adata,
         {"a": ["CD3D", "CD3E", "T"], "b": ["MS4A1"]},
     )

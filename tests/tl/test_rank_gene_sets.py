@@ -212,8 +212,22 @@ def _with_lonely() -> object:
     return adata
 
 
-def test_groups_with_one_cell_are_named():
-    _refused(ValueError, "a single cell in 'lonely', 'lost', and", _with_lonely(), "group")
+def test_groups_with_one_cell_are_left_out_of_all_groups():
+    adata = _with_lonely()
+    with pytest.warns(UserWarning, match=r"a single cell in 'lonely', 'lost', and .*: left out\.$"):
+        tosica.tl.rank_gene_sets(adata, "group")
+    assert adata.uns["rank_gene_sets"]["names"].dtype.names == ("a", "b")
+
+
+def test_named_groups_with_one_cell_are_refused():
+    kwargs = {"groups": ["a", "lost"]}
+    _refused(ValueError, "a single cell in 'lost', and", _with_lonely(), "group", **kwargs)
+
+
+def test_nothing_but_groups_with_one_cell():
+    adata = annotated_pbmc()[:2].copy()
+    adata.obs["group"] = ["a", "b"]
+    _refused(ValueError, "a single cell in 'a', 'b', and", adata, "group")
 
 
 def test_a_reference_with_one_cell_is_named():

@@ -1,8 +1,10 @@
-"""Gene sets: GMT files and the collections that come with the package."""
+"""Gene sets: named collections, GMT files, and the names that genes go by."""
 
 from tosica.gs._collections import collections
+from tosica.gs._join import join
 from tosica.gs._load import load
+from tosica.gs._map_genes import map_genes
 from tosica.gs._read_gmt import read_gmt
 from tosica.gs._write_gmt import write_gmt
 
-__all__ = ["collections", "load", "read_gmt", "write_gmt"]
+__all__ = ["collections", "join", "load", "map_genes", "read_gmt", "write_gmt"]

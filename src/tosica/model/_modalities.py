@@ -102,6 +102,8 @@ class TokenAxis:
         self.names: list[str] = []
         self.modality: list[int] = []
         columns: list[np.ndarray] = []
+        # Of each token its modality, and where its pairs are among those of the modality's mask.
+        self._pairs: list[tuple[int, slice]] = []
         self.n_unannotated = sum(int(m.mask["n_unannotated"]) for m in modalities)
         offsets = np.cumsum([0, *(len(m.genes) for m in modalities)])
         for annotated in (True, False):
@@ -112,8 +114,9 @@ class TokenAxis:
                 for p in range(n_sets) if annotated else range(n_sets, len(names)):
                     self.names.append(names[p])
                     self.modality.append(i)
-                    genes = mask["genes"][mask["indptr"][p] : mask["indptr"][p + 1]]
-                    columns.append(np.asarray(genes) + offsets[i])
+                    pairs = slice(int(mask["indptr"][p]), int(mask["indptr"][p + 1]))
+                    columns.append(np.asarray(mask["genes"][pairs]) + offsets[i])
+                    self._pairs.append((i, pairs))
         self.indptr = np.cumsum([0, *(len(genes) for genes in columns)])
         self.genes = np.concatenate(columns).astype(np.int64)
         self.sections = tuple(
@@ -126,6 +129,20 @@ class TokenAxis:
         if len(modalities) > 1 or isinstance(modalities[0].scale, AntibodyScale):
             # Hiding genes hides a token of a single one already; hiding it twice leaves too little.
             self.full |= n_genes == 1
+
+    def join_pairs(self, values: list[np.ndarray | None]) -> np.ndarray:
+        """Put one value for each pair of gene and token, of each modality, into one order.
+
+        NaN for modalities without values.
+        """
+        return np.concatenate(
+            [
+                np.full(pairs.stop - pairs.start, np.nan, dtype=np.float32)
+                if (of_modality := values[i]) is None
+                else of_modality[pairs]
+                for i, pairs in self._pairs
+            ]
+        )
 
     @property
     def n_annotated(self) -> int:

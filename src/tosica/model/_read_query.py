@@ -11,10 +11,11 @@ import torch
 from anndata import AnnData
 
 from tosica._logging import logger
+from tosica.gs._gene_names import hint_for_mismatch
+from tosica.gs._match_genes import match_genes
 from tosica.module import center_log_ratio, log_normalize
 from tosica.pp._align import align, user_stacklevel
 from tosica.pp._align_antibodies import align_antibodies
-from tosica.pp._gene_names import hint_for_mismatch
 from tosica.pp._modalities import in_order, place_cells
 from tosica.pp._scale import Scale
 
@@ -135,6 +136,15 @@ def _of_adata(
     names = adata.raw.var_names if use_raw and adata.raw is not None else adata.var_names
     names = pd.Index(names.astype(str))
     shared = [int(names.isin(modality.genes).sum()) for modality in modalities]
+    if not any(shared):
+        # Ensembl IDs, say, which are translated later.
+        var = None if use_raw else adata.var
+        shared = [
+            match_genes(names, m.genes, var=var, identifiers="map").n_rows
+            if isinstance(m.scale, Scale)
+            else 0
+            for m in modalities
+        ]
     best = max(range(len(modalities)), key=shared.__getitem__)
     if not shared[best]:
         known = ", ".join(f"{m.name!r} with {len(m.genes)}" for m in modalities)

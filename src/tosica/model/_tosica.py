@@ -29,7 +29,8 @@ from ._compile import compiled
 from ._fields import ExpressionField, LabelsField, MaskField
 from ._joint_rows import JointRows
 from ._legacy import load_legacy
-from ._modalities import Modality, TokenAxis, is_joint, read_modalities
+from ._modalities import Modality, TokenAxis, field_keys, is_joint, read_modalities
+from ._network_weights import pair_weights
 from ._read_query import Query
 from ._reference_data import ReferenceData
 from ._save_load import (
@@ -489,6 +490,72 @@ class TOSICA(BaseModelClass):
                 labels.append(losses.true_labels.cpu())
             temperature = fit_temperature(torch.cat(logits), torch.cat(labels))
             self.module.temperature.view(-1)[seen - 1] = temperature
+
+    def start_from_network(self) -> None:
+        """Let training begin with the weights and signs of the network behind the mask.
+
+        Each gene set with weights starts as the weighted sum of its genes, along a random
+        direction: genes of opposite sign pull its token in opposite directions. Everything else
+        stays as it was drawn, and training changes all of it. Call it before :meth:`train`; the
+        directions follow ``scvi.settings.seed``.
+
+        Raises
+        ------
+        KeyError
+            If the mask was built from gene sets without weights.
+        ValueError
+            If the model has no reference, or was trained already.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> network = pd.DataFrame(
+        ...     {
+        ...         "source": ["SPI1"] * 4 + ["PAX5"] * 4,
+        ...         "target": ["LYZ", "CST3", "FCN1", "CD79A", "CD79A", "CD79B", "CD19", "LYZ"],
+        ...         "weight": [1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, -1.0],
+        ...     }
+        ... )
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):  # so few genes are in a set
+        ...     tosica.pp.build_mask(ref, network, min_genes=3)
+        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(ref, embed_dim=16)
+        >>> model.start_from_network()
+        """
+        if self.adata is None:
+            raise ValueError(
+                "The model was loaded without a reference: pass it to "
+                "TOSICA.load(folder, adata=reference)."
+            )
+        if self.is_trained_:
+            raise ValueError(
+                "The model was trained already, which its first weights no longer matter to: make "
+                "a new one and call start_from_network before train."
+            )
+        self.module.embedding.start_from(self._network_weights())
+
+    def _network_weights(self) -> np.ndarray:
+        """Weights of the pairs of gene and token, in the order of the embedding."""
+        registry = self.adata_manager.data_registry
+        if not is_joint(self.registry_):
+            return pair_weights(self.adata, registry[REGISTRY_KEYS.MASK_KEY]["attr_key"])
+        found: list[np.ndarray | None] = []
+        error: KeyError | None = None
+        for role, name in self.registry_["setup_args"]["modalities"].items():
+            key = registry[field_keys(role)[1]]["attr_key"]
+            try:
+                found.append(pair_weights(self.adata[name], key))
+            except KeyError as missing:
+                found.append(None)
+                error = missing
+        # Antibodies have no network as a rule; one modality with weights is enough.
+        if error is not None and all(weights is None for weights in found):
+            raise error
+        return TokenAxis(self._modalities).join_pairs(found)
 
     # ------------------------------------------------------------------ annotation
 

@@ -90,6 +90,31 @@ class MaskedEmbedding(nn.Module):
                 self.bias[single] = torch.empty_like(self.bias[single]).uniform_(-half, half)
                 self.weight[torch.repeat_interleave(single, sizes)] *= half
 
+    def start_from(self, pair_weights: np.ndarray) -> None:
+        """Let each token begin as the weighted sum of its genes, along a direction of its own.
+
+        The variance of a token stays what :meth:`reset_parameters` gives it. Pairs without a weight
+        keep what they were drawn.
+
+        Parameters
+        ----------
+        pair_weights
+            Shape ``(n_pairs,)``, in the order of ``genes``; NaN where a pair has no weight.
+        """
+        given = torch.as_tensor(pair_weights, dtype=self.weight.dtype, device=self.weight.device)
+        sizes = self.indptr[1:] - self.indptr[:-1]
+        token = torch.repeat_interleave(torch.arange(self.n_tokens, device=given.device), sizes)
+        has = ~given.isnan() & (sizes[token] > 0)
+        square = given.new_zeros(self.n_tokens).index_add(0, token[has], given[has] ** 2)
+        number = torch.bincount(token[has], minlength=self.n_tokens)
+        # The weighted part of a token has the share of its variance that its genes have.
+        least = torch.finfo(given.dtype).tiny
+        part = (number / sizes.clamp(min=1) / square.clamp(min=least)).sqrt()
+        has &= square[token] > 0
+        direction = torch.empty_like(self.bias).uniform_(-1, 1)
+        with torch.no_grad():
+            self.weight[has] = (given * part[token])[has, None] * direction[token[has]]
+
     def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, full: np.ndarray) -> None:
         """Group tokens by size; for each group, remember which genes and which weights it takes.
 

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 import torch
 
 from tosica._logging import logger
+from tosica.gs._gene_names import hint_for_mismatch
+from tosica.gs._match_genes import match_genes
 
-from ._gene_names import hint_for_mismatch
 from ._rows import Block, Rows, check_unique
 from ._scale import Kind, Scale, kind_of, normalised_in_part, unscaled_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pandas as pd
     from anndata import AnnData
 
 # Labels hardly change above this, see the data contract in the docs.
@@ -62,7 +63,9 @@ def align(
 ) -> Iterator[AlignedBatch]:
     """Check a query, then hand out its cells in batches on the model's genes.
 
-    What names alone can tell is checked at the call, values as they are read.
+    What names alone can tell is checked at the call, values as they are read. Genes are matched by
+    name; if under 95 % of the model's are found so, the others are looked for under other
+    identifiers, older symbols and in columns of ``var``, and the log says what was translated.
 
     Parameters
     ----------
@@ -117,14 +120,17 @@ def match_names(
     """
     names = rows.names.astype(str)
     place = genes.get_indexer(names)
-    used = names[place >= 0]
     remedy = f"{name}.var_names_make_unique()"
     if var is None:
         remedy = f"{name} = {name}.raw.to_adata() and {remedy}"
-    check_unique(used, "var_names of the query that the model needs", remedy)
-    share = len(used) / len(genes)
+    check_unique(names[place >= 0], "var_names of the query that the model needs", remedy)
+    # Antibodies have names of their own, which may be aliases of genes.
+    if what == "genes" and (place >= 0).sum() < _WARN_BELOW * len(genes):
+        place = _translate(names, genes, var, place)
+    n_found = int((place >= 0).sum())
+    share = n_found / len(genes)
     query = "The query" if name == "adata" else f"The query's {name}"
-    found = f"{len(used)} of the model's {len(genes)} {what} ({share:.0%})"
+    found = f"{n_found} of the model's {len(genes)} {what} ({share:.0%})"
     if share < _REFUSE_BELOW:
         hint = hint_for_mismatch(names, genes, var=var)
         reason = {"genes": "was it cut down to its variable genes?"}.get(
@@ -140,7 +146,31 @@ def match_names(
             UserWarning,
             stacklevel=user_stacklevel(),
         )
-    logger.info("query: matched %s; %d others are not used", found, len(names) - len(used))
+    logger.info("query: matched %s; %d others are not used", found, len(names) - n_found)
+    return place
+
+
+def _translate(
+    names: pd.Index, genes: pd.Index, var: pd.DataFrame | None, by_name: np.ndarray
+) -> np.ndarray:
+    """``place`` with the help of other identifiers, older symbols and columns of var.
+
+    A gene of the model takes one gene of the query: where several would fit, none is taken, unless
+    one has its name.
+    """
+    match = match_genes(names, genes, var=var, identifiers="map")
+    given = names if match.column is None or var is None else var[match.column].astype(str)
+    pairs = pd.DataFrame({"gene": match.wanted, "row": match.rows})
+    same = np.asarray(given)[match.rows] == np.asarray(genes)[match.wanted]
+    exact = pairs[same].drop_duplicates("gene", keep=False)
+    rest = pairs[~same & ~pairs["gene"].isin(exact["gene"]) & ~pairs["row"].isin(exact["row"])]
+    rest = rest[~rest["gene"].duplicated(keep=False) & ~rest["row"].duplicated(keep=False)]
+    place = np.full_like(by_name, -1)
+    for part in (exact, rest):
+        place[part["row"].to_numpy()] = part["gene"].to_numpy()
+    if (place >= 0).sum() <= (by_name >= 0).sum():
+        return by_name
+    logger.info("query: %s", match.summary())
     return place
 
 

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import re
 import warnings
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Mapping
 from numbers import Integral, Real
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import pandas as pd
@@ -19,39 +14,28 @@ from anndata import AnnData
 from mudata import MuData
 from scipy.sparse import csr_matrix, issparse, vstack
 
-from tosica import gs
 from tosica._logging import logger
+from tosica.gs._gene_names import hint_for_mismatch
+from tosica.gs._gene_table import ORGANISMS, recognise_organism
+from tosica.gs._load import known_names
+from tosica.gs._match_genes import GeneMatch, Identifiers, match_genes
 from tosica.pp._build_masks import build_masks
-from tosica.pp._gene_names import hint_for_mismatch
+from tosica.pp._gene_variability import gene_variability
+from tosica.pp._read_gene_sets import GeneSets, GeneSetsLike, read_gene_sets
+from tosica.pp._select_gene_sets import Select, select_gene_sets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Under this share of the data's genes in a kept set, a user should hear of it.
 _LOW_COVERAGE = 0.1
-# Species as users call them; others keep their scientific name.
-_COMMON_NAMES = {"Homo sapiens": "human", "Mus musculus": "mouse"}
-_UNANNOTATED = re.compile(r"unannotated_\d+")
-
-
-@dataclass(frozen=True)
-class _GeneSets:
-    """Gene sets laid end to end: ``genes`` holds set 0, then set 1, …, of the given ``lengths``."""
-
-    names: list[str]
-    genes: NDArray[np.object_]
-    lengths: NDArray[np.intp]
-    source: str
-    organism: str
+_NOTHING = np.empty(0, dtype=np.intp)
+_IDENTIFIERS = get_args(Identifiers)
 
 
 def build_mask(
     adata: AnnData | MuData,
-    gene_sets: str
-    | os.PathLike[str]
-    | Mapping[str, Iterable[str]]
-    | pd.DataFrame
-    | None = "human_gobp",
+    gene_sets: GeneSetsLike | None = "human_gobp",
     *,
     min_genes: int = 5,
     max_genes: int = 300,
@@ -59,6 +43,11 @@ def build_mask(
     n_unannotated: int = 1,
     mask_ratio: float = 0.015,
     seed: int = 0,
+    select: Select = "largest",
+    max_jaccard: float = 1.0,
+    organism: str = "auto",
+    identifiers: Identifiers = "auto",
+    layer: str | None = None,
     modalities: Mapping[str, str] | None = None,
     groups: Mapping[str, Any] | None = None,
     key_added: str = "tosica_mask",
@@ -66,26 +55,34 @@ def build_mask(
 ) -> AnnData | MuData | None:
     """Decide which gene sets become the model's tokens, and which genes feed each of them.
 
-    Genes are matched to `adata.var_names` by exact name. Sets are kept if they list at most
-    `max_genes` genes, of which at least `min_genes` are in the data; of these the `max_gene_sets`
-    with the most genes in the data (of equally large ones the earlier), in the order in which they
-    were given. Then come `n_unannotated` columns that hold every gene, so that no gene is lost to
-    the model.
+    Sets are kept if they list at most `max_genes` genes, of which at least `min_genes` are in the
+    data; of these at most `max_gene_sets`, chosen by `select`, in the order in which they were
+    given. Then come `n_unannotated` columns that hold every gene, so that no gene is lost to the
+    model.
+
+    Genes are matched to `adata.var_names` by exact name. What is left of the genes of a named
+    collection is matched by identifier: Ensembl IDs with or without version, Entrez numbers, old
+    symbols and aliases are recognised and translated, `adata.var_names` stay as they are, and
+    what was done is logged. A name that may be several genes is listed and left out, not guessed.
 
     Parameters
     ----------
     adata
-        The reference, (n_obs, n_vars). Only its `var_names` are read; X is not touched. Of a MuData
-        each modality gets a mask: RNA that of `gene_sets`, any other one token a feature, such as
-        an antibody, or `groups`.
+        The reference, (n_obs, n_vars). Only its names of genes are read; X is not touched (and
+        read for ``select="variable"`` only). Of a MuData each modality gets a mask: RNA that of
+        `gene_sets`, any other one token a feature, such as an antibody, or `groups`.
     gene_sets
         Where the gene sets come from:
 
-        - name of a collection, see :func:`tosica.gs.collections`;
+        - name of a collection, see :func:`tosica.gs.collections`, such as ``"human_reactome"``
+          or, to name its version, ``"human_reactome@2023.2"``;
         - path of a ``.gmt`` or ``.gmt.gz`` file (a collection's name wins over a file so called);
         - dict of name to genes;
         - long table with the columns ``source`` (the set) and ``target`` (the gene), as decoupler's
-          networks have; weights are not used, and rows with a missing value are left out;
+          networks have (``genesymbol`` is understood as the gene, ``geneset``, ``pathway``
+          and ``cell_type`` as the set, as its resources have them). Rows with a missing set
+          or gene are left out. A column ``weight`` is kept, see below;
+        - list of names and paths, joined by :func:`tosica.gs.join`;
         - None for random sets: `max_gene_sets` of them, ``random_1``, ``random_2``, …, that
           each hold each gene with probability `mask_ratio`. A set that gets fewer than `min_genes`
           genes is topped up to `min_genes` with genes drawn at random; `max_genes` does not apply.
@@ -101,13 +98,41 @@ def build_mask(
         Probability, above 0 and up to 1, that a gene is in a random set. Of no effect otherwise.
     seed
         Seed of the random sets, independent of any global state. Of no effect otherwise.
+    select
+        Which sets are kept if more than `max_gene_sets` fit:
+
+        - ``"largest"``: those with the most genes in the data, of equally large ones the earlier;
+        - ``"coverage"``: one after the other the set with the most genes that no earlier one has,
+          until nothing is left to cover; usually fewer and less redundant sets;
+        - ``"variable"``: those whose genes vary most among the cells of `adata`, compared with
+          genes that are expressed as much (sum of their standardised dispersions over the square
+          root of their number).
+
+        Random sets are not chosen from.
+    max_jaccard
+        Going through the sets in the order of `select`, pass over those that share more than this
+        of their genes in the data with one kept before (Jaccard index, above 0); 1 keeps all.
+    organism
+        Whose genes `adata` has. ``"auto"`` decides by overlap, says so, and refuses gene sets of
+        the other organism. ``"human"`` or ``"mouse"`` maps gene sets of the other organism to it by
+        one-to-one orthology.
+    identifiers
+        How genes are matched. ``"exact"``: by name only. ``"map"``: by name, and what is left by
+        identifier. ``"auto"``: as ``"map"`` for named collections, whose names are known to be
+        symbols of NCBI Gene or MGI; for gene sets of your own, as ``"exact"``, unless that gives
+        less than half of the genes. If neither `var_names` nor their translation match half of the
+        genes, a text column of `.var` (``gene_symbols``, ``gene_ids``, ``feature_name``, …) is
+        used that matches clearly better.
+    layer
+        Layer with the expression for ``select="variable"``, counts or log-normalised; by default
+        `.X`. Of a MuData that of RNA.
     modalities
         Role to name of a MuData's modalities, as in :meth:`tosica.TOSICA.setup_mudata`. By default
         "rna" and "protein", as far as there are modalities of these names.
     groups
         For a MuData, the name of a modality other than RNA to groups of its features, in any form
-        that `gene_sets` has; `min_genes` is then 1. A modality that is not named gets one token a
-        feature, and no fully connected column.
+        that `gene_sets` has; features are then matched by exact name, and `min_genes` is 1. A
+        modality that is not named gets one token a feature, and no fully connected column.
     key_added
         Key of `.varm` and `.uns` to write to, of a MuData those of each modality. An older mask
         there is replaced.
@@ -126,13 +151,19 @@ def build_mask(
 
         - ``gene_sets``: names of the columns, (P,); the last ones are ``unannotated_1``, …
         - ``source``: the collection's name, the file's name, "dict", "table" or "random"
-        - ``organism``: the collection's organism, such as "human", else "unknown"
-        - ``params``: `min_genes`, `max_genes`, `max_gene_sets`, `n_unannotated`, `mask_ratio` and
-          `seed`
+        - ``organism``: whose genes the sets hold in this mask, "human", "mouse" or "unknown"
+        - ``release``: the collection's release, else ""
+        - ``matched_by``: "var_names", or the column of `.var` that genes were matched by
+        - ``n_genes_mapped``: number of genes matched by other than their exact name
+        - ``params``: `min_genes`, `max_genes`, `max_gene_sets`, `n_unannotated`, `mask_ratio`,
+          `seed`, `select`, `max_jaccard` and `identifiers`
         - ``n_unannotated``: number of fully connected columns
         - ``n_genes``: number of genes in the data
         - ``n_genes_covered``: how many of them are in a gene set (fully connected columns aside)
         - ``coverage``: the share, 0 to 1, that these are
+        - ``weights``: of a table with weights only, a DataFrame with a row for each pair of gene
+          and gene set in the mask that has one: ``gene`` (its name in the data), ``gene_set`` and
+          ``weight``. See :func:`tosica.get.network_weights`
 
     Nothing else changes. A view becomes an actual AnnData with anndata's usual
     :class:`~anndata.ImplicitModificationWarning`, and its parent stays as it was. To a backed
@@ -144,17 +175,20 @@ def build_mask(
     ------
     TypeError
         `adata` is no AnnData or MuData, `gene_sets` none of the above, a set's genes are one string
-        instead of a list, a name is no string, or a parameter is no number.
+        instead of a list, a name is no string, weights or a parameter are no numbers.
     ValueError
         No cells or genes, duplicated `var_names`, a parameter out of range, a table without the
         two columns, nothing in `gene_sets`, a set called ``unannotated_<number>``, no set left
-        (with the likely reason, such as Ensembl IDs for symbols or another species), a
-        `key_added` under which something else is stored, no such collection
-        (:func:`tosica.gs.load`), or a file that is not GMT (:func:`tosica.gs.read_gmt`).
+        (with the likely reason, such as names lost in a conversion), gene sets of another
+        organism (with the collection to take instead), a `key_added` under which something else is
+        stored, no such collection (:func:`tosica.gs.load`), or a file that is not GMT
+        (:func:`tosica.gs.read_gmt`).
     KeyError
         `modalities` or `groups` name what a MuData does not have.
     FileNotFoundError, IsADirectoryError
         No such file, or a folder (:func:`tosica.gs.read_gmt`).
+    ConnectionError, OSError
+        A collection cannot be downloaded or kept (:func:`tosica.gs.load`).
 
     Warns
     -----
@@ -163,7 +197,8 @@ def build_mask(
 
     Notes
     -----
-    The selection is that of Chen et al., Nat. Commun. 14, 223 (2023). The authors' code differs in
+    The default selection is that of Chen et al., Nat. Commun. 14, 223 (2023); to match genes as
+    they do, too, pass ``identifiers="exact"``. The authors' code differs in
     two details: it counts the fully connected column among the 300, and leaves open which of
     equally large sets stay.
 
@@ -201,8 +236,15 @@ def build_mask(
         n_unannotated=n_unannotated,
         mask_ratio=mask_ratio,
         seed=seed,
+        select=select,
+        max_jaccard=max_jaccard,
+        identifiers=identifiers,
     )
+    if organism not in ("auto", *ORGANISMS):
+        raise ValueError(f"organism must be 'auto', 'human' or 'mouse', not {organism!r}.")
 
+    match, weights, release = GeneMatch(_NOTHING, _NOTHING), None, ""
+    found_organism: str | None
     if gene_sets is None:
         names, members = _draw(
             adata.n_vars,
@@ -211,17 +253,28 @@ def build_mask(
             mask_ratio=mask_ratio,
             seed=seed,
         )
-        source, organism, n_given = "random", "unknown", len(names)
+        source, found_organism, n_given = "random", "unknown", len(names)
     else:
-        given = _read(gene_sets)
-        members = _match(given, adata.var_names)
+        given = read_gene_sets(gene_sets)
+        members, weights, match = _match(adata, given, organism=organism, identifiers=identifiers)
         sizes = np.diff(members.indptr)
         fits = np.flatnonzero((sizes >= min_genes) & (given.lengths <= max_genes))
         if fits.size == 0:
             raise ValueError(_nothing_left(adata, given, sizes, min_genes, max_genes))
-        kept = fits[_largest(sizes[fits], max_gene_sets)]
+        chosen = select_gene_sets(
+            members[fits],
+            max_gene_sets,
+            select=select,
+            max_jaccard=max_jaccard,
+            variability=gene_variability(adata, layer) if select == "variable" else None,
+        )
+        kept = fits[chosen]
         names, members = [given.names[i] for i in kept], members[kept]
-        source, organism, n_given = given.source, given.organism, len(given.names)
+        source, release, n_given = given.source, given.release, len(given.names)
+        if weights is not None:
+            weights = _weights_table(weights, kept, names, adata.var_names)
+        found_organism = match.organism if match.by_orthology else given.organism
+        found_organism = found_organism or match.wanted_organism or "unknown"
 
     sizes = np.diff(members.indptr)
     n_covered = int(np.count_nonzero(np.bincount(members.indices, minlength=adata.n_vars)))
@@ -248,13 +301,18 @@ def build_mask(
             [*names, *(f"unannotated_{i + 1}" for i in range(n_unannotated))], dtype=object
         ),
         "source": source,
-        "organism": organism,
+        "organism": found_organism,
+        "release": release,
+        "matched_by": match.column or "var_names",
+        "n_genes_mapped": sum(match.kinds.values()),
         "params": params,
         "n_unannotated": params["n_unannotated"],
         "n_genes": adata.n_vars,
         "n_genes_covered": n_covered,
         "coverage": coverage,
     }
+    if weights is not None:
+        result.uns[key_added]["weights"] = weights
     logger.info(
         "build_mask: kept %s of %s gene sets (%s–%s genes each), covering %s of %s genes "
         "(%.1f %%); added .varm[%r] and .uns[%r]",
@@ -271,24 +329,66 @@ def build_mask(
     return result if copy else None
 
 
-def _largest(sizes: NDArray[np.intp], n: int) -> NDArray[np.intp]:
-    """Positions of the `n` largest sizes, in the given order; of equal sizes the earlier."""
-    by_size = np.argsort(-sizes, kind="stable")
-    return np.sort(by_size[:n])
+def _match(
+    adata: AnnData, given: GeneSets, *, organism: str, identifiers: Identifiers
+) -> tuple[csr_matrix, pd.DataFrame | None, GeneMatch]:
+    """Find the sets' genes among the data's.
 
-
-def _match(given: _GeneSets, var_names: pd.Index) -> csr_matrix:
-    """Find the sets' genes among the data's: (sets, n_vars) bool, each gene once a set."""
-    positions = var_names.get_indexer(pd.Index(given.genes, dtype=object))
-    found = positions >= 0
-    n_found_before = np.concatenate([[0], np.cumsum(found)])
-    set_ends = np.concatenate([[0], np.cumsum(given.lengths)])
-    members = csr_matrix(
-        (np.ones(n_found_before[-1], dtype=bool), positions[found], n_found_before[set_ends]),
-        shape=(len(given.names), len(var_names)),
+    Returns
+    -------
+    Which gene is in which set, (sets, n_vars) bool, each gene once a set; a table of the pairs that
+    have a weight, or None; and how they were found.
+    """
+    match = match_genes(
+        adata.var_names,
+        given.genes,
+        var=adata.var,
+        # A collection's names are known to be symbols; what a user brings may be anything.
+        identifiers="map" if identifiers == "auto" and given.is_named else identifiers,
+        organism=organism,
+        wanted_organism=given.organism,
     )
-    members.sum_duplicates()
-    return members
+    _check_organism(adata, given, match, organism, n_wanted=len(given.genes))
+    if identifiers != "exact" and match.organism and (organism == "auto" or match.by_orthology):
+        summary = match.summary()
+        logger.info(
+            "build_mask: adata holds %s genes%s%s",
+            match.organism,
+            " (by overlap)" if organism == "auto" else "",
+            f"; {summary}" if summary else "",
+        )
+    elif match.column is not None:
+        logger.info("build_mask: %s", match.summary())
+    is_gene = csr_matrix(
+        (np.ones(len(match.rows), dtype=np.int32), (match.wanted, match.rows)),
+        shape=(len(given.genes), adata.n_vars),
+    )
+    members = (given.contains @ is_gene).astype(bool)
+    members.sort_indices()
+    if given.weights is None:
+        return members, None, match
+    found = pd.DataFrame({"wanted": match.wanted, "row": match.rows})
+    pairs = given.weights.merge(found, on="wanted").drop_duplicates(["set", "row"])
+    return members, pairs, match
+
+
+def _weights_table(
+    pairs: pd.DataFrame, kept: NDArray[np.intp], names: list[str], var_names: pd.Index
+) -> pd.DataFrame:
+    """The weights of the sets that were kept, by name, as h5ad and zarr can store them."""
+    place = pd.Series(np.arange(len(kept)), index=kept)
+    pairs = pairs[pairs["set"].isin(place.index)]
+    column = place[pairs["set"]].to_numpy()
+    order = np.lexsort((pairs["row"].to_numpy(), column))
+    genes = var_names.astype(str).to_numpy(dtype=object)
+    return pd.DataFrame(
+        {
+            "gene": genes[pairs["row"].to_numpy()[order]],
+            "gene_set": pd.Categorical.from_codes(column[order], pd.Index(names)),
+            "weight": pairs["weight"].to_numpy(dtype=np.float32)[order],
+        },
+        index=np.arange(len(pairs)).astype(str).astype(object),
+    )
 
 
 def _draw(
@@ -321,116 +421,6 @@ def _assemble(members: csr_matrix, n_unannotated: int) -> csr_matrix:
     mask = vstack([members, full]).T.tocsr()
     mask.sort_indices()
     return mask
-
-
-# --------------------------------------------------------------------------- reading gene sets
-
-
-def _read(
-    gene_sets: str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame,
-) -> _GeneSets:
-    """Bring every form in which gene sets come into one."""
-    organism = "unknown"
-    if isinstance(gene_sets, str) and not _is_path(gene_sets):
-        source = gene_sets
-        # First, because it says which collections there are if this is none.
-        names, genes, lengths = _flatten(gs.load(source))
-        species = str(gs.collections().at[source, "organism"])
-        organism = _COMMON_NAMES.get(species, species)
-    elif isinstance(gene_sets, str | os.PathLike):
-        source = Path(gene_sets).name
-        names, genes, lengths = _flatten(gs.read_gmt(gene_sets))
-    elif isinstance(gene_sets, pd.DataFrame):
-        source = "table"
-        names, genes, lengths = _flatten_table(gene_sets)
-    elif isinstance(gene_sets, Mapping):
-        source = "dict"
-        names, genes, lengths = _flatten(gene_sets)
-    else:
-        raise TypeError(
-            "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table "
-            f"with 'source' and 'target' columns or None, not {type(gene_sets).__name__}."
-        )
-    _check_names(names, genes, lengths, source)
-    return _GeneSets(names, genes, lengths, source, organism)
-
-
-def _is_path(gene_sets: str) -> bool:
-    """Whether a string is a file's; a collection's name stays one whatever lies in the folder."""
-    if gene_sets.lower().endswith((".gmt", ".gmt.gz")):
-        return True
-    return os.path.isfile(gene_sets) and gene_sets not in gs.collections().index
-
-
-def _flatten(
-    gene_sets: Mapping[str, Iterable[str]],
-) -> tuple[list[str], NDArray[np.object_], NDArray[np.intp]]:
-    lists = []
-    for name, genes in gene_sets.items():
-        if isinstance(genes, str | bytes) or not isinstance(genes, Iterable):
-            raise TypeError(
-                f"the genes of gene set {name!r} must be a list of names, not "
-                f"{type(genes).__name__} ({genes!r:.40}): write {{{name!r}: ['CD3D', 'CD3E']}}."
-            )
-        lists.append(list(dict.fromkeys(genes)))
-    lengths = np.array([len(genes) for genes in lists], dtype=np.intp)
-    flat = np.empty(int(lengths.sum()), dtype=object)
-    flat[:] = list(chain.from_iterable(lists))
-    return list(gene_sets), flat, lengths
-
-
-def _flatten_table(
-    table: pd.DataFrame,
-) -> tuple[list[str], NDArray[np.object_], NDArray[np.intp]]:
-    missing = [column for column in ("source", "target") if column not in table.columns]
-    if missing:
-        raise ValueError(
-            f"the table of gene sets has no column {' and no column '.join(map(repr, missing))}: "
-            "it needs 'source' (the gene set) and 'target' (the gene), but its columns are "
-            f"{', '.join(map(str, table.columns)) or 'none'}."
-        )
-    complete = table[["source", "target"]].dropna()
-    n_dropped = len(table) - len(complete)
-    complete = complete.drop_duplicates()
-    if n_dropped:
-        logger.warning(
-            "build_mask: left out %s of %s rows of the table, whose source or target is missing",
-            _count(n_dropped),
-            _count(len(table)),
-        )
-    codes, names = pd.factorize(complete["source"].to_numpy(dtype=object))
-    # Sets in the order in which they first appear, each one's genes together.
-    order = np.argsort(codes, kind="stable")
-    genes = complete["target"].to_numpy(dtype=object)[order]
-    return list(names), genes, np.bincount(codes, minlength=len(names))
-
-
-def _check_names(
-    names: list[str], genes: NDArray[np.object_], lengths: NDArray[np.intp], source: str
-) -> None:
-    """Refuse what cannot be gene sets, whatever form it came in."""
-    if not names:
-        raise ValueError(f"there is no gene set in gene_sets ({source}): pass at least one.")
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(
-                f"the name of a gene set must be a string, not {type(name).__name__} ({name!r}): "
-                "rename it."
-            )
-        if _UNANNOTATED.fullmatch(name):
-            raise ValueError(
-                f"gene set {name!r} is called like a fully connected token: rename it."
-            )
-    # Types first, of which there are few: a look at every gene is for the message alone.
-    if not all(issubclass(kind, str) for kind in set(map(type, genes))):
-        at = next(i for i, gene in enumerate(genes) if not isinstance(gene, str))
-        owner = names[int(np.searchsorted(np.cumsum(lengths), at, side="right"))]
-        raise TypeError(
-            f"gene set {owner!r} holds a {type(genes[at]).__name__} ({genes[at]!r}) where the name "
-            "of a gene is expected: gene names are strings."
-        )
-    if genes.size == 0:
-        raise ValueError(f"no gene set in gene_sets ({source}) holds a gene: pass sets with genes.")
 
 
 # --------------------------------------------------------------------------- checks and messages
@@ -483,6 +473,9 @@ def _check_params(
     n_unannotated: int,
     mask_ratio: float,
     seed: int,
+    select: str,
+    max_jaccard: float,
+    identifiers: str,
 ) -> dict[str, Any]:
     """Plain Python numbers of the parameters, or the sentence that says what is wrong."""
     lowest = {
@@ -499,16 +492,52 @@ def _check_params(
             raise ValueError(f"{name} must be at least {least}, not {value}.")
     if max_genes < min_genes:
         raise ValueError(f"max_genes ({max_genes}) must not be below min_genes ({min_genes}).")
-    if not isinstance(mask_ratio, Real):
-        raise TypeError(f"mask_ratio must be a number, not {mask_ratio!r}.")
-    if not (math.isfinite(mask_ratio) and 0 < mask_ratio <= 1):
-        raise ValueError(f"mask_ratio must be above 0 and at most 1, not {mask_ratio}.")
-    numbers: dict[str, Any] = {name: int(value) for name, (value, _) in lowest.items()}
-    return {**numbers, "mask_ratio": float(mask_ratio)}
+    shares = {"mask_ratio": mask_ratio, "max_jaccard": max_jaccard}
+    for name, share in shares.items():
+        if not isinstance(share, Real):
+            raise TypeError(f"{name} must be a number, not {share!r}.")
+        if not (math.isfinite(share) and 0 < share <= 1):
+            raise ValueError(f"{name} must be above 0 and at most 1, not {share}.")
+    words = {"select": (select, get_args(Select)), "identifiers": (identifiers, _IDENTIFIERS)}
+    for name, (word, known) in words.items():
+        if word not in known:
+            *most, last = map(repr, known)
+            raise ValueError(f"{name} must be {', '.join(most)} or {last}, not {word!r}.")
+    return {
+        **{name: int(value) for name, (value, _) in lowest.items()},
+        **{name: float(share) for name, share in shares.items()},
+        **{name: word for name, (word, _) in words.items()},
+    }
+
+
+def _check_organism(
+    adata: AnnData, given: GeneSets, match: GeneMatch, organism: str, *, n_wanted: int
+) -> None:
+    """Refuse gene sets of another organism, unless they were mapped or match all the same."""
+    theirs, ours = match.wanted_organism, match.organism
+    if ours is None or theirs is None:
+        return
+    if organism != "auto":
+        seen = recognise_organism(adata.var_names.astype(str))
+        if match.column is None and seen not in (None, organism):
+            raise ValueError(
+                f"organism={organism!r} was given, but adata's genes are {seen} genes "
+                f"({str(adata.var_names[0])!r}): pass organism={seen!r} or leave it out."
+            )
+        return
+    if ours == theirs or match.n_rows >= _LOW_COVERAGE * min(n_wanted, adata.n_vars):
+        return
+    twins = [name for name in known_names() if name == given.source.replace(theirs, ours, 1)]
+    advice = f"pass gene_sets={twins[0]!r}, or " if twins and given.is_named else "pass "
+    raise ValueError(
+        f"adata holds {ours} genes ({str(adata.var_names[0])!r}), but the gene sets "
+        f"({given.source}) hold {theirs} genes ({given.genes[0]!r}): {advice}organism={ours!r} to "
+        "map the gene sets by one-to-one orthology."
+    )
 
 
 def _nothing_left(
-    adata: AnnData, given: _GeneSets, sizes: NDArray[np.intp], min_genes: int, max_genes: int
+    adata: AnnData, given: GeneSets, sizes: NDArray[np.intp], min_genes: int, max_genes: int
 ) -> str:
     """Why no gene set was kept, in one sentence."""
     n_sets = _count(len(given.names))
@@ -530,7 +559,7 @@ def _nothing_left(
     return f"{found}: {_hint(adata, given) or 'lower min_genes or pass other gene sets'}."
 
 
-def _hint(adata: AnnData, given: _GeneSets) -> str:
+def _hint(adata: AnnData, given: GeneSets) -> str:
     return hint_for_mismatch(
         adata.var_names, given.genes, query="adata", reference="the gene sets'", var=adata.var
     )

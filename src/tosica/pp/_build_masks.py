@@ -69,13 +69,16 @@ def build_masks(
         if role == "rna":
             sets, changed = gene_sets, params
         elif name in groups:
-            # A panel is small, and so are the groups of what is on it.
-            sets, changed = groups[name], params | {"min_genes": 1}
+            sets, changed = groups[name], params | _OF_A_PANEL
         else:
-            sets, changed = _one_each(adata, name, role), params | _ONE_EACH
+            sets, changed = _one_each(adata, name, role), params | _OF_A_PANEL | _ONE_EACH
             changed["max_gene_sets"] = adata.n_vars
-        # Only the names count, so that nothing large is copied.
-        built[name] = _names_only(adata, key)
+        # Nothing large is copied.
+        built[name] = _bare(adata, key)
+        if changed["select"] == "variable":
+            built[name].X = adata.X
+            if changed["layer"] in adata.layers:
+                built[name].layers[changed["layer"]] = adata.layers[changed["layer"]]
         build(built[name], sets, **changed)
         if role != "rna" and name not in groups:
             built[name].uns[key]["source"] = "single features"
@@ -86,8 +89,17 @@ def build_masks(
     return result if copy else None
 
 
-# One token a feature leaves nothing for a token of all of them to add.
-_ONE_EACH = {"min_genes": 1, "n_unannotated": 0}
+# A panel is small, and so are the groups of what is on it; its names may be those of other genes;
+# and how much a gene varies is a matter of RNA.
+_OF_A_PANEL = {
+    "min_genes": 1,
+    "select": "largest",
+    "organism": "auto",
+    "identifiers": "exact",
+    "layer": None,
+}
+# One token a feature leaves nothing for a token of all of them to add, and nothing to choose from.
+_ONE_EACH = {"n_unannotated": 0, "max_jaccard": 1.0}
 
 
 def _checked(groups: Mapping[str, Any] | None, roles: Mapping[str, str]) -> Mapping[str, Any]:
@@ -120,7 +132,7 @@ def _one_each(adata: AnnData, name: str, role: str) -> dict[str, list[str]]:
     return {str(feature): [feature] for feature in adata.var_names}
 
 
-def _names_only(adata: AnnData, key: str) -> AnnData:
+def _bare(adata: AnnData, key: str) -> AnnData:
     """Make an AnnData with the names, and what is stored under the key, of another."""
     bare = AnnData(obs=adata.obs[[]], var=adata.var)
     for name in ("varm", "uns"):

@@ -89,8 +89,13 @@ def rank_gene_sets(
     TypeError
         If ``groupby`` cannot be read as groups, or ``groups`` is a single name.
     ValueError
-        If cells have no group, a group has a single cell, a group or the method is unknown, or
-        there is nothing to compare with.
+        If cells have no group, a group that is named or is the reference has a single cell, a group
+        or the method is unknown, or there is nothing to compare with.
+
+    Warns
+    -----
+    UserWarning
+        If groups of a single cell were left out of all groups.
 
     Notes
     -----
@@ -199,6 +204,15 @@ def _tested_groups(
         msg = f"groups holds nothing but the reference {reference!r}: name a group to compare."
         raise ValueError(msg)
     lonely = [name for name in dict.fromkeys([*tested, *against]) if sizes[name] < 2]
+    left = [name for name in tested if name not in lonely]
+    if lonely and left and wanted is available and not set(against).intersection(lonely):
+        # Rare predictions are no reason to know nothing of the others.
+        warnings.warn(
+            f"{column} has a single cell in {_listed(lonely)}, and a test needs two: left out.",
+            UserWarning,
+            stacklevel=3,
+        )
+        tested, lonely = left, []
     if lonely:
         msg = (
             f"{column} has a single cell in {_listed(lonely)}, and a test needs two: "

@@ -142,7 +142,10 @@ def _remedy(query_kind: str, reference_kind: str) -> str:
         return "strip the versions, e.g. adata.var_names = adata.var_names.str.split('.').str[0]"
     for suffix in ("symbols", "Ensembl IDs"):
         if bare_query.endswith(suffix) and bare_reference.endswith(suffix):
-            return "use the same species on both sides, or map the genes to their orthologs first"
+            return (
+                "use the same species on both sides, or map the genes to their orthologs first "
+                "(tosica.gs.map_genes)"
+            )
     wanted = "symbols" if reference_kind.endswith("symbols") else reference_kind
     return f"map them to {wanted} first"
 
@@ -179,7 +182,7 @@ def hint_for_mismatch(
     --------
     >>> hint_for_mismatch(["Cd3e", "Cd19", "Lyz2"], ["CD3E", "CD19", "LYZ"])
     "names in the query look like mouse symbols while the model's look like human symbols, so use
-    the same species on both sides, or map the genes to their orthologs first"
+    the same species on both sides, or map the genes to their orthologs first (tosica.gs.map_genes)"
     """
     query_list, reference_list = list(query_names), list(reference_names)
     query_kind = describe_gene_names(query_list)

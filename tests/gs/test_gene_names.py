@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica import gs
-from tosica.pp._gene_names import describe_gene_names, find_gene_name_column, hint_for_mismatch
+from tosica.gs._gene_names import describe_gene_names, find_gene_name_column, hint_for_mismatch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,20 +79,22 @@ def test_any_text_is_described_without_an_error(names: list[str]) -> None:
             MOUSE,
             HUMAN,
             "names in the query look like mouse symbols while the model's look like human symbols, "
-            "so use the same species on both sides, or map the genes to their orthologs first",
+            "so use the same species on both sides, or map the genes to their orthologs first "
+            "(tosica.gs.map_genes)",
         ),
         (
             HUMAN,
             MOUSE,
             "names in the query look like human symbols while the model's look like mouse symbols, "
-            "so use the same species on both sides, or map the genes to their orthologs first",
+            "so use the same species on both sides, or map the genes to their orthologs first "
+            "(tosica.gs.map_genes)",
         ),
         (
             ENSMUSG,
             ENSG,
             "names in the query look like mouse Ensembl IDs while the model's look like human "
             "Ensembl IDs, so use the same species on both sides, or map the genes to their "
-            "orthologs first",
+            "orthologs first (tosica.gs.map_genes)",
         ),
         (
             ENSG,

