@@ -108,6 +108,48 @@ def test_an_anndata_is_a_mudata_of_one_modality(model, query):
         np.testing.assert_allclose(left, right, atol=1e-6)
 
 
+def test_rna_under_other_identifiers_is_rna():
+    symbols = ["CD3D", "CD3E", "CD19", "MS4A1", "LYZ", "CD14", "NKG7", "GNLY", "CD79A", "CST3"]
+    ensembl = ["ENSG00000167286", "ENSG00000198851", "ENSG00000177455", "ENSG00000156738"]
+    ensembl += ["ENSG00000090382", "ENSG00000170458", "ENSG00000105374", "ENSG00000115523"]
+    ensembl += ["ENSG00000105369", "ENSG00000101439"]
+    made = make_cite()
+    rna, protein = made["rna"][:, :10].copy(), made["protein"].copy()
+    rna.var_names = symbols
+    protein.var_names = ["CD19", *PROTEINS[1:]]
+    mdata = md.MuData({"rna": rna, "protein": protein})
+    mdata.obs["kind"] = made.obs["kind"]
+    tosica.pp.build_mask(mdata, {"a": symbols[:8], "b": symbols[2:]})
+    model = fit(mdata, max_epochs=1)
+    query = mdata["rna"].copy()
+    expected = model.predict(query, soft=True)
+    query.var_names = ensembl
+    pd.testing.assert_frame_equal(model.predict(query, soft=True), expected, atol=1e-6)
+
+
+def test_training_starts_from_the_network_of_rna():
+    mdata = make_cite()
+    network = pd.DataFrame(
+        [(name, gene, 2.0) for name, genes in SETS.items() for gene in genes],
+        columns=["source", "target", "weight"],
+    )
+    tosica.pp.build_mask(mdata, network)
+    tosica.TOSICA.setup_mudata(mdata, "kind")
+    model = tosica.TOSICA(mdata, embed_dim=16)
+    before = model.get_gene_weights()
+    model.start_from_network()
+    after = model.get_gene_weights()
+    # Equal weights make the genes of a set equal; the others stay as they were.
+    of_alpha = after.loc[[f"rna:{gene}" for gene in SETS["alpha"]], "rna:alpha"]
+    np.testing.assert_allclose(of_alpha, of_alpha.iloc[0], rtol=1e-5)
+    others = [name for name in after if name.startswith("protein:") or "unannotated" in name]
+    pd.testing.assert_frame_equal(after[others], before[others])
+    build(mdata)
+    tosica.TOSICA.setup_mudata(mdata, "kind")
+    with pytest.raises(KeyError, match="was built from gene sets without weights"):
+        tosica.TOSICA(mdata, embed_dim=16).start_from_network()
+
+
 def test_modality_dropout_shows_each_cell_some_modalities(model):
     torch.manual_seed(0)
     shares = model.module._shares(4000, 0.5)

@@ -128,3 +128,29 @@ def test_too_many_features():
 def test_an_anndata_has_no_modalities():
     with pytest.raises(TypeError, match="modalities and groups are for a MuData"):
         build(make()["rna"], groups={"protein": SETS})
+
+
+def test_variable_gene_sets_are_those_of_the_anndata():
+    rng = np.random.default_rng(0)
+    rna = AnnData(np.ones((40, 60), dtype=np.float32))
+    rna.var_names = [f"G{i}" for i in range(60)]
+    rna.layers["counts"] = rng.poisson(2, (40, 60)).astype(np.float32)
+    rna.layers["counts"][:, 50:] *= rng.integers(0, 2, (40, 1)) * 3
+    sets = {"steady": rna.var_names[:30], "varies": rna.var_names[50:]}
+    settings = {"select": "variable", "layer": "counts", "max_gene_sets": 1}
+    protein = AnnData(np.ones((40, 3), dtype=np.float32))
+    protein.var_names = PROTEINS
+    mdata = md.MuData({"rna": rna.copy(), "protein": protein})
+    tosica.pp.build_mask(mdata, sets, **settings)
+    tosica.pp.build_mask(rna, sets, **settings)
+    kept = list(mdata["rna"].uns["tosica_mask"]["gene_sets"])
+    assert kept == list(rna.uns["tosica_mask"]["gene_sets"]) == ["varies", "unannotated_1"]
+    assert list(mdata["protein"].uns["tosica_mask"]["gene_sets"]) == PROTEINS
+
+
+def test_antibodies_are_no_aliases_of_genes():
+    """LEU4 is an old name of CD3D, but an antibody is called as its panel calls it."""
+    mdata = make()
+    sentence = "no gene of 1 gene sets"
+    with pytest.raises(ValueError, match=sentence):
+        build(mdata, groups={"protein": {"T cell": ["LEU4", "CD3D"]}}, identifiers="map")
