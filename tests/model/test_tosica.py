@@ -414,11 +414,15 @@ def test_wrong_query_is_refused_and_left_alone(
     assert contents(query) == before
 
 
-def test_column_with_the_right_names_is_pointed_at(toy_model, toy_query):
+def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
+    expected = toy_model.annotate(toy_query, copy=True)
     toy_query.var["gene_symbols"] = toy_query.var_names.to_numpy(dtype=object)
     toy_query.var_names = [f"ENSG{i:011d}" for i in range(30)]
-    with pytest.raises(ValueError, match=re.escape("var['gene_symbols'] fits better")):
+    with caplog.at_level("INFO", logger="tosica"):
         toy_model.annotate(toy_query)
+    assert "query: genes named by var['gene_symbols']" in caplog.messages
+    assert list(toy_query.obs["tosica_prediction"]) == list(expected.obs["tosica_prediction"])
+    np.testing.assert_array_equal(toy_query.obsm["X_tosica"], expected.obsm["X_tosica"])
 
 
 def test_text_for_numbers(toy_model, toy_query):
