@@ -12,10 +12,9 @@ import argparse
 import json
 import logging
 import warnings
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 from typing import Any
 
 import mudata as md
@@ -28,19 +27,21 @@ from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.model_selection import StratifiedShuffleSplit
 
 import tosica
+from benchmarks._report import table, versions, write
 
 # Antibody and the gene by whose RNA the label that it should carry is recognised: B cells and
 # monocytes.
 MARKERS = {"CD19": "MS4A1", "CD14": "LYZ"}
-TRAINING = ("min_share", "max_gene_sets", "max_epochs", "batch_size")
-VERSIONS = ("tosica", "mudata", "scvi-tools", "torch")
 MODELS = {"joint": {"rna": "rna", "protein": "protein"}, "RNA only": {"rna": "rna"}}
+# Of the joint model what it is shown; of the other one RNA.
 COLUMNS = {
-    "joint, RNA and protein": "both seen by the joint model",
-    "joint, RNA alone": "RNA alone seen by the joint model",
-    "joint, protein alone": "antibodies alone seen by the joint model",
-    "RNA only": "the model of RNA",
+    "joint, RNA and protein": "joint model, RNA and antibodies",
+    "joint, RNA alone": "joint model, RNA alone",
+    "joint, protein alone": "joint model, antibodies alone",
+    "RNA only": "model of RNA",
 }
+# Antibodies that are kept of each ranking.
+FIRST = 5
 
 
 def one_run(mdata: md.MuData, labels_key: str, *, split: int, seed: int, **settings: Any) -> dict:
@@ -61,14 +62,14 @@ def one_run(mdata: md.MuData, labels_key: str, *, split: int, seed: int, **setti
         torch.set_num_threads(1)
         scvi.settings.seed = seed
         model = tosica.TOSICA(reference)
-        started = perf_counter()
+        started = process_time()
         model.train(
             max_epochs=settings["max_epochs"],
             batch_size=settings["batch_size"],
             accelerator="cpu",
             enable_progress_bar=False,
         )
-        found[f"{name}, seconds"] = perf_counter() - started
+        found[f"{name}, CPU seconds"] = process_time() - started
         seen = {"RNA only": query["rna"]}
         if name == "joint":
             seen = {
@@ -76,20 +77,20 @@ def one_run(mdata: md.MuData, labels_key: str, *, split: int, seed: int, **setti
                 "joint, RNA alone": query["rna"],
                 "joint, protein alone": query["protein"],
             }
-            found |= antibodies(model, query, truth[test], settings["labels"])
+            found |= antibodies(model, query, truth[test], settings["markers"])
         for column, data in seen.items():
             found[column] = f1_score(truth[test], model.predict(data), average="macro")
     return found
 
 
 def antibodies(
-    model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, labels: list[str]
-) -> dict[str, dict[str, list[str]]]:
-    """For each label the antibodies from the one that carries it most to the one that does least.
+    model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, markers: dict[str, str]
+) -> dict[str, Any]:
+    """For each label the antibodies that carry it most, and the ranks of those that should.
 
     Once by attention, as :func:`tosica.tl.rank_gene_sets` ranks it among cells that are called so;
-    once, for some labels, by how much the label's probability falls in its cells if an antibody is
-    hidden.
+    once, for the labels with such an antibody, by how much the label's probability falls in its
+    cells if an antibody is hidden.
     """
     annotated = model.annotate(query, copy=True)
     called = annotated.obs["tosica_prediction"]
@@ -101,23 +102,30 @@ def antibodies(
         str(label): [str(name).removeprefix("protein:") for name in of_label["gene_set"]]
         for label, of_label in ranked.groupby("group", observed=True)
     }
-    theirs = np.isin(truth, labels)
+    theirs = np.isin(truth, list(markers.values()))
     protein, truth = query["protein"][theirs].copy(), truth[theirs]
     whole = model.predict(protein, soft=True)
-    falls = pd.DataFrame(
-        {
-            name: (
-                whole - model.predict(protein[:, protein.var_names != name].copy(), soft=True)
-            ).to_numpy()[np.arange(len(truth)), whole.columns.get_indexer(truth)]
-            for name in protein.var_names
-        }
+    own = np.arange(len(truth)), whole.columns.get_indexer(truth)
+    falls = {
+        name: (whole - model.predict(protein[:, protein.var_names != name].copy(), soft=True))
+        for name in protein.var_names
+    }
+    mean_falls = (
+        pd.DataFrame({k: v.to_numpy()[own] for k, v in falls.items()}).groupby(truth).mean()
     )
-    mean_falls = falls.groupby(truth).mean()
     hidden = {
         str(label): list(row.sort_values(ascending=False).index)
         for label, row in mean_falls.iterrows()
     }
-    return {"attention": attention, "hidden": hidden}
+    orders = {"attention": attention, "hidden": hidden}
+    ranks = {
+        antibody: {
+            how: order[label].index(antibody) + 1 for how, order in orders.items() if label in order
+        }
+        for antibody, label in markers.items()
+    }
+    first = {how: {k: v[:FIRST] for k, v in order.items()} for how, order in orders.items()}
+    return {"ranks": ranks, **first}
 
 
 def marker_labels(mdata: md.MuData, truth: np.ndarray) -> dict[str, str]:
@@ -130,139 +138,131 @@ def marker_labels(mdata: md.MuData, truth: np.ndarray) -> dict[str, str]:
     return {antibody: str(mean.idxmax()) for antibody, mean in means.items()}
 
 
-def separation(mdata: md.MuData, truth: np.ndarray) -> dict[str, list[tuple[str, float]]]:
+def separation(mdata: md.MuData, truth: np.ndarray) -> dict[str, dict[str, float]]:
     """How well each antibody's own centred log-ratio tells each label from the rest (AUROC)."""
     protein = mdata["protein"]
     values = protein.X.toarray() if sp.issparse(protein.X) else np.asarray(protein.X)
     logs = np.log1p(values)
-    table = pd.DataFrame(logs - logs.mean(1, keepdims=True), columns=protein.var_names)
-    return {
-        str(label): sorted(
-            ((name, float(roc_auc_score(truth == label, table[name]))) for name in table),
-            key=lambda pair: -pair[1],
-        )
-        for label in np.unique(truth)
-    }
+    ratios = pd.DataFrame(logs - logs.mean(1, keepdims=True), columns=protein.var_names)
+    found = {}
+    for label in np.unique(truth):
+        areas = {name: float(roc_auc_score(truth == label, ratios[name])) for name in ratios}
+        found[str(label)] = dict(sorted(areas.items(), key=lambda pair: -pair[1]))
+    return found
 
 
-def table(runs: list[dict], settings: dict[str, Any]) -> str:
-    """Write the page."""
-    epochs, size = settings["max_epochs"], settings["batch_size"]
-    trained = f"minibatches of {size} cells, default length of training."
+def report(result: dict[str, Any]) -> str:
+    """The page."""
+    runs, settings = result["runs"], result["settings"]
+    scores = pd.DataFrame(runs)
+    epochs, markers, areas = settings["max_epochs"], settings["markers"], result["separation"]
+    length = "default length of training"
     if epochs is not None:
-        trained = (
-            f"{epochs} epochs of minibatches of {size} cells, which is shorter than the default to "
-            "bound the time."
-        )
-    lines = [
-        "# CITE-seq: RNA and antibodies",
-        "",
-        f"Macro-F1 of {len(runs)} runs ({len({r['split'] for r in runs})} stratified halves, "
-        f"{len({r['seed'] for r in runs})} seeds) on {settings['data']}, labels "
-        f"`{settings['labels_key']}`; genes in at least {settings['min_share']:.0%} of the "
-        f"reference's cells, {settings['max_gene_sets']} gene sets, " + trained,
-        "",
-        "| | mean | standard deviation | lowest |",
-        "|---|---|---|---|",
+        length = f"{epochs} epochs, which is shorter than the default to bound the time"
+    rows = [
+        [what, f"{100 * scores[c].mean():.1f} ± {100 * scores[c].std():.1f}", "", ""]
+        for c, what in COLUMNS.items()
     ]
-    for column, what in COLUMNS.items():
-        values = np.array([run[column] for run in runs])
-        lines.append(f"| {what} | {values.mean():.3f} | {values.std():.3f} | {values.min():.3f} |")
-    for first, second in (
-        ("joint, RNA and protein", "RNA only"),
-        ("joint, RNA alone", "RNA only"),
-    ):
-        gap = np.array([run[first] - run[second] for run in runs])
-        lines.append(
-            f"| {COLUMNS[first]} − {COLUMNS[second]} | {gap.mean():+.3f} | {gap.std():.3f} | "
-            f"{gap.min():+.3f} |"
-        )
-    kinds = settings["markers"]
-    lines += [
+    for row, column in zip(rows, list(COLUMNS)[:-1], strict=False):
+        gap = 100 * (scores[column] - scores["RNA only"])
+        row[2] = f"{gap.mean():+.1f} ± {gap.sem():.1f}"
+        row[3] = f"{(gap > 0).sum()} of {len(gap)}"
+    lines = [
+        "# RNA and protein",
+        "",
+        f"Written by `python -m benchmarks.cite_seq`, from {len(runs)} runs: "
+        f"{scores['split'].nunique()} stratified halves of `{settings['data']}` times "
+        f"{scores['seed'].nunique()} seeds. One half is the reference, the other the query. Labels",
+        f"are `{settings['labels_key']}`, which were clustered from the antibodies. Genes in at "
+        f"least {settings['min_share']:.0%} of the",
+        f"reference's cells, {settings['max_gene_sets']} sets of `human_gobp`, minibatches of "
+        f"{settings['batch_size']} cells, {length}.",
+        "",
+        "Macro-F1 in percent, mean ± standard deviation, and the difference to the model of RNA,",
+        "run by run, mean ± standard error:",
+        "",
+        *table(["", "macro-F1", "to the model of RNA", "better in"], rows),
         "",
         "## Antibodies that carry a label",
         "",
-        "By attention: the rank of the antibody among the antibodies in "
-        "{func}`~tosica.tl.rank_gene_sets`. By hiding: how much the probability of a label falls "
-        "in its cells if the model sees their antibodies without this one. By value: the AUROC of "
-        "the antibody's own centred log-ratio, without a model.",
+        "By attention: ranked among the antibodies by {func}`~tosica.tl.rank_gene_sets`. By hiding:",
+        "how much a label's probability falls in its cells if the model sees antibodies only, and",
+        "all but this one. By value: how well the antibody's centred log-ratio tells the label from",
+        "the rest without a model (AUROC).",
         "",
-        "| label | antibody | first by attention | among the first three | first by hiding | "
-        "among the first three | rank by value |",
-        "|---|---|---|---|---|---|---|",
     ]
-    for antibody, label in kinds.items():
-        cells = []
+    rows = []
+    for antibody, label in markers.items():
+        row = [f"{antibody} for {label} ({MARKERS[antibody]})"]
         for how in ("attention", "hidden"):
-            orders = [run[how][label] for run in runs if label in run[how]]
-            for n in (1, 3):
-                hits = sum(antibody in order[:n] for order in orders)
-                cells.append(f"{hits} of {len(orders)} runs")
-        values = settings["separation"][label]
-        place = [name for name, _ in values].index(antibody)
-        cells.append(f"{place + 1} (AUROC {values[place][1]:.3f})")
-        lines.append(f"| {label} ({MARKERS[antibody]} RNA) | {antibody} | {' | '.join(cells)} |")
-    lines += ["", "Antibodies that come first, and in how many runs:", ""]
-    lines += ["| label | by attention | by hiding | by value (AUROC) |", "|---|---|---|---|"]
-    for label, values in settings["separation"].items():
-        cells = []
+            ranks = np.array(
+                [r["ranks"][antibody][how] for r in runs if how in r["ranks"][antibody]]
+            )
+            row.append(f"{(ranks == 1).sum()} of {len(ranks)}")
+            row.append(f"{np.median(ranks):.0f} of {len(areas[label])}")
+        place = list(areas[label]).index(antibody) + 1
+        rows.append([*row, f"{place} ({areas[label][antibody]:.2f})"])
+    head = ["antibody for label (gene)", "first by attention", "median rank", "first by hiding"]
+    lines += [*table([*head, "median rank", "rank by value (AUROC)"], rows), ""]
+    rows = []
+    for label, values in areas.items():
+        row = [label]
         for how in ("attention", "hidden"):
-            first = [run[how][label][0] for run in runs if label in run[how]]
-            names, counts = np.unique(first, return_counts=True)
-            order = np.argsort(-counts, kind="stable")[:3]
-            cells.append(", ".join(f"{names[i]} ({counts[i]})" for i in order) or "–")
-        cells.append(", ".join(f"{name} ({value:.2f})" for name, value in values[:3]))
-        lines.append(f"| {label} | {' | '.join(cells)} |")
-    versions = ", ".join(f"{name} {settings[name]}" for name in VERSIONS)
-    return "\n".join([*lines, "", f"Written by `benchmarks/cite_seq.py` ({versions}).", ""])
+            first = [r[how][label][0] for r in runs if label in r[how]]
+            names = pd.Series(first, dtype=object).value_counts(sort=True)
+            row.append(", ".join(f"{k} ({n})" for k, n in names.head(3).items()) or "–")
+        best = list(values.items())[:3]
+        rows.append([*row, ", ".join(f"{name} ({area:.2f})" for name, area in best)])
+    lines += ["Antibodies that come first, and in how many runs:", ""]
+    lines += [*table(["label", "by attention", "by hiding", "by value (AUROC)"], rows), ""]
+    shown = [[key, value] for key, value in result["versions"].items()]
+    lines += ["## Versions", "", *table(["", ""], shown), ""]
+    return "\n".join(lines)
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
+    """Measure what was not measured yet, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("data", type=Path, help="h5mu with modalities rna and protein")
     parser.add_argument("--labels-key", default="adt_cluster")
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--min-share", type=float, default=0.05)
+    parser.add_argument("--min-share", type=float, default=0.02)
     parser.add_argument("--max-gene-sets", type=int, default=100)
-    parser.add_argument("--max-epochs", type=int, default=None)
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--max-epochs", type=int, default=60)
+    parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
-    arguments = parser.parse_args()
+    given = parser.parse_args(arguments)
     for name in ("lightning.pytorch", "tosica"):
         logging.getLogger(name).setLevel(logging.ERROR)
     # What mudata and lightning say at every step of their own.
     warnings.filterwarnings("ignore", module="mudata|lightning")
-    mdata = md.read_h5mu(arguments.data)
-    truth = mdata.obs[arguments.labels_key].astype(str).to_numpy()
+    mdata = md.read_h5mu(given.data)
+    truth = mdata.obs[given.labels_key].astype(str).to_numpy()
     settings = {
-        "data": arguments.data.name,
-        "labels_key": arguments.labels_key,
-        "min_share": arguments.min_share,
-        "max_gene_sets": arguments.max_gene_sets,
-        "max_epochs": arguments.max_epochs,
-        "batch_size": arguments.batch_size,
-        **{name: version(name) for name in VERSIONS},
+        "data": given.data.name,
+        "labels_key": given.labels_key,
+        "min_share": given.min_share,
+        "max_gene_sets": given.max_gene_sets,
+        "max_epochs": given.max_epochs,
+        "batch_size": given.batch_size,
         "markers": marker_labels(mdata, truth),
-        "separation": {
-            label: [list(pair) for pair in pairs]
-            for label, pairs in separation(mdata, truth).items()
-        },
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    path = arguments.out / "cite_seq.json"
+    path = given.out / "cite_seq.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
-    runs = kept.get("runs", []) if kept.get("settings") == settings else []
-    done = {(run["seed"], run["split"]) for run in runs}
-    for seed, split in product(range(arguments.seeds), range(arguments.splits)):
-        if (seed, split) in done:
-            continue
-        chosen = {key: settings[key] for key in TRAINING}
-        chosen["labels"] = list(settings["markers"].values())
-        runs.append(one_run(mdata, arguments.labels_key, split=split, seed=seed, **chosen))
-        path.write_text(json.dumps({"settings": settings, "runs": runs}, indent=1) + "\n")
-        path.with_suffix(".md").write_text(table(runs, settings))
-        print({key: runs[-1][key] for key in ("split", "seed", *COLUMNS)}, flush=True)
+    result = {
+        "settings": settings,
+        "versions": versions("mudata"),
+        "separation": separation(mdata, truth),
+        "runs": kept["runs"] if kept.get("settings") == settings else [],
+    }
+    done = {(run["seed"], run["split"]) for run in result["runs"]}
+    for seed, split in product(range(given.seeds), range(given.splits)):
+        if (seed, split) not in done:
+            run = one_run(mdata, given.labels_key, split=split, seed=seed, **settings)
+            result["runs"].append(run)
+            write(given.out, "cite_seq", result, report(result))
+    write(given.out, "cite_seq", result, report(result))
 
 
 if __name__ == "__main__":
