@@ -185,10 +185,10 @@ def report(result: dict[str, Any]) -> str:
         "",
         "## Antibodies that carry a label",
         "",
-        "By attention: ranked among the antibodies by {func}`~tosica.tl.rank_gene_sets`. By hiding:",
-        "how much a label's probability falls in its cells if the model sees antibodies only, and",
-        "all but this one. By value: how well the antibody's centred log-ratio tells the label from",
-        "the rest without a model (AUROC).",
+        "By attention: ranked among the antibodies by {func}`~tosica.tl.rank_gene_sets`. By",
+        "hiding: how much a label's probability falls in its cells if the model sees antibodies",
+        "only, and all but this one. By value: how well the antibody's centred log-ratio tells the",
+        "label from the rest without a model (AUROC).",
         "",
     ]
     rows = []
