@@ -93,13 +93,23 @@ def test_coverage_covers_more_with_less_overlap_on_real_data() -> None:
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     tables = {}
     for select in ("largest", "coverage"):
-        tosica.pp.build_mask(adata, select=select, max_gene_sets=60)
+        tosica.pp.build_mask(adata, select=select, max_gene_sets=60, max_jaccard=1)
         tables[select] = tosica.get.mask_coverage(adata)
         assert adata.uns["tosica_mask"]["params"]["select"] == select
     assert tables["coverage"]["n_covered"].iloc[-1] > 1.1 * tables["largest"]["n_covered"].iloc[-1]
     assert tables["coverage"]["max_jaccard"].mean() < 0.8 * tables["largest"]["max_jaccard"].mean()
     tosica.pp.build_mask(adata, max_jaccard=0.25)
     assert tosica.get.mask_coverage(adata)["max_jaccard"].max() <= 0.25
+
+
+def test_collections_are_pruned_by_default_and_sets_of_ones_own_are_not() -> None:
+    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    tosica.pp.build_mask(adata)
+    assert adata.uns["tosica_mask"]["params"]["max_jaccard"] == 0.5
+    assert tosica.get.mask_coverage(adata)["max_jaccard"].max() <= 0.5
+    tosica.pp.build_mask(adata, tosica.gs.load("human_gobp"))
+    assert adata.uns["tosica_mask"]["params"]["max_jaccard"] == 1
+    assert tosica.get.mask_coverage(adata)["max_jaccard"].max() > 0.9
 
 
 def test_variable_sets_are_those_whose_genes_vary() -> None:
