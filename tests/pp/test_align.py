@@ -262,7 +262,7 @@ def test_batches_of_any_size(
     matrix = sp.csr_matrix(np.hstack([counts, np.ones((N_CELLS, 2))]))
     adata = query(matrix, [*GENES, "A", "B"])
     expected = together(adata, scale)
-    monkeypatch.setattr(_align, "_BLOCK", block)
+    monkeypatch.setattr(_align, "BLOCK", block)
     got = together(adata, scale, batch_size=batch_size)
     np.testing.assert_array_equal(got.expression, expected.expression)
     assert got.counts == expected.counts
@@ -359,7 +359,7 @@ def test_cells_without_any_of_the_genes(counts: np.ndarray, format_: Any) -> Non
 def test_empty_cells_before_others_do_not_decide_what_the_query_holds(
     counts: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_align, "_BLOCK", 5)
+    monkeypatch.setattr(_align, "BLOCK", 5)
     values = np.log1p(counts * 1.7)
     values[:7] = 0
     with pytest.warns(UserWarning, match="^7 cells"):
@@ -380,7 +380,7 @@ def first_error(adata: ad.AnnData, **kwargs: Any) -> str:
 
 
 def test_values_of_no_use(counts: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_align, "_BLOCK", 8)
+    monkeypatch.setattr(_align, "BLOCK", 8)
     for value, name in ((np.nan, "NaN"), (np.inf, "infinity")):
         matrix = counts.copy()
         matrix[17, 2] = value
@@ -411,7 +411,7 @@ def test_scaled_values_and_where_others_are(counts: np.ndarray) -> None:
 def test_normalised_in_part(
     counts: np.ndarray, counts_first: bool, changes_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_align, "_BLOCK", 8)
+    monkeypatch.setattr(_align, "BLOCK", 8)
     matrix = np.log1p(counts * 1.7)
     whole = slice(changes_at) if counts_first else slice(changes_at, None)
     matrix[whole] = counts[whole]

@@ -685,17 +685,6 @@ def test_not_an_anndata() -> None:
     refused(TypeError, "adata must be an AnnData, not DataFrame.", pd.DataFrame({"CD3D": [1.0]}))
 
 
-def test_mudata() -> None:
-    class MuData:
-        pass
-
-    refused(
-        TypeError,
-        "adata must be an AnnData, not MuData: pass one modality, e.g. mdata['rna'].",
-        MuData(),
-    )
-
-
 def test_no_cells() -> None:
     refused(
         ValueError,

@@ -36,6 +36,8 @@ def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
         for the class token also attends to itself and to the tokens that are left out.
     `.var_names`
         Gene set names.
+    `.var["modality"]`
+        Modality of each gene set, if the model has several.
     `.obs`, `.obsm`
         Copies; the embedding itself is left out of ``obsm``, because it is ``X``.
     `.uns`
@@ -76,10 +78,19 @@ def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
     uns: dict[str, Any] = {
         name: np.array(value) for name, value in adata.uns.items() if str(name).endswith("_colors")
     }
+    # A MuData keeps there which cells each modality has.
+    left_out = {f"X_{key}", *getattr(adata, "mod", ())}
     return AnnData(
         X=np.array(values, dtype=np.float32),
         obs=adata.obs.copy(),
-        var=pd.DataFrame(index=pd.Index(gene_sets)),
-        obsm={name: adata.obsm[name].copy() for name in adata.obsm if name != f"X_{key}"},
+        var=pd.DataFrame(_modalities(adata, key), index=pd.Index(gene_sets)),
+        obsm={name: adata.obsm[name].copy() for name in adata.obsm if name not in left_out},
         uns=uns,
     )
+
+
+def _modalities(adata: AnnData, key: str) -> dict[str, Any] | None:
+    """Column of var with the modality of each gene set, if the model has several."""
+    if "modalities" not in adata.uns[key]:
+        return None
+    return {"modality": pd.Categorical(np.asarray(adata.uns[key]["modalities"]).astype(str))}

@@ -15,6 +15,7 @@ import scipy.sparse as sp
 from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
 from tosica._constants import UNKNOWN
+from tosica.pp._antibodies import AntibodyScale, antibody_scale_of
 from tosica.pp._rows import Rows, check_unique
 from tosica.pp._scale import Scale, scale_of, unscaled_in
 from tosica.pp._seurat_marks import are_factor_codes
@@ -32,25 +33,35 @@ class ExpressionField(LayerField):
         Key to register the field under.
     layer
         Layer to read, ``None`` for ``X``.
+    name
+        What the AnnData is called in sentences.
     """
 
     SCALE_KEY = "scale"
 
-    def __init__(self, registry_key: str, layer: str | None) -> None:
+    def __init__(self, registry_key: str, layer: str | None, name: str = "adata") -> None:
         # The matrix stays as the user has it: neither counts are demanded nor its format changed.
         super().__init__(registry_key, layer, is_count_data=False, correct_data_format=False)
+        self._name = name
 
     def validate_field(self, adata: AnnData) -> None:
         """Refuse a matrix that is missing, empty or not of numbers, and names that occur twice."""
-        Rows(adata, layer=self.attr_key)
-        check_unique(adata.obs_names, "obs_names", "adata.obs_names_make_unique()")
-        check_unique(adata.var_names, "var_names", "adata.var_names_make_unique()")
+        self._rows(adata)
+        name = self._name
+        check_unique(adata.obs_names, "obs_names", f"{name}.obs_names_make_unique()")
+        check_unique(adata.var_names, "var_names", f"{name}.var_names_make_unique()")
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Check the values, and find out how the matrix is scaled."""
         state = super().register_field(adata)
-        scale = scale_of(Rows(adata, layer=self.attr_key), hint=unscaled_in(adata))
-        return {**state, self.SCALE_KEY: scale._asdict()}
+        return {**state, self.SCALE_KEY: self._scale_of(adata)._asdict()}
+
+    def _rows(self, adata: AnnData) -> Rows:
+        return Rows(adata, layer=self.attr_key, name=self._name)
+
+    def _scale_of(self, adata: AnnData) -> Scale | AntibodyScale:
+        hint = unscaled_in(adata).replace("adata.", f"{self._name}.")
+        return scale_of(self._rows(adata), hint=hint)
 
     def transfer_field(
         self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
@@ -59,21 +70,28 @@ class ExpressionField(LayerField):
         genes = pd.Index(state_registry[self.COLUMN_NAMES_KEY])
         if not genes.equals(pd.Index(adata_target.var_names.astype(str))):
             raise ValueError(
-                "adata's var_names are not the model's genes in the model's order: take "
-                "adata[:, model.get_var_names()], or pass no adata to load and call annotate, "
-                "which matches genes by name."
+                f"{self._name}'s var_names are not the model's genes in the model's order: take "
+                f"{self._name}[:, model.get_var_names()], or pass no adata to load and call "
+                "annotate, which matches genes by name."
             )
         state = self.register_field(adata_target)
-        saved, found = (Scale(**s[self.SCALE_KEY]) for s in (state_registry, state))
-        if saved.kind != found.kind:
+        saved, found = (s[self.SCALE_KEY] for s in (state_registry, state))
+        if saved["kind"] != found["kind"]:
             raise ValueError(
-                f"adata holds {found.kind} values, but the model was trained on {saved.kind} "
-                "values."
+                f"{self._name} holds {found['kind']} values, but the model was trained on "
+                f"{saved['kind']} values."
             )
-        if saved.over == found.over == "matrix":
+        if saved.get("over") == found.get("over") == "matrix":
             # Such values do not tell what they were scaled to; what the model knows holds on.
             state[self.SCALE_KEY] = state_registry[self.SCALE_KEY]
         return state
+
+
+class AntibodyField(ExpressionField):
+    """Antibodies, checked value by value, and how they are scaled."""
+
+    def _scale_of(self, adata: AnnData) -> AntibodyScale:
+        return antibody_scale_of(self._rows(adata))
 
 
 class LabelsField(CategoricalObsField):
@@ -87,15 +105,22 @@ class LabelsField(CategoricalObsField):
         Column of ``obs``.
     unlabeled_category
         What marks a cell without a label, or ``None`` if every cell has one.
+    name
+        What the AnnData is called in sentences.
     """
 
     COLORS_KEY = "colors"
     UNLABELED_KEY = "unlabeled_category"
 
     def __init__(
-        self, registry_key: str, obs_key: str, unlabeled_category: str | None = None
+        self,
+        registry_key: str,
+        obs_key: str,
+        unlabeled_category: str | None = None,
+        name: str = "adata",
     ) -> None:
         super().__init__(registry_key, obs_key)
+        self._where = f"{name}.obs"
         self._unlabeled = None if unlabeled_category is None else str(unlabeled_category)
 
     def validate_field(self, adata: AnnData) -> None:
@@ -103,45 +128,48 @@ class LabelsField(CategoricalObsField):
         key = self._original_attr_key
         if key not in adata.obs:
             known = ", ".join(map(repr, adata.obs.columns)) or "none"
-            raise KeyError(f"labels_key {key!r} is not a column of adata.obs; columns: {known}.")
+            raise KeyError(
+                f"labels_key {key!r} is not a column of {self._where}; columns: {known}."
+            )
         n_missing = int(adata.obs[key].isna().sum())
         if n_missing:
             raise ValueError(
-                f"{n_missing} cells have no label (NaN) in adata.obs[{key!r}]: leave them out, or "
-                "give them a name of their own and pass it as unlabeled_category."
+                f"{n_missing} cells have no label (NaN) in {self._where}[{key!r}]: leave them out, "
+                "or give them a name of their own and pass it as unlabeled_category."
             )
         if are_factor_codes(adata, key):
             raise ValueError(
-                f"adata.obs[{key!r}] holds numbers from 0 on, which may be codes of a factor whose "
-                "levels were lost on the way from Seurat: tosica.io.read_seurat gets them back "
-                "from the file; if the numbers are the labels, make them strings "
-                f"(adata.obs[{key!r}].astype(str))."
+                f"{self._where}[{key!r}] holds numbers from 0 on, which may be codes of a factor "
+                "whose levels were lost on the way from Seurat: tosica.io.read_seurat gets them "
+                "back from the file; if the numbers are the labels, make them strings "
+                f"({self._where}[{key!r}].astype(str))."
             )
         text = adata.obs[key].astype("category").cat.categories.astype(str)
         if not text.is_unique:
             twice = ", ".join(repr(name) for name in text[text.duplicated()].unique())
             raise ValueError(
-                f"adata.obs[{key!r}] has different labels with the same text ({twice}): make them "
-                f"one type, e.g. by adata.obs[{key!r}].astype(str)."
+                f"{self._where}[{key!r}] has different labels with the same text ({twice}): make "
+                f"them one type, e.g. by {self._where}[{key!r}].astype(str)."
             )
         sizes = adata.obs[key].astype(str).value_counts()
         sizes = sizes[sizes.index != self._unlabeled]
         if len(sizes) < 2:
             found = repr(sizes.index[0]) if len(sizes) else "none"
             raise ValueError(
-                f"adata.obs[{key!r}] needs at least two different labels to tell apart; "
+                f"{self._where}[{key!r}] needs at least two different labels to tell apart; "
                 f"found {found}."
             )
         single = sizes.index[sizes == 1]
         if len(single):
             raise ValueError(
-                f"labels with a single cell in adata.obs[{key!r}]: {', '.join(map(repr, single))}. "
+                f"labels with a single cell in {self._where}[{key!r}]: "
+                f"{', '.join(map(repr, single))}. "
                 "Training and validation need one each: add cells, merge the label or leave it out."
             )
         if UNKNOWN in sizes.index:
             raise ValueError(
-                f"adata.obs[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it is in "
-                f"doubt: rename it, or pass unlabeled_category={UNKNOWN!r}."
+                f"{self._where}[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it "
+                f"is in doubt: rename it, or pass unlabeled_category={UNKNOWN!r}."
             )
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
@@ -170,8 +198,8 @@ class LabelsField(CategoricalObsField):
         new.discard(self._unlabeled)
         if new:
             raise ValueError(
-                f"adata.obs[{self._original_attr_key!r}] has labels that the model does not know: "
-                f"{', '.join(map(repr, sorted(new)))}."
+                f"{self._where}[{self._original_attr_key!r}] has labels that the model does not "
+                f"know: {', '.join(map(repr, sorted(new)))}."
             )
         if self._unlabeled is not None and self._unlabeled not in names:
             names = np.append(names, self._unlabeled)
@@ -204,14 +232,18 @@ class MaskField(BaseAnnDataField):
         Key to register the field under.
     mask_key
         Key of ``varm`` and ``uns``.
+    mdata_key
+        Name of the modality that the AnnData is, for sentences; ``None`` if it is none.
     """
 
     MIXED_KEY = "mixed_tokens"
 
-    def __init__(self, registry_key: str, mask_key: str) -> None:
+    def __init__(self, registry_key: str, mask_key: str, mdata_key: str | None = None) -> None:
         super().__init__()
         self._registry_key = registry_key
         self._mask_key = mask_key
+        self._name = "adata" if mdata_key is None else f"mdata[{mdata_key!r}]"
+        self._call = f"tosica.pp.build_mask({'adata' if mdata_key is None else 'mdata'})"
 
     @property
     def registry_key(self) -> str:
@@ -238,22 +270,23 @@ class MaskField(BaseAnnDataField):
         key = self._mask_key
         if key not in adata.varm or key not in adata.uns:
             raise KeyError(
-                f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call "
-                "tosica.pp.build_mask(adata) first."
+                f"There is no mask in {self._name}.varm[{key!r}] and {self._name}.uns[{key!r}]: "
+                f"call {self._call} first."
             )
         n_named, n_columns = len(adata.uns[key]["gene_sets"]), adata.varm[key].shape[1]
         if n_named != n_columns:
             raise ValueError(
-                f"adata.varm[{key!r}] has {n_columns} gene sets and adata.uns[{key!r}] names "
-                f"{n_named}: they are not from one call; call tosica.pp.build_mask(adata) again."
+                f"{self._name}.varm[{key!r}] has {n_columns} gene sets and "
+                f"{self._name}.uns[{key!r}] names {n_named}: they are not from one "
+                f"call; call {self._call} again."
             )
         empty = np.flatnonzero(np.diff(sp.csc_matrix(adata.varm[key]).indptr) == 0)
         if len(empty):
             names = [str(adata.uns[key]["gene_sets"][i]) for i in empty[:3]]
             raise ValueError(
-                f"{len(empty)} gene sets of adata.varm[{key!r}] have no gene in adata "
-                f"({', '.join(map(repr, names))}{', …' if len(empty) > 3 else ''}): genes were "
-                "left out since; call tosica.pp.build_mask(adata) again."
+                f"{len(empty)} gene sets of {self._name}.varm[{key!r}] have no gene in "
+                f"{self._name} ({', '.join(map(repr, names))}{', …' if len(empty) > 3 else ''}): "
+                f"genes were left out since; call {self._call} again."
             )
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
@@ -281,8 +314,8 @@ class MaskField(BaseAnnDataField):
         for part in ("gene_sets", "indptr", "genes"):
             if not np.array_equal(state[part], state_registry[part]):
                 raise ValueError(
-                    f"adata.varm[{self._mask_key!r}] is not the mask that the model was trained "
-                    f"with ({len(state_registry['gene_sets'])} tokens of "
+                    f"{self._name}.varm[{self._mask_key!r}] is not the mask that the model was "
+                    f"trained with ({len(state_registry['gene_sets'])} tokens of "
                     f"{state_registry['source']}): "
                     "build it from the same gene sets with the same parameters."
                 )
@@ -290,7 +323,8 @@ class MaskField(BaseAnnDataField):
 
     def get_summary_stats(self, state_registry: dict[str, Any]) -> dict[str, int]:
         """Count the tokens."""
-        return {"n_tokens": len(state_registry["gene_sets"])}
+        key = "n_tokens" if self._registry_key == "mask" else f"n_tokens_{self._registry_key}"
+        return {key: len(state_registry["gene_sets"])}
 
     def view_state_registry(self, state_registry: dict[str, Any]) -> None:
         """Nothing that a table would show better than ``repr`` of the model."""

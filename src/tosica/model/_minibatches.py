@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
     from torch.utils.data import BatchSampler
 
-    from tosica.pp._rows import Rows
+    from tosica.pp._rows import Block, Rows
+
+    from ._joint_rows import JointRows
 
 # Minibatches that are read before they are asked for.
 _AHEAD = 2
@@ -40,7 +42,10 @@ class Minibatches:
     """
 
     def __init__(
-        self, rows: Rows, codes: np.ndarray, batches: BatchSampler | Sequence[np.ndarray]
+        self,
+        rows: Rows | JointRows,
+        codes: np.ndarray,
+        batches: BatchSampler | Sequence[np.ndarray],
     ) -> None:
         self._rows = rows
         self._codes = codes
@@ -61,7 +66,7 @@ class Minibatches:
 
     def _read(self, cells: np.ndarray) -> dict[str, torch.Tensor]:
         # One lookup a minibatch is much faster on sparse rows than one a cell.
-        block = self._rows.take(cells)
+        block: Block = self._rows.take(cells)
         dense = block.toarray() if sp.issparse(block) else block
         return {
             REGISTRY_KEYS.X_KEY: torch.from_numpy(np.asarray(dense, dtype=np.float32)),

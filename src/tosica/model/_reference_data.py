@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tosica.pp._rows import Rows
 
+    from ._joint_rows import JointRows
+
 
 class ReferenceData(LightningDataModule):
     """Minibatches of a reference: classes balanced in training, every cell once in validation.
@@ -41,7 +43,7 @@ class ReferenceData(LightningDataModule):
 
     def __init__(
         self,
-        rows: Rows,
+        rows: Rows | JointRows,
         codes: np.ndarray,
         strata: np.ndarray,
         *,

@@ -14,21 +14,24 @@ import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its imp
 import scipy.sparse as sp
 import torch
 from anndata import AnnData
-from scvi.data import AnnDataManager
+from mudata import MuData
+from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
 from scvi.data.fields import CategoricalObsField
 from scvi.model.base import BaseModelClass
 from scvi.train import TrainRunner
 
-from tosica.module import REGISTRY_KEYS, TOSICAModule, log_normalize
-from tosica.pp._align import align
+from tosica.module import REGISTRY_KEYS, TOSICAModule
 from tosica.pp._rows import Rows
 from tosica.pp._scale import Scale
 
 from ._calibration import fit_temperature
 from ._compile import compiled
 from ._fields import ExpressionField, LabelsField, MaskField
+from ._joint_rows import JointRows
 from ._legacy import load_legacy
+from ._modalities import Modality, TokenAxis, field_keys, is_joint, read_modalities
 from ._network_weights import pair_weights
+from ._read_query import Query
 from ._reference_data import ReferenceData
 from ._save_load import (
     ATTRIBUTES,
@@ -38,11 +41,12 @@ from ._save_load import (
     restore_registry,
     write_model,
 )
+from ._setup_mudata import check_modalities, codes_in_order, log_modalities, mudata_fields
 from ._training_plan import KeepBest, TrainingPlan
 from ._write_annotation import write_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 Precision = Literal["32-true", "bf16-mixed"]
 # Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
@@ -65,7 +69,7 @@ class TOSICA(BaseModelClass):
     Parameters
     ----------
     adata
-        Reference that :meth:`setup_anndata` has been called on.
+        Reference that :meth:`setup_anndata` or :meth:`setup_mudata` has been called on.
     registry
         Registry of a reference instead of the reference itself, as :meth:`load` uses it.
     embed_dim
@@ -100,7 +104,7 @@ class TOSICA(BaseModelClass):
 
     def __init__(
         self,
-        adata: AnnData | None = None,
+        adata: AnnData | MuData | None = None,
         registry: dict[str, Any] | None = None,
         *,
         embed_dim: int = 48,
@@ -109,13 +113,13 @@ class TOSICA(BaseModelClass):
     ) -> None:
         _check_architecture(embed_dim, n_heads, n_layers)
         super().__init__(adata, registry)
-        mask = self._state(REGISTRY_KEYS.MASK_KEY)
         names = self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.CATEGORICAL_MAPPING_KEY]
-        scale = self._scale
+        modalities = self._modalities
+        tokens = TokenAxis(modalities)
         self.module = self._module_cls(
-            mask["indptr"],
-            mask["genes"],
-            n_genes=int(self.summary_stats["n_vars"]),
+            tokens.indptr,
+            tokens.genes,
+            n_genes=sum(len(modality.genes) for modality in modalities),
             n_labels=len(self.labels),
             embed_dim=embed_dim,
             n_heads=n_heads,
@@ -124,8 +128,10 @@ class TOSICA(BaseModelClass):
             label_of_code=np.where(
                 np.arange(len(names)) < len(self.labels), np.arange(len(names)), -1
             ),
-            target_sum=scale.target_sum if scale.kind == "counts" else None,
-            mixed_tokens=bool(mask.get(MaskField.MIXED_KEY, False)),
+            mixed_tokens=bool(modalities[0].mask.get(MaskField.MIXED_KEY, False)),
+            sections=tokens.sections,
+            token_modality=np.array(tokens.modality),
+            full=tokens.full,
         )
         self.module.eval()
         self.init_params_ = self._get_init_params(locals())
@@ -202,6 +208,109 @@ class TOSICA(BaseModelClass):
         manager.register_fields(adata, **kwargs)
         cls.register_manager(manager)
 
+    @classmethod
+    def setup_mudata(
+        cls,
+        mdata: MuData,
+        labels_key: str,
+        modalities: Mapping[str, str] | None = None,
+        unlabeled_category: str | None = None,
+        batch_key: str | None = None,
+        layers: Mapping[str, str] | None = None,
+        mask_key: str = "tosica_mask",
+        **kwargs: Any,
+    ) -> None:
+        """Register a reference of several modalities, such as RNA and antibodies of CITE-seq.
+
+        Each modality is normalised in its own way: counts of RNA as log1p of counts per 10 000,
+        counts of antibodies as the centred log-ratio of each cell; what is normalised already is
+        used as it is. Which it is, is found out from the values and logged.
+
+        Writes what scvi-tools writes: codes in ``mdata.obs`` (``_scvi_labels``, ``_scvi_batch``),
+        or in the ``obs`` where labels and batches were found, and identifiers in ``mdata.uns``.
+
+        Parameters
+        ----------
+        mdata
+            The reference; every modality that is used has the same cells, in any order.
+        labels_key
+            Column with the labels, of ``mdata.obs`` or else of one modality's ``obs``.
+        modalities
+            Role to name in ``mdata``. Roles are "rna", "protein" (antibodies) and "atac" (treated
+            as "rna"). By default ``{"rna": "rna", "protein": "protein"}``. Others are not used.
+        unlabeled_category
+            What the labels say of cells without one; they are not trained on.
+        batch_key
+            Column with the batches, found as labels are. Validation cells are drawn evenly from
+            them.
+        layers
+            Name of a modality to its layer with the expression; by default its ``X``.
+        mask_key
+            Key of each modality's ``varm`` and ``uns`` that :func:`tosica.pp.build_mask` wrote.
+
+        Raises
+        ------
+        KeyError
+            If a modality, key or layer is missing, or a modality has no mask.
+        ValueError
+            If ``mdata`` is a view; if the modalities have different cells; if a modality is the
+            same in every cell, or antibodies have negative counts; if labels are found in two
+            modalities and differ; and as :meth:`setup_anndata`.
+        TypeError
+            If ``mdata`` is no MuData, or an argument not of its type.
+
+        Notes
+        -----
+        The model has the tokens of all modalities, and its names begin with the modality, as in
+        ``protein:CD19``. It can annotate queries that lack some of them: in training, half of the
+        cells, drawn at each step, are seen without (``plan_kwargs={"modality_dropout": 0.5}``).
+
+        References
+        ----------
+        Stoeckius et al., *Simultaneous epitope and transcriptome measurement in single cells*, Nat.
+        Methods 14, 865 (2017), for the centred log-ratio.
+
+        Examples
+        --------
+        Random numbers stand for counts of antibodies.
+
+        >>> import mudata
+        >>> import numpy as np
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> from anndata import AnnData
+        >>> rna = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> counts = np.random.default_rng(0).poisson(5, (700, 3)).astype("float32")
+        >>> protein = AnnData(counts, obs=rna.obs[[]])
+        >>> protein.var_names = ["CD3", "CD14", "CD19"]
+        >>> mdata = mudata.MuData({"rna": rna, "protein": protein})
+        >>> tosica.pp.build_mask(mdata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_mudata(mdata, labels_key="bulk_labels")
+        >>> tosica.TOSICA(mdata).gene_sets[-3:]
+        ['protein:CD3', 'protein:CD14', 'protein:CD19']
+        """
+        modalities = check_modalities(mdata, modalities, layers)
+        layers = None if layers is None else dict(layers)
+        setup_method_args = cls._get_setup_method_args(**locals())
+        fields = mudata_fields(
+            mdata,
+            modalities,
+            labels_key=labels_key,
+            unlabeled_category=unlabeled_category,
+            batch_key=batch_key,
+            layers=layers,
+            mask_key=mask_key,
+        )
+        # Which cells the modalities have was looked at above, for those that are used.
+        manager = AnnDataManager(
+            fields=fields,
+            setup_method_args=setup_method_args,
+            validation_checks=AnnDataManagerValidationCheck(check_fully_paired_mudata=False),
+        )
+        manager.register_fields(mdata, **kwargs)
+        log_modalities(modalities, manager.registry)
+        cls.register_manager(manager)
+
     @property
     def labels(self) -> list[str]:
         """The labels that the model knows, in the reference's order."""
@@ -212,9 +321,8 @@ class TOSICA(BaseModelClass):
     @property
     def gene_sets(self) -> list[str]:
         """Names of the gene sets, in the order of the mask, without unannotated tokens."""
-        state = self._state(REGISTRY_KEYS.MASK_KEY)
-        names = [str(name) for name in state["gene_sets"]]
-        return names[: len(names) - state["n_unannotated"]]
+        tokens = TokenAxis(self._modalities)
+        return tokens.names[: tokens.n_annotated]
 
     # ------------------------------------------------------------------ training
 
@@ -263,7 +371,7 @@ class TOSICA(BaseModelClass):
             minute first and pays on a GPU. Without a compiler it warns and has no effect.
         plan_kwargs
             Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
-            ``token_dropout``, ``label_smoothing``, ``warmup``.
+            ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.
         **trainer_kwargs
             Passed to :class:`scvi.train.Trainer`, such as ``enable_progress_bar=False``,
             ``early_stopping_patience=10`` or ``precision="bf16-mixed"``.
@@ -338,6 +446,7 @@ class TOSICA(BaseModelClass):
             weight_decay=plan.weight_decay,
             gene_dropout=plan.gene_dropout,
             token_dropout=plan.token_dropout,
+            modality_dropout=plan.modality_dropout,
             label_smoothing=plan.label_smoothing,
             warmup=plan.warmup,
         )
@@ -352,25 +461,35 @@ class TOSICA(BaseModelClass):
     def _reference_data(self, train_size: float, batch_size: int) -> ReferenceData:
         if not 0 < train_size < 1:
             raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
-        codes = self.module.label_of_code.cpu().numpy()
+        modalities = self._modalities
+        joint = is_joint(self.registry_)
         return ReferenceData(
-            Rows(self.adata, layer=self._setup_layer),
-            codes[
-                np.asarray(self.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)).ravel()
-            ],
-            np.asarray(self.adata_manager.get_from_registry(REGISTRY_KEYS.BATCH_KEY)).ravel(),
+            JointRows(self.adata, modalities)
+            if joint
+            else Rows(self.adata, layer=modalities[0].layer),
+            self.module.label_of_code.cpu().numpy()[self._codes(REGISTRY_KEYS.LABELS_KEY)],
+            self._codes(REGISTRY_KEYS.BATCH_KEY),
             validation_size=1 - train_size,
             batch_size=batch_size,
         )
 
+    def _codes(self, key: str) -> np.ndarray:
+        """Codes of the labels or batches, in the order of the reference's cells."""
+        codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
+        place = self.adata_manager.data_registry[key].get("mod_key")
+        return codes if place is None else codes_in_order(self.adata, codes, place)
+
     @torch.inference_mode()
     def _calibrate(self, data: ReferenceData) -> None:
-        logits, labels = [], []
-        for batch in data.val_dataloader():
-            _, generative, losses = self.module(batch)
-            logits.append(generative["logits"].float().cpu())
-            labels.append(losses.true_labels.cpu())
-        self.module.temperature.fill_(fit_temperature(torch.cat(logits), torch.cat(labels)))
+        # How sure the model may be depends on which modalities it sees.
+        for seen in range(1, self.module.everything + 1):
+            logits, labels = [], []
+            for batch in data.val_dataloader():
+                _, generative, losses = self.module(batch, inference_kwargs={"seen": seen})
+                logits.append(generative["logits"].float().cpu())
+                labels.append(losses.true_labels.cpu())
+            temperature = fit_temperature(torch.cat(logits), torch.cat(labels))
+            self.module.temperature.view(-1)[seen - 1] = temperature
 
     def start_from_network(self) -> None:
         """Let training begin with the weights and signs of the network behind the mask.
@@ -417,16 +536,34 @@ class TOSICA(BaseModelClass):
                 "The model was trained already, which its first weights no longer matter to: make "
                 "a new one and call start_from_network before train."
             )
-        key = self.adata_manager.data_registry[REGISTRY_KEYS.MASK_KEY]["attr_key"]
-        self.module.embedding.start_from(pair_weights(self.adata, key))
+        self.module.embedding.start_from(self._network_weights())
+
+    def _network_weights(self) -> np.ndarray:
+        """Weights of the pairs of gene and token, in the order of the embedding."""
+        registry = self.adata_manager.data_registry
+        if not is_joint(self.registry_):
+            return pair_weights(self.adata, registry[REGISTRY_KEYS.MASK_KEY]["attr_key"])
+        found: list[np.ndarray | None] = []
+        error: KeyError | None = None
+        for role, name in self.registry_["setup_args"]["modalities"].items():
+            key = registry[field_keys(role)[1]]["attr_key"]
+            try:
+                found.append(pair_weights(self.adata[name], key))
+            except KeyError as missing:
+                found.append(None)
+                error = missing
+        # Antibodies have no network as a rule; one modality with weights is enough.
+        if error is not None and all(weights is None for weights in found):
+            raise error
+        return TokenAxis(self._modalities).join_pairs(found)
 
     # ------------------------------------------------------------------ annotation
 
     def annotate(
         self,
-        adata: AnnData | None = None,
+        adata: AnnData | MuData | None = None,
         *,
-        layer: str | None = None,
+        layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
         cutoff: float = 0.1,
         probabilities: bool = False,
@@ -434,19 +571,24 @@ class TOSICA(BaseModelClass):
         precision: Precision = "32-true",
         key_added: str = "tosica",
         copy: bool = False,
-    ) -> AnnData | None:
+    ) -> AnnData | MuData | None:
         """Label the cells of a query and say what the labels rest on.
 
         Genes are matched by name, put in order and missing ones set to zero. Counts are normalised
         as the model was trained; log-normalised expression is used as it is.
 
+        A model of several modalities takes a MuData with some of them, under the reference's names,
+        or an AnnData, which is taken as the modality that most of its genes belong to. Gene sets of
+        a modality that the query lacks get no attention and no column in the attention.
+
         Parameters
         ----------
         adata
-            The query, ``(n_obs, n_vars)``; by default the reference itself.
+            The query, ``(n_obs, n_vars)``; by default the reference itself. A MuData is written to
+            at its own level, not in its modalities.
         layer
-            Layer with the expression. By default the layer that the reference was set up with, if
-            the query has it, else ``adata.X``.
+            Layer with the expression; for a MuData a dict of modality and layer. By default the
+            layer that the reference was set up with, if the query has it, else ``adata.X``.
         use_raw
             Read ``adata.raw`` instead.
         cutoff
@@ -477,7 +619,8 @@ class TOSICA(BaseModelClass):
             If asked for: a table with one column a label, float32. A slash in a label is a bar in
             its column's name, because no key in a file may hold one.
         ``adata.uns["tosica"]``
-            Names of the gene sets and labels, cutoff, fingerprint of the model, version.
+            Names of the gene sets and labels, cutoff, fingerprint of the model, version; of a model
+            of several modalities also the modality of each gene set (``"modalities"``).
         ``adata.uns["tosica_prediction_colors"]``
             The reference's colours of the labels that occur.
 
@@ -488,7 +631,8 @@ class TOSICA(BaseModelClass):
         ValueError
             If the query has under half of the model's genes, one of these twice, no cells, or
             values that are missing, infinite, negative, or neither counts nor log-normalised; if
-            a backed query is a view or is to be copied.
+            a backed query is a view or is to be copied; if the query has none of the model's
+            modalities, or different cells in them.
 
         Warns
         -----
@@ -512,6 +656,8 @@ class TOSICA(BaseModelClass):
             batch_size=batch_size,
             precision=precision,
         )
+        modalities = self._modalities
+        tokens, shown = TokenAxis(modalities), found["tokens"]
         result = adata.copy() if copy else adata
         write_annotation(
             result,
@@ -519,7 +665,10 @@ class TOSICA(BaseModelClass):
             found["attention"],
             labels=self.labels,
             colors=self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.COLORS_KEY],
-            gene_sets=self.gene_sets,
+            gene_sets=[tokens.names[i] for i in shown],
+            modalities=[str(modalities[tokens.modality[i]].name) for i in shown]
+            if is_joint(self.registry_)
+            else None,
             cutoff=cutoff,
             all_probabilities=probabilities,
             fingerprint=self.fingerprint,
@@ -529,12 +678,12 @@ class TOSICA(BaseModelClass):
 
     def predict(
         self,
-        adata: AnnData | None = None,
+        adata: AnnData | MuData | None = None,
         indices: Sequence[int] | None = None,
         soft: bool = False,
         batch_size: int | None = None,
         *,
-        layer: str | None = None,
+        layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
     ) -> np.ndarray | pd.DataFrame:
         """Predict labels without writing anything.
@@ -570,11 +719,11 @@ class TOSICA(BaseModelClass):
 
     def get_latent_representation(
         self,
-        adata: AnnData | None = None,
+        adata: AnnData | MuData | None = None,
         indices: Sequence[int] | None = None,
         batch_size: int | None = None,
         *,
-        layer: str | None = None,
+        layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
     ) -> np.ndarray:
         """Get the class token that the labels are read from.
@@ -595,11 +744,11 @@ class TOSICA(BaseModelClass):
 
     def get_attention(
         self,
-        adata: AnnData | None = None,
+        adata: AnnData | MuData | None = None,
         indices: Sequence[int] | None = None,
         batch_size: int | None = None,
         *,
-        layer: str | None = None,
+        layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
         unannotated: bool = False,
     ) -> pd.DataFrame:
@@ -625,9 +774,9 @@ class TOSICA(BaseModelClass):
             use_raw=use_raw,
             batch_size=batch_size,
             unannotated=unannotated,
-        )["attention"]
-        names = self._state(REGISTRY_KEYS.MASK_KEY)["gene_sets"]
-        return pd.DataFrame(found, index=adata.obs_names, columns=names[: found.shape[1]])
+        )
+        names = np.array(TokenAxis(self._modalities).names, dtype=object)[found["tokens"]]
+        return pd.DataFrame(found["attention"], index=adata.obs_names, columns=names)
 
     def get_gene_weights(self, how: Literal["mean", "max"] = "mean") -> pd.DataFrame:
         """Get how strongly each gene feeds each gene set.
@@ -644,11 +793,31 @@ class TOSICA(BaseModelClass):
         """
         if how not in ("mean", "max"):
             raise ValueError(f"how must be 'mean' or 'max', not {how!r}.")
-        mask = self._state(REGISTRY_KEYS.MASK_KEY)
+        tokens = TokenAxis(self._modalities)
         weights = self.module.embedding.gene_weights(how).float().cpu().numpy()
         shape = (self.module.embedding.n_genes, self.module.embedding.n_tokens)
-        table = sp.csc_matrix((weights, mask["genes"], mask["indptr"]), shape=shape).toarray()
-        return pd.DataFrame(table, index=self._var_names, columns=mask["gene_sets"])
+        table = sp.csc_matrix((weights, tokens.genes, tokens.indptr), shape=shape).toarray()
+        names = np.array(tokens.names, dtype=object)
+        return pd.DataFrame(table, index=self._var_names, columns=names)
+
+    def get_var_names(
+        self, legacy_mudata_format: bool = False
+    ) -> np.ndarray | dict[str, np.ndarray]:
+        """Get the names of the model's genes, in the model's order.
+
+        Parameters
+        ----------
+        legacy_mudata_format
+            For a model of several modalities: give the names of all in one array.
+
+        Returns
+        -------
+        An array; for a model of several modalities a dict of one array for each.
+        """
+        names = [modality.genes.to_numpy() for modality in self._modalities]
+        if legacy_mudata_format or not is_joint(self.registry_):
+            return np.concatenate(names)
+        return {str(m.name): n for m, n in zip(self._modalities, names, strict=True)}
 
     # ------------------------------------------------------------------ saving
 
@@ -673,9 +842,9 @@ class TOSICA(BaseModelClass):
         overwrite
             Write into a folder that exists.
         save_anndata
-            Also save the reference, as ``adata.h5ad``.
+            Also save the reference, as ``adata.h5ad`` or ``mdata.h5mu``.
         **anndata_write_kwargs
-            Passed to :meth:`anndata.AnnData.write_h5ad`.
+            Passed to :meth:`anndata.AnnData.write_h5ad` or :meth:`mudata.MuData.write_h5mu`.
 
         Raises
         ------
@@ -692,14 +861,16 @@ class TOSICA(BaseModelClass):
         folder.mkdir(parents=True, exist_ok=True)
         attributes = {name: getattr(self, name, None) for name in _SAVED}
         write_model(folder, prefix or "", self.module.state_dict(), self._var_names, attributes)
-        if save_anndata:
+        if save_anndata and is_joint(self.registry_):
+            self.adata.write_h5mu(folder / f"{prefix or ''}mdata.h5mu", **anndata_write_kwargs)
+        elif save_anndata:
             self.adata.write_h5ad(folder / f"{prefix or ''}adata.h5ad", **anndata_write_kwargs)
 
     @classmethod
     def load(
         cls,
         dir_path: str | Path,
-        adata: AnnData | None = None,
+        adata: AnnData | MuData | None = None,
         accelerator: str = "auto",
         device: int | str = "auto",
         prefix: str | None = None,
@@ -740,9 +911,8 @@ class TOSICA(BaseModelClass):
             )
         if adata is not None:
             # Batches only spread the validation cells, so new ones do no harm.
-            cls.setup_anndata(
-                adata, source_registry=registry, extend_categories=True, **registry["setup_args"]
-            )
+            setup = cls.setup_mudata if is_joint(registry) else cls.setup_anndata
+            setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
         model = cls(
             adata,
             registry=None if adata is not None else registry,
@@ -909,22 +1079,16 @@ class TOSICA(BaseModelClass):
         return digest.hexdigest()[:16]
 
     def __repr__(self) -> str:
-        mask = self._state(REGISTRY_KEYS.MASK_KEY)
-        scale = self._scale
         shown = ", ".join(self.labels[:6]) + (", …" if len(self.labels) > 6 else "")
         width = self.module.embedding.embed_dim
         heads = self.init_params_["non_kwargs"]["n_heads"]
         layers = self.init_params_["non_kwargs"]["n_layers"]
         epochs = 0 if not self.history_ else len(next(iter(self.history_.values())))
-        read = "counts" if scale.kind == "counts" else "log-normalised expression"
         return "\n".join(
             [
                 f"TOSICA model, {'trained' if self.is_trained_ else 'not trained yet'}"
                 + (f" ({epochs} epochs)" if self.is_trained_ and epochs else ""),
-                f"    gene sets: {len(self.gene_sets)} of {mask['source']} ({mask['organism']}), "
-                f"and {mask['n_unannotated']} unannotated"
-                + (", mixed in each token" if mask.get(MaskField.MIXED_KEY) else ""),
-                f"    genes: {self.module.embedding.n_genes}, read as {read}",
+                *(line for modality in self._modalities for line in _described(modality)),
                 f"    labels: {len(self.labels)} ({shown})",
                 f"    network: width {width}, {heads} heads, {layers} layers, "
                 f"{sum(p.numel() for p in self.module.parameters()):,} parameters",
@@ -937,18 +1101,18 @@ class TOSICA(BaseModelClass):
         return self.registry_["field_registries"][registry_key]["state_registry"]
 
     @property
-    def _scale(self) -> Scale:
-        return Scale(**self._state(REGISTRY_KEYS.X_KEY)[ExpressionField.SCALE_KEY])
+    def _modalities(self) -> list[Modality]:
+        """The model's modalities; one without a name if the reference is an AnnData."""
+        return read_modalities(self.registry_)
 
     @property
     def _var_names(self) -> np.ndarray:
-        return np.asarray(self._state(REGISTRY_KEYS.X_KEY)["column_names"], dtype=object)
+        names = [name for modality in self._modalities for name in modality.label(modality.genes)]
+        return np.array(names, dtype=object)
 
-    @property
-    def _setup_layer(self) -> str | None:
-        return self.registry_["setup_args"]["layer"]
-
-    def _query(self, adata: AnnData | None, indices: Sequence[int] | None = None) -> AnnData:
+    def _query(
+        self, adata: AnnData | MuData | None, indices: Sequence[int] | None = None
+    ) -> AnnData | MuData:
         self._check_if_trained(
             warn=False,
             message="The model is not trained: call model.train() first, or load a trained one.",
@@ -957,38 +1121,51 @@ class TOSICA(BaseModelClass):
             adata = self.adata
         if adata is None:
             raise ValueError("The model was loaded without a reference: pass the query as adata.")
-        if not isinstance(adata, AnnData):
-            raise TypeError(f"Expected an AnnData, got {type(adata).__name__}.")
+        joint = is_joint(self.registry_)
+        if isinstance(adata, MuData) and not joint:
+            raise TypeError(
+                "Expected an AnnData, got MuData: the model's reference was an AnnData, so pass "
+                f"one modality, e.g. mdata[{next(iter(adata.mod), 'rna')!r}]."
+            )
+        if not isinstance(adata, AnnData | MuData):
+            expected = "a MuData or an AnnData" if joint else "an AnnData"
+            raise TypeError(f"Expected {expected}, got {type(adata).__name__}.")
         return adata if indices is None else adata[indices]
 
     @torch.inference_mode()
     def _infer(
         self,
-        adata: AnnData,
+        adata: AnnData | MuData,
         wanted: tuple[str, ...],
         *,
-        layer: str | None,
+        layer: str | Mapping[str, str] | None,
         use_raw: bool,
         batch_size: int | None,
         precision: Precision = "32-true",
         unannotated: bool = False,
     ) -> dict[str, np.ndarray]:
-        """Go through the cells once and keep what is wanted of each minibatch."""
+        """Go through the cells once and keep what is wanted of each minibatch.
+
+        Beside that, ``"tokens"`` says which tokens the columns of the attention are.
+        """
         if precision not in get_args(Precision):
             known = " or ".join(map(repr, get_args(Precision)))
             raise ValueError(f"precision must be {known}, not {precision!r}.")
+        batch_size = self._annotation_batch_size(batch_size)
+        query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
+        tokens = TokenAxis(self._modalities)
         device = self.module.device
         bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
-        n_sets = None if unannotated else len(self.gene_sets)
-        found: dict[str, np.ndarray] = {}
-        for start, x in self._minibatches(
-            adata, layer=layer, use_raw=use_raw, batch_size=batch_size
-        ):
+        present = np.flatnonzero((query.seen >> np.array(tokens.modality)) % 2)
+        # Gene sets come before tokens that are none.
+        n_sets = len(present) if unannotated else int((present < tokens.n_annotated).sum())
+        found = {"tokens": present[:n_sets]}
+        for start, x in query.batches(batch_size, device):
             with bfloat16:
-                seen = self.module.annotate(x, attention="attention" in wanted)
+                seen = self.module.annotate(x, attention="attention" in wanted, seen=query.seen)
             values = {
                 "latent": seen.latent,
-                "probabilities": self.module.probabilities(seen.logits),
+                "probabilities": self.module.probabilities(seen.logits, query.seen),
             }
             if seen.attention is not None:
                 values["attention"] = seen.attention[:, :n_sets]
@@ -1008,24 +1185,17 @@ class TOSICA(BaseModelClass):
         ------
         Position of the first cell, and expression, ``(n_cells, n_genes)``.
         """
-        if layer is None and not use_raw and self._setup_layer in getattr(adata, "layers", ()):
-            layer = self._setup_layer
+        batch_size = self._annotation_batch_size(batch_size)
+        query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
+        return query.batches(batch_size, self.module.device)
+
+    def _annotation_batch_size(self, batch_size: int | None) -> int:
         if batch_size is None:
             on_cpu = self.module.device.type == "cpu"
-            batch_size = _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
-        elif batch_size < 1:
+            return _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
+        if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, not {batch_size}.")
-        scale = self._scale
-        device = self.module.device
-        genes = pd.Index(self._var_names)
-        for batch in align(
-            adata, genes, scale, layer=layer, use_raw=use_raw, batch_size=batch_size
-        ):
-            x = torch.from_numpy(batch.expression).to(device)
-            if batch.counts:
-                total = None if batch.total is None else torch.from_numpy(batch.total).to(device)
-                x = log_normalize(x, scale.target_sum, total)
-            yield batch.start, x
+        return batch_size
 
 
 _SAVED = (
@@ -1039,6 +1209,23 @@ _SAVED = (
     "run_name_",
     "run_id_",
 )
+
+
+def _described(modality: Modality) -> list[str]:
+    """What ``repr`` says of a modality's tokens and genes."""
+    mask, counts = modality.mask, modality.scale.kind == "counts"
+    if isinstance(modality.scale, Scale):
+        read = "counts" if counts else "log-normalised expression"
+    else:
+        read = "counts of antibodies" if counts else "normalised antibodies"
+    of = "" if modality.name is None else f"{modality.name}, "
+    n_sets = len(mask["gene_sets"]) - mask["n_unannotated"]
+    return [
+        f"    {of}gene sets: {n_sets} of {mask['source']} ({mask['organism']}), "
+        f"and {mask['n_unannotated']} unannotated"
+        + (", mixed in each token" if mask.get(MaskField.MIXED_KEY) else ""),
+        f"    {of}genes: {len(modality.genes)}, read as {read}",
+    ]
 
 
 def _check_architecture(embed_dim: int, n_heads: int, n_layers: int) -> None:

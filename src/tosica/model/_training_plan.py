@@ -31,6 +31,8 @@ class TrainingPlan(LightningModule):
     token_dropout
         Share of the gene sets hidden from a whole minibatch at each step. What is hidden is not
         computed either.
+    modality_dropout
+        Probability that a cell is seen without some of its modalities, where there are several.
     label_smoothing
         Probability spread evenly over all labels in the target.
     warmup
@@ -45,6 +47,7 @@ class TrainingPlan(LightningModule):
         weight_decay: float = 0.05,
         gene_dropout: float = 0.5,
         token_dropout: float = 0.75,
+        modality_dropout: float = 0.5,
         label_smoothing: float = 0.1,
         warmup: float = 0.25,
     ) -> None:
@@ -56,7 +59,10 @@ class TrainingPlan(LightningModule):
         self.lr = lr
         self.weight_decay = weight_decay
         self.gene_dropout = gene_dropout
+        if not 0 <= modality_dropout <= 1:
+            raise ValueError(f"modality_dropout must lie between 0 and 1, not {modality_dropout}.")
         self.token_dropout = token_dropout
+        self.modality_dropout = modality_dropout
         self.label_smoothing = label_smoothing
         self.warmup = warmup
         self._loss_sum: Tensor | float = 0.0
@@ -69,6 +75,7 @@ class TrainingPlan(LightningModule):
             inference_kwargs={
                 "gene_dropout": self.gene_dropout,
                 "token_keep": 1 - self.token_dropout,
+                "modality_dropout": self.modality_dropout,
             },
             loss_kwargs={"label_smoothing": self.label_smoothing},
         )
@@ -104,11 +111,11 @@ class TrainingPlan(LightningModule):
             lr=self.lr,
             fused=self.device.type in ("cpu", "cuda"),
         )
+        n_steps = int(self.trainer.estimated_stepping_batches)
+        # torch divides by the steps of the rise less one.
+        warmup = 2 / n_steps if self.warmup * n_steps == 1 else self.warmup
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer,
-            max_lr=self.lr,
-            total_steps=int(self.trainer.estimated_stepping_batches),
-            pct_start=self.warmup,
+            optimizer, max_lr=self.lr, total_steps=n_steps, pct_start=min(warmup, 1.0)
         )
         return {
             "optimizer": optimizer,

@@ -13,19 +13,21 @@ from tosica._logging import logger
 
 if TYPE_CHECKING:
     from anndata import AnnData
+    from mudata import MuData
 
 # scanpy's own grey for what has no colour.
 _UNKNOWN_COLOR = "#d3d3d3"
 
 
 def write_annotation(
-    adata: AnnData,
+    adata: AnnData | MuData,
     probabilities: np.ndarray,
     attention: np.ndarray,
     *,
     labels: list[str],
     colors: list[str],
     gene_sets: list[str],
+    modalities: list[str] | None = None,
     cutoff: float,
     all_probabilities: bool,
     fingerprint: str,
@@ -39,7 +41,7 @@ def write_annotation(
     Parameters
     ----------
     adata
-        The query.
+        The query, an AnnData or a MuData.
     probabilities
         Shape ``(n_obs, n_labels)``.
     attention
@@ -48,6 +50,8 @@ def write_annotation(
         The model's labels, and a colour for each.
     gene_sets
         Name of each gene set.
+    modalities
+        Modality of each gene set, if the model has several.
     cutoff
         Least probability of a label.
     all_probabilities
@@ -91,4 +95,6 @@ def write_annotation(
         "model": fingerprint,
         "version": version("tosica"),
     }
+    if modalities is not None:
+        adata.uns[key_added]["modalities"] = np.array(modalities, dtype=object)
     logger.info("annotate: added %s and .uns['%s']", ", ".join(keys), key_added)

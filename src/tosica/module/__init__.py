@@ -5,7 +5,7 @@ from ._embedding import MaskedEmbedding
 from ._encoder import Encoder
 from ._mixed_embedding import MixedEmbedding
 from ._module import Annotation, TOSICAModule
-from ._normalize import log_normalize
+from ._normalize import Section, center_log_ratio, log_normalize, normalize
 
 __all__ = [
     "REGISTRY_KEYS",
@@ -13,6 +13,9 @@ __all__ = [
     "Encoder",
     "MaskedEmbedding",
     "MixedEmbedding",
+    "Section",
     "TOSICAModule",
+    "center_log_ratio",
     "log_normalize",
+    "normalize",
 ]

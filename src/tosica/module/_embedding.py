@@ -34,6 +34,9 @@ class MaskedEmbedding(nn.Module):
         Number of genes.
     embed_dim
         Width of a token.
+    full
+        Shape ``(n_tokens,)``, bool. Tokens that a random part of the gene sets always has beside
+        it. By default those with every gene.
 
     Raises
     ------
@@ -45,7 +48,14 @@ class MaskedEmbedding(nn.Module):
     genes: Tensor
     _place: Tensor
 
-    def __init__(self, indptr: np.ndarray, genes: np.ndarray, n_genes: int, embed_dim: int) -> None:
+    def __init__(
+        self,
+        indptr: np.ndarray,
+        genes: np.ndarray,
+        n_genes: int,
+        embed_dim: int,
+        full: np.ndarray | None = None,
+    ) -> None:
         super().__init__()
         token = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         if (np.diff(token * n_genes + genes) <= 0).any():
@@ -57,16 +67,28 @@ class MaskedEmbedding(nn.Module):
         self._register_plan("genes", np.asarray(genes))
         self.weight = nn.Parameter(torch.empty(len(genes), embed_dim))
         self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
-        self._plan_buckets(np.asarray(indptr), np.asarray(genes))
+        if full is None:
+            full = np.diff(indptr) == n_genes
+        self._plan_buckets(np.asarray(indptr), np.asarray(genes), full)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights so that a token's variance does not depend on the size of its set."""
+        """Draw weights so that a token's variance does not depend on the size of its set.
+
+        A token of a single gene is a multiple of one vector, and the encoder's first norm leaves of
+        that multiple nothing but its sign. Such tokens start with a bias, beside which it shows and
+        which takes half of the variance.
+        """
         sizes = self.indptr[1:] - self.indptr[:-1]
         bound = torch.repeat_interleave(sizes.to(self.weight.dtype).rsqrt(), sizes)
         with torch.no_grad():
             self.weight.uniform_(-1, 1).mul_(bound[:, None])
             self.bias.zero_()
+            single = sizes == 1
+            if single.any():
+                half = 0.5**0.5
+                self.bias[single] = torch.empty_like(self.bias[single]).uniform_(-half, half)
+                self.weight[torch.repeat_interleave(single, sizes)] *= half
 
     def start_from(self, pair_weights: np.ndarray) -> None:
         """Let each token begin as the weighted sum of its genes, along a direction of its own.
@@ -93,22 +115,26 @@ class MaskedEmbedding(nn.Module):
         with torch.no_grad():
             self.weight[has] = (given * part[token])[has, None] * direction[token[has]]
 
-    def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray) -> None:
+    def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, full: np.ndarray) -> None:
         """Group tokens by size; for each group, remember which genes and which weights it takes.
 
         Padding points to a row of zeros behind the last gene, so the weight that it meets does
-        not matter. Tokens with every gene are a group of their own, the last one.
+        not matter. Full tokens are groups of their own, the last ones.
         """
         sizes = np.diff(indptr)
-        by_size = np.argsort(sizes, kind="stable")
+        by_size = np.lexsort((sizes, full))
         self._n_buckets = 0
+        self._is_full: list[bool] = []
         start = 0
         while start < len(by_size):
             limit = max(int(sizes[by_size[start]] * _BUCKET_RATIO), _SMALL_SET)
-            if sizes[by_size[start]] < self.n_genes:
-                limit = min(limit, self.n_genes - 1)
+            is_full = full[by_size[start]]
             stop = start
-            while stop < len(by_size) and sizes[by_size[stop]] <= limit:
+            while (
+                stop < len(by_size)
+                and sizes[by_size[stop]] <= limit
+                and full[by_size[stop]] == is_full
+            ):
                 stop += 1
             tokens = by_size[start:stop]
             width = max(int(sizes[tokens[-1]]), 1)
@@ -121,6 +147,7 @@ class MaskedEmbedding(nn.Module):
             self._register_plan(f"_genes_{self._n_buckets}", gene_rows)
             self._register_plan(f"_pairs_{self._n_buckets}", pair_rows)
             self._n_buckets += 1
+            self._is_full.append(bool(is_full))
             start = stop
         self._register_plan("_place", np.argsort(by_size))
 
@@ -128,7 +155,7 @@ class MaskedEmbedding(nn.Module):
         # Not saved: the mask comes with the model's registry, and a later version may plan anew.
         self.register_buffer(name, torch.as_tensor(values, dtype=torch.int64), persistent=False)
 
-    def forward(self, x: Tensor, keep: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
         """Embed cells.
 
         Parameters
@@ -137,14 +164,19 @@ class MaskedEmbedding(nn.Module):
             Expression, shape ``(n_cells, n_genes)``.
         keep
             Share of the gene sets to embed. Below 1, a random part of them is drawn anew at each
-            call, evenly over their sizes; tokens with every gene are always there. The tokens
-            then come in no particular order.
+            call, evenly over their sizes; full tokens are always there. The tokens then come in
+            no particular order.
+        present
+            Shape ``(n_tokens,)``, bool. Tokens to embed at all; by default every one.
 
         Returns
         -------
-        Tokens, shape ``(n_cells, n_tokens, embed_dim)``, in the order of the mask if all are kept.
+        Tokens, shape ``(n_cells, n_tokens, embed_dim)``, in the order of the mask unless some were
+        left out at random.
         """
-        plan = [self._bucket(i, keep) for i in range(self._n_buckets)]
+        plan = [self._bucket(i, keep, present) for i in range(self._n_buckets)]
+        if present is not None:
+            plan = [bucket for bucket in plan if len(bucket[0])]
         # One lookup for all buckets: the gradient of each would be as large as all weights.
         by_gene = torch.cat([x.T, x.new_zeros(1, x.shape[0])])
         values = by_gene.index_select(0, torch.cat([genes.reshape(-1) for _, genes, _ in plan]))
@@ -169,7 +201,10 @@ class MaskedEmbedding(nn.Module):
         ]
         embedded = torch.cat(parts)
         if keep >= 1:
-            embedded = embedded.index_select(0, self._place)
+            place = self._place
+            if present is not None:
+                place = torch.cat([tokens for tokens, _, _ in plan]).argsort()
+            embedded = embedded.index_select(0, place)
         return embedded.transpose(0, 1)
 
     def gene_set_vectors(self, x: Tensor) -> Tensor:
@@ -180,10 +215,13 @@ class MaskedEmbedding(nn.Module):
         """Make tokens of what :meth:`gene_set_vectors` gives: here they are the tokens."""
         return vectors
 
-    def _bucket(self, i: int, keep: float) -> tuple[Tensor, Tensor, Tensor]:
+    def _bucket(self, i: int, keep: float, present: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens of a bucket, and of each its genes and its weights; a random part if asked."""
         tokens, genes, pairs = (getattr(self, f"_{k}_{i}") for k in ("tokens", "genes", "pairs"))
-        if keep >= 1 or genes.shape[1] == self.n_genes:
+        if present is not None:
+            rows = present[tokens].nonzero().reshape(-1)
+            tokens, genes, pairs = tokens[rows], genes[rows], pairs[rows]
+        if keep >= 1 or self._is_full[i] or not len(tokens):
             return tokens, genes, pairs
         n_kept = max(1, round(keep * len(tokens)))
         drawn = torch.randperm(len(tokens), device=tokens.device)[:n_kept]

@@ -23,7 +23,7 @@ class MixedEmbedding(MaskedEmbedding):
         As in :class:`MaskedEmbedding`.
     """
 
-    def forward(self, x: Tensor, keep: float = 1.0) -> Tensor:
+    def forward(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
         """Embed cells.
 
         Parameters
@@ -33,6 +33,9 @@ class MixedEmbedding(MaskedEmbedding):
         keep
             Share of the tokens to return. Below 1, a random part of them is drawn anew at each
             call. All gene sets are embedded, because every token has numbers of many of them.
+
+        present
+            Not used: such a model has one modality, whose tokens are all there.
 
         Returns
         -------

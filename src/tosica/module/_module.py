@@ -14,7 +14,7 @@ from ._constants import REGISTRY_KEYS
 from ._embedding import MaskedEmbedding
 from ._encoder import Encoder
 from ._mixed_embedding import MixedEmbedding
-from ._normalize import log_normalize
+from ._normalize import Section, normalize
 
 
 class Annotation(NamedTuple):
@@ -31,6 +31,11 @@ class Annotation(NamedTuple):
 
 class TOSICAModule(BaseModuleClass):
     """Masked embedding, Transformer encoder, linear head.
+
+    Cells may be seen in one modality or in several. Each has tokens of its own, which the encoder
+    sees without those of the others, and the class tokens are averaged. So a modality with many
+    tokens does not drown one with few, and one that is not seen is simply not there. Which ones are
+    seen is told by a number, ``seen``, whose bit ``i`` stands for modality ``i``.
 
     Parameters
     ----------
@@ -56,7 +61,19 @@ class TOSICAModule(BaseModuleClass):
         logarithm; ``None`` if they hold log-normalised expression already.
     mixed_tokens
         Whether a token mixes numbers of several gene sets, as in models of the original code.
+    sections
+        Modalities of the genes, with what is done to each instead of ``target_sum``. By default
+        there is one.
+    token_modality
+        Shape ``(n_tokens,)``. Which of the sections each token belongs to.
+    full
+        Shape ``(n_tokens,)``, bool. Tokens that are never left out at random; by default those
+        with every gene.
     """
+
+    temperature: Tensor
+    label_of_code: Tensor
+    token_modality: Tensor
 
     def __init__(
         self,
@@ -71,40 +88,72 @@ class TOSICAModule(BaseModuleClass):
         label_of_code: np.ndarray | None = None,
         target_sum: float | None = None,
         mixed_tokens: bool = False,
+        sections: tuple[Section, ...] | None = None,
+        token_modality: np.ndarray | None = None,
+        full: np.ndarray | None = None,
     ) -> None:
         super().__init__()
-        kind = MixedEmbedding if mixed_tokens else MaskedEmbedding
-        self.embedding = kind(indptr, genes, n_genes, embed_dim)
+        if mixed_tokens:
+            self.embedding: MaskedEmbedding = MixedEmbedding(indptr, genes, n_genes, embed_dim)
+        else:
+            self.embedding = MaskedEmbedding(indptr, genes, n_genes, embed_dim, full)
         self.encoder = Encoder(embed_dim, n_heads, n_layers)
         self.head = nn.Linear(embed_dim, n_labels)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
+        if sections is None:
+            how = None if target_sum is None else "log1p"
+            sections = (Section(0, n_genes, how, target_sum or 1.0),)  # type: ignore[arg-type]
+        self.sections = sections
         # Probabilities are softmax(logits / temperature); fitted on held-out cells after training.
-        self.register_buffer("temperature", torch.ones(()))
+        # With several modalities there is one for each choice of what is seen.
+        shape = () if len(sections) == 1 else (self.everything,)
+        self.register_buffer("temperature", torch.ones(shape))
+        if token_modality is None:
+            token_modality = np.zeros(len(indptr) - 1)
+        owner = torch.as_tensor(token_modality, dtype=torch.int64)
+        # Not saved: which tokens there are comes with the model's registry.
+        self.register_buffer("token_modality", owner, persistent=False)
         codes = np.arange(n_labels) if label_of_code is None else label_of_code
         self.register_buffer("label_of_code", torch.as_tensor(codes, dtype=torch.int64))
-        self.target_sum = target_sum
+
+    @property
+    def everything(self) -> int:
+        """The number that stands for every modality."""
+        return 2 ** len(self.sections) - 1
 
     @auto_move_data
-    def annotate(self, x: Tensor, *, attention: bool = True) -> Annotation:
+    def annotate(self, x: Tensor, *, attention: bool = True, seen: int | None = None) -> Annotation:
         """Everything that is known about cells, in one pass.
 
         Parameters
         ----------
         x
-            Log-normalised expression, shape ``(n_cells, n_genes)``.
+            Normalised expression, shape ``(n_cells, n_genes)``.
         attention
             Whether to follow the attention back to the gene sets.
+        seen
+            Modalities that the cells are seen in, by default all. Attention has columns for the
+            tokens of these.
         """
-        tokens = self.embedding(x)
-        if attention:
-            latent, rows = self.encoder.rollout(tokens)
-            return Annotation(latent, self.head(latent), rows)
-        latent = self.encoder(tokens)
-        return Annotation(latent, self.head(latent), None)
+        if not attention:
+            latent = self._latent(x, 1.0, seen)
+            return Annotation(latent, self.head(latent), None)
+        parts = [self.encoder.rollout(self._embed(x, 1.0, i)) for i in self._positions(seen)]
+        latent, rows = parts[0]
+        if len(parts) > 1:
+            latent = torch.stack([part for part, _ in parts]).mean(0)
+            present = self.token_modality.new_tensor(self._positions(seen))
+            owner = self.token_modality[torch.isin(self.token_modality, present)]
+            rows = rows.new_empty(len(rows), len(owner))
+            for i, (_, part) in zip(self._positions(seen), parts, strict=True):
+                rows[:, owner == i] = part / len(parts)
+        return Annotation(latent, self.head(latent), rows)
 
     def score(self, vectors: Tensor) -> Tensor:
         """Score labels from the vectors of gene sets, in a way that gradients can go back.
+
+        For models of one modality.
 
         Parameters
         ----------
@@ -117,13 +166,42 @@ class TOSICAModule(BaseModuleClass):
         """
         return self.head(self.encoder(self.embedding.deal(vectors)))
 
-    def probabilities(self, logits: Tensor) -> Tensor:
+    def probabilities(self, logits: Tensor, seen: int | None = None) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
-        return torch.softmax(logits.float() / self.temperature, 1)
+        temperature = self.temperature
+        if temperature.ndim:
+            temperature = temperature[(seen or self.everything) - 1]
+        return torch.softmax(logits.float() / temperature, 1)
+
+    def _positions(self, seen: int | None) -> list[int]:
+        """Positions of the modalities that a number stands for."""
+        seen = self.everything if seen is None else seen
+        return [i for i in range(len(self.sections)) if (seen >> i) % 2]
+
+    def _embed(self, x: Tensor, keep: float, modality: int) -> Tensor:
+        """Tokens of one modality."""
+        one = len(self.sections) == 1
+        return self.embedding(x, keep, None if one else self.token_modality == modality)
+
+    def _shares(self, n_cells: int, dropout: float) -> Tensor:
+        """Draw the modalities that each cell is seen in, and share its class token among them.
+
+        Shape ``(n_modalities, n_cells)``; what a cell is not seen in has no share.
+        """
+        seen = torch.full((n_cells,), self.everything)
+        some = torch.rand(n_cells) < dropout
+        seen[some] = torch.randint(1, self.everything, (int(some.sum()),))
+        shown = (seen >> torch.arange(len(self.sections))[:, None]) % 2
+        return shown / shown.sum(0)
+
+    def _latent(self, x: Tensor, keep: float, seen: int | None) -> Tensor:
+        """Mean of the class tokens of some modalities."""
+        latents = [self.encoder(self._embed(x, keep, i)) for i in self._positions(seen)]
+        return latents[0] if len(latents) == 1 else torch.stack(latents).mean(0)
 
     def _get_inference_input(self, tensors: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         x = tensors[REGISTRY_KEYS.X_KEY]
-        return {"x": x if self.target_sum is None else log_normalize(x, self.target_sum)}
+        return {"x": normalize(x, self.sections)}
 
     def _get_generative_input(
         self, tensors: dict[str, Tensor], inference_outputs: dict[str, Tensor], **kwargs: Any
@@ -132,18 +210,28 @@ class TOSICAModule(BaseModuleClass):
 
     @auto_move_data
     def inference(
-        self, x: Tensor, gene_dropout: float = 0.0, token_keep: float = 1.0
+        self,
+        x: Tensor,
+        gene_dropout: float = 0.0,
+        token_keep: float = 1.0,
+        modality_dropout: float = 0.0,
+        seen: int | None = None,
     ) -> dict[str, Tensor]:
         """Encode cells.
 
         Parameters
         ----------
         x
-            Log-normalised expression, shape ``(n_cells, n_genes)``.
+            Normalised expression, shape ``(n_cells, n_genes)``.
         gene_dropout
             Share of the genes that is hidden, drawn anew for each cell; the rest is scaled up.
         token_keep
             Share of the gene sets that the minibatch sees.
+        modality_dropout
+            Probability that a cell is seen without some of its modalities: which ones is drawn,
+            each choice but all and none being equally likely.
+        seen
+            Modalities that the cells are seen in, by default all.
 
         Returns
         -------
@@ -151,7 +239,13 @@ class TOSICAModule(BaseModuleClass):
         """
         if gene_dropout > 0:
             x = _hide(x, gene_dropout)
-        return {"latent": self.encoder(self.embedding(x, keep=token_keep))}
+        if modality_dropout > 0 and len(self.sections) > 1:
+            latents = torch.stack(
+                [self._latent(x, token_keep, 1 << i) for i in self._positions(None)]
+            )
+            shares = self._shares(len(x), modality_dropout).to(latents)
+            return {"latent": (latents * shares[..., None]).sum(0)}
+        return {"latent": self._latent(x, token_keep, seen)}
 
     @auto_move_data
     def generative(self, latent: Tensor) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ _WARN_BELOW = 0.95
 _REFUSE_BELOW = 0.5
 # Cells that are read at a time: enough to make a read from disk worth while, few enough for what
 # was read to stay small beside the model.
-_BLOCK = 4096
+BLOCK = 4096
 # Between a user's call and a warning there are frames of these only.
 _INSIDE = tuple(f"{Path(p).parent}{os.sep}" for p in (Path(__file__).parent, torch.__file__))
 
@@ -40,13 +40,15 @@ class AlignedBatch(NamedTuple):
 
     ``start`` is the position of the first cell. ``expression`` is ``(n_cells, n_genes)`` float32;
     ``counts`` says whether it still holds counts. ``total`` is then what each cell's counts are to
-    be divided by, ``(n_cells,)``, or ``None`` for their sum over ``expression``.
+    be divided by, ``(n_cells,)``, or ``None`` for their sum over ``expression``. ``measured`` says
+    which antibodies the query has, ``(n_genes,)``, or is ``None`` for genes.
     """
 
     start: int
     expression: np.ndarray
     counts: bool
     total: np.ndarray | None
+    measured: np.ndarray | None = None
 
 
 def align(
@@ -57,6 +59,7 @@ def align(
     layer: str | None = None,
     use_raw: bool = False,
     batch_size: int = 256,
+    name: str = "adata",
 ) -> Iterator[AlignedBatch]:
     """Check a query, then hand out its cells in batches on the model's genes.
 
@@ -76,6 +79,8 @@ def align(
         Which matrix of the query to read.
     batch_size
         Cells in a batch.
+    name
+        What the query is called in sentences, such as ``mdata['rna']``.
 
     Returns
     -------
@@ -93,39 +98,53 @@ def align(
     UserWarning
         If the query shares under 95 % of the model's genes, or cells have no counts in them.
     """
-    rows = Rows(adata, layer=layer, use_raw=use_raw)
-    check_unique(adata.obs_names, "obs_names of the query", "adata.obs_names_make_unique()")
-    place = _match(rows, genes, None if use_raw else adata.var)
-    return _batches(rows, place, len(genes), scale, batch_size, unscaled_in(adata))
+    rows = Rows(adata, layer=layer, use_raw=use_raw, name=name)
+    check_unique(adata.obs_names, "obs_names of the query", f"{name}.obs_names_make_unique()")
+    place = match_names(rows, genes, None if use_raw else adata.var, name=name)
+    hint = unscaled_in(adata).replace("adata.", f"{name}.")
+    return _batches(rows, place, len(genes), scale, batch_size, hint)
 
 
-def _match(rows: Rows, genes: pd.Index, var: pd.DataFrame | None) -> np.ndarray:
+def match_names(
+    rows: Rows,
+    genes: pd.Index,
+    var: pd.DataFrame | None,
+    *,
+    name: str = "adata",
+    what: str = "genes",
+) -> np.ndarray:
     """Position in the model of each gene of the query; -1 for those that the model lacks.
 
-    ``var`` is the table of the query's genes, ``None`` for those of ``raw``.
+    ``var`` is the table of the query's genes, ``None`` for those of ``raw``. ``name`` is what the
+    query is called in sentences, and ``what`` what its columns are.
     """
     names = rows.names.astype(str)
     place = genes.get_indexer(names)
-    remedy = "adata.var_names_make_unique()"
+    remedy = f"{name}.var_names_make_unique()"
     if var is None:
-        remedy = f"adata = adata.raw.to_adata() and {remedy}"
+        remedy = f"{name} = {name}.raw.to_adata() and {remedy}"
     check_unique(names[place >= 0], "var_names of the query that the model needs", remedy)
-    if (place >= 0).sum() < _WARN_BELOW * len(genes):
+    # Antibodies have names of their own, which may be aliases of genes.
+    if what == "genes" and (place >= 0).sum() < _WARN_BELOW * len(genes):
         place = _translate(names, genes, var, place)
     n_found = int((place >= 0).sum())
     share = n_found / len(genes)
-    found = f"{n_found} of the model's {len(genes)} genes ({share:.0%})"
+    query = "The query" if name == "adata" else f"The query's {name}"
+    found = f"{n_found} of the model's {len(genes)} {what} ({share:.0%})"
     if share < _REFUSE_BELOW:
         hint = hint_for_mismatch(names, genes, var=var)
+        reason = {"genes": "was it cut down to its variable genes?"}.get(
+            what, "is it another panel?"
+        )
         raise ValueError(
-            f"The query has only {found} among its var_names, and at least half are needed"
-            + (f"; {hint}." if hint else ": was it cut down to its variable genes?")
+            f"{query} has only {found} among its var_names, and at least half are needed"
+            + (f"; {hint}." if hint else f": {reason}")
         )
     if share < _WARN_BELOW:
         warnings.warn(
-            f"The query has only {found}; the missing ones count as zero and labels may suffer.",
+            f"{query} has only {found}; the missing ones count as zero and labels may suffer.",
             UserWarning,
-            stacklevel=_stacklevel(),
+            stacklevel=user_stacklevel(),
         )
     logger.info("query: matched %s; %d others are not used", found, len(names) - n_found)
     return place
@@ -161,7 +180,7 @@ def _batches(
     kind: Kind | None = None
     n_empty = 0
     # Whole batches, so that only the last one is short.
-    for start, block in rows.blocks(max(_BLOCK // batch_size, 1) * batch_size):
+    for start, block in rows.blocks(max(BLOCK // batch_size, 1) * batch_size):
         seen = kind_of(block, rows.where, first_cell=start, hint=hint)
         if kind is None and seen is not None:
             kind = seen
@@ -173,7 +192,7 @@ def _batches(
         counts = kind != "log1p"
         for offset in range(0, block.shape[0], batch_size):
             part = block[offset : offset + batch_size]
-            expression = _on_model_genes(part, place, n_genes)
+            expression = on_model_genes(part, place, n_genes)
             n_empty += int((~expression.any(1)).sum())
             total = None
             if counts and scale.over == "matrix":
@@ -184,11 +203,11 @@ def _batches(
             f"{n_empty} cells of the query express none of the model's genes; "
             "their labels mean nothing.",
             UserWarning,
-            stacklevel=_stacklevel(),
+            stacklevel=user_stacklevel(),
         )
 
 
-def _on_model_genes(block: Block, place: np.ndarray, n_genes: int) -> np.ndarray:
+def on_model_genes(block: Block, place: np.ndarray, n_genes: int) -> np.ndarray:
     """Dense float32 rows with the model's genes as columns; genes that are missing are zero."""
     out = np.zeros((block.shape[0], n_genes), dtype=np.float32)
     if sp.issparse(block):
@@ -202,7 +221,7 @@ def _on_model_genes(block: Block, place: np.ndarray, n_genes: int) -> np.ndarray
     return out
 
 
-def _stacklevel() -> int:
+def user_stacklevel() -> int:
     """How far above the caller the user's own code is."""
     level, frame = 0, inspect.currentframe()
     while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import pandas as pd
 from anndata import AnnData
+from mudata import MuData
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from tosica._logging import logger
@@ -18,6 +19,7 @@ from tosica.gs._gene_names import hint_for_mismatch
 from tosica.gs._gene_table import ORGANISMS, recognise_organism
 from tosica.gs._load import known_names
 from tosica.gs._match_genes import GeneMatch, Identifiers, match_genes
+from tosica.pp._build_masks import build_masks
 from tosica.pp._gene_variability import gene_variability
 from tosica.pp._read_gene_sets import GeneSets, GeneSetsLike, read_gene_sets
 from tosica.pp._select_gene_sets import Select, select_gene_sets
@@ -35,7 +37,7 @@ _IDENTIFIERS = get_args(Identifiers)
 
 
 def build_mask(
-    adata: AnnData,
+    adata: AnnData | MuData,
     gene_sets: GeneSetsLike | None = "human_gobp",
     *,
     min_genes: int = 5,
@@ -49,9 +51,11 @@ def build_mask(
     organism: str = "auto",
     identifiers: Identifiers = "auto",
     layer: str | None = None,
+    modalities: Mapping[str, str] | None = None,
+    groups: Mapping[str, Any] | None = None,
     key_added: str = "tosica_mask",
     copy: bool = False,
-) -> AnnData | None:
+) -> AnnData | MuData | None:
     """Decide which gene sets become the model's tokens, and which genes feed each of them.
 
     Sets are kept if they list at most `max_genes` genes, of which at least `min_genes` are in the
@@ -68,7 +72,8 @@ def build_mask(
     ----------
     adata
         The reference, (n_obs, n_vars). Only its names of genes are read; X is not touched (and
-        read for ``select="variable"`` only).
+        read for ``select="variable"`` only). Of a MuData each modality gets a mask: RNA that of
+        `gene_sets`, any other one token a feature, such as an antibody, or `groups`.
     gene_sets
         Where the gene sets come from:
 
@@ -125,9 +130,17 @@ def build_mask(
         used that matches clearly better.
     layer
         Layer with the expression for ``select="variable"``, counts or log-normalised; by default
-        `.X`.
+        `.X`. Of a MuData that of RNA.
+    modalities
+        Role to name of a MuData's modalities, as in :meth:`tosica.TOSICA.setup_mudata`. By default
+        "rna" and "protein", as far as there are modalities of these names.
+    groups
+        For a MuData, the name of a modality other than RNA to groups of its features, in any form
+        that `gene_sets` has; features are then matched by exact name, and `min_genes` is 1. A
+        modality that is not named gets one token a feature, and no fully connected column.
     key_added
-        Key of `.varm` and `.uns` to write to. An older mask there is replaced.
+        Key of `.varm` and `.uns` to write to, of a MuData those of each modality. An older mask
+        there is replaced.
     copy
         Return a changed copy and leave `adata` as it is.
 
@@ -166,8 +179,8 @@ def build_mask(
     Raises
     ------
     TypeError
-        `adata` is no AnnData, `gene_sets` none of the above, a set's genes are one string instead
-        of a list, a name is no string, weights or a parameter are no numbers.
+        `adata` is no AnnData or MuData, `gene_sets` none of the above, a set's genes are one string
+        instead of a list, a name is no string, weights or a parameter are no numbers.
     ValueError
         No cells or genes, duplicated `var_names`, a parameter out of range, a table without the
         two columns, nothing in `gene_sets`, a set called ``unannotated_<number>``, no set left
@@ -175,6 +188,8 @@ def build_mask(
         organism (with the collection to take instead), a `key_added` under which something else is
         stored, no such collection (:func:`tosica.gs.load`), or a file that is not GMT
         (:func:`tosica.gs.read_gmt`).
+    KeyError
+        `modalities` or `groups` name what a MuData does not have.
     FileNotFoundError, IsADirectoryError
         No such file, or a folder (:func:`tosica.gs.read_gmt`).
     ConnectionError, OSError
@@ -211,6 +226,11 @@ def build_mask(
     >>> adata.uns["tosica_mask"]["coverage"]
     0.8
     """
+    if isinstance(adata, MuData):
+        arguments = locals()
+        return build_masks(build_mask, arguments.pop("adata"), **arguments)
+    if modalities is not None or groups is not None:
+        raise TypeError("modalities and groups are for a MuData, and adata is an AnnData.")
     _check_adata(adata)
     _check_key(adata, key_added)
     params = _check_params(
@@ -414,9 +434,7 @@ def _assemble(members: csr_matrix, n_unannotated: int) -> csr_matrix:
 
 def _check_adata(adata: AnnData) -> None:
     if not isinstance(adata, AnnData):
-        kind = type(adata).__name__
-        modality = ": pass one modality, e.g. mdata['rna']" if kind == "MuData" else ""
-        raise TypeError(f"adata must be an AnnData, not {kind}{modality}.")
+        raise TypeError(f"adata must be an AnnData, not {type(adata).__name__}.")
     if adata.n_obs == 0 or adata.n_vars == 0:
         what = "cells" if adata.n_obs == 0 else "genes"
         raise ValueError(

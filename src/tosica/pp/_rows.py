@@ -32,6 +32,8 @@ class Rows:
         Read ``adata.layers[layer]`` instead of ``adata.X``.
     use_raw
         Read ``adata.raw`` instead of ``adata.X``.
+    name
+        What the AnnData is called in sentences, such as ``mdata['rna']``.
 
     Raises
     ------
@@ -44,11 +46,19 @@ class Rows:
         ``use_raw`` are given.
     """
 
-    def __init__(self, adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> None:
+    def __init__(
+        self,
+        adata: AnnData,
+        *,
+        layer: str | None = None,
+        use_raw: bool = False,
+        name: str = "adata",
+    ) -> None:
         if not isinstance(adata, AnnData):
             raise TypeError(f"Expected an AnnData, got {type(adata).__name__}.")
         if adata.n_obs == 0:
-            raise ValueError("The AnnData has no cells (n_obs is 0).")
+            of = "The AnnData" if name == "adata" else name
+            raise ValueError(f"{of} has no cells (n_obs is 0).")
         if layer is not None and use_raw:
             raise ValueError("Give either layer or use_raw=True, not both.")
         # Looking at the matrix of a view on disk would read it whole, so that of the file is read.
@@ -56,20 +66,21 @@ class Rows:
         source = adata._adata_ref if view_on_disk else adata
         if use_raw:
             if adata.raw is None:
-                raise ValueError("use_raw=True was given, but adata.raw is None.")
-            self.where, matrix, names = "adata.raw.X", source.raw.X, adata.raw.var_names
+                raise ValueError(f"use_raw=True was given, but {name}.raw is None.")
+            self.where, matrix, names = f"{name}.raw.X", source.raw.X, adata.raw.var_names
         elif layer is not None:
             if layer not in adata.layers:
                 known = ", ".join(repr(k) for k in adata.layers if k is not None) or "none"
-                raise KeyError(f"There is no layer {layer!r}; the AnnData's layers: {known}.")
-            self.where, names = f"adata.layers[{layer!r}]", adata.var_names
+                of = "the AnnData" if name == "adata" else name
+                raise KeyError(f"There is no layer {layer!r}; {of}'s layers: {known}.")
+            self.where, names = f"{name}.layers[{layer!r}]", adata.var_names
             matrix = adata.layers[layer]
         else:
-            self.where, names = "adata.X", adata.var_names
+            self.where, names = f"{name}.X", adata.var_names
             matrix = _x(source)
             if matrix is None:
                 raise ValueError(
-                    "adata.X is empty (None); name the matrix to use with layer= or use_raw=True."
+                    f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True."
                 )
         if len(names) == 0:
             raise ValueError(f"{self.where} has no genes.")

@@ -65,17 +65,10 @@ def kind_of(block: Block, where: str, *, first_cell: int = 0, hint: str = "") ->
     values = block.data if sp.issparse(block) else block
     if values.size == 0:
         return None
-    if np.issubdtype(values.dtype, np.inexact):
-        bad = ~np.isfinite(values)
-        if bad.any():
-            what = "NaN" if np.isnan(values).any() else "infinity"
-            raise ValueError(
-                f"{where} holds {what} (first in cell {_row_of(block, bad) + first_cell}); "
-                "replace or remove such values before going on."
-            )
+    check_finite(block, where, first_cell)
     smallest, largest = values.min(), values.max()
     if smallest < 0:
-        cell = _row_of(block, values < 0) + first_cell
+        cell = row_of(block, values < 0) + first_cell
         raise ValueError(
             f"{where} holds negative values (first in cell {cell}), so it was scaled or centred; "
             f"tosica needs counts or log-normalised expression. {hint}".rstrip()
@@ -99,6 +92,20 @@ def kind_of(block: Block, where: str, *, first_cell: int = 0, hint: str = "") ->
             "log-normalised. Give counts, or call sc.pp.log1p on normalised expression."
         )
     return "log1p"
+
+
+def check_finite(block: Block, where: str, first_cell: int) -> None:
+    """Refuse values that are missing or infinite; the sentence names the first cell with one."""
+    values = block.data if sp.issparse(block) else block
+    if not np.issubdtype(values.dtype, np.inexact):
+        return
+    bad = ~np.isfinite(values)
+    if bad.any():
+        what = "NaN" if np.isnan(values).any() else "infinity"
+        raise ValueError(
+            f"{where} holds {what} (first in cell {row_of(block, bad) + first_cell}); "
+            "replace or remove such values before going on."
+        )
 
 
 def scale_of(rows: Rows, hint: str = "") -> Scale:
@@ -197,7 +204,7 @@ def _sum_rows(block: Block, values: np.ndarray) -> np.ndarray:
     return np.diff(np.concatenate([[0], np.cumsum(values)])[block.indptr])
 
 
-def _row_of(block: Block, bad: np.ndarray) -> int:
+def row_of(block: Block, bad: np.ndarray) -> int:
     """Row of the first bad value."""
     if sp.issparse(block):
         return int(np.searchsorted(block.indptr, np.flatnonzero(bad)[0], side="right") - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tosica.get._read_attention import read_attention
+from tosica.model._modalities import is_joint
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -34,8 +35,16 @@ def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, l
     KeyError, TypeError, ValueError
         As there.
     ValueError
-        If another model annotated ``adata``.
+        If the model has several modalities, or another model annotated ``adata``.
     """
+    if is_joint(model.registry_):
+        names = ", ".join(map(repr, model.registry_["setup_args"]["modalities"].values()))
+        msg = (
+            f"The model was set up with a MuData ({names}), and this reads models of an AnnData "
+            "only: for what such a model looks at, use tosica.tl.rank_gene_sets, or explain a "
+            "model of one modality."
+        )
+        raise ValueError(msg)
     values, gene_sets = read_attention(adata, key)
     written_by = str(adata.uns[key].get("model", ""))
     if written_by != model.fingerprint:

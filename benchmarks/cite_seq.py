@@ -1,0 +1,276 @@
+"""What antibodies add to RNA, and what a model of both does with RNA alone.
+
+``python -m benchmarks.cite_seq PATH.h5mu`` from the repository's root writes
+``docs/benchmarks/cite_seq.md`` and ``cite_seq.json``. For each split, half of the cells of each
+label are the reference and the other half the query. What was measured is kept after every run, and
+a run that was measured with the same settings is not repeated, so that it can be broken off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import warnings
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import mudata as md
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+import scvi
+import torch
+from sklearn.metrics import f1_score, roc_auc_score
+from sklearn.model_selection import StratifiedShuffleSplit
+
+import tosica
+from benchmarks._report import table, versions, write
+
+# Antibody and the gene by whose RNA the label that it should carry is recognised: B cells and
+# monocytes.
+MARKERS = {"CD19": "MS4A1", "CD14": "LYZ"}
+MODELS = {"joint": {"rna": "rna", "protein": "protein"}, "RNA only": {"rna": "rna"}}
+# Of the joint model what it is shown; of the other one RNA.
+COLUMNS = {
+    "joint, RNA and protein": "joint model, RNA and antibodies",
+    "joint, RNA alone": "joint model, RNA alone",
+    "joint, protein alone": "joint model, antibodies alone",
+    "RNA only": "model of RNA",
+}
+# Antibodies that are kept of each ranking.
+FIRST = 5
+
+
+def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict:
+    """Train both models on one half with one seed, and score them on the other."""
+    labels_key = settings["labels_key"]
+    truth = mdata.obs[labels_key].astype(str).to_numpy()
+    halves = StratifiedShuffleSplit(1, test_size=0.5, random_state=split)
+    train, test = next(halves.split(truth, truth))
+    reference, query = mdata[train].copy(), mdata[test].copy()
+    expressed = np.asarray((reference["rna"].X > 0).mean(0)).ravel() >= settings["min_share"]
+    reference.mod["rna"] = reference["rna"][:, expressed].copy()
+    reference.update()
+    tosica.pp.build_mask(
+        reference,
+        max_gene_sets=settings["max_gene_sets"],
+        max_jaccard=1,
+        identifiers="exact",
+    )
+    found: dict[str, Any] = {"split": split, "seed": seed}
+    for name, modalities in MODELS.items():
+        tosica.TOSICA.setup_mudata(reference, labels_key, modalities=modalities)
+        # More threads do not pay for networks of this size. Set anew each time: scanpy's tests take
+        # all of them, and leave torch with as many.
+        torch.set_num_threads(1)
+        scvi.settings.seed = seed
+        model = tosica.TOSICA(reference)
+        started = process_time()
+        model.train(
+            max_epochs=settings["max_epochs"],
+            batch_size=settings["batch_size"],
+            accelerator="cpu",
+            enable_progress_bar=False,
+        )
+        found[f"{name}, CPU seconds"] = process_time() - started
+        seen = {"RNA only": query["rna"]}
+        if name == "joint":
+            seen = {
+                "joint, RNA and protein": query,
+                "joint, RNA alone": query["rna"],
+                "joint, protein alone": query["protein"],
+            }
+            found |= antibodies(model, query, truth[test], settings["markers"])
+        for column, data in seen.items():
+            found[column] = f1_score(truth[test], model.predict(data), average="macro")
+    return found
+
+
+def antibodies(
+    model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, markers: dict[str, str]
+) -> dict[str, Any]:
+    """For each label the antibodies that carry it most, and the ranks of those that should.
+
+    Once by attention, as :func:`tosica.tl.rank_gene_sets` ranks it among cells that are called so;
+    once, for the labels with such an antibody, by how much the label's probability falls in its
+    cells if an antibody is hidden.
+    """
+    annotated = model.annotate(query, copy=True)
+    called = annotated.obs["tosica_prediction"]
+    enough = [label for label, n in called.value_counts().items() if n > 1]
+    tosica.tl.rank_gene_sets(annotated, "tosica_prediction", groups=enough)
+    ranked = tosica.get.rank_gene_sets_df(annotated)
+    ranked = ranked[ranked["gene_set"].astype(str).str.startswith("protein:")]
+    attention = {
+        str(label): [str(name).removeprefix("protein:") for name in of_label["gene_set"]]
+        for label, of_label in ranked.groupby("group", observed=True)
+    }
+    theirs = np.isin(truth, list(markers.values()))
+    protein, truth = query["protein"][theirs].copy(), truth[theirs]
+    whole = model.predict(protein, soft=True)
+    own = np.arange(len(truth)), whole.columns.get_indexer(truth)
+    falls = {
+        name: (whole - model.predict(protein[:, protein.var_names != name].copy(), soft=True))
+        for name in protein.var_names
+    }
+    mean_falls = (
+        pd.DataFrame({k: v.to_numpy()[own] for k, v in falls.items()}).groupby(truth).mean()
+    )
+    hidden = {
+        str(label): list(row.sort_values(ascending=False).index)
+        for label, row in mean_falls.iterrows()
+    }
+    orders = {"attention": attention, "hidden": hidden}
+    ranks = {
+        antibody: {
+            how: order[label].index(antibody) + 1 for how, order in orders.items() if label in order
+        }
+        for antibody, label in markers.items()
+    }
+    first = {how: {k: v[:FIRST] for k, v in order.items()} for how, order in orders.items()}
+    return {"ranks": ranks, **first}
+
+
+def marker_labels(mdata: md.MuData, truth: np.ndarray) -> dict[str, str]:
+    """Which label is which type, told by the RNA of a gene that needs no antibody."""
+    rna = mdata["rna"]
+    means = {
+        antibody: pd.Series(np.asarray(rna[:, gene].X.sum(1)).ravel()).groupby(truth).mean()
+        for antibody, gene in MARKERS.items()
+    }
+    return {antibody: str(mean.idxmax()) for antibody, mean in means.items()}
+
+
+def separation(mdata: md.MuData, truth: np.ndarray) -> dict[str, dict[str, float]]:
+    """How well each antibody's own centred log-ratio tells each label from the rest (AUROC)."""
+    protein = mdata["protein"]
+    values = protein.X.toarray() if sp.issparse(protein.X) else np.asarray(protein.X)
+    logs = np.log1p(values)
+    ratios = pd.DataFrame(logs - logs.mean(1, keepdims=True), columns=protein.var_names)
+    found = {}
+    for label in np.unique(truth):
+        areas = {name: float(roc_auc_score(truth == label, ratios[name])) for name in ratios}
+        found[str(label)] = dict(sorted(areas.items(), key=lambda pair: -pair[1]))
+    return found
+
+
+def report(result: dict[str, Any]) -> str:
+    """The page."""
+    runs, settings = result["runs"], result["settings"]
+    scores = pd.DataFrame(runs)
+    epochs, markers, areas = settings["max_epochs"], settings["markers"], result["separation"]
+    length = "default length of training"
+    if epochs is not None:
+        length = f"{epochs} epochs, which is shorter than the default to bound the time"
+    rows = [
+        [what, f"{100 * scores[c].mean():.1f} ± {100 * scores[c].std():.1f}", "", ""]
+        for c, what in COLUMNS.items()
+    ]
+    for row, column in zip(rows, list(COLUMNS)[:-1], strict=False):
+        gap = 100 * (scores[column] - scores["RNA only"])
+        row[2] = f"{gap.mean():+.1f} ± {gap.sem():.1f}"
+        row[3] = f"{(gap > 0).sum()} of {len(gap)}"
+    lines = [
+        "# RNA and protein",
+        "",
+        f"Written by `python -m benchmarks.cite_seq`, from {len(runs)} runs: "
+        f"{scores['split'].nunique()} stratified halves of `{settings['data']}` times "
+        f"{scores['seed'].nunique()} seeds. One half is the reference, the other the query. Labels",
+        f"are `{settings['labels_key']}`, which were clustered from the antibodies. Genes in at "
+        f"least {settings['min_share']:.0%} of the",
+        f"reference's cells, the {settings['max_gene_sets']} largest sets of `human_gobp`, "
+        f"minibatches of {settings['batch_size']} cells, {length}.",
+        "",
+        "Macro-F1 in percent, mean ± standard deviation, and the difference to the model of RNA,",
+        "run by run, mean ± standard error:",
+        "",
+        *table(["", "macro-F1", "to the model of RNA", "better in"], rows),
+        "",
+        "## Antibodies that carry a label",
+        "",
+        "By attention: ranked among the antibodies by {func}`~tosica.tl.rank_gene_sets`. By",
+        "hiding: how much a label's probability falls in its cells if the model sees antibodies",
+        "only, and all but this one. By value: how well the antibody's centred log-ratio tells the",
+        "label from the rest without a model (AUROC).",
+        "",
+    ]
+    rows = []
+    for antibody, label in markers.items():
+        row = [f"{antibody} for {label} ({MARKERS[antibody]})"]
+        for how in ("attention", "hidden"):
+            ranks = np.array(
+                [r["ranks"][antibody][how] for r in runs if how in r["ranks"][antibody]]
+            )
+            row.append(f"{(ranks == 1).sum()} of {len(ranks)}")
+            row.append(f"{np.median(ranks):.0f} of {len(areas[label])}")
+        place = list(areas[label]).index(antibody) + 1
+        rows.append([*row, f"{place} ({areas[label][antibody]:.2f})"])
+    head = ["antibody for label (gene)", "first by attention", "median rank", "first by hiding"]
+    lines += [*table([*head, "median rank", "rank by value (AUROC)"], rows), ""]
+    rows = []
+    for label, values in areas.items():
+        row = [label]
+        for how in ("attention", "hidden"):
+            first = [r[how][label][0] for r in runs if label in r[how]]
+            names = sorted(Counter(first).items(), key=lambda pair: (-pair[1], pair[0]))
+            row.append(", ".join(f"{name} ({n})" for name, n in names[:3]) or "–")
+        best = list(values.items())[:3]
+        rows.append([*row, ", ".join(f"{name} ({area:.2f})" for name, area in best)])
+    lines += ["Antibodies that come first, and in how many runs:", ""]
+    lines += [*table(["label", "by attention", "by hiding", "by value (AUROC)"], rows), ""]
+    shown = [[key, value] for key, value in result["versions"].items()]
+    lines += ["## Versions", "", *table(["", ""], shown), ""]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure what was not measured yet, and write the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("data", type=Path, help="h5mu with modalities rna and protein")
+    parser.add_argument("--labels-key", default="adt_cluster")
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--min-share", type=float, default=0.02)
+    parser.add_argument("--max-gene-sets", type=int, default=100)
+    parser.add_argument("--max-epochs", type=int, default=60)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    given = parser.parse_args(arguments)
+    for name in ("lightning.pytorch", "tosica"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # What mudata and lightning say at every step of their own.
+    warnings.filterwarnings("ignore", module="mudata|lightning")
+    mdata = md.read_h5mu(given.data)
+    truth = mdata.obs[given.labels_key].astype(str).to_numpy()
+    settings = {
+        "data": given.data.name,
+        "labels_key": given.labels_key,
+        "min_share": given.min_share,
+        "max_gene_sets": given.max_gene_sets,
+        "max_epochs": given.max_epochs,
+        "batch_size": given.batch_size,
+        "markers": marker_labels(mdata, truth),
+    }
+    path = given.out / "cite_seq.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    result = {
+        "settings": settings,
+        "versions": versions("mudata"),
+        "separation": separation(mdata, truth),
+        "runs": kept["runs"] if kept.get("settings") == settings else [],
+    }
+    done = {(run["seed"], run["split"]) for run in result["runs"]}
+    for seed, split in product(range(given.seeds), range(given.splits)):
+        if (seed, split) not in done:
+            run = one_run(mdata, split=split, seed=seed, **settings)
+            result["runs"].append(run)
+            write(given.out, "cite_seq", result, report(result))
+    write(given.out, "cite_seq", result, report(result))
+
+
+if __name__ == "__main__":
+    main()

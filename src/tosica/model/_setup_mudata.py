@@ -1,0 +1,183 @@
+"""Register a MuData: each modality's expression and mask, and labels and batches of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+from scvi.data.fields import CategoricalObsField, MuDataWrapper
+
+from tosica._logging import logger
+from tosica.module import REGISTRY_KEYS
+from tosica.pp._modalities import check_mudata, in_order, place_cells, resolve_modalities
+from tosica.pp._rows import Rows
+
+from ._fields import AntibodyField, ExpressionField, LabelsField, MaskField
+from ._modalities import field_keys
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from mudata import MuData
+    from scvi.data.fields import BaseMuDataWrapperClass
+
+# Cells differ within the first few as a rule, so that little is read.
+_BLOCK = 64
+
+_Expression = MuDataWrapper(ExpressionField)
+_Antibodies = MuDataWrapper(AntibodyField)
+_Labels = MuDataWrapper(LabelsField)
+_Mask = MuDataWrapper(MaskField)
+_Categories = MuDataWrapper(CategoricalObsField)
+
+
+def check_modalities(
+    mdata: MuData, modalities: Mapping[str, str] | None, layers: Mapping[str, str] | None
+) -> dict[str, str]:
+    """Give the modalities of a reference by role, after a look at their cells and layers.
+
+    Raises
+    ------
+    TypeError, KeyError, ValueError
+        As :meth:`tosica.TOSICA.setup_mudata`.
+    """
+    check_mudata(mdata)
+    roles = resolve_modalities(mdata, modalities)
+    if layers is not None and not isinstance(layers, Mapping):
+        raise TypeError(
+            f"layers must be a dict of modality and layer, such as {{'rna': 'counts'}}, not "
+            f"{layers!r}."
+        )
+    unknown = sorted(set(layers or ()) - set(roles.values()))
+    if unknown:
+        raise KeyError(
+            f"layers names {unknown[0]!r}, which is none of the modalities "
+            f"({', '.join(map(repr, roles.values()))})."
+        )
+    place_cells(mdata, list(roles.values()))
+    return roles
+
+
+def mudata_fields(
+    mdata: MuData,
+    roles: Mapping[str, str],
+    *,
+    labels_key: str,
+    unlabeled_category: str | None,
+    batch_key: str | None,
+    layers: Mapping[str, str] | None,
+    mask_key: str,
+) -> list[BaseMuDataWrapperClass]:
+    """Make the fields of a reference, and check each before the first one writes to it.
+
+    Parameters
+    ----------
+    mdata
+        The reference, not changed here.
+    roles
+        Role to name of the modalities.
+    labels_key, unlabeled_category, batch_key, layers, mask_key
+        As in :meth:`tosica.TOSICA.setup_mudata`.
+
+    Returns
+    -------
+    The fields; those that write come last.
+    """
+    fields = []
+    for role, name in roles.items():
+        where = f"mdata[{name!r}]"
+        x_key, mask_registry_key = field_keys(role)
+        layer = (layers or {}).get(name)
+        kind = _Antibodies if role == "protein" else _Expression
+        fields += [
+            kind(x_key, layer, where, mod_key=name, mod_required=True),
+            _Mask(mask_registry_key, mask_key, name, mod_key=name, mod_required=True),
+        ]
+        fields[-2].validate_field(mdata)
+        _check_varies(Rows(mdata[name], layer=layer, name=where))
+        fields[-1].validate_field(mdata)
+    place = _find_column(mdata, labels_key, "labels_key", list(roles.values()))
+    where = "mdata" if place is None else f"mdata[{place!r}]"
+    labels = _Labels(REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category, where, mod_key=place)
+    labels.validate_field(mdata)
+    place = None
+    if batch_key is not None:
+        place = _find_column(mdata, batch_key, "batch_key", list(roles.values()))
+        of = mdata if place is None else mdata[place]
+        if of.obs[batch_key].isna().any():
+            where = "mdata" if place is None else f"mdata[{place!r}]"
+            raise ValueError(f"{where}.obs[{batch_key!r}] has cells without a batch (NaN).")
+    return [*fields, labels, _Categories(REGISTRY_KEYS.BATCH_KEY, batch_key, mod_key=place)]
+
+
+def log_modalities(roles: Mapping[str, str], registry: Mapping) -> None:
+    """Say how each modality was found to be scaled, and what the model does about it."""
+    for role, name in roles.items():
+        state = registry["field_registries"][field_keys(role)[0]]["state_registry"]
+        counts = state[ExpressionField.SCALE_KEY]["kind"] == "counts"
+        if not counts:
+            done = "normalised values; used as they are"
+        elif role == "protein":
+            done = "counts; taken as the centred log-ratio of each cell"
+        else:
+            done = "counts; taken as log1p of counts per 10 000"
+        logger.info("setup_mudata: modality %r (%s) holds %s", name, role, done)
+
+
+def codes_in_order(mdata: MuData, codes: np.ndarray, place: str | None) -> np.ndarray:
+    """Put codes that were read from a modality's obs into the order of the MuData's cells."""
+    return codes if place is None else codes[place_cells(mdata, [place])[place]]
+
+
+def _find_column(mdata: MuData, key: str, argument: str, names: list[str]) -> str | None:
+    """Find the modality whose obs has a column; ``None`` if that of the MuData itself has it."""
+    if key in mdata.obs:
+        return None
+    found = [name for name in names if key in mdata[name].obs]
+    if not found:
+        elsewhere = {name: list(mdata[name].obs.columns) for name in names}
+        known = ", ".join(map(repr, mdata.obs.columns)) or "none"
+        rest = "; ".join(
+            f"of mdata[{name!r}].obs: {', '.join(map(repr, columns)) or 'none'}"
+            for name, columns in elsewhere.items()
+        )
+        raise KeyError(
+            f"{argument} {key!r} is a column neither of mdata.obs ({known}) nor of a modality's "
+            f"obs ({rest}): put it there, as in mdata.obs[{key!r}] = ...."
+        )
+    first = _texts(mdata, found[0], key)
+    for name in found[1:]:
+        if not np.array_equal(first, _texts(mdata, name, key)):
+            raise ValueError(
+                f"{argument} {key!r} is a column of mdata[{found[0]!r}].obs and of "
+                f"mdata[{name!r}].obs, and they differ: say which one is meant by "
+                f"mdata.obs[{key!r}] = mdata[{found[0]!r}].obs[{key!r}]."
+            )
+    logger.info("setup_mudata: found %s %r in mdata[%r].obs", argument, key, found[0])
+    return found[0]
+
+
+def _texts(mdata: MuData, name: str, key: str) -> np.ndarray:
+    adata: AnnData = in_order(mdata[name], place_cells(mdata, [name])[name])
+    return adata.obs[key].astype(str).to_numpy()
+
+
+def _check_varies(rows: Rows) -> None:
+    """Refuse a matrix whose cells are all alike: nothing can be learnt from it."""
+    if rows.n_obs < 2:
+        return
+    first: np.ndarray | None = None
+    for _, block in rows.blocks(_BLOCK):
+        dense_first = block[:1].toarray() if sp.issparse(block) else block[:1]
+        first = dense_first if first is None else first
+        if sp.issparse(block):
+            alike = not (block - sp.csr_matrix(np.repeat(first, block.shape[0], 0))).count_nonzero()
+        else:
+            alike = bool((block == first).all())
+        if not alike:
+            return
+    raise ValueError(
+        f"{rows.where} is the same in every cell, so nothing can be learnt from it: leave the "
+        "modality out of modalities, or go back to data that vary."
+    )

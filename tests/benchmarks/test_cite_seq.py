@@ -1,0 +1,77 @@
+"""The benchmark of RNA and protein: that its page is what was measured, and that it can be run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import sys
+from pathlib import Path
+
+import mudata as md
+import numpy as np
+import pytest
+from anndata import AnnData
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are not part of an installed package"
+)
+
+
+@pytest.fixture
+def cite_seq(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    assert importlib.util.find_spec("benchmarks") is not None
+    from benchmarks import cite_seq
+
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "tosica")]
+    levels = [logger.level for logger in loggers]
+    yield cite_seq
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
+        del sys.modules[name]
+
+
+def test_the_page_is_what_was_measured(cite_seq):
+    folder = ROOT / "docs" / "benchmarks"
+    result = json.loads((folder / "cite_seq.json").read_text())
+    assert (folder / "cite_seq.md").read_text() == cite_seq.report(result)
+    assert {(run["split"], run["seed"]) for run in result["runs"]} == {
+        (split, seed) for split in range(5) for seed in range(5)
+    }
+
+
+def test_a_run(cite_seq, tmp_path, capsys):
+    """Two labels: one has CD19 and MS4A1, the other CD14 and LYZ."""
+    rng = np.random.default_rng(0)
+    is_b = np.arange(40) % 2 == 0
+    genes = ["MS4A1", "CD79A", "CD19", "BLK", "CD22", "LYZ", "CST3", "FCN1", "CD14", "S100A9"]
+    rate = np.where(is_b[:, None] == (np.arange(10) < 5), 20, 1)
+    rna = AnnData(rng.poisson(rate).astype(np.float32))
+    rna.var_names = genes
+    # So many that a query without one of them is no reason to warn.
+    panel = ["CD19", "CD14", *(f"control {i}" for i in range(22))]
+    rate = np.where(is_b[:, None], [90, 3, *[9] * 22], [3, 90, *[9] * 22])
+    protein = AnnData(rng.poisson(rate).astype(np.float32))
+    protein.var_names = panel
+    mdata = md.MuData({"rna": rna, "protein": protein})
+    mdata.obs["kind"] = np.where(is_b, "b", "m")
+    assert cite_seq.marker_labels(mdata, mdata.obs["kind"].to_numpy()) == {"CD19": "b", "CD14": "m"}
+    areas = cite_seq.separation(mdata, mdata.obs["kind"].to_numpy())
+    assert areas["b"]["CD19"] == areas["m"]["CD14"] == 1
+    mdata.write(tmp_path / "cells.h5mu")
+    arguments = [str(tmp_path / "cells.h5mu"), "--labels-key", "kind", "--out", str(tmp_path)]
+    cite_seq.main([*arguments, "--splits", "1", "--seeds", "1", "--max-epochs", "80"])
+    result = json.loads((tmp_path / "cite_seq.json").read_text())
+    assert len(result["runs"]) == 1
+    assert set(result["runs"][0]["ranks"]) == {"CD19", "CD14"}
+    assert (tmp_path / "cite_seq.md").read_text() == cite_seq.report(result)
+    # What was measured is not measured again.
+    before = (tmp_path / "cite_seq.json").read_text()
+    cite_seq.main([*arguments, "--splits", "1", "--seeds", "1", "--max-epochs", "80"])
+    assert (
+        json.loads((tmp_path / "cite_seq.json").read_text())["runs"] == json.loads(before)["runs"]
+    )
+    assert "RNA and protein" in capsys.readouterr().out

@@ -1,0 +1,674 @@
+"""RNA and antibodies in one model: set up, trained, asked about what is there and what is not."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import mudata as md
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import scvi
+import torch
+from anndata import AnnData
+
+import tosica
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+GENES = [f"G{i}" for i in range(30)]
+# Two names are a gene's and an antibody's.
+PROTEINS = ["G0", "G8", *(f"P{i}" for i in range(7))]
+SETS = {
+    "alpha": GENES[:8],
+    "beta": GENES[8:16],
+    "gamma": GENES[16:24],
+    "mixed": GENES[4:20:3],
+}
+EASY = {"lr": 1e-2, "warmup": 0.1, "gene_dropout": 0.1, "token_dropout": 0.0}
+
+
+def make_cite(n_obs: int = 90, seed: int = 0) -> md.MuData:
+    """Counts of three types in both modalities: each has genes and antibodies of its own."""
+    rng = np.random.default_rng(seed)
+    kind = np.arange(n_obs) % 3
+    rna = np.full((n_obs, len(GENES)), 0.7)
+    protein = np.full((n_obs, len(PROTEINS)), 3.0)
+    for i in range(3):
+        rna[kind == i, 8 * i : 8 * (i + 1)] = 4
+        protein[kind == i, 3 * i : 3 * (i + 1)] = 60
+    parts = {}
+    for name, rate, names in (("rna", rna, GENES), ("protein", protein, PROTEINS)):
+        adata = AnnData(sp.csr_matrix(rng.poisson(rate).astype(np.float32)))
+        adata.obs_names = [f"cell{i}" for i in range(n_obs)]
+        adata.var_names = names
+        parts[name] = adata
+    mdata = md.MuData(parts)
+    mdata.obs["kind"] = pd.Categorical(np.array(["a", "b", "c"])[kind])
+    mdata.obs["donor"] = pd.Categorical(np.array(["d1", "d2"])[np.arange(n_obs) // 3 % 2])
+    return mdata
+
+
+def build(mdata: md.MuData, **kwargs) -> None:
+    tosica.pp.build_mask(mdata, SETS, **kwargs)
+
+
+def fit(mdata: md.MuData, setup: dict | None = None, **train) -> tosica.TOSICA:
+    tosica.TOSICA.setup_mudata(mdata, "kind", **(setup or {}))
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(mdata, embed_dim=16, n_heads=2)
+    settings = {"max_epochs": 20, "batch_size": 16, "plan_kwargs": EASY} | train
+    model.train(accelerator="cpu", enable_progress_bar=False, **settings)
+    return model
+
+
+@pytest.fixture(scope="module")
+def _trained() -> tosica.TOSICA:
+    mdata = make_cite()
+    build(mdata)
+    return fit(mdata, {"batch_key": "donor"})
+
+
+@pytest.fixture
+def model(_trained: tosica.TOSICA) -> tosica.TOSICA:
+    """A model of both modalities, shared by all tests: not to be changed."""
+    return _trained
+
+
+@pytest.fixture
+def mdata() -> md.MuData:
+    """A reference with masks."""
+    made = make_cite()
+    build(made)
+    return made
+
+
+@pytest.fixture
+def query() -> md.MuData:
+    """Other cells of the same types."""
+    return make_cite(60, seed=1)
+
+
+# --------------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize("part", ["both", "rna", "protein"])
+def test_labels_cells_seen_in_both_or_in_one(model, query, part):
+    truth = query.obs["kind"].astype(str).to_numpy()
+    assert np.mean(model.predict(query if part == "both" else query[part]) == truth) > 0.9
+
+
+def test_an_anndata_is_a_mudata_of_one_modality(model, query):
+    for name in ("rna", "protein"):
+        alone = md.MuData({name: query[name].copy()})
+        left, right = model.predict(alone, soft=True), model.predict(query[name], soft=True)
+        np.testing.assert_allclose(left, right, atol=1e-6)
+
+
+def test_rna_under_other_identifiers_is_rna():
+    symbols = ["CD3D", "CD3E", "CD19", "MS4A1", "LYZ", "CD14", "NKG7", "GNLY", "CD79A", "CST3"]
+    ensembl = ["ENSG00000167286", "ENSG00000198851", "ENSG00000177455", "ENSG00000156738"]
+    ensembl += ["ENSG00000090382", "ENSG00000170458", "ENSG00000105374", "ENSG00000115523"]
+    ensembl += ["ENSG00000105369", "ENSG00000101439"]
+    made = make_cite()
+    rna, protein = made["rna"][:, :10].copy(), made["protein"].copy()
+    rna.var_names = symbols
+    protein.var_names = ["CD19", *PROTEINS[1:]]
+    mdata = md.MuData({"rna": rna, "protein": protein})
+    mdata.obs["kind"] = made.obs["kind"]
+    tosica.pp.build_mask(mdata, {"a": symbols[:8], "b": symbols[2:]})
+    model = fit(mdata, max_epochs=1)
+    query = mdata["rna"].copy()
+    expected = model.predict(query, soft=True)
+    query.var_names = ensembl
+    pd.testing.assert_frame_equal(model.predict(query, soft=True), expected, atol=1e-6)
+
+
+def test_training_starts_from_the_network_of_rna():
+    mdata = make_cite()
+    network = pd.DataFrame(
+        [(name, gene, 2.0) for name, genes in SETS.items() for gene in genes],
+        columns=["source", "target", "weight"],
+    )
+    tosica.pp.build_mask(mdata, network)
+    tosica.TOSICA.setup_mudata(mdata, "kind")
+    model = tosica.TOSICA(mdata, embed_dim=16)
+    before = model.get_gene_weights()
+    model.start_from_network()
+    after = model.get_gene_weights()
+    # Equal weights make the genes of a set equal; the others stay as they were.
+    of_alpha = after.loc[[f"rna:{gene}" for gene in SETS["alpha"]], "rna:alpha"]
+    np.testing.assert_allclose(of_alpha, of_alpha.iloc[0], rtol=1e-5)
+    others = [name for name in after if name.startswith("protein:") or "unannotated" in name]
+    pd.testing.assert_frame_equal(after[others], before[others])
+    build(mdata)
+    tosica.TOSICA.setup_mudata(mdata, "kind")
+    with pytest.raises(KeyError, match="was built from gene sets without weights"):
+        tosica.TOSICA(mdata, embed_dim=16).start_from_network()
+
+
+def test_modality_dropout_shows_each_cell_some_modalities(model):
+    torch.manual_seed(0)
+    shares = model.module._shares(4000, 0.5)
+    assert shares.shape == (2, 4000)
+    torch.testing.assert_close(shares.sum(0), torch.ones(4000))
+    for i in range(2):
+        assert (shares[i] == 1).float().mean() == pytest.approx(0.25, abs=0.03)
+    assert (shares[0] == 0.5).float().mean() == pytest.approx(0.5, abs=0.03)
+    assert (model.module._shares(100, 1.0) != 0.5).all()
+
+
+def test_a_step_learns_from_each_modality_alone(mdata):
+    """The gradient of cells that are seen in antibodies alone does not reach RNA."""
+    module = fit(mdata, max_epochs=1).module.train()
+    x = torch.rand(4, 39)
+    module._shares = lambda n, _: torch.tensor([[0.0] * n, [1.0] * n])
+    module.zero_grad()
+    module.inference(x, modality_dropout=0.5)["latent"].sum().backward()
+    embedding = module.embedding
+    owner = module.token_modality.repeat_interleave(embedding.indptr.diff())
+    assert (embedding.weight.grad[owner == 0] == 0).all()
+    assert (embedding.weight.grad[owner == 1] != 0).any()
+
+
+def test_one_modality_gives_what_setup_anndata_gives(mdata, query):
+    rna = mdata["rna"].copy()
+    rna.obs["kind"] = mdata.obs["kind"]
+    tosica.TOSICA.setup_anndata(rna, "kind")
+    scvi.settings.seed = 0
+    plain = tosica.TOSICA(rna, embed_dim=16, n_heads=2)
+    train = {"max_epochs": 3, "batch_size": 16}
+    plain.train(accelerator="cpu", enable_progress_bar=False, **train)
+    alone = md.MuData({"rna": mdata["rna"].copy()})
+    alone.obs["kind"] = mdata.obs["kind"]
+    joint = fit(alone, {"modalities": {"rna": "rna"}}, plan_kwargs=None, **train)
+    one = plain.predict(query["rna"], soft=True)
+    np.testing.assert_allclose(joint.predict(query["rna"], soft=True), one, atol=1e-5)
+    np.testing.assert_allclose(joint.predict(query, soft=True), one, atol=1e-5)
+
+
+# --------------------------------------------------------------------------- exactness
+
+
+def _shuffled_genes(mdata: md.MuData) -> md.MuData:
+    return md.MuData({k: a[:, ::-1].copy() for k, a in mdata.mod.items()})
+
+
+def _dense(mdata: md.MuData) -> md.MuData:
+    return md.MuData({k: AnnData(a.X.toarray(), a.obs, a.var) for k, a in mdata.mod.items()})
+
+
+def _other_order(mdata: md.MuData) -> md.MuData:
+    return md.MuData({"protein": mdata["protein"].copy(), "rna": mdata["rna"].copy()})
+
+
+def _cells_in_another_order(mdata: md.MuData) -> md.MuData:
+    return md.MuData({"rna": mdata["rna"].copy(), "protein": mdata["protein"][::-1].copy()})
+
+
+@pytest.mark.parametrize("change", [_shuffled_genes, _dense, _other_order, _cells_in_another_order])
+def test_how_the_query_is_kept_changes_nothing(model, query, change):
+    expected, found = model.get_attention(query), model.get_attention(change(query))
+    pd.testing.assert_frame_equal(found.loc[expected.index], expected, atol=1e-5)
+
+
+def test_batch_size_changes_nothing(model, query):
+    expected = model.get_attention(query)
+    for size in (1, 7, 60):
+        found = model.get_attention(query, batch_size=size)
+        pd.testing.assert_frame_equal(found, expected, atol=1e-5)
+
+
+def test_indices_are_positions_in_the_mudata(model, query):
+    all_of_them = model.predict(query, soft=True)
+    some = model.predict(query, indices=[5, 1, 40], soft=True)
+    pd.testing.assert_frame_equal(some, all_of_them.iloc[[5, 1, 40]], atol=1e-5)
+
+
+def test_the_order_of_roles_is_no_part_of_the_model(mdata, query):
+    there = fit(mdata.copy(), max_epochs=1)
+    roles = {"protein": "protein", "rna": "rna"}
+    back = fit(mdata.copy(), {"modalities": roles}, max_epochs=1)
+    assert there.fingerprint == back.fingerprint
+    assert there.gene_sets == back.gene_sets
+
+
+@pytest.mark.parametrize("change", [_dense, _other_order])
+def test_how_the_reference_is_kept_changes_nothing(mdata, query, change):
+    changed = change(mdata)
+    changed.obs["kind"] = mdata.obs["kind"]
+    build(changed)
+    expected = fit(mdata, max_epochs=2).predict(query, soft=True)
+    found = fit(changed, max_epochs=2).predict(query, soft=True)
+    pd.testing.assert_frame_equal(found, expected, atol=1e-5)
+
+
+def test_each_modality_tells_what_the_other_cannot():
+    """RNA tells a from the rest, protein c from the rest: only both tell all three."""
+
+    def half_blind(mdata: md.MuData) -> md.MuData:
+        rna, protein = (mdata[name].X.toarray() for name in ("rna", "protein"))
+        kind = mdata.obs["kind"].astype(str).to_numpy()
+        # b and c swap their cells' RNA at random, a and b their antibodies.
+        rng = np.random.default_rng(3)
+        for matrix, pair in ((rna, "bc"), (protein, "ab")):
+            rows = np.flatnonzero(np.isin(kind, list(pair)))
+            matrix[rows] = matrix[rng.permutation(rows)]
+        mdata["rna"].X, mdata["protein"].X = rna, protein
+        return mdata
+
+    reference, query = half_blind(make_cite(150)), half_blind(make_cite(60, seed=1))
+    build(reference)
+    model = fit(reference)
+    truth = query.obs["kind"].astype(str).to_numpy()
+    both, rna, protein = (
+        np.mean(model.predict(data) == truth) for data in (query, query["rna"], query["protein"])
+    )
+    assert both > 0.9
+    assert max(rna, protein) < 0.8
+
+
+# --------------------------------------------------------------------------- what is written
+
+
+def test_annotate_writes_to_the_mudata_and_names_modalities(model, query):
+    modalities_before = {name: (list(a.obs), list(a.uns)) for name, a in query.mod.items()}
+    assert model.annotate(query) is None
+    record = query.uns["tosica"]
+    assert list(record["gene_sets"]) == model.gene_sets
+    assert list(record["gene_sets"][:4]) == [f"rna:{name}" for name in SETS]
+    assert list(record["gene_sets"][4:]) == [f"protein:{name}" for name in PROTEINS]
+    assert list(record["modalities"]) == ["rna"] * 4 + ["protein"] * 9
+    assert query.obsm["X_tosica"].shape == (60, 13)
+    assert query.obs["tosica_prediction"].dtype == "category"
+    assert query.obs["tosica_probability"].dtype == np.float32
+    assert {name: (list(a.obs), list(a.uns)) for name, a in query.mod.items()} == modalities_before
+
+
+def test_a_missing_modality_has_no_column(model, query):
+    rna = query["rna"].copy()
+    model.annotate(rna)
+    assert list(rna.uns["tosica"]["gene_sets"]) == [f"rna:{name}" for name in SETS]
+    assert rna.obsm["X_tosica"].shape == (60, 4)
+    attention = model.get_attention(query["protein"], unannotated=True)
+    assert list(attention) == [f"protein:{name}" for name in PROTEINS]
+    # What is left of the row is the class token's attention to itself.
+    assert (attention.sum(axis=1) < 1).all()
+    assert (attention.sum(axis=1) > 0.2).all()
+
+
+def test_attention_is_a_share(model, query):
+    attention = model.get_attention(query, unannotated=True)
+    assert list(attention)[-1] == "rna:unannotated_1"
+    assert (attention.sum(axis=1) < 1).all()
+    alone = model.get_attention(query["protein"])
+    np.testing.assert_allclose(attention[list(alone)], alone / 2, atol=1e-6)
+
+
+def test_written_and_read(model, query, tmp_path):
+    model.annotate(query, probabilities=True)
+    query.write(tmp_path / "query.h5mu")
+    back = md.read_h5mu(tmp_path / "query.h5mu")
+    np.testing.assert_array_equal(back.obsm["X_tosica"], query.obsm["X_tosica"])
+    pd.testing.assert_series_equal(
+        back.obs["tosica_prediction"], query.obs["tosica_prediction"], check_names=False
+    )
+    assert list(back.uns["tosica"]["modalities"]) == list(query.uns["tosica"]["modalities"])
+    means = tosica.get.mean_attention(back, "tosica_prediction")
+    assert means.shape == (3, 13)
+
+
+def test_a_copy_leaves_the_query_alone(model, query):
+    changed = model.annotate(query, copy=True)
+    assert "tosica_prediction" in changed.obs
+    assert "tosica_prediction" not in query.obs
+    assert "tosica" not in query.uns
+
+
+def test_tools_and_readers_take_the_mudata(model, query):
+    model.annotate(query)
+    tosica.tl.rank_gene_sets(query, "tosica_prediction")
+    best = tosica.get.rank_gene_sets_df(query, group="a")
+    assert set(best["gene_set"]) == set(model.gene_sets)
+    by_token = tosica.get.attention(query)
+    assert list(by_token.var["modality"]) == ["rna"] * 4 + ["protein"] * 9
+    assert not set(by_token.obsm) & {"rna", "protein"}
+    axes = tosica.pl.attention_heatmap(query, "tosica_prediction", show=False)
+    shown = [text.get_text() for text in axes["heatmap"].get_yticklabels()]
+    assert any(name.startswith("protein:") for name in shown)
+
+
+def test_weights_stay_within_a_modality(model):
+    weights = model.get_gene_weights()
+    assert weights.shape == (39, 14)
+    rna = weights.index.str.startswith("rna:")
+    of_rna = weights.columns.str.startswith("rna:")
+    assert (weights.loc[rna, ~of_rna] == 0).all(axis=None)
+    assert (weights.loc[~rna, of_rna] == 0).all(axis=None)
+    assert weights.loc["protein:P0", "protein:P0"] > 0
+
+
+def test_repr_tells_of_each_modality(model):
+    text = repr(model)
+    assert "rna, gene sets: 4 of dict (unknown), and 1 unannotated" in text
+    assert "protein, gene sets: 9 of single features (unknown), and 0 unannotated" in text
+    assert "protein, genes: 9, read as counts of antibodies" in text
+
+
+# --------------------------------------------------------------------------- saving
+
+
+def test_loaded_without_data(model, query, tmp_path):
+    model.save(tmp_path / "model")
+    back = tosica.TOSICA.load(tmp_path / "model")
+    assert back.fingerprint == model.fingerprint
+    for data in (query, query["rna"], query["protein"]):
+        pd.testing.assert_frame_equal(
+            back.predict(data, soft=True), model.predict(data, soft=True), atol=1e-6
+        )
+    assert list(back.get_var_names()["protein"]) == PROTEINS
+    assert len(back.get_var_names(legacy_mudata_format=True)) == 39
+
+
+def test_loaded_with_the_reference_trains_on(model, tmp_path):
+    model.save(tmp_path / "model", save_anndata=True)
+    mdata = md.read_h5mu(tmp_path / "model" / "mdata.h5mu")
+    back = tosica.TOSICA.load(tmp_path / "model", adata=mdata)
+    back.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    assert back.fingerprint != model.fingerprint
+
+
+def test_each_choice_of_modalities_is_calibrated(model):
+    assert model.module.temperature.shape == (3,)
+    assert (model.module.temperature != 1).all()
+
+
+# --------------------------------------------------------------------------- normalisation
+
+
+def _clr(counts: np.ndarray) -> np.ndarray:
+    logs = np.log1p(counts)
+    return (logs - logs.mean(1, keepdims=True)).astype(np.float32)
+
+
+def test_antibodies_normalised_by_clr_are_what_counts_become(model, query, caplog):
+    expected = model.predict(query, soft=True)
+    query["protein"].X = _clr(query["protein"].X.toarray())
+    with caplog.at_level(logging.INFO, "tosica"):
+        found = model.predict(query, soft=True)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert "mdata['protein'].X holds normalised antibodies" in caplog.text
+
+
+def test_what_is_normalised_is_detected_and_logged(mdata, caplog):
+    mdata["protein"].X = _clr(mdata["protein"].X.toarray())
+    with caplog.at_level(logging.INFO, "tosica"):
+        tosica.TOSICA.setup_mudata(mdata, "kind")
+    assert "modality 'rna' (rna) holds counts; taken as log1p of counts per 10 000" in caplog.text
+    assert "modality 'protein' (protein) holds normalised values; used as they are" in caplog.text
+
+
+def test_antibodies_normalised_in_another_way_warn(model, query):
+    query["protein"].X = np.log1p(query["protein"].X.toarray())
+    with pytest.warns(UserWarning, match="mean in a cell is not zero, so they were not normalised"):
+        model.predict(query)
+
+
+def test_counts_for_a_reference_normalised_in_an_unknown_way(mdata, query):
+    mdata["protein"].X = np.log1p(mdata["protein"].X.toarray())
+    model = fit(mdata, max_epochs=1)
+    with pytest.raises(ValueError, match="in a way that cannot be told from its values: normalise"):
+        model.predict(query)
+
+
+def test_an_antibody_that_the_query_lacks_is_no_part_of_the_mean(model, query):
+    part = query["protein"][:, :8].copy()
+    with pytest.warns(UserWarning, match="only 8 of the model's 9 antibodies"):
+        found = model.predict(part, soft=True)
+    part.X = _clr(part.X.toarray())
+    with pytest.warns(UserWarning, match="only 8 of the model's 9 antibodies"):
+        np.testing.assert_allclose(model.predict(part, soft=True), found, atol=1e-5)
+
+
+def test_layers(mdata, query):
+    for data in (mdata, query):
+        data["rna"].layers["counts"] = data["rna"].X.copy()
+    expected = fit(mdata.copy(), max_epochs=1).predict(query, soft=True)
+    for data in (mdata, query):
+        data["rna"].X = data["rna"].X.toarray() - 1
+    model = fit(mdata, {"layers": {"rna": "counts"}}, max_epochs=1)
+    np.testing.assert_allclose(model.predict(query, soft=True), expected, atol=1e-5)
+    found = model.predict(query, layer={"rna": "counts"}, soft=True)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+# --------------------------------------------------------------------------- where labels are
+
+
+def test_labels_in_one_modality_are_found(query, caplog):
+    mdata = make_cite()
+    kinds, cells = mdata.obs["kind"], mdata["protein"].obs_names
+    protein = mdata["protein"][::-1].copy()
+    protein.obs["kind"] = kinds.loc[protein.obs_names]
+    mixed = md.MuData({"rna": mdata["rna"].copy(), "protein": protein})
+    mixed.obs = mixed.obs[[]]
+    assert list(mixed["protein"].obs_names) == list(cells[::-1])
+    build(mixed)
+    with caplog.at_level(logging.INFO, "tosica"):
+        model = fit(mixed)
+    assert "found labels_key 'kind' in mdata['protein'].obs" in caplog.text
+    truth = query.obs["kind"].astype(str).to_numpy()
+    assert np.mean(model.predict(query) == truth) > 0.9
+
+
+def test_labels_nowhere(mdata):
+    with pytest.raises(KeyError, match=r"neither of mdata.obs .* put it there, as in mdata.obs"):
+        tosica.TOSICA.setup_mudata(mdata, "type")
+
+
+def test_labels_in_two_modalities_that_differ(mdata):
+    mdata["rna"].obs["type"] = mdata.obs["kind"].astype(str)
+    mdata["protein"].obs["type"] = mdata.obs["kind"].astype(str).to_numpy()[::-1]
+    with pytest.raises(ValueError, match=r"and they differ: say which one is meant by mdata.obs"):
+        tosica.TOSICA.setup_mudata(mdata, "type")
+
+
+# --------------------------------------------------------------------------- wrong input
+
+
+def test_different_cells(mdata):
+    parts = {"rna": mdata["rna"][:80].copy(), "protein": mdata["protein"][10:].copy()}
+    apart = md.MuData(parts)
+    sentence = r"'rna' 80, 'protein' 80, mdata itself 90; 70 are in all\): keep these, with muon"
+    with pytest.raises(ValueError, match=sentence):
+        tosica.TOSICA.setup_mudata(apart, "kind")
+    # The recipe in the sentence.
+    common = apart["rna"].obs_names.intersection(apart["protein"].obs_names)
+    kept = apart[common].copy()
+    kept.obs["kind"] = mdata.obs["kind"].loc[kept.obs_names]
+    tosica.TOSICA.setup_mudata(kept, "kind")
+
+
+def test_a_query_with_different_cells(model, query):
+    apart = md.MuData({"rna": query["rna"][:50].copy(), "protein": query["protein"].copy()})
+    with pytest.raises(ValueError, match="50 are in all"):
+        model.annotate(apart)
+    assert "tosica" not in apart.uns
+
+
+def _same(mdata):
+    mdata["protein"].X = np.ones(mdata["protein"].shape, dtype=np.float32)
+
+
+def _negative(mdata):
+    mdata["protein"].X = mdata["protein"].X.toarray() - 2
+
+
+def _infinite(mdata):
+    values = mdata["protein"].X.toarray()
+    values[3, 1] = np.inf
+    mdata["protein"].X = values
+
+
+def _linear(mdata):
+    mdata["protein"].X = mdata["protein"].X.toarray() * 7.3
+
+
+def _nothing(mdata):
+    mdata["protein"].X = np.zeros(mdata["protein"].shape, dtype=np.float32)
+
+
+def _in_part(mdata):
+    values = mdata["rna"].X.toarray()
+    values[:40] = np.log1p(values[:40])
+    mdata["rna"].X = values
+
+
+def _no_mask(mdata):
+    del mdata["protein"].varm["tosica_mask"]
+
+
+def _twice(mdata):
+    mdata["protein"].obs_names = ["cell0"] * 90
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error", "sentence"),
+    [
+        (_same, ValueError, r"mdata\['protein'\].X is the same in every cell"),
+        (_negative, ValueError, "holds negative counts of antibodies"),
+        (_infinite, ValueError, r"mdata\['protein'\].X holds infinity"),
+        (_linear, ValueError, "neither counts of antibodies nor normalised"),
+        (_nothing, ValueError, r"mdata\['protein'\].X is (zero everywhere|the same in every cell)"),
+        (_in_part, ValueError, r"mdata\['rna'\].X holds counts in some cells and fractions"),
+        (_no_mask, KeyError, r"no mask in mdata\['protein'\].varm.* tosica.pp.build_mask\(mdata\)"),
+        (_twice, ValueError, "give each cell a name of its own"),
+    ],
+)
+def test_references_that_cannot_work(mdata, spoil, error, sentence):
+    spoil(mdata)
+    before = list(mdata.obs), list(mdata.uns)
+    with pytest.raises(error, match=sentence):
+        tosica.TOSICA.setup_mudata(mdata, "kind")
+    assert (list(mdata.obs), list(mdata.uns)) == before
+
+
+@pytest.mark.parametrize(
+    ("modalities", "error", "sentence"),
+    [
+        ({"rna": "gex"}, KeyError, "no modality 'gex'; its modalities: 'rna', 'protein'"),
+        ({"adt": "protein"}, ValueError, "a role 'adt'; the roles, .*, are 'rna', 'protein'"),
+        ({"rna": "rna", "protein": "rna"}, ValueError, "gives one modality two roles"),
+        ({}, ValueError, "modalities is empty"),
+        (["rna"], TypeError, "modalities must be a dict of roles and names"),
+    ],
+)
+def test_modalities_that_make_no_sense(mdata, modalities, error, sentence):
+    with pytest.raises(error, match=sentence):
+        tosica.TOSICA.setup_mudata(mdata, "kind", modalities=modalities)
+
+
+def test_other_arguments_that_make_no_sense(mdata):
+    setup = tosica.TOSICA.setup_mudata
+    with pytest.raises(KeyError, match="layers names 'gex', which is none of the modalities"):
+        setup(mdata, "kind", layers={"gex": "counts"})
+    with pytest.raises(TypeError, match="layers must be a dict"):
+        setup(mdata, "kind", layers="counts")
+    with pytest.raises(KeyError, match=r"no layer 'counts'; mdata\['rna'\]'s layers"):
+        setup(mdata, "kind", layers={"rna": "counts"})
+    with pytest.raises(TypeError, match="mdata must be a MuData, not AnnData"):
+        setup(mdata["rna"], "kind")
+    with pytest.raises(ValueError, match="a view of another MuData"):
+        setup(mdata[:50], "kind")
+    mdata.obs.loc["cell3", "donor"] = np.nan
+    with pytest.raises(ValueError, match=r"mdata.obs\['donor'\] has cells without a batch"):
+        setup(mdata, "kind", batch_key="donor")
+
+
+def test_a_query_without_any_modality_of_the_model(model, query):
+    other = md.MuData({"gex": query["rna"].copy(), "adt": query["protein"].copy()})
+    with pytest.raises(ValueError, match=r"none of the model's modalities \('rna', 'protein'\)"):
+        model.predict(other)
+    strange = query["rna"].copy()
+    strange.var_names = [f"X{i}" for i in range(strange.n_vars)]
+    with pytest.raises(ValueError, match="no gene of any modality of the model"):
+        model.predict(strange)
+
+
+def test_a_modality_under_another_name_is_suspected(model, query):
+    other = md.MuData({"rna": query["rna"].copy(), "adt": query["protein"].copy()})
+    with pytest.warns(UserWarning, match="no modality 'protein' and one .* not know \\('adt'\\)"):
+        model.predict(other)
+
+
+def test_negative_counts_in_a_query(model, query):
+    _negative(query)
+    with pytest.raises(ValueError, match=r"mdata\['protein'\].X holds negative counts"):
+        model.annotate(query)
+    assert "tosica" not in query.uns
+
+
+def test_arguments_of_a_query_that_make_no_sense(model, query):
+    with pytest.raises(TypeError, match="layer must be a dict of modality and layer"):
+        model.predict(query, layer="counts")
+    with pytest.raises(TypeError, match="layer must be the name of one layer"):
+        model.predict(query["rna"], layer={"rna": "counts"})
+    with pytest.raises(KeyError, match="layer names 'gex'"):
+        model.predict(query, layer={"gex": "counts"})
+    with pytest.raises(ValueError, match="use_raw=True is for an AnnData"):
+        model.predict(query, use_raw=True)
+    with pytest.raises(TypeError, match="Expected a MuData or an AnnData, got DataFrame"):
+        model.predict(pd.DataFrame())
+
+
+def test_a_mudata_for_a_model_of_an_anndata(toy_model, query):
+    with pytest.raises(TypeError, match=r"pass one modality, e.g. mdata\['rna'\]"):
+        toy_model.predict(query)
+
+
+def test_modality_dropout_out_of_range(mdata):
+    with pytest.raises(ValueError, match="modality_dropout must lie between 0 and 1"):
+        fit(mdata, plan_kwargs={"modality_dropout": 1.5})
+
+
+# --------------------------------------------------------------------------- real cells
+
+
+def test_cite_seq(shared: Callable):
+    """From the file to labels, on the real cells; few epochs, few genes."""
+    mdata = md.read_h5mu(shared / "cite_pbmc.h5mu")
+    held = np.zeros(mdata.n_obs, dtype=bool)
+    held[np.argsort(mdata.obs["adt_cluster"].astype(str), kind="stable")[::2]] = True
+    reference, query = mdata[~held].copy(), mdata[held].copy()
+    often = np.asarray((reference["rna"].X > 0).mean(0)).ravel() > 0.2
+    reference.mod["rna"] = reference["rna"][:, often].copy()
+    reference.update()
+    tosica.pp.build_mask(reference, max_gene_sets=20)
+    tosica.TOSICA.setup_mudata(reference, "adt_cluster")
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(reference, embed_dim=16)
+    model.train(
+        max_epochs=40, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 5e-3}
+    )
+    model.annotate(query)
+    truth = query.obs["adt_cluster"].astype(str)
+    assert (query.obs["tosica_prediction"].astype(str) == truth).mean() > 0.6
+    assert query.obsm["X_tosica"].shape[1] == 20 + 49
+
+
+@pytest.mark.parametrize("explain", ["attribute", "faithfulness", "top_genes", "weight_attention"])
+def test_what_explains_one_modality_says_so(model, query, explain):
+    model.annotate(query)
+    with pytest.raises(ValueError, match=r"set up with a MuData \('rna', 'protein'\)"):
+        getattr(tosica.tl, explain)(query, model)
+
+
+def test_gene_sets_of_both_modalities_are_ranked(model, query):
+    model.annotate(query)
+    query.obs["half"] = np.where(np.arange(query.n_obs) % 2, "a", "b")
+    tosica.tl.rank_gene_sets(query, "half")
+    ranked = tosica.get.rank_gene_sets_df(query, "a")["gene_set"]
+    assert {name.partition(":")[0] for name in ranked} == {"rna", "protein"}
