@@ -7,6 +7,11 @@ import logging
 logger = logging.getLogger("tosica")
 
 
+def grouped(number: int) -> str:
+    """A number with its thousands set apart, as log lines and sentences show it: 2 310."""
+    return f"{number:,}".replace(",", " ")
+
+
 def _configure() -> None:
     """Give the logger a handler of its own, once, so that users see what was kept and matched."""
     if logger.handlers:

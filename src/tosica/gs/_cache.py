@@ -17,7 +17,7 @@ from uuid import uuid4
 import pooch
 from requests.exceptions import HTTPError, RequestException
 
-from tosica._logging import logger
+from tosica._logging import grouped, logger
 from tosica.gs._parse_gmt import parse_gmt
 
 _TIMEOUT = 30
@@ -84,7 +84,7 @@ def fetch_gmt(url: str, path: Path) -> dict[str, list[str]]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    logger.info("downloaded %s gene sets to %s", f"{len(gene_sets):,}".replace(",", " "), path)
+    logger.info("downloaded %s gene sets to %s", grouped(len(gene_sets)), path)
     return gene_sets
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
+from tosica._logging import grouped
 from tosica.gs._gene_table import ALIAS, gene_table, orthologs, recognise_organism
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class GeneMatch:
         if self.column is not None:
             clauses.append(f"genes named by var[{self.column!r}]")
         if self.kinds:
-            counts = [f"{n:,} {kind}".replace(",", " ") for kind, n in self.kinds.most_common()]
+            counts = [f"{grouped(n)} {kind}" for kind, n in self.kinds.most_common()]
             how = ""
             if self.by_orthology:
                 how = f" from {self.wanted_organism} to {self.organism} by one-to-one orthology"

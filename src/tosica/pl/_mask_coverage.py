@@ -8,6 +8,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
+from tosica._logging import grouped
 from tosica.get import mask_coverage as coverage_table
 from tosica.pl._utils import check_save, finish
 
@@ -129,7 +130,7 @@ def _draw_coverage(ax: Axes, table: pd.DataFrame, n_genes: int) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     ax.set_xlabel("gene sets, largest first")
     ax.set_ylabel("genes covered")
-    ax.set_title(f"{covered[-1] / n_genes:.0%} of {n_genes:,} genes".replace(",", " "))
+    ax.set_title(f"{covered[-1] / n_genes:.0%} of {grouped(n_genes)} genes")
 
 
 def _draw_sizes(ax: Axes, table: pd.DataFrame) -> None:

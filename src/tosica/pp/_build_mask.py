@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Mapping
-from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
-from anndata import AnnData
 from mudata import MuData
-from scipy.sparse import csr_matrix, issparse, vstack
+from scipy.sparse import csr_matrix, vstack
 
-from tosica._logging import logger
-from tosica.gs._gene_names import hint_for_mismatch
-from tosica.gs._gene_table import ORGANISMS, recognise_organism
-from tosica.gs._load import known_names
-from tosica.gs._match_genes import GeneMatch, Identifiers, match_genes
+from tosica._logging import grouped, logger
+from tosica.gs._gene_table import ORGANISMS
+from tosica.gs._match_genes import GeneMatch, Identifiers
 from tosica.pp._build_masks import build_masks
+from tosica.pp._draw_gene_sets import draw_gene_sets
 from tosica.pp._gene_variability import gene_variability
-from tosica.pp._read_gene_sets import GeneSets, GeneSetsLike, read_gene_sets
+from tosica.pp._mask_arguments import check_adata, check_key, check_params
+from tosica.pp._match_gene_sets import (
+    LOW_COVERAGE,
+    hint,
+    match_gene_sets,
+    nothing_left,
+    weights_table,
+)
+from tosica.pp._read_gene_sets import GeneSetsLike, read_gene_sets
 from tosica.pp._select_gene_sets import Select, select_gene_sets
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
-# Under this share of the data's genes in a kept set, a user should hear of it.
-_LOW_COVERAGE = 0.1
+    from anndata import AnnData
+
 # The largest sets of a collection repeat each other: models without the repetitions are as accurate
 # and easier to read (benchmarks/gene_sets.py).
 _MAX_JACCARD = 0.5
 _NOTHING = np.empty(0, dtype=np.intp)
-_IDENTIFIERS = get_args(Identifiers)
 
 
 def build_mask(
@@ -231,9 +232,9 @@ def build_mask(
         return build_masks(build_mask, arguments.pop("adata"), **arguments)
     if modalities is not None or groups is not None:
         raise TypeError("modalities and groups are for a MuData, and adata is an AnnData.")
-    _check_adata(adata)
-    _check_key(adata, key_added)
-    params = _check_params(
+    check_adata(adata)
+    check_key(adata, key_added)
+    params = check_params(
         min_genes=min_genes,
         max_genes=max_genes,
         max_gene_sets=max_gene_sets,
@@ -250,7 +251,7 @@ def build_mask(
     match, weights, release = GeneMatch(_NOTHING, _NOTHING), None, ""
     found_organism: str | None
     if gene_sets is None:
-        names, members = _draw(
+        names, members = draw_gene_sets(
             adata.n_vars,
             n_sets=max_gene_sets,
             min_genes=min_genes,
@@ -262,11 +263,13 @@ def build_mask(
         given = read_gene_sets(gene_sets)
         if max_jaccard is None and given.is_named:
             params["max_jaccard"] = _MAX_JACCARD
-        members, weights, match = _match(adata, given, organism=organism, identifiers=identifiers)
+        members, weights, match = match_gene_sets(
+            adata, given, organism=organism, identifiers=identifiers
+        )
         sizes = np.diff(members.indptr)
         fits = np.flatnonzero((sizes >= min_genes) & (given.lengths <= max_genes))
         if fits.size == 0:
-            raise ValueError(_nothing_left(adata, given, sizes, min_genes, max_genes))
+            raise ValueError(nothing_left(adata, given, sizes, min_genes, max_genes))
         chosen = select_gene_sets(
             members[fits],
             max_gene_sets,
@@ -278,24 +281,24 @@ def build_mask(
         names, members = [given.names[i] for i in kept], members[kept]
         source, release, n_given = given.source, given.release, len(given.names)
         if weights is not None:
-            weights = _weights_table(weights, kept, names, adata.var_names)
+            weights = weights_table(weights, kept, names, adata.var_names)
         found_organism = match.organism if match.by_orthology else given.organism
         found_organism = found_organism or match.wanted_organism or "unknown"
 
     sizes = np.diff(members.indptr)
     n_covered = int(np.count_nonzero(np.bincount(members.indices, minlength=adata.n_vars)))
     coverage = n_covered / adata.n_vars
-    if coverage < _LOW_COVERAGE:
+    if coverage < LOW_COVERAGE:
         # Names that fit neither by kind nor by species let a few sets through by chance.
         if gene_sets is None:
             advice = "raise mask_ratio or max_gene_sets"
         else:
-            advice = _hint(adata, given) or "pass gene sets that hold more of them"
+            advice = hint(adata, given) or "pass gene sets that hold more of them"
         rest = "only the fully connected tokens" if n_unannotated else "nothing in the model"
         warnings.warn(
-            f"only {100 * coverage:.2g} % of adata's genes ({_count(n_covered)} of "
-            f"{_count(adata.n_vars)}) are in a gene set that was kept, so that {rest} will see the "
-            f"others; {advice}.",
+            f"only {100 * coverage:.2g} % of adata's genes ({grouped(n_covered)} of "
+            f"{grouped(adata.n_vars)}) are in a gene set that was kept, so that {rest} will see "
+            f"the others; {advice}.",
             UserWarning,
             stacklevel=2,
         )
@@ -322,103 +325,17 @@ def build_mask(
     logger.info(
         "build_mask: kept %s of %s gene sets (%s–%s genes each), covering %s of %s genes "
         "(%.1f %%); added .varm[%r] and .uns[%r]",
-        _count(len(names)),
-        _count(n_given),
-        _count(sizes.min()),
-        _count(sizes.max()),
-        _count(n_covered),
-        _count(adata.n_vars),
+        grouped(len(names)),
+        grouped(n_given),
+        grouped(sizes.min()),
+        grouped(sizes.max()),
+        grouped(n_covered),
+        grouped(adata.n_vars),
         100 * coverage,
         key_added,
         key_added,
     )
     return result if copy else None
-
-
-def _match(
-    adata: AnnData, given: GeneSets, *, organism: str, identifiers: Identifiers
-) -> tuple[csr_matrix, pd.DataFrame | None, GeneMatch]:
-    """Find the sets' genes among the data's.
-
-    Returns
-    -------
-    Which gene is in which set, (sets, n_vars) bool, each gene once a set; a table of the pairs that
-    have a weight, or None; and how they were found.
-    """
-    match = match_genes(
-        adata.var_names,
-        given.genes,
-        var=adata.var,
-        # A collection's names are known to be symbols; what a user brings may be anything.
-        identifiers="map" if identifiers == "auto" and given.is_named else identifiers,
-        organism=organism,
-        wanted_organism=given.organism,
-    )
-    _check_organism(adata, given, match, organism, n_wanted=len(given.genes))
-    if identifiers != "exact" and match.organism and (organism == "auto" or match.by_orthology):
-        summary = match.summary()
-        logger.info(
-            "build_mask: adata holds %s genes%s%s",
-            match.organism,
-            " (by overlap)" if organism == "auto" else "",
-            f"; {summary}" if summary else "",
-        )
-    elif match.column is not None:
-        logger.info("build_mask: %s", match.summary())
-    is_gene = csr_matrix(
-        (np.ones(len(match.rows), dtype=np.int32), (match.wanted, match.rows)),
-        shape=(len(given.genes), adata.n_vars),
-    )
-    members = (given.contains @ is_gene).astype(bool)
-    members.sort_indices()
-    if given.weights is None:
-        return members, None, match
-    found = pd.DataFrame({"wanted": match.wanted, "row": match.rows})
-    pairs = given.weights.merge(found, on="wanted").drop_duplicates(["set", "row"])
-    return members, pairs, match
-
-
-def _weights_table(
-    pairs: pd.DataFrame, kept: NDArray[np.intp], names: list[str], var_names: pd.Index
-) -> pd.DataFrame:
-    """The weights of the sets that were kept, by name, as h5ad and zarr can store them."""
-    place = pd.Series(np.arange(len(kept)), index=kept)
-    pairs = pairs[pairs["set"].isin(place.index)]
-    column = place[pairs["set"]].to_numpy()
-    order = np.lexsort((pairs["row"].to_numpy(), column))
-    genes = var_names.astype(str).to_numpy(dtype=object)
-    return pd.DataFrame(
-        {
-            "gene": genes[pairs["row"].to_numpy()[order]],
-            "gene_set": pd.Categorical.from_codes(column[order], pd.Index(names)),
-            "weight": pairs["weight"].to_numpy(dtype=np.float32)[order],
-        },
-        index=np.arange(len(pairs)).astype(str).astype(object),
-    )
-
-
-def _draw(
-    n_vars: int, *, n_sets: int, min_genes: int, mask_ratio: float, seed: int
-) -> tuple[list[str], csr_matrix]:
-    """Random gene sets, (n_sets, n_vars) bool, none below `min_genes`."""
-    if n_vars < min_genes:
-        raise ValueError(
-            f"a random gene set cannot hold min_genes={min_genes} genes because adata has only "
-            f"{n_vars}: lower min_genes or pass an adata with more genes."
-        )
-    rng = np.random.default_rng(seed)
-    genes = []
-    for _ in range(n_sets):
-        inside = rng.random(n_vars) < mask_ratio
-        n_missing = min_genes - int(inside.sum())
-        if n_missing > 0:
-            inside[rng.choice(np.flatnonzero(~inside), size=n_missing, replace=False)] = True
-        genes.append(np.flatnonzero(inside))
-    indptr = np.concatenate([[0], np.cumsum([g.size for g in genes])])
-    members = csr_matrix(
-        (np.ones(indptr[-1], dtype=bool), np.concatenate(genes), indptr), shape=(n_sets, n_vars)
-    )
-    return [f"random_{i + 1}" for i in range(n_sets)], members
 
 
 def _assemble(members: csr_matrix, n_unannotated: int) -> csr_matrix:
@@ -427,150 +344,3 @@ def _assemble(members: csr_matrix, n_unannotated: int) -> csr_matrix:
     mask = vstack([members, full]).T.tocsr()
     mask.sort_indices()
     return mask
-
-
-# --------------------------------------------------------------------------- checks and messages
-
-
-def _check_adata(adata: AnnData) -> None:
-    if not isinstance(adata, AnnData):
-        raise TypeError(f"adata must be an AnnData, not {type(adata).__name__}.")
-    if adata.n_obs == 0 or adata.n_vars == 0:
-        what = "cells" if adata.n_obs == 0 else "genes"
-        raise ValueError(
-            f"adata has no {what} (shape {adata.n_obs} × {adata.n_vars}): "
-            "check the filters that came before."
-        )
-    if not adata.var_names.is_unique:
-        repeated = adata.var_names[adata.var_names.duplicated()].unique()
-        examples = " and ".join(map(repr, repeated[:2]))
-        raise ValueError(
-            f"adata.var_names has {_count(len(repeated))} duplicated "
-            f"{'name' if len(repeated) == 1 else 'names'} (such as {examples}): "
-            "call adata.var_names_make_unique() first."
-        )
-
-
-def _check_key(adata: AnnData, key_added: str) -> None:
-    """Refuse to write over anything but an older mask, such as the loadings of a PCA."""
-    if not isinstance(key_added, str) or not key_added:
-        raise TypeError(f"key_added must be a string that is not empty, not {key_added!r}.")
-    taken = []
-    if key_added in adata.varm:
-        stored = adata.varm[key_added]
-        if not (issparse(stored) or isinstance(stored, np.ndarray)) or stored.dtype != bool:
-            taken.append(f".varm[{key_added!r}]")
-    if key_added in adata.uns:
-        stored = adata.uns[key_added]
-        if not (isinstance(stored, Mapping) and "gene_sets" in stored):
-            taken.append(f".uns[{key_added!r}]")
-    if taken:
-        raise ValueError(
-            f"adata has {' and '.join(taken)} already, which build_mask did not write: "
-            "choose another key_added."
-        )
-
-
-def _check_params(
-    *,
-    min_genes: int,
-    max_genes: int,
-    max_gene_sets: int,
-    n_unannotated: int,
-    mask_ratio: float,
-    seed: int,
-    select: str,
-    max_jaccard: float,
-    identifiers: str,
-) -> dict[str, Any]:
-    """Plain Python numbers of the parameters, or the sentence that says what is wrong."""
-    lowest = {
-        "min_genes": (min_genes, 1),
-        "max_genes": (max_genes, 1),
-        "max_gene_sets": (max_gene_sets, 1),
-        "n_unannotated": (n_unannotated, 0),
-        "seed": (seed, 0),
-    }
-    for name, (value, least) in lowest.items():
-        if not isinstance(value, Integral):
-            raise TypeError(f"{name} must be a whole number, not {value!r}.")
-        if value < least:
-            raise ValueError(f"{name} must be at least {least}, not {value}.")
-    if max_genes < min_genes:
-        raise ValueError(f"max_genes ({max_genes}) must not be below min_genes ({min_genes}).")
-    shares = {"mask_ratio": mask_ratio, "max_jaccard": max_jaccard}
-    for name, share in shares.items():
-        if not isinstance(share, Real):
-            raise TypeError(f"{name} must be a number, not {share!r}.")
-        if not (math.isfinite(share) and 0 < share <= 1):
-            raise ValueError(f"{name} must be above 0 and at most 1, not {share}.")
-    words = {"select": (select, get_args(Select)), "identifiers": (identifiers, _IDENTIFIERS)}
-    for name, (word, known) in words.items():
-        if word not in known:
-            *most, last = map(repr, known)
-            raise ValueError(f"{name} must be {', '.join(most)} or {last}, not {word!r}.")
-    return {
-        **{name: int(value) for name, (value, _) in lowest.items()},
-        **{name: float(share) for name, share in shares.items()},
-        **{name: word for name, (word, _) in words.items()},
-    }
-
-
-def _check_organism(
-    adata: AnnData, given: GeneSets, match: GeneMatch, organism: str, *, n_wanted: int
-) -> None:
-    """Refuse gene sets of another organism, unless they were mapped or match all the same."""
-    theirs, ours = match.wanted_organism, match.organism
-    if ours is None or theirs is None:
-        return
-    if organism != "auto":
-        seen = recognise_organism(adata.var_names.astype(str))
-        if match.column is None and seen not in (None, organism):
-            raise ValueError(
-                f"organism={organism!r} was given, but adata's genes are {seen} genes "
-                f"({str(adata.var_names[0])!r}): pass organism={seen!r} or leave it out."
-            )
-        return
-    if ours == theirs or match.n_rows >= _LOW_COVERAGE * min(n_wanted, adata.n_vars):
-        return
-    twins = [name for name in known_names() if name == given.source.replace(theirs, ours, 1)]
-    advice = f"pass gene_sets={twins[0]!r}, or " if twins and given.is_named else "pass "
-    raise ValueError(
-        f"adata holds {ours} genes ({str(adata.var_names[0])!r}), but the gene sets "
-        f"({given.source}) hold {theirs} genes ({given.genes[0]!r}): {advice}organism={ours!r} to "
-        "map the gene sets by one-to-one orthology."
-    )
-
-
-def _nothing_left(
-    adata: AnnData, given: GeneSets, sizes: NDArray[np.intp], min_genes: int, max_genes: int
-) -> str:
-    """Why no gene set was kept, in one sentence."""
-    n_sets = _count(len(given.names))
-    if sizes.max() == 0:
-        found = (
-            f"no gene of {n_sets} gene sets ({given.source}) is among adata.var_names "
-            f"({str(adata.var_names[0])!r} in adata, {given.genes[0]!r} in the gene sets)"
-        )
-        fallback = "pass gene sets with the names that adata uses"
-        return f"{found}: {_hint(adata, given) or fallback}."
-    found = (
-        f"none of {n_sets} gene sets ({given.source}) lists at most {max_genes} genes and has "
-        f"at least {min_genes} of them in adata (they list {given.lengths.min()} to "
-        f"{given.lengths.max()} and have {sizes.min()} to {sizes.max()})"
-    )
-    if sizes.max() >= min_genes:
-        # Some are large enough: the names match and the limits are at fault.
-        return f"{found}: lower min_genes or raise max_genes."
-    return f"{found}: {_hint(adata, given) or 'lower min_genes or pass other gene sets'}."
-
-
-def _hint(adata: AnnData, given: GeneSets) -> str:
-    return hint_for_mismatch(
-        adata.var_names, given.genes, query="adata", reference="the gene sets'", var=adata.var
-    )
-
-
-def _count(number: int) -> str:
-    """A number with its thousands set apart: 2 310."""
-    return f"{number:,}".replace(",", " ")

@@ -15,7 +15,7 @@ import pandas as pd
 from scipy.sparse import csr_matrix
 
 from tosica import gs
-from tosica._logging import logger
+from tosica._logging import grouped, logger
 from tosica.gs._join import is_gmt_path
 from tosica.gs._load import describe, known_names, parse_name
 
@@ -189,8 +189,8 @@ def _flatten_table(
     if n_dropped:
         logger.warning(
             "build_mask: left out %s of %s rows of the table, whose source or target is missing",
-            f"{n_dropped:,}".replace(",", " "),
-            f"{given:,}".replace(",", " "),
+            grouped(n_dropped),
+            grouped(given),
         )
     codes, names = pd.factorize(complete["source"].to_numpy(dtype=object))
     # Sets in the order in which they first appear, each one's genes together.
