@@ -53,7 +53,7 @@ def write_data(path: Path, n_cells: int, n_genes: int, n_sets: int, seed: int) -
     tosica.datasets.write_synthetic(path, n_cells, n_genes, n_gene_sets=n_sets, seed=seed)
     backed = ad.read_h5ad(path, backed="r")
     genes = backed[:2].to_memory()
-    tosica.pp.build_mask(genes, max_gene_sets=n_sets)
+    tosica.pp.build_mask(genes, max_gene_sets=n_sets, max_jaccard=1)
     backed.file.close()
     with h5py.File(path, "a") as file:
         ad.io.write_elem(file["varm"], "tosica_mask", genes.varm["tosica_mask"])

@@ -156,7 +156,7 @@ def test_more_genes_than_the_collection_has() -> None:
 @pytest.mark.parametrize(("n_vars", "n_gene_sets"), [(3000, 300), (400, 300), (500, 40)])
 def test_the_mask_holds_the_gene_sets_that_are_active(n_vars: int, n_gene_sets: int) -> None:
     adata = synthetic(100, n_vars, n_labels=4, n_gene_sets=n_gene_sets)
-    tosica.pp.build_mask(adata, max_gene_sets=n_gene_sets)
+    tosica.pp.build_mask(adata, max_gene_sets=n_gene_sets, max_jaccard=1)
     tokens = adata.uns["tosica_mask"]["gene_sets"]
     assert tokens.size == n_gene_sets + 1
     _, names, members = _droplets._gene_sets(n_vars, n_gene_sets)

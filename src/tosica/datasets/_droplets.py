@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 COLLECTION = "human_gobp"
-# What `pp.build_mask` asks of a gene set by default.
+# What `pp.build_mask` asks of a gene set by default, overlap aside.
 _MIN_GENES = 5
 
 # Measured on the 3 000 most variable genes of the PBMCs of Kang et al. (2018): the gene of rank r

@@ -38,7 +38,7 @@ def synthetic(
         Number of batches.
     n_gene_sets
         Number of gene sets that are active in some cells, at least `n_labels`: those that
-        :func:`tosica.pp.build_mask` keeps with ``max_gene_sets=n_gene_sets``.
+        :func:`tosica.pp.build_mask` keeps with ``max_gene_sets=n_gene_sets, max_jaccard=1``.
     batch_effect
         Standard deviation of the logarithm of the factor by which a batch changes a gene, 0 to 5.
     seed
@@ -112,7 +112,7 @@ def synthetic(
     ['type_1', 'type_2', 'type_3', 'type_4']
     >>> len(adata.uns["synthetic"]["gene_sets"]["type_1"])
     3
-    >>> tosica.pp.build_mask(adata)
+    >>> tosica.pp.build_mask(adata, max_jaccard=1)
     >>> set(adata.uns["synthetic"]["gene_sets"]["type_1"]) <= set(
     ...     adata.uns["tosica_mask"]["gene_sets"]
     ... )
