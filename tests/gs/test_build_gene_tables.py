@@ -1,4 +1,4 @@
-"""scripts/build_gene_tables.py and scripts/build_mouse_gobp.py."""
+"""scripts/build_gene_tables.py."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-import tosica.gs
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -139,28 +137,3 @@ def test_databases_mixed_up(
     with pytest.raises(SystemExit, match="1"):
         script("build_gene_tables").main(sources)
     assert "has no column 'Gene stable ID'; take that of" in capsys.readouterr().err
-
-
-def test_mouse_gobp_is_what_its_script_makes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    script("build_mouse_gobp").main(["--out", str(tmp_path)])
-    # Of the text, not of the .gz: other versions of zlib compress to other bytes.
-    made = gzip.decompress((tmp_path / "mouse_gobp.gmt.gz").read_bytes())
-    assert made == gzip.decompress((RESOURCES / "mouse_gobp.gmt.gz").read_bytes())
-    assert (tmp_path / "mouse_gobp.json").read_bytes() == (
-        RESOURCES / "mouse_gobp.json"
-    ).read_bytes()
-    assert capsys.readouterr().out.startswith("56")
-
-
-def test_mouse_gobp_holds_orthologs_of_the_human_genes() -> None:
-    human, mouse = tosica.gs.load("human_gobp"), tosica.gs.load("mouse_gobp")
-    assert set(mouse) < set(human)
-    name = "T cell receptor signaling pathway"
-    assert {"Cd3e", "Cd3d", "Zap70", "Lck"} <= set(mouse[name])
-    expected = tosica.gs.map_genes(human[name], organism="human", to_organism="mouse").dropna()
-    assert mouse[name] == sorted(expected)
-    for genes in mouse.values():
-        assert 10 <= len(genes) <= 300
-    assert len({tuple(genes) for genes in mouse.values()}) == len(mouse)
