@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import importlib.util
+import io
 import json
 import os
 import re
@@ -10,7 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 ROOT = Path(__file__).parents[2]
 NAMES = ("pbmc", "condition")
@@ -65,3 +70,35 @@ def test_pbmc_runs(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_pictures_are_kept_in_few_colours():
+    path = ROOT / "scripts" / "run_tutorials.py"
+    spec = importlib.util.spec_from_file_location("run_tutorials", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    rng = np.random.default_rng(0)
+    pixels = np.full((80, 120, 4), 255, dtype=np.uint8)
+    pixels[10:70, 10:110, :3] = rng.choice([(31, 119, 180), (255, 127, 14)], (60, 100))
+    pixels[:5, :, 3] = 0
+    png = io.BytesIO()
+    Image.fromarray(pixels).save(png, "PNG")
+    picture = base64.b64encode(png.getvalue()).decode()
+    output = {"data": {"image/png": picture + "\n", "text/plain": "<Figure>"}}
+    said = {"text": ["\x1b[34mINFO\x1b[0m trained\n", "done\n"]}
+    cell = {"metadata": {"execution": {}, "tags": ["x"]}, "outputs": [output, said]}
+    notebook = {"metadata": {"language_info": {"version": "3"}}, "cells": [cell]}
+
+    script.tidy(notebook)
+
+    smaller = output["data"]["image/png"]
+    assert len(smaller) < len(picture)
+    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(smaller))).convert("RGB"))
+    pixels[:5, :, :3] = 255  # what lets the page shine through is white in the notebook
+    np.testing.assert_array_equal(shown, pixels[..., :3])
+    assert said["text"] == "INFO trained\ndone\n"
+    assert cell["metadata"] == {"tags": ["x"]}
+    assert notebook["metadata"]["language_info"] == {"name": "python"}
+    # A second time changes nothing.
+    script.tidy(notebook)
+    assert output["data"]["image/png"] == smaller
