@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from mudata import MuData
 
 from tosica.module import REGISTRY_KEYS
 
+from ._conformal import least_probability
 from ._contents_mixin import ContentsMixin
 from ._fields import LabelsField
 from ._modalities import TokenAxis, is_joint
@@ -187,6 +188,64 @@ class AnnotationMixin(ContentsMixin):
             return pd.DataFrame(found, index=adata.obs_names, columns=self.labels)
         return np.array(self.labels, dtype=object)[found.argmax(1)]
 
+    def predict_set(
+        self,
+        adata: AnnData | MuData | None = None,
+        indices: Sequence[int] | None = None,
+        coverage: float = 0.95,
+        batch_size: int | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+    ) -> pd.DataFrame:
+        """Give each cell the labels that it may have, so that the right one is rarely missed.
+
+        A cell's set holds every label that is about as probable as the right label was in nearly
+        all of the reference's held-out cells (split conformal prediction). Of cells like those of
+        the reference, the share whose set holds the right label is ``coverage`` or a little more,
+        however well the model is calibrated. Nothing is promised for cells of another batch, and a
+        cell of a type that the reference lacks has no right label.
+
+        Parameters
+        ----------
+        adata, indices
+            As in :meth:`predict`.
+        coverage
+            Share of the cells whose set is to hold the right label.
+        batch_size, layer, use_raw
+            As in :meth:`annotate`.
+
+        Returns
+        -------
+        Table ``(n_obs, n_labels)``, bool: whether a label is in a cell's set. Cells with several
+        labels are between types; those with none are like no label, as far as the model can tell.
+
+        Raises
+        ------
+        RuntimeError, ValueError
+            As :meth:`annotate`; if ``coverage`` is out of range or cannot be promised with so few
+            held-out cells, or the model was not calibrated.
+
+        References
+        ----------
+        Sadinle, Lei and Wasserman, *Least ambiguous set-valued classifiers with bounded error
+        levels*, J. Am. Stat. Assoc. 114, 223 (2019).
+        """
+        if not 0 < coverage < 1:
+            raise ValueError(f"coverage must lie between 0 and 1, not {coverage}.")
+        adata = self._query(adata, indices)
+        if self.held_out_probabilities_ is None:
+            raise ValueError(
+                "The model has no held-out cells to promise a coverage by: train it with "
+                "calibrate=True, which is the default."
+            )
+        found = self._infer(
+            adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size
+        )
+        least = least_probability(self.held_out_probabilities_[found["seen"] - 1], coverage)
+        inside = found["probabilities"] >= least
+        return pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)
+
     def get_latent_representation(
         self,
         adata: AnnData | MuData | None = None,
@@ -281,10 +340,11 @@ class AnnotationMixin(ContentsMixin):
         batch_size: int | None,
         precision: Precision = "32-true",
         unannotated: bool = False,
-    ) -> dict[str, np.ndarray]:
+    ) -> dict[str, Any]:
         """Go through the cells once and keep what is wanted of each minibatch.
 
-        Beside that, ``"tokens"`` says which tokens the columns of the attention are.
+        Beside that, ``"tokens"`` says which tokens the columns of the attention are, and ``"seen"``
+        which modalities the query has.
         """
         if precision not in get_args(Precision):
             known = " or ".join(map(repr, get_args(Precision)))
@@ -297,7 +357,7 @@ class AnnotationMixin(ContentsMixin):
         present = np.flatnonzero((query.seen >> np.array(tokens.modality)) % 2)
         # Gene sets come before tokens that are none.
         n_sets = len(present) if unannotated else int((present < tokens.n_annotated).sum())
-        found = {"tokens": present[:n_sets]}
+        found: dict[str, Any] = {"tokens": present[:n_sets], "seen": query.seen}
         for start, x in query.batches(batch_size, device):
             with bfloat16:
                 seen = self.module.annotate(x, attention="attention" in wanted, seen=query.seen)

@@ -26,6 +26,9 @@ class ContentsMixin(BaseModelClass):
         module: TOSICAModule
         registry_: dict[str, Any]
 
+    # Of the right label of each held-out cell, a row for each choice of modalities.
+    held_out_probabilities_: np.ndarray | None = None
+
     @property
     def labels(self) -> list[str]:
         """The labels that the model knows, in the reference's order."""

@@ -37,6 +37,7 @@ _SAVED = (
     "train_indices_",
     "validation_indices_",
     "test_indices_",
+    "held_out_probabilities_",
     "run_name_",
     "run_id_",
 )

@@ -104,6 +104,7 @@ class TrainingMixin(ContentsMixin):
         data = self._reference_data(train_size, batch_size)
         # What an earlier training was calibrated to does not hold for the weights to come.
         self.module.temperature.fill_(1)
+        self.held_out_probabilities_ = None
         if max_epochs is None:
             draws = max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(data.n_train))
             max_epochs = math.ceil(draws / data.n_train)
@@ -191,6 +192,7 @@ class TrainingMixin(ContentsMixin):
 
     @torch.inference_mode()
     def _calibrate(self, data: ReferenceData) -> None:
+        held_out = []
         # How sure the model may be depends on which modalities it sees.
         for seen in range(1, self.module.everything + 1):
             logits, labels = [], []
@@ -198,8 +200,12 @@ class TrainingMixin(ContentsMixin):
                 _, generative, losses = self.module(batch, inference_kwargs={"seen": seen})
                 logits.append(generative["logits"].float().cpu())
                 labels.append(losses.true_labels.cpu())
-            temperature = fit_temperature(torch.cat(logits), torch.cat(labels))
-            self.module.temperature.view(-1)[seen - 1] = temperature
+            scores, truth = torch.cat(logits), torch.cat(labels)
+            self.module.temperature.view(-1)[seen - 1] = fit_temperature(scores, truth)
+            scores = scores.to(self.module.device)
+            of_truth = self.module.probabilities(scores, seen).cpu().gather(1, truth[:, None])
+            held_out.append(of_truth[:, 0].numpy())
+        self.held_out_probabilities_ = np.stack(held_out)
 
     def start_from_network(self) -> None:
         """Let training begin with the weights and signs of the network behind the mask.
