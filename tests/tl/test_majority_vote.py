@@ -238,6 +238,16 @@ def test_without_either_a_pca_of_the_expression(matrix, said, caplog):
     assert (adata.obs["tosica_majority_vote"].astype(str) == known).mean() > 0.6
 
 
+def test_expression_on_disk(tmp_path):
+    _without_graph().write_h5ad(tmp_path / "query.h5ad")
+    backed = sc.read_h5ad(tmp_path / "query.h5ad", backed="r")
+    in_memory = _without_graph()
+    for adata in (backed, in_memory):
+        tosica.tl.majority_vote(adata)
+    assert backed.obs["tosica_majority_vote"].equals(in_memory.obs["tosica_majority_vote"])
+    backed.file.close()
+
+
 def test_many_genes_are_cut_down_to_the_variable_ones(caplog):
     rng = np.random.default_rng(0)
     counts = sp.csr_matrix(rng.poisson(0.5, (60, 2100)))

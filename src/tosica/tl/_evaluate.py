@@ -33,22 +33,23 @@ class Evaluation:
 
     summary: pd.DataFrame
     """One row, named by the column that was evaluated, so that rows of several evaluations can be
-    put under each other with :func:`pandas.concat`: ``n_cells`` (with a known label),
+    put under each other with :func:`pandas.concat`. It has ``n_cells`` (with a known label),
     ``accuracy``, ``balanced_accuracy`` (mean recall of the known labels), ``macro_f1`` (mean F1 of
     the known labels), ``expected_calibration_error`` (:cite:t:`Guo2017`; NaN without
     probabilities) and ``share_unknown`` (cells called "Unknown" or "Heterogeneous")."""
 
     per_class: pd.DataFrame
-    """One row a known label: ``n_cells`` (that have it), ``n_predicted`` (cells that were called
-    so), ``precision`` (NaN if there are none), ``recall``, ``f1``, and ``probability`` (mean of the
-    cells that were called so, to hold against ``precision``; NaN if there are none, or no
+    """One row a known label, with ``n_cells`` (that have it), ``n_predicted`` (cells that were
+    called so), ``precision`` (NaN if there are none), ``recall``, ``f1``, and ``probability`` (mean
+    of the cells that were called so, to hold against ``precision``; NaN if there are none, or no
     probabilities)."""
 
     confusion: pd.DataFrame
-    """Cells of each known label with each prediction: :func:`tosica.tl.confusion`."""
+    """How many cells of each known label got each prediction, as
+    :func:`tosica.tl.confusion` counts them."""
 
     calibration: pd.DataFrame | None
-    """Bins of the probability and the share of right labels in them, "Unknown" left out:
+    """Bins of the probability and the share of right labels in them, "Unknown" left out, as of
     :func:`tosica.tl.reliability`. No rows if all cells are "Unknown"; ``None`` if a column without
     probabilities was evaluated."""
 
