@@ -6,6 +6,7 @@ from tosica.tl._correlate_gene_sets import correlate_gene_sets
 from tosica.tl._evaluate import Evaluation, evaluate
 from tosica.tl._faithfulness import faithfulness
 from tosica.tl._majority_vote import majority_vote
+from tosica.tl._novelty import novelty
 from tosica.tl._rank_gene_sets import rank_gene_sets
 from tosica.tl._reliability import reliability
 from tosica.tl._top_genes import top_genes
@@ -19,6 +20,7 @@ __all__ = [
     "evaluate",
     "faithfulness",
     "majority_vote",
+    "novelty",
     "rank_gene_sets",
     "reliability",
     "top_genes",

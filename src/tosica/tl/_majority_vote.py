@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import fsum
 from numbers import Real
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -14,18 +13,14 @@ from mudata import MuData
 
 from tosica._constants import HETEROGENEOUS, UNKNOWN
 from tosica._logging import grouped, logger
-from tosica.get._read_groups import as_groups, read_groups
+from tosica.get._read_groups import read_groups
 from tosica.get._read_labels import read_labels
-from tosica.tl._over_cluster import over_cluster
+from tosica.tl._over_cluster import over_cluster, read_clusters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-    Clusters: TypeAlias = (
-        str | Sequence[str] | Sequence[int] | NDArray | pd.Series | pd.Categorical | pd.Index
-    )
+    from tosica.tl._over_cluster import Clusters
 
 # Darker than the grey of "Unknown".
 _HETEROGENEOUS_COLOR = "#808080"
@@ -144,10 +139,8 @@ def majority_vote(
         raise ValueError(msg)
     if over_clustering is None:
         clusters = over_cluster(adata)
-    elif isinstance(over_clustering, str):
-        clusters = read_groups(adata, over_clustering)
     else:
-        clusters = _read_clusters(adata, over_clustering)
+        clusters = read_clusters(adata, over_clustering)
 
     labels = _model_order(adata, predicted, key)
     label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
@@ -182,34 +175,6 @@ def majority_vote(
         ", ".join([f".obs['{result_key}']", *keys]),
     )
     return target if copy else None
-
-
-def _read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
-    """One cluster a cell, from anything that holds one value a cell."""
-    if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
-        msg = (
-            "over_clustering must be a column of adata.obs or one value a cell, "
-            f"not {type(values).__name__} with {np.ndim(values)} dimensions."
-        )
-        raise TypeError(msg)
-    column = values if isinstance(values, pd.Series) else pd.Series(values)
-    if len(column) != adata.n_obs:
-        msg = (
-            f"over_clustering has {len(column)} values for {adata.n_obs} cells: "
-            "give one a cell, in their order."
-        )
-        raise ValueError(msg)
-    names = adata.obs_names
-    named = not isinstance(column.index, pd.RangeIndex)
-    if named and not column.index.equals(names):
-        if not (column.index.is_unique and names.isin(column.index).all()):
-            msg = (
-                "The index of over_clustering does not hold the names of adata's cells: "
-                "pass over_clustering.to_numpy() if it is in their order."
-            )
-            raise ValueError(msg)
-        column = column.reindex(names)
-    return as_groups(column, "over_clustering")
 
 
 def _model_order(adata: AnnData | MuData, predicted: pd.Categorical, key: str) -> list[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -11,11 +12,19 @@ from anndata import AnnData
 from mudata import MuData
 
 from tosica._logging import grouped, logger
+from tosica.get._read_groups import as_groups, read_groups
 from tosica.pp._rows import Rows
 from tosica.pp._scale import TARGET_SUM, check_finite, kind_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import scipy.sparse as sp
+    from numpy.typing import NDArray
+
+    Clusters: TypeAlias = (
+        str | Sequence[str] | Sequence[int] | NDArray | pd.Series | pd.Categorical | pd.Index
+    )
 
 # CellTypist's own steps: below so many cells, this resolution.
 _RESOLUTIONS = ((5_000, 5), (20_000, 10), (40_000, 15), (100_000, 20), (200_000, 25))
@@ -75,13 +84,51 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
     )
     clusters = pd.Categorical(cells.obs["cluster"])[order]
     logger.info(
-        "majority_vote: %s cells in %d clusters (Leiden, resolution %d, on %s)",
+        "over-clustering: %s cells in %d clusters (Leiden, resolution %d, on %s)",
         grouped(n_obs),
         len(clusters.categories),
         resolution,
         source,
     )
     return clusters
+
+
+def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
+    """One cluster a cell, from a column of ``obs`` or anything that holds one value a cell.
+
+    Raises
+    ------
+    KeyError
+        If there is no such column.
+    TypeError, ValueError
+        If clusters cannot be read as such, are not one a cell, or are missing in some.
+    """
+    if isinstance(values, str):
+        return read_groups(adata, values)
+    if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
+        msg = (
+            "over_clustering must be a column of adata.obs or one value a cell, "
+            f"not {type(values).__name__} with {np.ndim(values)} dimensions."
+        )
+        raise TypeError(msg)
+    column = values if isinstance(values, pd.Series) else pd.Series(values)
+    if len(column) != adata.n_obs:
+        msg = (
+            f"over_clustering has {len(column)} values for {adata.n_obs} cells: "
+            "give one a cell, in their order."
+        )
+        raise ValueError(msg)
+    names = adata.obs_names
+    named = not isinstance(column.index, pd.RangeIndex)
+    if named and not column.index.equals(names):
+        if not (column.index.is_unique and names.isin(column.index).all()):
+            msg = (
+                "The index of over_clustering does not hold the names of adata's cells: "
+                "pass over_clustering.to_numpy() if it is in their order."
+            )
+            raise ValueError(msg)
+        column = column.reindex(names)
+    return as_groups(column, "over_clustering")
 
 
 def _graph(data: AnnData | MuData) -> tuple[sp.csr_matrix, str, Any]:
