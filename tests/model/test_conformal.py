@@ -38,7 +38,7 @@ def test_shares_that_floats_cannot_hold():
 def test_too_few_cells_for_the_promise():
     sentence = (
         "coverage=0.95 cannot be promised with 18 held-out cells: that takes 19; lower coverage, "
-        "or train on a smaller share, e.g. train_size=0.8."
+        "or hold out more cells by a smaller train_size."
     )
     with pytest.raises(ValueError, match=re.escape(sentence)):
         least_probability(np.ones(18), 0.95)
@@ -85,8 +85,8 @@ def test_saved_and_loaded(pbmc_model, pbmc_query, tmp_path):
 def test_not_calibrated(toy, train, toy_query):
     model = train(toy, calibrate=False)
     sentence = (
-        "The model has no held-out cells to promise a coverage by: train it with calibrate=True, "
-        "which is the default."
+        "The model has no held-out cells to promise a coverage by: make a new model and train it "
+        "once with calibrate=True, which is the default."
     )
     with pytest.raises(ValueError, match=re.escape(sentence)):
         model.predict_set(toy_query)
@@ -95,3 +95,19 @@ def test_not_calibrated(toy, train, toy_query):
 def test_coverage_is_checked_before_the_work(pbmc_model, pbmc_query):
     with pytest.raises(ValueError, match=re.escape("coverage must lie between 0 and 1, not 95.")):
         pbmc_model.predict_set(pbmc_query, coverage=95)
+
+
+def test_cells_that_were_learnt_promise_nothing(toy, train, toy_query, caplog, tmp_path):
+    once = {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu", "enable_progress_bar": False}
+    model = train(toy)
+    model.save(tmp_path / "model")
+    model = tosica.TOSICA.load(tmp_path / "model", adata=toy, accelerator="cpu")
+    assert model.held_out_probabilities_ is not None
+    with caplog.at_level("WARNING", logger="tosica"):
+        model.train(**once)
+    assert "the held-out cells were learnt in an earlier training" in caplog.text
+    with pytest.raises(ValueError, match="make a new model and train it once"):
+        model.predict_set(toy_query, coverage=0.5)
+    kept = train(toy, refit=False)
+    kept.train(**once, refit=False)
+    assert kept.predict_set(toy_query, coverage=0.5).to_numpy().any()

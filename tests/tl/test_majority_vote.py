@@ -480,3 +480,10 @@ def test_without_igraph(monkeypatch):
     with pytest.raises(ImportError, match=r"pip install 'tosica\[leiden\]'"):
         tosica.tl.majority_vote(adata)
     tosica.tl.majority_vote(adata, "louvain")
+
+
+def test_a_label_that_is_called_as_mixed_clusters_are():
+    adata = _adata(["1", "1"], ["Heterogeneous", "b"], labels=("b", "Heterogeneous"))
+    sentence = "A label is called 'Heterogeneous', as mixed clusters are: rename the label."
+    with pytest.raises(ValueError, match=sentence):
+        tosica.tl.majority_vote(adata, "cluster")

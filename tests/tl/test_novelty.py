@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import scvi
 from sklearn.metrics import roc_auc_score
 
 import tosica
+from tosica.tl._novelty import _neighbors
 
 NEW = "CD19+ B"
 
@@ -77,6 +79,27 @@ def test_nothing_new(model, query):
     assert (known.obs["tosica_novelty"] > 0.8).mean() < 0.05
 
 
+@pytest.mark.parametrize("share", [0.9, 0.6])
+def test_genes_that_the_query_lacks_are_not_new(model, query, share):
+    genes = np.random.default_rng(0).permutation(query.n_vars)[: int(share * query.n_vars)]
+    few = query[query.obs["bulk_labels"] != NEW, np.sort(genes)].copy()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The query has only")
+        model.annotate(few)
+        tosica.tl.novelty(few, model)
+    score = few.obs["tosica_novelty"]
+    assert score.median() == pytest.approx(0.5, abs=0.1)
+    assert (score > 0.8).mean() < 0.05
+
+
+@pytest.mark.parametrize("n_query", [60, 2000])
+def test_half_where_both_are_alike_whatever_their_sizes(n_query):
+    places = np.random.default_rng(0).normal(size=(500 + n_query, 10)).astype(np.float32)
+    of_query, of_known = _neighbors(places, 500, 30, 0)
+    near_query, near_known = of_query.sum() / (n_query - 1), of_known.sum() / 500
+    assert near_query / (near_query + near_known) == pytest.approx(0.5, abs=0.05)
+
+
 def test_one_score_a_cluster_whatever_the_order_of_cells(model, query):
     query.obs["fine"] = query.obs["louvain"]
     tosica.tl.novelty(query, model, over_clustering="fine")
@@ -137,6 +160,31 @@ def test_reference_without_its_labels(model, query):
     )
     with pytest.raises(KeyError, match=re.escape(sentence)):
         tosica.tl.novelty(query, model, other)
+
+
+def test_reference_without_the_layer(query):
+    reference = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    reference.layers["log"] = reference.X.copy()
+    tosica.pp.build_mask(reference, max_gene_sets=10)
+    tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels", layer="log")
+    model = tosica.TOSICA(reference, embed_dim=8, n_heads=2)
+    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    query.layers["log"] = query.X.copy()
+    model.annotate(query)
+    other = reference.copy()
+    del other.layers["log"]
+    sentence = "reference has no layer 'log', which the model was set up with."
+    with pytest.raises(KeyError, match=sentence):
+        tosica.tl.novelty(query, model, other)
+
+
+def test_backed_view(model, query, tmp_path):
+    query.write_h5ad(tmp_path / "query.h5ad")
+    backed = sc.read_h5ad(tmp_path / "query.h5ad", backed="r")
+    sentence = "novelty writes to no view or copy of a backed AnnData: call to_memory\\(\\) first."
+    with pytest.raises(ValueError, match=sentence):
+        tosica.tl.novelty(backed, model, copy=True)
+    backed.file.close()
 
 
 def test_no_label_in_common(model, query):

@@ -202,9 +202,11 @@ class AnnotationMixin(ContentsMixin):
 
         A cell's set holds every label that is about as probable as the right label was in nearly
         all of the reference's held-out cells (split conformal prediction). Of cells like those of
-        the reference, the share whose set holds the right label is ``coverage`` or a little more,
-        however well the model is calibrated. Nothing is promised for cells of another batch, and a
-        cell of a type that the reference lacks has no right label.
+        the reference, the share whose set holds the right label is about ``coverage``, however well
+        the model is calibrated: on average over references, since the held-out cells are a sample,
+        and nearly, since the model learns them afterwards (``refit=False`` keeps it from that).
+        Nothing is promised for cells of another batch, and a cell of a type that the reference
+        lacks has no right label.
 
         Parameters
         ----------
@@ -217,8 +219,9 @@ class AnnotationMixin(ContentsMixin):
 
         Returns
         -------
-        Table ``(n_obs, n_labels)``, bool: whether a label is in a cell's set. Cells with several
-        labels are between types; those with none are like no label, as far as the model can tell.
+        Table ``(n_obs, n_labels)``, bool: whether a label is in a cell's set. Several labels mean
+        that the model cannot decide. No label means that the best one is less probable than the
+        right ones mostly are, as must happen where the model is right more often than ``coverage``.
 
         Raises
         ------
@@ -236,8 +239,8 @@ class AnnotationMixin(ContentsMixin):
         adata = self._query(adata, indices)
         if self.held_out_probabilities_ is None:
             raise ValueError(
-                "The model has no held-out cells to promise a coverage by: train it with "
-                "calibrate=True, which is the default."
+                "The model has no held-out cells to promise a coverage by: make a new model and "
+                "train it once with calibrate=True, which is the default."
             )
         found = self._infer(
             adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size

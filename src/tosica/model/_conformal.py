@@ -55,6 +55,6 @@ def least_probability(held_out: ArrayLike, coverage: float) -> float:
         needed = math.ceil(round(1 / (1 - coverage), 9)) - 1
         raise ValueError(
             f"coverage={coverage} cannot be promised with {len(scores)} held-out cells: that takes "
-            f"{needed}; lower coverage, or train on a smaller share, e.g. train_size=0.8."
+            f"{needed}; lower coverage, or hold out more cells by a smaller train_size."
         )
     return float(scores[missed - 1])

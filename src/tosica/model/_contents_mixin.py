@@ -28,6 +28,8 @@ class ContentsMixin(BaseModelClass):
 
     # Of the right label of each held-out cell, a row for each choice of modalities.
     held_out_probabilities_: np.ndarray | None = None
+    # Whether the weights have learnt the held-out cells.
+    refitted_: bool = False
 
     @property
     def labels(self) -> list[str]:

@@ -38,6 +38,7 @@ _SAVED = (
     "validation_indices_",
     "test_indices_",
     "held_out_probabilities_",
+    "refitted_",
     "run_name_",
     "run_id_",
 )

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from scvi.train import TrainRunner
 
+from tosica._logging import logger
 from tosica.module import REGISTRY_KEYS
 from tosica.pp._rows import Rows
 
@@ -125,8 +126,17 @@ class TrainingMixin(ContentsMixin):
             self._fit(plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs)
             if calibrate:
                 self._calibrate(data)
+                if self.refitted_:
+                    # They were learnt in an earlier training: nothing can be promised by them.
+                    self.held_out_probabilities_ = None
+                    logger.warning(
+                        "train: the held-out cells were learnt in an earlier training, so that "
+                        "probabilities may be too high and there are no label sets: make a new "
+                        "model, or train with refit=False from the start"
+                    )
             if refit:
                 self._refit(plan, data, **kwargs)
+                self.refitted_ = True
 
     def _fit(self, plan: TrainingPlan, data: ReferenceData, epochs: int, **kwargs: Any) -> None:
         runner = TrainRunner(

@@ -143,6 +143,9 @@ def majority_vote(
         clusters = read_clusters(adata, over_clustering)
 
     labels = _model_order(adata, predicted, key)
+    if HETEROGENEOUS in labels:
+        msg = f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label."
+        raise ValueError(msg)
     label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
     probability = None
     if f"{key}_probability" in adata.obs:

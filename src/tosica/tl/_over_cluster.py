@@ -37,7 +37,7 @@ _FEWEST_CELLS = 4
 _HINT = "or pass clusters of your own as over_clustering"
 
 
-def over_cluster(data: AnnData | MuData) -> pd.Categorical:
+def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Categorical:
     """Cluster cells by Leiden, the finer the more there are of them.
 
     Parameters
@@ -46,6 +46,8 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
         Cells; nothing of it is changed. The graph is that of ``uns["neighbors"]``, else one of
         ``obsm["X_pca"]``, else one of a PCA of the expression. A MuData without a graph of its own
         is clustered by its modality ``"rna"``.
+    source
+        What the log calls this, where the data are none of the user's.
 
     Returns
     -------
@@ -68,7 +70,7 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
     if n_obs < _FEWEST_CELLS:
         msg = f"{n_obs} cells are too few to be clustered: there must be {_FEWEST_CELLS}, {_HINT}."
         raise ValueError(msg)
-    connectivities, source, order = _graph(data)
+    connectivities, found, order = _graph(data)
     resolution = next((r for below, r in _RESOLUTIONS if n_obs < below), _FINEST)
     # In an object of its own, because Leiden writes a record beside its clusters.
     cells = AnnData(obs=pd.DataFrame(index=[str(i) for i in range(n_obs)]))
@@ -88,7 +90,7 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
         grouped(n_obs),
         len(clusters.categories),
         resolution,
-        source,
+        source or found,
     )
     return clusters
 
