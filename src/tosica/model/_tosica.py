@@ -264,7 +264,7 @@ class TOSICA(BaseModelClass):
         The model has the tokens of all modalities, and its names begin with the modality, as in
         ``protein:CD19``. It can annotate queries that lack some of them: training asks for the
         right label from every choice of modalities, and ``plan_kwargs={"modality_dropout": …}``
-        says what the loss of cells without some of them counts (two thirds).
+        says what the loss of cells without some of them counts (0.9).
 
         References
         ----------

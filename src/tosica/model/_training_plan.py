@@ -34,7 +34,8 @@ class TrainingPlan(LightningModule):
     modality_dropout
         Where there are several modalities: what the loss of cells that are seen without some of
         them counts, every choice of modalities equally. The loss of whole cells counts the rest.
-        With two modalities, 2/3 is a third for each alone and for both.
+        Whole cells gain from it too: what either modality says by itself is learnt, where
+        otherwise the stronger one would drown the weaker one.
     label_smoothing
         Probability spread evenly over all labels in the target.
     warmup
@@ -49,7 +50,7 @@ class TrainingPlan(LightningModule):
         weight_decay: float = 0.05,
         gene_dropout: float = 0.5,
         token_dropout: float = 0.75,
-        modality_dropout: float = 2 / 3,
+        modality_dropout: float = 0.9,
         label_smoothing: float = 0.1,
         warmup: float = 0.25,
     ) -> None:
