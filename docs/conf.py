@@ -7,6 +7,8 @@ import shutil
 from importlib.metadata import metadata
 from pathlib import Path
 
+import tosica
+
 info = metadata("tosica")
 
 project = info["Name"]
@@ -61,6 +63,14 @@ if on_read_the_docs:
 # -- docstrings -------------------------------------------------------------------------------
 
 autosummary_generate = True
+# The model's page leaves out what scvi-tools gives the class, but not what its own parts do.
+autosummary_context = {
+    "of_scvi_tools": sorted(
+        set(dir(tosica.TOSICA)).difference(
+            *(vars(part) for part in tosica.TOSICA.__mro__ if part.__module__.startswith("tosica"))
+        )
+    )
+}
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False
 napoleon_numpy_docstring = True

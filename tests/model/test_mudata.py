@@ -166,6 +166,18 @@ def test_modality_dropout_shows_each_cell_in_every_choice_of_modalities(model, d
     torch.testing.assert_close(counts[0], counts[1])
 
 
+@pytest.mark.parametrize("modality", ["rna", "protein", None])
+def test_label_sets_for_what_the_query_has(model, query, modality):
+    held_out = model.held_out_probabilities_
+    assert held_out.shape == (3, len(model.validation_indices))
+    seen = query if modality is None else query[modality]
+    coverage = 1 - 1.5 / (held_out.shape[1] + 1)
+    sets = model.predict_set(seen, coverage=coverage)
+    row = {"rna": 0, "protein": 1, None: 2}[modality]
+    expected = model.predict(seen, soft=True) >= held_out[row].min()
+    pd.testing.assert_frame_equal(sets, expected, check_names=False)
+
+
 def test_the_loss_counts_each_choice_as_it_should(model):
     module = model.module
     x = torch.rand(6, 39, generator=torch.Generator().manual_seed(0))

@@ -105,13 +105,13 @@ def test_smallest_reference_and_a_single_step(toy, train):
 
 
 def test_length_follows_the_data(toy, train, monkeypatch):
-    monkeypatch.setattr("tosica.model._tosica._MIN_DRAWS", 160)
-    monkeypatch.setattr("tosica.model._tosica._DRAWS_PER_ROOT", 1)
+    monkeypatch.setattr("tosica.model._training_mixin._MIN_DRAWS", 160)
+    monkeypatch.setattr("tosica.model._training_mixin._DRAWS_PER_ROOT", 1)
     model = train(toy, max_epochs=None)
     # 160 draws of a cell from 81 training cells.
     assert len(model.train_indices) == 81
     assert len(model.history["train_loss"]) == 2
-    monkeypatch.setattr("tosica.model._tosica._DRAWS_PER_ROOT", 27)
+    monkeypatch.setattr("tosica.model._training_mixin._DRAWS_PER_ROOT", 27)
     assert len(train(toy, max_epochs=None).history["train_loss"]) == 3
 
 

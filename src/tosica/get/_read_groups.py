@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _MANY_COLUMNS = 12
 
 
-def read_groups(adata: AnnData, groupby: str) -> pd.Categorical:
+def read_groups(adata: AnnData, groupby: str, *, allow_missing: bool = False) -> pd.Categorical:
     """Groups of cells in the order of their categories, unused ones left out.
 
     Parameters
@@ -22,6 +22,8 @@ def read_groups(adata: AnnData, groupby: str) -> pd.Categorical:
         Annotated data.
     groupby
         Column of ``adata.obs``: categorical, strings, whole numbers or booleans.
+    allow_missing
+        Let cells have no group (NaN); their code is -1.
 
     Returns
     -------
@@ -45,28 +47,53 @@ def read_groups(adata: AnnData, groupby: str) -> pd.Categorical:
     if adata.n_obs == 0:
         msg = "adata has no cells."
         raise ValueError(msg)
-    column = adata.obs[groupby]
+    where = f"adata.obs[{groupby!r}]"
+    return as_groups(
+        adata.obs[groupby],
+        where,
+        remedy=f"give them a group, or leave them out with adata[{where}.notna()].copy()",
+        allow_missing=allow_missing,
+    )
+
+
+def as_groups(
+    column: pd.Series, where: str, *, remedy: str = "give them a group", allow_missing: bool = False
+) -> pd.Categorical:
+    """Groups of cells from one value a cell, as :func:`read_groups` gives them.
+
+    Parameters
+    ----------
+    column
+        One value a cell.
+    where
+        What the values are called in sentences.
+    remedy
+        What to do about cells without a group.
+    allow_missing
+        As there.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As there.
+    """
     n_missing = int(column.isna().sum())
-    if n_missing:
-        msg = (
-            f"adata.obs[{groupby!r}] is missing (NaN) in {n_missing} of {adata.n_obs} cells: "
-            f"give them a group, or leave them out with "
-            f"adata[adata.obs[{groupby!r}].notna()].copy()."
-        )
+    if n_missing and not allow_missing:
+        msg = f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}."
         raise ValueError(msg)
-    categorical = _as_categorical(column, groupby).remove_unused_categories()
+    categorical = _as_categorical(column, where).remove_unused_categories()
     names = [str(name) for name in categorical.categories]
     if len(set(names)) < len(names):
         msg = (
-            f"adata.obs[{groupby!r}] holds groups that are written alike, such as 1 and '1': "
-            f"use adata.obs[{groupby!r}].astype(str)."
+            f"{where} holds groups that are written alike, such as 1 and '1': "
+            f"use {where}.astype(str)."
         )
         raise ValueError(msg)
     categories = pd.CategoricalDtype(names)
     return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
 
 
-def _as_categorical(column: pd.Series, groupby: str) -> pd.Categorical:
+def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:
     dtype = column.dtype
     if isinstance(dtype, pd.CategoricalDtype):
         return pd.Categorical(column)
@@ -74,16 +101,14 @@ def _as_categorical(column: pd.Series, groupby: str) -> pd.Categorical:
     is_discrete = pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_integer_dtype(dtype)
     if not is_text and not is_discrete:
         msg = (
-            f"adata.obs[{groupby!r}] holds {dtype} values, not groups: "
+            f"{where} holds {dtype} values, not groups: "
             f"make a categorical column of it first, for example with pandas.cut."
         )
         raise TypeError(msg)
     try:
         return pd.Categorical(column)
     except TypeError as error:
-        msg = (
-            f"adata.obs[{groupby!r}] holds values that cannot name a group ({error}): use strings."
-        )
+        msg = f"{where} holds values that cannot name a group ({error}): use strings."
         raise TypeError(msg) from error
 
 

@@ -4,9 +4,7 @@ from tosica.pl._attention_heatmap import attention_heatmap
 from tosica.pl._confusion import confusion
 from tosica.pl._faithfulness import faithfulness
 from tosica.pl._flow import flow
-from tosica.pl._gene_set_dotplot import gene_set_dotplot
-from tosica.pl._gene_set_matrixplot import gene_set_matrixplot
-from tosica.pl._gene_set_violin import gene_set_violin
+from tosica.pl._gene_set_plots import gene_set_dotplot, gene_set_matrixplot, gene_set_violin
 from tosica.pl._gene_weights import gene_weights
 from tosica.pl._label_flow import label_flow
 from tosica.pl._mask_coverage import mask_coverage

@@ -42,8 +42,7 @@ def novelty(
     Parameters
     ----------
     adata
-        Query whose ``adata.obs["tosica_novelty"]`` says how little a cell is like the reference. It
-        is not changed.
+        Query that :func:`tosica.tl.novelty` has scored. It is not changed.
     groupby
         Column of ``adata.obs`` with the groups; by default the predictions.
     key
@@ -93,8 +92,8 @@ def novelty(
     column = f"{key}_novelty"
     if column not in adata.obs:
         msg = (
-            f"adata.obs has no column {column!r}: nothing has measured how new the cells are. "
-            f"Write a number for each cell there, or use adata.obs['{key}_probability']."
+            f"adata.obs has no column {column!r}: nothing has measured how new the cells are; "
+            f"tosica.tl.novelty(adata, model, key={key!r}) does."
         )
         raise KeyError(msg)
     groupby = f"{key}_prediction" if groupby is None else groupby

@@ -9,6 +9,7 @@ import numpy as np
 
 from tosica.pl._utils import check_save, finish, own_axes
 from tosica.tl import reliability as reliability_table
+from tosica.tl._calibration_bins import expected_calibration_error
 
 if TYPE_CHECKING:
     import os
@@ -118,7 +119,7 @@ def reliability(
     ax.grid(False)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False, loc="upper left", fontsize=9)
-    error = float((share * (table["accuracy"] - table["probability"]).abs()).sum())
+    error = expected_calibration_error(table)
     ax.set_title(
         f"expected calibration error {error:.1%}".replace("%", " %") if title is None else title,
         fontsize=10,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
-from scipy.stats import binomtest
 
 from tosica._constants import UNKNOWN
 from tosica.get._read_groups import read_groups
+from tosica.tl._calibration_bins import calibration_bins, read_probability
 
 if TYPE_CHECKING:
+    import pandas as pd
     from anndata import AnnData
 
 
@@ -68,18 +68,9 @@ def reliability(
     >>> table[["n_cells", "probability"]].to_numpy().tolist()
     [[700.0, 0.75]]
     """
-    if n_bins < 1:
-        msg = f"n_bins must be at least 1, not {n_bins}."
-        raise ValueError(msg)
     known = np.asarray(read_groups(adata, labels_key)).astype(str)
     predicted = np.asarray(read_groups(adata, f"{key}_prediction")).astype(str)
-    if f"{key}_probability" not in adata.obs:
-        msg = (
-            f"adata.obs has no column '{key}_probability'; "
-            f"model.annotate(adata, key_added={key!r}) writes it."
-        )
-        raise KeyError(msg)
-    probability = adata.obs[f"{key}_probability"].to_numpy(dtype=np.float64)
+    probability = read_probability(adata, key)
     named = predicted != UNKNOWN
     if not named.any():
         msg = f"All cells of adata.obs['{key}_prediction'] are {UNKNOWN!r}."
@@ -87,26 +78,7 @@ def reliability(
     if not set(known) & set(predicted[named]):
         msg = (
             f"adata.obs[{labels_key!r}] and adata.obs['{key}_prediction'] have no label in common "
-            f"({known[0]!r}, {predicted[named][0]!r}): bring both to the same words."
+            f"({str(known[0])!r}, {str(predicted[named][0])!r}): bring both to the same words."
         )
         raise ValueError(msg)
-    known, predicted, probability = known[named], predicted[named], probability[named]
-    edges = np.linspace(0, 1, n_bins + 1)
-    bins = np.clip(np.searchsorted(edges, probability, side="left") - 1, 0, n_bins - 1)
-    rows = []
-    for i in np.unique(bins):
-        inside = bins == i
-        right = int((known[inside] == predicted[inside]).sum())
-        interval = binomtest(right, int(inside.sum())).proportion_ci(method="wilson")
-        rows.append(
-            {
-                "low": edges[i],
-                "high": edges[i + 1],
-                "n_cells": int(inside.sum()),
-                "probability": probability[inside].mean(),
-                "accuracy": right / inside.sum(),
-                "accuracy_low": interval.low,
-                "accuracy_high": interval.high,
-            }
-        )
-    return pd.DataFrame(rows)
+    return calibration_bins((known == predicted)[named], probability[named], n_bins)

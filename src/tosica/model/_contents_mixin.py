@@ -1,0 +1,106 @@
+"""What is in a model: labels, gene sets, genes, and how they hang together."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from scvi.model.base import BaseModelClass
+
+from tosica.module import REGISTRY_KEYS
+
+from ._fields import LabelsField
+from ._modalities import Modality, TokenAxis, is_joint, read_modalities
+
+if TYPE_CHECKING:
+    from tosica.module import TOSICAModule
+
+
+class ContentsMixin(BaseModelClass):
+    """What the registry of the reference and the weights of the network say."""
+
+    if TYPE_CHECKING:  # scvi-tools' class has no types
+        module: TOSICAModule
+        registry_: dict[str, Any]
+
+    # Of the right label of each held-out cell, a row for each choice of modalities.
+    held_out_probabilities_: np.ndarray | None = None
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels that the model knows, in the reference's order."""
+        state = self._state(REGISTRY_KEYS.LABELS_KEY)
+        names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
+        return [name for name in names if name != state[LabelsField.UNLABELED_KEY]]
+
+    @property
+    def gene_sets(self) -> list[str]:
+        """Names of the gene sets, in the order of the mask, without unannotated tokens."""
+        tokens = TokenAxis(self._modalities)
+        return tokens.names[: tokens.n_annotated]
+
+    def get_gene_weights(self, how: Literal["mean", "max"] = "mean") -> pd.DataFrame:
+        """Get how strongly each gene feeds each gene set.
+
+        Parameters
+        ----------
+        how
+            ``"mean"`` of the absolute weights over the width of a token (the paper), or ``"max"``
+            (the paper's code).
+
+        Returns
+        -------
+        Table ``(n_genes, n_tokens)``, float32, zero outside the mask; unannotated tokens last.
+        """
+        if how not in ("mean", "max"):
+            raise ValueError(f"how must be 'mean' or 'max', not {how!r}.")
+        tokens = TokenAxis(self._modalities)
+        weights = self.module.embedding.gene_weights(how).float().cpu().numpy()
+        shape = (self.module.embedding.n_genes, self.module.embedding.n_tokens)
+        table = sp.csc_matrix((weights, tokens.genes, tokens.indptr), shape=shape).toarray()
+        names = np.array(tokens.names, dtype=object)
+        return pd.DataFrame(table, index=self._var_names, columns=names)
+
+    def get_var_names(
+        self, legacy_mudata_format: bool = False
+    ) -> np.ndarray | dict[str, np.ndarray]:
+        """Get the names of the model's genes, in the model's order.
+
+        Parameters
+        ----------
+        legacy_mudata_format
+            For a model of several modalities: give the names of all in one array.
+
+        Returns
+        -------
+        An array; for a model of several modalities a dict of one array for each.
+        """
+        names = [modality.genes.to_numpy() for modality in self._modalities]
+        if legacy_mudata_format or not is_joint(self.registry_):
+            return np.concatenate(names)
+        return {str(m.name): n for m, n in zip(self._modalities, names, strict=True)}
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen characters that tell this model's weights from any other's."""
+        digest = hashlib.sha256()
+        for name, tensor in sorted(self.module.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def _state(self, registry_key: str) -> dict[str, Any]:
+        return self.registry_["field_registries"][registry_key]["state_registry"]
+
+    @property
+    def _modalities(self) -> list[Modality]:
+        """The model's modalities; one without a name if the reference is an AnnData."""
+        return read_modalities(self.registry_)
+
+    @property
+    def _var_names(self) -> np.ndarray:
+        names = [name for modality in self._modalities for name in modality.label(modality.genes)]
+        return np.array(names, dtype=object)

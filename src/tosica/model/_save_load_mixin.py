@@ -1,0 +1,293 @@
+"""Save and load a model, and open what the original code left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from scvi.data import AnnDataManager
+
+from ._contents_mixin import ContentsMixin
+from ._device import find_device
+from ._legacy import load_legacy
+from ._modalities import is_joint
+from ._save_load import (
+    ATTRIBUTES,
+    STATE,
+    read_model,
+    restore_history,
+    restore_registry,
+    write_model,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anndata import AnnData
+    from mudata import MuData
+
+    from ._tosica import TOSICA
+
+_SAVED = (
+    "registry_",
+    "init_params_",
+    "is_trained_",
+    "history_",
+    "train_indices_",
+    "validation_indices_",
+    "test_indices_",
+    "held_out_probabilities_",
+    "run_name_",
+    "run_id_",
+)
+
+
+class SaveLoadMixin(ContentsMixin):
+    """Saving and loading, without running anything that a file may hold."""
+
+    def save(
+        self,
+        dir_path: str | Path,
+        prefix: str | None = None,
+        overwrite: bool = False,
+        save_anndata: bool = False,
+        **anndata_write_kwargs: Any,
+    ) -> None:
+        """Save the model to a folder, by default without the reference.
+
+        The folder is laid out as scvi-tools lays it out. It holds tensors and plain values only.
+
+        Parameters
+        ----------
+        dir_path
+            Folder to make.
+        prefix
+            Put in front of the file names.
+        overwrite
+            Write into a folder that exists.
+        save_anndata
+            Also save the reference, as ``adata.h5ad`` or ``mdata.h5mu``.
+        **anndata_write_kwargs
+            Passed to :meth:`anndata.AnnData.write_h5ad` or :meth:`mudata.MuData.write_h5mu`.
+
+        Raises
+        ------
+        FileExistsError
+            If the folder exists and ``overwrite`` is false.
+        """
+        folder = Path(dir_path)
+        if folder.exists() and not overwrite:
+            raise FileExistsError(
+                f"{str(folder)!r} exists: choose another folder, or pass overwrite=True."
+            )
+        if save_anndata and self.adata is None:
+            raise ValueError("save_anndata=True was given, but the model has no reference.")
+        folder.mkdir(parents=True, exist_ok=True)
+        attributes = {name: getattr(self, name, None) for name in _SAVED}
+        write_model(folder, prefix or "", self.module.state_dict(), self._var_names, attributes)
+        if save_anndata and is_joint(self.registry_):
+            self.adata.write_h5mu(folder / f"{prefix or ''}mdata.h5mu", **anndata_write_kwargs)
+        elif save_anndata:
+            self.adata.write_h5ad(folder / f"{prefix or ''}adata.h5ad", **anndata_write_kwargs)
+
+    @classmethod
+    def load(
+        cls,
+        dir_path: str | Path,
+        adata: AnnData | MuData | None = None,
+        accelerator: str = "auto",
+        device: int | str = "auto",
+        prefix: str | None = None,
+    ) -> TOSICA:
+        """Load a model; no reference is needed, and nothing in the file is executed.
+
+        Parameters
+        ----------
+        dir_path
+            Folder that :meth:`save` made.
+        adata
+            A reference to go on training with: the same genes, in the same order.
+        accelerator, device
+            Where to put the model: "cpu", "gpu", or by default an accelerator if there is one.
+        prefix
+            Prefix that the model was saved with.
+
+        Returns
+        -------
+        The model.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder or a file of it is missing.
+        ValueError
+            If the file is damaged, holds more than tensors and plain values, or a model of another
+            class; if ``adata`` does not fit the model.
+        """
+        where = find_device(accelerator, device)
+        contents = read_model(Path(dir_path), prefix or "", where)
+        attributes = contents[ATTRIBUTES]
+        registry = restore_registry(attributes.pop("registry_"))
+        if registry.get("model_name") != cls.__name__:
+            raise ValueError(
+                f"{str(dir_path)!r} holds a {registry.get('model_name')} model, not a "
+                f"{cls.__name__} model."
+            )
+        if adata is not None:
+            # Batches only spread the validation cells, so new ones do no harm.
+            setup = cls.setup_mudata if is_joint(registry) else cls.setup_anndata
+            setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
+        model = cls(
+            adata,
+            registry=None if adata is not None else registry,
+            **attributes.pop("init_params_")["non_kwargs"],
+        )
+        # Belongs to the labels field, which adata may have given one code more: for no label.
+        contents[STATE]["label_of_code"] = model.module.label_of_code
+        try:
+            model.module.load_state_dict(contents[STATE])
+        except RuntimeError as error:
+            raise ValueError(
+                f"The weights in {str(dir_path)!r} do not fit the model that the file describes; "
+                "the file is damaged."
+            ) from error
+        model.history_ = restore_history(attributes.pop("history_"))
+        for name in attributes.keys() & set(_SAVED):
+            value = attributes[name]
+            setattr(model, name, value.cpu().numpy() if torch.is_tensor(value) else value)
+        model.to_device(where)
+        model.module.eval()
+        return model
+
+    @classmethod
+    def load_legacy(
+        cls,
+        project_dir: str | Path,
+        var_names: Sequence[str] | None = None,
+        *,
+        n_heads: int = 4,
+        weights: str | None = None,
+        labels_key: str | None = None,
+        target_sum: float = 1e4,
+        adata: AnnData | None = None,
+        accelerator: str = "auto",
+        device: int | str = "auto",
+    ) -> TOSICA:
+        """Open the folder that the original code leaves after training.
+
+        The model gives the numbers that the original gives. Nothing in the folder is executed.
+        Width, layers and labels are read from the tensors, which are held against the tables.
+
+        In the original a token is not the gene set that it is named after: it mixes numbers of
+        several. The model keeps that, because its weights were trained that way; so the attention
+        under a gene set's name is what the original reported, but is not about that set alone.
+        :meth:`get_gene_weights` is about the set. A model trained anew has tokens that are gene
+        sets.
+
+        Parameters
+        ----------
+        project_dir
+            The project folder: ``mask.npy``, ``pathway.csv``, ``label_dictionary.csv``,
+            ``model-<epoch>.pth`` or ``model.pth``, and ``gene2token_weights.csv`` if the original
+            has predicted with it.
+        var_names
+            Names of the genes, in the order of the data that the original was trained on. By
+            default they are read from ``gene2token_weights.csv``, the only file that has them.
+        n_heads
+            Number of attention heads that the original was trained with, which its files do not
+            tell.
+        weights
+            Name of the file with the weights. By default that of the last epoch.
+        labels_key
+            Column of ``adata.obs`` with the labels. By default the one that
+            ``label_dictionary.csv`` names.
+        target_sum
+            Total that a cell's counts are scaled to, over all genes of a query, if the query holds
+            counts. The original takes log-normalised expression as it is, and so does the model.
+        adata
+            A reference to go on training with: log-normalised, with the same genes in the same
+            order. The model's mask is written to ``adata.varm["tosica_mask"]`` and
+            ``adata.uns["tosica_mask"]`` if nothing is there, as :func:`tosica.pp.build_mask`
+            would; :meth:`load` needs it there too.
+        accelerator, device
+            Where to put the model, as in :meth:`load`.
+
+        Returns
+        -------
+        The model, trained.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the folder or a file of it is missing, or no file has the names of the genes.
+        ValueError
+            If the weights are damaged, hold more than tensors, other tensors than the original's,
+            NaN or infinity; if the tables contradict the tensors; if a gene set has no gene; if
+            ``n_heads`` does not divide the width; if genes occur twice; if ``adata`` does not fit.
+        KeyError
+            If ``adata.obs`` has no column ``labels_key``.
+        TypeError
+            If an argument is of the wrong type.
+
+        Warns
+        -----
+        UserWarning
+            Always: that tokens mix gene sets.
+
+        Examples
+        --------
+        .. code-block:: python
+
+            model = tosica.TOSICA.load_legacy("my_project")
+            model.annotate(query)
+            model.save("my_model")
+        """
+        return load_legacy(
+            cls,
+            project_dir,
+            var_names,
+            n_heads=n_heads,
+            weights=weights,
+            labels_key=labels_key,
+            target_sum=target_sum,
+            adata=adata,
+            device=find_device(accelerator, device),
+        )
+
+    @staticmethod
+    def load_registry(dir_path: str | Path, prefix: str | None = None) -> dict[str, Any]:
+        """Read what :meth:`setup_anndata` registered for a saved model, as safely as :meth:`load`.
+
+        Parameters
+        ----------
+        dir_path, prefix
+            As in :meth:`load`.
+
+        Returns
+        -------
+        The registry.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            As :meth:`load`.
+        """
+        contents = read_model(Path(dir_path), prefix or "", "cpu")
+        return restore_registry(contents[ATTRIBUTES]["registry_"])
+
+    @staticmethod
+    def view_setup_args(dir_path: str | Path, prefix: str | None = None) -> None:
+        """Print the arguments that :meth:`setup_anndata` was called with for a saved model.
+
+        Parameters
+        ----------
+        dir_path, prefix
+            As in :meth:`load`.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            As :meth:`load`.
+        """
+        AnnDataManager.view_setup_method_args(SaveLoadMixin.load_registry(dir_path, prefix))

@@ -1,0 +1,198 @@
+"""Register a reference: what of it the model is trained on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
+from scvi.data.fields import CategoricalObsField
+from scvi.model.base import BaseModelClass
+
+from tosica.module import REGISTRY_KEYS
+
+from ._fields import ExpressionField, LabelsField, MaskField
+from ._setup_mudata import check_modalities, log_modalities, mudata_fields
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from anndata import AnnData
+    from mudata import MuData
+
+
+class SetupMixin(BaseModelClass):
+    """Setting up an AnnData or a MuData as the reference."""
+
+    @classmethod
+    def setup_anndata(
+        cls,
+        adata: AnnData,
+        labels_key: str,
+        unlabeled_category: str | None = None,
+        batch_key: str | None = None,
+        layer: str | None = None,
+        mask_key: str = "tosica_mask",
+        **kwargs: Any,
+    ) -> None:
+        """Register a reference: its expression, labels, batches and mask.
+
+        Writes what scvi-tools writes: codes in ``adata.obs`` (``_scvi_labels``, ``_scvi_batch``)
+        and identifiers in ``adata.uns`` (``_scvi_uuid``, ``_scvi_manager_uuid``).
+
+        Parameters
+        ----------
+        adata
+            The reference, ``(n_obs, n_vars)``: counts, or log-normalised expression.
+        labels_key
+            Column of ``adata.obs`` with the labels.
+        unlabeled_category
+            What that column says of cells without a label; they are not trained on.
+        batch_key
+            Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them.
+        layer
+            Layer with the expression; by default ``adata.X``.
+        mask_key
+            Key of ``adata.varm`` and ``adata.uns`` that :func:`tosica.pp.build_mask` wrote.
+
+        Raises
+        ------
+        KeyError
+            If a key is missing, or :func:`tosica.pp.build_mask` has not been called.
+        ValueError
+            If labels are missing, all equal or have a single cell; if names occur twice; if there
+            are no cells or genes; if the expression is missing, infinite, negative or neither
+            counts nor log-normalised; if the mask does not fit.
+        TypeError
+            If the matrix does not hold numbers.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> tosica.pp.build_mask(ref)
+        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels", batch_key="phase")
+        """
+        setup_method_args = cls._get_setup_method_args(**locals())
+        labels = LabelsField(REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category)
+        mask = MaskField(REGISTRY_KEYS.MASK_KEY, mask_key)
+        expression = ExpressionField(REGISTRY_KEYS.X_KEY, layer)
+        batch = CategoricalObsField(REGISTRY_KEYS.BATCH_KEY, batch_key)
+        # All are looked at before the first one writes to adata; those that write come last.
+        for field in (expression, mask, labels):
+            field.validate_field(adata)
+        if batch_key is not None and batch_key not in adata.obs:
+            known = ", ".join(map(repr, adata.obs.columns))
+            raise KeyError(
+                f"batch_key {batch_key!r} is not a column of adata.obs; columns: {known}."
+            )
+        if batch_key is not None and adata.obs[batch_key].isna().any():
+            raise ValueError(f"adata.obs[{batch_key!r}] has cells without a batch (NaN).")
+        fields = [expression, mask, labels, batch]
+        manager = AnnDataManager(fields=fields, setup_method_args=setup_method_args)
+        manager.register_fields(adata, **kwargs)
+        cls.register_manager(manager)
+
+    @classmethod
+    def setup_mudata(
+        cls,
+        mdata: MuData,
+        labels_key: str,
+        modalities: Mapping[str, str] | None = None,
+        unlabeled_category: str | None = None,
+        batch_key: str | None = None,
+        layers: Mapping[str, str] | None = None,
+        mask_key: str = "tosica_mask",
+        **kwargs: Any,
+    ) -> None:
+        """Register a reference of several modalities, such as RNA and antibodies of CITE-seq.
+
+        Each modality is normalised in its own way: counts of RNA as log1p of counts per 10 000,
+        counts of antibodies as the centred log-ratio of each cell; what is normalised already is
+        used as it is. Which it is, is found out from the values and logged.
+
+        Writes what scvi-tools writes: codes in ``mdata.obs`` (``_scvi_labels``, ``_scvi_batch``),
+        or in the ``obs`` where labels and batches were found, and identifiers in ``mdata.uns``.
+
+        Parameters
+        ----------
+        mdata
+            The reference; every modality that is used has the same cells, in any order.
+        labels_key
+            Column with the labels, of ``mdata.obs`` or else of one modality's ``obs``.
+        modalities
+            Role to name in ``mdata``. Roles are "rna", "protein" (antibodies) and "atac" (treated
+            as "rna"). By default ``{"rna": "rna", "protein": "protein"}``. Others are not used.
+        unlabeled_category
+            What the labels say of cells without one; they are not trained on.
+        batch_key
+            Column with the batches, found as labels are. Validation cells are drawn evenly from
+            them.
+        layers
+            Name of a modality to its layer with the expression; by default its ``X``.
+        mask_key
+            Key of each modality's ``varm`` and ``uns`` that :func:`tosica.pp.build_mask` wrote.
+
+        Raises
+        ------
+        KeyError
+            If a modality, key or layer is missing, or a modality has no mask.
+        ValueError
+            If ``mdata`` is a view; if the modalities have different cells; if a modality is the
+            same in every cell, or antibodies have negative counts; if labels are found in two
+            modalities and differ; and as :meth:`setup_anndata`.
+        TypeError
+            If ``mdata`` is no MuData, or an argument not of its type.
+
+        Notes
+        -----
+        The model has the tokens of all modalities, and its names begin with the modality, as in
+        ``protein:CD19``. It can annotate queries that lack some of them: training asks for the
+        right label from every choice of modalities, and ``plan_kwargs={"modality_dropout": …}``
+        says what the loss of cells without some of them counts (0.9).
+
+        References
+        ----------
+        Stoeckius et al., *Simultaneous epitope and transcriptome measurement in single cells*, Nat.
+        Methods 14, 865 (2017), for the centred log-ratio.
+
+        Examples
+        --------
+        Random numbers stand for counts of antibodies.
+
+        >>> import mudata
+        >>> import numpy as np
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> from anndata import AnnData
+        >>> rna = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> counts = np.random.default_rng(0).poisson(5, (700, 3)).astype("float32")
+        >>> protein = AnnData(counts, obs=rna.obs[[]])
+        >>> protein.var_names = ["CD3", "CD14", "CD19"]
+        >>> mdata = mudata.MuData({"rna": rna, "protein": protein})
+        >>> tosica.pp.build_mask(mdata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_mudata(mdata, labels_key="bulk_labels")
+        >>> tosica.TOSICA(mdata).gene_sets[-3:]
+        ['protein:CD3', 'protein:CD14', 'protein:CD19']
+        """
+        modalities = check_modalities(mdata, modalities, layers)
+        layers = None if layers is None else dict(layers)
+        setup_method_args = cls._get_setup_method_args(**locals())
+        fields = mudata_fields(
+            mdata,
+            modalities,
+            labels_key=labels_key,
+            unlabeled_category=unlabeled_category,
+            batch_key=batch_key,
+            layers=layers,
+            mask_key=mask_key,
+        )
+        # Which cells the modalities have was looked at above, for those that are used.
+        manager = AnnDataManager(
+            fields=fields,
+            setup_method_args=setup_method_args,
+            validation_checks=AnnDataManagerValidationCheck(check_fully_paired_mudata=False),
+        )
+        manager.register_fields(mdata, **kwargs)
+        log_modalities(modalities, manager.registry)
+        cls.register_manager(manager)

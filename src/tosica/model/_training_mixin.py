@@ -1,0 +1,274 @@
+"""Train on the reference."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from scvi.train import TrainRunner
+
+from tosica.module import REGISTRY_KEYS
+from tosica.pp._rows import Rows
+
+from ._calibration import fit_temperature
+from ._compile import compiled
+from ._contents_mixin import ContentsMixin
+from ._device import find_device
+from ._joint_rows import JointRows
+from ._modalities import TokenAxis, field_keys, is_joint
+from ._network_weights import pair_weights
+from ._reference_data import ReferenceData
+from ._setup_mudata import codes_in_order
+from ._training_plan import KeepBest, TrainingPlan
+
+# Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
+# and fewer passes the larger it is.
+_MIN_DRAWS = 32_000
+_DRAWS_PER_ROOT = 1_200
+# Learning the held-out cells: as many epochs as this share of those before, and a learning rate of
+# this share, so that what was learnt is refined and the calibration stays true.
+_REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
+
+
+class TrainingMixin(ContentsMixin):
+    """Training: on most cells, calibration on those held out, and a last round on all."""
+
+    def train(
+        self,
+        max_epochs: int | None = None,
+        accelerator: str = "auto",
+        devices: int | list[int] | str = "auto",
+        train_size: float = 0.9,
+        batch_size: int = 64,
+        early_stopping: bool = False,
+        calibrate: bool = True,
+        refit: bool = True,
+        compile: bool = False,  # noqa: A002 # as torch and lightning call it
+        plan_kwargs: dict[str, Any] | None = None,
+        **trainer_kwargs: Any,
+    ) -> None:
+        """Train on the reference.
+
+        In every minibatch each label comes equally often, and half of the genes and three
+        quarters of the gene sets, drawn at random, are hidden. ``scvi.settings.seed`` makes the
+        result reproducible.
+
+        Parameters
+        ----------
+        max_epochs
+            Passes over the training cells. By default as many as make 32 000 draws of a cell, or
+            1 200 times the square root of their number if that is more.
+        accelerator, devices
+            What to train on, as in :class:`lightning.pytorch.Trainer`.
+        train_size
+            Share of each label's cells to train on; the rest, at least one cell a label, is held
+            out for validation and calibration.
+        batch_size
+            Cells in a minibatch.
+        early_stopping
+            Stop once the validation loss falls no more, and go back to the best epoch.
+        calibrate
+            Fit the temperature of the probabilities to the held-out cells.
+        refit
+            Learn the held-out cells too, once they have served: go on for a fifth of the epochs on
+            all cells, at three tenths of the learning rate. ``history`` and
+            ``validation_indices`` tell of the training before.
+        compile
+            Compile the encoder's training steps with :func:`torch.compile`, which takes up to a
+            minute first and pays on a GPU. Without a compiler it warns and has no effect.
+        plan_kwargs
+            Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
+            ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.
+        **trainer_kwargs
+            Passed to :class:`scvi.train.Trainer`, such as ``enable_progress_bar=False``,
+            ``early_stopping_patience=10`` or ``precision="bf16-mixed"``.
+
+        Raises
+        ------
+        ValueError
+            If the model has no reference, or a parameter is out of range.
+
+        Warns
+        -----
+        UserWarning
+            If ``compile=True`` and nothing can be compiled.
+        """
+        if self.adata is None:
+            raise ValueError(
+                "The model was loaded without a reference and cannot be trained: pass it to "
+                "TOSICA.load(folder, adata=reference)."
+            )
+        data = self._reference_data(train_size, batch_size)
+        # What an earlier training was calibrated to does not hold for the weights to come.
+        self.module.temperature.fill_(1)
+        self.held_out_probabilities_ = None
+        if max_epochs is None:
+            draws = max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(data.n_train))
+            max_epochs = math.ceil(draws / data.n_train)
+        # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
+        kwargs: dict[str, Any] = {"accelerator": accelerator, "devices": devices}
+        kwargs |= {"log_every_n_steps": 1} | trainer_kwargs
+        stopping: dict[str, Any] = {}
+        if early_stopping:
+            stopping = {
+                "early_stopping": True,
+                "early_stopping_monitor": "validation_loss",
+                "early_stopping_patience": 10,
+            }
+            kwargs["callbacks"] = [*kwargs.get("callbacks", []), KeepBest()]
+        plan = TrainingPlan(self.module, **(plan_kwargs or {}))
+        device = find_device(accelerator, "auto")
+        with compiled(self.module.encoder, device) if compile else nullcontext():
+            self._fit(plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs)
+            if calibrate:
+                self._calibrate(data)
+            if refit:
+                self._refit(plan, data, **kwargs)
+
+    def _fit(self, plan: TrainingPlan, data: ReferenceData, epochs: int, **kwargs: Any) -> None:
+        runner = TrainRunner(
+            self, training_plan=plan, data_splitter=data, max_epochs=epochs, **kwargs
+        )
+        self.module.train()
+        # scvi-tools begins a history with the first training, which a legacy model had elsewhere.
+        trained = self.is_trained
+        self.is_trained_ = trained and self.history_ is not None
+        try:
+            runner()
+        finally:
+            self.is_trained_ = trained or self.is_trained
+
+    def _refit(self, plan: TrainingPlan, data: ReferenceData, **kwargs: Any) -> None:
+        """Go on with all cells; what the model tells of its training stays that of before."""
+        told = {
+            name: getattr(self, name)
+            for name in ("history_", "train_indices_", "validation_indices_", "trainer")
+        }
+        if isinstance(self.history_, dict):
+            # scvi-tools adds the rows of a further training to the dict itself.
+            told["history_"] = dict(self.history_)
+        epochs = math.ceil(_REFIT_EPOCHS * self.trainer.current_epoch)
+        settings = TrainingPlan(
+            self.module,
+            lr=_REFIT_LR * plan.lr,
+            weight_decay=plan.weight_decay,
+            gene_dropout=plan.gene_dropout,
+            token_dropout=plan.token_dropout,
+            modality_dropout=plan.modality_dropout,
+            label_smoothing=plan.label_smoothing,
+            warmup=plan.warmup,
+        )
+        # The user's callbacks and early stopping look at validation cells, of which none are left.
+        watching = ("callbacks", "early_stopping", "checkpoint", "check_val", "logger")
+        kept = {k: v for k, v in kwargs.items() if not any(word in k for word in watching)}
+        data.join()
+        self._fit(settings, data, epochs, limit_val_batches=0, **kept)
+        for name, value in told.items():
+            setattr(self, name, value)
+
+    def _reference_data(self, train_size: float, batch_size: int) -> ReferenceData:
+        if not 0 < train_size < 1:
+            raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
+        modalities = self._modalities
+        joint = is_joint(self.registry_)
+        return ReferenceData(
+            JointRows(self.adata, modalities)
+            if joint
+            else Rows(self.adata, layer=modalities[0].layer),
+            self.module.label_of_code.cpu().numpy()[self._codes(REGISTRY_KEYS.LABELS_KEY)],
+            self._codes(REGISTRY_KEYS.BATCH_KEY),
+            validation_size=1 - train_size,
+            batch_size=batch_size,
+        )
+
+    def _codes(self, key: str) -> np.ndarray:
+        """Codes of the labels or batches, in the order of the reference's cells."""
+        codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
+        place = self.adata_manager.data_registry[key].get("mod_key")
+        return codes if place is None else codes_in_order(self.adata, codes, place)
+
+    @torch.inference_mode()
+    def _calibrate(self, data: ReferenceData) -> None:
+        held_out = []
+        # How sure the model may be depends on which modalities it sees.
+        for seen in range(1, self.module.everything + 1):
+            logits, labels = [], []
+            for batch in data.val_dataloader():
+                _, generative, losses = self.module(batch, inference_kwargs={"seen": seen})
+                logits.append(generative["logits"].float().cpu())
+                labels.append(losses.true_labels.cpu())
+            scores, truth = torch.cat(logits), torch.cat(labels)
+            self.module.temperature.view(-1)[seen - 1] = fit_temperature(scores, truth)
+            scores = scores.to(self.module.device)
+            of_truth = self.module.probabilities(scores, seen).cpu().gather(1, truth[:, None])
+            held_out.append(of_truth[:, 0].numpy())
+        self.held_out_probabilities_ = np.stack(held_out)
+
+    def start_from_network(self) -> None:
+        """Let training begin with the weights and signs of the network behind the mask.
+
+        Each gene set with weights starts as the weighted sum of its genes, along a random
+        direction: genes of opposite sign pull its token in opposite directions. Everything else
+        stays as it was drawn, and training changes all of it. Call it before :meth:`train`; the
+        directions follow ``scvi.settings.seed``.
+
+        Raises
+        ------
+        KeyError
+            If the mask was built from gene sets without weights.
+        ValueError
+            If the model has no reference, or was trained already.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> network = pd.DataFrame(
+        ...     {
+        ...         "source": ["SPI1"] * 4 + ["PAX5"] * 4,
+        ...         "target": ["LYZ", "CST3", "FCN1", "CD79A", "CD79A", "CD79B", "CD19", "LYZ"],
+        ...         "weight": [1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, -1.0],
+        ...     }
+        ... )
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):  # so few genes are in a set
+        ...     tosica.pp.build_mask(ref, network, min_genes=3)
+        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(ref, embed_dim=16)
+        >>> model.start_from_network()
+        """
+        if self.adata is None:
+            raise ValueError(
+                "The model was loaded without a reference: pass it to "
+                "TOSICA.load(folder, adata=reference)."
+            )
+        if self.is_trained_:
+            raise ValueError(
+                "The model was trained already, which its first weights no longer matter to: make "
+                "a new one and call start_from_network before train."
+            )
+        self.module.embedding.start_from(self._network_weights())
+
+    def _network_weights(self) -> np.ndarray:
+        """Weights of the pairs of gene and token, in the order of the embedding."""
+        registry = self.adata_manager.data_registry
+        if not is_joint(self.registry_):
+            return pair_weights(self.adata, registry[REGISTRY_KEYS.MASK_KEY]["attr_key"])
+        found: list[np.ndarray | None] = []
+        error: KeyError | None = None
+        for role, name in self.registry_["setup_args"]["modalities"].items():
+            key = registry[field_keys(role)[1]]["attr_key"]
+            try:
+                found.append(pair_weights(self.adata[name], key))
+            except KeyError as missing:
+                found.append(None)
+                error = missing
+        # Antibodies have no network as a rule; one modality with weights is enough.
+        if error is not None and all(weights is None for weights in found):
+            raise error
+        return TokenAxis(self._modalities).join_pairs(found)

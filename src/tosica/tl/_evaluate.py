@@ -1,0 +1,237 @@
+"""How good an annotation is where the truth is known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+from mudata import MuData
+from sklearn.metrics import accuracy_score, precision_recall_fscore_support
+
+from tosica._constants import HETEROGENEOUS, UNKNOWN
+from tosica._logging import grouped, logger
+from tosica.get._read_groups import read_groups
+from tosica.get._read_labels import read_labels
+from tosica.tl._calibration_bins import (
+    calibration_bins,
+    expected_calibration_error,
+    read_probability,
+)
+from tosica.tl._confusion import confusion
+
+_NO_LABEL = (UNKNOWN, HETEROGENEOUS)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Evaluation:
+    """What :func:`tosica.tl.evaluate` found, as tables.
+
+    Printed, it shows ``summary`` and ``per_class``.
+    """
+
+    summary: pd.DataFrame
+    """One row, named by the column that was evaluated, so that rows of several evaluations can be
+    put under each other with :func:`pandas.concat`. It has ``n_cells`` (with a known label),
+    ``accuracy``, ``balanced_accuracy`` (mean recall of the known labels), ``macro_f1`` (mean F1 of
+    the known labels), ``expected_calibration_error`` (:cite:t:`Guo2017`; NaN without
+    probabilities) and ``share_unknown`` (cells called "Unknown" or "Heterogeneous")."""
+
+    per_class: pd.DataFrame
+    """One row a known label, with ``n_cells`` (that have it), ``n_predicted`` (cells that were
+    called so), ``precision`` (NaN if there are none), ``recall``, ``f1``, and ``probability`` (mean
+    of the cells that were called so, to hold against ``precision``; NaN if there are none, or no
+    probabilities)."""
+
+    confusion: pd.DataFrame
+    """How many cells of each known label got each prediction, as
+    :func:`tosica.tl.confusion` counts them."""
+
+    calibration: pd.DataFrame | None
+    """Bins of the probability and the share of right labels in them, "Unknown" left out, as of
+    :func:`tosica.tl.reliability`. No rows if all cells are "Unknown"; ``None`` if a column without
+    probabilities was evaluated."""
+
+    def __repr__(self) -> str:
+        """Both tables that fit on a screen."""
+        row = self.summary.iloc[0]
+        shares = ", ".join(
+            f"{name.replace('_', ' ')} {row[name]:.3f}"
+            for name in self.summary.columns
+            if name != "n_cells" and not np.isnan(row[name])
+        )
+        return (
+            f"Evaluation of {self.summary.index[0]!r} on {grouped(int(row['n_cells']))} cells\n"
+            f"{shares}\n{self.per_class.round(3).to_string()}"
+        )
+
+
+def evaluate(
+    adata: AnnData | MuData,
+    labels_key: str,
+    *,
+    key: str = "tosica",
+    prediction: str | None = None,
+    n_bins: int = 10,
+) -> Evaluation:
+    """Hold an annotation against known labels: accuracy, macro-F1, each class, calibration.
+
+    Parameters
+    ----------
+    adata
+        Query with n cells, an AnnData or a MuData, that ``model.annotate`` has annotated. It is not
+        changed.
+    labels_key
+        Column of ``adata.obs`` with the known labels, in the words of the predictions. Cells
+        without one (NaN) are left out; the log says how many.
+    key
+        ``key_added`` of ``model.annotate``.
+    prediction
+        Another column of ``adata.obs`` to evaluate, such as ``"tosica_majority_vote"``. There is
+        no calibration then, because the probabilities are those of other labels.
+    n_bins
+        Number of bins of equal width between 0 and 1 for the calibration.
+
+    Returns
+    -------
+    :class:`~tosica.tl.Evaluation` with the tables ``summary``, ``per_class``, ``confusion`` and
+    ``calibration``.
+
+    A cell that was called "Unknown" or "Heterogeneous" is wrong, unless that is its known label,
+    too. A known label that the model was not trained on is wrong wherever it occurs; the log names
+    such labels. Means over labels (``macro_f1``, ``balanced_accuracy``) are those over the known
+    labels: scikit-learn's default also counts, as labels with a score of 0, those that occur among
+    the predictions only.
+
+    Raises
+    ------
+    KeyError
+        If a column is missing.
+    TypeError
+        If ``adata`` is no AnnData or MuData, or a column cannot be read as labels.
+    ValueError
+        If there are no cells, none has a known label, some have no prediction, no known label is
+        ever predicted or known to the model, or ``n_bins`` is under 1.
+
+    See Also
+    --------
+    tosica.pl.confusion, tosica.pl.reliability : two of the tables as plots.
+
+    Examples
+    --------
+    A prediction that mistakes every stem cell (CD34+) stands for what ``model.annotate`` writes.
+
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata = adata[adata.obs["bulk_labels"].isin(["CD19+ B", "CD34+", "CD56+ NK"])].copy()
+    >>> mistaken = adata.obs["bulk_labels"].astype(str).replace({"CD34+": "CD19+ B"})
+    >>> adata.obs["tosica_prediction"] = mistaken
+    >>> adata.obs["tosica_probability"] = 0.9
+    >>> found = tosica.tl.evaluate(adata, "bulk_labels")
+    >>> found
+    Evaluation of 'tosica_prediction' on 139 cells
+    accuracy 0.906, balanced accuracy 0.667, macro f1 0.645, ...
+                 n_cells  n_predicted  precision  recall     f1  probability
+    bulk_labels
+    CD19+ B           95          108       0.88     1.0  0.936          0.9
+    CD34+             13            0        NaN     0.0  0.000          NaN
+    CD56+ NK          31           31       1.00     1.0  1.000          0.9
+    >>> found.confusion.loc["CD34+", "CD19+ B"]
+    np.int64(13)
+    """
+    if not isinstance(adata, AnnData | MuData):
+        msg = f"Expected an AnnData or a MuData, got {type(adata).__name__}."
+        raise TypeError(msg)
+    own = f"{key}_prediction"
+    column = own if prediction is None else prediction
+    known = read_groups(adata, labels_key, allow_missing=True)
+    labelled = known.codes >= 0
+    if not labelled.any():
+        msg = f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
+        raise ValueError(msg)
+    # Checked over all cells, so that the sentence on missing predictions counts all of them.
+    predicted = read_groups(adata, column)
+    probability = read_probability(adata, key)[labelled] if column == own else None
+    obs = pd.DataFrame({labels_key: known[labelled], column: predicted[labelled]})
+    cells = AnnData(obs=obs.set_axis(obs.index.astype(str)))
+    truth = np.asarray(cells.obs[labels_key]).astype(str)
+    called = np.asarray(cells.obs[column]).astype(str)
+    _log_labels(adata, labelled, truth, called, labels_key, column, key)
+
+    table = confusion(cells, labels_key, prediction_key=column)
+    labels = list(table.index)
+    right = truth == called
+    calibration = None
+    if probability is not None:
+        named = called != UNKNOWN
+        calibration = calibration_bins(right[named], probability[named], n_bins)
+    precision, recall, f1, n_cells = precision_recall_fscore_support(
+        truth, called, labels=labels, average=None, zero_division=np.nan
+    )
+    per_class = pd.DataFrame(
+        {
+            "n_cells": n_cells,
+            "n_predicted": [int((called == label).sum()) for label in labels],
+            "precision": precision,
+            "recall": recall,
+            "f1": f1,
+            "probability": [_mean_probability(probability, called == label) for label in labels],
+        },
+        index=pd.Index(labels, name=labels_key),
+    )
+    error = float("nan") if calibration is None else expected_calibration_error(calibration)
+    summary = pd.DataFrame(
+        {
+            "n_cells": len(truth),
+            "accuracy": accuracy_score(truth, called),
+            "balanced_accuracy": recall.mean(),
+            "macro_f1": f1.mean(),
+            "expected_calibration_error": error,
+            "share_unknown": np.isin(called, _NO_LABEL).mean(),
+        },
+        index=pd.Index([column]),
+    )
+    return Evaluation(summary, per_class, table, calibration)
+
+
+def _mean_probability(probability: np.ndarray | None, inside: np.ndarray) -> float:
+    if probability is None or not inside.any():
+        return float("nan")
+    return float(probability[inside].mean())
+
+
+def _log_labels(
+    adata: AnnData | MuData,
+    labelled: np.ndarray,
+    truth: np.ndarray,
+    called: np.ndarray,
+    labels_key: str,
+    column: str,
+    key: str,
+) -> None:
+    """Say which cells and labels cannot be right, and refuse where that is all of them."""
+    trained = set(read_labels(adata, key))
+    words = set(truth) - {UNKNOWN}
+    if words and not words & (trained | set(called)):
+        msg = (
+            f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
+            f"({str(truth[0])!r}, {str(called[0])!r}): bring both to the same words."
+        )
+        raise ValueError(msg)
+    n_left_out = int((~labelled).sum())
+    if n_left_out:
+        logger.info(
+            "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
+            grouped(n_left_out),
+            grouped(len(labelled)),
+            labels_key,
+        )
+    foreign = sorted(words - trained) if trained else []
+    if foreign:
+        logger.info(
+            "evaluate: the model was not trained on %s, so these cells (%s) count as wrong",
+            ", ".join(repr(str(label)) for label in foreign),
+            grouped(int(np.isin(truth, foreign).sum())),
+        )

@@ -1,0 +1,209 @@
+"""Many small clusters of cells that resemble each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+import scanpy as sc
+from anndata import AnnData
+from mudata import MuData
+
+from tosica._logging import grouped, logger
+from tosica.get._read_groups import as_groups, read_groups
+from tosica.pp._rows import Rows
+from tosica.pp._scale import TARGET_SUM, check_finite, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import scipy.sparse as sp
+    from numpy.typing import NDArray
+
+    Clusters: TypeAlias = (
+        str | Sequence[str] | Sequence[int] | NDArray | pd.Series | pd.Categorical | pd.Index
+    )
+
+# CellTypist's own steps: below so many cells, this resolution.
+_RESOLUTIONS = ((5_000, 5), (20_000, 10), (40_000, 15), (100_000, 20), (200_000, 25))
+_FINEST = 30
+
+_N_GENES = 2000
+_N_COMPONENTS = 50
+_N_NEIGHBORS = 15
+_FEWEST_CELLS = 4
+_HINT = "or pass clusters of your own as over_clustering"
+
+
+def over_cluster(data: AnnData | MuData) -> pd.Categorical:
+    """Cluster cells by Leiden, the finer the more there are of them.
+
+    Parameters
+    ----------
+    data
+        Cells; nothing of it is changed. The graph is that of ``uns["neighbors"]``, else one of
+        ``obsm["X_pca"]``, else one of a PCA of the expression. A MuData without a graph of its own
+        is clustered by its modality ``"rna"``.
+
+    Returns
+    -------
+    Categorical of length n with categories ``"0"``, ``"1"``, ....
+
+    Raises
+    ------
+    ImportError
+        If igraph is missing.
+    ValueError
+        If there are too few cells, a MuData has nothing to cluster by, or the expression is no
+        expression.
+    """
+    try:
+        import igraph  # noqa: F401
+    except ImportError as error:
+        msg = f"Clustering cells needs the igraph package: pip install 'tosica[leiden]', {_HINT}."
+        raise ImportError(msg) from error
+    n_obs = data.n_obs
+    if n_obs < _FEWEST_CELLS:
+        msg = f"{n_obs} cells are too few to be clustered: there must be {_FEWEST_CELLS}, {_HINT}."
+        raise ValueError(msg)
+    connectivities, source, order = _graph(data)
+    resolution = next((r for below, r in _RESOLUTIONS if n_obs < below), _FINEST)
+    # In an object of its own, because Leiden writes a record beside its clusters.
+    cells = AnnData(obs=pd.DataFrame(index=[str(i) for i in range(n_obs)]))
+    sc.tl.leiden(
+        cells,
+        resolution,
+        adjacency=connectivities,
+        key_added="cluster",
+        flavor="igraph",
+        n_iterations=2,
+        directed=False,
+        random_state=0,
+    )
+    clusters = pd.Categorical(cells.obs["cluster"])[order]
+    logger.info(
+        "over-clustering: %s cells in %d clusters (Leiden, resolution %d, on %s)",
+        grouped(n_obs),
+        len(clusters.categories),
+        resolution,
+        source,
+    )
+    return clusters
+
+
+def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
+    """One cluster a cell, from a column of ``obs`` or anything that holds one value a cell.
+
+    Raises
+    ------
+    KeyError
+        If there is no such column.
+    TypeError, ValueError
+        If clusters cannot be read as such, are not one a cell, or are missing in some.
+    """
+    if isinstance(values, str):
+        return read_groups(adata, values)
+    if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
+        msg = (
+            "over_clustering must be a column of adata.obs or one value a cell, "
+            f"not {type(values).__name__} with {np.ndim(values)} dimensions."
+        )
+        raise TypeError(msg)
+    column = values if isinstance(values, pd.Series) else pd.Series(values)
+    if len(column) != adata.n_obs:
+        msg = (
+            f"over_clustering has {len(column)} values for {adata.n_obs} cells: "
+            "give one a cell, in their order."
+        )
+        raise ValueError(msg)
+    names = adata.obs_names
+    named = not isinstance(column.index, pd.RangeIndex)
+    if named and not column.index.equals(names):
+        if not (column.index.is_unique and names.isin(column.index).all()):
+            msg = (
+                "The index of over_clustering does not hold the names of adata's cells: "
+                "pass over_clustering.to_numpy() if it is in their order."
+            )
+            raise ValueError(msg)
+        column = column.reindex(names)
+    return as_groups(column, "over_clustering")
+
+
+def _graph(data: AnnData | MuData) -> tuple[sp.csr_matrix, str, Any]:
+    """Connectivities, where they come from, and the position of each of the data's cells in them.
+
+    A modality of a MuData may have its cells in another order.
+    """
+    found = _existing_graph(data, "mdata" if isinstance(data, MuData) else "adata")
+    if found is not None:
+        return *found, slice(None)
+    if isinstance(data, AnnData):
+        return *_new_graph(data, "adata"), slice(None)
+    rna = data.mod.get("rna")
+    if rna is None or not data.obs_names.isin(rna.obs_names).all():
+        msg = (
+            "The MuData has no neighbours graph in mdata.uns['neighbors'], and no modality 'rna' "
+            "with all of its cells, to be clustered by: make one of the two, "
+            f"{_HINT}."
+        )
+        raise ValueError(msg)
+    name = "mdata['rna']"
+    connectivities, source = _existing_graph(rna, name) or _new_graph(rna, name)
+    return connectivities, source, rna.obs_names.get_indexer(data.obs_names)
+
+
+def _existing_graph(data: AnnData | MuData, name: str) -> tuple[sp.csr_matrix, str] | None:
+    record = data.uns.get("neighbors", {})
+    graph_key = record.get("connectivities_key", "connectivities")
+    if not record or graph_key not in data.obsp:
+        return None
+    source = f"the graph in {name}.uns['neighbors']"
+    representation = record.get("params", {}).get("use_rep")
+    if representation is not None:
+        source += f", which was made from {representation!r}"
+    return data.obsp[graph_key], source
+
+
+def _new_graph(adata: AnnData, name: str) -> tuple[sp.csr_matrix, str]:
+    if "X_pca" in adata.obsm:
+        components = np.asarray(adata.obsm["X_pca"])
+        source = f"neighbours in {name}.obsm['X_pca']"
+    else:
+        components, source = _principal_components(adata, name)
+    cells = AnnData(obs=pd.DataFrame(index=[str(i) for i in range(adata.n_obs)]))
+    cells.obsm["X_pca"] = components
+    n_neighbors = min(_N_NEIGHBORS, adata.n_obs - 1)
+    sc.pp.neighbors(cells, n_neighbors=n_neighbors, use_rep="X_pca", random_state=0)
+    return cells.obsp["connectivities"], source
+
+
+def _principal_components(adata: AnnData, name: str) -> tuple[np.ndarray, str]:
+    """Follow scanpy's usual road from an expression matrix to its PCA, in a copy."""
+    if adata.n_vars < 2 or (not adata.isbacked and adata.X is None):
+        msg = (
+            f"There is nothing to cluster cells by: {name} has no graph in uns['neighbors'], no "
+            f"obsm['X_pca'] and no expression of several genes in X; make one of them, {_HINT}."
+        )
+        raise ValueError(msg)
+    rows = Rows(adata, name=name)
+    block = rows.block(0, rows.n_obs)
+    check_finite(block, rows.where, 0)
+    genes = AnnData(block.astype(np.float32))
+    what = f"a PCA of {rows.where}"
+    if block.min() < 0:
+        # Scaled or residuals: what a PCA is otherwise fed with in the end.
+        what += ", which is scaled"
+    else:
+        if kind_of(block, rows.where) == "counts":
+            sc.pp.normalize_total(genes, target_sum=TARGET_SUM)
+            sc.pp.log1p(genes)
+            what += ", log-normalised"
+        if genes.n_vars > _N_GENES:
+            sc.pp.highly_variable_genes(genes, n_top_genes=_N_GENES)
+            genes = genes[:, genes.var["highly_variable"]].copy()
+            what += f", {grouped(_N_GENES)} variable genes"
+    n_components = min(_N_COMPONENTS, genes.n_obs - 1, genes.n_vars - 1)
+    sc.pp.pca(genes, n_comps=n_components, random_state=0)
+    return genes.obsm["X_pca"], f"neighbours in {what}"

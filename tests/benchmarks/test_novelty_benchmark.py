@@ -1,0 +1,80 @@
+"""The benchmark of new types: that its page is what was measured, and that it can be run."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from anndata import AnnData
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.skipif(
+    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are not part of an installed package"
+)
+
+
+@pytest.fixture
+def novelty(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT)
+    assert importlib.util.find_spec("benchmarks") is not None
+    from benchmarks import novelty
+
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "tosica")]
+    levels = [logger.level for logger in loggers]
+    yield novelty
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
+        del sys.modules[name]
+
+
+def test_the_page_is_what_was_measured(novelty):
+    folder = ROOT / "docs" / "benchmarks"
+    result = json.loads((folder / "novelty.json").read_text())
+    assert (folder / "novelty.md").read_text() == novelty.report(result)
+    assert {run["task"] for run in result["runs"]} == set(novelty.TASKS)
+    assert len({run["seed"] for run in result["runs"]}) >= 5
+
+
+def test_a_run(novelty, tmp_path, monkeypatch, capsys):
+    """Five types, each with genes of its own, in two batches that differ in depth."""
+    rng = np.random.default_rng(0)
+    n_cells = 400
+    kind = np.arange(n_cells) % 5
+    rate = np.full((n_cells, 60), 0.5)
+    for i in range(5):
+        rate[kind == i, 12 * i : 12 * i + 10] = 6
+    second = np.arange(n_cells) // 5 % 2 == 1
+    adata = AnnData(rng.poisson(rate * np.where(second, 3, 1)[:, None]).astype(np.float32))
+    # Real names, so that they are in gene sets.
+    adata.var_names = list(
+        dict.fromkeys(
+            gene
+            for name in ("T cell receptor signaling pathway", "glycolytic process")
+            for gene in sorted(novelty.tosica.gs.load("human_gobp")[name])
+        )
+    )[:60]
+    adata.obs["kind"] = np.array(list("abcde"))[kind]
+    adata.obs["depth"] = np.where(second, "deep", "shallow")
+    adata.write_h5ad(tmp_path / "made.h5ad")
+    task = novelty.Task("made.h5ad", "kind", "depth", "deep", "made")
+    monkeypatch.setattr(novelty, "TASKS", {"made": task})
+    # AnnData holds its numbers as CSR where the benchmark's files do.
+    monkeypatch.setattr(novelty, "expression", lambda model, adata: np.log1p(adata.X))
+    arguments = [str(tmp_path), "--seeds", "1", "--max-epochs", "5", "--out", str(tmp_path)]
+
+    novelty.main(arguments)
+
+    assert "# Types that the reference lacks" in capsys.readouterr().out
+    result = json.loads((tmp_path / "novelty.json").read_text())
+    assert (tmp_path / "novelty.md").read_text() == novelty.report(result)
+    assert len(result["runs"]) == 5 * 2 * 2
+    for run in result["runs"]:
+        for score in novelty.SCORES:
+            assert 0 <= run[score] <= 1
+    assert np.mean([run["novelty"] for run in result["runs"]]) > 0.9
