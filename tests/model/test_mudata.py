@@ -150,24 +150,55 @@ def test_training_starts_from_the_network_of_rna():
         tosica.TOSICA(mdata, embed_dim=16).start_from_network()
 
 
-def test_modality_dropout_shows_each_cell_some_modalities(model):
-    torch.manual_seed(0)
-    shares = model.module._shares(4000, 0.5)
-    assert shares.shape == (2, 4000)
-    torch.testing.assert_close(shares.sum(0), torch.ones(4000))
-    for i in range(2):
-        assert (shares[i] == 1).float().mean() == pytest.approx(0.25, abs=0.03)
-    assert (shares[0] == 0.5).float().mean() == pytest.approx(0.5, abs=0.03)
-    assert (model.module._shares(100, 1.0) != 0.5).all()
+@pytest.mark.parametrize("dropout", [0.5, 2 / 3, 1.0])
+def test_modality_dropout_shows_each_cell_in_every_choice_of_modalities(model, dropout):
+    module = model.module
+    x = torch.rand(5, 39, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        views = module.inference(x, modality_dropout=dropout)
+        blocks = views["latent"].split(5)
+        for seen, block in enumerate(blocks, start=1):
+            torch.testing.assert_close(block, module.inference(x, seen=seen)["latent"])
+    assert len(blocks) == module.everything == 3
+    counts = views["weight"].view(3, 5)
+    torch.testing.assert_close(counts.sum(0), torch.ones(5))
+    torch.testing.assert_close(counts[2], torch.full((5,), 1 - dropout))
+    torch.testing.assert_close(counts[0], counts[1])
+
+
+@pytest.mark.parametrize("modality", ["rna", "protein", None])
+def test_label_sets_for_what_the_query_has(model, query, modality):
+    held_out = model.held_out_probabilities_
+    assert held_out.shape == (3, len(model.validation_indices))
+    seen = query if modality is None else query[modality]
+    coverage = 1 - 1.5 / (held_out.shape[1] + 1)
+    sets = model.predict_set(seen, coverage=coverage)
+    row = {"rna": 0, "protein": 1, None: 2}[modality]
+    expected = model.predict(seen, soft=True) >= held_out[row].min()
+    pd.testing.assert_frame_equal(sets, expected, check_names=False)
+
+
+def test_the_loss_counts_each_choice_as_it_should(model):
+    module = model.module
+    x = torch.rand(6, 39, generator=torch.Generator().manual_seed(0))
+    tensors = {"X": x, "labels": torch.zeros(6, 1)}
+    with torch.inference_mode():
+        each = []
+        for seen in (1, 2, 3):
+            found = module.inference(x, seen=seen)
+            each.append(module.loss(tensors, found, module.generative(**found)).loss)
+        found = module.inference(x, modality_dropout=0.5)
+        loss = module.loss(tensors, found, module.generative(found["latent"])).loss
+    torch.testing.assert_close(loss, 0.25 * each[0] + 0.25 * each[1] + 0.5 * each[2])
 
 
 def test_a_step_learns_from_each_modality_alone(mdata):
     """The gradient of cells that are seen in antibodies alone does not reach RNA."""
     module = fit(mdata, max_epochs=1).module.train()
     x = torch.rand(4, 39)
-    module._shares = lambda n, _: torch.tensor([[0.0] * n, [1.0] * n])
     module.zero_grad()
-    module.inference(x, modality_dropout=0.5)["latent"].sum().backward()
+    of_protein = module.inference(x, modality_dropout=0.5)["latent"][4:8]
+    of_protein.sum().backward()
     embedding = module.embedding
     owner = module.token_modality.repeat_interleave(embedding.indptr.diff())
     assert (embedding.weight.grad[owner == 0] == 0).all()

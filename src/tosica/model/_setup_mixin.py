@@ -147,8 +147,9 @@ class SetupMixin(BaseModelClass):
         Notes
         -----
         The model has the tokens of all modalities, and its names begin with the modality, as in
-        ``protein:CD19``. It can annotate queries that lack some of them: in training, half of the
-        cells, drawn at each step, are seen without (``plan_kwargs={"modality_dropout": 0.5}``).
+        ``protein:CD19``. It can annotate queries that lack some of them: training asks for the
+        right label from every choice of modalities, and ``plan_kwargs={"modality_dropout": …}``
+        says what the loss of cells without some of them counts (0.9).
 
         References
         ----------

@@ -32,7 +32,10 @@ class TrainingPlan(LightningModule):
         Share of the gene sets hidden from a whole minibatch at each step. What is hidden is not
         computed either.
     modality_dropout
-        Probability that a cell is seen without some of its modalities, where there are several.
+        Where there are several modalities: what the loss of cells that are seen without some of
+        them counts, every choice of modalities equally. The loss of whole cells counts the rest.
+        Whole cells gain from it too: what either modality says by itself is learnt, where
+        otherwise the stronger one would drown the weaker one.
     label_smoothing
         Probability spread evenly over all labels in the target.
     warmup
@@ -47,7 +50,7 @@ class TrainingPlan(LightningModule):
         weight_decay: float = 0.05,
         gene_dropout: float = 0.5,
         token_dropout: float = 0.75,
-        modality_dropout: float = 0.5,
+        modality_dropout: float = 0.9,
         label_smoothing: float = 0.1,
         warmup: float = 0.25,
     ) -> None:

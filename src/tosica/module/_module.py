@@ -183,16 +183,20 @@ class TOSICAModule(BaseModuleClass):
         one = len(self.sections) == 1
         return self.embedding(x, keep, None if one else self.token_modality == modality)
 
-    def _shares(self, n_cells: int, dropout: float) -> Tensor:
-        """Draw the modalities that each cell is seen in, and share its class token among them.
+    def _views(self, x: Tensor, keep: float, dropout: float) -> dict[str, Tensor]:
+        """Every cell in every choice of modalities, and what each choice counts.
 
-        Shape ``(n_modalities, n_cells)``; what a cell is not seen in has no share.
+        The expectation over a draw of modalities: the class tokens are there anyway, and a mean of
+        them costs next to nothing, so that no cell has to wait for its turn.
         """
-        seen = torch.full((n_cells,), self.everything)
-        some = torch.rand(n_cells) < dropout
-        seen[some] = torch.randint(1, self.everything, (int(some.sum()),))
-        shown = (seen >> torch.arange(len(self.sections))[:, None]) % 2
-        return shown / shown.sum(0)
+        latents = torch.stack([self._latent(x, keep, 1 << i) for i in self._positions(None)])
+        choices = torch.arange(1, self.everything + 1, device=x.device)
+        shown = (choices[:, None] >> torch.arange(len(latents), device=x.device)) % 2
+        shares = (shown / shown.sum(1, keepdim=True)).to(latents)
+        weight = shares.new_full((len(choices),), dropout / (len(choices) - 1))
+        weight[-1] = 1 - dropout
+        views = torch.einsum("cm,mnd->cnd", shares, latents)
+        return {"latent": views.flatten(0, 1), "weight": weight.repeat_interleave(len(x))}
 
     def _latent(self, x: Tensor, keep: float, seen: int | None) -> Tensor:
         """Mean of the class tokens of some modalities."""
@@ -228,23 +232,21 @@ class TOSICAModule(BaseModuleClass):
         token_keep
             Share of the gene sets that the minibatch sees.
         modality_dropout
-            Probability that a cell is seen without some of its modalities: which ones is drawn,
-            each choice but all and none being equally likely.
+            What the loss of cells that are seen without some of their modalities counts, each
+            choice but all and none equally; the loss of cells that are seen whole counts the rest.
         seen
             Modalities that the cells are seen in, by default all.
 
         Returns
         -------
-        ``latent``, shape ``(n_cells, embed_dim)``.
+        ``latent``, shape ``(n_cells, embed_dim)``. With ``modality_dropout`` a block of cells for
+        each choice of modalities, all of them last, and ``weight``, ``(n_blocks * n_cells,)``, what
+        each row counts.
         """
         if gene_dropout > 0:
             x = _hide(x, gene_dropout)
         if modality_dropout > 0 and len(self.sections) > 1:
-            latents = torch.stack(
-                [self._latent(x, token_keep, 1 << i) for i in self._positions(None)]
-            )
-            shares = self._shares(len(x), modality_dropout).to(latents)
-            return {"latent": (latents * shares[..., None]).sum(0)}
+            return self._views(x, token_keep, modality_dropout)
         return {"latent": self._latent(x, token_keep, seen)}
 
     @auto_move_data
@@ -262,7 +264,15 @@ class TOSICAModule(BaseModuleClass):
         """Cross-entropy of the labels, averaged over the cells."""
         logits = generative_outputs["logits"]
         label = self.label_of_code[tensors[REGISTRY_KEYS.LABELS_KEY].long().reshape(-1)]
-        loss = F.cross_entropy(logits, label, label_smoothing=label_smoothing)
+        weight = inference_outputs.get("weight")
+        if weight is None:
+            loss = F.cross_entropy(logits, label, label_smoothing=label_smoothing)
+        else:
+            label = label.repeat(len(logits) // len(label))
+            each = F.cross_entropy(
+                logits, label, label_smoothing=label_smoothing, reduction="none"
+            )
+            loss = (each * weight).sum() / weight.sum()
         return LossOutput(
             loss=loss,
             classification_loss=loss,
