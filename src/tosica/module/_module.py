@@ -269,9 +269,7 @@ class TOSICAModule(BaseModuleClass):
             loss = F.cross_entropy(logits, label, label_smoothing=label_smoothing)
         else:
             label = label.repeat(len(logits) // len(label))
-            each = F.cross_entropy(
-                logits, label, label_smoothing=label_smoothing, reduction="none"
-            )
+            each = F.cross_entropy(logits, label, label_smoothing=label_smoothing, reduction="none")
             loss = (each * weight).sum() / weight.sum()
         return LossOutput(
             loss=loss,
