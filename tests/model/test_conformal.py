@@ -75,6 +75,17 @@ def test_held_out_cells_are_those_of_validation(pbmc_model):
     assert ((held_out > 0) & (held_out <= 1)).all()
 
 
+def test_held_out_probabilities_are_those_of_the_right_labels(toy, train):
+    model = train(toy, refit=False)
+    cells = model.validation_indices
+    soft = model.predict(indices=cells, soft=True).to_numpy()
+    truth = [model.labels.index(label) for label in toy.obs["kind"].iloc[cells]]
+    expected = soft[np.arange(len(cells)), truth]
+    np.testing.assert_allclose(
+        np.sort(model.held_out_probabilities_[0]), np.sort(expected), atol=1e-5
+    )
+
+
 def test_saved_and_loaded(pbmc_model, pbmc_query, tmp_path):
     pbmc_model.save(tmp_path / "model")
     loaded = tosica.TOSICA.load(tmp_path / "model", accelerator="cpu")
