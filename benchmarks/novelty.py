@@ -3,8 +3,8 @@
 ``python -m benchmarks.novelty FOLDER`` from the repository's root, with the files named in
 ``TASKS`` in that folder, writes ``docs/benchmarks/novelty.md`` and ``novelty.json``. Each type is
 left out of the reference in turn, and the scores are asked which of the query's cells are of that
-type. The settings of ``tosica.tl.novelty`` were chosen on the first split of the first task; the
-other splits and tasks had no say.
+type. The settings of ``tosica.tl.novelty`` were chosen on another split of the first task's cells,
+so that the second task is the independent one.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def report(result: dict[str, Any]) -> str:
         f"others, mean over types, both batches and {runs['seed'].nunique()} splits, ± standard "
         "deviation of the splits' means;",
         f"training of {trained}. One half is chance. The settings of `tosica.tl.novelty` "
-        "were chosen on a split of the",
-        "first task that is not among these.",
+        "were chosen on another split",
+        "of the first task's cells, so that the second task is the independent one.",
         "",
     ]
     columns = [(task, query) for task in result["settings"]["tasks"] for query in QUERIES]
