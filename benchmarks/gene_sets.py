@@ -84,7 +84,8 @@ def one_run(adata: ad.AnnData, labels_key: str, seed: int, **rule: Any) -> dict[
     mask = tosica.get.mask_coverage(reference)
     tosica.TOSICA.setup_anndata(reference, labels_key=labels_key)
     scvi.settings.seed = seed
-    model = tosica.TOSICA(reference)
+    # By itself, the direct path would hide what the gene sets are good for.
+    model = tosica.TOSICA(reference, direct=False)
     model.train(accelerator="cpu", enable_progress_bar=False)
     found = model.predict(adata[test])
     return {

@@ -112,7 +112,8 @@ def train(reference: AnnData, labels_key: str, seed: int, max_epochs: int | None
     # Set anew each time: scanpy's tools leave torch with as many threads as there are cores.
     torch.set_num_threads(1)
     scvi.settings.seed = seed
-    model = tosica.TOSICA(reference)
+    # The scores of the other rows are those of the network, the class token's among them.
+    model = tosica.TOSICA(reference, direct=False)
     model.train(max_epochs, accelerator="cpu", enable_progress_bar=False)
     return model
 

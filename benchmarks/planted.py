@@ -90,7 +90,8 @@ def one_seed(seed: int, *, n_unannotated: int) -> dict[str, float]:
     scvi.settings.seed = seed
     tosica.pp.build_mask(reference, sets, n_unannotated=n_unannotated)
     tosica.TOSICA.setup_anndata(reference, labels_key="label")
-    model = tosica.TOSICA(reference)
+    # What the direct path does is no gene set's.
+    model = tosica.TOSICA(reference, direct=False)
     model.train(accelerator="cpu", enable_progress_bar=False, **TRAINING)
     model.annotate(query)
     tosica.tl.weight_attention(query, model)

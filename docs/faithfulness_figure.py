@@ -28,7 +28,7 @@ def main(target: Path) -> None:
         scvi.settings.seed = 0
         tosica.pp.build_mask(ref, max_gene_sets=100, n_unannotated=n_unannotated)
         tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
-        model = tosica.TOSICA(ref, embed_dim=24)
+        model = tosica.TOSICA(ref, embed_dim=24, direct=False)
         model.train(max_epochs=40, plan_kwargs={"lr": 5e-3}, enable_progress_bar=False)
         model.annotate(query)
         tosica.tl.weight_attention(query, model)

@@ -103,11 +103,18 @@ def make_toy(n_obs: int = 90, *, seed: int = 0, n_genes: int = 30) -> AnnData:
     return adata
 
 
-def train_toy(adata: AnnData, *, seed: int = 0, setup: dict[str, Any] | None = None, **train: Any):
+def train_toy(
+    adata: AnnData,
+    *,
+    seed: int = 0,
+    setup: dict[str, Any] | None = None,
+    direct: bool = True,
+    **train: Any,
+) -> tosica.TOSICA:
     """Set up, build and train a model on counts as :func:`make_toy` makes them."""
     tosica.TOSICA.setup_anndata(adata, labels_key="kind", **(setup or {}))
     scvi.settings.seed = seed
-    model = tosica.TOSICA(adata, embed_dim=16, n_heads=2)
+    model = tosica.TOSICA(adata, embed_dim=16, n_heads=2, direct=direct)
     train = {"max_epochs": 3, "batch_size": 16, **train}
     model.train(accelerator="cpu", enable_progress_bar=False, **train)
     return model

@@ -53,13 +53,14 @@ def test_certainty_is_bounded():
 def test_training_calibrates_on_held_out_cells(toy, train):
     plain = train(toy.copy(), calibrate=False, refit=False)
     fitted = train(toy.copy(), refit=False)
-    assert plain.module.temperature == 1
+    # The mean of the network's logits and those of the direct path.
+    assert plain.module.temperature == 2
     held = plain.validation_indices
     np.testing.assert_array_equal(held, fitted.validation_indices)
     truth = toy.obs["kind"].cat.codes.to_numpy()[held]
     logits = np.log(plain.predict(indices=held, soft=True).to_numpy(dtype=np.float64))
-    expected = fit_temperature(logits, truth)
-    assert expected != pytest.approx(1, abs=0.01)
+    expected = 2 * fit_temperature(logits, truth, expected=1)
+    assert expected != pytest.approx(2, abs=0.01)
     assert fitted.module.temperature.item() == pytest.approx(expected, rel=1e-3)
     # The weights are the same, and so is the best label of every cell.
     np.testing.assert_array_equal(plain.predict(), fitted.predict())
@@ -69,6 +70,28 @@ def test_training_calibrates_on_held_out_cells(toy, train):
 
 def test_training_on_without_calibration_forgets_the_old_temperature(toy, train):
     model = train(toy)
-    assert model.module.temperature != 1
+    assert model.module.temperature != 2
     model.train(max_epochs=1, accelerator="cpu", calibrate=False, enable_progress_bar=False)
-    assert model.module.temperature == 1
+    assert model.module.temperature == 2
+
+
+def test_few_cells_move_the_expected_temperature_little():
+    logits = np.repeat(np.eye(3) * 4, 2000, axis=0)
+    labels = np.repeat(np.arange(3), 2000)
+    found = [
+        fit_temperature(logits[:: 6000 // n], labels[:: 6000 // n], expected=2)
+        for n in (3, 60, 6000)
+    ]
+    # All of them right: the more, the surer.
+    assert 2 > found[0] > 1.9
+    assert found[0] > found[1] > found[2]
+    assert found[2] < 1
+    assert fit_temperature(logits[:0], labels[:0], expected=2) == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.parametrize("n_cells", [20_000])
+def test_many_cells_outweigh_what_was_expected(n_cells):
+    logits = np.random.default_rng(0).normal(size=(n_cells, 4)) * 3
+    labels = drawn(logits, 3.0)
+    free, bound = fit_temperature(logits, labels), fit_temperature(logits, labels, expected=1)
+    assert bound == pytest.approx(free, rel=0.1)

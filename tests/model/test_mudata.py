@@ -210,7 +210,7 @@ def test_one_modality_gives_what_setup_anndata_gives(mdata, query):
     rna.obs["kind"] = mdata.obs["kind"]
     tosica.TOSICA.setup_anndata(rna, "kind")
     scvi.settings.seed = 0
-    plain = tosica.TOSICA(rna, embed_dim=16, n_heads=2)
+    plain = tosica.TOSICA(rna, embed_dim=16, n_heads=2, direct=False)
     train = {"max_epochs": 3, "batch_size": 16}
     plain.train(accelerator="cpu", enable_progress_bar=False, **train)
     alone = md.MuData({"rna": mdata["rna"].copy()})

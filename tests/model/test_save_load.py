@@ -61,7 +61,7 @@ def test_everything_that_describes_the_model_comes_back(toy_model, folder):
     assert not model.module.training
     assert model.adata is None
     assert list(model.get_var_names()) == list(toy_model.get_var_names())
-    assert model.module.temperature == toy_model.module.temperature != 1
+    assert model.module.temperature == toy_model.module.temperature != 2
     for name in ("train_indices", "validation_indices", "test_indices"):
         np.testing.assert_array_equal(getattr(model, name), getattr(toy_model, name))
     assert set(model.history) == set(toy_model.history)

@@ -90,6 +90,9 @@ def test_latent_representation_is_what_the_head_reads(pbmc_model, pbmc_query):
     assert latent.dtype == np.float32
     head = pbmc_model.module.head
     logits = latent @ head.weight.detach().numpy().T + head.bias.detach().numpy()
+    genes = pbmc_query[:, pbmc_model.get_var_names()].X.toarray()
+    weights = pbmc_model.get_direct_weights()
+    logits += genes @ weights.to_numpy() + pbmc_model.module.direct_bias.numpy()
     labels = np.array(pbmc_model.labels)[logits.argmax(1)]
     np.testing.assert_array_equal(labels, pbmc_model.predict(pbmc_query))
 

@@ -204,9 +204,9 @@ def test_cutoff(pbmc_model, pbmc_query):
     assert half.cat.categories[-1] == "Unknown"
     assert pbmc_query.uns["tosica_prediction_colors"][-1] == GREY
     assert len(pbmc_query.uns["tosica_prediction_colors"]) == len(half.cat.categories)
-    pbmc_model.annotate(pbmc_query, cutoff=0.999)
+    pbmc_model.annotate(pbmc_query, cutoff=1.0)
     assert set(pbmc_query.obs["tosica_prediction"]) == {"Unknown"}
-    assert pbmc_query.uns["tosica"]["cutoff"] == 0.999
+    assert pbmc_query.uns["tosica"]["cutoff"] == 1.0
 
 
 def test_copy(toy_model, toy_query, contents, new_keys):

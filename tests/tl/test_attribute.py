@@ -66,7 +66,8 @@ def test_genes_agree_with_gradients_at_the_input(model, query):
     total = torch.zeros_like(x)
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         point = (start + float(node) * (x - start)).requires_grad_(True)
-        logits = model.module.head(model.module.encoder(model.module.embedding(point)))
+        network = model.module.head(model.module.encoder(model.module.embedding(point)))
+        logits = network + model.module.direct(point)
         score = (logits[:, 3] - logits.mean(1)).sum()
         total += float(weight) * torch.autograd.grad(score, point)[0]
     expected = (total * (x - start)).numpy()
@@ -90,7 +91,7 @@ def test_sharing_out_does_nothing_without_unannotated_tokens():
     tosica.pp.build_mask(adata, max_gene_sets=6, n_unannotated=0)
     tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
     scvi.settings.seed = 0
-    model = tosica.TOSICA(adata, embed_dim=8)
+    model = tosica.TOSICA(adata, embed_dim=8, direct=False)
     model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
     model.annotate(adata)
     tosica.tl.attribute(adata, model)

@@ -43,8 +43,9 @@ def test_what_is_removed_is_gone(model, query):
         tokens = model.module.embedding(x)
         first = int(one.obsm["X_tosica"][0].argmax())
         left = torch.cat([tokens[:, :first], tokens[:, first + 1 :]], 1)
-        label = model.module.head(model.module.encoder(tokens)).argmax(1)
-        expected = model.module.probabilities(model.module.head(model.module.encoder(left)))
+        label = (model.module.head(model.module.encoder(tokens)) + model.module.direct(x)).argmax(1)
+        logits = model.module.head(model.module.encoder(left)) + model.module.direct(x)
+        expected = model.module.probabilities(logits)
     got = one.uns["faithfulness"]["curves"]["probability"].iloc[1]
     assert got == pytest.approx(float(expected[0, label]), abs=1e-5)
 

@@ -66,6 +66,27 @@ class ContentsMixin(BaseModelClass):
         names = np.array(tokens.names, dtype=object)
         return pd.DataFrame(table, index=self._var_names, columns=names)
 
+    def get_direct_weights(self) -> pd.DataFrame:
+        """Get what each gene adds to the score of each label by the direct path.
+
+        Returns
+        -------
+        Table ``(n_genes, n_labels)``, float32: the change of a label's logit for each unit of
+        log-normalised expression.
+
+        Raises
+        ------
+        ValueError
+            If the model has no direct path.
+        """
+        weights = self.module.direct_weight
+        if weights is None:
+            raise ValueError(
+                "The model has no direct path: it was made with direct=False, of a MuData or by "
+                "the original code."
+            )
+        return pd.DataFrame(weights.T.cpu().numpy(), index=self._var_names, columns=self.labels)
+
     def get_var_names(
         self, legacy_mudata_format: bool = False
     ) -> np.ndarray | dict[str, np.ndarray]:

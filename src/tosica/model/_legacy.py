@@ -65,6 +65,7 @@ def load_legacy(
         embed_dim=project.embed_dim,
         n_heads=int(n_heads),
         n_layers=project.n_layers,
+        direct=False,
     )
     _fill(model.module, project)
     model.is_trained_ = True

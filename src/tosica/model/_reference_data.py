@@ -51,8 +51,8 @@ class ReferenceData(LightningDataModule):
         batch_size: int,
     ) -> None:
         super().__init__()
-        self._rows = rows
-        self._codes = codes
+        self.rows = rows
+        self.codes = codes
         self._batch_size = batch_size
         # Named as scvi-tools' splitter names them, for its training runner to find.
         self.train_idx, self.val_idx = split(codes, strata, validation_size)
@@ -61,9 +61,9 @@ class ReferenceData(LightningDataModule):
 
     def train_dataloader(self) -> Minibatches:
         """Training cells, each class equally often."""
-        sampler = BalancedSampler(self.train_idx, self._codes[self.train_idx], self._batch_size)
+        sampler = BalancedSampler(self.train_idx, self.codes[self.train_idx], self._batch_size)
         batches = BatchSampler(sampler, self._batch_size, drop_last=False)
-        return Minibatches(self._rows, self._codes, batches)
+        return Minibatches(self.rows, self.codes, batches)
 
     def join(self) -> None:
         """Make the validation cells training cells."""
@@ -75,7 +75,7 @@ class ReferenceData(LightningDataModule):
         """Validation cells, in order."""
         starts = range(0, self.n_val, self._batch_size)
         batches = [self.val_idx[start : start + self._batch_size] for start in starts]
-        return Minibatches(self._rows, self._codes, batches)
+        return Minibatches(self.rows, self.codes, batches)
 
 
 def split(

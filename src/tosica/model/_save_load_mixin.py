@@ -139,11 +139,10 @@ class SaveLoadMixin(ContentsMixin):
             # Batches only spread the validation cells, so new ones do no harm.
             setup = cls.setup_mudata if is_joint(registry) else cls.setup_anndata
             setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
-        model = cls(
-            adata,
-            registry=None if adata is not None else registry,
-            **attributes.pop("init_params_")["non_kwargs"],
-        )
+        parameters = attributes.pop("init_params_")["non_kwargs"]
+        # Models that were saved before there was a direct path have none.
+        parameters.setdefault("direct", False)
+        model = cls(adata, registry=None if adata is not None else registry, **parameters)
         # Belongs to the labels field, which adata may have given one code more: for no label.
         contents[STATE]["label_of_code"] = model.module.label_of_code
         try:

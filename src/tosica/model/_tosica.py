@@ -12,7 +12,7 @@ from tosica.pp._scale import Scale
 
 from ._annotation_mixin import AnnotationMixin
 from ._fields import LabelsField, MaskField
-from ._modalities import Modality, TokenAxis
+from ._modalities import Modality, TokenAxis, is_joint
 from ._save_load_mixin import SaveLoadMixin
 from ._setup_mixin import SetupMixin
 from ._training_mixin import TrainingMixin
@@ -40,6 +40,10 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         Number of attention heads; divides ``embed_dim``.
     n_layers
         Number of Transformer layers.
+    direct
+        Add what a logistic regression on the genes says to what the network says. On small
+        references it is often right where the network is not, and the other way round; ``False``
+        is the paper's model. Models of a MuData have no direct path.
 
     References
     ----------
@@ -72,6 +76,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         embed_dim: int = 48,
         n_heads: int = 4,
         n_layers: int = 2,
+        direct: bool = True,
     ) -> None:
         _check_architecture(embed_dim, n_heads, n_layers)
         super().__init__(adata, registry)
@@ -94,6 +99,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
             sections=tokens.sections,
             token_modality=np.array(tokens.modality),
             full=tokens.full,
+            direct=direct and not is_joint(self.registry_),
         )
         self.module.eval()
         self.init_params_ = self._get_init_params(locals())
@@ -111,7 +117,8 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
                 *(line for modality in self._modalities for line in _described(modality)),
                 f"    labels: {len(self.labels)} ({shown})",
                 f"    network: width {width}, {heads} heads, {layers} layers, "
-                f"{sum(p.numel() for p in self.module.parameters()):,} parameters",
+                f"{sum(p.numel() for p in self.module.parameters()):,} parameters"
+                + ("; beside it a direct path" if self.module.direct_weight is not None else ""),
             ]
         )
 

@@ -18,6 +18,7 @@ from ._calibration import fit_temperature
 from ._compile import compiled
 from ._contents_mixin import ContentsMixin
 from ._device import find_device
+from ._direct import fit_direct
 from ._joint_rows import JointRows
 from ._modalities import TokenAxis, field_keys, is_joint
 from ._network_weights import pair_weights
@@ -27,7 +28,7 @@ from ._training_plan import KeepBest, TrainingPlan
 
 # Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
 # and fewer passes the larger it is.
-_MIN_DRAWS = 32_000
+_MIN_DRAWS = 16_000
 _DRAWS_PER_ROOT = 1_200
 # Learning the held-out cells: as many epochs as this share of those before, and a learning rate of
 # this share, so that what was learnt is refined and the calibration stays true.
@@ -54,13 +55,14 @@ class TrainingMixin(ContentsMixin):
         """Train on the reference.
 
         In every minibatch each label comes equally often, and half of the genes and three
-        quarters of the gene sets, drawn at random, are hidden. ``scvi.settings.seed`` makes the
-        result reproducible.
+        quarters of the gene sets, drawn at random, are hidden. Beside the network, the direct path
+        from genes to labels is fitted to the same cells. ``scvi.settings.seed`` makes the result
+        reproducible.
 
         Parameters
         ----------
         max_epochs
-            Passes over the training cells. By default as many as make 32 000 draws of a cell, or
+            Passes over the training cells. By default as many as make 16 000 draws of a cell, or
             1 200 times the square root of their number if that is more.
         accelerator, devices
             What to train on, as in :class:`lightning.pytorch.Trainer`.
@@ -103,8 +105,10 @@ class TrainingMixin(ContentsMixin):
                 "TOSICA.load(folder, adata=reference)."
             )
         data = self._reference_data(train_size, batch_size)
-        # What an earlier training was calibrated to does not hold for the weights to come.
-        self.module.temperature.fill_(1)
+        # What an earlier training was calibrated to does not hold for the weights to come. The
+        # logits of the paths are added, and unless held-out cells say otherwise their mean counts.
+        self.module.temperature.fill_(self.module.n_paths)
+        self._empty_direct()
         self.held_out_probabilities_ = None
         if max_epochs is None:
             draws = max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(data.n_train))
@@ -124,6 +128,7 @@ class TrainingMixin(ContentsMixin):
         device = find_device(accelerator, "auto")
         with compiled(self.module.encoder, device) if compile else nullcontext():
             self._fit(plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs)
+            self._fit_direct(data)
             if calibrate:
                 self._calibrate(data)
                 if self.refitted_:
@@ -178,6 +183,28 @@ class TrainingMixin(ContentsMixin):
         self._fit(settings, data, epochs, limit_val_batches=0, **kept)
         for name, value in told.items():
             setattr(self, name, value)
+        self._fit_direct(data)
+
+    def _empty_direct(self) -> None:
+        """Let the network be validated by itself while it trains."""
+        for buffer in (self.module.direct_weight, self.module.direct_bias):
+            if buffer is not None:
+                buffer.zero_()
+
+    def _fit_direct(self, data: ReferenceData) -> None:
+        """Fit the direct path to the training cells, if there is one."""
+        module = self.module
+        if module.direct_weight is None or module.direct_bias is None:
+            return
+        fitted = fit_direct(
+            data.rows,
+            data.train_idx,
+            data.codes[data.train_idx],
+            len(self.labels),
+            module.sections[0],
+        )
+        for buffer, values in zip((module.direct_weight, module.direct_bias), fitted, strict=True):
+            buffer.copy_(torch.from_numpy(values))
 
     def _reference_data(self, train_size: float, batch_size: int) -> ReferenceData:
         if not 0 < train_size < 1:
@@ -211,7 +238,9 @@ class TrainingMixin(ContentsMixin):
                 logits.append(generative["logits"].float().cpu())
                 labels.append(losses.true_labels.cpu())
             scores, truth = torch.cat(logits), torch.cat(labels)
-            self.module.temperature.view(-1)[seen - 1] = fit_temperature(scores, truth)
+            self.module.temperature.view(-1)[seen - 1] = fit_temperature(
+                scores, truth, expected=self.module.n_paths
+            )
             scores = scores.to(self.module.device)
             of_truth = self.module.probabilities(scores, seen).cpu().gather(1, truth[:, None])
             held_out.append(of_truth[:, 0].numpy())

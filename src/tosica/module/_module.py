@@ -30,7 +30,7 @@ class Annotation(NamedTuple):
 
 
 class TOSICAModule(BaseModuleClass):
-    """Masked embedding, Transformer encoder, linear head.
+    """Masked embedding, Transformer encoder, linear head, and beside them a direct path.
 
     Cells may be seen in one modality or in several. Each has tokens of its own, which the encoder
     sees without those of the others, and the class tokens are averaged. So a modality with many
@@ -69,9 +69,15 @@ class TOSICAModule(BaseModuleClass):
     full
         Shape ``(n_tokens,)``, bool. Tokens that are never left out at random; by default those
         with every gene.
+    direct
+        Whether there is a direct path: a linear map from genes to logits, added to those of the
+        network. It is fitted on its own, so here it has buffers and no parameters; until they are
+        filled it adds nothing. For one modality.
     """
 
     temperature: Tensor
+    direct_weight: Tensor | None
+    direct_bias: Tensor | None
     label_of_code: Tensor
     token_modality: Tensor
 
@@ -91,6 +97,7 @@ class TOSICAModule(BaseModuleClass):
         sections: tuple[Section, ...] | None = None,
         token_modality: np.ndarray | None = None,
         full: np.ndarray | None = None,
+        direct: bool = False,
     ) -> None:
         super().__init__()
         if mixed_tokens:
@@ -109,6 +116,8 @@ class TOSICAModule(BaseModuleClass):
         # With several modalities there is one for each choice of what is seen.
         shape = () if len(sections) == 1 else (self.everything,)
         self.register_buffer("temperature", torch.ones(shape))
+        self.register_buffer("direct_weight", torch.zeros(n_labels, n_genes) if direct else None)
+        self.register_buffer("direct_bias", torch.zeros(n_labels) if direct else None)
         if token_modality is None:
             token_modality = np.zeros(len(indptr) - 1)
         owner = torch.as_tensor(token_modality, dtype=torch.int64)
@@ -138,7 +147,7 @@ class TOSICAModule(BaseModuleClass):
         """
         if not attention:
             latent = self._latent(x, 1.0, seen)
-            return Annotation(latent, self.head(latent), None)
+            return Annotation(latent, self._logits(latent, x), None)
         parts = [self.encoder.rollout(self._embed(x, 1.0, i)) for i in self._positions(seen)]
         latent, rows = parts[0]
         if len(parts) > 1:
@@ -148,12 +157,23 @@ class TOSICAModule(BaseModuleClass):
             rows = rows.new_empty(len(rows), len(owner))
             for i, (_, part) in zip(self._positions(seen), parts, strict=True):
                 rows[:, owner == i] = part / len(parts)
-        return Annotation(latent, self.head(latent), rows)
+        return Annotation(latent, self._logits(latent, x), rows)
+
+    @property
+    def n_paths(self) -> int:
+        """Number of paths whose logits are added: the network, and the direct one if any."""
+        return 1 + (self.direct_weight is not None)
+
+    def direct(self, x: Tensor) -> Tensor | float:
+        """What the direct path adds to the logits, ``(n_cells, n_labels)``; 0 if there is none."""
+        if self.direct_weight is None:
+            return 0.0
+        return F.linear(x, self.direct_weight, self.direct_bias)
 
     def score(self, vectors: Tensor) -> Tensor:
         """Score labels from the vectors of gene sets, in a way that gradients can go back.
 
-        For models of one modality.
+        For models of one modality. What the direct path adds is left out.
 
         Parameters
         ----------
@@ -165,6 +185,9 @@ class TOSICAModule(BaseModuleClass):
         Logits, shape ``(n_cells, n_labels)``.
         """
         return self.head(self.encoder(self.embedding.deal(vectors)))
+
+    def _logits(self, latent: Tensor, x: Tensor) -> Tensor:
+        return self.head(latent) + self.direct(x)
 
     def probabilities(self, logits: Tensor, seen: int | None = None) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
@@ -210,7 +233,7 @@ class TOSICAModule(BaseModuleClass):
     def _get_generative_input(
         self, tensors: dict[str, Tensor], inference_outputs: dict[str, Tensor], **kwargs: Any
     ) -> dict[str, Tensor]:
-        return {"latent": inference_outputs["latent"]}
+        return {key: inference_outputs[key] for key in ("latent", "x") if key in inference_outputs}
 
     @auto_move_data
     def inference(
@@ -241,18 +264,20 @@ class TOSICAModule(BaseModuleClass):
         -------
         ``latent``, shape ``(n_cells, embed_dim)``. With ``modality_dropout`` a block of cells for
         each choice of modalities, all of them last, and ``weight``, ``(n_blocks * n_cells,)``, what
-        each row counts.
+        each row counts. While the network is not training, also the expression, ``x``.
         """
         if gene_dropout > 0:
             x = _hide(x, gene_dropout)
         if modality_dropout > 0 and len(self.sections) > 1:
             return self._views(x, token_keep, modality_dropout)
-        return {"latent": self._latent(x, token_keep, seen)}
+        found = {"latent": self._latent(x, token_keep, seen)}
+        # The network learns by itself, as if there were no other path.
+        return found if self.training else found | {"x": x}
 
     @auto_move_data
-    def generative(self, latent: Tensor) -> dict[str, Tensor]:
-        """Score labels: ``logits``, shape ``(n_cells, n_labels)``."""
-        return {"logits": self.head(latent)}
+    def generative(self, latent: Tensor, x: Tensor | None = None) -> dict[str, Tensor]:
+        """Score labels: ``logits``, ``(n_cells, n_labels)``; of the network alone without ``x``."""
+        return {"logits": self.head(latent) if x is None else self._logits(latent, x)}
 
     def loss(
         self,

@@ -66,10 +66,11 @@ def attribute(
         cells share explains nothing. ``"zero"``: no expression at all, which no cell is like, so
         that the integral needs several times more steps.
     share_unannotated
-        Unannotated tokens see all genes, and may well carry most of the score: then gene sets are
-        left with little, and its order says little. ``True`` shares out what each gene gives
-        through them, in equal parts, to the gene sets that hold the gene. That tells whose genes
-        the label rests on, by whichever token; ``False`` tells which tokens it rests on.
+        Unannotated tokens see all genes, as the direct path does, and they may well carry most of
+        the score: then gene sets are left with little, and its order says little. ``True`` shares
+        out what each gene gives by these ways, in equal parts, to the gene sets that hold the gene.
+        That tells whose genes the label rests on, by whichever way; ``False`` tells which tokens it
+        rests on.
     genes
         Also write the attribution of each gene in each cell, which is a dense matrix.
     n_steps
@@ -100,8 +101,8 @@ def attribute(
         Sum over everything minus the difference of the scores, float32.
     `adata.uns["tosica_attribution"]`
         Names of the gene sets, target, baseline, steps, fingerprint of the model, share of the
-        absolute attribution that fell to unannotated tokens (``unannotated_share``; with
-        ``share_unannotated``, to genes that no gene set holds), and
+        absolute attribution that fell to unannotated tokens and the direct path
+        (``unannotated_share``; with ``share_unannotated``, to genes that no gene set holds), and
         ``completeness_error``: mean absolute error over mean absolute difference of the scores.
 
     Raises
@@ -154,7 +155,9 @@ def attribute(
     module = model.module
     n_points = _POINTS_CPU if module.device.type == "cpu" else _POINTS_ACCELERATOR
     sharing = Sharing(module.embedding, len(gene_sets)) if share_unannotated else None
-    by_set = np.empty((adata.n_obs, module.embedding.n_tokens), dtype=np.float32)
+    # The direct path is one more way that no gene set is on.
+    n_ways = module.embedding.n_tokens + (module.direct_weight is not None)
+    by_set = np.empty((adata.n_obs, n_ways), dtype=np.float32)
     by_gene = np.zeros((adata.n_obs, module.embedding.n_genes), np.float32) if genes else None
     sums = np.zeros((len(labels), module.embedding.n_genes))
     difference = np.empty(adata.n_obs, dtype=np.float32)
@@ -169,9 +172,9 @@ def attribute(
             goal = torch.full((len(x),), labels.index(target), device=x.device)
         found = integrated_gradients(module, x, start, goal, n_steps=n_steps)
         rows = slice(first, first + len(x))
-        of_sets = found.gene_sets
+        of_sets = found.tokens
         if sharing is not None:
-            of_sets = sharing.share_out(of_sets, sharing.through(found.gradients, x - start))
+            of_sets = sharing.share_out(of_sets, sharing.through(found, x - start))
         by_set[rows] = of_sets.cpu().numpy()
         difference[rows] = found.difference.cpu().numpy()
         targets[rows] = goal.cpu().numpy()

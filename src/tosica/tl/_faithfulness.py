@@ -45,8 +45,8 @@ def faithfulness(
 
     The tokens of the gene sets are taken out of the model's sight, the most important first, as
     they are at random in training. The sooner the probability of the label falls, the more
-    faithful the order (deletion, :cite:t:`Petsiuk2018`). Unannotated tokens stay, so the
-    probability need not fall far.
+    faithful the order (deletion, :cite:t:`Petsiuk2018`). Unannotated tokens and the direct path
+    stay, so the probability need not fall far.
 
     Parameters
     ----------
@@ -211,7 +211,8 @@ def _follow(
     for first, x in model._minibatches(adata, layer=layer, use_raw=use_raw, batch_size=None):
         tokens = module.embedding(x)
         rows = slice(first, first + len(x))
-        label = module.head(module.encoder(tokens)).argmax(1)
+        direct = module.direct(x)
+        label = (module.head(module.encoder(tokens)) + direct).argmax(1)
         for name, order in ranked.items():
             places = torch.from_numpy(order[rows]).to(x.device)
             n_sets = places.shape[1]
@@ -219,7 +220,8 @@ def _follow(
             for i, n in enumerate(n_removed):
                 kept = torch.cat([places[:, n:], others], 1)
                 left = tokens.gather(1, kept[..., None].expand(-1, -1, tokens.shape[2]))
-                probability = module.probabilities(module.head(module.encoder(left)))
+                logits = module.head(module.encoder(left)) + direct
+                probability = module.probabilities(logits)
                 found[name][0][rows, i] = probability.gather(1, label[:, None])[:, 0].cpu()
                 found[name][1][rows, i] = (probability.argmax(1) == label).cpu()
     return found

@@ -15,15 +15,18 @@ if TYPE_CHECKING:
 class Attributed(NamedTuple):
     """Shares of gene sets and genes in the scores of a minibatch of cells.
 
-    ``gene_sets`` is ``(n_cells, n_tokens)`` and ``genes`` is ``(n_cells, n_genes)``; both sum to
-    ``difference``, ``(n_cells,)``, but for the error of the integral. ``gradients`` is the mean
-    gradient along the path, ``(n_cells, n_tokens, embed_dim)``.
+    ``tokens`` is ``(n_cells, n_tokens)``, with one more column for the direct path if there is
+    one; ``genes`` is ``(n_cells, n_genes)``; both sum to ``difference``, ``(n_cells,)``, but for
+    the error of the integral. ``gradients`` is the mean gradient along the path,
+    ``(n_cells, n_tokens, embed_dim)``, and ``direct``, ``(n_cells, n_genes)``, what each gene does
+    by the direct path.
     """
 
-    gene_sets: Tensor
+    tokens: Tensor
     genes: Tensor
     difference: Tensor
     gradients: Tensor
+    direct: Tensor | None
 
 
 def centred_logits(module: TOSICAModule, vectors: Tensor) -> Tensor:
@@ -65,10 +68,18 @@ def integrated_gradients(
         lambda points: centred_logits(module, points), multiply_by_inputs=False
     )
     gradients = method.attribute(vectors, start, target=target, n_steps=n_steps).detach()
-    gene_sets = (gradients * (vectors - start)).sum(2)
+    tokens = (gradients * (vectors - start)).sum(2)
     with torch.enable_grad():
         x = x.detach().requires_grad_(True)
         (by_gene,) = torch.autograd.grad(
             module.embedding.gene_set_vectors(x), x, grad_outputs=gradients
         )
-    return Attributed(gene_sets, by_gene * (x.detach() - baseline), difference, gradients)
+    above = x.detach() - baseline
+    genes = by_gene * above
+    if module.direct_weight is None:
+        return Attributed(tokens, genes, difference, gradients, None)
+    # Linear, so that its gradient is the same all along the line.
+    slope = module.direct_weight - module.direct_weight.mean(0)
+    direct = slope[target] * above
+    tokens = torch.cat([tokens, direct.sum(1, keepdim=True)], 1)
+    return Attributed(tokens, genes + direct, difference + direct.sum(1), gradients, direct)

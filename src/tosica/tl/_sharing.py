@@ -1,4 +1,4 @@
-"""What genes do through unannotated tokens, dealt out to the gene sets that hold them."""
+"""What genes do by ways that are no gene set, dealt out to the gene sets that hold them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tosica.module import MaskedEmbedding
+    from tosica.tl._integrated_gradients import Attributed
 
 
 class Sharing:
-    """Gives gene sets their parts of what genes do through unannotated tokens.
+    """Gives gene sets their parts of what genes do through unannotated tokens and directly.
 
     Parameters
     ----------
@@ -38,17 +39,18 @@ class Sharing:
         self._parts[genes, token] = self.share_of_gene[genes]
 
     @torch.no_grad()
-    def through(self, gradients: Tensor, above: Tensor) -> Tensor:
-        """Attribution of each gene by way of unannotated tokens, shape (n_cells, n_genes).
+    def through(self, attributed: Attributed, above: Tensor) -> Tensor:
+        """Attribution of each gene by all ways that are no gene set, shape (n_cells, n_genes).
 
         Parameters
         ----------
-        gradients
-            Mean gradient along the path, shape (n_cells, P, embed_dim).
+        attributed
+            What :func:`integrated_gradients` gives.
         above
             Cells less the baseline, shape (n_cells, n_genes).
         """
-        found = torch.zeros_like(above)
+        gradients = attributed.gradients
+        found = torch.zeros_like(above) if attributed.direct is None else attributed.direct.clone()
         for p in range(self.n_sets, self.embedding.n_tokens):
             pairs = slice(int(self.embedding.indptr[p]), int(self.embedding.indptr[p + 1]))
             genes = self.embedding.genes[pairs]
@@ -56,13 +58,13 @@ class Sharing:
         return found
 
     @torch.no_grad()
-    def share_out(self, gene_sets: Tensor, through: Tensor) -> Tensor:
-        """Attributions of all tokens, (n_cells, P), after the sharing; their sum stays.
+    def share_out(self, tokens: Tensor, through: Tensor) -> Tensor:
+        """Attributions of all ways after the sharing, shape of ``tokens``; their sum stays.
 
-        What belongs to genes that no gene set holds is left to the first unannotated token.
+        What belongs to genes that no gene set holds is left to the first way that is none.
         """
-        shared = torch.zeros_like(gene_sets)
-        shared[:, : self.n_sets] = gene_sets[:, : self.n_sets] + through @ self._parts
-        if self.n_sets < self.embedding.n_tokens:
+        shared = torch.zeros_like(tokens)
+        shared[:, : self.n_sets] = tokens[:, : self.n_sets] + through @ self._parts
+        if self.n_sets < tokens.shape[1]:
             shared[:, self.n_sets] = through[:, self.share_of_gene == 0].sum(1)
         return shared

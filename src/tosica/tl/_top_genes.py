@@ -78,8 +78,8 @@ def top_genes(
         Cells of a group to take at most for ``by="attribution"``, drawn at random.
     share_unannotated
         With ``by="attribution"``, give gene sets their parts of what their genes do through
-        unannotated tokens, as :func:`tosica.tl.attribute` can. Without, the ways that lead through
-        these tokens, often most of them, are left out.
+        unannotated tokens and directly, as :func:`tosica.tl.attribute` can. Without, these ways,
+        often most of what a label rests on, are left out.
     seed
         Seed of that.
     layer, use_raw
@@ -252,8 +252,8 @@ def _by_attribution(
     ):
         goal = module.annotate(x, attention=False).logits.argmax(1)
         found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS)
-        above, tokens = x - start, found.gene_sets
-        through = None if sharing is None else sharing.through(found.gradients, above)
+        above, tokens = x - start, found.tokens
+        through = None if sharing is None else sharing.through(found, above)
         if sharing is not None and through is not None:
             tokens = sharing.share_out(tokens, through)
             through = through * sharing.share_of_gene

@@ -1,0 +1,148 @@
+"""The direct path: a line from genes to labels beside the network."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scvi
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from tosica import TOSICA
+from tosica.model import _direct
+from tosica.model._direct import fit_direct, log_normalized
+from tosica.module._normalize import Section, normalize
+from tosica.pp._rows import Rows
+
+COUNTS = Section(0, 30, "log1p", 1e4)
+
+
+def codes(adata):
+    return adata.obs["kind"].cat.codes.to_numpy().astype(np.int64)
+
+
+@pytest.mark.parametrize("as_stored", [sp.csr_matrix, lambda x: x.toarray()])
+@pytest.mark.parametrize("how", ["log1p", None])
+def test_normalised_as_minibatches_are(toy, as_stored, how):
+    section = Section(0, 30, how, 5e3)
+    dense = torch.from_numpy(toy.X.toarray())
+    dense[3] = 0  # a cell without counts
+    rows = as_stored(sp.csr_matrix(dense.numpy()))
+    found = log_normalized(rows, section)
+    assert sp.issparse(found) == sp.issparse(rows)
+    found = found.toarray() if sp.issparse(found) else found
+    np.testing.assert_allclose(found, normalize(dense, (section,)).numpy(), rtol=1e-6)
+
+
+def test_is_a_logistic_regression_after_pareto_scaling(toy):
+    weights, biases = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
+    x = normalize(torch.from_numpy(toy.X.toarray()), (COUNTS,)).numpy()
+    spread = x.std(0) ** 0.5
+    expected = LogisticRegression(max_iter=200).fit(x / spread, codes(toy))
+    np.testing.assert_allclose(
+        x @ weights.T + biases, expected.decision_function(x / spread), atol=0.01
+    )
+
+
+def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
+    x = toy.X.toarray()
+    x[:, 5] = 0
+    toy.X = sp.csr_matrix(x)
+    weights, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
+    assert (weights[:, 5] == 0).all()
+
+
+def test_two_labels(toy):
+    two = toy[toy.obs["kind"] != "c"].copy()
+    two.obs["kind"] = two.obs["kind"].cat.remove_unused_categories()
+    weights, biases = fit_direct(Rows(two), np.arange(two.n_obs), codes(two), 2, COUNTS)
+    assert weights.shape == (2, 30)
+    np.testing.assert_allclose(weights.sum(0), 0, atol=1e-12)
+    x = log_normalized(two.X, COUNTS)
+    called = (x @ weights.T + biases).argmax(1)
+    assert (called == codes(two)).mean() > 0.95
+
+
+def test_of_very_many_cells_rare_labels_are_whole():
+    labels = np.repeat([0, 1, 2, 3], [5000, 300, 40, 2])
+    drawn = _direct._draw(labels, 500)
+    assert len(np.unique(drawn)) == len(drawn) <= 500
+    counts = np.bincount(labels[drawn])
+    assert counts[2] == 40
+    assert counts[3] == 2
+    assert counts[0] == counts[1] == 229
+    np.testing.assert_array_equal(_direct._draw(labels, 6000), np.arange(len(labels)))
+
+
+def test_adds_to_what_the_network_says(toy, toy_query, train):
+    both, alone = train(toy.copy()), train(toy.copy(), direct=False)
+    # The network learns the same with and without it.
+    for name, weights in alone.module.named_parameters():
+        assert torch.equal(weights, dict(both.module.named_parameters())[name])
+    x = torch.from_numpy(toy_query.X.toarray())
+    x = normalize(x, both.module.sections)
+    with torch.no_grad():
+        logits = both.module.annotate(x, attention=False).logits
+        network = alone.module.annotate(x, attention=False).logits
+    line = x.numpy() @ both.get_direct_weights().to_numpy() + both.module.direct_bias.numpy()
+    np.testing.assert_allclose(logits - network, line, atol=1e-4)
+    expected = torch.softmax(logits / both.module.temperature, 1)
+    np.testing.assert_allclose(both.predict(toy_query, soft=True), expected, atol=1e-5)
+    # Attention is the network's.
+    np.testing.assert_array_equal(both.get_attention(toy_query), alone.get_attention(toy_query))
+
+
+def test_the_last_fit_sees_all_cells(toy, train):
+    weights, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
+    model = train(toy.copy())
+    np.testing.assert_allclose(model.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
+    before = train(toy.copy(), refit=False)
+    seen = before.train_indices
+    weights, _ = fit_direct(Rows(toy), seen, codes(toy)[seen], 3, COUNTS)
+    np.testing.assert_allclose(before.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
+
+
+def test_cells_without_a_label_teach_nothing(toy, train):
+    some = toy.copy()
+    some.obs["kind"] = some.obs["kind"].cat.add_categories("?")
+    some.obs.loc[some.obs_names[::5], "kind"] = "?"
+    model = train(some, setup={"unlabeled_category": "?"})
+    labelled = np.flatnonzero(some.obs["kind"] != "?")
+    weights, _ = fit_direct(Rows(some), labelled, codes(toy)[labelled], 3, COUNTS)
+    np.testing.assert_allclose(model.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
+
+
+def test_validation_is_the_networks_alone(toy, train):
+    both, alone = train(toy.copy()), train(toy.copy(), direct=False)
+    assert both.history["validation_loss"].equals(alone.history["validation_loss"])
+    settings = {"max_epochs": 2, "accelerator": "cpu", "enable_progress_bar": False}
+    for model in (both, alone):
+        scvi.settings.seed = 1
+        model.train(**settings)
+    assert both.history["validation_loss"].equals(alone.history["validation_loss"])
+
+
+def test_saved_with_the_model(toy_model, toy_query, tmp_path):
+    toy_model.save(tmp_path / "model")
+    loaded = TOSICA.load(tmp_path / "model")
+    assert loaded.get_direct_weights().equals(toy_model.get_direct_weights())
+    assert "direct path" in repr(loaded)
+
+
+def test_models_saved_before_have_none(toy, toy_query, train, tmp_path):
+    model = train(toy, direct=False)
+    model.save(tmp_path / "model")
+    file = tmp_path / "model" / "model.pt"
+    contents = torch.load(file, weights_only=True)
+    del contents["attr_dict"]["init_params_"]["non_kwargs"]["direct"]
+    torch.save(contents, file)
+    loaded = TOSICA.load(tmp_path / "model")
+    assert loaded.predict(toy_query, soft=True).equals(model.predict(toy_query, soft=True))
+
+
+def test_no_weights_without_it(toy, train):
+    model = train(toy, max_epochs=1, direct=False)
+    assert "direct path" not in repr(model)
+    with pytest.raises(ValueError, match="made with direct=False, of a MuData or by the original"):
+        model.get_direct_weights()
