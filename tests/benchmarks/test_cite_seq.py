@@ -2,42 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import logging
-import sys
-from pathlib import Path
 
 import mudata as md
 import numpy as np
 import pytest
 from anndata import AnnData
 
-ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are not part of an installed package"
-)
-
 
 @pytest.fixture
-def cite_seq(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    assert importlib.util.find_spec("benchmarks") is not None
-    from benchmarks import cite_seq
-
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "tosica")]
-    levels = [logger.level for logger in loggers]
-    yield cite_seq
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
-    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
-        del sys.modules[name]
+def cite_seq(load_benchmark):
+    return load_benchmark("cite_seq")
 
 
-def test_the_page_is_what_was_measured(cite_seq):
-    folder = ROOT / "docs" / "benchmarks"
-    result = json.loads((folder / "cite_seq.json").read_text())
-    assert (folder / "cite_seq.md").read_text() == cite_seq.report(result)
+def test_the_page_is_what_was_measured(cite_seq, pages):
+    result = json.loads((pages / "cite_seq.json").read_text())
+    assert (pages / "cite_seq.md").read_text() == cite_seq.report(result)
     assert {(run["split"], run["seed"]) for run in result["runs"]} == {
         (split, seed) for split in range(5) for seed in range(5)
     }

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import anndata as ad
 import numpy as np
@@ -13,21 +11,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are not part of an installed package"
-)
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
-def benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    assert importlib.util.find_spec("benchmarks") is not None
-    from benchmarks import _engine_runs, engine
-
-    yield _engine_runs, engine
-    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
-        del sys.modules[name]
+def benchmarks(load_benchmark):
+    return load_benchmark("_engine_runs"), load_benchmark("engine")
 
 
 @pytest.fixture
@@ -134,9 +124,9 @@ def test_report(benchmarks):
     assert "| 900000 | 490 | 51 | 71 | 61 | - | - |" in text
 
 
-def test_a_failed_run_says_why(benchmarks, monkeypatch):
+def test_a_failed_run_says_why(benchmarks, pages, monkeypatch):
     _, engine = benchmarks
-    monkeypatch.chdir(ROOT)
+    monkeypatch.chdir(pages.parents[1])
     with pytest.raises(RuntimeError, match=r"tosica_train .* failed:\n(.|\n)*No such file"):
         engine.measure(
             "tosica_train", path="nowhere.h5ad", seconds=1, seed=0, batch_size=8, token_dropout=0.5

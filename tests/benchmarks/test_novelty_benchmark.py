@@ -2,41 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import logging
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from anndata import AnnData
 
-ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are not part of an installed package"
-)
-
 
 @pytest.fixture
-def novelty(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    assert importlib.util.find_spec("benchmarks") is not None
-    from benchmarks import novelty
-
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "tosica")]
-    levels = [logger.level for logger in loggers]
-    yield novelty
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
-    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
-        del sys.modules[name]
+def novelty(load_benchmark):
+    return load_benchmark("novelty")
 
 
-def test_the_page_is_what_was_measured(novelty):
-    folder = ROOT / "docs" / "benchmarks"
-    result = json.loads((folder / "novelty.json").read_text())
-    assert (folder / "novelty.md").read_text() == novelty.report(result)
+def test_the_page_is_what_was_measured(novelty, pages):
+    result = json.loads((pages / "novelty.json").read_text())
+    assert (pages / "novelty.md").read_text() == novelty.report(result)
     assert {run["task"] for run in result["runs"]} == set(novelty.TASKS)
     assert len({run["seed"] for run in result["runs"]}) >= 5
 

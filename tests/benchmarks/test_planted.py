@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.skipif(
-    not (ROOT / "benchmarks").is_dir(), reason="benchmarks are not part of an installed package"
-)
-
 
 @pytest.fixture
-def planted(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT)
-    assert importlib.util.find_spec("benchmarks") is not None
-    from benchmarks import planted
-
-    yield planted
-    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
-        del sys.modules[name]
+def planted(load_benchmark):
+    return load_benchmark("planted")
 
 
 def test_one_gene_set_differs_and_no_other_gene(planted):

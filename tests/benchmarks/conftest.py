@@ -1,0 +1,40 @@
+"""Benchmarks are beside the package: they are imported for a test and forgotten after it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+_ROOT = Path(__file__).parents[2]
+# Their commands make these quiet.
+_LOGGERS = ("lightning.pytorch", "tosica", "celltypist", "scvi")
+
+
+@pytest.fixture
+def load_benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Import a module of ``benchmarks`` by its name."""
+    if not (_ROOT / "benchmarks").is_dir():
+        pytest.skip("benchmarks are not part of an installed package")
+    monkeypatch.syspath_prepend(_ROOT)
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    levels = [logger.level for logger in loggers]
+    yield lambda name: importlib.import_module(f"benchmarks.{name}")
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def pages() -> Path:
+    """Folder with what the benchmarks wrote last."""
+    return _ROOT / "docs" / "benchmarks"
