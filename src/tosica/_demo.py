@@ -92,9 +92,10 @@ def _split(seed: int) -> tuple[AnnData, AnnData]:
 
 def _scores(query: AnnData, predicted: pd.Series | np.ndarray, seconds: float) -> dict[str, float]:
     truth = query.obs[_LABELS].astype(str)
+    known = sorted(set(truth))
     return {
         "accuracy": accuracy_score(truth, predicted),
-        "macro-F1": f1_score(truth, predicted, average="macro", zero_division=0),
+        "macro-F1": f1_score(truth, predicted, labels=known, average="macro", zero_division=0),
         "seconds": seconds,
     }
 

@@ -14,7 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 if TYPE_CHECKING:
     from tosica.module._normalize import Section
-    from tosica.pp._rows import Block, Rows
+    from tosica.pp._rows import Rows
 
     from ._joint_rows import JointRows
 
@@ -52,11 +52,11 @@ def fit_direct(
     ``(n_labels,)``.
     """
     drawn = _draw(labels, _MOST_CELLS)
-    x = log_normalized(rows.take(cells[drawn]), section)
+    x = log_normalized(sp.csr_matrix(rows.take(cells[drawn])), section)
     # Sparse matrices stay sparse without centring, and the bias makes up for it.
     variance = StandardScaler(with_mean=False).fit(x).var_
     scale = np.where(variance > 0, variance, 1) ** 0.25
-    x = sp.csr_matrix(x @ sp.diags(1 / scale)) if sp.issparse(x) else x / scale
+    x = sp.csr_matrix(x @ sp.diags(1 / scale))
     regression = LogisticRegression(max_iter=_MAX_ITER)
     with warnings.catch_warnings():
         # What is not quite at the optimum is a little more regular, and as good.
@@ -69,15 +69,13 @@ def fit_direct(
     return weights, biases
 
 
-def log_normalized(block: Block, section: Section) -> Block:
+def log_normalized(block: sp.csr_matrix, section: Section) -> sp.csr_matrix:
     """Normalise rows as the network's minibatches are, without making them dense."""
     if section.how is None:
         return block
-    total = np.asarray(block.sum(1), dtype=np.float64).reshape(-1, 1)
+    total = np.asarray(block.sum(1), dtype=np.float64).ravel()
     factor = np.divide(section.target_sum, total, out=np.zeros_like(total), where=total > 0)
-    if sp.issparse(block):
-        return sp.csr_matrix(sp.diags(factor[:, 0]) @ block).log1p()
-    return np.log1p(block * factor)
+    return sp.csr_matrix(sp.diags(factor) @ block).log1p()
 
 
 def _draw(labels: np.ndarray, most: int) -> np.ndarray:
