@@ -1,0 +1,135 @@
+"""The tasks of the accuracy benchmark: which cells teach, and which are to be named.
+
+A new dataset is one entry in `TASKS`: a few words, and a function from the data's folder and a seed
+to the splits of the task.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import scanpy as sc
+from scipy.sparse import csr_matrix
+from sklearn.model_selection import StratifiedKFold, train_test_split
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from anndata import AnnData
+
+# Under these names in every split.
+LABEL, COUNTS, BATCH = "label", "counts", "batch"
+# Share of the reference's labels that are wrong in the task with noise.
+NOISE = 0.2
+
+
+class Split(NamedTuple):
+    """A reference and a query on the same genes.
+
+    Both have log-normalised expression in ``X``, counts in ``layers["counts"]`` and the truth in
+    ``obs["label"]``, which no method may read of the query.
+    """
+
+    reference: AnnData
+    query: AnnData
+
+
+class Task(NamedTuple):
+    """What a task is, whether the query is of the reference's batch, and how to make its splits."""
+
+    what: str
+    within: bool
+    splits: Callable[[Path, int], list[Split]]
+
+
+def prepared(adata: AnnData, labels_key: str, batch_key: str | None = None) -> AnnData:
+    """Log-normalise counts; keep nothing but what a split has."""
+    made = ad.AnnData(csr_matrix(adata.X, dtype=np.float32))
+    made.obs_names, made.var_names = adata.obs_names, adata.var_names
+    made.obs[LABEL] = pd.Categorical(adata.obs[labels_key].astype(str))
+    made.obs[BATCH] = "one" if batch_key is None else adata.obs[batch_key].astype(str).to_numpy()
+    made.layers[COUNTS] = made.X.copy()
+    sc.pp.normalize_total(made, target_sum=1e4)
+    sc.pp.log1p(made)
+    del made.uns["log1p"]
+    return made
+
+
+def kang(data: Path) -> AnnData:
+    """PBMCs of Kang et al. (2018), control and treated with IFN-β."""
+    return prepared(ad.read_h5ad(data / "kang_pbmc.h5ad"), "cluster_id", "group_id")
+
+
+def lung(data: Path) -> AnnData:
+    """Three lung cancer cell lines of Tian et al. (2019), CEL-seq2 and Drop-seq, Ensembl IDs."""
+    adata = ad.read_h5ad(data / "lungmix_celseq2_dropseq.h5ad")
+    return prepared(adata, "cell_line", "protocol")
+
+
+def pbmc68k(_: Path) -> AnnData:
+    """700 PBMCs that come with scanpy, log-normalised; scaled back, their counts are whole."""
+    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    made = prepared(adata, "bulk_labels")
+    made.X = csr_matrix(adata.X, dtype=np.float32)
+    counts = made.X.copy()
+    counts.data = np.expm1(counts.data)
+    smallest = [counts[i].data.min() for i in range(counts.shape[0])]
+    counts.data = np.round(counts.data / np.repeat(smallest, np.diff(counts.indptr)))
+    made.layers[COUNTS] = counts
+    return made
+
+
+def across(adata: AnnData, batch: str) -> list[Split]:
+    """One batch teaches, the others are the query."""
+    first = (adata.obs[BATCH] == batch).to_numpy()
+    return [Split(adata[first].copy(), adata[~first].copy())]
+
+
+def folds(adata: AnnData, seed: int, n: int = 5) -> list[Split]:
+    """Stratified folds, each the query once."""
+    dealt = StratifiedKFold(n, shuffle=True, random_state=seed)
+    of = dealt.split(np.zeros(adata.n_obs), adata.obs[LABEL])
+    return [Split(adata[train].copy(), adata[test].copy()) for train, test in of]
+
+
+def few(adata: AnnData, n_obs: int, seed: int) -> list[Split]:
+    """A small reference of all batches, drawn by label; everything else is the query."""
+    train, test = train_test_split(
+        np.arange(adata.n_obs), train_size=n_obs, stratify=adata.obs[LABEL], random_state=seed
+    )
+    return [Split(adata[np.sort(train)].copy(), adata[np.sort(test)].copy())]
+
+
+def noisy(splits: list[Split], seed: int) -> list[Split]:
+    """Give a share of the reference's cells another label."""
+    rng = np.random.default_rng(seed)
+    for reference, _ in splits:
+        labels = reference.obs[LABEL].cat.categories
+        codes = reference.obs[LABEL].cat.codes.to_numpy().copy()
+        wrong = rng.permutation(len(codes))[: round(NOISE * len(codes))]
+        codes[wrong] = (codes[wrong] + rng.integers(1, len(labels), len(wrong))) % len(labels)
+        reference.obs[LABEL] = pd.Categorical.from_codes(codes, labels)
+    return splits
+
+
+TASKS: dict[str, Task] = {
+    "kang": Task("Kang, control → IFN-β", False, lambda data, seed: across(kang(data), "ctrl")),
+    "kang back": Task("Kang, IFN-β → control", False, lambda d, seed: across(kang(d), "stim")),
+    "lung": Task("lung, CEL-seq2 → Drop-seq", False, lambda d, seed: across(lung(d), "sc_celseq2")),
+    "lung back": Task(
+        "lung, Drop-seq → CEL-seq2", False, lambda d, seed: across(lung(d), "sc_dropseq")
+    ),
+    "pbmc68k": Task("pbmc68k, 5 folds", True, lambda d, seed: folds(pbmc68k(d), seed)),
+    "kang noisy": Task(
+        "Kang, control → IFN-β, 20 % wrong labels",
+        False,
+        lambda d, seed: noisy(across(kang(d), "ctrl"), seed),
+    ),
+    "kang 50": Task("Kang, 50 cells", True, lambda d, seed: few(kang(d), 50, seed)),
+    "kang 200": Task("Kang, 200 cells", True, lambda d, seed: few(kang(d), 200, seed)),
+    "kang 750": Task("Kang, 750 cells", True, lambda d, seed: few(kang(d), 750, seed)),
+}

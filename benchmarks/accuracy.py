@@ -1,0 +1,230 @@
+"""Who names cells right, and who knows when not to be sure: tosica beside its peers.
+
+``python -m benchmarks.accuracy FOLDER`` from the repository's root, with the files named in
+``_accuracy_tasks.py`` in that folder and ``benchmarks/requirements.txt`` installed, writes
+``docs/benchmarks/accuracy.md`` and ``accuracy.json``. A run that was cut off goes on where it
+stopped; ``--again METHOD`` measures a method anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from sklearn.metrics import f1_score, recall_score
+
+from benchmarks._accuracy_methods import METHODS, quietly
+from benchmarks._accuracy_tasks import LABEL, TASKS
+from benchmarks._report import table, versions, write
+from tosica.tl._calibration_bins import calibration_bins, expected_calibration_error
+
+if TYPE_CHECKING:
+    from benchmarks._accuracy_tasks import Split
+
+METRICS = {
+    "accuracy": "Accuracy",
+    "macro-F1": "Macro-F1",
+    "balanced accuracy": "Balanced accuracy",
+    "calibration error": "Expected calibration error, 15 bins",
+    "seconds": "Seconds, one thread",
+}
+OURS = "tosica"
+
+
+def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
+    """Run a method on the splits of a task; all of their queries are one set of cells."""
+    truth, called, probability, sets = [], [], [], []
+    started = time.perf_counter()
+    for reference, query in splits:
+        found = quietly(METHODS[method][1], reference, query, seed)
+        found.columns = found.columns.astype(str)
+        known = query.obs[LABEL].astype(str)
+        truth.append(known.to_numpy())
+        called.append(found.idxmax(axis=1).to_numpy())
+        probability.append(found.max(axis=1).to_numpy())
+        sets.append(
+            {
+                coverage: _inside(table, known)
+                for coverage, table in found.attrs.get("sets", {}).items()
+            }
+        )
+    seconds = time.perf_counter() - started
+    labels, predicted = np.concatenate(truth), np.concatenate(called)
+    right = labels == predicted
+    bins = calibration_bins(right, np.concatenate(probability).astype(float), 15)
+    occurring = sorted(set(labels))
+    return {
+        "accuracy": float(right.mean()),
+        "macro-F1": float(f1_score(labels, predicted, labels=occurring, average="macro")),
+        "balanced accuracy": float(
+            recall_score(labels, predicted, labels=occurring, average="macro")
+        ),
+        "calibration error": expected_calibration_error(bins),
+        "seconds": seconds / len(splits),
+        "covered": {
+            str(level): float(np.concatenate([part[level] for part in sets]).mean())
+            for level in sets[0]
+        },
+    }
+
+
+def _inside(table: pd.DataFrame, truth: pd.Series) -> np.ndarray:
+    """Whether each cell's label is in its set."""
+    return table.to_numpy()[np.arange(len(table)), table.columns.get_indexer(truth)]
+
+
+def report(result: dict[str, Any]) -> str:
+    """The page."""
+    runs = pd.DataFrame(result["runs"])
+    tasks = [name for name in TASKS if name in set(runs["task"])]
+    methods = [name for name in METHODS if name in set(runs["method"])]
+    n_seeds = runs.groupby("method")["seed"].nunique()
+    lines = [
+        "# Accuracy, beside peers",
+        "",
+        "Written by `python -m benchmarks.accuracy`. All methods get the same cells and the same "
+        "genes, and are called",
+        "with their defaults, as their own documentation shows; tosica is `model.train()` without "
+        "any argument, on its",
+        "default gene sets. Means over seeds, ± standard deviation: a seed draws folds, small "
+        "references and wrong labels,",
+        "and starts the methods that draw numbers. Where nothing varies, the deviation is 0; of a "
+        "single seed there is none.",
+        "What was not run is blank: methods that take long have fewer seeds and tasks."
+        + (f" {result['note']}" if result.get("note") else ""),
+        "",
+    ]
+    of_task = runs.groupby(["method", "task"])[list(METRICS)]
+    means, spreads = of_task.mean(), of_task.std()
+    lines += ["Mean over the tasks:", ""]
+    rows = [
+        [
+            METHODS[m][0],
+            *(_shown(means.loc[m][metric].mean(), metric) for metric in METRICS),
+            n_seeds[m],
+        ]
+        for m in methods
+        # A mean over other tasks would be another number.
+        if len(means.loc[m]) == len(tasks)
+    ]
+    lines += [*table(["", *METRICS.values(), "seeds"], rows), ""]
+    lines += _beside_the_best(means, tasks, methods)
+    for metric, what in METRICS.items():
+        lines += [f"## {what}", ""]
+        rows = [
+            [METHODS[m][0], *(_cell(means, spreads, (m, task), metric) for task in tasks)]
+            for m in methods
+        ]
+        lines += [*table(["", *(TASKS[task].what for task in tasks)], rows), ""]
+    if OURS in methods:
+        within = [name for name in tasks if TASKS[name].within]
+        lines += _label_sets(runs[(runs["method"] == OURS) & runs["task"].isin(within)])
+    rows = [[key, value] for key, value in result["versions"].items()]
+    lines += ["## Versions", "", *table(["", ""], rows), ""]
+    return "\n".join(lines)
+
+
+def _beside_the_best(means: pd.DataFrame, tasks: list[str], methods: list[str]) -> list[str]:
+    """What tosica gains or loses against the best of its peers in each task."""
+    peers = [m for m in methods if m != OURS]
+    if OURS not in methods or not peers:
+        return []
+    rows = []
+    for task in tasks:
+        if (OURS, task) not in means.index:
+            continue
+        row = [TASKS[task].what]
+        for metric in ("accuracy", "macro-F1"):
+            of = means[metric].xs(task, level="task")
+            best = of.reindex(peers).idxmax()
+            row += [METHODS[best][0], f"{100 * (of[OURS] - of[best]):+.1f}"]
+        rows.append(row)
+    gain = "tosica, points"
+    head = ["", "best peer by accuracy", gain, "best peer by macro-F1", gain]
+    return [
+        "Another method is best in almost every task. Beside the best one of each:",
+        "",
+        *table(head, rows),
+        "",
+    ]
+
+
+def _cell(means: pd.DataFrame, spreads: pd.DataFrame, at: tuple[str, str], metric: str) -> str:
+    """Mean and deviation; nothing where a method was not run."""
+    if at not in means.index:
+        return ""
+    mean, spread = means.loc[at, metric], spreads.loc[at, metric]
+    shown = _shown(mean, metric)
+    return shown if np.isnan(spread) else f"{shown} ± {_shown(spread, metric)}"
+
+
+def _shown(value: float, metric: str) -> str:
+    return f"{value:.1f}" if metric == "seconds" else f"{value:.3f}"
+
+
+def _label_sets(runs: pd.DataFrame) -> list[str]:
+    """How often the label sets of `predict_set` hold the right label, in the reference's batch."""
+    covered = pd.DataFrame(list(runs["covered"]), index=runs["task"]).dropna(how="all")
+    if covered.empty:
+        return []
+    means = covered.groupby(level=0, sort=False)
+    rows = [
+        [
+            TASKS[task].what,
+            *(f"{m:.3f} ± {s:.3f}" for m, s in zip(of.mean(), of.std(), strict=True)),
+        ]
+        for task, of in means
+    ]
+    return [
+        "## Label sets",
+        "",
+        "Share of the query's cells whose set (`model.predict_set`) holds the right label, where "
+        "the query is of the",
+        "reference's batch:",
+        "",
+        *table(["promised", *covered.columns], rows),
+        "",
+    ]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure what is not there yet, and write the tables after every task."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("data", type=Path, help="folder with the files")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--again", nargs="+", choices=METHODS, default=[])
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--note", help="a sentence for the page, such as what else was running")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    given = parser.parse_args(arguments)
+    for name in ("lightning.pytorch", "tosica", "celltypist", "scvi"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    result: dict[str, Any] = {"runs": []}
+    path = given.out / "accuracy.json"
+    if path.exists():
+        result = json.loads(path.read_text())
+        result["runs"] = [run for run in result["runs"] if run["method"] not in given.again]
+    peers = ["celltypist"] if "celltypist" in given.methods else []
+    result["versions"] = versions("scikit-learn", *peers)
+    result["note"] = given.note or result.get("note")
+    there = {(run["task"], run["method"], run["seed"]) for run in result["runs"]}
+    for seed in range(given.seeds):
+        for task in given.tasks:
+            splits = TASKS[task].splits(given.data, seed)
+            for method in given.methods:
+                if (task, method, seed) in there:
+                    continue
+                found = one_run(splits, method, seed)
+                result["runs"].append({"task": task, "method": method, "seed": seed, **found})
+            write(given.out, "accuracy", result, report(result))
+
+
+if __name__ == "__main__":
+    main()

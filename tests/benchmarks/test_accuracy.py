@@ -1,0 +1,109 @@
+"""The accuracy benchmark: that its page is what was measured, and that it can be run."""
+
+from __future__ import annotations
+
+import json
+from functools import partialmethod
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from anndata import AnnData
+from scipy.sparse import csr_matrix
+
+import tosica
+
+
+@pytest.fixture
+def accuracy(load_benchmark):
+    return load_benchmark("accuracy")
+
+
+@pytest.fixture
+def tasks(load_benchmark):
+    return load_benchmark("_accuracy_tasks")
+
+
+@pytest.fixture
+def cells(tasks):
+    """Three types, each with genes of its own."""
+    rng = np.random.default_rng(0)
+    kind = np.arange(90) % 3
+    genes = sorted(tosica.gs.load("human_gobp")["glycolytic process"])[:30]
+    rate = np.full((len(kind), len(genes)), 0.5)
+    for i in range(3):
+        rate[kind == i, 10 * i : 10 * i + 8] = 5
+    adata = AnnData(csr_matrix(rng.poisson(rate).astype(np.float32)))
+    adata.var_names = genes
+    adata.obs["kind"] = np.array(list("abc"))[kind]
+    adata.obs["batch"] = np.where(np.arange(len(kind)) % 2, "odd", "even")
+    return tasks.prepared(adata, "kind", "batch")
+
+
+def test_the_page_is_what_was_measured(accuracy, pages):
+    result = json.loads((pages / "accuracy.json").read_text())
+    assert (pages / "accuracy.md").read_text() == accuracy.report(result)
+    runs = pd.DataFrame(result["runs"])
+    assert set(runs["task"]) == set(accuracy.TASKS)
+    assert set(runs["method"]) == set(accuracy.METHODS)
+    n_seeds = runs.groupby("method")["seed"].nunique()
+    assert (n_seeds.drop(["literal", "scanvi"]) >= 5).all()
+
+
+def test_splits_share_no_cell(tasks, cells):
+    of_folds = tasks.folds(cells, 0)
+    for split in [*of_folds, *tasks.across(cells, "odd"), *tasks.few(cells, 30, 0)]:
+        names = [set(part.obs_names) for part in split]
+        assert not names[0] & names[1]
+        assert len(names[0] | names[1]) == cells.n_obs
+    assert sum(split.query.n_obs for split in of_folds) == cells.n_obs
+
+
+def test_only_the_reference_has_wrong_labels(tasks, cells):
+    ((clean, query),) = tasks.across(cells, "odd")
+    ((noisy, same),) = tasks.noisy(tasks.across(cells, "odd"), 0)
+    wrong = (clean.obs["label"].astype(str) != noisy.obs["label"].astype(str)).mean()
+    assert wrong == pytest.approx(tasks.NOISE, abs=0.02)
+    assert query.obs["label"].equals(same.obs["label"])
+
+
+@pytest.mark.filterwarnings("ignore")  # of so few steps and cells
+def test_a_run(accuracy, tasks, cells, tmp_path, monkeypatch, capsys):
+    made = {
+        "within": tasks.Task("made", True, lambda data, seed: tasks.few(cells, 60, seed)),
+        "across": tasks.Task("made, across", False, lambda data, seed: tasks.across(cells, "odd")),
+    }
+    monkeypatch.setattr(accuracy, "TASKS", made)
+    methods = ["tosica", "logistic", "svm", "knn", "literal"]
+    monkeypatch.setattr(tosica.TOSICA, "train", partialmethod(tosica.TOSICA.train, 20))
+    arguments = [str(tmp_path), "--seeds", "2", "--out", str(tmp_path), "--methods", *methods]
+
+    accuracy.main(arguments)
+
+    assert "# Accuracy, beside peers" in capsys.readouterr().out
+    result = json.loads((tmp_path / "accuracy.json").read_text())
+    assert (tmp_path / "accuracy.md").read_text() == accuracy.report(result)
+    runs = pd.DataFrame(result["runs"])
+    assert len(runs) == 2 * 2 * len(methods)
+    by_method = runs.groupby("method")["accuracy"].mean()
+    assert by_method.drop("literal").min() > 0.9
+    assert by_method["literal"] < by_method["tosica"]
+    # What is there is not measured again, unless asked for.
+    accuracy.main([*arguments, "--again", "knn"])
+    again = json.loads((tmp_path / "accuracy.json").read_text())
+    old = [run for run in result["runs"] if run["method"] != "knn"]
+    assert [run for run in again["runs"] if run["method"] != "knn"] == old
+    assert len(again["runs"]) == len(result["runs"])
+
+
+def test_the_original_gives_its_logits(load_benchmark):
+    """Of all tokens and of the class token alone, they are the same."""
+    methods = load_benchmark("_accuracy_methods")
+    torch.manual_seed(0)
+    mask = np.random.default_rng(0).random((20, 6)) < 0.4
+    model = methods.LiteralTOSICA(mask, 3, embed_dim=8, n_heads=2).eval()
+    x = torch.rand(5, 20)
+    with torch.no_grad():
+        _, expected, _ = model(x)
+        torch.testing.assert_close(methods._class_token_logits(model, x), expected)
