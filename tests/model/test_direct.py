@@ -32,7 +32,7 @@ def test_normalised_as_minibatches_are(toy, how):
 
 
 def test_is_a_logistic_regression_after_pareto_scaling(toy):
-    weights, biases = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
+    weights, biases, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
     x = normalize(torch.from_numpy(toy.X.toarray()), (COUNTS,)).numpy()
     spread = x.std(0) ** 0.5
     expected = LogisticRegression(max_iter=200).fit(x / spread, codes(toy))
@@ -54,14 +54,14 @@ def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
     x = toy.X.toarray()
     x[:, 5] = 0
     toy.X = sp.csr_matrix(x)
-    weights, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
+    weights, _, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
     assert (weights[:, 5] == 0).all()
 
 
 def test_two_labels(toy):
     two = toy[toy.obs["kind"] != "c"].copy()
     two.obs["kind"] = two.obs["kind"].cat.remove_unused_categories()
-    weights, biases = fit_direct(Rows(two), np.arange(two.n_obs), codes(two), 2, COUNTS)
+    weights, biases, _ = fit_direct(Rows(two), np.arange(two.n_obs), codes(two), 2, COUNTS)
     assert weights.shape == (2, 30)
     np.testing.assert_allclose(weights.sum(0), 0, atol=1e-12)
     x = log_normalized(two.X, COUNTS)
@@ -99,12 +99,12 @@ def test_adds_to_what_the_network_says(toy, toy_query, train):
 
 
 def test_the_last_fit_sees_all_cells(toy, train):
-    weights, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
+    weights, _, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
     model = train(toy.copy())
     np.testing.assert_allclose(model.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
     before = train(toy.copy(), refit=False)
     seen = before.train_indices
-    weights, _ = fit_direct(Rows(toy), seen, codes(toy)[seen], 3, COUNTS)
+    weights, _, _ = fit_direct(Rows(toy), seen, codes(toy)[seen], 3, COUNTS)
     np.testing.assert_allclose(before.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
 
 
@@ -114,7 +114,7 @@ def test_cells_without_a_label_teach_nothing(toy, train):
     some.obs.loc[some.obs_names[::5], "kind"] = "?"
     model = train(some, setup={"unlabeled_category": "?"})
     labelled = np.flatnonzero(some.obs["kind"] != "?")
-    weights, _ = fit_direct(Rows(some), labelled, codes(toy)[labelled], 3, COUNTS)
+    weights, _, _ = fit_direct(Rows(some), labelled, codes(toy)[labelled], 3, COUNTS)
     np.testing.assert_allclose(model.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
 
 
@@ -151,3 +151,25 @@ def test_no_weights_without_it(toy, train):
     assert "direct path" not in repr(model)
     with pytest.raises(ValueError, match="made with direct=False, of a MuData or by the original"):
         model.get_direct_weights()
+
+
+def test_a_missing_gene_is_as_in_the_reference(toy, toy_query, train):
+    """By the direct path; for the network it is zero."""
+    model = train(toy)
+    gone = ["G3", "G20"]
+    fewer = toy_query[:, ~toy_query.var_names.isin(gone)].copy()
+    sums = np.asarray(toy_query.X.sum(1)).ravel()
+    x = normalize(torch.from_numpy(fewer.X.toarray()), model.module.sections).numpy()
+    full = np.zeros(toy_query.shape, dtype=np.float32)
+    full[:, ~toy_query.var_names.isin(gone)] = x
+    assert (sums > 0).all()
+    with torch.no_grad():
+        logits = model.module.annotate(torch.from_numpy(full), attention=False).logits.numpy()
+    means = normalize(torch.from_numpy(toy.X.toarray()), model.module.sections).numpy().mean(0)
+    places = [list(toy.var_names).index(name) for name in gone]
+    weights = model.get_direct_weights().loc[gone].to_numpy()
+    logits = logits + means[places] @ weights
+    expected = torch.softmax(torch.from_numpy(logits) / model.module.temperature, 1)
+    with pytest.warns(UserWarning, match="the missing ones count as zero"):
+        found = model.predict(fewer, soft=True)
+    np.testing.assert_allclose(found, expected, atol=1e-4)

@@ -25,7 +25,7 @@ _MAX_ITER = 200
 
 def fit_direct(
     rows: Rows | JointRows, cells: np.ndarray, labels: np.ndarray, n_labels: int, section: Section
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Logistic regression with scikit-learn's defaults, on genes after Pareto scaling.
 
     Each gene is divided by the square root of its standard deviation: halfway between genes as they
@@ -48,12 +48,13 @@ def fit_direct(
 
     Returns
     -------
-    Weights, ``(n_labels, n_genes)``, for log-normalised expression as it is, and biases,
-    ``(n_labels,)``.
+    Weights, ``(n_labels, n_genes)``, for log-normalised expression as it is, biases,
+    ``(n_labels,)``, and the mean of each gene, ``(n_genes,)``.
     """
     drawn = _draw(labels, _MOST_CELLS)
     x = log_normalized(sp.csr_matrix(rows.take(cells[drawn])), section)
     # Sparse matrices stay sparse without centring, and the bias makes up for it.
+    mean = np.asarray(x.mean(0)).ravel()
     variance = StandardScaler(with_mean=False).fit(x).var_
     scale = np.where(variance > 0, variance, 1) ** 0.25
     x = sp.csr_matrix(x @ sp.diags(1 / scale))
@@ -66,7 +67,7 @@ def fit_direct(
     if n_labels == 2:
         # scikit-learn gives the difference of the two only.
         weights, biases = np.vstack([-weights, weights]) / 2, np.r_[-biases, biases] / 2
-    return weights, biases
+    return weights, biases, mean
 
 
 def log_normalized(block: sp.csr_matrix, section: Section) -> sp.csr_matrix:

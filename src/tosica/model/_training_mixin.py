@@ -105,11 +105,6 @@ class TrainingMixin(ContentsMixin):
                 "TOSICA.load(folder, adata=reference)."
             )
         data = self._reference_data(train_size, batch_size)
-        # What an earlier training was calibrated to does not hold for the weights to come. The
-        # logits of the paths are added, and unless held-out cells say otherwise their mean counts.
-        self.module.temperature.fill_(self.module.n_paths)
-        self._empty_direct()
-        self.held_out_probabilities_ = None
         if max_epochs is None:
             draws = max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(data.n_train))
             max_epochs = math.ceil(draws / data.n_train)
@@ -126,6 +121,11 @@ class TrainingMixin(ContentsMixin):
             kwargs["callbacks"] = [*kwargs.get("callbacks", []), KeepBest()]
         plan = TrainingPlan(self.module, **(plan_kwargs or {}))
         device = find_device(accelerator, "auto")
+        # What an earlier training was calibrated to does not hold for the weights to come. The
+        # logits of the paths are added, and unless held-out cells say otherwise their mean counts.
+        self.module.temperature.fill_(self.module.n_paths)
+        self._empty_direct()
+        self.held_out_probabilities_ = None
         with compiled(self.module.encoder, device) if compile else nullcontext():
             self._fit(plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs)
             self._fit_direct(data)
@@ -187,14 +187,16 @@ class TrainingMixin(ContentsMixin):
 
     def _empty_direct(self) -> None:
         """Let the network be validated by itself while it trains."""
-        for buffer in (self.module.direct_weight, self.module.direct_bias):
+        module = self.module
+        for buffer in (module.direct_weight, module.direct_bias, module.direct_mean):
             if buffer is not None:
                 buffer.zero_()
 
     def _fit_direct(self, data: ReferenceData) -> None:
         """Fit the direct path to the training cells, if there is one."""
         module = self.module
-        if module.direct_weight is None or module.direct_bias is None:
+        buffers = (module.direct_weight, module.direct_bias, module.direct_mean)
+        if module.direct_weight is None:
             return
         fitted = fit_direct(
             data.rows,
@@ -203,8 +205,9 @@ class TrainingMixin(ContentsMixin):
             len(self.labels),
             module.sections[0],
         )
-        for buffer, values in zip((module.direct_weight, module.direct_bias), fitted, strict=True):
-            buffer.copy_(torch.from_numpy(values))
+        for buffer, values in zip(buffers, fitted, strict=True):
+            if buffer is not None:
+                buffer.copy_(torch.from_numpy(values))
 
     def _reference_data(self, train_size: float, batch_size: int) -> ReferenceData:
         if not 0 < train_size < 1:
