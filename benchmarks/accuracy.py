@@ -148,7 +148,7 @@ def _beside_the_best(means: pd.DataFrame, tasks: list[str], methods: list[str]) 
     gain = "tosica, points"
     head = ["", "best peer by accuracy", gain, "best peer by macro-F1", gain]
     return [
-        "Another method is best in almost every task. Beside the best one of each:",
+        "Beside the best peer of each task:",
         "",
         *table(head, rows),
         "",
@@ -210,9 +210,15 @@ def main(arguments: list[str] | None = None) -> None:
     path = given.out / "accuracy.json"
     if path.exists():
         result = json.loads(path.read_text())
-        result["runs"] = [run for run in result["runs"] if run["method"] not in given.again]
+        # Nothing is dropped that is not measured now.
+        again = set(given.again) & set(given.methods)
+        result["runs"] = [
+            run
+            for run in result["runs"]
+            if run["method"] not in again or run["task"] not in given.tasks
+        ]
     peers = ["celltypist"] if "celltypist" in given.methods else []
-    result["versions"] = versions("scikit-learn", *peers)
+    result["versions"] = result.get("versions", {}) | versions("scikit-learn", *peers)
     result["note"] = given.note or result.get("note")
     there = {(run["task"], run["method"], run["seed"]) for run in result["runs"]}
     for seed in range(given.seeds):
