@@ -95,6 +95,11 @@ def test_a_run(accuracy, tasks, cells, tmp_path, monkeypatch, capsys):
     old = [run for run in result["runs"] if run["method"] != "knn"]
     assert [run for run in again["runs"] if run["method"] != "knn"] == old
     assert len(again["runs"]) == len(result["runs"])
+    # Nothing is lost that is not measured in this run.
+    others = [*arguments[:-5], "svm"]
+    accuracy.main([*others, "--again", "knn"])
+    kept = json.loads((tmp_path / "accuracy.json").read_text())
+    assert len(kept["runs"]) == len(result["runs"])
 
 
 def test_the_original_gives_its_logits(load_benchmark):
