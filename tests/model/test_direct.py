@@ -128,6 +128,17 @@ def test_validation_is_the_networks_alone(toy, train):
     assert both.history["validation_loss"].equals(alone.history["validation_loss"])
 
 
+@pytest.mark.parametrize("wrong", [{"plan_kwargs": {"gene_dropout": 1}}, {"no_such_option": 1}])
+def test_a_refused_training_leaves_a_trained_model_as_it_was(toy, toy_query, train, wrong):
+    model = train(toy)
+    before, fingerprint = model.predict(toy_query, soft=True), model.fingerprint
+    with pytest.raises((TypeError, ValueError)):
+        model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False, **wrong)
+    assert model.fingerprint == fingerprint
+    assert model.predict(toy_query, soft=True).equals(before)
+    assert model.predict_set(toy_query, coverage=0.5).shape == (toy_query.n_obs, 3)
+
+
 def test_saved_with_the_model(toy_model, toy_query, tmp_path):
     toy_model.save(tmp_path / "model")
     loaded = TOSICA.load(tmp_path / "model")

@@ -121,11 +121,6 @@ class TrainingMixin(ContentsMixin):
             kwargs["callbacks"] = [*kwargs.get("callbacks", []), KeepBest()]
         plan = TrainingPlan(self.module, **(plan_kwargs or {}))
         device = find_device(accelerator, "auto")
-        # What an earlier training was calibrated to does not hold for the weights to come. The
-        # logits of the paths are added, and unless held-out cells say otherwise their mean counts.
-        self.module.temperature.fill_(self.module.n_paths)
-        self._empty_direct()
-        self.held_out_probabilities_ = None
         with compiled(self.module.encoder, device) if compile else nullcontext():
             self._fit(plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs)
             self._fit_direct(data)
@@ -143,10 +138,21 @@ class TrainingMixin(ContentsMixin):
                 self._refit(plan, data, **kwargs)
                 self.refitted_ = True
 
-    def _fit(self, plan: TrainingPlan, data: ReferenceData, epochs: int, **kwargs: Any) -> None:
+    def _fit(
+        self,
+        plan: TrainingPlan,
+        data: ReferenceData,
+        epochs: int,
+        *,
+        go_on: bool = False,
+        **kwargs: Any,
+    ) -> None:
         runner = TrainRunner(
             self, training_plan=plan, data_splitter=data, max_epochs=epochs, **kwargs
         )
+        # Not before: the runner refuses wrong arguments.
+        if not go_on:
+            self._forget()
         self.module.train()
         # scvi-tools begins a history with the first training, which a legacy model had elsewhere.
         trained = self.is_trained
@@ -180,14 +186,17 @@ class TrainingMixin(ContentsMixin):
         watching = ("callbacks", "early_stopping", "checkpoint", "check_val", "logger")
         kept = {k: v for k, v in kwargs.items() if not any(word in k for word in watching)}
         data.join()
-        self._fit(settings, data, epochs, limit_val_batches=0, **kept)
+        self._fit(settings, data, epochs, go_on=True, limit_val_batches=0, **kept)
         for name, value in told.items():
             setattr(self, name, value)
         self._fit_direct(data)
 
-    def _empty_direct(self) -> None:
-        """Let the network be validated by itself while it trains."""
+    def _forget(self) -> None:
+        """Drop what does not hold for the weights to come, so that the network trains by itself."""
         module = self.module
+        # The logits of the paths are added, and their mean counts unless held-out cells say else.
+        module.temperature.fill_(module.n_paths)
+        self.held_out_probabilities_ = None
         for buffer in (module.direct_weight, module.direct_bias, module.direct_mean):
             if buffer is not None:
                 buffer.zero_()
