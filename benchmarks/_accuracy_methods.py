@@ -8,9 +8,7 @@ them in ``layers["counts"]``.
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anndata as ad
@@ -18,7 +16,6 @@ import numpy as np
 import pandas as pd
 import scvi
 import torch
-from scipy.special import softmax
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
@@ -27,14 +24,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import LinearSVC
 
 import tosica
-from tosica.module._mixed_embedding import MixedEmbedding
-from tosica.module._module import _hide
 
 from ._accuracy_tasks import COUNTS, LABEL
-
-# The yardstick is part of the tests, because they hold the engine to its numbers.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from _literal import LiteralTOSICA
+from ._original import probabilities, train_original
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -119,80 +111,13 @@ def _classified(
 
 
 def run_literal(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """The published code's network and defaults.
-
-    Labels oversampled to the most frequent one, batches of 8, ten epochs of SGD with a cosine, and
-    its dropouts. To make this benchmark feasible its dense embedding is replaced by the sparse one
-    with the same outputs and gradients, dropout draws integers of 16 bits, and the last layer
-    computes no token but the class token, which is all that is read.
-    """
+    """The published code's network and defaults."""
     tosica.pp.build_mask(reference)
-    torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
-    labels = reference.obs[LABEL].cat.categories
     codes = reference.obs[LABEL].cat.codes.to_numpy()
-    cells = [np.flatnonzero(codes == code) for code in range(len(labels))]
-    most = max(map(len, cells))
-    drawn = np.concatenate([np.r_[c, rng.choice(c, most - len(c))] for c in cells])
-    x = torch.from_numpy(reference.X.toarray()[drawn])
-    y = torch.from_numpy(codes[drawn].astype(np.int64))
-    mask = reference.varm["tosica_mask"].tocsc()
-    mask.sort_indices()
-    model = LiteralTOSICA(
-        np.zeros((1, 1)), len(labels), dropout=0.5, attention_dropout=0.5, drop_path=0.5
-    )
-    embedding = MixedEmbedding(mask.indptr, mask.indices, reference.n_vars, 48)
-    # Where a dense linear layer starts.
-    bound = reference.n_vars**-0.5
-    for parameter in embedding.parameters():
-        torch.nn.init.uniform_(parameter, -bound, bound)
-    model.embedding = embedding
-    for block in model.blocks:
-        block.attn.attention_dropout = block.attn.dropout = block.mlp.dropout = _Dropout()
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-5)
-    epochs = 10
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda epoch: (1 + np.cos(epoch * np.pi / epochs)) / 2 * 0.99 + 0.01
-    )
-    for _ in range(epochs):
-        model.train()
-        for step in torch.randperm(len(x)).split(8):
-            logits = _class_token_logits(model, x[step])
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(logits, y[step]).backward()
-            optimizer.step()
-        schedule.step()
-    model.eval()
-    with torch.no_grad():
-        scores = [
-            _class_token_logits(model, part)
-            for part in torch.from_numpy(query.X.toarray()).split(64)
-        ]
-    found = softmax(torch.cat(scores).numpy(), axis=1)
+    model = train_original(reference.X.toarray(), codes, reference.varm["tosica_mask"], seed)
+    found = probabilities(model, query.X.toarray())
+    labels = reference.obs[LABEL].cat.categories
     return pd.DataFrame(found, index=query.obs_names, columns=labels)
-
-
-class _Dropout(torch.nn.Module):
-    """Dropout of one half."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _hide(x, 0.5) if self.training else x
-
-
-def _class_token_logits(model: LiteralTOSICA, x: torch.Tensor) -> torch.Tensor:
-    """What ``model(x)`` gives as logits."""
-    t = torch.cat([model.cls_token.expand(len(x), -1, -1), model.embedding(x)], dim=1)
-    *blocks, last = model.blocks
-    for block in blocks:
-        t, _ = block(t)
-    attention = last.attn
-    by_head = attention.qkv(last.norm1(t)).unflatten(-1, (3, attention.n_heads, -1))
-    query, key, value = (part.transpose(1, 2) for part in by_head.unbind(2))
-    weights = (query[:, :, :1] @ key.transpose(-1, -2) * attention.head_dim**-0.5).softmax(-1)
-    mixed = (attention.attention_dropout(weights) @ value).transpose(1, 2).flatten(-2)
-    first = t[:, :1] + last.drop_path(attention.dropout(attention.proj(mixed)))
-    first = first + last.drop_path(last.mlp(last.norm2(first)))
-    return model.head(model.norm(first)[:, 0])
 
 
 METHODS: dict[str, tuple[str, Method]] = {

@@ -10,7 +10,6 @@ import resource
 import sys
 import time
 import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anndata as ad
@@ -21,14 +20,12 @@ import torch
 
 import tosica
 
-# The yardstick is part of the tests, because they hold the engine to its numbers.
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from _literal import LiteralTOSICA
+from ._original import BATCH as LITERAL_BATCH
+from ._original import DROPOUTS, SGD, LiteralTOSICA, oversampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-LITERAL_BATCH = 8
 _WARM_UP_STEPS = 3
 
 
@@ -45,30 +42,25 @@ def literal(reference: ad.AnnData) -> LiteralTOSICA:
     return LiteralTOSICA(
         np.asarray(reference.varm["tosica_mask"].toarray(), dtype=np.float32),
         reference.obs["cell_type"].nunique(),
-        dropout=0.5,
-        attention_dropout=0.5,
-        drop_path=0.5,
+        **DROPOUTS,
     )
 
 
-def oversampled(reference: ad.AnnData, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Dense log-normalised cells, every label as often as the most frequent one."""
-    rng = np.random.default_rng(seed)
+def balanced_cells(reference: ad.AnnData, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Dense log-normalised cells and their labels, oversampled."""
     codes = reference.obs["cell_type"].astype("category").cat.codes.to_numpy()
-    cells = [np.flatnonzero(codes == code) for code in np.unique(codes)]
-    most = max(map(len, cells))
-    drawn = np.concatenate([np.r_[c, rng.choice(c, most - len(c))] for c in cells])
+    drawn = oversampled(codes, seed)
     counts = reference.X.toarray()
-    dense = np.log1p(counts * (1e4 / counts.sum(1, keepdims=True)))
-    return torch.from_numpy(dense[drawn]), torch.from_numpy(codes[drawn].astype(np.int64))
+    x = np.log1p(counts * (1e4 / counts.sum(1, keepdims=True)))
+    return torch.from_numpy(x[drawn]), torch.from_numpy(codes[drawn].astype(np.int64))
 
 
 def literal_train(path: str, seconds: float, seed: int, **_: Any) -> dict[str, float]:
     """Train as the original trains: batches of 8 dense cells, SGD with momentum."""
     reference = prepared(path)
-    x, y = oversampled(reference, seed)
+    x, y = balanced_cells(reference, seed)
     model = literal(reference)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, weight_decay=5e-5)
+    optimizer = torch.optim.SGD(model.parameters(), **SGD)
     data = torch.utils.data.TensorDataset(x, y)
     loader = torch.utils.data.DataLoader(data, LITERAL_BATCH, shuffle=True, drop_last=True)
     started, n_cells = 0.0, 0

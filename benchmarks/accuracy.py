@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import f1_score, recall_score
+from anndata import AnnData
 
+import tosica
 from benchmarks._accuracy_methods import METHODS, quietly
 from benchmarks._accuracy_tasks import LABEL, TASKS
 from benchmarks._report import table, versions, write
-from tosica.tl._calibration_bins import calibration_bins, expected_calibration_error
 
 if TYPE_CHECKING:
     from benchmarks._accuracy_tasks import Split
@@ -55,17 +55,20 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
             }
         )
     seconds = time.perf_counter() - started
-    labels, predicted = np.concatenate(truth), np.concatenate(called)
-    right = labels == predicted
-    bins = calibration_bins(right, np.concatenate(probability).astype(float), 15)
-    occurring = sorted(set(labels))
+    obs = pd.DataFrame(
+        {
+            LABEL: np.concatenate(truth),
+            f"{OURS}_prediction": np.concatenate(called),
+            f"{OURS}_probability": np.concatenate(probability).astype(float),
+        }
+    )
+    obs.index = obs.index.astype(str)
+    score = tosica.tl.evaluate(AnnData(obs=obs), LABEL, n_bins=15).summary.iloc[0]
     return {
-        "accuracy": float(right.mean()),
-        "macro-F1": float(f1_score(labels, predicted, labels=occurring, average="macro")),
-        "balanced accuracy": float(
-            recall_score(labels, predicted, labels=occurring, average="macro")
-        ),
-        "calibration error": expected_calibration_error(bins),
+        "accuracy": float(score["accuracy"]),
+        "macro-F1": float(score["macro_f1"]),
+        "balanced accuracy": float(score["balanced_accuracy"]),
+        "calibration error": float(score["expected_calibration_error"]),
         "seconds": seconds / len(splits),
         "covered": {
             str(level): float(np.concatenate([part[level] for part in sets]).mean())

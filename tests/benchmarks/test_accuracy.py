@@ -8,7 +8,6 @@ from functools import partialmethod
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from anndata import AnnData
 from scipy.sparse import csr_matrix
 
@@ -100,15 +99,3 @@ def test_a_run(accuracy, tasks, cells, tmp_path, monkeypatch, capsys):
     accuracy.main([*others, "--again", "knn"])
     kept = json.loads((tmp_path / "accuracy.json").read_text())
     assert len(kept["runs"]) == len(result["runs"])
-
-
-def test_the_original_gives_its_logits(load_benchmark):
-    """Of all tokens and of the class token alone, they are the same."""
-    methods = load_benchmark("_accuracy_methods")
-    torch.manual_seed(0)
-    mask = np.random.default_rng(0).random((20, 6)) < 0.4
-    model = methods.LiteralTOSICA(mask, 3, embed_dim=8, n_heads=2).eval()
-    x = torch.rand(5, 20)
-    with torch.no_grad():
-        _, expected, _ = model(x)
-        torch.testing.assert_close(methods._class_token_logits(model, x), expected)

@@ -49,7 +49,7 @@ def test_both_sides_read_the_same_and_compute_the_same(benchmarks, path):
         for part in ("weight", "bias"):
             getattr(literal.norm, part).copy_(getattr(module.encoder.norm, part))
             getattr(literal.head, part).copy_(getattr(module.head, part))
-        x, _ = runs.oversampled(reference, seed=0)
+        x, _ = runs.balanced_cells(reference, seed=0)
         _, logits, attention = literal(x[:50])
         ours = module.annotate(x[:50])
     torch.testing.assert_close(ours.logits, logits, rtol=1e-5, atol=1e-5)
@@ -58,7 +58,7 @@ def test_both_sides_read_the_same_and_compute_the_same(benchmarks, path):
 
 def test_labels_are_oversampled(benchmarks, path):
     runs, _ = benchmarks
-    _, codes = runs.oversampled(ad.read_h5ad(path), seed=0)
+    _, codes = runs.balanced_cells(ad.read_h5ad(path), seed=0)
     assert len(set(np.bincount(codes.numpy()))) == 1
 
 
