@@ -9,6 +9,7 @@ import anndata as ad
 import numpy as np
 
 from tosica._logging import logger
+from tosica.pp._log_normalize import log_normalize
 from tosica.pp._scale import TARGET_SUM
 
 from ._counts import is_integral, recover_counts
@@ -98,11 +99,8 @@ def _log_normalised(counts: sp.csr_matrix) -> sp.csr_matrix:
     """Scale and take the logarithm as Seurat does, a few cells at a time."""
     values = np.empty(counts.nnz, dtype=np.float32)
     for start in range(0, counts.shape[0], _CELLS):
-        rows = counts[start : start + _CELLS].astype(np.float64)
-        total = np.asarray(rows.sum(1)).ravel()
-        factor = np.divide(TARGET_SUM, total, out=np.zeros_like(total), where=total > 0)
-        scaled = rows.data * np.repeat(factor, np.diff(rows.indptr))
+        rows: sp.csr_matrix = log_normalize(counts[start : start + _CELLS])
         first = counts.indptr[start]
-        values[first : first + rows.nnz] = np.log1p(scaled)
+        values[first : first + rows.nnz] = rows.data
     # Not the same index twice: who changes one matrix in place must not change the other.
     return type(counts)((values, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from tosica.pp._log_normalize import log_normalize
 from tosica.pp._rows import Rows
-from tosica.pp._scale import TARGET_SUM, kind_of, unscaled_in
+from tosica.pp._scale import kind_of, unscaled_in
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -49,7 +50,7 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
             continue
         values = block.astype(np.float64)
         if kind == "counts":
-            values = _normalise(values)
+            values = log_normalize(values)
         total += np.asarray(values.sum(0)).ravel()
         if sp.issparse(values):
             squares += np.asarray(values.multiply(values).sum(0)).ravel()
@@ -58,17 +59,6 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     mean = total / rows.n_obs
     variance = np.maximum(squares / rows.n_obs - mean**2, 0)
     return _standardised(mean, variance)
-
-
-def _normalise(counts: sp.csr_matrix | np.ndarray) -> sp.csr_matrix | np.ndarray:
-    """log1p of counts per 10 000, of a copy."""
-    totals = np.asarray(counts.sum(1), dtype=np.float64).ravel()
-    factors = np.divide(TARGET_SUM, totals, out=np.zeros_like(totals), where=totals > 0)
-    if sp.issparse(counts):
-        scaled = sp.diags(factors) @ counts
-        scaled.data = np.log1p(scaled.data)
-        return scaled
-    return np.log1p(counts * factors[:, None])
 
 
 def _standardised(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
