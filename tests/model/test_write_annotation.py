@@ -204,9 +204,15 @@ def test_cutoff(pbmc_model, pbmc_query):
     assert half.cat.categories[-1] == "Unknown"
     assert pbmc_query.uns["tosica_prediction_colors"][-1] == GREY
     assert len(pbmc_query.uns["tosica_prediction_colors"]) == len(half.cat.categories)
-    pbmc_model.annotate(pbmc_query, cutoff=1.0)
+    highest = float(pbmc_query.obs["tosica_probability"].max())
+    pbmc_model.annotate(pbmc_query, cutoff=highest)
+    named = pbmc_query.obs["tosica_prediction"] != "Unknown"
+    np.testing.assert_array_equal(named, pbmc_query.obs["tosica_probability"] == highest)
+    above = float(np.nextafter(np.float32(highest), np.float32(2)))
+    assert above < 1
+    pbmc_model.annotate(pbmc_query, cutoff=above)
     assert set(pbmc_query.obs["tosica_prediction"]) == {"Unknown"}
-    assert pbmc_query.uns["tosica"]["cutoff"] == 1.0
+    assert pbmc_query.uns["tosica"]["cutoff"] == above
 
 
 def test_copy(toy_model, toy_query, contents, new_keys):
