@@ -26,6 +26,7 @@ from sklearn.metrics import f1_score
 import tosica
 from benchmarks._accuracy_tasks import BATCH, COUNTS, LABEL, Split, few, kang, pbmc68k
 from benchmarks._report import table, versions, write
+from tosica.model._training_mixin import default_epochs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -89,8 +90,7 @@ def train(reference: AnnData, seed: int, length: float = 1.0, **settings: Any) -
     scvi.settings.seed = seed
     model = tosica.TOSICA(reference)
     if length != 1:
-        epochs = max(16_000, 1_200 * (0.9 * reference.n_obs) ** 0.5) / (0.9 * reference.n_obs)
-        settings["max_epochs"] = round(length * epochs)
+        settings["max_epochs"] = round(length * default_epochs(round(0.9 * reference.n_obs)))
     model.train(accelerator="cpu", enable_progress_bar=False, **settings)
     return model
 

@@ -317,13 +317,11 @@ def test_genes_found_are_logged(toy_model, toy_query, caplog):
     assert "matched 29 of the model's 30 genes (97%); 0 others are not used" in caplog.text
 
 
-def test_missing_genes_count_as_zero(toy, train, toy_query):
-    """For the network; what they are for the direct path is tested with that."""
-    model = train(toy, direct=False)
+def test_missing_genes_count_as_zero(toy_model, toy_query):
     zeroed = toy_query.copy()
     zeroed.X = zeroed.X.toarray()
     zeroed.X[:, :1] = 0
-    assert_same(seen_by(model, toy_query[:, 1:].copy()), seen_by(model, zeroed))
+    assert_same(seen_by(toy_model, toy_query[:, 1:].copy()), seen_by(toy_model, zeroed))
 
 
 def test_tenth_of_the_genes_missing_is_warned_of(toy_model, toy_query):

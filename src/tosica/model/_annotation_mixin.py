@@ -45,9 +45,8 @@ class AnnotationMixin(ContentsMixin):
     ) -> AnnData | MuData | None:
         """Label the cells of a query and say what the labels rest on.
 
-        Genes are matched by name, put in order and missing ones set to zero, for the direct path to
-        their mean in the reference. Counts are normalised as the model was trained; log-normalised
-        expression is used as it is.
+        Genes are matched by name, put in order and missing ones set to zero. Counts are normalised
+        as the model was trained; log-normalised expression is used as it is.
 
         A model of several modalities takes a MuData with some of them, under the reference's names,
         or an AnnData, which is taken as the modality that most of its genes belong to. Gene sets of
@@ -367,9 +366,7 @@ class AnnotationMixin(ContentsMixin):
                 seen = self.module.annotate(x, attention="attention" in wanted, seen=query.seen)
             values = {
                 "latent": seen.latent,
-                "probabilities": self.module.probabilities(
-                    seen.logits + self.module.direct_of_missing(query.missing), query.seen
-                ),
+                "probabilities": self.module.probabilities(seen.logits, query.seen),
             }
             if seen.attention is not None:
                 values["attention"] = seen.attention[:, :n_sets]

@@ -31,6 +31,17 @@ class ContentsMixin(BaseModelClass):
     # Whether the weights have learnt the held-out cells.
     refitted_: bool = False
 
+    # Positions in the reference.
+    mislabelled_indices_: np.ndarray | None = None
+
+    @property
+    def mislabelled_indices(self) -> np.ndarray | None:
+        """Positions of the reference's cells that :meth:`train` left out for their labels.
+
+        ``None`` before training.
+        """
+        return self.mislabelled_indices_
+
     @property
     def labels(self) -> list[str]:
         """The labels that the model knows, in the reference's order."""

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from scvi import settings
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
+
+from tosica.pp._log_normalize import log_normalize
 
 if TYPE_CHECKING:
     from tosica.module._normalize import Section
@@ -18,19 +19,17 @@ if TYPE_CHECKING:
 
     from ._joint_rows import JointRows
 
+# How much the line counts beside the network.
+WEIGHT = 2.0
 # A line through more cells than these is hardly another line.
 _MOST_CELLS = 10_000
 _MAX_ITER = 200
 
 
 def fit_direct(
-    rows: Rows | JointRows, cells: np.ndarray, labels: np.ndarray, n_labels: int, section: Section
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Logistic regression with scikit-learn's defaults, on genes after Pareto scaling.
-
-    Each gene is divided by the square root of its standard deviation: halfway between genes as they
-    are, of which the strong ones decide, and genes of equal variance, of which many are noise
-    (van den Berg et al., *BMC Genomics* 7, 142, 2006).
+    rows: Rows | JointRows, cells: np.ndarray, labels: np.ndarray, section: Section
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the direct path adds to the logits: a logistic regression, counted twice.
 
     Parameters
     ----------
@@ -40,46 +39,62 @@ def fit_direct(
         Positions of the cells to fit to. Of more than 10 000, about as many are drawn, of frequent
         labels equally many.
     labels
-        Label of each of them, shape ``(n_cells,)``. Each occurs.
-    n_labels
-        Number of labels.
+        Label of each of them, from 0 on, shape ``(n_cells,)``. Each occurs.
     section
         How expression is normalised.
 
     Returns
     -------
-    Weights, ``(n_labels, n_genes)``, for log-normalised expression as it is, biases,
-    ``(n_labels,)``, and the mean of each gene, ``(n_genes,)``.
+    Weights, ``(n_labels, n_genes)``, for log-normalised expression as it is, and biases,
+    ``(n_labels,)``.
     """
-    drawn = _draw(labels, _MOST_CELLS)
-    x = log_normalized(sp.csr_matrix(rows.take(cells[drawn])), section)
-    # Sparse matrices stay sparse without centring, and the bias makes up for it.
+    drawn = draw(labels, _MOST_CELLS)
+    weights, biases = fit_line(read(rows, cells[drawn], section), labels[drawn])
+    return WEIGHT * weights, WEIGHT * biases
+
+
+def read(rows: Rows | JointRows, cells: np.ndarray, section: Section) -> sp.csr_matrix:
+    """Expression of some cells, normalised as the network's minibatches are, but not dense."""
+    x = sp.csr_matrix(rows.take(cells))
+    return x if section.how is None else log_normalize(x, section.target_sum)
+
+
+def fit_line(
+    x: sp.csr_matrix, labels: np.ndarray, strength: float = 1.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logistic regression of scikit-learn, on genes divided by the root of their mean.
+
+    That is what evens out counts, whose variance is about their mean: of genes as they are the
+    strongest decide, and of genes of equal variance many are noise.
+
+    Parameters
+    ----------
+    x
+        Log-normalised expression, shape ``(n_cells, n_genes)``.
+    labels
+        Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
+    strength
+        How strongly the weights are kept small: the reciprocal of scikit-learn's ``C``.
+
+    Returns
+    -------
+    Weights, ``(n_labels, n_genes)``, for expression as it is, and biases, ``(n_labels,)``.
+    """
     mean = np.asarray(x.mean(0)).ravel()
-    variance = StandardScaler(with_mean=False).fit(x).var_
-    scale = np.where(variance > 0, variance, 1) ** 0.25
-    x = sp.csr_matrix(x @ sp.diags(1 / scale))
-    regression = LogisticRegression(max_iter=_MAX_ITER)
+    scale = np.where(mean > 0, mean, 1) ** 0.5
+    regression = LogisticRegression(C=1 / strength, max_iter=_MAX_ITER)
     with warnings.catch_warnings():
         # What is not quite at the optimum is a little more regular, and as good.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        regression.fit(x, labels[drawn])
+        regression.fit(sp.csr_matrix(x @ sp.diags(1 / scale)), labels)
     weights, biases = regression.coef_ / scale, regression.intercept_
-    if n_labels == 2:
+    if len(regression.classes_) == 2:
         # scikit-learn gives the difference of the two only.
         weights, biases = np.vstack([-weights, weights]) / 2, np.r_[-biases, biases] / 2
-    return weights, biases, mean
+    return weights, biases
 
 
-def log_normalized(block: sp.csr_matrix, section: Section) -> sp.csr_matrix:
-    """Normalise rows as the network's minibatches are, without making them dense."""
-    if section.how is None:
-        return block
-    total = np.asarray(block.sum(1), dtype=np.float64).ravel()
-    factor = np.divide(section.target_sum, total, out=np.zeros_like(total), where=total > 0)
-    return sp.csr_matrix(sp.diags(factor) @ block).log1p()
-
-
-def _draw(labels: np.ndarray, most: int) -> np.ndarray:
+def draw(labels: np.ndarray, most: int) -> np.ndarray:
     """Positions of at most `most` cells: rare labels whole, frequent ones cut to one size."""
     if len(labels) <= most:
         return np.arange(len(labels))

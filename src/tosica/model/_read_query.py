@@ -22,7 +22,6 @@ from tosica.pp._scale import Scale
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     from mudata import MuData
     from torch import Tensor
 
@@ -83,15 +82,11 @@ class Query:
             self._parts = _of_mdata(data, modalities, layer, use_raw)
         # One bit for each modality, as the network wants to know it.
         self.seen: int = sum(1 << part.position for part in self._parts)
-        # Of a model of one modality, known once the first minibatch was read.
-        self.missing: np.ndarray | None = None
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
         """Position of the first cell, and normalised expression ``(n_cells, n_genes)``."""
         streams = [self._align(part, batch_size) for part in self._parts]
         for together in zip(*streams, strict=True):
-            if len(self._modalities) == 1 and together[0].measured is not None:
-                self.missing = ~together[0].measured
             found = {
                 part.position: _normalized(batch, self._modalities[part.position], device)
                 for part, batch in zip(self._parts, together, strict=True)

@@ -39,6 +39,7 @@ _SAVED = (
     "test_indices_",
     "held_out_probabilities_",
     "refitted_",
+    "mislabelled_indices_",
     "run_name_",
     "run_id_",
 )

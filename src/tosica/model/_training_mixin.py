@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from contextlib import nullcontext
 from typing import Any
 
@@ -18,8 +19,9 @@ from ._calibration import fit_temperature
 from ._compile import compiled
 from ._contents_mixin import ContentsMixin
 from ._device import find_device
-from ._direct import fit_direct
+from ._direct import WEIGHT, fit_direct
 from ._joint_rows import JointRows
+from ._mislabelled import find_mislabelled
 from ._modalities import TokenAxis, field_keys, is_joint
 from ._network_weights import pair_weights
 from ._reference_data import ReferenceData
@@ -35,6 +37,11 @@ _DRAWS_PER_ROOT = 1_200
 _REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
 
 
+def default_epochs(n_cells: int) -> int:
+    """How often each of so many cells is drawn in the mean."""
+    return math.ceil(max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells)) / n_cells)
+
+
 class TrainingMixin(ContentsMixin):
     """Training: on most cells, calibration on those held out, and a last round on all."""
 
@@ -48,6 +55,7 @@ class TrainingMixin(ContentsMixin):
         early_stopping: bool = False,
         calibrate: bool = True,
         refit: bool = True,
+        check_labels: bool = True,
         compile: bool = False,  # noqa: A002 # as torch and lightning call it
         plan_kwargs: dict[str, Any] | None = None,
         **trainer_kwargs: Any,
@@ -79,6 +87,10 @@ class TrainingMixin(ContentsMixin):
             Learn the held-out cells too, once they have served: go on for a fifth of the epochs on
             all cells, at three tenths of the learning rate. ``history`` and
             ``validation_indices`` tell of the training before.
+        check_labels
+            Look for cells whose labels the others contradict, and if they are more than 5 % of the
+            reference, leave them out and warn; ``mislabelled_indices`` has their positions. Not for
+            models of a MuData.
         compile
             Compile the encoder's training steps with :func:`torch.compile`, which takes up to a
             minute first and pays on a GPU. Without a compiler it warns and has no effect.
@@ -97,17 +109,19 @@ class TrainingMixin(ContentsMixin):
         Warns
         -----
         UserWarning
-            If ``compile=True`` and nothing can be compiled.
+            If ``compile=True`` and nothing can be compiled, or labels look wrong.
         """
         if self.adata is None:
             raise ValueError(
                 "The model was loaded without a reference and cannot be trained: pass it to "
                 "TOSICA.load(folder, adata=reference)."
             )
-        data = self._reference_data(train_size, batch_size)
+        if not 0 < train_size < 1:
+            raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
+        plan = TrainingPlan(self.module, **(plan_kwargs or {}))
+        data, mislabelled = self._reference_data(train_size, batch_size, check_labels)
         if max_epochs is None:
-            draws = max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(data.n_train))
-            max_epochs = math.ceil(draws / data.n_train)
+            max_epochs = default_epochs(data.n_train)
         # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
         kwargs: dict[str, Any] = {"accelerator": accelerator, "devices": devices}
         kwargs |= {"log_every_n_steps": 1} | trainer_kwargs
@@ -119,10 +133,10 @@ class TrainingMixin(ContentsMixin):
                 "early_stopping_patience": 10,
             }
             kwargs["callbacks"] = [*kwargs.get("callbacks", []), KeepBest()]
-        plan = TrainingPlan(self.module, **(plan_kwargs or {}))
         device = find_device(accelerator, "auto")
         with compiled(self.module.encoder, device) if compile else nullcontext():
             self._fit(plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs)
+            self.mislabelled_indices_ = mislabelled
             self._fit_direct(data)
             if calibrate:
                 self._calibrate(data)
@@ -194,44 +208,57 @@ class TrainingMixin(ContentsMixin):
     def _forget(self) -> None:
         """Drop what does not hold for the weights to come, so that the network trains by itself."""
         module = self.module
-        # The logits of the paths are added, and their mean counts unless held-out cells say else.
-        module.temperature.fill_(module.n_paths)
+        module.temperature.fill_(self._expected_temperature)
         self.held_out_probabilities_ = None
-        for buffer in (module.direct_weight, module.direct_bias, module.direct_mean):
+        for buffer in (module.direct_weight, module.direct_bias):
             if buffer is not None:
                 buffer.zero_()
+
+    @property
+    def _expected_temperature(self) -> float:
+        """Unless held-out cells say else, the weighted mean of the paths' logits counts."""
+        return 1.0 if self.module.direct_weight is None else 1.0 + WEIGHT
 
     def _fit_direct(self, data: ReferenceData) -> None:
         """Fit the direct path to the training cells, if there is one."""
         module = self.module
-        buffers = (module.direct_weight, module.direct_bias, module.direct_mean)
-        if module.direct_weight is None:
+        if module.direct_weight is None or module.direct_bias is None:
             return
         fitted = fit_direct(
             data.rows,
             data.train_idx,
             data.codes[data.train_idx],
-            len(self.labels),
             module.sections[0],
         )
-        for buffer, values in zip(buffers, fitted, strict=True):
-            if buffer is not None:
-                buffer.copy_(torch.from_numpy(values))
+        for buffer, values in zip((module.direct_weight, module.direct_bias), fitted, strict=True):
+            buffer.copy_(torch.from_numpy(values))
 
-    def _reference_data(self, train_size: float, batch_size: int) -> ReferenceData:
-        if not 0 < train_size < 1:
-            raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
+    def _reference_data(
+        self, train_size: float, batch_size: int, check_labels: bool
+    ) -> tuple[ReferenceData, np.ndarray]:
+        """The reference in two parts, and the cells that are in none because of their labels."""
         modalities = self._modalities
-        joint = is_joint(self.registry_)
-        return ReferenceData(
-            JointRows(self.adata, modalities)
-            if joint
-            else Rows(self.adata, layer=modalities[0].layer),
-            self.module.label_of_code.cpu().numpy()[self._codes(REGISTRY_KEYS.LABELS_KEY)],
+        codes = self.module.label_of_code.cpu().numpy()[self._codes(REGISTRY_KEYS.LABELS_KEY)]
+        rows: Rows | JointRows
+        mislabelled = np.empty(0, dtype=np.int64)
+        if is_joint(self.registry_):
+            rows = JointRows(self.adata, modalities)
+        else:
+            rows = Rows(self.adata, layer=modalities[0].layer)
+            if check_labels:
+                labelled = np.flatnonzero(codes >= 0)
+                section = self.module.sections[0]
+                mislabelled = find_mislabelled(rows, labelled, codes[labelled], section)
+                _warn_of(len(mislabelled), len(labelled))
+        codes[mislabelled] = -1
+        data = ReferenceData(
+            rows,
+            codes,
             self._codes(REGISTRY_KEYS.BATCH_KEY),
             validation_size=1 - train_size,
             batch_size=batch_size,
         )
+        return data, mislabelled
 
     def _codes(self, key: str) -> np.ndarray:
         """Codes of the labels or batches, in the order of the reference's cells."""
@@ -251,7 +278,7 @@ class TrainingMixin(ContentsMixin):
                 labels.append(losses.true_labels.cpu())
             scores, truth = torch.cat(logits), torch.cat(labels)
             self.module.temperature.view(-1)[seen - 1] = fit_temperature(
-                scores, truth, expected=self.module.n_paths
+                scores, truth, expected=self._expected_temperature
             )
             scores = scores.to(self.module.device)
             of_truth = self.module.probabilities(scores, seen).cpu().gather(1, truth[:, None])
@@ -323,3 +350,15 @@ class TrainingMixin(ContentsMixin):
         if error is not None and all(weights is None for weights in found):
             raise error
         return TokenAxis(self._modalities).join_pairs(found)
+
+
+def _warn_of(n_mislabelled: int, n_labelled: int) -> None:
+    if n_mislabelled:
+        warnings.warn(
+            f"{n_mislabelled} of {n_labelled} labels of the reference "
+            f"({n_mislabelled / n_labelled:.0%}) are contradicted by the other cells, and these "
+            "cells are left out of training: look at adata[model.mislabelled_indices], or train "
+            "with check_labels=False.",
+            UserWarning,
+            stacklevel=4,
+        )

@@ -78,7 +78,6 @@ class TOSICAModule(BaseModuleClass):
     temperature: Tensor
     direct_weight: Tensor | None
     direct_bias: Tensor | None
-    direct_mean: Tensor | None
     label_of_code: Tensor
     token_modality: Tensor
 
@@ -119,8 +118,6 @@ class TOSICAModule(BaseModuleClass):
         self.register_buffer("temperature", torch.ones(shape))
         self.register_buffer("direct_weight", torch.zeros(n_labels, n_genes) if direct else None)
         self.register_buffer("direct_bias", torch.zeros(n_labels) if direct else None)
-        # Expression of each gene in the reference, for queries that lack it.
-        self.register_buffer("direct_mean", torch.zeros(n_genes) if direct else None)
         if token_modality is None:
             token_modality = np.zeros(len(indptr) - 1)
         owner = torch.as_tensor(token_modality, dtype=torch.int64)
@@ -162,35 +159,11 @@ class TOSICAModule(BaseModuleClass):
                 rows[:, owner == i] = part / len(parts)
         return Annotation(latent, self._logits(latent, x), rows)
 
-    @property
-    def n_paths(self) -> int:
-        """Number of paths whose logits are added: the network, and the direct one if any."""
-        return 1 + (self.direct_weight is not None)
-
     def direct(self, x: Tensor) -> Tensor | float:
         """What the direct path adds to the logits, ``(n_cells, n_labels)``; 0 if there is none."""
         if self.direct_weight is None:
             return 0.0
         return F.linear(x, self.direct_weight, self.direct_bias)
-
-    def direct_of_missing(self, missing: np.ndarray | None) -> Tensor | float:
-        """What genes that a query lacks add by the direct path if they are as in the reference.
-
-        Nothing in it has learnt to do without a gene, as the network has.
-
-        Parameters
-        ----------
-        missing
-            Shape ``(n_genes,)``, bool; ``None`` if no gene is missing.
-
-        Returns
-        -------
-        Logits, ``(n_labels,)``, the same for all cells.
-        """
-        if self.direct_weight is None or self.direct_mean is None or missing is None:
-            return 0.0
-        absent = torch.as_tensor(missing, device=self.direct_weight.device)
-        return self.direct_weight[:, absent] @ self.direct_mean[absent]
 
     def score(self, vectors: Tensor) -> Tensor:
         """Score labels from the vectors of gene sets, in a way that gradients can go back.

@@ -41,7 +41,7 @@ class AlignedBatch(NamedTuple):
     ``start`` is the position of the first cell. ``expression`` is ``(n_cells, n_genes)`` float32;
     ``counts`` says whether it still holds counts. ``total`` is then what each cell's counts are to
     be divided by, ``(n_cells,)``, or ``None`` for their sum over ``expression``. ``measured`` says
-    which genes or antibodies the query has, ``(n_genes,)``.
+    which antibodies the query has, ``(n_genes,)``, or is ``None`` for genes.
     """
 
     start: int
@@ -179,7 +179,6 @@ def _batches(
 ) -> Iterator[AlignedBatch]:
     kind: Kind | None = None
     n_empty = 0
-    measured = np.isin(np.arange(n_genes), place)
     # Whole batches, so that only the last one is short.
     for start, block in rows.blocks(max(BLOCK // batch_size, 1) * batch_size):
         seen = kind_of(block, rows.where, first_cell=start, hint=hint)
@@ -198,7 +197,7 @@ def _batches(
             total = None
             if counts and scale.over == "matrix":
                 total = np.asarray(part.sum(1, dtype=np.float64)).ravel()
-            yield AlignedBatch(start + offset, expression, counts, total, measured)
+            yield AlignedBatch(start + offset, expression, counts, total)
     if n_empty:
         warnings.warn(
             f"{n_empty} cells of the query express none of the model's genes; "
