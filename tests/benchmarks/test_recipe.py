@@ -22,6 +22,7 @@ def test_the_page_is_what_was_measured(recipe, pages):
     assert (pages / "recipe.md").read_text() == recipe.report(result)
     runs = pd.DataFrame(result["runs"])
     assert set(runs["variant"]) == {*recipe.VARIANTS, *recipe.PARTS}
+    assert set(runs["query"]) == set(recipe.TITLES)
     assert set(runs["reference"]) == set(recipe.REFERENCES)
 
 
@@ -37,8 +38,10 @@ def test_a_batch_effect_changes_genes_and_no_label(recipe):
 
 def test_a_run(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tosica.TOSICA, "train", partialmethod(tosica.TOSICA.train, max_epochs=2))
+    monkeypatch.setattr(recipe, "default_epochs", lambda n_cells: 4)
     monkeypatch.setattr(recipe, "REFERENCES", {"pbmc68k": recipe.REFERENCES["pbmc68k"]})
-    arguments = [str(tmp_path), "--seeds", "2", "--variants", "default", "refit"]
+    variants = ["default", "length", "labels"]
+    arguments = [str(tmp_path), "--seeds", "2", "--variants", *variants]
 
     recipe.main([*arguments, "--out", str(tmp_path)])
 
@@ -46,6 +49,7 @@ def test_a_run(recipe, tmp_path, monkeypatch, capsys):
     result = json.loads((tmp_path / "recipe.json").read_text())
     assert (tmp_path / "recipe.md").read_text() == recipe.report(result)
     runs = pd.DataFrame(result["runs"])
-    assert len(runs) == 2 * 2 * (2 + len(recipe.PARTS))
+    # With right labels two variants, named twice; with wrong ones two, named once.
+    assert len(runs) == 2 * (2 * (2 + len(recipe.PARTS)) + 2 + len(recipe.PARTS))
     assert runs.loc[runs["variant"] == "line", "accuracy"].mean() > 0.7
     assert (runs["log-likelihood"] < 0).all()

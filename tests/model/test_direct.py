@@ -22,7 +22,7 @@ def codes(adata):
 
 
 def test_is_twice_a_logistic_regression_of_genes_over_the_root_of_their_mean(toy):
-    weights, biases = fit_direct(Rows(toy), np.arange(90), codes(toy), COUNTS)
+    weights, biases = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
     x = normalize(torch.from_numpy(toy.X.toarray()), (COUNTS,)).numpy()
     scale = x.mean(0) ** 0.5
     expected = LogisticRegression(max_iter=200).fit(x / scale, codes(toy))
@@ -33,9 +33,9 @@ def test_is_twice_a_logistic_regression_of_genes_over_the_root_of_their_mean(toy
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
 def test_dense_or_sparse_whole_numbers_or_not(toy, dtype):
-    expected = fit_direct(Rows(toy), np.arange(90), codes(toy), COUNTS)
+    expected = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
     toy.X = toy.X.toarray().astype(dtype)
-    found = fit_direct(Rows(toy), np.arange(90), codes(toy), COUNTS)
+    found = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-3)
 
@@ -44,19 +44,29 @@ def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
     x = toy.X.toarray()
     x[:, 5] = 0
     toy.X = sp.csr_matrix(x)
-    weights, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), COUNTS)
+    weights, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
     assert (weights[:, 5] == 0).all()
 
 
 def test_two_labels(toy):
     two = toy[toy.obs["kind"] != "c"].copy()
     two.obs["kind"] = two.obs["kind"].cat.remove_unused_categories()
-    weights, biases = fit_direct(Rows(two), np.arange(two.n_obs), codes(two), COUNTS)
+    weights, biases = fit_direct(Rows(two), np.arange(two.n_obs), codes(two), 2, COUNTS)
     assert weights.shape == (2, 30)
     np.testing.assert_allclose(weights.sum(0), 0, atol=1e-12)
     x = normalize(torch.from_numpy(two.X.toarray()), (COUNTS,)).numpy()
     called = (x @ weights.T + biases).argmax(1)
     assert (called == codes(two)).mean() > 0.95
+
+
+def test_a_label_without_cells_is_never_called(toy):
+    some = np.flatnonzero(codes(toy) != 1)
+    weights, biases = fit_direct(Rows(toy), some, codes(toy)[some], 3, COUNTS)
+    x = normalize(torch.from_numpy(toy.X.toarray()), (COUNTS,)).numpy()
+    called = (x @ weights.T + biases).argmax(1)
+    assert (weights[1] == 0).all()
+    assert (called[some] == codes(toy)[some]).mean() > 0.95
+    assert 1 not in called
 
 
 def test_of_very_many_cells_rare_labels_are_whole():
@@ -89,12 +99,12 @@ def test_adds_to_what_the_network_says(toy, toy_query, train):
 
 
 def test_the_last_fit_sees_all_cells(toy, train):
-    weights, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), COUNTS)
+    weights, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
     model = train(toy.copy())
     np.testing.assert_allclose(model.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
     before = train(toy.copy(), refit=False)
     seen = before.train_indices
-    weights, _ = fit_direct(Rows(toy), seen, codes(toy)[seen], COUNTS)
+    weights, _ = fit_direct(Rows(toy), seen, codes(toy)[seen], 3, COUNTS)
     np.testing.assert_allclose(before.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
 
 
@@ -104,7 +114,7 @@ def test_cells_without_a_label_teach_nothing(toy, train):
     some.obs.loc[some.obs_names[::5], "kind"] = "?"
     model = train(some, setup={"unlabeled_category": "?"})
     labelled = np.flatnonzero(some.obs["kind"] != "?")
-    weights, _ = fit_direct(Rows(some), labelled, codes(toy)[labelled], COUNTS)
+    weights, _ = fit_direct(Rows(some), labelled, codes(toy)[labelled], 3, COUNTS)
     np.testing.assert_allclose(model.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
 
 

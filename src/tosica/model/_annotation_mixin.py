@@ -206,7 +206,8 @@ class AnnotationMixin(ContentsMixin):
         the model is calibrated: on average over references, since the held-out cells are a sample,
         and nearly, since the model learns them afterwards (``refit=False`` keeps it from that).
         Nothing is promised for cells of another batch, and a cell of a type that the reference
-        lacks has no right label.
+        lacks has no right label. Cells that :meth:`train` left out for their labels are not among
+        the held-out cells.
 
         Parameters
         ----------

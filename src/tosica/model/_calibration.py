@@ -11,7 +11,8 @@ from scipy.special import log_softmax
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-_LIMITS = (0.2, 5.0)
+# How many times warmer or colder than expected.
+_FACTOR = 5.0
 # A handful of held-out cells that are all right would ask for certainty. How far the logarithm of
 # the temperature lies from what is expected, in standard deviations of the normal distribution that
 # is assumed for it, counts as much as what the cells say; of some thousand cells it is outweighed.
@@ -38,8 +39,9 @@ def fit_temperature(
 
     Returns
     -------
-    Temperature between 0.2 and 5: the one with the least negative log-likelihood, or with
-    ``expected`` the one of the highest posterior probability.
+    Temperature between a fifth and five times what is expected (1 by default): the one with the
+    least negative log-likelihood, or with ``expected`` the one of the highest posterior
+    probability.
 
     Examples
     --------
@@ -62,5 +64,6 @@ def fit_temperature(
             found += ((log_temperature - np.log(expected)) / _SPREAD) ** 2 / 2
         return found
 
-    best = minimize_scalar(loss, bounds=np.log(_LIMITS), method="bounded")
+    middle, reach = np.log(expected or 1), np.log(_FACTOR)
+    best = minimize_scalar(loss, bounds=(middle - reach, middle + reach), method="bounded")
     return float(np.exp(best.x))

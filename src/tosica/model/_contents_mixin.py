@@ -38,7 +38,9 @@ class ContentsMixin(BaseModelClass):
     def mislabelled_indices(self) -> np.ndarray | None:
         """Positions of the reference's cells that :meth:`train` left out for their labels.
 
-        ``None`` before training.
+        Of the reference that the model was trained on, and empty if there are none or labels were
+        not checked. ``None`` before training, and for models that were trained before labels were
+        checked or by the original code.
         """
         return self.mislabelled_indices_
 
@@ -79,6 +81,8 @@ class ContentsMixin(BaseModelClass):
 
     def get_direct_weights(self) -> pd.DataFrame:
         """Get what each gene adds to the score of each label by the direct path.
+
+        That is twice the weights of the logistic regression, as they are added.
 
         Returns
         -------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,10 +24,11 @@ WEIGHT = 2.0
 # A line through more cells than these is hardly another line.
 _MOST_CELLS = 10_000
 _MAX_ITER = 200
+_OUT_OF_REACH = -100.0
 
 
 def fit_direct(
-    rows: Rows | JointRows, cells: np.ndarray, labels: np.ndarray, section: Section
+    rows: Rows | JointRows, cells: np.ndarray, labels: np.ndarray, n_labels: int, section: Section
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the direct path adds to the logits: a logistic regression, counted twice.
 
@@ -39,7 +40,9 @@ def fit_direct(
         Positions of the cells to fit to. Of more than 10 000, about as many are drawn, of frequent
         labels equally many.
     labels
-        Label of each of them, from 0 on, shape ``(n_cells,)``. Each occurs.
+        Label of each of them as a number, shape ``(n_cells,)``.
+    n_labels
+        Number of labels, some of which may not occur: they get a score that is out of reach.
     section
         How expression is normalised.
 
@@ -49,7 +52,10 @@ def fit_direct(
     ``(n_labels,)``.
     """
     drawn = draw(labels, _MOST_CELLS)
-    weights, biases = fit_line(read(rows, cells[drawn], section), labels[drawn])
+    taught, codes = np.unique(labels[drawn], return_inverse=True)
+    line = fit_line(read(rows, cells[drawn], section), codes)
+    weights, biases = np.zeros((n_labels, line[0].shape[1])), np.full(n_labels, _OUT_OF_REACH)
+    weights[taught], biases[taught] = line
     return WEIGHT * weights, WEIGHT * biases
 
 
@@ -59,9 +65,7 @@ def read(rows: Rows | JointRows, cells: np.ndarray, section: Section) -> sp.csr_
     return x if section.how is None else log_normalize(x, section.target_sum)
 
 
-def fit_line(
-    x: sp.csr_matrix, labels: np.ndarray, strength: float = 1.0
-) -> tuple[np.ndarray, np.ndarray]:
+def fit_line(x: sp.csr_matrix, labels: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
     """Logistic regression of scikit-learn, on genes divided by the root of their mean.
 
     That is what evens out counts, whose variance is about their mean: of genes as they are the
@@ -73,8 +77,8 @@ def fit_line(
         Log-normalised expression, shape ``(n_cells, n_genes)``.
     labels
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
-    strength
-        How strongly the weights are kept small: the reciprocal of scikit-learn's ``C``.
+    **options
+        Of :class:`sklearn.linear_model.LogisticRegression`.
 
     Returns
     -------
@@ -82,7 +86,7 @@ def fit_line(
     """
     mean = np.asarray(x.mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** 0.5
-    regression = LogisticRegression(C=1 / strength, max_iter=_MAX_ITER)
+    regression = LogisticRegression(max_iter=_MAX_ITER, **options)
     with warnings.catch_warnings():
         # What is not quite at the optimum is a little more regular, and as good.
         warnings.simplefilter("ignore", ConvergenceWarning)

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, Sampler
 from ._minibatches import Minibatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tosica.pp._rows import Rows
 
@@ -33,6 +33,8 @@ class ReferenceData(LightningDataModule):
     codes
         Code of each cell's label, shape ``(n_obs,)``; -1 for cells without one, which are in
         neither part.
+    left_out
+        Positions of labelled cells that are in neither part.
     strata
         What to spread evenly over both parts within each label, shape ``(n_obs,)``: the batch.
     validation_size
@@ -47,6 +49,7 @@ class ReferenceData(LightningDataModule):
         codes: np.ndarray,
         strata: np.ndarray,
         *,
+        left_out: Sequence[int] | np.ndarray = (),
         validation_size: float,
         batch_size: int,
     ) -> None:
@@ -55,7 +58,10 @@ class ReferenceData(LightningDataModule):
         self.codes = codes
         self._batch_size = batch_size
         # Named as scvi-tools' splitter names them, for its training runner to find.
-        self.train_idx, self.val_idx = split(codes, strata, validation_size)
+        self.left_out = np.asarray(left_out, dtype=np.int64)
+        kept = codes.copy()
+        kept[self.left_out] = -1
+        self.train_idx, self.val_idx = split(kept, strata, validation_size)
         self.test_idx = np.flatnonzero(codes < 0)
         self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
 

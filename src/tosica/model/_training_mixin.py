@@ -88,7 +88,7 @@ class TrainingMixin(ContentsMixin):
             all cells, at three tenths of the learning rate. ``history`` and
             ``validation_indices`` tell of the training before.
         check_labels
-            Look for cells whose labels the others contradict, and if they are more than 5 % of the
+            Look for cells whose labels the others contradict, and if they are more than 7 % of the
             reference, leave them out and warn; ``mislabelled_indices`` has their positions. Not for
             models of a MuData.
         compile
@@ -119,7 +119,7 @@ class TrainingMixin(ContentsMixin):
         if not 0 < train_size < 1:
             raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
         plan = TrainingPlan(self.module, **(plan_kwargs or {}))
-        data, mislabelled = self._reference_data(train_size, batch_size, check_labels)
+        data = self._reference_data(train_size, batch_size, check_labels)
         if max_epochs is None:
             max_epochs = default_epochs(data.n_train)
         # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
@@ -136,7 +136,6 @@ class TrainingMixin(ContentsMixin):
         device = find_device(accelerator, "auto")
         with compiled(self.module.encoder, device) if compile else nullcontext():
             self._fit(plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs)
-            self.mislabelled_indices_ = mislabelled
             self._fit_direct(data)
             if calibrate:
                 self._calibrate(data)
@@ -167,6 +166,7 @@ class TrainingMixin(ContentsMixin):
         # Not before: the runner refuses wrong arguments.
         if not go_on:
             self._forget()
+            self.mislabelled_indices_ = data.left_out
         self.module.train()
         # scvi-tools begins a history with the first training, which a legacy model had elsewhere.
         trained = self.is_trained
@@ -228,6 +228,7 @@ class TrainingMixin(ContentsMixin):
             data.rows,
             data.train_idx,
             data.codes[data.train_idx],
+            len(self.labels),
             module.sections[0],
         )
         for buffer, values in zip((module.direct_weight, module.direct_bias), fitted, strict=True):
@@ -235,8 +236,7 @@ class TrainingMixin(ContentsMixin):
 
     def _reference_data(
         self, train_size: float, batch_size: int, check_labels: bool
-    ) -> tuple[ReferenceData, np.ndarray]:
-        """The reference in two parts, and the cells that are in none because of their labels."""
+    ) -> ReferenceData:
         modalities = self._modalities
         codes = self.module.label_of_code.cpu().numpy()[self._codes(REGISTRY_KEYS.LABELS_KEY)]
         rows: Rows | JointRows
@@ -250,15 +250,14 @@ class TrainingMixin(ContentsMixin):
                 section = self.module.sections[0]
                 mislabelled = find_mislabelled(rows, labelled, codes[labelled], section)
                 _warn_of(len(mislabelled), len(labelled))
-        codes[mislabelled] = -1
-        data = ReferenceData(
+        return ReferenceData(
             rows,
             codes,
             self._codes(REGISTRY_KEYS.BATCH_KEY),
+            left_out=mislabelled,
             validation_size=1 - train_size,
             batch_size=batch_size,
         )
-        return data, mislabelled
 
     def _codes(self, key: str) -> np.ndarray:
         """Codes of the labels or batches, in the order of the reference's cells."""
@@ -357,8 +356,8 @@ def _warn_of(n_mislabelled: int, n_labelled: int) -> None:
         warnings.warn(
             f"{n_mislabelled} of {n_labelled} labels of the reference "
             f"({n_mislabelled / n_labelled:.0%}) are contradicted by the other cells, and these "
-            "cells are left out of training: look at adata[model.mislabelled_indices], or train "
-            "with check_labels=False.",
+            "cells are left out of training: look at them in "
+            "model.adata.obs_names[model.mislabelled_indices], or train with check_labels=False.",
             UserWarning,
             stacklevel=4,
         )

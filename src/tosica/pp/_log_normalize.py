@@ -28,7 +28,7 @@ def log_normalize(
     -------
     A new matrix of the same kind; a sparse one has its values at the same places.
     """
-    totals = np.asarray(counts.sum(1), dtype=np.float64).ravel()
+    totals = np.asarray(counts.sum(1, dtype=np.float64)).ravel()
     factors = np.divide(target_sum, totals, out=np.zeros_like(totals), where=totals > 0)
     if isinstance(counts, np.ndarray):
         return np.log1p(counts * factors[:, None])
