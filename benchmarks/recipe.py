@@ -31,7 +31,10 @@ import tosica
 from benchmarks._accuracy_tasks import BATCH, COUNTS, LABEL, NOISE, Split, few, kang, noisy, pbmc68k
 from benchmarks._report import table, versions, write
 from tosica.model._direct import WEIGHT
+from tosica.model._mislabelled import find_suspects
 from tosica.model._training_mixin import default_epochs
+from tosica.module import Section
+from tosica.pp._rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,6 +173,23 @@ def one_reference(split: Split, seed: int, variants: list[str]) -> list[dict[str
     return runs
 
 
+def judged(reference: AnnData, seed: int) -> dict[str, float]:
+    """How many labels look wrong where none is, and which of them where some are."""
+    ((noise, _),) = noisy([Split(reference.copy(), reference)], seed)
+    scvi.settings.seed = seed
+    suspect = {}
+    for name, adata in {"right": reference, "wrong": noise}.items():
+        codes = adata.obs[LABEL].cat.codes.to_numpy().astype(np.int64)
+        logged = Section(0, adata.n_vars, None)
+        suspect[name] = find_suspects(Rows(adata), np.arange(adata.n_obs), codes, logged)
+    wrong = (noise.obs[LABEL].astype(str) != reference.obs[LABEL].astype(str)).to_numpy()
+    return {
+        "suspect": float(suspect["right"].mean()),
+        "found": float(suspect["wrong"][wrong].mean()),
+        "right": float(1 - wrong[suspect["wrong"]].mean()),
+    }
+
+
 def _copy(split: Split) -> Split:
     return Split(split.reference.copy(), split.query)
 
@@ -207,9 +227,34 @@ def report(result: dict[str, Any]) -> str:
             rows.append([what, *(f"{change[m].mean():+.1f} ± {error[m]:.1f}" for m in METRICS)])
         lines += [TITLES[query]]
         lines += ["", *table(["", *METRICS], rows), ""]
+    lines += _labels(pd.DataFrame(result["labels"]))
     rows = [[key, value] for key, value in result["versions"].items()]
     lines += ["## Versions", "", *table(["", ""], rows), ""]
     return "\n".join(lines)
+
+
+def _labels(judgements: pd.DataFrame) -> list[str]:
+    """How well wrong labels are told from hard cells."""
+    of = judgements.groupby("reference", sort=False)
+    rows = [
+        [
+            REFERENCES[name][0],
+            f"{each['suspect'].mean():.1%}, at most {each['suspect'].max():.1%}",
+            f"{each['found'].mean():.0%}",
+            f"{each['right'].mean():.0%}",
+        ]
+        for name, each in of
+    ]
+    head = ["", "suspect where all are right", "wrong ones found", "right ones among the found"]
+    return [
+        "## Labels that look wrong",
+        "",
+        f"Whole references, {of.size().max()} seeds: as they are, and with {NOISE:.0%} of the "
+        "labels wrong.",
+        "",
+        *table(head, rows),
+        "",
+    ]
 
 
 def _names(runs: pd.DataFrame) -> str:
@@ -229,7 +274,7 @@ def main(arguments: list[str] | None = None) -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning|sklearn")
     warnings.filterwarnings("ignore", message=".*are contradicted by the other cells")
-    result: dict[str, Any] = {"versions": versions("scikit-learn"), "runs": []}
+    result: dict[str, Any] = {"versions": versions("scikit-learn"), "runs": [], "labels": []}
     # Folds of the accuracy benchmark have seeds from 0 on.
     for seed in range(100, 100 + given.seeds):
         for name in given.references:
@@ -237,6 +282,7 @@ def main(arguments: list[str] | None = None) -> None:
             (split,) = few(adata, adata.n_obs * 2 // 3, seed)
             found = one_reference(split, seed, given.variants)
             result["runs"] += [{"reference": name, **run} for run in found]
+            result["labels"].append({"reference": name, "seed": seed, **judged(adata, seed)})
         write(given.out, "recipe", result, report(result))
 
 

@@ -53,3 +53,7 @@ def test_a_run(recipe, tmp_path, monkeypatch, capsys):
     assert len(runs) == 2 * (2 * (2 + len(recipe.PARTS)) + 2 + len(recipe.PARTS))
     assert runs.loc[runs["variant"] == "line", "accuracy"].mean() > 0.7
     assert (runs["log-likelihood"] < 0).all()
+    assert "nan" not in (tmp_path / "recipe.md").read_text()
+    labels = pd.DataFrame(result["labels"])
+    assert (labels["suspect"] < 0.07).all()
+    assert (labels["found"] > 0.5).all()

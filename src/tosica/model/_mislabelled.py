@@ -58,6 +58,14 @@ def find_mislabelled(
     Those of `cells` that are suspect, in their order: of each label at most half, the least
     probable ones, and of a label with fewer than five cells none.
     """
+    suspect = find_suspects(rows, cells, labels, section)
+    return cells[suspect] if suspect.mean() > _USUAL_SHARE else cells[:0]
+
+
+def find_suspects(
+    rows: Rows, cells: np.ndarray, labels: np.ndarray, section: Section
+) -> np.ndarray:
+    """Whether each cell's label is suspect, however few are, ``(n_cells,)``."""
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     probability = _suspect_probability(rows, cells, codes, section)
     suspect = np.zeros(len(cells), dtype=bool)
@@ -67,8 +75,7 @@ def find_mislabelled(
             # Cells that are not suspect come last.
             lowest = of_label[np.argsort(probability[of_label], kind="stable")]
             suspect[lowest[: int(_MOST_OF_A_LABEL * size)]] = True
-    suspect &= np.isfinite(probability)
-    return cells[suspect] if suspect.mean() > _USUAL_SHARE else cells[:0]
+    return suspect & np.isfinite(probability)
 
 
 def _suspect_probability(
