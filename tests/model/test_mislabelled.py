@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import anndata as ad
 import numpy as np
+import pandas as pd
 import pytest
 import scanpy as sc
 
@@ -162,7 +163,7 @@ def noisy(cells, codes):
     """The cells, of which a fifth has a wrong label in ``obs["given"]``."""
     labels, _ = spoilt(codes, 0.2)
     cells.obs["given"] = np.array(KINDS)[labels]
-    cells.obs["truth"] = np.array(KINDS)[codes]
+    cells.obs["truth"] = pd.Categorical(np.array(KINDS)[codes], KINDS)
     return cells
 
 
@@ -182,6 +183,11 @@ def test_training_leaves_them_out_and_says_so(noisy, tmp_path):
     assert not set(found) & set(np.concatenate(parts))
     assert sum(map(len, parts)) + len(found) == reference.n_obs
     assert reference.obs.equals(before)
+    misled = tosica.TOSICA(reference, embed_dim=16)
+    misled.train(**QUIET | {"max_epochs": 20}, check_labels=False)
+    of_truth = np.arange(query.n_obs), query.obs["truth"].cat.codes.to_numpy()
+    sure, unsure = (m.predict(query, soft=True).to_numpy()[of_truth] for m in (model, misled))
+    assert sure.mean() > unsure.mean() + 0.03
     assert (model.predict(query) == query.obs["truth"]).mean() > 0.9
     model.save(tmp_path / "model")
     loaded = tosica.TOSICA.load(tmp_path / "model")
