@@ -181,7 +181,7 @@ def judged(reference: AnnData, seed: int) -> dict[str, float]:
     for name, adata in {"right": reference, "wrong": noise}.items():
         codes = adata.obs[LABEL].cat.codes.to_numpy().astype(np.int64)
         logged = Section(0, adata.n_vars, None)
-        suspect[name] = find_suspects(Rows(adata), np.arange(adata.n_obs), codes, logged)
+        suspect[name], _ = find_suspects(Rows(adata), np.arange(adata.n_obs), codes, logged)
     wrong = (noise.obs[LABEL].astype(str) != reference.obs[LABEL].astype(str)).to_numpy()
     return {
         "suspect": float(suspect["right"].mean()),

@@ -374,16 +374,6 @@ def reference(project):
     return make_query(project)
 
 
-# Labels are dealt out, whatever a cell expresses, which training would warn of.
-SETTINGS = {
-    "max_epochs": 1,
-    "accelerator": "cpu",
-    "batch_size": 8,
-    "check_labels": False,
-    "enable_progress_bar": False,
-}
-
-
 def test_training_on(project, reference, tmp_path, contents, new_keys):
     before = contents(reference)
     model = load_legacy(project.folder, adata=reference)
@@ -397,7 +387,7 @@ def test_training_on(project, reference, tmp_path, contents, new_keys):
     }
     assert_same(model, project.literal, reference)
     start = model.fingerprint
-    model.train(**SETTINGS)
+    model.train(max_epochs=1, accelerator="cpu", batch_size=8, enable_progress_bar=False)
     assert model.fingerprint != start
     assert model.history["train_loss"].index.tolist() == [0]
     assert "trained (1 epochs)" in repr(model)
@@ -409,7 +399,7 @@ def test_training_on(project, reference, tmp_path, contents, new_keys):
     again = TOSICA.load(tmp_path / "model", adata=reference, accelerator="cpu")
     assert type(again.module.embedding) is MixedEmbedding
     np.testing.assert_array_equal(again.get_attention(), model.get_attention())
-    again.train(**SETTINGS)
+    again.train(max_epochs=1, accelerator="cpu", batch_size=8, enable_progress_bar=False)
     assert again.fingerprint != model.fingerprint
     assert again.history["train_loss"].index.tolist() == [0, 1]
 
@@ -418,16 +408,9 @@ def test_training_that_is_cut_off_leaves_a_trained_model(project, reference, mon
     model = load_legacy(project.folder, adata=reference)
     monkeypatch.setattr(model.module, "loss", None)
     with pytest.raises(TypeError):
-        model.train(**SETTINGS)
+        model.train(max_epochs=1, accelerator="cpu", batch_size=8, enable_progress_bar=False)
     model.module.eval()
     assert_same(model, project.literal, reference)
-
-
-def test_labels_are_checked_as_of_any_reference(project, reference):
-    model = load_legacy(project.folder, adata=reference)
-    with pytest.warns(UserWarning, match="are contradicted by the other cells"):
-        model.train(**SETTINGS | {"check_labels": True})
-    assert 0 < model.mislabelled_indices.size <= reference.n_obs / 2
 
 
 def test_mask_is_written_as_build_mask_writes_it(project, reference, tmp_path):

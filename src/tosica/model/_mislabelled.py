@@ -25,6 +25,9 @@ _JUDGE = {"C": 0.3, "class_weight": "balanced"}
 _IMPROBABLE, _PROBABLE = 0.05, 0.5
 # So many hard cells any reference may have.
 _USUAL_SHARE = 0.07
+# Hard cells come in all degrees, wrong labels are contradicted sharply: so large a part of all
+# labels that the line would not have given.
+_SHARP = 0.45
 # No more of a label's cells are left out.
 _MOST_OF_A_LABEL = 0.5
 # Of a label with fewer cells, too few would be left to judge the others by.
@@ -39,8 +42,10 @@ def find_mislabelled(
 
     A cell is suspect if a line through the other folds' cells gives its label a probability under
     5 % and another one more than 50 % (after Northcutt et al., *J. Artif. Intell. Res.* 70, 2021).
-    Some cells whose labels are right look so as well: up to a share of 7 % they are taken for hard
-    cells, which are worth most to a network, and none is returned.
+    Some cells whose labels are right look so as well. They are taken for hard cells, which are
+    worth most to a network, and none is returned, unless suspects are more than 7 % of the cells,
+    and more than 45 % of those to which the line would have given another label: where types are
+    hard to tell apart, it is often wrong, but in all degrees.
 
     Parameters
     ----------
@@ -58,38 +63,41 @@ def find_mislabelled(
     Those of `cells` that are suspect, in their order: of each label at most half, the least
     probable ones, and of a label with fewer than five cells none.
     """
-    suspect = find_suspects(rows, cells, labels, section)
-    return cells[suspect] if suspect.mean() > _USUAL_SHARE else cells[:0]
+    suspect, disputed = find_suspects(rows, cells, labels, section)
+    many = suspect.mean() > _USUAL_SHARE and suspect.sum() > _SHARP * disputed.sum()
+    return cells[suspect] if many else cells[:0]
 
 
 def find_suspects(
     rows: Rows, cells: np.ndarray, labels: np.ndarray, section: Section
-) -> np.ndarray:
-    """Whether each cell's label is suspect, however few are, ``(n_cells,)``."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whether each cell's label is suspect, and whether the line would give another one.
+
+    Both are of shape ``(n_cells,)``.
+    """
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
-    probability = _suspect_probability(rows, cells, codes, section)
-    suspect = np.zeros(len(cells), dtype=bool)
+    given, best = _cross_validated(rows, cells, codes, section)
+    suspect = (given < _IMPROBABLE) & (best > _PROBABLE)
     for code, size in enumerate(sizes):
-        if size >= _FEWEST:
-            of_label = np.flatnonzero(codes == code)
-            # Cells that are not suspect come last.
-            lowest = of_label[np.argsort(probability[of_label], kind="stable")]
-            suspect[lowest[: int(_MOST_OF_A_LABEL * size)]] = True
-    return suspect & np.isfinite(probability)
+        of_label = np.flatnonzero((codes == code) & suspect)
+        most = int(_MOST_OF_A_LABEL * size) if size >= _FEWEST else 0
+        suspect[of_label[np.argsort(given[of_label], kind="stable")[most:]]] = False
+    return suspect, given < best
 
 
-def _suspect_probability(
+def _cross_validated(
     rows: Rows, cells: np.ndarray, codes: np.ndarray, section: Section
-) -> np.ndarray:
-    """Probability of suspect labels by lines that have not seen the cell, infinite for others."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """Probability of the given and of the best label by lines that have not seen the cell."""
     drawn = draw(codes, _MOST_CELLS)
     x, known = read(rows, cells[drawn], section), codes[drawn]
-    found = np.empty(len(cells))
+    given, best = np.empty(len(cells)), np.empty(len(cells))
     fold = _fold(known)
     lines = []
     for i in range(_FOLDS):
         line = fit_line(x[fold != i], known[fold != i], **_JUDGE)
-        found[drawn[fold == i]] = _judge(x[fold == i], line, known[fold == i])
+        of_fold = drawn[fold == i]
+        given[of_fold], best[of_fold] = _judge(x[fold == i], line, known[fold == i])
         lines.append(line)
     # Cells that were not drawn have been seen by none of them.
     others = np.setdiff1d(np.arange(len(cells)), drawn)
@@ -97,16 +105,17 @@ def _suspect_probability(
     mean = np.mean(weights, axis=0), np.mean(biases, axis=0)
     for start in range(0, len(others), BLOCK):
         block = others[start : start + BLOCK]
-        found[block] = _judge(read(rows, cells[block], section), mean, codes[block])
-    return found
+        x = read(rows, cells[block], section)
+        given[block], best[block] = _judge(x, mean, codes[block])
+    return given, best
 
 
-def _judge(x: sp.csr_matrix, line: tuple[np.ndarray, np.ndarray], codes: np.ndarray) -> np.ndarray:
+def _judge(
+    x: sp.csr_matrix, line: tuple[np.ndarray, np.ndarray], codes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     weights, biases = line
     probability = softmax(x @ weights.T + biases, axis=1)
-    given = probability[np.arange(len(codes)), codes]
-    suspect = (given < _IMPROBABLE) & (probability.max(1) > _PROBABLE)
-    return np.where(suspect, given, np.inf)
+    return probability[np.arange(len(codes)), codes], probability.max(1)
 
 
 def _fold(labels: np.ndarray) -> np.ndarray:

@@ -89,8 +89,8 @@ class TrainingMixin(ContentsMixin):
             ``validation_indices`` tell of the training before.
         check_labels
             Look for cells whose labels the others contradict, and if they are more than 7 % of the
-            reference, leave them out and warn; ``mislabelled_indices`` has their positions. Not for
-            models of a MuData.
+            reference, and not because its types are hard to tell apart, leave them out and warn;
+            ``mislabelled_indices`` has their positions. Not for models of a MuData.
         compile
             Compile the encoder's training steps with :func:`torch.compile`, which takes up to a
             minute first and pays on a GPU. Without a compiler it warns and has no effect.
