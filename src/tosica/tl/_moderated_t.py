@@ -26,7 +26,8 @@ def moderated_t(
 
     The variances of all P' variables are taken as draws from one scaled inverse χ² distribution,
     whose parameters are fitted to them, and each is moved towards its centre as far as its few
-    degrees of freedom allow.
+    degrees of freedom allow. With a single degree of freedom (three samples in all) that fit is
+    rough, and small p-values may be too frequent by a factor of two or three.
 
     Parameters
     ----------
