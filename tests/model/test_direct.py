@@ -11,6 +11,7 @@ from sklearn.linear_model import LogisticRegression
 
 from tosica import TOSICA
 from tosica.model._direct import draw, fit_direct
+from tosica.model._line_temperature import line_temperature
 from tosica.module._normalize import Section, normalize
 from tosica.pp._rows import Rows
 
@@ -21,13 +22,17 @@ def codes(adata):
     return adata.obs["kind"].cat.codes.to_numpy().astype(np.int64)
 
 
-def test_is_twice_a_logistic_regression_of_genes_over_the_root_of_their_mean(toy):
-    weights, biases = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
+def test_is_four_times_a_balanced_logistic_regression_of_scaled_genes(toy):
+    cells = np.arange(20, 90)
+    labels = codes(toy)[cells]
+    weights, biases = fit_direct(Rows(toy), cells, labels, 3, COUNTS, temperature=0.8)
     x = normalize(torch.from_numpy(toy.X.toarray()), (COUNTS,)).numpy()
-    scale = x.mean(0) ** 0.5
-    expected = LogisticRegression(max_iter=200).fit(x / scale, codes(toy))
+    scale = x[cells].mean(0) ** 0.25
+    expected = LogisticRegression(max_iter=200, class_weight="balanced").fit(
+        x[cells] / scale, labels
+    )
     np.testing.assert_allclose(
-        x @ weights.T + biases, 2 * expected.decision_function(x / scale), atol=0.02
+        x @ weights.T + biases, 4 * expected.decision_function(x / scale) / 0.8, atol=0.04
     )
 
 
@@ -99,12 +104,16 @@ def test_adds_to_what_the_network_says(toy, toy_query, train):
 
 
 def test_the_last_fit_sees_all_cells(toy, train):
-    weights, _ = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
+    cells = np.arange(90)
+    temperature = line_temperature(Rows(toy), cells, codes(toy), COUNTS)
+    assert temperature != pytest.approx(1, abs=0.1)
+    weights, _ = fit_direct(Rows(toy), cells, codes(toy), 3, COUNTS, temperature=temperature)
     model = train(toy.copy())
     np.testing.assert_allclose(model.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
     before = train(toy.copy(), refit=False)
     seen = before.train_indices
-    weights, _ = fit_direct(Rows(toy), seen, codes(toy)[seen], 3, COUNTS)
+    labels = codes(toy)[seen]
+    weights, _ = fit_direct(Rows(toy), seen, labels, 3, COUNTS, temperature=temperature)
     np.testing.assert_allclose(before.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
 
 
@@ -114,7 +123,9 @@ def test_cells_without_a_label_teach_nothing(toy, train):
     some.obs.loc[some.obs_names[::5], "kind"] = "?"
     model = train(some, setup={"unlabeled_category": "?"})
     labelled = np.flatnonzero(some.obs["kind"] != "?")
-    weights, _ = fit_direct(Rows(some), labelled, codes(toy)[labelled], 3, COUNTS)
+    labels = codes(toy)[labelled]
+    temperature = line_temperature(Rows(some), labelled, labels, COUNTS)
+    weights, _ = fit_direct(Rows(some), labelled, labels, 3, COUNTS, temperature=temperature)
     np.testing.assert_allclose(model.get_direct_weights().T, weights, rtol=1e-3, atol=1e-4)
 
 

@@ -23,6 +23,14 @@ from tosica.module import MaskedEmbedding, MixedEmbedding
 
 MIXED = "each token mixes numbers of several gene sets, so attention under a gene set's name is"
 LABELS = ["NK", "B cell", "T/NKT", "1"]
+# Labels of the reference are drawn at random, which a look at them would see.
+QUICK = {
+    "max_epochs": 1,
+    "accelerator": "cpu",
+    "batch_size": 8,
+    "enable_progress_bar": False,
+    "check_labels": False,
+}
 
 
 class Project(NamedTuple):
@@ -387,7 +395,7 @@ def test_training_on(project, reference, tmp_path, contents, new_keys):
     }
     assert_same(model, project.literal, reference)
     start = model.fingerprint
-    model.train(max_epochs=1, accelerator="cpu", batch_size=8, enable_progress_bar=False)
+    model.train(**QUICK)
     assert model.fingerprint != start
     assert model.history["train_loss"].index.tolist() == [0]
     assert "trained (1 epochs)" in repr(model)
@@ -399,7 +407,7 @@ def test_training_on(project, reference, tmp_path, contents, new_keys):
     again = TOSICA.load(tmp_path / "model", adata=reference, accelerator="cpu")
     assert type(again.module.embedding) is MixedEmbedding
     np.testing.assert_array_equal(again.get_attention(), model.get_attention())
-    again.train(max_epochs=1, accelerator="cpu", batch_size=8, enable_progress_bar=False)
+    again.train(**QUICK)
     assert again.fingerprint != model.fingerprint
     assert again.history["train_loss"].index.tolist() == [0, 1]
 
@@ -408,7 +416,7 @@ def test_training_that_is_cut_off_leaves_a_trained_model(project, reference, mon
     model = load_legacy(project.folder, adata=reference)
     monkeypatch.setattr(model.module, "loss", None)
     with pytest.raises(TypeError):
-        model.train(max_epochs=1, accelerator="cpu", batch_size=8, enable_progress_bar=False)
+        model.train(**QUICK)
     model.module.eval()
     assert_same(model, project.literal, reference)
 

@@ -87,7 +87,7 @@ def test_positions_are_those_of_the_cells(cells, codes):
 
 
 def test_cells_that_are_not_drawn_are_judged_too(cells, codes, monkeypatch):
-    monkeypatch.setattr(_mislabelled, "_MOST_CELLS", 150)
+    monkeypatch.setattr(_mislabelled, "MOST_CELLS", 150)
     monkeypatch.setattr(_mislabelled, "BLOCK", 7)
     labels, wrong = spoilt(codes, 0.2)
     found = found_in(cells, labels)
@@ -162,13 +162,6 @@ def test_counts_however_they_are_kept(shared, tmp_path, kind):
         adata.X = adata.X.toarray() if kind == "dense" else adata.X.astype(np.int32)
     found = find_mislabelled(Rows(adata), np.arange(adata.n_obs), labels, counts)
     np.testing.assert_array_equal(found, expected)
-
-
-def test_folds_have_equal_parts_of_each_label():
-    labels = np.repeat([0, 1, 2], [50, 20, 2])
-    fold = _mislabelled._fold(labels)
-    for label, most in enumerate([10, 4, 1]):
-        assert np.bincount(fold[labels == label], minlength=5).max() == most
 
 
 @pytest.fixture

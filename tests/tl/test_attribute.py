@@ -32,7 +32,7 @@ def test_completeness_error_is_below_two_percent(model, query, baseline, n_steps
 
 def test_the_reported_error_is_that_of_the_sums(model, query):
     with pytest.warns(UserWarning, match="miss the difference"):
-        tosica.tl.attribute(query, model, genes=True, n_steps=2)
+        tosica.tl.attribute(query, model, genes=True, n_steps=1)
     logits, start = _logits(model, query)
     best = logits.argmax(1)
     difference = logits[np.arange(len(best)), best] - start[0, best]

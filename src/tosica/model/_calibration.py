@@ -20,7 +20,11 @@ _SPREAD = 0.1
 
 
 def fit_temperature(
-    logits: ArrayLike, labels: ArrayLike, *, expected: float | None = None
+    logits: ArrayLike,
+    labels: ArrayLike,
+    *,
+    expected: float | None = None,
+    spread: float = _SPREAD,
 ) -> float:
     """Find the temperature at which ``softmax(logits / temperature)`` fits held-out labels best.
 
@@ -36,6 +40,8 @@ def fit_temperature(
     expected
         Temperature that is likely before any cell was seen, which few cells move little. By
         default none is.
+    spread
+        Standard deviation of its logarithm before any cell was seen.
 
     Returns
     -------
@@ -61,7 +67,7 @@ def fit_temperature(
     def loss(log_temperature: float) -> float:
         found = float(-log_softmax(scores / np.exp(log_temperature), axis=1)[each, truth].sum())
         if expected is not None:
-            found += ((log_temperature - np.log(expected)) / _SPREAD) ** 2 / 2
+            found += ((log_temperature - np.log(expected)) / spread) ** 2 / 2
         return found
 
     middle, reach = np.log(expected or 1), np.log(_FACTOR)

@@ -82,7 +82,8 @@ class ContentsMixin(BaseModelClass):
     def get_direct_weights(self) -> pd.DataFrame:
         """Get what each gene adds to the score of each label by the direct path.
 
-        That is twice the weights of the logistic regression, as they are added.
+        That is four times the weights of the logistic regression over its temperature, as they are
+        added.
 
         Returns
         -------

@@ -20,17 +20,27 @@ if TYPE_CHECKING:
     from ._joint_rows import JointRows
 
 # How much the line counts beside the network.
-WEIGHT = 2.0
+WEIGHT = 4.0
 # A line through more cells than these is hardly another line.
 _MOST_CELLS = 10_000
 _MAX_ITER = 200
+# Power of a gene's mean that it is divided by.
+_SCALE = 0.25
 _OUT_OF_REACH = -100.0
+# What the square of a score's change counts that comes with a difference of batches.
+_SHIFT_PENALTY = 10.0
 
 
 def fit_direct(
-    rows: Rows | JointRows, cells: np.ndarray, labels: np.ndarray, n_labels: int, section: Section
+    rows: Rows | JointRows,
+    cells: np.ndarray,
+    labels: np.ndarray,
+    n_labels: int,
+    section: Section,
+    shifts: np.ndarray | None = None,
+    temperature: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the direct path adds to the logits: a logistic regression, counted twice.
+    """What the direct path adds to the logits: a logistic regression, counted four times.
 
     Parameters
     ----------
@@ -45,6 +55,10 @@ def fit_direct(
         Number of labels, some of which may not occur: they get a score that is out of reach.
     section
         How expression is normalised.
+    shifts
+        What the scores should not change with, as from :func:`batch_shifts`.
+    temperature
+        What the regression's logits are divided by, as from :func:`line_temperature`.
 
     Returns
     -------
@@ -53,10 +67,11 @@ def fit_direct(
     """
     drawn = draw(labels, _MOST_CELLS)
     taught, codes = np.unique(labels[drawn], return_inverse=True)
-    line = fit_line(read(rows, cells[drawn], section), codes)
+    line = fit_line(read(rows, cells[drawn], section), codes, shifts)
     weights, biases = np.zeros((n_labels, line[0].shape[1])), np.full(n_labels, _OUT_OF_REACH)
     weights[taught], biases[taught] = line
-    return WEIGHT * weights, WEIGHT * biases
+    factor = WEIGHT / temperature
+    return factor * weights, factor * biases
 
 
 def read(rows: Rows | JointRows, cells: np.ndarray, section: Section) -> sp.csr_matrix:
@@ -65,11 +80,13 @@ def read(rows: Rows | JointRows, cells: np.ndarray, section: Section) -> sp.csr_
     return x if section.how is None else log_normalize(x, section.target_sum)
 
 
-def fit_line(x: sp.csr_matrix, labels: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Logistic regression of scikit-learn, on genes divided by the root of their mean.
+def fit_line(
+    x: sp.csr_matrix, labels: np.ndarray, shifts: np.ndarray | None = None, **options: Any
+) -> tuple[np.ndarray, np.ndarray]:
+    """Logistic regression of scikit-learn, on genes divided by the fourth root of their mean.
 
-    That is what evens out counts, whose variance is about their mean: of genes as they are the
-    strongest decide, and of genes of equal variance many are noise.
+    Labels count equally, whatever their size. Genes as they are let the strongest decide, and of
+    genes of equal variance many are noise.
 
     Parameters
     ----------
@@ -77,6 +94,9 @@ def fit_line(x: sp.csr_matrix, labels: np.ndarray, **options: Any) -> tuple[np.n
         Log-normalised expression, shape ``(n_cells, n_genes)``.
     labels
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
+    shifts
+        What the scores should not change with, shape ``(n_shifts, n_genes)``: the more a score
+        does, the more it is penalised, as is the size of the weights.
     **options
         Of :class:`sklearn.linear_model.LogisticRegression`.
 
@@ -85,17 +105,37 @@ def fit_line(x: sp.csr_matrix, labels: np.ndarray, **options: Any) -> tuple[np.n
     Weights, ``(n_labels, n_genes)``, for expression as it is, and biases, ``(n_labels,)``.
     """
     mean = np.asarray(x.mean(0)).ravel()
-    scale = np.where(mean > 0, mean, 1) ** 0.5
-    regression = LogisticRegression(max_iter=_MAX_ITER, **options)
+    scale = np.where(mean > 0, mean, 1) ** _SCALE
+    z = sp.csr_matrix(x @ sp.diags(1 / scale))
+    toward = None if shifts is None else _Shrinkage(shifts / scale)
+    regression = LogisticRegression(class_weight="balanced", max_iter=_MAX_ITER, **options)
     with warnings.catch_warnings():
         # What is not quite at the optimum is a little more regular, and as good.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        regression.fit(sp.csr_matrix(x @ sp.diags(1 / scale)), labels)
-    weights, biases = regression.coef_ / scale, regression.intercept_
+        regression.fit(z if toward is None else toward(z), labels)
+    weights, biases = regression.coef_, regression.intercept_
+    weights = (weights if toward is None else toward(weights)) / scale
     if len(regression.classes_) == 2:
         # scikit-learn gives the difference of the two only.
         weights, biases = np.vstack([-weights, weights]) / 2, np.r_[-biases, biases] / 2
     return weights, biases
+
+
+class _Shrinkage:
+    """Multiply by the inverse root of 1 plus the penalty on shifts.
+
+    On rows that are shrunk so, the ridge on the weights is the penalty on both; the weights for
+    rows as they are come out of another multiplication.
+    """
+
+    def __init__(self, shifts: np.ndarray) -> None:
+        _, lengths, self._directions = np.linalg.svd(shifts, full_matrices=False)
+        self._less = 1 / np.sqrt(1 + _SHIFT_PENALTY * lengths**2) - 1
+
+    def __call__(self, rows: sp.csr_matrix | np.ndarray) -> np.ndarray:
+        along = (rows @ self._directions.T) * self._less
+        dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
+        return dense + along @ self._directions
 
 
 def draw(labels: np.ndarray, most: int) -> np.ndarray:

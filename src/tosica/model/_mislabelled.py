@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.special import softmax
-from scvi import settings
 
 from tosica.pp._align import BLOCK
 
-from ._direct import draw, fit_line, read
+from ._direct import draw, read
+from ._held_out_lines import MOST_CELLS, held_out_lines
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -18,21 +18,19 @@ if TYPE_CHECKING:
     from tosica.module._normalize import Section
     from tosica.pp._rows import Rows
 
-_FOLDS = 5
-# A line that has not learnt single wrong labels by heart, and is fair to rare ones.
-_JUDGE = {"C": 0.3, "class_weight": "balanced"}
+# A line that has not learnt single wrong labels by heart.
+_JUDGE: dict[str, Any] = {"C": 0.3}
 # A label this improbable, beside one that is more probable than all others together, is suspect.
 _IMPROBABLE, _PROBABLE = 0.05, 0.5
 # So many hard cells any reference may have.
 _USUAL_SHARE = 0.07
 # Hard cells come in all degrees, wrong labels are contradicted sharply: so large a part of all
 # labels that the line would not have given.
-_SHARP = 0.45
+_SHARP = 0.4
 # No more of a label's cells are left out.
 _MOST_OF_A_LABEL = 0.5
 # Of a label with fewer cells, too few would be left to judge the others by.
 _FEWEST = 5
-_MOST_CELLS = 4_000
 
 
 def find_mislabelled(
@@ -44,7 +42,7 @@ def find_mislabelled(
     5 % and another one more than 50 % (after Northcutt et al., *J. Artif. Intell. Res.* 70, 2021).
     Some cells whose labels are right look so as well. They are taken for hard cells, which are
     worth most to a network, and none is returned, unless suspects are more than 7 % of the cells,
-    and more than 45 % of those to which the line would have given another label: where types are
+    and more than 40 % of those to which the line would have given another label: where types are
     hard to tell apart, it is often wrong, but in all degrees.
 
     Parameters
@@ -89,15 +87,13 @@ def _cross_validated(
     rows: Rows, cells: np.ndarray, codes: np.ndarray, section: Section
 ) -> tuple[np.ndarray, np.ndarray]:
     """Probability of the given and of the best label by lines that have not seen the cell."""
-    drawn = draw(codes, _MOST_CELLS)
+    drawn = draw(codes, MOST_CELLS)
     x, known = read(rows, cells[drawn], section), codes[drawn]
     given, best = np.empty(len(cells)), np.empty(len(cells))
-    fold = _fold(known)
     lines = []
-    for i in range(_FOLDS):
-        line = fit_line(x[fold != i], known[fold != i], **_JUDGE)
-        of_fold = drawn[fold == i]
-        given[of_fold], best[of_fold] = _judge(x[fold == i], line, known[fold == i])
+    for held, line in held_out_lines(x, known, **_JUDGE):
+        of_fold = drawn[held]
+        given[of_fold], best[of_fold] = _judge(x[held], line, known[held])
         lines.append(line)
     # Cells that were not drawn have been seen by none of them.
     others = np.setdiff1d(np.arange(len(cells)), drawn)
@@ -116,13 +112,3 @@ def _judge(
     weights, biases = line
     probability = softmax(x @ weights.T + biases, axis=1)
     return probability[np.arange(len(codes)), codes], probability.max(1)
-
-
-def _fold(labels: np.ndarray) -> np.ndarray:
-    """Fold of each cell: the cells of a label go to all folds in turn."""
-    rng = np.random.default_rng(settings.seed)
-    fold = np.empty(len(labels), dtype=np.int64)
-    for label in np.unique(labels):
-        of_label = rng.permutation(np.flatnonzero(labels == label))
-        fold[of_label] = (np.arange(len(of_label)) + rng.integers(_FOLDS)) % _FOLDS
-    return fold

@@ -56,6 +56,7 @@ class ReferenceData(LightningDataModule):
         super().__init__()
         self.rows = rows
         self.codes = codes
+        self.strata = strata
         self._batch_size = batch_size
         # Named as scvi-tools' splitter names them, for its training runner to find.
         self.left_out = np.asarray(left_out, dtype=np.int64)

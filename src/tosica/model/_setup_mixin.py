@@ -48,7 +48,8 @@ class SetupMixin(BaseModelClass):
         unlabeled_category
             What that column says of cells without a label; they are not trained on.
         batch_key
-            Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them.
+            Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them,
+            and :meth:`train` teaches the model to look past what differs between them.
         layer
             Layer with the expression; by default ``adata.X``.
         mask_key

@@ -15,12 +15,14 @@ from tosica._logging import logger
 from tosica.module import REGISTRY_KEYS
 from tosica.pp._rows import Rows
 
+from ._batch_shifts import batch_shifts
 from ._calibration import fit_temperature
 from ._compile import compiled
 from ._contents_mixin import ContentsMixin
 from ._device import find_device
 from ._direct import WEIGHT, fit_direct
 from ._joint_rows import JointRows
+from ._line_temperature import line_temperature
 from ._mislabelled import find_mislabelled
 from ._modalities import TokenAxis, field_keys, is_joint
 from ._network_weights import pair_weights
@@ -35,6 +37,9 @@ _DRAWS_PER_ROOT = 1_200
 # Learning the held-out cells: as many epochs as this share of those before, and a learning rate of
 # this share, so that what was learnt is refined and the calibration stays true.
 _REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
+# How many times stronger than between the batches of the reference are the shifts that the network
+# sees in training: other batches differ more, and along single directions.
+_SHIFT_STRENGTH = 6.0
 
 
 def default_epochs(n_cells: int) -> int:
@@ -56,6 +61,7 @@ class TrainingMixin(ContentsMixin):
         calibrate: bool = True,
         refit: bool = True,
         check_labels: bool = True,
+        correct_batches: bool = True,
         compile: bool = False,  # noqa: A002 # as torch and lightning call it
         plan_kwargs: dict[str, Any] | None = None,
         **trainer_kwargs: Any,
@@ -91,6 +97,11 @@ class TrainingMixin(ContentsMixin):
             Look for cells whose labels the others contradict, and if they are more than 7 % of the
             reference, and not because its types are hard to tell apart, leave them out and warn;
             ``mislabelled_indices`` has their positions. Not for models of a MuData.
+        correct_batches
+            If the reference was set up with a ``batch_key``, teach the model to look past what
+            differs between batches within a label, so that labels hold in batches where the
+            reference lacks them. Without labels in two batches it has no effect. Not for models of
+            a MuData.
         compile
             Compile the encoder's training steps with :func:`torch.compile`, which takes up to a
             minute first and pays on a GPU. Without a compiler it warns and has no effect.
@@ -120,6 +131,9 @@ class TrainingMixin(ContentsMixin):
             raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
         plan = TrainingPlan(self.module, **(plan_kwargs or {}))
         data = self._reference_data(train_size, batch_size, check_labels)
+        shifts = self._batch_shifts(data) if correct_batches else None
+        if shifts is not None:
+            plan.shifts = torch.from_numpy(_SHIFT_STRENGTH * shifts).float()
         if max_epochs is None:
             max_epochs = default_epochs(data.n_train)
         # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
@@ -136,7 +150,7 @@ class TrainingMixin(ContentsMixin):
         device = find_device(accelerator, "auto")
         with compiled(self.module.encoder, device) if compile else nullcontext():
             self._fit(plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs)
-            self._fit_direct(data)
+            line = self._fit_direct(data, {"shifts": shifts})
             if calibrate:
                 self._calibrate(data)
                 if self.refitted_:
@@ -148,7 +162,7 @@ class TrainingMixin(ContentsMixin):
                         "model, or train with refit=False from the start"
                     )
             if refit:
-                self._refit(plan, data, **kwargs)
+                self._refit(plan, data, line, **kwargs)
                 self.refitted_ = True
 
     def _fit(
@@ -176,7 +190,9 @@ class TrainingMixin(ContentsMixin):
         finally:
             self.is_trained_ = trained or self.is_trained
 
-    def _refit(self, plan: TrainingPlan, data: ReferenceData, **kwargs: Any) -> None:
+    def _refit(
+        self, plan: TrainingPlan, data: ReferenceData, line: dict[str, Any], **kwargs: Any
+    ) -> None:
         """Go on with all cells; what the model tells of its training stays that of before."""
         told = {
             name: getattr(self, name)
@@ -195,6 +211,7 @@ class TrainingMixin(ContentsMixin):
             modality_dropout=plan.modality_dropout,
             label_smoothing=plan.label_smoothing,
             warmup=plan.warmup,
+            shifts=plan.shifts,
         )
         # The user's callbacks and early stopping look at validation cells, of which none are left.
         watching = ("callbacks", "early_stopping", "checkpoint", "check_val", "logger")
@@ -203,7 +220,7 @@ class TrainingMixin(ContentsMixin):
         self._fit(settings, data, epochs, go_on=True, limit_val_batches=0, **kept)
         for name, value in told.items():
             setattr(self, name, value)
-        self._fit_direct(data)
+        self._fit_direct(data, line)
 
     def _forget(self) -> None:
         """Drop what does not hold for the weights to come, so that the network trains by itself."""
@@ -219,20 +236,39 @@ class TrainingMixin(ContentsMixin):
         """Unless held-out cells say else, the weighted mean of the paths' logits counts."""
         return 1.0 if self.module.direct_weight is None else 1.0 + WEIGHT
 
-    def _fit_direct(self, data: ReferenceData) -> None:
-        """Fit the direct path to the training cells, if there is one."""
+    def _batch_shifts(self, data: ReferenceData) -> np.ndarray | None:
+        """What differs between the batches of the training cells, if there are several."""
+        if not isinstance(data.rows, Rows):
+            return None
+        cells = data.train_idx
+        labels, batches = data.codes[cells], data.strata[cells]
+        if (batches == batches[0]).all():
+            return None
+        found = batch_shifts(data.rows, cells, labels, batches, self.module.sections[0])
+        if found is None:
+            logger.warning(
+                "train: no label has three cells in each of two batches, so that what is the label "
+                "and what is the batch cannot be told apart"
+            )
+            return None
+        logger.info("train: directions in which batches differ beyond chance: %d", len(found))
+        return found if len(found) else None
+
+    def _fit_direct(self, data: ReferenceData, line: dict[str, Any]) -> dict[str, Any]:
+        """Fit the direct path to the training cells, if there is one; return the options used."""
         module = self.module
         if module.direct_weight is None or module.direct_bias is None:
-            return
-        fitted = fit_direct(
-            data.rows,
-            data.train_idx,
-            data.codes[data.train_idx],
-            len(self.labels),
-            module.sections[0],
-        )
+            return line
+        section = module.sections[0]
+        if "temperature" not in line:
+            cells = np.union1d(data.train_idx, data.val_idx)
+            found = line_temperature(data.rows, cells, data.codes[cells], section, **line)
+            line = line | {"temperature": found}
+        cells = data.train_idx
+        fitted = fit_direct(data.rows, cells, data.codes[cells], len(self.labels), section, **line)
         for buffer, values in zip((module.direct_weight, module.direct_bias), fitted, strict=True):
             buffer.copy_(torch.from_numpy(values))
+        return line
 
     def _reference_data(
         self, train_size: float, batch_size: int, check_labels: bool

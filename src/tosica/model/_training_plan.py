@@ -40,7 +40,12 @@ class TrainingPlan(LightningModule):
         Probability spread evenly over all labels in the target.
     warmup
         Share of the steps in which the learning rate rises.
+    shifts
+        Differences between batches, ``(n_shifts, n_genes)``: a random sum of them is added to each
+        cell at each step.
     """
+
+    shifts: Tensor | None
 
     def __init__(
         self,
@@ -53,6 +58,7 @@ class TrainingPlan(LightningModule):
         modality_dropout: float = 0.9,
         label_smoothing: float = 0.1,
         warmup: float = 0.25,
+        shifts: Tensor | None = None,
     ) -> None:
         super().__init__()
         for name, share in {"gene_dropout": gene_dropout, "token_dropout": token_dropout}.items():
@@ -68,6 +74,7 @@ class TrainingPlan(LightningModule):
         self.modality_dropout = modality_dropout
         self.label_smoothing = label_smoothing
         self.warmup = warmup
+        self.register_buffer("shifts", shifts, persistent=False)
         self._loss_sum: Tensor | float = 0.0
         self._n_seen = 0
 
@@ -79,6 +86,7 @@ class TrainingPlan(LightningModule):
                 "gene_dropout": self.gene_dropout,
                 "token_keep": 1 - self.token_dropout,
                 "modality_dropout": self.modality_dropout,
+                "shifts": self.shifts,
             },
             loss_kwargs={"label_smoothing": self.label_smoothing},
         )

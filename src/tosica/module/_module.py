@@ -238,6 +238,7 @@ class TOSICAModule(BaseModuleClass):
         token_keep: float = 1.0,
         modality_dropout: float = 0.0,
         seen: int | None = None,
+        shifts: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Encode cells.
 
@@ -254,6 +255,9 @@ class TOSICAModule(BaseModuleClass):
             choice but all and none equally; the loss of cells that are seen whole counts the rest.
         seen
             Modalities that the cells are seen in, by default all.
+        shifts
+            Shape ``(n_shifts, n_genes)``. A sum of these is added to each cell, each of them times
+            a number from the standard normal distribution, before genes are hidden.
 
         Returns
         -------
@@ -261,6 +265,9 @@ class TOSICAModule(BaseModuleClass):
         each choice of modalities, all of them last, and ``weight``, ``(n_blocks * n_cells,)``, what
         each row counts. While the network is not training, also the expression, ``x``.
         """
+        if shifts is not None:
+            # No gene is expressed less than not at all.
+            x = F.relu(x + torch.randn(len(x), len(shifts), device=x.device).to(x) @ shifts)
         if gene_dropout > 0:
             x = _hide(x, gene_dropout)
         if modality_dropout > 0 and len(self.sections) > 1:

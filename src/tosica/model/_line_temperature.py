@@ -1,0 +1,57 @@
+"""How sure a line through the reference may be of cells that it has not seen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ._calibration import fit_temperature
+from ._direct import draw, read
+from ._held_out_lines import MOST_CELLS, held_out_lines
+
+if TYPE_CHECKING:
+    from tosica.module._normalize import Section
+    from tosica.pp._rows import Rows
+
+    from ._joint_rows import JointRows
+
+# Lines ask for temperatures between a third and one and a half, by the reference. What a handful of
+# cells asks for is chance.
+_SPREAD = 0.5
+
+
+def line_temperature(
+    rows: Rows | JointRows,
+    cells: np.ndarray,
+    labels: np.ndarray,
+    section: Section,
+    shifts: np.ndarray | None = None,
+) -> float:
+    """Temperature at which a line's logits fit the labels of cells that it has not seen.
+
+    It depends on the reference: of few cells, or of types that differ in every gene, a line is too
+    hesitant, and of overlapping types too sure. The network, which was taught smoothed labels, is
+    about right as it is, so that neither drowns the other once the line's logits are divided by it.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    cells
+        Positions of the cells that train or validate the model. Of more than 4 000, about as many
+        are drawn.
+    labels
+        Label of each of them as a number, shape ``(n_cells,)``. Those that occur occur twice.
+    section
+        How expression is normalised.
+    shifts
+        What the line's scores should not change with, shape ``(n_shifts, n_genes)``.
+    """
+    drawn = draw(labels, MOST_CELLS)
+    _, codes = np.unique(labels[drawn], return_inverse=True)
+    x = read(rows, cells[drawn], section)
+    logits = np.empty((len(codes), codes.max() + 1))
+    for held, (weights, biases) in held_out_lines(x, codes, shifts):
+        logits[held] = x[held] @ weights.T + biases
+    return fit_temperature(logits, codes, expected=1.0, spread=_SPREAD)

@@ -1,0 +1,231 @@
+"""Differences between the batches of a reference, and models that look past them."""
+
+from __future__ import annotations
+
+import logging
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+import scvi
+import torch
+
+import tosica
+from tosica.model import _batch_shifts
+from tosica.model._batch_shifts import batch_shifts
+from tosica.model._direct import draw, fit_line
+from tosica.module import Section
+from tosica.pp._rows import Rows
+
+LOGGED = Section(0, 20, None)
+LABELS = np.repeat([0, 1, 2], [300, 300, 150])
+BATCHES = np.concatenate([np.repeat([0, 1, 2], 100), np.repeat([0, 1], 150), np.repeat([0], 150)])
+
+
+def expression(strength=1.0, noise=0.0):
+    """Labels differ in genes 0 to 2, batches in genes 10 to 12."""
+    rng = np.random.default_rng(0)
+    x = 2 + 2 * np.eye(3, 20)[LABELS] + strength * np.eye(3, 20, 10)[BATCHES]
+    return ad.AnnData(sp.csr_matrix(x + noise * rng.random(x.shape), dtype=np.float32))
+
+
+def found_in(adata, labels=LABELS, batches=BATCHES):
+    return batch_shifts(Rows(adata), np.arange(adata.n_obs), labels, batches, LOGGED)
+
+
+def test_shifts_are_those_of_the_means():
+    found = found_in(expression())
+    # Of label 0 in three batches of 100 cells, of label 1 in two of 150; label 2 has one. Means of
+    # few cells count less.
+    three, two = np.eye(3, 20, 10) - np.eye(3, 20, 10).mean(0), np.eye(2, 20, 10)
+    three, two = three * (100 / 110) ** 0.5, (two - two.mean(0)) * (150 / 160) ** 0.5
+    rows = np.concatenate([three, two])
+    np.testing.assert_allclose(found.T @ found, rows.T @ rows / len(rows), atol=1e-6)
+    assert found.shape == (2, 20)
+
+
+def test_without_two_batches_in_a_label_there_are_none():
+    assert found_in(expression(), batches=np.zeros_like(BATCHES)) is None
+    assert found_in(expression(), batches=LABELS) is None
+
+
+def test_two_cells_make_no_mean():
+    batches = np.zeros_like(BATCHES)
+    batches[:2] = 1
+    assert found_in(expression(), batches=batches) is None
+    batches[2] = 1
+    assert found_in(expression(), batches=batches) is not None
+
+
+def test_what_is_equal_in_all_batches_is_no_shift():
+    found = found_in(expression(noise=0.01))
+    assert np.abs(found[:, :10]).max() < 0.01
+    assert np.abs(found[:, 10:12]).max() > 0.3
+
+
+def test_only_drawn_cells_are_read(monkeypatch):
+    monkeypatch.setattr(_batch_shifts, "_MOST_CELLS", 250)
+    pairs = np.unique(3 * LABELS + BATCHES, return_inverse=True)[1]
+    some = draw(pairs, 250)
+    adata = expression()
+    adata.X = adata.X.toarray()
+    adata.X[np.setdiff1d(np.arange(750), some)] = np.nan
+    found = found_in(adata)
+    assert found.shape == (2, 20)
+    np.testing.assert_allclose(found[:, :10], 0, atol=1e-6)
+
+
+def test_chance_is_no_shift():
+    """Some of 30 batches always look different, but not more than if batches were shuffled."""
+    n_found = []
+    for seed in range(20):
+        x = np.random.default_rng(seed).random((150, 60)).astype(np.float32)
+        batches = np.arange(150) % 30
+        found = batch_shifts(
+            Rows(ad.AnnData(x)), np.arange(150), np.zeros(150, int), batches, Section(0, 60, None)
+        )
+        n_found.append(len(found))
+    assert np.mean(n_found) < 0.3
+    # But a batch that is different is seen among them.
+    x[batches == 3, :20] += 0.5
+    found = batch_shifts(
+        Rows(ad.AnnData(x)), np.arange(150), np.zeros(150, int), batches, Section(0, 60, None)
+    )
+    assert len(found) == 1
+    assert np.abs(found[0, :20]).mean() > 3 * np.abs(found[0, 20:]).mean()
+
+
+def test_a_line_keeps_away_from_shifts():
+    adata = expression(strength=3, noise=0.5)
+    # Label 1 is told from label 0 by the batch almost as well as by its own gene.
+    some = np.isin(LABELS * 10 + BATCHES, [0, 11, 20])
+    shifts = found_in(adata)
+    plain, _ = fit_line(adata.X[some], LABELS[some])
+    kept, _ = fit_line(adata.X[some], LABELS[some], shifts)
+    assert np.abs(kept @ shifts.T).max() < 0.2 * np.abs(plain @ shifts.T).max()
+    # Genes of the labels still tell them apart.
+    np.testing.assert_array_equal(kept[:, :3].argmax(0), [0, 1, 2])
+
+
+def test_shifts_are_a_penalty_on_what_scores_change_by():
+    """Against the penalised likelihood written out."""
+    adata = expression(noise=1.0)
+    x, shifts = adata.X.toarray().astype(float), found_in(adata)
+    weights, biases = fit_line(adata.X, LABELS, shifts, tol=1e-8)
+    scale = x.mean(0) ** 0.25
+    balance = torch.from_numpy(len(LABELS) / 3 / np.bincount(LABELS))
+
+    def loss(values):
+        w, b = values[:60].reshape(3, 20), values[60:]
+        logits = torch.from_numpy(x) @ w.T + b
+        truth = torch.from_numpy(LABELS)
+        fit = torch.nn.functional.cross_entropy(logits, truth, weight=balance, reduction="sum")
+        size = ((w * torch.from_numpy(scale)) ** 2).sum() / 2
+        return fit + size + 10 * ((w @ torch.from_numpy(shifts).T) ** 2).sum() / 2
+
+    at = torch.from_numpy(np.r_[weights.ravel(), biases]).requires_grad_()
+    loss(at).backward()
+    elsewhere = torch.zeros(63, dtype=torch.float64, requires_grad=True)
+    loss(elsewhere).backward()
+    assert at.grad.abs().max() < 1e-3 * elsewhere.grad.abs().max()
+
+
+@pytest.fixture(scope="module")
+def confounded():
+    """Cells of two batches, of which the second lacks a type; and this type's cells in it.
+
+    In the second batch a fifth of the genes is up, and no cell in which they are is of that type,
+    which is not easy to tell from the others.
+    """
+    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    kinds = ["CD8+ Cytotoxic T", "CD4+/CD25 T Reg", "CD56+ NK", "CD8+/CD45RA+ Naive Cytotoxic"]
+    adata = adata[adata.obs["bulk_labels"].isin(kinds)].copy()
+    rng = np.random.default_rng(1)
+    batch = rng.integers(0, 2, adata.n_obs)
+    effect = 0.5 * (rng.random(adata.n_vars) < 0.2)
+    adata.X = sp.csr_matrix(adata.X.toarray() + batch[:, None] * effect, dtype=np.float32)
+    adata.obs = pd.DataFrame(
+        {"kind": adata.obs["bulk_labels"].astype(str), "run": [f"run{i}" for i in batch]},
+        index=adata.obs_names,
+    )
+    new = ((adata.obs["kind"] == kinds[0]) & (batch == 1)).to_numpy()
+    reference, query = adata[~new].copy(), adata[new].copy()
+    tosica.pp.build_mask(reference, max_gene_sets=40)
+    return reference, query
+
+
+def trained(reference, batch_key="run", *, direct=True, **kwargs):
+    reference = reference.copy()
+    tosica.TOSICA.setup_anndata(reference, labels_key="kind", batch_key=batch_key)
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(reference, embed_dim=24, direct=direct)
+    settings = {"max_epochs": 20, "accelerator": "cpu", "enable_progress_bar": False}
+    model.train(**settings | {"plan_kwargs": {"lr": 3e-3}} | kwargs)
+    return model
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, direct):
+    reference, query = confounded
+    plain = trained(reference, correct_batches=False, direct=direct)
+    corrected = trained(reference, direct=direct)
+    right = [
+        (np.asarray(m.predict(query)) == "CD8+ Cytotoxic T").mean() for m in (plain, corrected)
+    ]
+    assert right[0] < 0.3
+    assert right[1] > right[0] + 0.1
+
+
+def test_what_the_reference_has_is_not_lost(confounded):
+    reference, _ = confounded
+    known = [
+        (trained(reference, correct_batches=on).predict() == reference.obs["kind"]).mean()
+        for on in (False, True)
+    ]
+    assert known[1] > known[0] - 0.03
+
+
+def test_one_batch_changes_nothing(confounded):
+    reference, query = confounded
+    reference = reference[reference.obs["run"] == "run0"].copy()
+    settings = {"max_epochs": 2}
+    plain = trained(reference, batch_key=None, **settings)
+    one = trained(reference, **settings)
+    off = trained(reference, correct_batches=False, **settings)
+    expected = plain.predict(query, soft=True)
+    pd.testing.assert_frame_equal(one.predict(query, soft=True), expected)
+    pd.testing.assert_frame_equal(off.predict(query, soft=True), expected)
+
+
+def test_batches_by_chance_change_nothing(confounded, caplog):
+    reference, query = confounded
+    reference = reference.copy()
+    reference.obs["run"] = np.random.default_rng(0).permutation(reference.obs["run"])
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        by_chance = trained(reference, max_epochs=2)
+    assert "in which batches differ beyond chance: 0" in caplog.text
+    off = trained(reference, correct_batches=False, max_epochs=2)
+    expected = off.predict(query, soft=True)
+    pd.testing.assert_frame_equal(by_chance.predict(query, soft=True), expected)
+
+
+def test_batches_that_are_labels_are_told_of(confounded, caplog):
+    reference, _ = confounded
+    reference = reference.copy()
+    reference.obs["run"] = "of " + reference.obs["kind"]
+    with caplog.at_level(logging.WARNING, logger="tosica"):
+        model = trained(reference, max_epochs=1)
+    assert "no label has three cells in each of two batches" in caplog.text
+    assert model.is_trained
+
+
+def test_shifts_are_not_saved(confounded, tmp_path):
+    reference, query = confounded
+    model = trained(reference, max_epochs=1)
+    model.save(tmp_path / "model")
+    loaded = tosica.TOSICA.load(tmp_path / "model")
+    assert not any("shift" in name for name in loaded.module.state_dict())
+    pd.testing.assert_frame_equal(loaded.predict(query, soft=True), model.predict(query, soft=True))

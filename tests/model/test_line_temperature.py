@@ -1,0 +1,56 @@
+"""How sure a line through the reference may be."""
+
+from __future__ import annotations
+
+import anndata as ad
+import numpy as np
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+
+from tosica.model._direct import draw
+from tosica.model._held_out_lines import MOST_CELLS
+from tosica.model._line_temperature import line_temperature
+from tosica.module import Section
+from tosica.pp._rows import Rows
+
+LOGGED = Section(0, 765, None)
+
+
+def found_in(adata, labels, section=LOGGED):
+    codes = np.unique(labels, return_inverse=True)[1]
+    return line_temperature(Rows(adata), np.arange(adata.n_obs), codes, section)
+
+
+@pytest.fixture
+def cells():
+    return sc.datasets.pbmc68k_reduced().raw.to_adata()
+
+
+def test_types_that_overlap_ask_for_more_doubt(cells):
+    kinds = cells.obs["bulk_labels"]
+    clear = kinds.isin(["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]).to_numpy()
+    alike = kinds.str.contains("CD4|CD8").to_numpy()
+    assert found_in(cells[clear], kinds[clear]) < 1
+    assert found_in(cells[alike], kinds[alike]) > 1.1
+
+
+def test_a_few_cells_say_little(cells):
+    kinds = cells.obs["bulk_labels"]
+    two = np.concatenate([np.flatnonzero(kinds == kind)[:2] for kind in ("CD19+ B", "CD56+ NK")])
+    assert found_in(cells[two], kinds.iloc[two]) == pytest.approx(1, abs=0.3)
+
+
+def test_large_references_are_drawn_from():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 3 * MOST_CELLS)
+    x = rng.poisson(1 + np.eye(3)[labels] @ np.eye(3, 20)).astype(np.float32)
+    some = draw(labels, MOST_CELLS)
+    assert len(some) < len(labels)
+    # Nothing but the drawn cells is looked at.
+    x[np.setdiff1d(np.arange(len(labels)), some)] = 1
+    spoilt = ad.AnnData(sp.csr_matrix(x))
+    section = Section(0, 20, "log1p", 20.0)
+    found = found_in(spoilt, labels, section)
+    of_drawn = line_temperature(Rows(spoilt), some, labels[some], section)
+    assert found == of_drawn
