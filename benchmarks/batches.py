@@ -1,0 +1,220 @@
+"""What it brings to name the batches of a reference: labels, and embeddings.
+
+``python -m benchmarks.batches FOLDER`` from the repository's root, with the files named in
+``_accuracy_tasks.py`` in that folder and ``benchmarks/requirements.txt`` installed, writes
+``docs/benchmarks/batches.md`` and ``batches.json``. A run that was cut off goes on where it
+stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import scanpy as sc
+import scvi
+
+import tosica
+from benchmarks._accuracy_methods import METHODS, quietly
+from benchmarks._accuracy_tasks import BATCH, COUNTS, LABEL, Split, few, kang, lung, prepared
+from benchmarks._report import table, versions, write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from anndata import AnnData
+
+OURS = {"batches named": True, "batches not named": False}
+PEERS = ("celltypist", "logistic", "svm")
+
+
+def lacking(adata: AnnData, only: str | None = None) -> Iterator[tuple[str, Split]]:
+    """Each label of one or each batch in turn is the query, all other cells are the reference."""
+    for batch in np.unique(adata.obs[BATCH]) if only is None else [only]:
+        for label in adata.obs[LABEL].cat.categories:
+            new = ((adata.obs[BATCH] == batch) & (adata.obs[LABEL] == label)).to_numpy()
+            if new.any():
+                yield f"{label}, {batch}", Split(adata[~new].copy(), adata[new].copy())
+
+
+def whole(adata: AnnData) -> Iterator[tuple[str, Split]]:
+    """Of two batches both are in the reference, of more the last one is the query."""
+    batches = np.unique(adata.obs[BATCH])
+    if len(batches) == 2:
+        yield "400 cells", few(adata, 400, 0)[0]
+    else:
+        new = (adata.obs[BATCH] == batches[-1]).to_numpy()
+        known = adata.obs[LABEL].isin(adata.obs[LABEL][~new]).to_numpy()
+        yield batches[-1], Split(adata[~new].copy(), adata[new & known].copy())
+
+
+def made_up(_: Path) -> AnnData:
+    """Four batches of made-up cells, each with effects of its own on every gene."""
+    adata = tosica.datasets.synthetic(1500, 1200, n_batches=4, batch_effect=0.5, seed=3)
+    common = adata.obs["cell_type"].value_counts()
+    adata = adata[adata.obs["cell_type"].isin(common.index[common >= 20])]
+    return prepared(adata, "cell_type", "batch")
+
+
+TASKS: dict[
+    str,
+    tuple[str, Callable[[Path], AnnData], Callable[[AnnData], Iterator[tuple[str, Split]]]],
+] = {
+    # One direction each, for the time that it takes.
+    "kang lacking": ("Kang, a type known from IFN-β only", kang, partial(lacking, only="ctrl")),
+    "lung lacking": (
+        "lung, a line known from CEL-seq2 only",
+        lung,
+        partial(lacking, only="sc_dropseq"),
+    ),
+    "kang whole": ("Kang, 400 cells of both conditions", kang, whole),
+    "made up": ("made up, a fourth batch", made_up, whole),
+}
+
+
+def trained(reference: AnnData, *, named: bool, seed: int = 0) -> tosica.TOSICA:
+    """A model with defaults, which is told of the batches or not."""
+    tosica.pp.build_mask(reference)
+    batch_key = BATCH if named else None
+    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL, batch_key=batch_key)
+    scvi.settings.seed = seed
+    model = tosica.TOSICA(reference)
+    model.train(enable_progress_bar=False, accelerator="cpu")
+    return model
+
+
+def right(split: Split, method: str) -> float:
+    """Share of the query's cells that a method names right."""
+    reference, query = split.reference.copy(), split.query
+    if method in OURS:
+        called = trained(reference, named=OURS[method]).predict(query)
+    else:
+        found = quietly(METHODS[method][1], reference, query, 0)
+        called = found.columns.astype(str).to_numpy()[found.to_numpy().argmax(1)]
+    return float((np.asarray(called).astype(str) == query.obs[LABEL].astype(str)).mean())
+
+
+def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
+    """Scores of scib-metrics for embeddings of the half of the cells that taught no label."""
+    from scib_metrics.benchmark import Benchmarker
+
+    reference, query = few(adata, adata.n_obs // 2, 0)[0]
+    both = adata.copy()
+    sc.pp.pca(both, n_comps=50, random_state=0)
+    sc.external.pp.harmony_integrate(both, BATCH, verbose=False)
+    scvi.settings.seed = 0
+    scvi.model.SCVI.setup_anndata(both, layer=COUNTS, batch_key=BATCH)
+    unsupervised = scvi.model.SCVI(both, n_layers=2, n_latent=30, gene_likelihood="nb")
+    unsupervised.train(accelerator="cpu", enable_progress_bar=False)
+    both.obsm["scVI"] = unsupervised.get_latent_representation()
+    of_query = both[query.obs_names]
+    query.obsm["PCA"] = of_query.obsm["X_pca"]
+    query.obsm["Harmony"] = of_query.obsm["X_pca_harmony"]
+    query.obsm["scVI"] = of_query.obsm["scVI"]
+    for name, named in OURS.items():
+        model = trained(reference.copy(), named=named)
+        query.obsm[f"X_tosica, {name}"] = model.get_attention(query).to_numpy()
+        query.obsm[f"class token, {name}"] = model.get_latent_representation(query)
+    keys = list(query.obsm)
+    metrics = Benchmarker(
+        query, BATCH, LABEL, keys, pre_integrated_embedding_obsm_key="PCA", progress_bar=False
+    )
+    metrics.benchmark()
+    scores = metrics.get_results().drop(index="Metric Type").astype(float)
+    return {key: scores.loc[key].to_dict() for key in keys}
+
+
+def report(result: dict[str, Any]) -> str:
+    """The page."""
+    runs = pd.DataFrame(result["runs"])
+    methods = [*OURS, *(m for m in PEERS if m in set(runs["method"]))]
+    titles = {m: METHODS[m][0] for m in PEERS} | {m: f"**tosica**, {m}" for m in OURS}
+    lines = [
+        "# Batches",
+        "",
+        "Written by `python -m benchmarks.batches`. All methods are called with their defaults; "
+        "tosica is `model.train()`,",
+        "once with a `batch_key` and once without. One seed.",
+        "",
+        "## Labels",
+        "",
+        "Share of cells named right. In the first two, each label of a batch in turn is left out "
+        "of the reference, and its cells",
+        "are the query: the reference has the batch, and has the type, but no cell with both. In "
+        "the others, it has every",
+        "type in every batch.",
+        "",
+    ]
+    of = runs.groupby(["method", "task"])["right"].mean()
+    tasks = [task for task in TASKS if task in set(runs["task"])]
+    rows = [[titles[m], *(f"{of[m, task]:.3f}" for task in tasks)] for m in methods]
+    lines += [*table(["", *(TASKS[task][0] for task in tasks)], rows), ""]
+    lines += ["Each of them:", ""]
+    each = runs.pivot_table(index=["task", "split"], columns="method", values="right", sort=False)
+    rows = [
+        [TASKS[task][0], split, *(f"{row[m]:.3f}" for m in methods)]
+        for (task, split), row in each.iterrows()
+    ]
+    lines += [*table(["", "query", *(titles[m] for m in methods)], rows), ""]
+    scores = pd.DataFrame(result["embeddings"]).T
+    if len(scores):
+        lines += [
+            "## Embeddings",
+            "",
+            "Kang, both conditions. Half of the cells teach the labels, the embeddings of the "
+            "other half are scored by",
+            "scib-metrics: 1 is best. PCA, Harmony and scVI see all cells and no label, so that "
+            "labels are kept",
+            "by tosica alone is no merit; that conditions are mixed is.",
+            "",
+            *table(
+                ["", *scores.columns],
+                [[name, *(f"{v:.2f}" for v in row)] for name, row in scores.iterrows()],
+            ),
+            "",
+        ]
+    rows = [[key, value] for key, value in result["versions"].items()]
+    lines += ["## Versions", "", *table(["", ""], rows), ""]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure what is not there yet, and write the tables after every split."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("data", type=Path, help="folder with the files")
+    parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--methods", nargs="+", default=[*OURS, *PEERS])
+    parser.add_argument("--embeddings", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    given = parser.parse_args(arguments)
+    for name in ("lightning.pytorch", "tosica", "celltypist", "scvi"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    path = given.out / "batches.json"
+    result: dict[str, Any] = {"runs": [], "embeddings": {}}
+    if path.exists():
+        result = json.loads(path.read_text())
+    more = ["celltypist"] if "celltypist" in given.methods else []
+    more += ["scib-metrics", "harmonypy"] if given.embeddings else []
+    result["versions"] = result.get("versions", {}) | versions(*more)
+    there = {(run["task"], run["split"], run["method"]) for run in result["runs"]}
+    for task in given.tasks:
+        _, read, splits = TASKS[task]
+        for name, split in splits(read(given.data)):
+            for method in given.methods:
+                if (task, name, method) not in there:
+                    run = {"task": task, "split": name, "method": method}
+                    result["runs"].append(run | {"right": right(split, method)})
+            write(given.out, "batches", result, report(result))
+    if given.embeddings and not result["embeddings"]:
+        result["embeddings"] = embeddings(kang(given.data))
+        write(given.out, "batches", result, report(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,52 @@
+"""The benchmark of the line: that its page is what was measured, and that it can be run."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from tosica.model._direct import fit_line
+
+
+@pytest.fixture
+def line(load_benchmark):
+    return load_benchmark("line")
+
+
+def test_the_page_is_what_was_measured(line, pages):
+    result = json.loads((pages / "line.json").read_text())
+    assert (pages / "line.md").read_text() == line.report(result)
+    runs = pd.DataFrame(result["runs"])
+    assert set(runs["variant"]) == set(line.VARIANTS)
+    assert set(runs["reference"]) == set(line.references())
+
+
+def test_the_default_is_the_models(line):
+    adata = line.made_up(3)(None)
+    labels = adata.obs["label"].astype(str).to_numpy()
+    teach, ask = adata[:600], adata[600:]
+    known = np.isin(labels[600:], labels[:600])
+    ask = ask[known].copy()
+    scores = line.one_line(teach, {"query": ask}, *line.VARIANTS["default"][1:])["query"]
+    kinds, codes = np.unique(labels[:600], return_inverse=True)
+    weights, biases = fit_line(teach.X, codes)
+    called = kinds[(ask.X @ weights.T + biases).argmax(1)]
+    assert (called == labels[600:][known]).mean() == pytest.approx(scores["accuracy"], abs=0.01)
+
+
+def test_a_run(line, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(line, "SIZES", (60,))
+    arguments = [str(tmp_path), "--references", "pbmc68k", "--seeds", "2"]
+
+    line.main([*arguments, "--out", str(tmp_path)])
+
+    assert "# How the direct path is fitted" in capsys.readouterr().out
+    result = json.loads((tmp_path / "line.json").read_text())
+    assert (tmp_path / "line.md").read_text() == line.report(result)
+    runs = pd.DataFrame(result["runs"])
+    assert len(runs) == 2 * 2 * len(line.VARIANTS)
+    assert runs["accuracy"].between(0.5, 1).all()
+    assert (runs["log-likelihood"] < 0).all()
