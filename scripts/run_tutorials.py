@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _TERMINAL_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+# Where a kernel keeps a cell's code, before a warning.
+_PLACE = re.compile(r"^\S*ipykernel_\d+/\d+\.py:\d+: ", re.MULTILINE)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -63,7 +65,8 @@ def tidy(notebook: dict[str, Any]) -> None:
         cell["metadata"].pop("execution", None)
         for output in cell.get("outputs", []):
             if "text" in output:
-                output["text"] = _TERMINAL_COLOUR.sub("", "".join(output["text"]))
+                text = _TERMINAL_COLOUR.sub("", "".join(output["text"]))
+                output["text"] = _PLACE.sub("", text)
             picture = output.get("data", {}).get("image/png")
             if picture is not None:
                 output["data"]["image/png"] = shrink_base64("".join(picture))
