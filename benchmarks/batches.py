@@ -144,11 +144,12 @@ def report(result: dict[str, Any]) -> str:
         "",
         "## Labels",
         "",
-        "Share of cells named right. In the first two, each label of a batch in turn is left out "
-        "of the reference, and its cells",
-        "are the query: the reference has the batch, and has the type, but no cell with both. In "
-        "the others, it has every",
-        "type in every batch.",
+        "Share of cells named right. Where a type is known from one batch only, each label of the "
+        "other batch in turn is left",
+        "out of the reference, and its cells are the query: the reference has the batch, and has "
+        "the type, but no cell with",
+        "both. Where a reference is of both batches, or the query is a batch of its own, every "
+        "batch has every type.",
         "",
     ]
     of = runs.groupby(["method", "task"])["right"].mean()

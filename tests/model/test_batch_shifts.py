@@ -14,9 +14,10 @@ import scvi
 import torch
 
 import tosica
-from tosica.model import _batch_shifts
+from tosica.model import _batch_shifts, _training_mixin
 from tosica.model._batch_shifts import batch_shifts
 from tosica.model._direct import draw, fit_line
+from tosica.model._training_plan import TrainingPlan
 from tosica.module import Section
 from tosica.pp._rows import Rows
 
@@ -68,8 +69,10 @@ def test_what_is_equal_in_all_batches_is_no_shift():
 
 def test_only_drawn_cells_are_read(monkeypatch):
     monkeypatch.setattr(_batch_shifts, "_MOST_CELLS", 250)
-    pairs = np.unique(3 * LABELS + BATCHES, return_inverse=True)[1]
+    # Label 2 is in one batch, and says nothing.
+    pairs = np.unique(3 * LABELS + BATCHES, return_inverse=True)[1][:600]
     some = draw(pairs, 250)
+    assert len(some) == 250
     adata = expression()
     adata.X = adata.X.toarray()
     adata.X[np.setdiff1d(np.arange(750), some)] = np.nan
@@ -181,11 +184,102 @@ def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, d
 
 def test_what_the_reference_has_is_not_lost(confounded):
     reference, _ = confounded
-    known = [
-        (trained(reference, correct_batches=on).predict() == reference.obs["kind"]).mean()
+    held = np.arange(reference.n_obs) % 3 == 0
+    rest, query = reference[~held].copy(), reference[held].copy()
+    right = [
+        (np.asarray(trained(rest, correct_batches=on).predict(query)) == query.obs["kind"]).mean()
         for on in (False, True)
     ]
-    assert known[1] > known[0] - 0.03
+    assert right[0] > 0.6
+    assert right[1] > right[0] - 0.05
+
+
+def test_many_pairs_of_label_and_batch_are_all_looked_at():
+    """More than could have three of 10 000 cells each."""
+    labels, batches = np.divmod(np.repeat(np.arange(4000), 6), 100)
+    rng = np.random.default_rng(0)
+    x = rng.random((len(labels), 8), dtype=np.float32)
+    x[:, 2] += rng.normal(0, 3, 100).astype(np.float32)[batches]
+    found = batch_shifts(
+        Rows(ad.AnnData(x)), np.arange(len(labels)), labels, batches, Section(0, 8, None)
+    )
+    assert len(found) == 1
+    assert np.abs(found[0]).argmax() == 2
+
+
+def test_labels_and_batches_that_say_nothing_are_left_out():
+    adata = expression()
+    expected = found_in(adata)
+    more = ad.AnnData(sp.vstack([adata.X, adata.X[:2], adata.X[:5]]).tocsr())
+    labels = np.concatenate([LABELS, LABELS[:2], np.full(5, 7)])
+    batches = np.concatenate([BATCHES, np.full(2, 8), np.full(5, 9)])
+    np.testing.assert_allclose(found_in(more, labels, batches), expected)
+
+
+@pytest.mark.parametrize("kind", ["dense", "counts", "backed"])
+def test_expression_however_it_is_kept(tmp_path, kind):
+    adata = expression()
+    adata.X = np.round(adata.X.toarray()).astype(np.float32)
+    section = Section(0, 20, "log1p", 50.0)
+    arguments = np.arange(adata.n_obs), LABELS, BATCHES, section
+    expected = batch_shifts(Rows(adata), *arguments)
+    if kind == "dense":
+        adata.X = sp.csr_matrix(adata.X)
+    elif kind == "counts":
+        adata.X = adata.X.astype(np.int64)
+    else:
+        adata.write_h5ad(tmp_path / "adata.h5ad")
+        adata = ad.read_h5ad(tmp_path / "adata.h5ad", backed="r")
+    found = batch_shifts(Rows(adata), *arguments)
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-6)
+
+
+def test_the_network_sees_them_and_the_line_is_kept_from_them(confounded, monkeypatch):
+    """In the training and in that of all cells: six times as strong, and the same ones."""
+    seen, fitted = [], []
+    inference, fit = tosica.module.TOSICAModule.inference, _training_mixin.fit_direct
+
+    def look(self, x, *args, shifts=None, **kwargs):
+        if self.training:
+            seen.append(shifts)
+        return inference(self, x, *args, shifts=shifts, **kwargs)
+
+    def keep(*args, **line):
+        fitted.append(line)
+        return fit(*args, **line)
+
+    monkeypatch.setattr(tosica.module.TOSICAModule, "inference", look)
+    monkeypatch.setattr(_training_mixin, "fit_direct", keep)
+    reference, _ = confounded
+    trained(reference, max_epochs=2)
+    assert len(seen) > 3
+    assert len(fitted) == 2
+    for shifts in seen:
+        np.testing.assert_allclose(shifts.numpy(), 6 * fitted[0]["shifts"], rtol=1e-5)
+    assert fitted[1]["shifts"] is fitted[0]["shifts"]
+    assert fitted[1]["temperature"] == fitted[0]["temperature"] != 1
+    seen.clear(), fitted.clear()
+    trained(reference, max_epochs=2, correct_batches=False)
+    assert not any(shifts is not None for shifts in seen)
+    assert fitted[0]["shifts"] is None
+
+
+def test_cells_are_shifted_at_random_and_not_below_zero(confounded, monkeypatch):
+    model = trained(confounded[0], max_epochs=1)
+    shifts = torch.zeros(2, 765)
+    shifts[0, 3], shifts[1, 5] = 2.0, 0.5
+    shown = []
+    monkeypatch.setattr(model.module, "_latent", lambda x, *_: shown.append(x) or x)
+    model.module.inference(torch.full((4000, 765), 1.0), shifts=shifts)
+    (x,) = shown
+    untouched = torch.ones(765, dtype=bool)
+    untouched[[3, 5]] = False
+    assert (x[:, untouched] == 1).all()
+    assert x.min() == 0
+    assert x[:, 5].std() == pytest.approx(0.5, rel=0.05)
+    # Where a normal number is below minus a half.
+    assert (x[:, 3] == 0).float().mean() == pytest.approx(0.31, abs=0.03)
+    assert abs(np.corrcoef(x[:, 3], x[:, 5])[0, 1]) < 0.1
 
 
 def test_one_batch_changes_nothing(confounded):
@@ -228,4 +322,9 @@ def test_shifts_are_not_saved(confounded, tmp_path):
     model.save(tmp_path / "model")
     loaded = tosica.TOSICA.load(tmp_path / "model")
     assert not any("shift" in name for name in loaded.module.state_dict())
+    plan = TrainingPlan(model.module)
+    plan.shifts = torch.ones(2, 765)
+    assert not any("shift" in name for name in plan.state_dict())
+    # But it goes where the plan goes.
+    assert "shifts" in dict(plan.named_buffers())
     pd.testing.assert_frame_equal(loaded.predict(query, soft=True), model.predict(query, soft=True))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _FEWEST = 3
 # What the mean of so many cells says counts half of what that of very many does.
 _HALF = 10
+# Or more, so that each pair of label and batch has ten.
 _MOST_CELLS = 10_000
 # Chance is what remains when batches are shuffled, the largest of so many times.
 _N_SHUFFLES = 9
@@ -39,7 +40,7 @@ def batch_shifts(
         Expression of the reference.
     cells
         Positions of the cells to look at. Of more than 10 000, about as many are drawn, of frequent
-        pairs of label and batch equally many.
+        pairs of label and batch equally many, and ten or more.
     labels, batches
         Label and batch of each of them as a number, shape ``(n_cells,)``.
     section
@@ -51,14 +52,17 @@ def batch_shifts(
     :math:`\sum_i s_i s_i^\top` is the mean of the shifts' products with themselves, as far as it is
     not chance. There may be none. ``None`` if no label has cells enough in two batches.
     """
-    _, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
-    drawn = draw(pair.ravel(), _MOST_CELLS)
+    usable = _usable(labels, batches)
+    if not usable.any():
+        return None
+    cells, labels, batches = cells[usable], labels[usable], batches[usable]
+    pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
+    drawn = draw(pair.ravel(), max(_MOST_CELLS, _HALF * len(pairs)))
     labels, batches = labels[drawn], batches[drawn]
     x = read(rows, cells[drawn], section)
     shifts = _shifts(x, labels, batches)
-    if shifts is None:
-        return None
-    _, lengths, directions = np.linalg.svd(shifts, full_matrices=False)
+    squares, axes = np.linalg.eigh(_products(shifts))
+    lengths = np.sqrt(np.maximum(squares, 0))
     rng = np.random.default_rng(settings.seed)
     chance = 0.0
     for _ in range(_N_SHUFFLES):
@@ -66,28 +70,39 @@ def batch_shifts(
         for label in np.unique(labels):
             of_label = np.flatnonzero(labels == label)
             shuffled[of_label] = rng.permutation(batches[of_label])
-        by_chance = _shifts(x, labels, shuffled)
-        assert by_chance is not None
-        chance = max(chance, float(np.linalg.norm(by_chance, 2)))
+        squares = np.linalg.eigvalsh(_products(_shifts(x, labels, shuffled)))
+        chance = max(chance, float(squares[-1]) ** 0.5)
     # Of cells that are all equal, there is only rounding.
     certain = lengths > max(chance, 1e-6)
-    return lengths[certain, None] * directions[certain]
+    if len(axes) == len(shifts):
+        return axes[:, certain].T @ shifts
+    return (axes[:, certain] * lengths[certain]).T
 
 
-def _shifts(x: sp.csr_matrix, labels: np.ndarray, batches: np.ndarray) -> np.ndarray | None:
+def _products(shifts: np.ndarray) -> np.ndarray:
+    """Products of the rows with each other, or of the columns if these are fewer."""
+    n_rows, n_columns = shifts.shape
+    return shifts @ shifts.T if n_rows <= n_columns else shifts.T @ shifts
+
+
+def _usable(labels: np.ndarray, batches: np.ndarray) -> np.ndarray:
+    """Which cells have enough others of their label and batch, and of their label elsewhere."""
+    pairs = np.stack([labels, batches], 1)
+    _, pair, sizes = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
+    enough = sizes[pair.ravel()] >= _FEWEST
+    known = np.unique(pairs[enough], axis=0)[:, 0]
+    several, n_batches = np.unique(known, return_counts=True)
+    return enough & np.isin(labels, several[n_batches > 1])
+
+
+def _shifts(x: sp.csr_matrix, labels: np.ndarray, batches: np.ndarray) -> np.ndarray:
     """Each label's mean in a batch less that in all, over the root of the number of such means."""
     pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
     pair = pair.ravel()
-    sizes = np.bincount(pair)
+    sizes = np.bincount(pair)[:, None]
     sums = sp.csr_matrix((np.ones(len(pair)), (pair, np.arange(len(pair))))) @ x
-    found = []
+    shifts = sums.toarray() / sizes
     for label in np.unique(labels):
-        of_label = np.flatnonzero((pairs[:, 0] == label) & (sizes >= _FEWEST))
-        if len(of_label) > 1:
-            n = sizes[of_label, None]
-            means = sums[of_label].toarray() / n
-            found.append((means - means.mean(0)) * np.sqrt(n / (n + _HALF)))
-    if not found:
-        return None
-    shifts = np.concatenate(found)
-    return shifts / len(shifts) ** 0.5
+        of_label = pairs[:, 0] == label
+        shifts[of_label] -= shifts[of_label].mean(0)
+    return shifts * np.sqrt(sizes / (sizes + _HALF) / len(shifts))

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 WEIGHT = 4.0
 # A line through more cells than these is hardly another line.
 _MOST_CELLS = 10_000
+# With shifts, rows are dense.
+_MOST_DENSE_CELLS = 4_000
 _MAX_ITER = 200
 # Power of a gene's mean that it is divided by.
 _SCALE = 0.25
@@ -47,8 +49,8 @@ def fit_direct(
     rows
         Expression of the reference.
     cells
-        Positions of the cells to fit to. Of more than 10 000, about as many are drawn, of frequent
-        labels equally many.
+        Positions of the cells to fit to. Of more than 10 000, or 4 000 with `shifts`, about as many
+        are drawn, of frequent labels equally many.
     labels
         Label of each of them as a number, shape ``(n_cells,)``.
     n_labels
@@ -65,7 +67,7 @@ def fit_direct(
     Weights, ``(n_labels, n_genes)``, for log-normalised expression as it is, and biases,
     ``(n_labels,)``.
     """
-    drawn = draw(labels, _MOST_CELLS)
+    drawn = draw(labels, _MOST_CELLS if shifts is None else _MOST_DENSE_CELLS)
     taught, codes = np.unique(labels[drawn], return_inverse=True)
     line = fit_line(read(rows, cells[drawn], section), codes, shifts)
     weights, biases = np.zeros((n_labels, line[0].shape[1])), np.full(n_labels, _OUT_OF_REACH)
@@ -134,8 +136,9 @@ class _Shrinkage:
 
     def __call__(self, rows: sp.csr_matrix | np.ndarray) -> np.ndarray:
         along = (rows @ self._directions.T) * self._less
-        dense = rows if isinstance(rows, np.ndarray) else rows.toarray()
-        return dense + along @ self._directions
+        shrunk = along @ self._directions
+        shrunk += rows if isinstance(rows, np.ndarray) else rows.toarray()
+        return shrunk
 
 
 def draw(labels: np.ndarray, most: int) -> np.ndarray:

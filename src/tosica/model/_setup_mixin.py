@@ -128,7 +128,7 @@ class SetupMixin(BaseModelClass):
             What the labels say of cells without one; they are not trained on.
         batch_key
             Column with the batches, found as labels are. Validation cells are drawn evenly from
-            them.
+            them; what differs between them is not looked past, as it is in models of an AnnData.
         layers
             Name of a modality to its layer with the expression; by default its ``X``.
         mask_key

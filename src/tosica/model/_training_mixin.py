@@ -211,8 +211,8 @@ class TrainingMixin(ContentsMixin):
             modality_dropout=plan.modality_dropout,
             label_smoothing=plan.label_smoothing,
             warmup=plan.warmup,
-            shifts=plan.shifts,
         )
+        settings.shifts = plan.shifts
         # The user's callbacks and early stopping look at validation cells, of which none are left.
         watching = ("callbacks", "early_stopping", "checkpoint", "check_val", "logger")
         kept = {k: v for k, v in kwargs.items() if not any(word in k for word in watching)}

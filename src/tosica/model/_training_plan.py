@@ -40,9 +40,13 @@ class TrainingPlan(LightningModule):
         Probability spread evenly over all labels in the target.
     warmup
         Share of the steps in which the learning rate rises.
+
+    Attributes
+    ----------
     shifts
-        Differences between batches, ``(n_shifts, n_genes)``: a random sum of them is added to each
-        cell at each step.
+        Shape ``(n_shifts, n_genes)``, or ``None``, as at first. A random sum of these is added to
+        each cell at each step, so that the network learns to look past them. They go to the device
+        with the plan, and are not saved.
     """
 
     shifts: Tensor | None
@@ -58,7 +62,6 @@ class TrainingPlan(LightningModule):
         modality_dropout: float = 0.9,
         label_smoothing: float = 0.1,
         warmup: float = 0.25,
-        shifts: Tensor | None = None,
     ) -> None:
         super().__init__()
         for name, share in {"gene_dropout": gene_dropout, "token_dropout": token_dropout}.items():
@@ -74,7 +77,7 @@ class TrainingPlan(LightningModule):
         self.modality_dropout = modality_dropout
         self.label_smoothing = label_smoothing
         self.warmup = warmup
-        self.register_buffer("shifts", shifts, persistent=False)
+        self.register_buffer("shifts", None, persistent=False)
         self._loss_sum: Tensor | float = 0.0
         self._n_seen = 0
 
