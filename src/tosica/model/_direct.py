@@ -87,8 +87,8 @@ def fit_line(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logistic regression of scikit-learn, on genes divided by the fourth root of their mean.
 
-    Labels count equally, whatever their size. Genes as they are let the strongest decide, and of
-    genes of equal variance many are noise.
+    Labels count equally, whatever their size. Of genes as they are the strongest decide, and of
+    genes divided by their mean the weakest, which are mostly noise.
 
     Parameters
     ----------

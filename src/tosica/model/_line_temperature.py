@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ._joint_rows import JointRows
 
-# Lines ask for temperatures between a third and one and a half, by the reference. What a handful of
+# Lines ask for temperatures between a fifth and one and a half, by the reference. What a handful of
 # cells asks for is chance.
 _SPREAD = 0.5
 
@@ -47,6 +47,10 @@ def line_temperature(
         How expression is normalised.
     shifts
         What the line's scores should not change with, shape ``(n_shifts, n_genes)``.
+
+    Returns
+    -------
+    Temperature, near 1 if there are few cells.
     """
     drawn = draw(labels, MOST_CELLS)
     _, codes = np.unique(labels[drawn], return_inverse=True)
