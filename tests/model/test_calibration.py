@@ -51,8 +51,8 @@ def test_certainty_is_bounded():
 
 
 def test_training_calibrates_on_held_out_cells(toy, train):
-    plain = train(toy.copy(), calibrate=False, refit=False)
-    fitted = train(toy.copy(), refit=False)
+    plain = train(toy.copy(), calibrate=False, refit=False, train_size=0.5)
+    fitted = train(toy.copy(), refit=False, train_size=0.5)
     # The mean of the logits, those of the direct path four times.
     assert plain.module.temperature == 5
     held = plain.validation_indices
@@ -60,7 +60,7 @@ def test_training_calibrates_on_held_out_cells(toy, train):
     truth = toy.obs["kind"].cat.codes.to_numpy()[held]
     logits = np.log(plain.predict(indices=held, soft=True).to_numpy(dtype=np.float64))
     expected = 5 * fit_temperature(logits, truth, expected=1)
-    assert expected != pytest.approx(5, rel=5e-4)
+    assert expected != pytest.approx(5, abs=0.01)
     assert fitted.module.temperature.item() == pytest.approx(expected, rel=1e-4)
     # The weights are the same, and so is the best label of every cell.
     np.testing.assert_array_equal(plain.predict(), fitted.predict())
