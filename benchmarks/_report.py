@@ -40,6 +40,11 @@ def versions(*more: str) -> dict[str, str]:
     }
 
 
+def version_lines(result: dict[str, Any]) -> list[str]:
+    """The end of a page: what `versions` told when the result was measured."""
+    return ["## Versions", "", *table(["", ""], [*result["versions"].items()]), ""]
+
+
 def write(folder: Path, name: str, result: dict[str, Any], page: str) -> None:
     """Write `name`.json and `name`.md, and print the page."""
     folder.mkdir(parents=True, exist_ok=True)

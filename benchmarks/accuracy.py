@@ -22,7 +22,7 @@ from anndata import AnnData
 import tosica
 from benchmarks._accuracy_methods import METHODS, quietly
 from benchmarks._accuracy_tasks import LABEL, TASKS
-from benchmarks._report import table, versions, write
+from benchmarks._report import table, version_lines, versions, write
 
 if TYPE_CHECKING:
     from benchmarks._accuracy_tasks import Split
@@ -128,8 +128,7 @@ def report(result: dict[str, Any]) -> str:
     if OURS in methods:
         within = [name for name in tasks if TASKS[name].within]
         lines += _label_sets(runs[(runs["method"] == OURS) & runs["task"].isin(within)])
-    rows = [[key, value] for key, value in result["versions"].items()]
-    lines += ["## Versions", "", *table(["", ""], rows), ""]
+    lines += version_lines(result)
     return "\n".join(lines)
 
 

@@ -24,7 +24,7 @@ from sklearn.metrics import f1_score
 
 import tosica
 from benchmarks._accuracy_tasks import LABEL, few, prepared
-from benchmarks._report import table, versions, write
+from benchmarks._report import table, version_lines, versions, write
 from benchmarks.recipe import REFERENCES, batch_effect
 
 if TYPE_CHECKING:
@@ -134,8 +134,7 @@ def report(result: dict[str, Any]) -> str:
         ]
         head = ["", *(f"{m}, {q}" for q in queries for m in METRICS)]
         lines += [*table(head, rows), ""]
-    rows = [[key, value] for key, value in result["versions"].items()]
-    lines += ["## Versions", "", *table(["", ""], rows), ""]
+    lines += version_lines(result)
     return "\n".join(lines)
 
 

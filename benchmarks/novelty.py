@@ -27,7 +27,7 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
 import tosica
-from benchmarks._report import table, versions, write
+from benchmarks._report import table, version_lines, versions, write
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -206,8 +206,7 @@ def report(result: dict[str, Any]) -> str:
             ]
         )
     lines += [*table(["task", "largest AUROC", "left out", "others"], rows), ""]
-    rows = [[key, value] for key, value in result["versions"].items()]
-    lines += ["## Versions", "", *table(["", ""], rows), ""]
+    lines += version_lines(result)
     return "\n".join(lines)
 
 

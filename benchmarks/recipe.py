@@ -29,7 +29,7 @@ from sklearn.metrics import f1_score
 
 import tosica
 from benchmarks._accuracy_tasks import BATCH, COUNTS, LABEL, NOISE, Split, few, kang, noisy, pbmc68k
-from benchmarks._report import table, versions, write
+from benchmarks._report import table, version_lines, versions, write
 from tosica.model._direct import WEIGHT
 from tosica.model._mislabelled import find_suspects
 from tosica.model._training_mixin import default_epochs
@@ -229,8 +229,7 @@ def report(result: dict[str, Any]) -> str:
         lines += [TITLES[query]]
         lines += ["", *table(["", *METRICS], rows), ""]
     lines += _labels(pd.DataFrame(result["labels"]))
-    rows = [[key, value] for key, value in result["versions"].items()]
-    lines += ["## Versions", "", *table(["", ""], rows), ""]
+    lines += version_lines(result)
     return "\n".join(lines)
 
 
