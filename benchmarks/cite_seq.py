@@ -28,7 +28,7 @@ from sklearn.metrics import f1_score, roc_auc_score
 from sklearn.model_selection import StratifiedShuffleSplit
 
 import tosica
-from benchmarks._report import table, versions, write
+from benchmarks._report import table, version_lines, versions, write
 
 # Antibody and the gene by whose RNA the label that it should carry is recognised: B cells and
 # monocytes.
@@ -222,8 +222,7 @@ def report(result: dict[str, Any]) -> str:
         rows.append([*row, ", ".join(f"{name} ({area:.2f})" for name, area in best)])
     lines += ["Antibodies that come first, and in how many runs:", ""]
     lines += [*table(["label", "by attention", "by hiding", "by value (AUROC)"], rows), ""]
-    shown = [[key, value] for key, value in result["versions"].items()]
-    lines += ["## Versions", "", *table(["", ""], shown), ""]
+    lines += version_lines(result)
     return "\n".join(lines)
 
 

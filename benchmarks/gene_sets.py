@@ -26,7 +26,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import train_test_split
 
 import tosica
-from benchmarks._report import table, versions, write
+from benchmarks._report import table, version_lines, versions, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -152,10 +152,7 @@ def report(result: dict[str, Any]) -> str:
         + ", ".join(f"{seconds:.2f} ({name})" for name, seconds in result["seconds"].items())
         + ".",
         "",
-        "## Versions",
-        "",
-        *table(["", ""], [[key, value] for key, value in result["versions"].items()]),
-        "",
+        *version_lines(result),
     ]
     return "\n".join(lines)
 
