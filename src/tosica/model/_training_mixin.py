@@ -248,7 +248,8 @@ class TrainingMixin(ContentsMixin):
         if found is None:
             logger.warning(
                 "train: no label has three cells in each of two batches, so that what is the label "
-                "and what is the batch cannot be told apart"
+                "and what is the batch cannot be told apart, and batches are not corrected for; "
+                "more cells of one label in two batches would tell"
             )
             return None
         logger.info("train: directions in which batches differ beyond chance: %d", len(found))
