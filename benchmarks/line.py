@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 # Power of the mean that a gene is divided by, and options of the regression.
 VARIANTS: dict[str, tuple[str, float, dict[str, Any]]] = {
-    "default": ("**fourth root, labels balanced, C = 1**", 0.25, {}),
+    "default": ("**fourth root, labels balanced, C by cells**", 0.25, {}),
     "imbalanced": ("labels as frequent as they are", 0.25, {"class_weight": None}),
     "as they are": ("genes as they are", 0.0, {}),
     "root": ("square root", 0.5, {}),
     "mean": ("mean", 1.0, {}),
     "root, imbalanced": ("square root, labels as they are", 0.5, {"class_weight": None}),
     "small": ("C = 0.1", 0.25, {"C": 0.1}),
+    "one": ("C = 1", 0.25, {"C": 1.0}),
     "large": ("C = 10", 0.25, {"C": 10.0}),
 }
 SIZES = (50, 200, 500)
@@ -71,7 +72,8 @@ def one_line(
     """Scores of a regression on each query, the log-likelihood at the best temperature."""
     mean = np.asarray(reference.X.mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** power
-    options = {"class_weight": "balanced", "max_iter": 200} | options
+    few_count_as = max(1.0, 500 / reference.n_obs)
+    options = {"class_weight": "balanced", "max_iter": 200, "C": few_count_as} | options
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         line = LogisticRegression(**options).fit(
@@ -120,8 +122,10 @@ def report(result: dict[str, Any]) -> str:
         f"reference ({names}; {runs['seed'].nunique()} draws of each size) and names up to "
         f"{MOST} others of it: as they are, and",
         "with the made-up batch effect of [the recipe](recipe.md). Genes are divided by a power of "
-        "their mean. Accuracy,",
-        "macro-F1, and log-likelihood of the right label at the temperature that suits it best.",
+        "their mean; C is 1 where",
+        "nothing else is said, or 500 over the number of cells if these are fewer. Accuracy, "
+        "macro-F1, and log-likelihood of",
+        "the right label at the temperature that suits it best.",
         "",
     ]
     for size in dict.fromkeys(runs["size"]):

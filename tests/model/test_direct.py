@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from tosica import TOSICA
-from tosica.model._direct import draw, fit_direct
+from tosica.model._direct import draw, fit_direct, fit_line
 from tosica.model._line_temperature import line_temperature
 from tosica.module._normalize import Section, normalize
 from tosica.pp._rows import Rows
@@ -28,7 +28,8 @@ def test_is_four_times_a_balanced_logistic_regression_of_scaled_genes(toy):
     weights, biases = fit_direct(Rows(toy), cells, labels, 3, COUNTS, temperature=0.8)
     x = normalize(torch.from_numpy(toy.X.toarray()), (COUNTS,)).numpy()
     scale = x[cells].mean(0) ** 0.25
-    expected = LogisticRegression(max_iter=200, class_weight="balanced").fit(
+    # 70 cells count as 500.
+    expected = LogisticRegression(C=500 / 70, max_iter=200, class_weight="balanced").fit(
         x[cells] / scale, labels
     )
     np.testing.assert_allclose(
@@ -43,6 +44,18 @@ def test_dense_or_sparse_whole_numbers_or_not(toy, dtype):
     found = fit_direct(Rows(toy), np.arange(90), codes(toy), 3, COUNTS)
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+@pytest.mark.parametrize("n_obs", [100, 800])
+def test_few_cells_are_held_back_no_more_than_500(n_obs):
+    rng = np.random.default_rng(0)
+    labels = np.arange(n_obs) % 2
+    x = sp.csr_matrix(rng.random((n_obs, 5)) + 0.3 * labels[:, None])
+    found, _ = fit_line(x, labels)
+    expected, _ = fit_line(x, labels, C=5.0 if n_obs == 100 else 1.0)
+    np.testing.assert_array_equal(found, expected)
+    other, _ = fit_line(x, labels, C=2.0)
+    assert not np.allclose(found, other, rtol=0.05)
 
 
 def test_a_gene_that_no_cell_expresses_counts_nothing(toy):

@@ -31,8 +31,8 @@ def test_types_that_overlap_ask_for_more_doubt(cells):
     kinds = cells.obs["bulk_labels"]
     clear = kinds.isin(["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]).to_numpy()
     alike = kinds.str.contains("CD4|CD8").to_numpy()
-    assert found_in(cells[clear], kinds[clear]) < 1
-    assert found_in(cells[alike], kinds[alike]) > 1.1
+    surely, hardly = found_in(cells[clear], kinds[clear]), found_in(cells[alike], kinds[alike])
+    assert hardly > 1.2 * surely
 
 
 def test_a_few_cells_say_little(cells):

@@ -28,6 +28,10 @@ _MOST_DENSE_CELLS = 4_000
 _MAX_ITER = 200
 # Power of a gene's mean that it is divided by.
 _SCALE = 0.25
+# Of fewer cells than these each counts more against the size of the weights, so that together they
+# count as much: a line that a few cells hold back follows the strongest genes alone, and errs where
+# another batch has less of these.
+_COUNT_AS = 500
 _OUT_OF_REACH = -100.0
 # What the square of a score's change counts that comes with a difference of batches.
 _SHIFT_PENALTY = 10.0
@@ -87,8 +91,9 @@ def fit_line(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logistic regression of scikit-learn, on genes divided by the fourth root of their mean.
 
-    Labels count equally, whatever their size. Of genes as they are the strongest decide, and of
-    genes divided by their mean the weakest, which are mostly noise.
+    Labels count equally, whatever their size, and fewer than 500 cells as much as 500. Of genes as
+    they are the strongest decide, and of genes divided by their mean the weakest, which are mostly
+    noise.
 
     Parameters
     ----------
@@ -100,7 +105,8 @@ def fit_line(
         What the scores should not change with, shape ``(n_shifts, n_genes)``: the more a score
         does, the more it is penalised, as is the size of the weights.
     **options
-        Of :class:`sklearn.linear_model.LogisticRegression`.
+        Of :class:`sklearn.linear_model.LogisticRegression`, such as another ``C`` than 1, or 500
+        over the number of cells if there are fewer.
 
     Returns
     -------
@@ -110,6 +116,7 @@ def fit_line(
     scale = np.where(mean > 0, mean, 1) ** _SCALE
     z = sp.csr_matrix(x @ sp.diags(1 / scale))
     toward = None if shifts is None else _Shrinkage(shifts / scale)
+    options = {"C": max(1.0, _COUNT_AS / len(labels))} | options
     regression = LogisticRegression(class_weight="balanced", max_iter=_MAX_ITER, **options)
     with warnings.catch_warnings():
         # What is not quite at the optimum is a little more regular, and as good.

@@ -30,8 +30,8 @@ def line_temperature(
 ) -> float:
     """Temperature at which a line's logits fit the labels of cells that it has not seen.
 
-    It depends on the reference: of few cells, or of types that differ in every gene, a line is too
-    hesitant, and of overlapping types too sure. The network, which was taught smoothed labels, is
+    It depends on the reference: of types that differ in every gene a line is too hesitant, and of
+    overlapping types too sure. The network, which was taught smoothed labels, is
     about right as it is, so that neither drowns the other once the line's logits are divided by it.
 
     Parameters
