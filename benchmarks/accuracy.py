@@ -25,6 +25,8 @@ from benchmarks._accuracy_tasks import LABEL, TASKS
 from benchmarks._report import table, version_lines, versions, write
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from benchmarks._accuracy_tasks import Split
 
 METRICS = {
@@ -35,6 +37,10 @@ METRICS = {
     "seconds": "Seconds, one thread",
 }
 OURS = "tosica"
+N_BINS = 15
+# What the calibration error would be if every probability were true: it is above 0, the more so
+# the fewer cells a task has.
+BY_CHANCE = "calibration error by chance"
 
 
 def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
@@ -63,18 +69,27 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
         }
     )
     obs.index = obs.index.astype(str)
-    score = tosica.tl.evaluate(AnnData(obs=obs), LABEL, n_bins=15).summary.iloc[0]
+    score = tosica.tl.evaluate(AnnData(obs=obs), LABEL, n_bins=N_BINS).summary.iloc[0]
     return {
         "accuracy": float(score["accuracy"]),
         "macro-F1": float(score["macro_f1"]),
         "balanced accuracy": float(score["balanced_accuracy"]),
         "calibration error": float(score["expected_calibration_error"]),
+        BY_CHANCE: error_by_chance(obs[f"{OURS}_probability"].to_numpy()),
         "seconds": seconds / len(splits),
         "covered": {
             str(level): float(np.concatenate([part[level] for part in sets]).mean())
             for level in sets[0]
         },
     }
+
+
+def error_by_chance(probability: np.ndarray, n_draws: int = 200) -> float:
+    """Expected calibration error of labels that are right as often as their probability says."""
+    drawn = np.random.default_rng(0).random((n_draws, len(probability))) < probability
+    bins = np.maximum(np.ceil(N_BINS * probability), 1).astype(int) - 1
+    gaps = (drawn - probability) @ np.eye(N_BINS)[bins]
+    return float(np.abs(gaps).sum(1).mean() / len(probability))
 
 
 def _inside(table: pd.DataFrame, truth: pd.Series) -> np.ndarray:
@@ -124,6 +139,8 @@ def report(result: dict[str, Any]) -> str:
             [METHODS[m][0], *(_cell(means, spreads, (m, task), metric) for task in tasks)]
             for m in methods
         ]
+        if metric == "calibration error" and BY_CHANCE in runs:
+            rows += [_by_chance(runs[runs["method"] == OURS], tasks)]
         lines += [*table(["", *(TASKS[task].what for task in tasks)], rows), ""]
     if OURS in methods:
         within = [name for name in tasks if TASKS[name].within]
@@ -157,7 +174,15 @@ def _beside_the_best(means: pd.DataFrame, tasks: list[str], methods: list[str]) 
     ]
 
 
-def _cell(means: pd.DataFrame, spreads: pd.DataFrame, at: tuple[str, str], metric: str) -> str:
+def _by_chance(runs: pd.DataFrame, tasks: list[str]) -> list[str]:
+    """A row for the least calibration error that can be expected of so many cells."""
+    of_task = runs.dropna(subset=BY_CHANCE).groupby("task")[[BY_CHANCE]]
+    means, spreads = of_task.mean(), of_task.std()
+    cells = [_cell(means, spreads, task, BY_CHANCE) for task in tasks]
+    return [f"{METHODS[OURS][0]}, were its probabilities true", *cells]
+
+
+def _cell(means: pd.DataFrame, spreads: pd.DataFrame, at: Hashable, metric: str) -> str:
     """Mean and deviation; nothing where a method was not run."""
     if at not in means.index:
         return ""

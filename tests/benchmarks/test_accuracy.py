@@ -50,6 +50,23 @@ def test_the_page_is_what_was_measured(accuracy, pages):
     assert (n_seeds.drop(["literal", "scanvi"]) >= 5).all()
 
 
+def test_the_error_by_chance_is_that_of_labels_drawn_so(accuracy):
+    rng = np.random.default_rng(1)
+    probability = rng.uniform(0.2, 1, 400)
+    errors = []
+    for _ in range(100):
+        obs = pd.DataFrame({"tosica_probability": probability}, index=map(str, range(400)))
+        obs["tosica_prediction"] = "a"
+        obs["label"] = np.where(rng.random(400) < probability, "a", "b")
+        summary = tosica.tl.evaluate(AnnData(obs=obs), "label", n_bins=15).summary
+        errors.append(summary["expected_calibration_error"].iloc[0])
+    found = accuracy.error_by_chance(probability)
+    assert found == pytest.approx(np.mean(errors), abs=0.005)
+    # The more cells, the less is left to chance; certainty leaves nothing to it.
+    assert accuracy.error_by_chance(np.tile(probability, 25)) < found / 4
+    assert accuracy.error_by_chance(np.ones(50)) == 0
+
+
 def test_splits_share_no_cell(tasks, cells):
     of_folds = tasks.folds(cells, 0)
     for split in [*of_folds, *tasks.across(cells, "odd"), *tasks.few(cells, 30, 0)]:
@@ -85,6 +102,8 @@ def test_a_run(accuracy, tasks, cells, tmp_path, monkeypatch, capsys):
     assert (tmp_path / "accuracy.md").read_text() == accuracy.report(result)
     runs = pd.DataFrame(result["runs"])
     assert len(runs) == 2 * 2 * len(methods)
+    page = (tmp_path / "accuracy.md").read_text()
+    assert "| **tosica**, were its probabilities true | 0." in page
     by_method = runs.groupby("method")["accuracy"].mean()
     assert by_method.drop("literal").min() > 0.9
     assert by_method["literal"] < by_method["tosica"]
