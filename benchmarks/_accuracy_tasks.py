@@ -1,14 +1,16 @@
 """The tasks of the accuracy benchmark: which cells teach, and which are to be named.
 
-A new dataset is one entry in `TASKS`: a few words, and a function from the data's folder and a seed
-to the splits of the task.
+A new dataset is one entry in `TASKS`, or in `UNSEEN`, which has a page of its own: a few words, and
+a function from the data's folder and a seed to the splits of the task.
 """
 
 from __future__ import annotations
 
+import runpy
 from typing import TYPE_CHECKING, NamedTuple
 
 import anndata as ad
+import mudata
 import numpy as np
 import pandas as pd
 import scanpy as sc
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 LABEL, COUNTS, BATCH = "label", "counts", "batch"
 # Share of the reference's labels that are wrong in the task with noise.
 NOISE = 0.2
+# Of simulated labels, those with fewer cells are left out.
+MOST_RARE = 20
 
 
 class Split(NamedTuple):
@@ -83,6 +87,23 @@ def pbmc68k(_: Path) -> AnnData:
     return made
 
 
+def simulated(data: Path, seed: int) -> AnnData:
+    """1 500 cells made up by the script beside the data, in two batches; no label is very rare."""
+    simulate = runpy.run_path(str(data.parent / "bench" / "simulate.py"))["simulate"]
+    made = prepared(simulate(1500, n_genes=2000, seed=seed), "cell_type", "batch")
+    sizes = made.obs[LABEL].value_counts()
+    made = made[made.obs[LABEL].isin(sizes.index[sizes >= MOST_RARE])].copy()
+    made.obs[LABEL] = made.obs[LABEL].cat.remove_unused_categories()
+    return made
+
+
+def cite(data: Path) -> AnnData:
+    """PBMCs of Mimitou et al. (2019): RNA, with labels that come from antibodies."""
+    made = prepared(mudata.read(f"{data / 'cite_pbmc.h5mu'}/rna"), "adt_cluster")
+    # Genes of two cells or fewer tell nothing of a type.
+    return made[:, np.asarray((made.X > 0).sum(0)).ravel() > 2].copy()
+
+
 def across(adata: AnnData, batch: str) -> list[Split]:
     """One batch teaches, the others are the query."""
     first = (adata.obs[BATCH] == batch).to_numpy()
@@ -132,4 +153,20 @@ TASKS: dict[str, Task] = {
     "kang 50": Task("Kang, 50 cells", True, lambda d, seed: few(kang(d), 50, seed)),
     "kang 200": Task("Kang, 200 cells", True, lambda d, seed: few(kang(d), 200, seed)),
     "kang 750": Task("Kang, 750 cells", True, lambda d, seed: few(kang(d), 750, seed)),
+}
+
+# Not in the list above. Nothing was chosen on the simulated cells; of the CITE-seq data, small
+# references were among those inside of which the line was chosen.
+UNSEEN: dict[str, Task] = {
+    "simulated": Task(
+        "simulated, one batch → the other",
+        False,
+        lambda data, seed: across(simulated(data, seed), "batch0"),
+    ),
+    "simulated 200": Task(
+        "simulated, 200 cells", True, lambda data, seed: few(simulated(data, seed), 200, seed)
+    ),
+    "cite": Task(
+        "CITE-seq PBMC, RNA, 250 cells", True, lambda data, seed: few(cite(data), 250, seed)
+    ),
 }

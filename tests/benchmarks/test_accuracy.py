@@ -50,6 +50,17 @@ def test_the_page_is_what_was_measured(accuracy, pages):
     assert (n_seeds.drop(["literal", "scanvi"]) >= 5).all()
 
 
+def test_the_other_page_is_what_was_measured_too(accuracy, pages):
+    result = json.loads((pages / "accuracy_unseen.json").read_text())
+    assert (pages / "accuracy_unseen.md").read_text() == accuracy.report(result)
+    runs = pd.DataFrame(result["runs"])
+    assert set(runs["task"]) == set(accuracy.UNSEEN)
+    assert not set(accuracy.UNSEEN) & set(accuracy.TASKS)
+    listed = pd.DataFrame(json.loads((pages / "accuracy.json").read_text())["runs"])
+    assert not set(runs["seed"]) & set(listed["seed"])
+    assert (runs.groupby(["task", "method"])["seed"].nunique() >= 5).all()
+
+
 def test_the_error_by_chance_is_that_of_labels_drawn_so(accuracy):
     rng = np.random.default_rng(1)
     probability = rng.uniform(0.2, 1, 400)
@@ -65,6 +76,21 @@ def test_the_error_by_chance_is_that_of_labels_drawn_so(accuracy):
     # The more cells, the less is left to chance; certainty leaves nothing to it.
     assert accuracy.error_by_chance(np.tile(probability, 25)) < found / 4
     assert accuracy.error_by_chance(np.ones(50)) == 0
+
+
+def test_other_tasks_have_a_page_and_seeds_of_their_own(
+    accuracy, tasks, cells, tmp_path, monkeypatch, capsys
+):
+    made = {"else": tasks.Task("elsewhere", True, lambda data, seed: tasks.few(cells, 60, seed))}
+    monkeypatch.setattr(accuracy, "UNSEEN", made)
+    arguments = [str(tmp_path), "--unseen", "--seeds", "2", "--methods", "logistic"]
+
+    accuracy.main([*arguments, "--out", str(tmp_path)])
+
+    assert "# Accuracy on other data" in capsys.readouterr().out
+    result = json.loads((tmp_path / "accuracy_unseen.json").read_text())
+    assert [(run["task"], run["seed"]) for run in result["runs"]] == [("else", 5), ("else", 6)]
+    assert not (tmp_path / "accuracy.json").exists()
 
 
 def test_splits_share_no_cell(tasks, cells):
