@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from scvi import settings
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.multiclass import OneVsRestClassifier
 
 from tosica.pp._log_normalize import log_normalize
 
@@ -31,9 +32,10 @@ _SCALE = 0.25
 # Of fewer cells than these each counts more against the size of the weights, so that together they
 # count as much: a line that a few cells hold back follows the strongest genes alone, and errs where
 # another batch has less of these.
-_COUNT_AS = 500
+_COUNT_AS = 5_000
 _OUT_OF_REACH = -100.0
-# What the square of a score's change counts that comes with a difference of batches.
+# What the square of a score's change counts that comes with a difference of batches, beside cells
+# that count once.
 _SHIFT_PENALTY = 10.0
 
 
@@ -46,7 +48,7 @@ def fit_direct(
     shifts: np.ndarray | None = None,
     temperature: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the direct path adds to the logits: a logistic regression, counted four times.
+    """What the direct path adds to the logits: logistic regressions, counted four times.
 
     Parameters
     ----------
@@ -87,13 +89,18 @@ def read(rows: Rows | JointRows, cells: np.ndarray, section: Section) -> sp.csr_
 
 
 def fit_line(
-    x: sp.csr_matrix, labels: np.ndarray, shifts: np.ndarray | None = None, **options: Any
+    x: sp.csr_matrix,
+    labels: np.ndarray,
+    shifts: np.ndarray | None = None,
+    *,
+    apart: bool = True,
+    **options: Any,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logistic regression of scikit-learn, on genes divided by the fourth root of their mean.
+    """Logistic regressions of scikit-learn, on genes divided by the fourth root of their mean.
 
-    Labels count equally, whatever their size, and fewer than 500 cells as much as 500. Of genes as
-    they are the strongest decide, and of genes divided by their mean the weakest, which are mostly
-    noise.
+    Each label has one of its own, against all others, in which the two sides count equally,
+    whatever their size, and fewer than 5 000 cells as much as 5 000. Of genes as they are the
+    strongest decide, and of genes divided by their mean the weakest, which are mostly noise.
 
     Parameters
     ----------
@@ -104,8 +111,10 @@ def fit_line(
     shifts
         What the scores should not change with, shape ``(n_shifts, n_genes)``: the more a score
         does, the more it is penalised, as is the size of the weights.
+    apart
+        ``False`` fits one regression to all labels, which count equally.
     **options
-        Of :class:`sklearn.linear_model.LogisticRegression`, such as another ``C`` than 1, or 500
+        Of :class:`sklearn.linear_model.LogisticRegression`, such as another ``C`` than 1, or 5 000
         over the number of cells if there are fewer.
 
     Returns
@@ -115,16 +124,19 @@ def fit_line(
     mean = np.asarray(x.mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** _SCALE
     z = sp.csr_matrix(x @ sp.diags(1 / scale))
-    toward = None if shifts is None else _Shrinkage(shifts / scale)
     options = {"C": max(1.0, _COUNT_AS / len(labels))} | options
+    toward = None if shifts is None else _Shrinkage(shifts / scale, options["C"])
     regression = LogisticRegression(class_weight="balanced", max_iter=_MAX_ITER, **options)
+    of_labels = OneVsRestClassifier(regression) if apart else regression
     with warnings.catch_warnings():
         # What is not quite at the optimum is a little more regular, and as good.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        regression.fit(z if toward is None else toward(z), labels)
-    weights, biases = regression.coef_, regression.intercept_
+        of_labels.fit(z if toward is None else toward(z), labels)
+    parts = of_labels.estimators_ if apart else [of_labels]
+    weights = np.vstack([part.coef_ for part in parts])
+    biases = np.concatenate([part.intercept_ for part in parts])
     weights = (weights if toward is None else toward(weights)) / scale
-    if len(regression.classes_) == 2:
+    if len(of_labels.classes_) == 2:
         # scikit-learn gives the difference of the two only.
         weights, biases = np.vstack([-weights, weights]) / 2, np.r_[-biases, biases] / 2
     return weights, biases
@@ -137,9 +149,9 @@ class _Shrinkage:
     rows as they are come out of another multiplication.
     """
 
-    def __init__(self, shifts: np.ndarray) -> None:
+    def __init__(self, shifts: np.ndarray, count: float) -> None:
         _, lengths, self._directions = np.linalg.svd(shifts, full_matrices=False)
-        self._less = 1 / np.sqrt(1 + _SHIFT_PENALTY * lengths**2) - 1
+        self._less = 1 / np.sqrt(1 + count * _SHIFT_PENALTY * lengths**2) - 1
 
     def __call__(self, rows: sp.csr_matrix | np.ndarray) -> np.ndarray:
         along = (rows @ self._directions.T) * self._less

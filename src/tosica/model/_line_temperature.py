@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from ._joint_rows import JointRows
 
-# Lines ask for temperatures between a fifth and one and a half, by the reference. What a handful of
-# cells asks for is chance.
-_SPREAD = 0.5
+# Lines ask for temperatures between one and three, by the reference. What a handful of cells asks
+# for is chance.
+_EXPECTED, _SPREAD = 2.0, 0.5
 
 
 def line_temperature(
@@ -30,9 +30,9 @@ def line_temperature(
 ) -> float:
     """Temperature at which a line's logits fit the labels of cells that it has not seen.
 
-    It depends on the reference: of types that differ in every gene a line is too hesitant, and of
-    overlapping types too sure. The network, which was taught smoothed labels, is
-    about right as it is, so that neither drowns the other once the line's logits are divided by it.
+    It depends on the reference: the more its types overlap, the more a line is too sure. The
+    network, which was taught smoothed labels, is about right as it is, so that neither drowns the
+    other once the line's logits are divided by it.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def line_temperature(
 
     Returns
     -------
-    Temperature, near 1 if there are few cells.
+    Temperature, near 2 if there are few cells.
     """
     drawn = draw(labels, MOST_CELLS)
     _, codes = np.unique(labels[drawn], return_inverse=True)
@@ -58,4 +58,4 @@ def line_temperature(
     logits = np.empty((len(codes), codes.max() + 1))
     for held, (weights, biases) in held_out_lines(x, codes, shifts):
         logits[held] = x[held] @ weights.T + biases
-    return fit_temperature(logits, codes, expected=1.0, spread=_SPREAD)
+    return fit_temperature(logits, codes, expected=_EXPECTED, spread=_SPREAD)
