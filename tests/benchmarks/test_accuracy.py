@@ -91,6 +91,9 @@ def test_other_tasks_have_a_page_and_seeds_of_their_own(
     result = json.loads((tmp_path / "accuracy_unseen.json").read_text())
     assert [(run["task"], run["seed"]) for run in result["runs"]] == [("else", 5), ("else", 6)]
     assert not (tmp_path / "accuracy.json").exists()
+    with pytest.raises(SystemExit):
+        accuracy.main([*arguments, "--tasks", "kang", "--out", str(tmp_path)])
+    assert "--tasks is of else here" in capsys.readouterr().err
 
 
 def test_splits_share_no_cell(tasks, cells):

@@ -75,6 +75,21 @@ def test_labels_together_are_one_regression(n_labels):
         assert not np.allclose(weights, apart, rtol=0.05)
 
 
+@pytest.mark.parametrize("most", [89, 90])
+def test_small_references_have_a_line_for_each_label(toy, train, monkeypatch, most):
+    """By the size of the whole reference, so that all fits of a training are of one kind."""
+    monkeypatch.setattr("tosica.model._training_mixin.MOST_APART", most)
+    cells = np.arange(90)
+    kind = {"apart": most == 90}
+    temperature = line_temperature(Rows(toy), cells, codes(toy), COUNTS, **kind)
+    rows = Rows(toy)
+    weights, _ = fit_direct(rows, cells, codes(toy), 3, COUNTS, temperature=temperature, **kind)
+    found = train(toy.copy()).get_direct_weights().T
+    np.testing.assert_allclose(found, weights, rtol=1e-3, atol=1e-4)
+    other, _ = fit_direct(rows, cells, codes(toy), 3, COUNTS, apart=most != 90)
+    assert not np.allclose(found, other, rtol=0.1)
+
+
 def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
     x = toy.X.toarray()
     x[:, 5] = 0

@@ -33,6 +33,8 @@ _SCALE = 0.25
 # count as much: a line that a few cells hold back follows the strongest genes alone, and errs where
 # another batch has less of these.
 _COUNT_AS = 5_000
+# Of more cells than these one regression for all labels is as good or better.
+MOST_APART = 2_000
 _OUT_OF_REACH = -100.0
 # What the square of a score's change counts that comes with a difference of batches, beside cells
 # that count once.
@@ -46,6 +48,8 @@ def fit_direct(
     n_labels: int,
     section: Section,
     shifts: np.ndarray | None = None,
+    *,
+    apart: bool = True,
     temperature: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the direct path adds to the logits: logistic regressions, counted four times.
@@ -65,6 +69,8 @@ def fit_direct(
         How expression is normalised.
     shifts
         What the scores should not change with, as from :func:`batch_shifts`.
+    apart
+        Whether each label has a regression of its own.
     temperature
         What the regression's logits are divided by, as from :func:`line_temperature`.
 
@@ -75,7 +81,7 @@ def fit_direct(
     """
     drawn = draw(labels, _MOST_CELLS if shifts is None else _MOST_DENSE_CELLS)
     taught, codes = np.unique(labels[drawn], return_inverse=True)
-    line = fit_line(read(rows, cells[drawn], section), codes, shifts)
+    line = fit_line(read(rows, cells[drawn], section), codes, shifts, apart=apart)
     weights, biases = np.zeros((n_labels, line[0].shape[1])), np.full(n_labels, _OUT_OF_REACH)
     weights[taught], biases[taught] = line
     factor = WEIGHT / temperature
@@ -112,10 +118,9 @@ def fit_line(
         What the scores should not change with, shape ``(n_shifts, n_genes)``: the more a score
         does, the more it is penalised, as is the size of the weights.
     apart
-        ``False`` fits one regression to all labels, which count equally.
+        ``False`` fits one regression to all labels, which count equally, and cells once.
     **options
-        Of :class:`sklearn.linear_model.LogisticRegression`, such as another ``C`` than 1, or 5 000
-        over the number of cells if there are fewer.
+        Of :class:`sklearn.linear_model.LogisticRegression`, such as another ``C``.
 
     Returns
     -------
@@ -124,7 +129,7 @@ def fit_line(
     mean = np.asarray(x.mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** _SCALE
     z = sp.csr_matrix(x @ sp.diags(1 / scale))
-    options = {"C": max(1.0, _COUNT_AS / len(labels))} | options
+    options = {"C": max(1.0, _COUNT_AS / len(labels)) if apart else 1.0} | options
     toward = None if shifts is None else _Shrinkage(shifts / scale, options["C"])
     regression = LogisticRegression(class_weight="balanced", max_iter=_MAX_ITER, **options)
     of_labels = OneVsRestClassifier(regression) if apart else regression

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from ._joint_rows import JointRows
 
-# Lines ask for temperatures between one and three, by the reference. What a handful of cells asks
-# for is chance.
-_EXPECTED, _SPREAD = 2.0, 0.5
+# Lines for each label by itself ask for temperatures between one and three, by the reference, one
+# for all labels for half of that. What a handful of cells asks for is chance.
+_EXPECTED_APART, _EXPECTED_TOGETHER, _SPREAD = 2.0, 1.0, 0.5
 
 
 def line_temperature(
@@ -27,6 +27,8 @@ def line_temperature(
     labels: np.ndarray,
     section: Section,
     shifts: np.ndarray | None = None,
+    *,
+    apart: bool = True,
 ) -> float:
     """Temperature at which a line's logits fit the labels of cells that it has not seen.
 
@@ -47,6 +49,8 @@ def line_temperature(
         How expression is normalised.
     shifts
         What the line's scores should not change with, shape ``(n_shifts, n_genes)``.
+    apart
+        Whether each label has a regression of its own.
 
     Returns
     -------
@@ -56,6 +60,7 @@ def line_temperature(
     _, codes = np.unique(labels[drawn], return_inverse=True)
     x = read(rows, cells[drawn], section)
     logits = np.empty((len(codes), codes.max() + 1))
-    for held, (weights, biases) in held_out_lines(x, codes, shifts):
+    for held, (weights, biases) in held_out_lines(x, codes, shifts, apart=apart):
         logits[held] = x[held] @ weights.T + biases
-    return fit_temperature(logits, codes, expected=_EXPECTED, spread=_SPREAD)
+    expected = _EXPECTED_APART if apart else _EXPECTED_TOGETHER
+    return fit_temperature(logits, codes, expected=expected, spread=_SPREAD)
