@@ -143,6 +143,7 @@ def report(result: dict[str, Any]) -> str:
         "Written by `python -m benchmarks.batches`. All methods are called with their defaults; "
         "tosica is `model.train()`,",
         "once with a `batch_key` and once without. One seed.",
+        *([result["note"]] if result.get("note") else []),
         "",
         "## Labels",
         "",
