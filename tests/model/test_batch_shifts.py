@@ -119,21 +119,15 @@ def test_shifts_are_a_penalty_on_what_scores_change_by():
     x, shifts = adata.X.toarray().astype(float), found_in(adata)
     weights, biases = fit_line(adata.X, LABELS, shifts, tol=1e-8)
     scale = x.mean(0) ** 0.25
-    # Each label against the rest; so few cells count as 5 000, beside cells and shifts alike.
-    of_label = torch.from_numpy(np.eye(3)[LABELS])
-    n_in = of_label.sum(0)
-    n_obs = len(LABELS)
-    balance = of_label * n_obs / (2 * n_in) + (1 - of_label) * n_obs / (2 * (n_obs - n_in))
+    balance = torch.from_numpy(len(LABELS) / 3 / np.bincount(LABELS))
 
     def loss(values):
         w, b = values[:60].reshape(3, 20), values[60:]
         logits = torch.from_numpy(x) @ w.T + b
-        fit = torch.nn.functional.binary_cross_entropy_with_logits(
-            logits, of_label, weight=balance, reduction="sum"
-        )
+        truth = torch.from_numpy(LABELS)
+        fit = torch.nn.functional.cross_entropy(logits, truth, weight=balance, reduction="sum")
         size = ((w * torch.from_numpy(scale)) ** 2).sum() / 2
-        change = 10 * ((w @ torch.from_numpy(shifts).T) ** 2).sum() / 2
-        return 5000 / n_obs * (fit + change) + size
+        return fit + size + 10 * ((w @ torch.from_numpy(shifts).T) ** 2).sum() / 2
 
     at = torch.from_numpy(np.r_[weights.ravel(), biases]).requires_grad_()
     loss(at).backward()

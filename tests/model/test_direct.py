@@ -22,18 +22,19 @@ def codes(adata):
     return adata.obs["kind"].cat.codes.to_numpy().astype(np.int64)
 
 
-def test_is_four_times_balanced_logistic_regressions_of_scaled_genes(toy):
+def test_is_four_times_a_balanced_logistic_regression_of_scaled_genes(toy):
     cells = np.arange(20, 90)
     labels = codes(toy)[cells]
     weights, biases = fit_direct(Rows(toy), cells, labels, 3, COUNTS, temperature=0.8)
     x = normalize(torch.from_numpy(toy.X.toarray()), (COUNTS,)).numpy()
     scale = x[cells].mean(0) ** 0.25
-    for label in range(3):
-        # 70 cells count as 5 000.
-        expected = LogisticRegression(C=5000 / 70, max_iter=200, class_weight="balanced")
-        expected.fit(x[cells] / scale, labels == label)
-        scores = 4 * expected.decision_function(x / scale) / 0.8
-        np.testing.assert_allclose(x @ weights[label] + biases[label], scores, atol=0.04)
+    # 70 cells count as 500.
+    expected = LogisticRegression(C=500 / 70, max_iter=200, class_weight="balanced").fit(
+        x[cells] / scale, labels
+    )
+    np.testing.assert_allclose(
+        x @ weights.T + biases, 4 * expected.decision_function(x / scale) / 0.8, atol=0.04
+    )
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
@@ -45,49 +46,16 @@ def test_dense_or_sparse_whole_numbers_or_not(toy, dtype):
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
-@pytest.mark.parametrize(("n_obs", "strength"), [(100, 50.0), (8_000, 1.0)])
-def test_few_cells_are_held_back_no_more_than_5000(n_obs, strength):
+@pytest.mark.parametrize("n_obs", [100, 800])
+def test_few_cells_are_held_back_no_more_than_500(n_obs):
     rng = np.random.default_rng(0)
     labels = np.arange(n_obs) % 2
     x = sp.csr_matrix(rng.random((n_obs, 5)) + 0.3 * labels[:, None])
     found, _ = fit_line(x, labels)
-    expected, _ = fit_line(x, labels, C=strength)
+    expected, _ = fit_line(x, labels, C=5.0 if n_obs == 100 else 1.0)
     np.testing.assert_array_equal(found, expected)
-    other, _ = fit_line(x, labels, C=0.1 * strength)
-    assert not np.allclose(found, other, rtol=0.01)
-
-
-@pytest.mark.parametrize("n_labels", [2, 3])
-def test_labels_together_are_one_regression(n_labels):
-    rng = np.random.default_rng(0)
-    labels = np.arange(60) % n_labels
-    x = sp.csr_matrix(rng.random((60, 5)) + 0.3 * labels[:, None])
-    weights, biases = fit_line(x, labels, apart=False, C=3.0)
-    scale = np.asarray(x.mean(0)).ravel() ** 0.25
-    one = LogisticRegression(C=3.0, max_iter=200, class_weight="balanced")
-    expected = one.fit(x.toarray() / scale, labels).predict_log_proba(x.toarray() / scale)
-    found = x @ weights.T + biases
-    np.testing.assert_allclose(
-        found[:, 1] - found[:, 0], expected[:, 1] - expected[:, 0], atol=1e-3
-    )
-    if n_labels == 3:
-        apart, _ = fit_line(x, labels, C=3.0)
-        assert not np.allclose(weights, apart, rtol=0.05)
-
-
-@pytest.mark.parametrize("most", [89, 90])
-def test_small_references_have_a_line_for_each_label(toy, train, monkeypatch, most):
-    """By the size of the whole reference, so that all fits of a training are of one kind."""
-    monkeypatch.setattr("tosica.model._training_mixin.MOST_APART", most)
-    cells = np.arange(90)
-    kind = {"apart": most == 90}
-    temperature = line_temperature(Rows(toy), cells, codes(toy), COUNTS, **kind)
-    rows = Rows(toy)
-    weights, _ = fit_direct(rows, cells, codes(toy), 3, COUNTS, temperature=temperature, **kind)
-    found = train(toy.copy()).get_direct_weights().T
-    np.testing.assert_allclose(found, weights, rtol=1e-3, atol=1e-4)
-    other, _ = fit_direct(rows, cells, codes(toy), 3, COUNTS, apart=most != 90)
-    assert not np.allclose(found, other, rtol=0.1)
+    other, _ = fit_line(x, labels, C=2.0)
+    assert not np.allclose(found, other, rtol=0.05)
 
 
 def test_a_gene_that_no_cell_expresses_counts_nothing(toy):

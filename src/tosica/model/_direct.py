@@ -10,7 +10,6 @@ import scipy.sparse as sp
 from scvi import settings
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
 
 from tosica.pp._log_normalize import log_normalize
 
@@ -32,12 +31,9 @@ _SCALE = 0.25
 # Of fewer cells than these each counts more against the size of the weights, so that together they
 # count as much: a line that a few cells hold back follows the strongest genes alone, and errs where
 # another batch has less of these.
-_COUNT_AS = 5_000
-# Of more cells than these one regression for all labels is as good or better.
-MOST_APART = 2_000
+_COUNT_AS = 500
 _OUT_OF_REACH = -100.0
-# What the square of a score's change counts that comes with a difference of batches, beside cells
-# that count once.
+# What the square of a score's change counts that comes with a difference of batches.
 _SHIFT_PENALTY = 10.0
 
 
@@ -48,11 +44,9 @@ def fit_direct(
     n_labels: int,
     section: Section,
     shifts: np.ndarray | None = None,
-    *,
-    apart: bool = True,
     temperature: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the direct path adds to the logits: logistic regressions, counted four times.
+    """What the direct path adds to the logits: a logistic regression, counted four times.
 
     Parameters
     ----------
@@ -69,8 +63,6 @@ def fit_direct(
         How expression is normalised.
     shifts
         What the scores should not change with, as from :func:`batch_shifts`.
-    apart
-        Whether each label has a regression of its own.
     temperature
         What the regression's logits are divided by, as from :func:`line_temperature`.
 
@@ -81,7 +73,7 @@ def fit_direct(
     """
     drawn = draw(labels, _MOST_CELLS if shifts is None else _MOST_DENSE_CELLS)
     taught, codes = np.unique(labels[drawn], return_inverse=True)
-    line = fit_line(read(rows, cells[drawn], section), codes, shifts, apart=apart)
+    line = fit_line(read(rows, cells[drawn], section), codes, shifts)
     weights, biases = np.zeros((n_labels, line[0].shape[1])), np.full(n_labels, _OUT_OF_REACH)
     weights[taught], biases[taught] = line
     factor = WEIGHT / temperature
@@ -95,18 +87,13 @@ def read(rows: Rows | JointRows, cells: np.ndarray, section: Section) -> sp.csr_
 
 
 def fit_line(
-    x: sp.csr_matrix,
-    labels: np.ndarray,
-    shifts: np.ndarray | None = None,
-    *,
-    apart: bool = True,
-    **options: Any,
+    x: sp.csr_matrix, labels: np.ndarray, shifts: np.ndarray | None = None, **options: Any
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logistic regressions of scikit-learn, on genes divided by the fourth root of their mean.
+    """Logistic regression of scikit-learn, on genes divided by the fourth root of their mean.
 
-    Each label has one of its own, against all others, in which the two sides count equally,
-    whatever their size, and fewer than 5 000 cells as much as 5 000. Of genes as they are the
-    strongest decide, and of genes divided by their mean the weakest, which are mostly noise.
+    Labels count equally, whatever their size, and fewer than 500 cells as much as 500. Of genes as
+    they are the strongest decide, and of genes divided by their mean the weakest, which are mostly
+    noise.
 
     Parameters
     ----------
@@ -117,10 +104,9 @@ def fit_line(
     shifts
         What the scores should not change with, shape ``(n_shifts, n_genes)``: the more a score
         does, the more it is penalised, as is the size of the weights.
-    apart
-        ``False`` fits one regression to all labels, which count equally, and cells once.
     **options
-        Of :class:`sklearn.linear_model.LogisticRegression`, such as another ``C``.
+        Of :class:`sklearn.linear_model.LogisticRegression`, such as another ``C`` than 1, or 500
+        over the number of cells if there are fewer.
 
     Returns
     -------
@@ -129,19 +115,16 @@ def fit_line(
     mean = np.asarray(x.mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** _SCALE
     z = sp.csr_matrix(x @ sp.diags(1 / scale))
-    options = {"C": max(1.0, _COUNT_AS / len(labels)) if apart else 1.0} | options
-    toward = None if shifts is None else _Shrinkage(shifts / scale, options["C"])
+    toward = None if shifts is None else _Shrinkage(shifts / scale)
+    options = {"C": max(1.0, _COUNT_AS / len(labels))} | options
     regression = LogisticRegression(class_weight="balanced", max_iter=_MAX_ITER, **options)
-    of_labels = OneVsRestClassifier(regression) if apart else regression
     with warnings.catch_warnings():
         # What is not quite at the optimum is a little more regular, and as good.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        of_labels.fit(z if toward is None else toward(z), labels)
-    parts = of_labels.estimators_ if apart else [of_labels]
-    weights = np.vstack([part.coef_ for part in parts])
-    biases = np.concatenate([part.intercept_ for part in parts])
+        regression.fit(z if toward is None else toward(z), labels)
+    weights, biases = regression.coef_, regression.intercept_
     weights = (weights if toward is None else toward(weights)) / scale
-    if len(of_labels.classes_) == 2:
+    if len(regression.classes_) == 2:
         # scikit-learn gives the difference of the two only.
         weights, biases = np.vstack([-weights, weights]) / 2, np.r_[-biases, biases] / 2
     return weights, biases
@@ -154,9 +137,9 @@ class _Shrinkage:
     rows as they are come out of another multiplication.
     """
 
-    def __init__(self, shifts: np.ndarray, count: float) -> None:
+    def __init__(self, shifts: np.ndarray) -> None:
         _, lengths, self._directions = np.linalg.svd(shifts, full_matrices=False)
-        self._less = 1 / np.sqrt(1 + count * _SHIFT_PENALTY * lengths**2) - 1
+        self._less = 1 / np.sqrt(1 + _SHIFT_PENALTY * lengths**2) - 1
 
     def __call__(self, rows: sp.csr_matrix | np.ndarray) -> np.ndarray:
         along = (rows @ self._directions.T) * self._less

@@ -34,7 +34,7 @@ def held_out_lines(
     shifts
         What the scores should not change with, shape ``(n_shifts, n_genes)``.
     **options
-        Of :func:`fit_line`.
+        Of :class:`sklearn.linear_model.LogisticRegression`.
 
     Yields
     ------

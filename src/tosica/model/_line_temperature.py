@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
     from ._joint_rows import JointRows
 
-# Lines for each label by itself ask for temperatures between one and three, by the reference, one
-# for all labels for half of that. What a handful of cells asks for is chance.
-_EXPECTED_APART, _EXPECTED_TOGETHER, _SPREAD = 2.0, 1.0, 0.5
+# Lines ask for temperatures between a fifth and one and a half, by the reference. What a handful of
+# cells asks for is chance.
+_SPREAD = 0.5
 
 
 def line_temperature(
@@ -27,14 +27,12 @@ def line_temperature(
     labels: np.ndarray,
     section: Section,
     shifts: np.ndarray | None = None,
-    *,
-    apart: bool = True,
 ) -> float:
     """Temperature at which a line's logits fit the labels of cells that it has not seen.
 
-    It depends on the reference: the more its types overlap, the more a line is too sure. The
-    network, which was taught smoothed labels, is about right as it is, so that neither drowns the
-    other once the line's logits are divided by it.
+    It depends on the reference: of types that differ in every gene a line is too hesitant, and of
+    overlapping types too sure. The network, which was taught smoothed labels, is
+    about right as it is, so that neither drowns the other once the line's logits are divided by it.
 
     Parameters
     ----------
@@ -49,18 +47,15 @@ def line_temperature(
         How expression is normalised.
     shifts
         What the line's scores should not change with, shape ``(n_shifts, n_genes)``.
-    apart
-        Whether each label has a regression of its own.
 
     Returns
     -------
-    Temperature, near 2 if there are few cells.
+    Temperature, near 1 if there are few cells.
     """
     drawn = draw(labels, MOST_CELLS)
     _, codes = np.unique(labels[drawn], return_inverse=True)
     x = read(rows, cells[drawn], section)
     logits = np.empty((len(codes), codes.max() + 1))
-    for held, (weights, biases) in held_out_lines(x, codes, shifts, apart=apart):
+    for held, (weights, biases) in held_out_lines(x, codes, shifts):
         logits[held] = x[held] @ weights.T + biases
-    expected = _EXPECTED_APART if apart else _EXPECTED_TOGETHER
-    return fit_temperature(logits, codes, expected=expected, spread=_SPREAD)
+    return fit_temperature(logits, codes, expected=1.0, spread=_SPREAD)

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     from tosica.module._normalize import Section
     from tosica.pp._rows import Rows
 
-# A line that has not learnt single wrong labels by heart, and that says how probable a label is
-# beside all others.
-_JUDGE: dict[str, Any] = {"C": 0.3, "apart": False}
+# A line that has not learnt single wrong labels by heart.
+_JUDGE: dict[str, Any] = {"C": 0.3}
 # A label this improbable, beside one that is more probable than all others together, is suspect.
 _IMPROBABLE, _PROBABLE = 0.05, 0.5
 # So many hard cells any reference may have.

@@ -20,7 +20,7 @@ from ._calibration import fit_temperature
 from ._compile import compiled
 from ._contents_mixin import ContentsMixin
 from ._device import find_device
-from ._direct import MOST_APART, WEIGHT, fit_direct
+from ._direct import WEIGHT, fit_direct
 from ._joint_rows import JointRows
 from ._line_temperature import line_temperature
 from ._mislabelled import find_mislabelled
@@ -263,7 +263,6 @@ class TrainingMixin(ContentsMixin):
         section = module.sections[0]
         if "temperature" not in line:
             cells = np.union1d(data.train_idx, data.val_idx)
-            line = line | {"apart": len(cells) <= MOST_APART}
             found = line_temperature(data.rows, cells, data.codes[cells], section, **line)
             line = line | {"temperature": found}
         cells = data.train_idx
