@@ -33,7 +33,8 @@ _SCALE = 0.25
 # another batch has less of these.
 _COUNT_AS = 500
 _OUT_OF_REACH = -100.0
-# What the square of a score's change counts that comes with a difference of batches.
+# What the square of a score's change counts that comes with a difference of batches, beside cells
+# that count once.
 _SHIFT_PENALTY = 10.0
 
 
@@ -115,8 +116,8 @@ def fit_line(
     mean = np.asarray(x.mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** _SCALE
     z = sp.csr_matrix(x @ sp.diags(1 / scale))
-    toward = None if shifts is None else _Shrinkage(shifts / scale)
     options = {"C": max(1.0, _COUNT_AS / len(labels))} | options
+    toward = None if shifts is None else _Shrinkage(shifts / scale, options["C"])
     regression = LogisticRegression(class_weight="balanced", max_iter=_MAX_ITER, **options)
     with warnings.catch_warnings():
         # What is not quite at the optimum is a little more regular, and as good.
@@ -137,9 +138,9 @@ class _Shrinkage:
     rows as they are come out of another multiplication.
     """
 
-    def __init__(self, shifts: np.ndarray) -> None:
+    def __init__(self, shifts: np.ndarray, count: float) -> None:
         _, lengths, self._directions = np.linalg.svd(shifts, full_matrices=False)
-        self._less = 1 / np.sqrt(1 + _SHIFT_PENALTY * lengths**2) - 1
+        self._less = 1 / np.sqrt(1 + count * _SHIFT_PENALTY * lengths**2) - 1
 
     def __call__(self, rows: sp.csr_matrix | np.ndarray) -> np.ndarray:
         along = (rows @ self._directions.T) * self._less
