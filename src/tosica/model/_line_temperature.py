@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from ._joint_rows import JointRows
 
-# Lines ask for temperatures between a fifth and one and a half, by the reference. What a handful of
-# cells asks for is chance.
+# Lines ask for temperatures between a half and one and a quarter, by the reference. What a handful
+# of cells asks for is chance.
 _SPREAD = 0.5
 
 
