@@ -28,7 +28,7 @@ LABEL, COUNTS, BATCH = "label", "counts", "batch"
 # Share of the reference's labels that are wrong in the task with noise.
 NOISE = 0.2
 # Of simulated labels, those with fewer cells are left out.
-MOST_RARE = 20
+FEWEST = 20
 
 
 class Split(NamedTuple):
@@ -92,7 +92,7 @@ def simulated(data: Path, seed: int) -> AnnData:
     simulate = runpy.run_path(str(data.parent / "bench" / "simulate.py"))["simulate"]
     made = prepared(simulate(1500, n_genes=2000, seed=seed), "cell_type", "batch")
     sizes = made.obs[LABEL].value_counts()
-    made = made[made.obs[LABEL].isin(sizes.index[sizes >= MOST_RARE])].copy()
+    made = made[made.obs[LABEL].isin(sizes.index[sizes >= FEWEST])].copy()
     made.obs[LABEL] = made.obs[LABEL].cat.remove_unused_categories()
     return made
 
