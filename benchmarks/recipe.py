@@ -121,8 +121,8 @@ def train(reference: AnnData, seed: int, length: float = 1.0, **settings: Any) -
 def logits(model: tosica.TOSICA, query: AnnData) -> dict[str, NDArray]:
     """Logits of both paths together, over the temperature, and of parts of the model."""
     both, network = [], []
-    for _, x in model._minibatches(query, layer=None, use_raw=False, batch_size=64):
-        seen = model.module.annotate(x, attention=False)
+    for _, x, measured in model._minibatches(query, layer=None, use_raw=False, batch_size=64):
+        seen = model.module.annotate(x, attention=False, measured=measured)
         both.append(seen.logits / model.module.temperature)
         network.append(model.module.head(seen.latent))
     total, alone = torch.cat(both).numpy(), torch.cat(network).numpy()

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+import torch
 from anndata import AnnData, ImplicitModificationWarning
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -317,11 +318,48 @@ def test_genes_found_are_logged(toy_model, toy_query, caplog):
     assert "matched 29 of the model's 30 genes (97%); 0 others are not used" in caplog.text
 
 
-def test_missing_genes_count_as_zero(toy_model, toy_query):
+def test_missing_genes_count_as_zero(toy, toy_query, train):
+    model = train(toy, direct=False)
     zeroed = toy_query.copy()
     zeroed.X = zeroed.X.toarray()
     zeroed.X[:, :1] = 0
-    assert_same(seen_by(toy_model, toy_query[:, 1:].copy()), seen_by(toy_model, zeroed))
+    assert_same(seen_by(model, toy_query[:, 1:].copy()), seen_by(model, zeroed))
+
+
+def test_the_network_sees_zeros_beside_a_direct_path_too(toy_model, toy_query):
+    zeroed = toy_query.copy()
+    zeroed.X = zeroed.X.toarray()
+    zeroed.X[:, :1] = 0
+    lacking = toy_query[:, 1:].copy()
+    for see in (toy_model.get_latent_representation, toy_model.get_attention):
+        np.testing.assert_allclose(see(lacking), see(zeroed), atol=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:The query has only")
+def test_in_the_direct_path_others_stand_in_for_missing_genes(pbmc_model, pbmc_query):
+    module = pbmc_model.module
+    x = torch.from_numpy(pbmc_query[:, pbmc_model.get_var_names()].X.toarray())
+    whole = module.direct(x)
+    for seed in range(5):
+        torch.manual_seed(seed)
+        measured = torch.rand(x.shape[1]) > 0.3
+        others = module.direct(x * measured, measured)
+        nothing = module.direct(x * measured)
+        assert (others - whole).square().mean() < 0.5 * (nothing - whole).square().mean()
+    # What annotate and predict give is what comes of that.
+    lacking = pbmc_query[:, pbmc_model.get_var_names()[measured.numpy()]].copy()
+    with torch.no_grad():
+        logits = module.annotate(x * measured, attention=False, measured=measured).logits
+        expected = module.probabilities(logits).numpy()
+    np.testing.assert_allclose(pbmc_model.predict(lacking, soft=True), expected, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The query has only")
+def test_missing_genes_in_any_order_and_batch_size(pbmc_model, pbmc_query):
+    lacking = pbmc_query[:, np.arange(pbmc_query.n_vars) % 5 > 0].copy()
+    expected = seen_by(pbmc_model, lacking)
+    order = np.random.default_rng(0).permutation(lacking.n_vars)
+    assert_same(seen_by(pbmc_model, lacking[:, order].copy(), batch_size=7), expected)
 
 
 def test_tenth_of_the_genes_missing_is_warned_of(toy_model, toy_query):

@@ -55,6 +55,7 @@ def together(
         assert batch.expression.flags.c_contiguous
         assert batch.expression.flags.writeable
         assert batch.total is None or len(batch.total) == len(batch.expression)
+        np.testing.assert_array_equal(batch.measured, batches[0].measured)
     (kind,) = {batch.counts for batch in batches}
     totals = [batch.total for batch in batches]
     return AlignedBatch(
@@ -62,6 +63,7 @@ def together(
         np.concatenate([batch.expression for batch in batches]),
         kind,
         None if totals[0] is None else np.concatenate(totals),
+        batches[0].measured,
     )
 
 
@@ -116,6 +118,7 @@ def test_every_gene_goes_to_its_place(
     expected = np.zeros((9, N_GENES), dtype=np.float32)
     expected[:, kept] = values[:, :n_kept]
     np.testing.assert_array_equal(got.expression, expected)
+    np.testing.assert_array_equal(got.measured, np.isin(np.arange(N_GENES), kept))
     assert not got.counts
 
 

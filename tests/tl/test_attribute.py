@@ -48,6 +48,28 @@ def test_the_reported_error_is_that_of_the_sums(model, query):
     assert query.uns[KEY]["completeness_error"] == pytest.approx(expected, rel=0.05, abs=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:The query has only")
+def test_genes_sum_to_the_score_that_decides_where_some_are_missing(model, query):
+    lacking = query[:, np.arange(query.n_vars) % 4 > 0].copy()
+    model.annotate(lacking)
+    tosica.tl.attribute(lacking, model, genes=True, baseline="zero", n_steps=200)
+    names = list(model._var_names)
+    measured = torch.tensor([name in set(lacking.var_names) for name in names])
+    x = torch.zeros(lacking.n_obs, len(names))
+    place = [names.index(name) for name in lacking.var_names]
+    x[:, place] = torch.from_numpy(lacking.X.toarray().astype(np.float32))
+    with torch.no_grad():
+        logits, start = (
+            model.module.annotate(cells, attention=False, measured=measured).logits
+            for cells in (x, 0 * x)
+        )
+    difference = (logits - logits.mean(1, keepdim=True)) - (start - start.mean(1, keepdim=True))
+    best = logits.argmax(1)
+    expected = difference.gather(1, best[:, None])[:, 0].numpy()
+    found = lacking.layers[KEY].sum(1)
+    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).mean())
+
+
 def test_gene_sets_and_genes_sum_to_the_same(model, query):
     tosica.tl.attribute(query, model, genes=True)
     sets, genes = query.obsm[f"X_{KEY}"], query.layers[KEY]

@@ -33,6 +33,17 @@ def test_the_starting_probability_is_the_annotations(model, query):
     )
 
 
+@pytest.mark.filterwarnings("ignore:The query has only")
+def test_the_starting_probability_with_genes_missing(model, query):
+    lacking = query[:, np.arange(query.n_vars) % 4 > 0].copy()
+    model.annotate(lacking)
+    tosica.tl.faithfulness(lacking, model, n_cells=1_000)
+    curves = lacking.uns["faithfulness"]["curves"]
+    assert curves["probability"].iloc[0] == pytest.approx(
+        lacking.obs["tosica_probability"].mean(), abs=1e-5
+    )
+
+
 def test_what_is_removed_is_gone(model, query):
     """One gene set removed from one cell by hand."""
     one = query[[3]].copy()

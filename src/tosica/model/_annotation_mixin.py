@@ -22,6 +22,8 @@ from ._write_annotation import write_annotation
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from ._read_query import Minibatch
+
 Precision = Literal["32-true", "bf16-mixed"]
 # Fits a processor's cache, respectively fills an accelerator.
 _BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
@@ -362,9 +364,11 @@ class AnnotationMixin(ContentsMixin):
         # Gene sets come before tokens that are none.
         n_sets = len(present) if unannotated else int((present < tokens.n_annotated).sum())
         found: dict[str, Any] = {"tokens": present[:n_sets], "seen": query.seen}
-        for start, x in query.batches(batch_size, device):
+        for start, x, measured in query.batches(batch_size, device):
             with bfloat16:
-                seen = self.module.annotate(x, attention="attention" in wanted, seen=query.seen)
+                seen = self.module.annotate(
+                    x, attention="attention" in wanted, seen=query.seen, measured=measured
+                )
             values = {
                 "latent": seen.latent,
                 "probabilities": self.module.probabilities(seen.logits, query.seen),
@@ -380,13 +384,8 @@ class AnnotationMixin(ContentsMixin):
 
     def _minibatches(
         self, adata: AnnData, *, layer: str | None, use_raw: bool, batch_size: int | None
-    ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Cells on the model's genes, normalised as the model was trained, on its device.
-
-        Yields
-        ------
-        Position of the first cell, and expression, ``(n_cells, n_genes)``.
-        """
+    ) -> Iterator[Minibatch]:
+        """Cells on the model's genes, normalised as the model was trained, on its device."""
         batch_size = self._annotation_batch_size(batch_size)
         query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
         return query.batches(batch_size, self.module.device)

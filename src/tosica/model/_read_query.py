@@ -39,6 +39,19 @@ class _Part(NamedTuple):
     name: str
 
 
+class Minibatch(NamedTuple):
+    """Some cells of a query, as the network takes them.
+
+    ``start`` is the position of the first one, ``x`` their normalised expression,
+    ``(n_cells, n_genes)``. ``measured`` says which of the genes the query has, ``(n_genes,)``, and
+    is ``None`` if it has all.
+    """
+
+    start: int
+    x: Tensor
+    measured: Tensor | None
+
+
 class Query:
     """A query's cells in minibatches, normalised, with every gene of the model as a column.
 
@@ -83,8 +96,8 @@ class Query:
         # One bit for each modality, as the network wants to know it.
         self.seen: int = sum(1 << part.position for part in self._parts)
 
-    def batches(self, batch_size: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-        """Position of the first cell, and normalised expression ``(n_cells, n_genes)``."""
+    def batches(self, batch_size: int, device: torch.device) -> Iterator[Minibatch]:
+        """Go through the cells in their order."""
         streams = [self._align(part, batch_size) for part in self._parts]
         for together in zip(*streams, strict=True):
             found = {
@@ -96,7 +109,13 @@ class Query:
                 found[i] if i in found else first.new_zeros(len(first), len(modality.genes))
                 for i, modality in enumerate(self._modalities)
             ]
-            yield together[0].start, columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+            x = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
+            # Nothing asks which genes of several modalities were measured.
+            measured = together[0].measured if len(self._modalities) == 1 else None
+            whole = measured is None or bool(measured.all())
+            yield Minibatch(
+                together[0].start, x, None if whole else torch.from_numpy(measured).to(device)
+            )
 
     def _align(self, part: _Part, batch_size: int) -> Iterator[AlignedBatch]:
         modality = self._modalities[part.position]
@@ -122,9 +141,8 @@ def _normalized(batch: AlignedBatch, modality: Modality, device: torch.device) -
     if isinstance(modality.scale, Scale):
         total = None if batch.total is None else torch.from_numpy(batch.total).to(device)
         return log_normalize(x, modality.scale.target_sum, total)
-    measured = batch.measured
-    everything = measured is None or measured.all()
-    return center_log_ratio(x, None if everything else torch.from_numpy(measured).to(device))
+    whole = batch.measured.all()
+    return center_log_ratio(x, None if whole else torch.from_numpy(batch.measured).to(device))
 
 
 def _of_adata(

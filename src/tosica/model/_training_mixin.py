@@ -19,6 +19,7 @@ from ._batch_shifts import batch_shifts
 from ._calibration import fit_temperature
 from ._compile import compiled
 from ._contents_mixin import ContentsMixin
+from ._covariation import covariation
 from ._device import find_device
 from ._direct import WEIGHT, fit_direct
 from ._joint_rows import JointRows
@@ -266,9 +267,14 @@ class TrainingMixin(ContentsMixin):
             found = line_temperature(data.rows, cells, data.codes[cells], section, **line)
             line = line | {"temperature": found}
         cells = data.train_idx
-        fitted = fit_direct(data.rows, cells, data.codes[cells], len(self.labels), section, **line)
-        for buffer, values in zip((module.direct_weight, module.direct_bias), fitted, strict=True):
-            buffer.copy_(torch.from_numpy(values))
+        labels = data.codes[cells]
+        values = (
+            *fit_direct(data.rows, cells, labels, len(self.labels), section, **line),
+            *(covariation(data.rows, cells, labels, section)),
+        )
+        names = "direct_weight", "direct_bias", "gene_mean", "gene_loadings"
+        for name, value in zip(names, values, strict=True):
+            module.get_buffer(name).copy_(torch.from_numpy(value))
         return line
 
     def _reference_data(

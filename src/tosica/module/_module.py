@@ -15,6 +15,7 @@ from ._embedding import MaskedEmbedding
 from ._encoder import Encoder
 from ._mixed_embedding import MixedEmbedding
 from ._normalize import Section, normalize
+from ._stand_in import stand_in
 
 
 class Annotation(NamedTuple):
@@ -73,11 +74,16 @@ class TOSICAModule(BaseModuleClass):
         Whether there is a direct path: a linear map from genes to logits, added to those of the
         network. It is fitted on its own, so here it has buffers and no parameters; until they are
         filled it adds nothing. For one modality.
+    n_components
+        Directions in which the genes of the reference vary together, by which the direct path knows
+        what to expect of genes that a query lacks.
     """
 
     temperature: Tensor
     direct_weight: Tensor | None
     direct_bias: Tensor | None
+    gene_mean: Tensor | None
+    gene_loadings: Tensor | None
     label_of_code: Tensor
     token_modality: Tensor
 
@@ -98,6 +104,7 @@ class TOSICAModule(BaseModuleClass):
         token_modality: np.ndarray | None = None,
         full: np.ndarray | None = None,
         direct: bool = False,
+        n_components: int = 0,
     ) -> None:
         super().__init__()
         if mixed_tokens:
@@ -118,6 +125,9 @@ class TOSICAModule(BaseModuleClass):
         self.register_buffer("temperature", torch.ones(shape))
         self.register_buffer("direct_weight", torch.zeros(n_labels, n_genes) if direct else None)
         self.register_buffer("direct_bias", torch.zeros(n_labels) if direct else None)
+        self.register_buffer("gene_mean", torch.zeros(n_genes) if direct else None)
+        loadings = torch.zeros(n_genes, n_components) if direct else None
+        self.register_buffer("gene_loadings", loadings)
         if token_modality is None:
             token_modality = np.zeros(len(indptr) - 1)
         owner = torch.as_tensor(token_modality, dtype=torch.int64)
@@ -132,7 +142,14 @@ class TOSICAModule(BaseModuleClass):
         return 2 ** len(self.sections) - 1
 
     @auto_move_data
-    def annotate(self, x: Tensor, *, attention: bool = True, seen: int | None = None) -> Annotation:
+    def annotate(
+        self,
+        x: Tensor,
+        *,
+        attention: bool = True,
+        seen: int | None = None,
+        measured: Tensor | None = None,
+    ) -> Annotation:
         """Everything that is known about cells, in one pass.
 
         Parameters
@@ -144,10 +161,13 @@ class TOSICAModule(BaseModuleClass):
         seen
             Modalities that the cells are seen in, by default all. Attention has columns for the
             tokens of these.
+        measured
+            Shape ``(n_genes,)``, bool. Genes that are not just zero but were not looked at are
+            ``False``, as for :meth:`direct`; by default there are none.
         """
         if not attention:
             latent = self._latent(x, 1.0, seen)
-            return Annotation(latent, self._logits(latent, x), None)
+            return Annotation(latent, self._logits(latent, x, measured), None)
         parts = [self.encoder.rollout(self._embed(x, 1.0, i)) for i in self._positions(seen)]
         latent, rows = parts[0]
         if len(parts) > 1:
@@ -157,13 +177,28 @@ class TOSICAModule(BaseModuleClass):
             rows = rows.new_empty(len(rows), len(owner))
             for i, (_, part) in zip(self._positions(seen), parts, strict=True):
                 rows[:, owner == i] = part / len(parts)
-        return Annotation(latent, self._logits(latent, x), rows)
+        return Annotation(latent, self._logits(latent, x, measured), rows)
 
-    def direct(self, x: Tensor) -> Tensor | float:
-        """What the direct path adds to the logits, ``(n_cells, n_labels)``; 0 if there is none."""
-        if self.direct_weight is None:
-            return 0.0
-        return F.linear(x, self.direct_weight, self.direct_bias)
+    def direct(self, x: Tensor, measured: Tensor | None = None) -> Tensor | float:
+        """What the direct path adds to the logits, ``(n_cells, n_labels)``; 0 if there is none.
+
+        For genes that were not ``measured`` others stand in.
+        """
+        path = self.direct_path(measured)
+        return 0.0 if path is None else F.linear(x, *path)
+
+    def direct_path(self, measured: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
+        """Weights ``(n_labels, n_genes)`` and biases of the direct path, if there is one.
+
+        With those of genes that were not ``measured`` carried over to the others, see
+        :func:`~tosica.module._stand_in.stand_in`.
+        """
+        if self.direct_weight is None or self.direct_bias is None:
+            return None
+        path = self.direct_weight, self.direct_bias
+        if measured is None or self.gene_mean is None or self.gene_loadings is None:
+            return path
+        return stand_in(*path, self.gene_mean, self.gene_loadings, measured)
 
     def score(self, vectors: Tensor) -> Tensor:
         """Score labels from the vectors of gene sets, in a way that gradients can go back.
@@ -181,8 +216,8 @@ class TOSICAModule(BaseModuleClass):
         """
         return self.head(self.encoder(self.embedding.deal(vectors)))
 
-    def _logits(self, latent: Tensor, x: Tensor) -> Tensor:
-        return self.head(latent) + self.direct(x)
+    def _logits(self, latent: Tensor, x: Tensor, measured: Tensor | None = None) -> Tensor:
+        return self.head(latent) + self.direct(x, measured)
 
     def probabilities(self, logits: Tensor, seen: int | None = None) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""

@@ -41,14 +41,14 @@ class AlignedBatch(NamedTuple):
     ``start`` is the position of the first cell. ``expression`` is ``(n_cells, n_genes)`` float32;
     ``counts`` says whether it still holds counts. ``total`` is then what each cell's counts are to
     be divided by, ``(n_cells,)``, or ``None`` for their sum over ``expression``. ``measured`` says
-    which antibodies the query has, ``(n_genes,)``, or is ``None`` for genes.
+    which of the genes the query has, ``(n_genes,)``.
     """
 
     start: int
     expression: np.ndarray
     counts: bool
     total: np.ndarray | None
-    measured: np.ndarray | None = None
+    measured: np.ndarray
 
 
 def align(
@@ -178,6 +178,8 @@ def _batches(
     rows: Rows, place: np.ndarray, n_genes: int, scale: Scale, batch_size: int, hint: str
 ) -> Iterator[AlignedBatch]:
     kind: Kind | None = None
+    measured = np.zeros(n_genes, dtype=bool)
+    measured[place[place >= 0]] = True
     n_empty = 0
     # Whole batches, so that only the last one is short.
     for start, block in rows.blocks(max(BLOCK // batch_size, 1) * batch_size):
@@ -197,7 +199,7 @@ def _batches(
             total = None
             if counts and scale.over == "matrix":
                 total = np.asarray(part.sum(1, dtype=np.float64)).ravel()
-            yield AlignedBatch(start + offset, expression, counts, total)
+            yield AlignedBatch(start + offset, expression, counts, total, measured)
     if n_empty:
         warnings.warn(
             f"{n_empty} cells of the query express none of the model's genes; "

@@ -164,15 +164,16 @@ def attribute(
     difference = np.empty(adata.n_obs, dtype=np.float32)
     of_network = np.empty(adata.n_obs, dtype=np.float32)
     targets = np.empty(adata.n_obs, dtype=np.int64)
-    for first, x in model._minibatches(
+    for first, x, measured in model._minibatches(
         adata, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1)
     ):
         if target is None:
             with torch.no_grad():
-                goal = module.annotate(x, attention=False).logits.argmax(1)
+                logits = module.annotate(x, attention=False, measured=measured).logits
+                goal = logits.argmax(1)
         else:
             goal = torch.full((len(x),), labels.index(target), device=x.device)
-        found = integrated_gradients(module, x, start, goal, n_steps=n_steps)
+        found = integrated_gradients(module, x, start, goal, n_steps=n_steps, measured=measured)
         rows = slice(first, first + len(x))
         of_sets = found.tokens
         direct = 0 if found.direct is None else found.direct.sum(1)

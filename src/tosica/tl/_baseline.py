@@ -36,6 +36,6 @@ def baseline_expression(
         msg = "A single cell is its own mean: pass more cells, or baseline='zero'."
         raise ValueError(msg)
     total = torch.zeros(n_genes, dtype=torch.float64)
-    for _, x in model._minibatches(adata, layer=layer, use_raw=use_raw, batch_size=None):
+    for _, x, _ in model._minibatches(adata, layer=layer, use_raw=use_raw, batch_size=None):
         total += x.sum(0, dtype=torch.float64).cpu()
     return (total / adata.n_obs).float()[None].to(model.module.device)

@@ -36,7 +36,13 @@ def centred_logits(module: TOSICAModule, vectors: Tensor) -> Tensor:
 
 
 def integrated_gradients(
-    module: TOSICAModule, x: Tensor, baseline: Tensor, target: Tensor, *, n_steps: int
+    module: TOSICAModule,
+    x: Tensor,
+    baseline: Tensor,
+    target: Tensor,
+    *,
+    n_steps: int,
+    measured: Tensor | None = None,
 ) -> Attributed:
     """Integrate gradients along the straight line from a baseline to each cell.
 
@@ -55,6 +61,8 @@ def integrated_gradients(
         Label of each cell whose score is explained, shape ``(n_cells,)``.
     n_steps
         Points of the Gauss-Legendre quadrature.
+    measured
+        Which genes were measured, shape ``(n_genes,)``; by default all.
     """
     # Here, because its import takes as long as that of scanpy and few calls need it.
     from captum.attr import IntegratedGradients
@@ -76,10 +84,11 @@ def integrated_gradients(
         )
     above = x.detach() - baseline
     genes = by_gene * above
-    if module.direct_weight is None:
+    path = module.direct_path(measured)
+    if path is None:
         return Attributed(tokens, genes, difference, gradients, None)
     # Linear, so that its gradient is the same all along the line.
-    slope = module.direct_weight - module.direct_weight.mean(0)
+    slope = path[0] - path[0].mean(0)
     direct = slope[target] * above
     tokens = torch.cat([tokens, direct.sum(1, keepdim=True)], 1)
     return Attributed(tokens, genes + direct, difference + direct.sum(1), gradients, direct)

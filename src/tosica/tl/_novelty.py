@@ -205,7 +205,7 @@ class _Side:
         self.sums = np.zeros((len(model.labels), n_genes))
         self.measured = np.zeros(n_genes, dtype=bool)
         rows = []
-        for start, batch in self._read():
+        for start, batch, _ in self._read():
             x = batch.cpu().numpy()
             self.measured |= (x != 0).any(0)
             of_batch = codes[start : start + len(x)]
@@ -218,7 +218,7 @@ class _Side:
         """Every cell on the components of some genes, ``(n_obs, n_comps)``."""
         if self.n <= _SAMPLE:
             return components.transform(self.sample[:, genes] - shift)
-        batches = (batch.cpu().numpy()[:, genes] for _, batch in self._read())
+        batches = (batch.cpu().numpy()[:, genes] for _, batch, _ in self._read())
         return np.vstack([components.transform(batch - shift) for batch in batches])
 
 

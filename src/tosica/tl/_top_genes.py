@@ -247,11 +247,11 @@ def _by_attribution(
     group_of_row = np.repeat(np.arange(len(wanted)), [len(rows) for rows in chosen])
     of_sets = torch.zeros(len(wanted), len(sets))
     of_pairs = torch.zeros(len(wanted), int(indptr[len(sets)]))
-    for first, x in model._minibatches(
+    for first, x, measured in model._minibatches(
         adata[np.concatenate(chosen)], layer=layer, use_raw=use_raw, batch_size=_CELLS_AT_ONCE
     ):
-        goal = module.annotate(x, attention=False).logits.argmax(1)
-        found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS)
+        goal = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
+        found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS, measured=measured)
         above, tokens = x - start, found.tokens
         through = None if sharing is None else sharing.through(found, above)
         if sharing is not None and through is not None:

@@ -1,0 +1,59 @@
+"""How genes vary together in a reference, for queries that lack some of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from sklearn.decomposition import PCA
+
+from ._direct import draw, read
+
+if TYPE_CHECKING:
+    from tosica.module._normalize import Section
+    from tosica.pp._rows import Rows
+
+    from ._joint_rows import JointRows
+
+N_COMPONENTS = 20
+_MOST_CELLS = 10_000
+# Fewer cells than this for each component, and it would be of these cells alone.
+_CELLS_EACH = 10
+
+
+def covariation(
+    rows: Rows | JointRows, cells: np.ndarray, labels: np.ndarray, section: Section
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and leading principal components, in units of what the others leave.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    cells
+        Positions of the cells to look at. Of more than 10 000 about as many are drawn, of frequent
+        labels equally many.
+    labels
+        Label of each of them as a number, shape ``(n_cells,)``.
+    section
+        How expression is normalised.
+
+    Returns
+    -------
+    Means, ``(n_genes,)``, and loadings, ``(n_genes, 20)``; of few cells there are fewer components,
+    and the last columns are zero. Both as :func:`tosica.module._stand_in.stand_in` wants them.
+    """
+    x = read(rows, cells[draw(labels, _MOST_CELLS)], section)
+    n_cells, n_genes = x.shape
+    mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
+    loadings = np.zeros((n_genes, N_COMPONENTS))
+    n = min(N_COMPONENTS, n_cells // _CELLS_EACH, n_genes - 1)
+    total = float(np.square(x.data, dtype=np.float64).sum()) / n_cells - float(mean @ mean)
+    if n < 1 or total <= 1e-6 * float(mean @ mean):
+        return mean, loadings
+    found = PCA(n, svd_solver="arpack", random_state=0).fit(x)
+    explained = found.explained_variance_ * (n_cells - 1) / n_cells
+    # At least a hundredth of the mean gene's: nothing is known better than that.
+    noise = max((total - explained.sum()) / (n_genes - n), 0.01 * total / n_genes)
+    loadings[:, :n] = found.components_.T * np.sqrt(explained / noise)
+    return mean, loadings
