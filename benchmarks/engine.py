@@ -165,6 +165,7 @@ def report(result: dict[str, Any]) -> str:
         f"{settings['gene sets']} gene sets, width {settings['width']}; "
         f"{settings['cells'][0]} cells unless said otherwise. Compared runs took",
         f"turns in {settings['rounds']} rounds; medians are shown.",
+        *([result["note"]] if result.get("note") else []),
         "",
         "## Training",
         "",
@@ -209,9 +210,9 @@ def report(result: dict[str, Any]) -> str:
                 [
                     n,
                     s["annotate"]["cells_per_second"],
-                    s["annotate"]["peak_mb"],
+                    s["annotate"].get("peak_mb", "-"),
                     s["train"]["cells_per_second"],
-                    s["train"]["peak_mb"],
+                    s["train"].get("peak_mb", "-"),
                     *shares_of_literal(s),
                 ]
                 for n, s in result["sizes"].items()

@@ -1,0 +1,157 @@
+"""What labels suffer when a query lacks genes, and what it brings that others stand in for them.
+
+``python -m benchmarks.missing_genes FOLDER`` from the repository's root, with the files of
+``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/missing_genes.md`` and
+``missing_genes.json``. A model with defaults names the query with all genes, and with random genes
+gone: with the direct path as it is, and with zeros in the place of the genes, which it cannot tell
+from genes that are not expressed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import scvi
+import torch
+from scipy.sparse import csr_matrix, diags
+
+import tosica
+from benchmarks._accuracy_tasks import LABEL, Split, across, few, kang, pbmc68k
+from benchmarks._report import table, version_lines, versions, write
+from benchmarks.recipe import condition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anndata import AnnData
+
+SHARES = (0.1, 0.2, 0.4)
+WAYS = {"others": "others stand in", "zero": "zeros"}
+
+
+def halves(adata: AnnData) -> Split:
+    """Half of the cells teach, the others are named."""
+    return few(adata, adata.n_obs // 2, 0)[0]
+
+
+PAIRS: dict[str, tuple[str, Callable[[Path], Split]]] = {
+    "control": ("Kang, control, halves", lambda d: halves(condition("ctrl")(d))),
+    "stimulated": ("Kang, IFN-β, halves", lambda d: halves(condition("stim")(d))),
+    "pbmc68k": ("pbmc68k, halves", lambda d: halves(pbmc68k(d))),
+    "across": ("Kang, control → IFN-β", lambda d: across(kang(d), "ctrl")[0]),
+}
+
+
+def without(query: AnnData, share: float, seed: int) -> dict[str, AnnData]:
+    """The query with random genes gone, and with zeros in their place."""
+    there = np.ones(query.n_vars)
+    rng = np.random.default_rng(seed)
+    there[rng.permutation(query.n_vars)[: round(share * query.n_vars)]] = 0
+    zeros = query.copy()
+    zeros.X = csr_matrix(query.X @ diags(there), dtype=np.float32)
+    return {"others": query[:, there > 0].copy(), "zero": zeros}
+
+
+def runs_of(split: Split, shares: tuple[float, ...], draws: int, **train: Any) -> list[dict]:
+    """Agreement with the labels of the whole query, accuracy and log-likelihood of each draw."""
+    reference, query = split.reference.copy(), split.query
+    tosica.pp.build_mask(reference)
+    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(reference)
+    model.train(enable_progress_bar=False, accelerator="cpu", **train)
+    truth = pd.Categorical(query.obs[LABEL].astype(str), categories=model.labels).codes
+
+    def scores(cells: AnnData) -> tuple[np.ndarray, dict[str, float]]:
+        found = model.predict(cells, soft=True).to_numpy()
+        of_truth = found[np.arange(len(found)), truth].clip(1e-12)
+        right = float((found.argmax(1) == truth).mean())
+        return found.argmax(1), {
+            "accuracy": right,
+            "log-likelihood": float(np.log(of_truth).mean()),
+        }
+
+    called, whole = scores(query)
+    runs = [{"share": 0.0, "draw": 0, "way": way, "agreement": 1.0, **whole} for way in WAYS]
+    for share in shares:
+        for draw in range(draws):
+            for way, cells in without(query, share, draw).items():
+                labels, scored = scores(cells)
+                agreement = float((labels == called).mean())
+                which = {"share": share, "draw": draw, "way": way}
+                runs.append({**which, "agreement": agreement, **scored})
+    return runs
+
+
+def report(result: dict[str, Any]) -> str:
+    """The page."""
+    runs = pd.DataFrame(result["runs"])
+    n_draws = runs["draw"].max() + 1
+    rows = []
+    for pair, of_pair in runs.groupby("pair", sort=False):
+        for share, of_share in of_pair.groupby("share"):
+            by = {way: of_share[of_share["way"] == way] for way in WAYS}
+            rows.append(
+                [
+                    PAIRS[pair][0],
+                    f"{share:.0%}",
+                    *(
+                        f"{by[way]['agreement'].mean():.3f} ({by[way]['agreement'].min():.3f})"
+                        for way in WAYS
+                    ),
+                    *(f"{by[way]['accuracy'].mean():.3f}" for way in WAYS),
+                    *(f"{by[way]['log-likelihood'].mean():.3f}" for way in WAYS),
+                ]
+            )
+    head = ["", "genes gone"]
+    for what in ("same labels (worst draw)", "accuracy", "log-likelihood"):
+        head += [f"{what}, {way}" for way in WAYS.values()]
+    lines = [
+        "# Genes that a query lacks",
+        "",
+        "Written by `python -m benchmarks.missing_genes`. A model with defaults (one seed) names "
+        "log-normalised cells, with all",
+        f"genes and with random ones gone, {n_draws} draws of each share. Either the query does "
+        "not have these genes, and in the",
+        "direct path others stand in for them, or it has them as zeros, which is how they would "
+        "count otherwise. The network sees",
+        "zeros in both. Number and size of the components by which genes stand in were chosen on "
+        "halves of these references.",
+        "",
+        *table(head, rows),
+        "",
+        *version_lines(result),
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("data", type=Path, help="folder with the files")
+    parser.add_argument("--pairs", nargs="+", choices=PAIRS, default=list(PAIRS))
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--epochs", type=int, help="by default the model's own")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    given = parser.parse_args(arguments)
+    for name in ("lightning.pytorch", "tosica"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    torch.set_num_threads(1)
+    result: dict[str, Any] = {"runs": [], "versions": versions("scikit-learn")}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The query has only")
+        for pair in given.pairs:
+            split = PAIRS[pair][1](given.data)
+            runs = runs_of(split, SHARES, given.draws, max_epochs=given.epochs)
+            result["runs"] += [{"pair": pair, **run} for run in runs]
+    write(given.out, "missing_genes", result, report(result))
+
+
+if __name__ == "__main__":
+    main()
