@@ -253,6 +253,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or torch.get_num_threads())
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--note", help="a sentence for the page, such as what was not measured")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         result = run(
@@ -265,6 +266,7 @@ def main(arguments: list[str] | None = None) -> None:
             seed=given.seed,
             folder=Path(folder),
         )
+    result["note"] = given.note
     write(given.out, "engine", result, report(result))
 
 

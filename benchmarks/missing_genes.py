@@ -22,7 +22,7 @@ import torch
 from scipy.sparse import csr_matrix, diags
 
 import tosica
-from benchmarks._accuracy_tasks import LABEL, Split, across, few, kang, pbmc68k
+from benchmarks._accuracy_tasks import COUNTS, LABEL, Split, across, few, kang, pbmc68k
 from benchmarks._report import table, version_lines, versions, write
 from benchmarks.recipe import condition
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-SHARES = (0.1, 0.2, 0.4)
+SHARES = (0.05, 0.1, 0.2, 0.4)
 WAYS = {"others": "others stand in", "zero": "zeros"}
 
 
@@ -40,11 +40,20 @@ def halves(adata: AnnData) -> Split:
     return few(adata, adata.n_obs // 2, 0)[0]
 
 
+def of_counts(split: Split) -> Split:
+    """Counts, whose sum over the genes that are there is what they are divided by."""
+    for adata in split:
+        adata.X = adata.layers[COUNTS].copy()
+    return split
+
+
 PAIRS: dict[str, tuple[str, Callable[[Path], Split]]] = {
     "control": ("Kang, control, halves", lambda d: halves(condition("ctrl")(d))),
     "stimulated": ("Kang, IFN-β, halves", lambda d: halves(condition("stim")(d))),
     "pbmc68k": ("pbmc68k, halves", lambda d: halves(pbmc68k(d))),
     "across": ("Kang, control → IFN-β", lambda d: across(kang(d), "ctrl")[0]),
+    "counts": ("the same, of counts", lambda d: of_counts(across(kang(d), "ctrl")[0])),
+    "few": ("Kang, 50 cells", lambda d: few(kang(d), 50, 0)[0]),
 }
 
 
@@ -116,12 +125,12 @@ def report(result: dict[str, Any]) -> str:
         "# Genes that a query lacks",
         "",
         "Written by `python -m benchmarks.missing_genes`. A model with defaults (one seed) names "
-        "log-normalised cells, with all",
+        "cells, log-normalised if nothing else is said, with all",
         f"genes and with random ones gone, {n_draws} draws of each share. Either the query does "
         "not have these genes, and in the",
         "direct path others stand in for them, or it has them as zeros, which is how they would "
         "count otherwise. The network sees",
-        "zeros in both. Number and size of the components by which genes stand in were chosen on "
+        "zeros in both. The number of components by which genes stand in was chosen on "
         "halves of these references.",
         "",
         *table(head, rows),

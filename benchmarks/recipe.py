@@ -122,7 +122,8 @@ def logits(model: tosica.TOSICA, query: AnnData) -> dict[str, NDArray]:
     """Logits of both paths together, over the temperature, and of parts of the model."""
     both, network = [], []
     for _, x, measured in model._minibatches(query, layer=None, use_raw=False, batch_size=64):
-        seen = model.module.annotate(x, attention=False, measured=measured)
+        path = model.module.direct_path(measured)
+        seen = model.module.annotate(x, attention=False, path=path)
         both.append(seen.logits / model.module.temperature)
         network.append(model.module.head(seen.latent))
     total, alone = torch.cat(both).numpy(), torch.cat(network).numpy()

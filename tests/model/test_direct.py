@@ -181,6 +181,40 @@ def test_models_saved_before_have_none(toy, toy_query, train, tmp_path):
     assert loaded.predict(toy_query, soft=True).equals(model.predict(toy_query, soft=True))
 
 
+@pytest.mark.filterwarnings("ignore:The query has only")
+def test_models_saved_before_others_stood_in_count_missing_genes_as_zero(
+    toy, toy_query, train, tmp_path
+):
+    model = train(toy)
+    model.save(tmp_path / "model")
+    file = tmp_path / "model" / "model.pt"
+    contents = torch.load(file, weights_only=True)
+    for name in ("gene_mean", "gene_loadings"):
+        del contents["model_state_dict"][name]
+    torch.save(contents, file)
+    loaded = TOSICA.load(tmp_path / "model", adata=toy)
+    assert loaded.predict(toy_query, soft=True).equals(model.predict(toy_query, soft=True))
+    zeroed = toy_query.copy()
+    zeroed.X = zeroed.X.toarray()
+    zeroed.X[:, :3] = 0
+    np.testing.assert_allclose(
+        loaded.predict(toy_query[:, 3:].copy(), soft=True),
+        loaded.predict(zeroed, soft=True),
+        atol=1e-6,
+    )
+    loaded.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    assert loaded.module.gene_loadings.shape == model.module.gene_loadings.shape
+
+
+def test_what_stands_in_is_saved(toy, toy_query, train, tmp_path):
+    model = train(toy)
+    assert model.module.gene_loadings.any()
+    model.save(tmp_path / "model")
+    loaded = TOSICA.load(tmp_path / "model")
+    lacking = toy_query[:, 1:].copy()
+    assert loaded.predict(lacking, soft=True).equals(model.predict(lacking, soft=True))
+
+
 def test_no_weights_without_it(toy, train):
     model = train(toy, max_epochs=1, direct=False)
     assert "direct path" not in repr(model)

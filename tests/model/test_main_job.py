@@ -139,7 +139,7 @@ def test_tenth_of_the_genes_missing(pbmc_job):
     for seed in range(3):
         gone = np.random.default_rng(seed).choice(genes, len(genes) // 10, replace=False)
         fewer = job.untouched[:, ~job.untouched.var_names.isin(gone)].copy()
-        with pytest.warns(UserWarning, match="the missing ones count as zero"):
+        with pytest.warns(UserWarning, match="the network sees the missing ones as zero"):
             job.model.annotate(fewer)
         assert (fewer.obs["tosica_prediction"].to_numpy() == expected).mean() >= 0.95
 

@@ -343,15 +343,20 @@ def test_in_the_direct_path_others_stand_in_for_missing_genes(pbmc_model, pbmc_q
     for seed in range(5):
         torch.manual_seed(seed)
         measured = torch.rand(x.shape[1]) > 0.3
-        others = module.direct(x * measured, measured)
+        path = module.direct_path(measured)
+        others = module.direct(x * measured, path)
         nothing = module.direct(x * measured)
         assert (others - whole).square().mean() < 0.5 * (nothing - whole).square().mean()
     # What annotate and predict give is what comes of that.
     lacking = pbmc_query[:, pbmc_model.get_var_names()[measured.numpy()]].copy()
     with torch.no_grad():
-        logits = module.annotate(x * measured, attention=False, measured=measured).logits
+        logits = module.annotate(x * measured, attention=False, path=path).logits
         expected = module.probabilities(logits).numpy()
     np.testing.assert_allclose(pbmc_model.predict(lacking, soft=True), expected, atol=1e-5)
+    pbmc_model.annotate(lacking, probabilities=True)
+    np.testing.assert_allclose(lacking.obsm["tosica_probabilities"], expected, atol=1e-5)
+    pbmc_model.annotate(lacking, probabilities=True, precision="bf16-mixed")
+    np.testing.assert_allclose(lacking.obsm["tosica_probabilities"], expected, atol=0.05)
 
 
 @pytest.mark.filterwarnings("ignore:The query has only")
@@ -363,7 +368,7 @@ def test_missing_genes_in_any_order_and_batch_size(pbmc_model, pbmc_query):
 
 
 def test_tenth_of_the_genes_missing_is_warned_of(toy_model, toy_query):
-    sentence = r"The query has only 27 of the model's 30 genes \(90%\); the missing ones count as"
+    sentence = r"The query has only 27 of the model's 30 genes \(90%\); the network sees the"
     with pytest.warns(UserWarning, match=sentence):
         toy_model.predict(toy_query[:, 3:].copy())
 

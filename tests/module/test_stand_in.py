@@ -39,7 +39,7 @@ def test_is_the_score_of_what_is_expected(seed, n_genes, n_components, n_lost):
 
 def test_without_components_a_gene_counts_as_its_mean():
     weight, bias, mean, loadings, measured = case(0, 6, 4, 2)
-    carried, moved = stand_in(weight, bias, mean, 0 * loadings, measured)
+    carried, moved = stand_in(weight, bias, mean, loadings[:, :0], measured)
     torch.testing.assert_close(carried, weight * measured)
     torch.testing.assert_close(moved, bias + (weight * ~measured) @ mean)
 

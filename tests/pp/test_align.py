@@ -123,7 +123,7 @@ def test_every_gene_goes_to_its_place(
 
 
 def test_a_tenth_of_the_genes_missing(counts: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
-    sentence = r"^The query has only 18 of the model's 20 genes \(90%\); the missing ones count as"
+    sentence = r"^The query has only 18 of the model's 20 genes \(90%\); the network sees the"
     with (
         caplog.at_level(logging.INFO, "tosica"),
         pytest.warns(UserWarning, match=sentence),
@@ -139,8 +139,8 @@ def test_a_tenth_of_the_genes_missing(counts: np.ndarray, caplog: pytest.LogCapt
 def test_three_tenths_of_the_genes_missing(counts: np.ndarray) -> None:
     adata = query(counts[:, :14], GENES[:14])
     sentence = (
-        r"^The query has only 14 of the model's 20 genes \(70%\); the missing ones count as zero "
-        r"and labels may suffer\.$"
+        r"^The query has only 14 of the model's 20 genes \(70%\); the network sees the missing "
+        r"ones as zero, and labels may suffer\.$"
     )
     with pytest.warns(UserWarning, match=sentence) as caught:
         got = together(adata)

@@ -58,10 +58,10 @@ def test_genes_sum_to_the_score_that_decides_where_some_are_missing(model, query
     x = torch.zeros(lacking.n_obs, len(names))
     place = [names.index(name) for name in lacking.var_names]
     x[:, place] = torch.from_numpy(lacking.X.toarray().astype(np.float32))
+    path = model.module.direct_path(measured)
     with torch.no_grad():
         logits, start = (
-            model.module.annotate(cells, attention=False, measured=measured).logits
-            for cells in (x, 0 * x)
+            model.module.annotate(cells, attention=False, path=path).logits for cells in (x, 0 * x)
         )
     difference = (logits - logits.mean(1, keepdim=True)) - (start - start.mean(1, keepdim=True))
     best = logits.argmax(1)

@@ -7,8 +7,12 @@ import pytest
 import tosica
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_attribution_agrees_with_attribute(model, query, shared):
+@pytest.mark.filterwarnings("ignore:The query has only")
+@pytest.mark.parametrize(("shared", "lacking"), [(False, False), (True, False), (True, True)])
+def test_attribution_agrees_with_attribute(model, query, shared, lacking):
+    if lacking:
+        query = query[:, np.arange(query.n_vars) % 4 > 0].copy()
+        model.annotate(query)
     tosica.tl.top_genes(
         query, model, n_gene_sets=3, n_genes=10_000, n_cells=1_000, share_unannotated=shared
     )

@@ -47,8 +47,9 @@ class AnnotationMixin(ContentsMixin):
     ) -> AnnData | MuData | None:
         """Label the cells of a query and say what the labels rest on.
 
-        Genes are matched by name, put in order and missing ones set to zero. Counts are normalised
-        as the model was trained; log-normalised expression is used as it is.
+        Genes are matched by name and put in order. Missing ones are zero to the network; in the
+        direct path those that vary with them in the reference stand in for them. Counts are
+        normalised as the model was trained; log-normalised expression is used as it is.
 
         A model of several modalities takes a MuData with some of them, under the reference's names,
         or an AnnData, which is taken as the modality that most of its genes belong to. Gene sets of
@@ -364,10 +365,12 @@ class AnnotationMixin(ContentsMixin):
         # Gene sets come before tokens that are none.
         n_sets = len(present) if unannotated else int((present < tokens.n_annotated).sum())
         found: dict[str, Any] = {"tokens": present[:n_sets], "seen": query.seen}
+        path = None
         for start, x, measured in query.batches(batch_size, device):
+            path = path or self.module.direct_path(measured)
             with bfloat16:
                 seen = self.module.annotate(
-                    x, attention="attention" in wanted, seen=query.seen, measured=measured
+                    x, attention="attention" in wanted, seen=query.seen, path=path
                 )
             values = {
                 "latent": seen.latent,

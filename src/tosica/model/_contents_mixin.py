@@ -83,7 +83,8 @@ class ContentsMixin(BaseModelClass):
         """Get what each gene adds to the score of each label by the direct path.
 
         That is four times the weights of the logistic regression over its temperature, as they are
-        added.
+        added for cells with all of the model's genes. Of a query that lacks some, the weights of
+        these are carried over to others.
 
         Returns
         -------

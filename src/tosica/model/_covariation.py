@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from ._joint_rows import JointRows
 
-N_COMPONENTS = 20
+_MOST_COMPONENTS = 20
 _MOST_CELLS = 10_000
 # Fewer cells than this for each component, and it would be of these cells alone.
 _CELLS_EACH = 10
@@ -40,20 +40,20 @@ def covariation(
 
     Returns
     -------
-    Means, ``(n_genes,)``, and loadings, ``(n_genes, 20)``; of few cells there are fewer components,
-    and the last columns are zero. Both as :func:`tosica.module._stand_in.stand_in` wants them.
+    Means, ``(n_genes,)``, and loadings, ``(n_genes, n_components)``: 20 components, fewer of less
+    than 200 cells. Both as :func:`tosica.module._stand_in.stand_in` wants them.
     """
     x = read(rows, cells[draw(labels, _MOST_CELLS)], section)
     n_cells, n_genes = x.shape
     mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
-    loadings = np.zeros((n_genes, N_COMPONENTS))
-    n = min(N_COMPONENTS, n_cells // _CELLS_EACH, n_genes - 1)
+    n = min(_MOST_COMPONENTS, n_cells // _CELLS_EACH, n_genes - 1)
     total = float(np.square(x.data, dtype=np.float64).sum()) / n_cells - float(mean @ mean)
     if n < 1 or total <= 1e-6 * float(mean @ mean):
-        return mean, loadings
+        return mean, np.zeros((n_genes, 0))
     found = PCA(n, svd_solver="arpack", random_state=0).fit(x)
     explained = found.explained_variance_ * (n_cells - 1) / n_cells
     # At least a hundredth of the mean gene's: nothing is known better than that.
     noise = max((total - explained.sum()) / (n_genes - n), 0.01 * total / n_genes)
-    loadings[:, :n] = found.components_.T * np.sqrt(explained / noise)
-    return mean, loadings
+    # Noise is in the variance of the kept directions, too.
+    lengths = np.sqrt(np.maximum(explained / noise - 1, 0))
+    return mean, found.components_.T * lengths

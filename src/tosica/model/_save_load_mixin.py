@@ -146,6 +146,11 @@ class SaveLoadMixin(ContentsMixin):
         model = cls(adata, registry=None if adata is not None else registry, **parameters)
         # Belongs to the labels field, which adata may have given one code more: for no label.
         contents[STATE]["label_of_code"] = model.module.label_of_code
+        if model.module.direct_weight is not None:
+            # Models that were saved before expect nothing of genes that a query lacks.
+            for name in ("gene_mean", "gene_loadings"):
+                found = contents[STATE].setdefault(name, model.module.get_buffer(name))
+                setattr(model.module, name, torch.zeros_like(found))
         try:
             model.module.load_state_dict(contents[STATE])
         except RuntimeError as error:

@@ -11,7 +11,6 @@ from tosica.module import REGISTRY_KEYS, TOSICAModule
 from tosica.pp._scale import Scale
 
 from ._annotation_mixin import AnnotationMixin
-from ._covariation import N_COMPONENTS
 from ._fields import LabelsField, MaskField
 from ._modalities import Modality, TokenAxis, is_joint
 from ._save_load_mixin import SaveLoadMixin
@@ -101,7 +100,6 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
             token_modality=np.array(tokens.modality),
             full=tokens.full,
             direct=direct and not is_joint(self.registry_),
-            n_components=N_COMPONENTS,
         )
         self.module.eval()
         self.init_params_ = self._get_init_params(locals())

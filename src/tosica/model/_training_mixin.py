@@ -165,6 +165,7 @@ class TrainingMixin(ContentsMixin):
             if refit:
                 self._refit(plan, data, line, **kwargs)
                 self.refitted_ = True
+            self._fit_covariation(data)
 
     def _fit(
         self,
@@ -267,15 +268,19 @@ class TrainingMixin(ContentsMixin):
             found = line_temperature(data.rows, cells, data.codes[cells], section, **line)
             line = line | {"temperature": found}
         cells = data.train_idx
-        labels = data.codes[cells]
-        values = (
-            *fit_direct(data.rows, cells, labels, len(self.labels), section, **line),
-            *(covariation(data.rows, cells, labels, section)),
-        )
-        names = "direct_weight", "direct_bias", "gene_mean", "gene_loadings"
-        for name, value in zip(names, values, strict=True):
-            module.get_buffer(name).copy_(torch.from_numpy(value))
+        fitted = fit_direct(data.rows, cells, data.codes[cells], len(self.labels), section, **line)
+        for buffer, values in zip((module.direct_weight, module.direct_bias), fitted, strict=True):
+            buffer.copy_(torch.from_numpy(values))
         return line
+
+    def _fit_covariation(self, data: ReferenceData) -> None:
+        """Learn what to expect of genes that a query lacks, if there is a direct path."""
+        module, cells = self.module, data.train_idx
+        if module.direct_weight is None:
+            return
+        fitted = covariation(data.rows, cells, data.codes[cells], module.sections[0])
+        for name, values in zip(("gene_mean", "gene_loadings"), fitted, strict=True):
+            setattr(module, name, torch.from_numpy(values).to(module.direct_weight))
 
     def _reference_data(
         self, train_size: float, batch_size: int, check_labels: bool

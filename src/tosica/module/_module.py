@@ -74,9 +74,6 @@ class TOSICAModule(BaseModuleClass):
         Whether there is a direct path: a linear map from genes to logits, added to those of the
         network. It is fitted on its own, so here it has buffers and no parameters; until they are
         filled it adds nothing. For one modality.
-    n_components
-        Directions in which the genes of the reference vary together, by which the direct path knows
-        what to expect of genes that a query lacks.
     """
 
     temperature: Tensor
@@ -104,7 +101,6 @@ class TOSICAModule(BaseModuleClass):
         token_modality: np.ndarray | None = None,
         full: np.ndarray | None = None,
         direct: bool = False,
-        n_components: int = 0,
     ) -> None:
         super().__init__()
         if mixed_tokens:
@@ -126,8 +122,9 @@ class TOSICAModule(BaseModuleClass):
         self.register_buffer("direct_weight", torch.zeros(n_labels, n_genes) if direct else None)
         self.register_buffer("direct_bias", torch.zeros(n_labels) if direct else None)
         self.register_buffer("gene_mean", torch.zeros(n_genes) if direct else None)
-        loadings = torch.zeros(n_genes, n_components) if direct else None
-        self.register_buffer("gene_loadings", loadings)
+        # By which the direct path knows what to expect of genes that a query lacks: as many columns
+        # as the reference has directions in which genes vary together.
+        self.register_buffer("gene_loadings", torch.zeros(n_genes, 0) if direct else None)
         if token_modality is None:
             token_modality = np.zeros(len(indptr) - 1)
         owner = torch.as_tensor(token_modality, dtype=torch.int64)
@@ -148,7 +145,7 @@ class TOSICAModule(BaseModuleClass):
         *,
         attention: bool = True,
         seen: int | None = None,
-        measured: Tensor | None = None,
+        path: tuple[Tensor, Tensor] | None = None,
     ) -> Annotation:
         """Everything that is known about cells, in one pass.
 
@@ -161,13 +158,12 @@ class TOSICAModule(BaseModuleClass):
         seen
             Modalities that the cells are seen in, by default all. Attention has columns for the
             tokens of these.
-        measured
-            Shape ``(n_genes,)``, bool. Genes that are not just zero but were not looked at are
-            ``False``, as for :meth:`direct`; by default there are none.
+        path
+            What :meth:`direct_path` gives for a query that lacks genes.
         """
         if not attention:
             latent = self._latent(x, 1.0, seen)
-            return Annotation(latent, self._logits(latent, x, measured), None)
+            return Annotation(latent, self._logits(latent, x, path), None)
         parts = [self.encoder.rollout(self._embed(x, 1.0, i)) for i in self._positions(seen)]
         latent, rows = parts[0]
         if len(parts) > 1:
@@ -177,21 +173,24 @@ class TOSICAModule(BaseModuleClass):
             rows = rows.new_empty(len(rows), len(owner))
             for i, (_, part) in zip(self._positions(seen), parts, strict=True):
                 rows[:, owner == i] = part / len(parts)
-        return Annotation(latent, self._logits(latent, x, measured), rows)
+        return Annotation(latent, self._logits(latent, x, path), rows)
 
-    def direct(self, x: Tensor, measured: Tensor | None = None) -> Tensor | float:
+    def direct(self, x: Tensor, path: tuple[Tensor, Tensor] | None = None) -> Tensor | float:
         """What the direct path adds to the logits, ``(n_cells, n_labels)``; 0 if there is none.
 
-        For genes that were not ``measured`` others stand in.
+        ``path`` is what :meth:`direct_path` gives for a query that lacks genes.
         """
-        path = self.direct_path(measured)
+        path = path or self.direct_path()
         return 0.0 if path is None else F.linear(x, *path)
 
     def direct_path(self, measured: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
         """Weights ``(n_labels, n_genes)`` and biases of the direct path, if there is one.
 
-        With those of genes that were not ``measured`` carried over to the others, see
-        :func:`~tosica.module._stand_in.stand_in`.
+        Parameters
+        ----------
+        measured
+            Shape ``(n_genes,)``, bool: ``False`` for genes that the query lacks. Their weights are
+            carried over to the others, see :func:`~tosica.module._stand_in.stand_in`.
         """
         if self.direct_weight is None or self.direct_bias is None:
             return None
@@ -216,8 +215,10 @@ class TOSICAModule(BaseModuleClass):
         """
         return self.head(self.encoder(self.embedding.deal(vectors)))
 
-    def _logits(self, latent: Tensor, x: Tensor, measured: Tensor | None = None) -> Tensor:
-        return self.head(latent) + self.direct(x, measured)
+    def _logits(
+        self, latent: Tensor, x: Tensor, path: tuple[Tensor, Tensor] | None = None
+    ) -> Tensor:
+        return self.head(latent) + self.direct(x, path)
 
     def probabilities(self, logits: Tensor, seen: int | None = None) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""

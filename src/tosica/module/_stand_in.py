@@ -11,8 +11,8 @@ def stand_in(
 ) -> tuple[Tensor, Tensor]:
     r"""Carry the weights of genes that were not measured over to the others.
 
-    With :math:`x = \mu + L z + \varepsilon`, where :math:`z` and :math:`\varepsilon` are standard
-    normal (probabilistic PCA, in units of the noise), genes :math:`m` that were not measured are
+    With :math:`(x - \mu) / \sigma = L z + \varepsilon`, where :math:`z` and :math:`\varepsilon` are
+    standard normal (probabilistic PCA), genes :math:`m` that were not measured are
     expected at
 
     .. math:: \mathrm E[x_m \mid x_o] = \mu_m + L_m (I + L_o^T L_o)^{-1} L_o^T (x_o - \mu_o)
@@ -26,8 +26,8 @@ def stand_in(
     mean
         :math:`\mu`, shape ``(n_genes,)``.
     loadings
-        :math:`L`, shape ``(n_genes, n_components)``. Without any, all zeros, a gene that was not
-        measured counts as its mean.
+        :math:`L`, shape ``(n_genes, n_components)``. Without any, a gene that was not measured
+        counts as its mean.
     measured
         Shape ``(n_genes,)``, bool.
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-# Labels hardly change above this, see the data contract in the docs.
+# Above this one label in a hundred changes, see docs/benchmarks/missing_genes.md.
 _WARN_BELOW = 0.95
 _REFUSE_BELOW = 0.5
 # Cells that are read at a time: enough to make a read from disk worth while, few enough for what
@@ -142,7 +142,8 @@ def match_names(
         )
     if share < _WARN_BELOW:
         warnings.warn(
-            f"{query} has only {found}; the missing ones count as zero and labels may suffer.",
+            f"{query} has only {found}; the network sees the missing ones as zero, and labels may "
+            "suffer.",
             UserWarning,
             stacklevel=user_stacklevel(),
         )

@@ -51,7 +51,8 @@ def attribute(
 
     Summed over genes it is the attribution of a gene set, summed over gene sets that of a gene.
     Both sum to the difference of the scores of cell and baseline; how well they do is measured
-    and reported. Other than attention, attribution has a sign and speaks of the label.
+    and reported. Other than attention, attribution has a sign and speaks of the label. Where the
+    query lacks genes, a gene's part by the direct path includes what it stands in for.
 
     Parameters
     ----------
@@ -164,16 +165,18 @@ def attribute(
     difference = np.empty(adata.n_obs, dtype=np.float32)
     of_network = np.empty(adata.n_obs, dtype=np.float32)
     targets = np.empty(adata.n_obs, dtype=np.int64)
+    path = None
     for first, x, measured in model._minibatches(
         adata, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1)
     ):
+        path = path or module.direct_path(measured)
         if target is None:
             with torch.no_grad():
-                logits = module.annotate(x, attention=False, measured=measured).logits
+                logits = module.annotate(x, attention=False, path=path).logits
                 goal = logits.argmax(1)
         else:
             goal = torch.full((len(x),), labels.index(target), device=x.device)
-        found = integrated_gradients(module, x, start, goal, n_steps=n_steps, measured=measured)
+        found = integrated_gradients(module, x, start, goal, n_steps=n_steps, path=path)
         rows = slice(first, first + len(x))
         of_sets = found.tokens
         direct = 0 if found.direct is None else found.direct.sum(1)

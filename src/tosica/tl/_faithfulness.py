@@ -208,12 +208,14 @@ def _follow(
     module = model.module
     shape = (adata.n_obs, len(n_removed))
     found = {name: (np.empty(shape), np.empty(shape, dtype=bool)) for name in ranked}
+    path = None
     for first, x, measured in model._minibatches(
         adata, layer=layer, use_raw=use_raw, batch_size=None
     ):
         tokens = module.embedding(x)
         rows = slice(first, first + len(x))
-        direct = module.direct(x, measured)
+        path = path or module.direct_path(measured)
+        direct = module.direct(x, path)
         label = (module.head(module.encoder(tokens)) + direct).argmax(1)
         for name, order in ranked.items():
             places = torch.from_numpy(order[rows]).to(x.device)

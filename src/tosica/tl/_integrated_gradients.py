@@ -42,7 +42,7 @@ def integrated_gradients(
     target: Tensor,
     *,
     n_steps: int,
-    measured: Tensor | None = None,
+    path: tuple[Tensor, Tensor] | None = None,
 ) -> Attributed:
     """Integrate gradients along the straight line from a baseline to each cell.
 
@@ -61,8 +61,8 @@ def integrated_gradients(
         Label of each cell whose score is explained, shape ``(n_cells,)``.
     n_steps
         Points of the Gauss-Legendre quadrature.
-    measured
-        Which genes were measured, shape ``(n_genes,)``; by default all.
+    path
+        The direct path, if it is not that for all genes.
     """
     # Here, because its import takes as long as that of scanpy and few calls need it.
     from captum.attr import IntegratedGradients
@@ -84,7 +84,7 @@ def integrated_gradients(
         )
     above = x.detach() - baseline
     genes = by_gene * above
-    path = module.direct_path(measured)
+    path = path or module.direct_path()
     if path is None:
         return Attributed(tokens, genes, difference, gradients, None)
     # Linear, so that its gradient is the same all along the line.

@@ -52,6 +52,8 @@ def top_genes(
 ) -> AnnData | None:
     """Find the gene sets on which a group's label rests most, and the genes in them.
 
+    Where the query lacks genes, a gene's part by the direct path includes what it stands in for.
+
     Parameters
     ----------
     adata
@@ -247,11 +249,13 @@ def _by_attribution(
     group_of_row = np.repeat(np.arange(len(wanted)), [len(rows) for rows in chosen])
     of_sets = torch.zeros(len(wanted), len(sets))
     of_pairs = torch.zeros(len(wanted), int(indptr[len(sets)]))
+    path = None
     for first, x, measured in model._minibatches(
         adata[np.concatenate(chosen)], layer=layer, use_raw=use_raw, batch_size=_CELLS_AT_ONCE
     ):
-        goal = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
-        found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS, measured=measured)
+        path = path or module.direct_path(measured)
+        goal = module.annotate(x, attention=False, path=path).logits.argmax(1)
+        found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS, path=path)
         above, tokens = x - start, found.tokens
         through = None if sharing is None else sharing.through(found, above)
         if sharing is not None and through is not None:
