@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-# Above this one label in a hundred changes, see docs/benchmarks/missing_genes.md.
+# Above this one or two labels in a hundred change, see docs/benchmarks/missing_genes.md.
 _WARN_BELOW = 0.95
 _REFUSE_BELOW = 0.5
 # Cells that are read at a time: enough to make a read from disk worth while, few enough for what
