@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tosica.model._direct import fit_line
+from tosica.model._line import fit_line
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_the_default_is_the_models(line, n_obs):
     teach, ask = adata[:n_obs], adata[n_obs:]
     known = np.isin(labels[n_obs:], labels[:n_obs])
     ask = ask[known].copy()
-    scores = line.one_line(teach, {"query": ask}, *line.VARIANTS["default"][1:])["query"]
+    scores = line.one_line(teach, {"query": ask}, line.VARIANTS["default"])["query"]
     kinds, codes = np.unique(labels[:n_obs], return_inverse=True)
     weights, biases = fit_line(teach.X, codes)
     called = kinds[(ask.X @ weights.T + biases).argmax(1)]
@@ -49,6 +49,6 @@ def test_a_run(line, tmp_path, monkeypatch, capsys):
     result = json.loads((tmp_path / "line.json").read_text())
     assert (tmp_path / "line.md").read_text() == line.report(result)
     runs = pd.DataFrame(result["runs"])
-    assert len(runs) == 2 * 2 * len(line.VARIANTS)
+    assert len(runs) == 2 * 3 * len(line.VARIANTS)
     assert runs["accuracy"].between(0.5, 1).all()
     assert (runs["log-likelihood"] < 0).all()

@@ -10,7 +10,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from tosica import TOSICA
-from tosica.model._direct import draw, fit_direct, fit_line
+from tosica.model._direct import fit_direct
 from tosica.model._line_temperature import line_temperature
 from tosica.module._normalize import Section, normalize
 from tosica.pp._rows import Rows
@@ -46,18 +46,6 @@ def test_dense_or_sparse_whole_numbers_or_not(toy, dtype):
         np.testing.assert_allclose(one, other, atol=1e-3)
 
 
-@pytest.mark.parametrize("n_obs", [100, 800])
-def test_few_cells_are_held_back_no_more_than_500(n_obs):
-    rng = np.random.default_rng(0)
-    labels = np.arange(n_obs) % 2
-    x = sp.csr_matrix(rng.random((n_obs, 5)) + 0.3 * labels[:, None])
-    found, _ = fit_line(x, labels)
-    expected, _ = fit_line(x, labels, C=5.0 if n_obs == 100 else 1.0)
-    np.testing.assert_array_equal(found, expected)
-    other, _ = fit_line(x, labels, C=2.0)
-    assert not np.allclose(found, other, rtol=0.05)
-
-
 def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
     x = toy.X.toarray()
     x[:, 5] = 0
@@ -85,17 +73,6 @@ def test_a_label_without_cells_is_never_called(toy):
     assert (weights[1] == 0).all()
     assert (called[some] == codes(toy)[some]).mean() > 0.95
     assert 1 not in called
-
-
-def test_of_very_many_cells_rare_labels_are_whole():
-    labels = np.repeat([0, 1, 2, 3], [5000, 300, 40, 2])
-    drawn = draw(labels, 500)
-    assert len(np.unique(drawn)) == len(drawn) <= 500
-    counts = np.bincount(labels[drawn])
-    assert counts[2] == 40
-    assert counts[3] == 2
-    assert counts[0] == counts[1] == 229
-    np.testing.assert_array_equal(draw(labels, 6000), np.arange(len(labels)))
 
 
 def test_adds_to_what_the_network_says(toy, toy_query, train):

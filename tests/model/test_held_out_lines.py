@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import scipy.sparse as sp
 
-from tosica.model._direct import fit_line
 from tosica.model._held_out_lines import held_out_lines
+from tosica.model._line import fit_line
 
 LABELS = np.repeat([0, 1, 2], [50, 20, 2])
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sklearn.decomposition import PCA
 
-from ._direct import draw, read
+from ._drawn import MOST_CELLS, draw, read
 
 if TYPE_CHECKING:
     from tosica.module._normalize import Section
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ._joint_rows import JointRows
 
 _MOST_COMPONENTS = 20
-_MOST_CELLS = 10_000
 # Fewer cells than this for each component, and it would be of these cells alone.
 _CELLS_EACH = 10
 
@@ -43,7 +42,7 @@ def covariation(
     Means, ``(n_genes,)``, and loadings, ``(n_genes, n_components)``: 20 components, fewer of less
     than 200 cells. Both as :func:`tosica.module._stand_in.stand_in` wants them.
     """
-    x = read(rows, cells[draw(labels, _MOST_CELLS)], section)
+    x = read(rows, cells[draw(labels, MOST_CELLS)], section)
     n_cells, n_genes = x.shape
     mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
     n = min(_MOST_COMPONENTS, n_cells // _CELLS_EACH, n_genes - 1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scvi import settings
 
-from ._direct import fit_line
+from ._line import fit_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ def held_out_lines(
     shifts
         What the scores should not change with, shape ``(n_shifts, n_genes)``.
     **options
-        Of :class:`sklearn.linear_model.LogisticRegression`.
+        Of :func:`~tosica.model._line.fit_line`.
 
     Yields
     ------

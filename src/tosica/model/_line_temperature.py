@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ._calibration import fit_temperature
-from ._direct import draw, read
+from ._drawn import draw, read
 from ._held_out_lines import MOST_CELLS, held_out_lines
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from scipy.special import softmax
 
 from tosica.pp._align import BLOCK
 
-from ._direct import draw, read
+from ._drawn import draw, read
 from ._held_out_lines import MOST_CELLS, held_out_lines
 
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from tosica.module._normalize import Section
     from tosica.pp._rows import Rows
 
-# A line that has not learnt single wrong labels by heart.
-_JUDGE: dict[str, Any] = {"C": 0.3}
+# A line that has not learnt single wrong labels by heart. Where labels are wrong, cells of a label
+# differ as labels do.
+_JUDGE: dict[str, Any] = {"C": 0.3, "within": False}
 # A label this improbable, beside one that is more probable than all others together, is suspect.
 _IMPROBABLE, _PROBABLE = 0.05, 0.5
 # So many hard cells any reference may have.

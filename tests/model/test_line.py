@@ -1,0 +1,133 @@
+"""The line from genes to labels, against its formula and where it could go astray."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+
+from tosica.model._line import fit_line, within_labels
+
+LABELS = np.repeat([0, 1, 2], [60, 40, 20])
+
+
+def expression(seed=0):
+    """Labels differ in genes 0 to 2, cells of each label in genes 10 to 12."""
+    rng = np.random.default_rng(seed)
+    x = rng.gamma(1.0, size=(120, 20)) + np.eye(3)[LABELS] @ np.eye(3, 20)
+    x[:, 10:13] += 4 * rng.integers(0, 2, (120, 1))
+    return sp.csr_matrix(x)
+
+
+def testwithin_labels_are_the_components_of_the_deviations():
+    x = expression().toarray()
+    for label in range(3):
+        of_label = np.flatnonzero(label == LABELS)
+        x[of_label] = (x[of_label] - x[of_label].mean(0)) / np.sqrt(3 * len(of_label))
+    squares, axes = np.linalg.eigh(x.T @ x)
+    found = within_labels(expression(), LABELS)
+    expected = (axes[:, -5:] * squares[-5:]) @ axes[:, -5:].T
+    np.testing.assert_allclose(found.T @ found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("n_each", [1, 2, 4])
+def test_few_cells_differ_in_few_directions(n_each):
+    labels = np.repeat([0, 1], n_each)
+    x = sp.csr_matrix(np.random.default_rng(0).random((2 * n_each, 6)))
+    found = within_labels(x, labels)
+    assert len(found) == min(2 * n_each - 2, 5)
+    assert fit_line(x, labels)[0].shape == (2, 6)
+
+
+def test_cells_that_are_all_alike_differ_in_none():
+    x = sp.csr_matrix(np.eye(3, 8)[LABELS])
+    assert within_labels(x, LABELS).shape == (0, 8)
+    weights, biases = fit_line(x, LABELS)
+    assert ((x @ weights.T + biases).argmax(1) == LABELS).all()
+
+
+@pytest.mark.parametrize("with_shifts", [False, True])
+@pytest.mark.parametrize("n_obs", [120, 1200])
+def test_is_the_optimum_of_its_formula(with_shifts, n_obs):
+    x = sp.vstack([expression(seed) for seed in range(n_obs // 120)]).tocsr()
+    labels = np.tile(LABELS, n_obs // 120)
+    avoid = np.random.default_rng(1).random((2, 20)) if with_shifts else within_labels(x, labels)
+    weights, biases = fit_line(x, labels, avoid if with_shifts else None, tol=1e-8)
+    strength = max(1.0, 500 / n_obs)
+    scale = torch.from_numpy(np.asarray(x.mean(0)).ravel() ** 0.25)
+    balance = torch.from_numpy(n_obs / 3 / np.bincount(labels))
+
+    def loss(values):
+        w, b = values[:60].reshape(3, 20), values[60:]
+        logits = torch.from_numpy(x.toarray()) @ w.T + b
+        fit = torch.nn.functional.cross_entropy(
+            logits, torch.from_numpy(labels), weight=balance, reduction="sum"
+        )
+        change = ((w @ torch.from_numpy(avoid).T) ** 2).sum()
+        return (
+            fit
+            + ((w * scale) ** 2).sum() / strength / 2
+            + (10 if with_shifts else 0.3) * change / 2
+        )
+
+    at = torch.from_numpy(np.r_[weights.ravel(), biases]).requires_grad_()
+    loss(at).backward()
+    elsewhere = torch.zeros(63, dtype=torch.float64, requires_grad=True)
+    loss(elsewhere).backward()
+    assert at.grad.abs().max() < 1e-3 * elsewhere.grad.abs().max()
+
+
+def test_without_directions_it_is_scikit_learns():
+    x = expression()
+    scale = np.asarray(x.mean(0)).ravel() ** 0.25
+    expected = LogisticRegression(C=0.3, class_weight="balanced", tol=1e-8, max_iter=1000).fit(
+        x.toarray() / scale, LABELS
+    )
+    weights, biases = fit_line(x, LABELS, C=0.3, within=False, tol=1e-8)
+    logits = expected.decision_function(x.toarray() / scale)
+    np.testing.assert_allclose(x @ weights.T + biases, logits, atol=1e-3)
+
+
+@pytest.mark.parametrize("n_obs", [100, 800])
+def test_few_cells_are_held_back_no_more_than_500(n_obs):
+    rng = np.random.default_rng(0)
+    labels = np.arange(n_obs) % 2
+    x = sp.csr_matrix(rng.random((n_obs, 5)) + 0.3 * labels[:, None])
+    found, _ = fit_line(x, labels)
+    expected, _ = fit_line(x, labels, C=5.0 if n_obs == 100 else 1.0)
+    np.testing.assert_array_equal(found, expected)
+    other, _ = fit_line(x, labels, C=2.0)
+    assert not np.allclose(found, other, rtol=0.05)
+
+
+def test_a_label_is_not_taken_for_the_batch_it_is_known_from():
+    """Nobody names the batches; the last label is known from the second one only."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], 60)
+    x = rng.normal(5, 0.3, (180, 40)) + 1.5 * np.eye(3)[labels] @ np.eye(3, 40)
+    second = np.arange(180) % 2 == 0
+    known = (labels < 2) | second
+    x[second, 5:25] += 2
+    elsewhere = np.flatnonzero(~known)
+    right = {}
+    for within in (False, True):
+        weights, biases = fit_line(sp.csr_matrix(x[known]), labels[known], within=within)
+        right[within] = ((x[elsewhere] @ weights.T + biases).argmax(1) == 2).mean()
+    assert right[False] < 0.5
+    assert right[True] > 0.8
+
+
+@given(seed=st.integers(0, 10**6))
+@settings(max_examples=20, deadline=None)
+def test_neither_the_order_of_cells_nor_of_genes_matters(seed):
+    rng = np.random.default_rng(seed)
+    cells, genes = rng.permutation(120), rng.permutation(20)
+    x = expression()
+    weights, biases = fit_line(x, LABELS, tol=1e-7)
+    other = fit_line(x[cells][:, genes], LABELS[cells], tol=1e-7)
+    np.testing.assert_allclose(other[0], weights[:, genes], atol=1e-3)
+    np.testing.assert_allclose(other[1], biases, atol=1e-3)
