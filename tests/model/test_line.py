@@ -55,8 +55,9 @@ def test_cells_that_are_all_alike_differ_in_none():
 def test_is_the_optimum_of_its_formula(with_shifts, n_obs):
     x = sp.vstack([expression(seed) for seed in range(n_obs // 120)]).tocsr()
     labels = np.tile(LABELS, n_obs // 120)
-    avoid = np.random.default_rng(1).random((2, 20)) if with_shifts else within_labels(x, labels)
-    weights, biases = fit_line(x, labels, avoid if with_shifts else None, tol=1e-8)
+    shifts = np.random.default_rng(1).random((2, 20)) if with_shifts else np.zeros((0, 20))
+    within = within_labels(x, labels)
+    weights, biases = fit_line(x, labels, shifts if with_shifts else None, tol=1e-8)
     strength = max(1.0, 500 / n_obs)
     scale = torch.from_numpy(np.asarray(x.mean(0)).ravel() ** 0.25)
     balance = torch.from_numpy(n_obs / 3 / np.bincount(labels))
@@ -67,12 +68,9 @@ def test_is_the_optimum_of_its_formula(with_shifts, n_obs):
         fit = torch.nn.functional.cross_entropy(
             logits, torch.from_numpy(labels), weight=balance, reduction="sum"
         )
-        change = ((w @ torch.from_numpy(avoid).T) ** 2).sum()
-        return (
-            fit
-            + ((w * scale) ** 2).sum() / strength / 2
-            + (10 if with_shifts else 0.3) * change / 2
-        )
+        change = 10 * ((w @ torch.from_numpy(shifts).T) ** 2).sum()
+        change = change + 0.3 * ((w @ torch.from_numpy(within).T) ** 2).sum()
+        return fit + ((w * scale) ** 2).sum() / strength / 2 + change / 2
 
     at = torch.from_numpy(np.r_[weights.ravel(), biases]).requires_grad_()
     loss(at).backward()

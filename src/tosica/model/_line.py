@@ -63,9 +63,9 @@ def fit_line(
         What cells count against the size of the weights: 1, or 500 over the number of cells if
         there are fewer.
     within
-        Whether, without `shifts`, scores should not change along the main directions in which cells
-        of a label differ. If batches have no names, they are among these; otherwise a label that is
-        known from one of them would be taken for that batch.
+        Whether scores should not change along the main directions either in which cells of a label
+        differ. Batches that have no names are among these; otherwise a label that is known from one
+        of them would be taken for that batch.
     tol
         Largest slope of the mean over the cells at which the search may end.
 
@@ -80,12 +80,9 @@ def fit_line(
     z = sp.csr_matrix(x @ sp.diags(1 / scale))
     by_gene = sp.csr_matrix(z.T)
     strength = max(1.0, _COUNT_AS / n_cells) if C is None else C
-    if shifts is not None:
-        avoid = np.sqrt(_SHIFT_PENALTY) * shifts
-    elif within:
-        avoid = np.sqrt(_WITHIN_PENALTY) * within_labels(x, labels)
-    else:
-        avoid = np.zeros((0, n_genes))
+    avoid = np.zeros((0, n_genes)) if shifts is None else np.sqrt(_SHIFT_PENALTY) * shifts
+    if within:
+        avoid = np.vstack([avoid, np.sqrt(_WITHIN_PENALTY) * within_labels(x, labels)])
     shrink = shrinkage(np.sqrt(strength) * avoid / scale)
     counts = np.bincount(labels) * float(n_labels)
     each = np.arange(n_cells)
