@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from anndata import AnnData
+    from numpy.typing import NDArray
 
 
 class Variant(NamedTuple):
@@ -41,13 +42,13 @@ class Variant(NamedTuple):
 
     name: str
     power: float = 0.25  # of the mean that a gene is divided by
-    directions: int = 5  # in which a label's cells differ most
+    directions: int = 3  # in which a label's cells differ most
     penalty: float = 0.3  # on what scores change along them
     options: dict[str, Any] = {}  # noqa: RUF012, of the regression; nobody writes into it
 
 
 VARIANTS: dict[str, Variant] = {
-    "default": Variant("**fourth root, balanced, C by cells, 5 directions at 0.3**"),
+    "default": Variant("**fourth root, balanced, C by cells, 3 directions at 0.3**"),
     "imbalanced": Variant("labels as frequent as they are", options={"class_weight": None}),
     "as they are": Variant("genes as they are", 0.0),
     "root": Variant("square root", 0.5),
@@ -56,9 +57,9 @@ VARIANTS: dict[str, Variant] = {
     "one": Variant("C = 1", options={"C": 1.0}),
     "large": Variant("C = 10", options={"C": 10.0}),
     "no directions": Variant("no directions", penalty=0.0),
-    "mild": Variant("5 directions at 0.03", penalty=0.03),
-    "strict": Variant("5 directions at 3", penalty=3.0),
-    "two": Variant("2 directions at 0.3", directions=2),
+    "mild": Variant("3 directions at 0.03", penalty=0.03),
+    "strict": Variant("3 directions at 3", penalty=3.0),
+    "one direction": Variant("1 direction at 0.3", directions=1),
     "ten": Variant("10 directions at 0.3", directions=10),
 }
 SIZES = (50, 200, 500)
@@ -84,25 +85,34 @@ def references() -> dict[str, tuple[str, Callable[[Path], AnnData]]]:
     return {**REFERENCES, **more}
 
 
-def one_line(
-    reference: AnnData, queries: dict[str, AnnData], variant: Variant
-) -> dict[str, dict[str, float]]:
-    """Scores of a regression on each query, the log-likelihood at the best temperature."""
-    kinds, codes = np.unique(reference.obs[LABEL].astype(str), return_inverse=True)
+def fit(reference: AnnData, variant: Variant) -> Callable[[AnnData], NDArray[np.float64]]:
+    """A regression through the reference, as what gives the scores of a query."""
+    labels = reference.obs[LABEL].astype(str)
+    _, codes = np.unique(labels, return_inverse=True)
     mean = np.asarray(reference.X.mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** variant.power
     few_count_as = max(1.0, 500 / reference.n_obs)
     options = {"class_weight": "balanced", "max_iter": 200, "C": few_count_as} | variant.options
+    penalty = variant.penalty * max(1.0, reference.n_obs / 500)
     avoid = within_labels(reference.X, codes, variant.directions)
     # Of rows that are shrunk so, the plain ridge is the penalty on the directions as well.
-    shrink = shrinkage(np.sqrt(options["C"] * variant.penalty) * avoid / scale)
+    shrink = shrinkage(np.sqrt(options["C"] * penalty) * avoid / scale)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        line = LogisticRegression(**options).fit(shrink(reference.X.toarray() / scale), codes)
+        line = LogisticRegression(**options).fit(shrink(reference.X.toarray() / scale), labels)
+    return lambda query: line.decision_function(shrink(query.X.toarray() / scale))
+
+
+def one_line(
+    reference: AnnData, queries: dict[str, AnnData], variant: Variant
+) -> dict[str, dict[str, float]]:
+    """Scores of a regression on each query, the log-likelihood at the best temperature."""
+    kinds = np.unique(reference.obs[LABEL].astype(str))
+    line = fit(reference, variant)
     found = {}
     for name, query in queries.items():
         truth = query.obs[LABEL].astype(str).to_numpy()
-        logits = line.decision_function(shrink(query.X.toarray() / scale))
+        logits = line(query)
         code = np.searchsorted(kinds, truth)
         each = np.arange(len(code))
         called = kinds[logits.argmax(1)]
@@ -121,9 +131,10 @@ def two_batches(
     changed = np.random.default_rng(seed).random(reference.n_obs) < 0.5
     changed &= (reference.obs[LABEL] != label).to_numpy()
     mixed = reference.copy()
-    of_effect = batch_effect(reference, seed).X
-    mixed.X = sp.vstack([of_effect[[i]] if c else reference.X[[i]] for i, c in enumerate(changed)])
-    mixed.X = sp.csr_matrix(mixed.X)
+    effect = batch_effect(reference, seed).X
+    mixed.X = sp.csr_matrix(
+        sp.diags(1.0 * changed) @ effect + sp.diags(1.0 * ~changed) @ reference.X
+    )
     lone = batch_effect(query, seed)
     return mixed, {ELSEWHERE: lone[(lone.obs[LABEL] == label).to_numpy()].copy()}
 

@@ -16,8 +16,8 @@ import torch
 import tosica
 from tosica.model import _batch_shifts, _training_mixin
 from tosica.model._batch_shifts import batch_shifts
-from tosica.model._drawn import draw
 from tosica.model._line import fit_line
+from tosica.model._sample import draw
 from tosica.model._training_plan import TrainingPlan
 from tosica.module import Section
 from tosica.pp._rows import Rows

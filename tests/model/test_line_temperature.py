@@ -8,9 +8,9 @@ import pytest
 import scanpy as sc
 import scipy.sparse as sp
 
-from tosica.model._drawn import draw
 from tosica.model._held_out_lines import MOST_CELLS
 from tosica.model._line_temperature import line_temperature
+from tosica.model._sample import draw
 from tosica.module import Section
 from tosica.pp._rows import Rows
 

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from scvi import settings
 
-from ._drawn import draw, read
+from ._sample import draw, read
 
 if TYPE_CHECKING:
     from tosica.module._normalize import Section

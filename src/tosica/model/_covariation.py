@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from sklearn.decomposition import PCA
 
-from ._drawn import MOST_CELLS, draw, read
+from ._sample import MOST_CELLS, draw, read
 
 if TYPE_CHECKING:
     from tosica.module._normalize import Section

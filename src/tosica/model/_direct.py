@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ._drawn import MOST_CELLS, draw, read
 from ._line import fit_line
+from ._sample import MOST_CELLS, draw, read
 
 if TYPE_CHECKING:
     from tosica.module._normalize import Section

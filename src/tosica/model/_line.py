@@ -21,11 +21,15 @@ _SCALE = 0.25
 # another batch has less of these.
 _COUNT_AS = 500
 # What the square of a score's change counts, beside cells that count once, if the change comes with
-# a difference of batches, and if it comes with how cells of a label differ.
+# a difference of batches, and if it comes with how cells of a label differ; the latter for 500
+# cells, and with more cells as much more.
 _SHIFT_PENALTY = 10.0
 _WITHIN_PENALTY = 0.3
-# Batches that nobody named are among the first few directions in which a label's cells differ.
-_MOST_WITHIN = 5
+# A label of so many cells counts half of what very large ones do for how cells of a label differ.
+_HALF = 10
+# Batches that nobody named are among the first few directions in which a label's cells differ. Of
+# more directions some tell types apart that overlap.
+_MOST_WITHIN = 3
 
 
 def fit_line(
@@ -39,17 +43,19 @@ def fit_line(
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""Multinomial logistic regression, on genes divided by the fourth root of their mean.
 
-    Labels count equally, whatever their size, and fewer than 500 cells as much as 500. Of genes as
-    they are the strongest decide, and of genes divided by their mean the weakest, which are mostly
-    noise. Of :math:`n` cells, weights :math:`w_k` of the divided genes and biases :math:`e_k` are
-    those with the smallest
+    Labels count equally, whatever their size, and fewer than 500 cells as much as 500 against the
+    size of the weights. Of genes as they are the strongest decide, and of genes divided by their
+    mean the weakest, which are mostly noise. Of :math:`n` cells, with weights :math:`w_k` of the
+    divided genes :math:`z`, that is :math:`w_k / m` of genes as they are, the smallest is found of
 
     .. math:: \sum_i b_i \ell_i
-        + \tfrac12 \sum_k \Big(\frac{|w_k|^2}{C} + \sum_j p_j (w_k^\top s_j)^2\Big)
+        + \tfrac12 \sum_k \Big(\frac{|w_k|^2}{C} + \sum_j p_j \big((w_k / m)^\top s_j\big)^2\Big)
 
     where :math:`\ell_i` is the cross-entropy of cell :math:`i`, :math:`b_i` is :math:`n` over the
     number of labels and of the label's cells, and the :math:`s_j` are directions that scores should
-    not change along. scikit-learn's regression knows no such penalty.
+    not change along: what batches differ by, of which the square counts :math:`p_j = 10`, and what
+    cells of a label differ by, of which it counts :math:`0.3 \max(1, n / 500)`. scikit-learn's
+    regression, which knows no such penalty, would for two labels be that with half the :math:`C`.
 
     Parameters
     ----------
@@ -78,12 +84,12 @@ def fit_line(
     mean = np.asarray(x.mean(0)).ravel()
     scale = np.where(mean > 0, mean, 1) ** _SCALE
     z = sp.csr_matrix(x @ sp.diags(1 / scale))
-    by_gene = sp.csr_matrix(z.T)
-    strength = max(1.0, _COUNT_AS / n_cells) if C is None else C
+    C = max(1.0, _COUNT_AS / n_cells) if C is None else C
     avoid = np.zeros((0, n_genes)) if shifts is None else np.sqrt(_SHIFT_PENALTY) * shifts
     if within:
-        avoid = np.vstack([avoid, np.sqrt(_WITHIN_PENALTY) * within_labels(x, labels)])
-    shrink = shrinkage(np.sqrt(strength) * avoid / scale)
+        penalty = _WITHIN_PENALTY * max(1.0, n_cells / _COUNT_AS)
+        avoid = np.vstack([avoid, np.sqrt(penalty) * within_labels(x, labels)])
+    shrink = shrinkage(np.sqrt(C) * avoid / scale)
     counts = np.bincount(labels) * float(n_labels)
     each = np.arange(n_cells)
 
@@ -93,8 +99,8 @@ def fit_line(
         errors = np.exp(log_p)
         errors[each, labels] -= 1
         errors /= counts[labels, None]
-        slope = np.column_stack([shrink((by_gene @ errors).T), errors.sum(0)])
-        ridge = free[:, :-1] / (strength * n_cells)
+        slope = np.column_stack([shrink((z.T @ errors).T), errors.sum(0)])
+        ridge = free[:, :-1] / (C * n_cells)
         slope[:, :-1] += ridge
         value = -(log_p[each, labels] / counts[labels]).sum() + 0.5 * (ridge * free[:, :-1]).sum()
         return float(value), slope.ravel()
@@ -105,7 +111,7 @@ def fit_line(
         np.zeros(n_labels * (n_genes + 1)),
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": _MAX_ITER, "gtol": tol, "ftol": 64 * np.finfo(float).eps},
+        options={"maxiter": _MAX_ITER, "gtol": tol, "ftol": 64 * np.finfo(float).eps, "maxls": 50},
     )
     free = found.x.reshape(n_labels, n_genes + 1)
     return shrink(free[:, :-1]) / scale, free[:, -1]
@@ -130,13 +136,20 @@ def within_labels(x: sp.csr_matrix, labels: np.ndarray, most: int = _MOST_WITHIN
     r"""Main directions in which cells of a label differ, each as long as they typically differ.
 
     Shape ``(n_directions, n_genes)``, at most `most` of them: the first principal components of
-    cells less their label's mean, labels counting equally, times the root of their variance.
+    cells less their label's mean, times the root of their variance. Labels count equally, but for
+    the smallest: else the directions would be those in which single cells differ.
     """
     n_cells, n_genes = x.shape
+    # Sums in single precision would tell identical cells apart.
+    x = x.astype(np.float64)
     sizes = np.bincount(labels)
+    counts = np.where(sizes > 1, sizes / (sizes + _HALF), 0)
+    if not counts.any():
+        return np.zeros((0, n_genes))
+    counts /= counts.sum()
     member = sp.csr_matrix((1 / sizes[labels], (labels, np.arange(n_cells))))
     means = np.asarray((member @ x).todense())
-    root = 1 / np.sqrt(sizes[labels] * float(len(sizes)))
+    root = np.sqrt(counts / sizes)[labels]
 
     def forth(gene: np.ndarray) -> np.ndarray:
         gene = gene.ravel()
@@ -146,9 +159,9 @@ def within_labels(x: sp.csr_matrix, labels: np.ndarray, most: int = _MOST_WITHIN
         cell = root * cell.ravel()
         return x.T @ cell - means.T @ np.bincount(labels, cell, len(sizes))
 
-    whole = float((root**2) @ np.asarray(x.multiply(x).sum(1)).ravel())
-    left = whole - float(np.square(means).sum()) / len(sizes)
-    n = min(most, n_cells - len(sizes), min(n_cells, n_genes) - 1)
+    whole = float(root**2 @ np.asarray(x.power(2).sum(1)).ravel())
+    left = whole - float(counts @ np.square(means).sum(1))
+    n = min(most, int((sizes[counts > 0] - 1).sum()), min(n_cells, n_genes) - 1)
     if n < 1 or left <= 1e-9 * whole:
         return np.zeros((0, n_genes))
     cells = LinearOperator((n_cells, n_genes), matvec=forth, rmatvec=back, dtype=np.float64)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ._calibration import fit_temperature
-from ._drawn import draw, read
 from ._held_out_lines import MOST_CELLS, held_out_lines
+from ._sample import draw, read
 
 if TYPE_CHECKING:
     from tosica.module._normalize import Section

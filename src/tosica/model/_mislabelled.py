@@ -9,8 +9,8 @@ from scipy.special import softmax
 
 from tosica.pp._align import BLOCK
 
-from ._drawn import draw, read
 from ._held_out_lines import MOST_CELLS, held_out_lines
+from ._sample import draw, read
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

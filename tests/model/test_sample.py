@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tosica.model._drawn import draw
+from tosica.model._sample import draw
 
 
 def test_of_very_many_cells_rare_labels_are_whole():
