@@ -39,7 +39,7 @@ def test_the_default_is_the_models(line, n_obs, monkeypatch):
     weights, biases = fit_line(teach.X, codes, tol=1e-7)
     found = ask.X @ weights.T + biases
     # Another penalty changes them by more.
-    assert np.abs(found - default).mean() < 0.2 * np.abs(mild - default).mean()
+    assert np.abs(found - default).mean() < 0.5 * np.abs(mild - default).mean()
 
 
 def test_a_run(line, tmp_path, monkeypatch, capsys):
