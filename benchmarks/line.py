@@ -42,13 +42,13 @@ class Variant(NamedTuple):
 
     name: str
     power: float = 0.25  # of the mean that a gene is divided by
-    directions: int = 3  # in which a label's cells differ most
-    penalty: float = 0.3  # on what scores change along them
+    directions: int = 5  # in which a label's cells differ most
+    penalty: float = 0.1  # on what scores change along them
     options: dict[str, Any] = {}  # noqa: RUF012, of the regression; nobody writes into it
 
 
 VARIANTS: dict[str, Variant] = {
-    "default": Variant("**fourth root, balanced, C by cells, 3 directions at 0.3**"),
+    "default": Variant("**fourth root, balanced, C by cells, 5 directions at 0.1**"),
     "imbalanced": Variant("labels as frequent as they are", options={"class_weight": None}),
     "as they are": Variant("genes as they are", 0.0),
     "root": Variant("square root", 0.5),
@@ -57,10 +57,10 @@ VARIANTS: dict[str, Variant] = {
     "one": Variant("C = 1", options={"C": 1.0}),
     "large": Variant("C = 10", options={"C": 10.0}),
     "no directions": Variant("no directions", penalty=0.0),
-    "mild": Variant("3 directions at 0.03", penalty=0.03),
-    "strict": Variant("3 directions at 3", penalty=3.0),
-    "one direction": Variant("1 direction at 0.3", directions=1),
-    "ten": Variant("10 directions at 0.3", directions=10),
+    "mild": Variant("5 directions at 0.01", penalty=0.01),
+    "strict": Variant("5 directions at 1", penalty=1.0),
+    "two": Variant("2 directions at 0.1", directions=2),
+    "ten": Variant("10 directions at 0.1", directions=10),
 }
 SIZES = (50, 200, 500)
 # Cells that are named; of rarer labels than this nothing can be said.

@@ -24,12 +24,12 @@ _COUNT_AS = 500
 # a difference of batches, and if it comes with how cells of a label differ; the latter for 500
 # cells, and with more cells as much more.
 _SHIFT_PENALTY = 10.0
-_WITHIN_PENALTY = 0.3
+_WITHIN_PENALTY = 0.1
 # A label of so many cells counts half of what very large ones do for how cells of a label differ.
 _HALF = 10
 # Batches that nobody named are among the first few directions in which a label's cells differ. Of
 # more directions some tell types apart that overlap.
-_MOST_WITHIN = 3
+_MOST_WITHIN = 5
 
 
 def fit_line(
@@ -54,7 +54,7 @@ def fit_line(
     where :math:`\ell_i` is the cross-entropy of cell :math:`i`, :math:`b_i` is :math:`n` over the
     number of labels and of the label's cells, and the :math:`s_j` are directions that scores should
     not change along: what batches differ by, of which the square counts :math:`p_j = 10`, and what
-    cells of a label differ by, of which it counts :math:`0.3 \max(1, n / 500)`. scikit-learn's
+    cells of a label differ by, of which it counts :math:`0.1 \max(1, n / 500)`. scikit-learn's
     regression, which knows no such penalty, would for two labels be that with half the :math:`C`.
 
     Parameters
