@@ -128,17 +128,17 @@ def test_a_label_is_not_taken_for_the_batch_it_is_known_from():
     """Nobody names the batches; the last label is known from the second one only."""
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], 60)
-    x = rng.normal(5, 0.3, (180, 40)) + 1.5 * np.eye(3)[labels] @ np.eye(3, 40)
+    x = rng.normal(5, 0.5, (180, 200)) + 0.8 * np.repeat(np.eye(3), 10, 1)[labels] @ np.eye(30, 200)
     second = np.arange(180) % 2 == 0
     known = (labels < 2) | second
-    x[second, 5:25] += 2
+    x[second, 40:140] += 2
     elsewhere = np.flatnonzero(~known)
     right = {}
     for within in (False, True):
         weights, biases = fit_line(sp.csr_matrix(x[known]), labels[known], within=within)
         right[within] = ((x[elsewhere] @ weights.T + biases).argmax(1) == 2).mean()
     assert right[False] < 0.5
-    assert right[True] > 0.8
+    assert right[True] > 0.7
 
 
 @given(seed=st.integers(0, 10**6))
