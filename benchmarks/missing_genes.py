@@ -132,6 +132,7 @@ def report(result: dict[str, Any]) -> str:
         "count otherwise. The network sees",
         "zeros in both. The number of components by which genes stand in was chosen on "
         "halves of these references.",
+        *([result["note"]] if result.get("note") else []),
         "",
         *table(head, rows),
         "",
