@@ -38,6 +38,9 @@ def test_the_default_is_the_models(line, n_obs, monkeypatch):
     _, codes = np.unique(labels[:n_obs], return_inverse=True)
     weights, biases = fit_line(teach.X, codes, tol=1e-7)
     found = ask.X @ weights.T + biases
+    kinds = np.unique(labels[:n_obs])
+    accuracy = [(kinds[x.argmax(1)] == labels[n_obs:]).mean() for x in (found, default)]
+    assert accuracy[0] == pytest.approx(accuracy[1], abs=0.005)
     # Another penalty changes them by more.
     assert np.abs(found - default).mean() < 0.5 * np.abs(mild - default).mean()
 
