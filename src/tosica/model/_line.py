@@ -1,4 +1,4 @@
-"""Fit a line from genes to labels that does not follow what differs within a label."""
+"""Fit a line from genes to labels that follows less what differs within a label."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def fit_line(
     number of labels and of the label's cells, and the :math:`s_j` are directions that scores should
     not change along: what batches differ by, of which the square counts :math:`p_j = 10`, and what
     cells of a label differ by, of which it counts :math:`0.1 \max(1, n / 500)`. scikit-learn's
-    regression, which knows no such penalty, would for two labels be that with half the :math:`C`.
+    regression knows no such penalty; of two labels it is the same with twice the :math:`C`.
 
     Parameters
     ----------
