@@ -356,4 +356,4 @@ def _hide(x: Tensor, share: float) -> Tensor:
     bits = torch.empty(n_draws, dtype=torch.int64).random_(-(2**63), None)
     levels = bits.view(torch.int16)[: x.numel()].view_as(x)
     kept = levels >= round(share * 2**16) - 2**15
-    return torch.where(kept, x / (1 - share), 0)
+    return x / (1 - share) * kept
