@@ -27,16 +27,16 @@ def test_the_page_is_what_was_measured(line, pages):
 
 @pytest.mark.parametrize("n_obs", [80, 600])
 def test_the_default_is_the_models(line, n_obs, monkeypatch):
-    monkeypatch.setattr(_line, "_MAX_ITER", 3000)
+    monkeypatch.setattr(_line, "_MAX_ITER", 9000)
     adata = line.made_up(3)(None)
     labels = adata.obs["label"].astype(str).to_numpy()
     teach, ask = adata[:n_obs], adata[n_obs:]
     default, mild = (
-        line.fit(teach, line.VARIANTS[name]._replace(options={"tol": 1e-7, "max_iter": 3000}))(ask)
+        line.fit(teach, line.VARIANTS[name]._replace(options={"tol": 1e-9, "max_iter": 9000}))(ask)
         for name in ("default", "mild")
     )
     _, codes = np.unique(labels[:n_obs], return_inverse=True)
-    weights, biases = fit_line(teach.X, codes, tol=1e-7)
+    weights, biases = fit_line(teach.X, codes, tol=1e-9)
     found = ask.X @ weights.T + biases
     kinds = np.unique(labels[:n_obs])
     accuracy = [(kinds[x.argmax(1)] == labels[n_obs:]).mean() for x in (found, default)]

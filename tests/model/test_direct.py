@@ -53,7 +53,8 @@ def test_two_labels(toy):
     two.obs["kind"] = two.obs["kind"].cat.remove_unused_categories()
     weights, biases = fit_direct(Rows(two), np.arange(two.n_obs), codes(two), 2, COUNTS)
     assert weights.shape == (2, 30)
-    np.testing.assert_allclose(weights.sum(0), 0, atol=1e-12)
+    # Either label is told from the other as the other from it, as far as the search went.
+    np.testing.assert_allclose(weights.sum(0), 0, atol=1e-4 * np.abs(weights).max())
     x = normalize(torch.from_numpy(two.X.toarray()), (COUNTS,)).numpy()
     called = (x @ weights.T + biases).argmax(1)
     assert (called == codes(two)).mean() > 0.95

@@ -17,12 +17,12 @@ def expression():
 
 
 def test_each_cell_is_held_out_once():
-    held = np.array([of_fold for of_fold, _ in held_out_lines(expression(), LABELS)])
+    held = np.array([of_fold for of_fold, _ in held_out_lines(expression(), LABELS, fit_line)])
     np.testing.assert_array_equal(held.sum(0), 1)
 
 
 def test_folds_have_equal_parts_of_each_label():
-    for held, _ in held_out_lines(expression(), LABELS):
+    for held, _ in held_out_lines(expression(), LABELS, fit_line):
         found = np.bincount(LABELS[held], minlength=3)
         assert found[0] == 10
         assert found[1] == 4
@@ -32,9 +32,9 @@ def test_folds_have_equal_parts_of_each_label():
 
 def test_lines_have_not_seen_the_fold():
     x = expression()
-    for held, line in held_out_lines(x, LABELS, C=0.3):
+    for held, line in held_out_lines(x, LABELS, fit_line):
         spoilt = x.toarray()
         spoilt[held] = 100
-        expected = fit_line(sp.csr_matrix(spoilt)[~held], LABELS[~held], C=0.3)
+        expected = fit_line(sp.csr_matrix(spoilt)[~held], LABELS[~held])
         for values, known in zip(line, expected, strict=True):
             np.testing.assert_allclose(values, known)

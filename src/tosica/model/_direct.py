@@ -29,7 +29,7 @@ def fit_direct(
     shifts: np.ndarray | None = None,
     temperature: float = 1.0,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What the direct path adds to the logits: a logistic regression, counted four times.
+    """What the direct path adds to the logits: logistic regressions, counted four times.
 
     Parameters
     ----------

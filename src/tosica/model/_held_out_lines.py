@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from scvi import settings
 
-from ._line import fit_line
-
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import scipy.sparse as sp
+
+    Line: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 _FOLDS = 5
 # Lines through more cells than these would take longer than the network's training.
@@ -20,8 +20,8 @@ MOST_CELLS = 4_000
 
 
 def held_out_lines(
-    x: sp.csr_matrix, labels: np.ndarray, shifts: np.ndarray | None = None, **options: Any
-) -> Iterator[tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]]:
+    x: sp.csr_matrix, labels: np.ndarray, fit: Callable[[sp.csr_matrix, np.ndarray], Line]
+) -> Iterator[tuple[np.ndarray, Line]]:
     """Five folds, and for each of them a line through the cells of the others.
 
     Parameters
@@ -31,10 +31,8 @@ def held_out_lines(
     labels
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs twice or more, so that all
         lines know it.
-    shifts
-        What the scores should not change with, shape ``(n_shifts, n_genes)``.
-    **options
-        Of :func:`~tosica.model._line.fit_line`.
+    fit
+        Makes the weights and biases of a line from cells and their labels.
 
     Yields
     ------
@@ -42,7 +40,7 @@ def held_out_lines(
     """
     fold = _fold(labels)
     for i in range(_FOLDS):
-        yield fold == i, fit_line(x[fold != i], labels[fold != i], shifts, **options)
+        yield fold == i, fit(x[fold != i], labels[fold != i])
 
 
 def _fold(labels: np.ndarray) -> np.ndarray:

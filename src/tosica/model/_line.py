@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, svds
-from scipy.special import log_softmax
+from scipy.special import expit, log_expit
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 _MAX_ITER = 200
 # Power of a gene's mean that it is divided by.
 _SCALE = 0.25
-# Of fewer cells than these each counts more against the size of the weights, so that together they
-# count as much: a line that a few cells hold back follows the strongest genes alone, and errs where
-# another batch has less of these.
-_COUNT_AS = 500
+# What a cell counts against the size of the weights. Of fewer cells than these each counts more: a
+# line that a few cells hold back follows the strongest genes alone, and errs where another batch
+# has less of these.
+_C, _MANY = 10.0, 500
 # What the square of a score's change counts, beside cells that count once, if the change comes with
 # a difference of batches, and if it comes with how cells of a label differ; the latter for 500
 # cells, and with more cells as much more.
@@ -33,29 +33,29 @@ _MOST_WITHIN = 5
 
 
 def fit_line(
-    x: sp.csr_matrix,
-    labels: np.ndarray,
-    shifts: np.ndarray | None = None,
-    *,
-    C: float | None = None,
-    within: bool = True,
-    tol: float = 1e-4,
+    x: sp.csr_matrix, labels: np.ndarray, shifts: np.ndarray | None = None, *, tol: float = 1e-4
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Multinomial logistic regression, on genes divided by the fourth root of their mean.
+    r"""Logistic regression of each label against the rest.
 
-    Labels count equally, whatever their size, and fewer than 500 cells as much as 500 against the
-    size of the weights. Of genes as they are the strongest decide, and of genes divided by their
-    mean the weakest, which are mostly noise. Of :math:`n` cells, with weights :math:`w_k` of the
-    divided genes :math:`z`, that is :math:`w_k / m` of genes as they are, the smallest is found of
+    Genes are divided by the fourth root of their mean.
 
-    .. math:: \sum_i b_i \ell_i
-        + \tfrac12 \sum_k \Big(\frac{|w_k|^2}{C} + \sum_j p_j \big((w_k / m)^\top s_j\big)^2\Big)
+    Cells count so that all labels count equally. Labels do not compete for cells: that would be no
+    more accurate, and a label that is known from one of two batches that nobody named would be
+    found in the other less often. Of genes as they are the strongest decide, and of genes divided
+    by their mean the weakest, which are mostly noise. Of :math:`n` cells, with weights :math:`w_k`
+    of the divided genes :math:`z`, that is :math:`w_k / m` of genes as they are, the smallest is
+    found of
 
-    where :math:`\ell_i` is the cross-entropy of cell :math:`i`, :math:`b_i` is :math:`n` over the
-    number of labels and of the label's cells, and the :math:`s_j` are directions that scores should
-    not change along: what batches differ by, of which the square counts :math:`p_j = 10`, and what
-    cells of a label differ by, of which it counts :math:`0.1 \max(1, n / 500)`. scikit-learn's
-    regression knows no such penalty; of two labels it is the same with twice the :math:`C`.
+    .. math:: \sum_k \Big(\sum_i b_i \ell_{ik}
+        + \tfrac12 \frac{|w_k|^2}{C} + \tfrac12 \sum_j p_j \big((w_k / m)^\top s_j\big)^2\Big)
+
+    where :math:`\ell_{ik}` is the logistic loss of whether cell :math:`i` is of label :math:`k`,
+    :math:`b_i` is :math:`n` over the number of labels and of the label's cells,
+    :math:`C = 10 \max(1, \sqrt{500 / n})`, and the :math:`s_j` are directions that scores should
+    not change along: what batches differ by, of which the square counts :math:`p_j = 10`, and the
+    main directions in which cells of a label differ, of which it counts
+    :math:`0.1 \max(1, n / 500)`. Batches that have no names are among the latter. scikit-learn's
+    regression knows no such penalty.
 
     Parameters
     ----------
@@ -65,13 +65,6 @@ def fit_line(
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
     shifts
         What batches are known to differ by, shape ``(n_shifts, n_genes)``.
-    C
-        What cells count against the size of the weights: 1, or 500 over the number of cells if
-        there are fewer.
-    within
-        Whether scores should not change along the main directions either in which cells of a label
-        differ. Batches that have no names are among these; otherwise a label that is known from one
-        of them would be taken for that batch.
     tol
         Largest slope of the mean over the cells at which the search may end.
 
@@ -81,29 +74,26 @@ def fit_line(
     """
     n_cells, n_genes = x.shape
     n_labels = int(labels.max()) + 1
-    mean = np.asarray(x.mean(0)).ravel()
-    scale = np.where(mean > 0, mean, 1) ** _SCALE
+    scale = gene_scale(x)
     z = sp.csr_matrix(x @ sp.diags(1 / scale))
-    C = max(1.0, _COUNT_AS / n_cells) if C is None else C
-    avoid = np.zeros((0, n_genes)) if shifts is None else np.sqrt(_SHIFT_PENALTY) * shifts
-    if within:
-        penalty = _WITHIN_PENALTY * max(1.0, n_cells / _COUNT_AS)
-        avoid = np.vstack([avoid, np.sqrt(penalty) * within_labels(x, labels)])
+    C = _C * max(1.0, np.sqrt(_MANY / n_cells))
+    penalty = _WITHIN_PENALTY * max(1.0, n_cells / _MANY)
+    avoid = np.sqrt(penalty) * within_labels(x, labels)
+    if shifts is not None:
+        avoid = np.vstack([avoid, np.sqrt(_SHIFT_PENALTY) * shifts])
     shrink = shrinkage(np.sqrt(C) * avoid / scale)
-    counts = np.bincount(labels) * float(n_labels)
-    each = np.arange(n_cells)
+    is_label = labels[:, None] == np.arange(n_labels)
+    balance = 1 / (np.bincount(labels) * float(n_labels))[labels, None]
 
     def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
         free = flat.reshape(n_labels, n_genes + 1)
-        log_p = log_softmax(z @ shrink(free[:, :-1]).T + free[:, -1], axis=1)
-        errors = np.exp(log_p)
-        errors[each, labels] -= 1
-        errors /= counts[labels, None]
+        scores = z @ shrink(free[:, :-1]).T + free[:, -1]
+        errors = (expit(scores) - is_label) * balance
         slope = np.column_stack([shrink((z.T @ errors).T), errors.sum(0)])
         ridge = free[:, :-1] / (C * n_cells)
         slope[:, :-1] += ridge
-        value = -(log_p[each, labels] / counts[labels]).sum() + 0.5 * (ridge * free[:, :-1]).sum()
-        return float(value), slope.ravel()
+        fit = -(log_expit(np.where(is_label, scores, -scores)) * balance).sum()
+        return float(fit + 0.5 * (ridge * free[:, :-1]).sum()), slope.ravel()
 
     # What is not quite at the optimum is a little more regular, and as good.
     found = minimize(
@@ -115,6 +105,12 @@ def fit_line(
     )
     free = found.x.reshape(n_labels, n_genes + 1)
     return shrink(free[:, :-1]) / scale, free[:, -1]
+
+
+def gene_scale(x: sp.csr_matrix) -> np.ndarray:
+    """What each gene is divided by, ``(n_genes,)``: the fourth root of its mean."""
+    mean = np.asarray(x.mean(0)).ravel()
+    return np.where(mean > 0, mean, 1) ** _SCALE
 
 
 def shrinkage(avoid: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ._calibration import fit_temperature
 from ._held_out_lines import MOST_CELLS, held_out_lines
+from ._line import fit_line
 from ._sample import draw, read
 
 if TYPE_CHECKING:
@@ -16,9 +18,9 @@ if TYPE_CHECKING:
 
     from ._joint_rows import JointRows
 
-# Lines ask for temperatures between a half and one and a quarter, by the reference. What a handful
-# of cells asks for is chance.
-_SPREAD = 0.5
+# Lines ask for temperatures between one and three, by the reference: each label is told from the
+# rest, and their scores were not made to be compared. What a handful of cells asks for is chance.
+_EXPECTED, _SPREAD = 2.0, 0.5
 
 
 def line_temperature(
@@ -30,9 +32,9 @@ def line_temperature(
 ) -> float:
     """Temperature at which a line's logits fit the labels of cells that it has not seen.
 
-    It depends on the reference: of types that differ in every gene a line is too hesitant, and of
-    overlapping types too sure. The network, which was taught smoothed labels, is
-    about right as it is, so that neither drowns the other once the line's logits are divided by it.
+    It depends on the reference, and is the higher the more its types overlap. The network, which
+    was taught smoothed labels, is about right as it is, so that neither drowns the other once the
+    line's logits are divided by it.
 
     Parameters
     ----------
@@ -50,12 +52,13 @@ def line_temperature(
 
     Returns
     -------
-    Temperature, near 1 if there are few cells.
+    Temperature, near 2 if there are few cells.
     """
     drawn = draw(labels, MOST_CELLS)
     _, codes = np.unique(labels[drawn], return_inverse=True)
     x = read(rows, cells[drawn], section)
     logits = np.empty((len(codes), codes.max() + 1))
-    for held, (weights, biases) in held_out_lines(x, codes, shifts):
+    fit = partial(fit_line, shifts=shifts)
+    for held, (weights, biases) in held_out_lines(x, codes, fit):
         logits[held] = x[held] @ weights.T + biases
-    return fit_temperature(logits, codes, expected=1.0, spread=_SPREAD)
+    return fit_temperature(logits, codes, expected=_EXPECTED, spread=_SPREAD)

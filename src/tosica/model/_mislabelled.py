@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.sparse as sp
 from scipy.special import softmax
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
 
 from tosica.pp._align import BLOCK
 
 from ._held_out_lines import MOST_CELLS, held_out_lines
+from ._line import gene_scale
 from ._sample import draw, read
 
 if TYPE_CHECKING:
-    import scipy.sparse as sp
-
     from tosica.module._normalize import Section
     from tosica.pp._rows import Rows
 
-# A line that has not learnt single wrong labels by heart. Where labels are wrong, cells of a label
-# differ as labels do.
-_JUDGE: dict[str, Any] = {"C": 0.3, "within": False}
+# So small that no line learns single wrong labels by heart.
+_C, _MAX_ITER = 0.3, 200
 # A label this improbable, beside one that is more probable than all others together, is suspect.
 _IMPROBABLE, _PROBABLE = 0.05, 0.5
 # So many hard cells any reference may have.
@@ -92,7 +94,7 @@ def _cross_validated(
     x, known = read(rows, cells[drawn], section), codes[drawn]
     given, best = np.empty(len(cells)), np.empty(len(cells))
     lines = []
-    for held, line in held_out_lines(x, known, **_JUDGE):
+    for held, line in held_out_lines(x, known, _fit):
         of_fold = drawn[held]
         given[of_fold], best[of_fold] = _judge(x[held], line, known[held])
         lines.append(line)
@@ -105,6 +107,25 @@ def _cross_validated(
         x = read(rows, cells[block], section)
         given[block], best[block] = _judge(x, mean, codes[block])
     return given, best
+
+
+def _fit(x: sp.csr_matrix, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A line in which labels compete for each cell, as its judge must compare them.
+
+    It may follow what differs within labels: where labels are wrong, cells of a label differ as
+    labels do.
+    """
+    scale = gene_scale(x)
+    line = LogisticRegression(C=_C, class_weight="balanced", max_iter=_MAX_ITER)
+    with warnings.catch_warnings():
+        # What is not quite at the optimum is a little more regular, and as good.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        line.fit(sp.csr_matrix(x @ sp.diags(1 / scale)), labels)
+    weights, biases = line.coef_ / scale, line.intercept_
+    if len(weights) > 1:
+        return weights, biases
+    # Of two labels there is one score, for the second against the first.
+    return np.vstack([-weights, weights]) / 2, np.append(-biases, biases) / 2
 
 
 def _judge(
