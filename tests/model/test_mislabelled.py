@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
+import scipy.sparse as sp
+from sklearn.linear_model import LogisticRegression
 
 import tosica
 from tosica.model import _mislabelled
-from tosica.model._mislabelled import find_mislabelled, find_suspects
+from tosica.model._mislabelled import _fit, _judge, find_mislabelled, find_suspects
 from tosica.module import Section
 from tosica.pp._rows import Rows
 
@@ -213,3 +215,15 @@ def test_not_if_labels_are_not_to_be_checked(noisy):
     assert model.mislabelled_indices.size == 0
     taught = np.r_[model.train_indices, model.validation_indices]
     assert len(taught) == noisy.n_obs
+
+
+@pytest.mark.parametrize("n_labels", [2, 3])
+def test_the_judge_is_scikit_learns_regression(n_labels):
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % n_labels
+    x = sp.csr_matrix(rng.gamma(1.0, size=(90, 12)) + np.eye(n_labels, 12)[labels])
+    z = x.toarray() / np.asarray(x.mean(0)).ravel() ** 0.25
+    expected = LogisticRegression(C=0.3, class_weight="balanced").fit(z, labels).predict_proba(z)
+    given, best = _judge(x, _fit(x, labels), labels)
+    np.testing.assert_allclose(given, expected[np.arange(90), labels], atol=1e-6)
+    np.testing.assert_allclose(best, expected.max(1), atol=1e-6)
