@@ -73,6 +73,13 @@ def test_a_run(batches, cells, tmp_path, monkeypatch, capsys):
     (of_split,) = runs.query("split == 'type_1, batch_1' and method == 'logistic'")["right"]
     assert of_split == batches.right(split, "logistic")
     assert 0 < of_split < 1
-    # A second run has nothing to do.
-    monkeypatch.setattr(batches, "right", None)
-    batches.main([str(tmp_path), "--methods", *methods, "--no-embeddings", "--out", str(tmp_path)])
+    # A second run has nothing to do, but for what is asked for again.
+    monkeypatch.setattr(batches, "right", lambda split, method: {"logistic": 0.125}[method])
+    arguments = [str(tmp_path), "--methods", *methods, "--no-embeddings", "--out", str(tmp_path)]
+    batches.main(arguments)
+    assert json.loads((tmp_path / "batches.json").read_text())["runs"] == result["runs"]
+    batches.main([*arguments, "--again", "logistic"])
+    again = json.loads((tmp_path / "batches.json").read_text())["runs"]
+    assert again == [
+        run | {"right": 0.125} if run["method"] == "logistic" else run for run in result["runs"]
+    ]
