@@ -41,7 +41,7 @@ def fit_line(
 
     Cells count so that all labels count equally. Labels do not compete for cells: that would be no
     more accurate, and a label that is known from one of two batches that nobody named would be
-    found in the other less often. Of genes as they are the strongest decide, and of genes divided
+    found less often in the other. Of genes as they are the strongest decide, and of genes divided
     by their mean the weakest, which are mostly noise. Of :math:`n` cells, with weights :math:`w_k`
     of the divided genes :math:`z`, that is :math:`w_k / m` of genes as they are, the smallest is
     found of
