@@ -3,7 +3,7 @@
 ``python -m benchmarks.batches FOLDER`` from the repository's root, with the files named in
 ``_accuracy_tasks.py`` in that folder and ``benchmarks/requirements.txt`` installed, writes
 ``docs/benchmarks/batches.md`` and ``batches.json``. A run that was cut off goes on where it
-stopped.
+stopped, but for the methods that ``--again`` measures anew.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ def main(arguments: list[str] | None = None) -> None:
     for task in given.tasks:
         _, read, splits = TASKS[task]
         for name, split in splits(read(given.data)):
-            for method in given.methods:
+            for method in dict.fromkeys([*given.methods, *given.again]):
                 run = there.get((task, name, method))
                 if run is None:
                     run = {"task": task, "split": name, "method": method}

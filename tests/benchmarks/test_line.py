@@ -45,6 +45,19 @@ def test_the_default_is_the_models(line, n_obs, monkeypatch):
     assert np.abs(found - default).mean() < 0.5 * np.abs(mild - default).mean()
 
 
+@pytest.mark.parametrize("n_obs", [80, 600])
+def test_the_default_is_as_accurate_as_the_models(line, n_obs):
+    adata = line.made_up(3)(None)
+    kinds, codes = np.unique(adata.obs["label"].astype(str), return_inverse=True)
+    teach, ask = adata[:n_obs], adata[n_obs:]
+    weights, biases = fit_line(teach.X, codes[:n_obs])
+    found = ask.X @ weights.T + biases
+    default = line.fit(teach, line.VARIANTS["default"])(ask)
+    accuracy = [(x.argmax(1) == codes[n_obs:]).mean() for x in (found, default)]
+    assert len(kinds) == found.shape[1] == default.shape[1]
+    assert accuracy[0] == pytest.approx(accuracy[1], abs=0.02)
+
+
 def test_a_run(line, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(line, "SIZES", (60,))
     arguments = [str(tmp_path), "--references", "pbmc68k", "--seeds", "2"]

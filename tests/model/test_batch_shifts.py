@@ -114,34 +114,6 @@ def test_a_line_keeps_away_from_shifts():
     np.testing.assert_array_equal(kept[:, :3].argmax(0), [0, 1, 2])
 
 
-@pytest.mark.parametrize("every", [1, 5])
-def test_shifts_are_a_penalty_on_what_scores_change_by(every):
-    """Against the penalised likelihood written out; few cells count as 500, beside both."""
-    adata = expression(noise=1.0)
-    shifts, taken = found_in(adata), np.arange(0, len(LABELS), every)
-    x, labels = adata.X.toarray().astype(float)[taken], LABELS[taken]
-    assert (len(labels) < 500) == (every == 5)
-    count = max(1.0, 500 / len(labels))
-    weights, biases = fit_line(adata.X[taken], labels, shifts, within=False, tol=1e-8)
-    scale = x.mean(0) ** 0.25
-    balance = torch.from_numpy(len(labels) / 3 / np.bincount(labels))
-
-    def loss(values):
-        w, b = values[:60].reshape(3, 20), values[60:]
-        logits = torch.from_numpy(x) @ w.T + b
-        truth = torch.from_numpy(labels)
-        fit = torch.nn.functional.cross_entropy(logits, truth, weight=balance, reduction="sum")
-        size = ((w * torch.from_numpy(scale)) ** 2).sum() / 2
-        change = 10 * ((w @ torch.from_numpy(shifts).T) ** 2).sum() / 2
-        return count * (fit + change) + size
-
-    at = torch.from_numpy(np.r_[weights.ravel(), biases]).requires_grad_()
-    loss(at).backward()
-    elsewhere = torch.zeros(63, dtype=torch.float64, requires_grad=True)
-    loss(elsewhere).backward()
-    assert at.grad.abs().max() < 1e-3 * elsewhere.grad.abs().max()
-
-
 @pytest.fixture(scope="module")
 def confounded():
     """Cells of two batches, of which the second lacks a type; and this type's cells in it.

@@ -28,7 +28,7 @@ def test_is_four_times_a_line(toy):
     x = normalize(torch.from_numpy(toy.X.toarray()), (COUNTS,)).numpy()
     found = fit_direct(Rows(toy), cells, labels, 3, COUNTS, temperature=0.8)
     for values, line in zip(found, fit_line(sp.csr_matrix(x[cells]), labels), strict=True):
-        np.testing.assert_allclose(values, 4 * line / 0.8, rtol=1e-2, atol=0.02)
+        np.testing.assert_allclose(values, 4 * (line - line.mean(0)) / 0.8, rtol=1e-2, atol=0.02)
 
 
 @pytest.mark.parametrize("dtype", [np.int64, np.float64])
@@ -53,8 +53,7 @@ def test_two_labels(toy):
     two.obs["kind"] = two.obs["kind"].cat.remove_unused_categories()
     weights, biases = fit_direct(Rows(two), np.arange(two.n_obs), codes(two), 2, COUNTS)
     assert weights.shape == (2, 30)
-    # Either label is told from the other as the other from it, as far as the search went.
-    np.testing.assert_allclose(weights.sum(0), 0, atol=1e-4 * np.abs(weights).max())
+    np.testing.assert_allclose(weights.sum(0), 0, atol=1e-12)
     x = normalize(torch.from_numpy(two.X.toarray()), (COUNTS,)).numpy()
     called = (x @ weights.T + biases).argmax(1)
     assert (called == codes(two)).mean() > 0.95

@@ -79,7 +79,7 @@ def test_is_the_optimum_of_its_formula(with_shifts, n_obs):
     shifts = np.random.default_rng(1).random((2, 20)) if with_shifts else np.zeros((0, 20))
     within = within_labels(x, labels)
     weights, biases = fit_line(x, labels, shifts if with_shifts else None, tol=1e-8)
-    strength = 10 * max(1.0, (500 / n_obs) ** 0.5)
+    strength = 10
     scale = torch.from_numpy(np.asarray(x.mean(0)).ravel() ** 0.25)
     balance = torch.from_numpy(n_obs / 3 / np.bincount(labels))
 
@@ -106,12 +106,11 @@ def test_without_directions_it_is_scikit_learns(n_labels, monkeypatch):
     monkeypatch.setattr(_line, "_WITHIN_PENALTY", 0.0)
     x, labels = expression()[n_labels > LABELS], LABELS[n_labels > LABELS]
     scale = np.asarray(x.mean(0)).ravel() ** 0.25
-    C = 10 * (500 / len(labels)) ** 0.5
     balance = (len(labels) / n_labels / np.bincount(labels))[labels]
     weights, biases = fit_line(x, labels, tol=1e-8)
     found = x @ weights.T + biases
     for label in range(n_labels):
-        expected = LogisticRegression(C=C, tol=1e-8, max_iter=5000)
+        expected = LogisticRegression(C=10, tol=1e-8, max_iter=5000)
         expected.fit(x.toarray() / scale, labels == label, sample_weight=balance)
         scores = expected.decision_function(x.toarray() / scale)
         np.testing.assert_allclose(found[:, label], scores, atol=2e-3)

@@ -82,9 +82,9 @@ class ContentsMixin(BaseModelClass):
     def get_direct_weights(self) -> pd.DataFrame:
         """Get what each gene adds to the score of each label by the direct path.
 
-        That is four times the weights of the logistic regression over its temperature, as they are
-        added for cells with all of the model's genes. Of a query that lacks some, the weights of
-        these are carried over to others.
+        That is four times the weights of the logistic regressions over their temperature, less the
+        mean of all labels, as they are added for cells with all of the model's genes. Of a query
+        that lacks some, the weights of these are carried over to others.
 
         Returns
         -------

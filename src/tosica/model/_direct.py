@@ -58,6 +58,7 @@ def fit_direct(
     taught, codes = np.unique(labels[drawn], return_inverse=True)
     line = fit_line(read(rows, cells[drawn], section), codes, shifts)
     weights, biases = np.zeros((n_labels, line[0].shape[1])), np.full(n_labels, _OUT_OF_REACH)
-    weights[taught], biases[taught] = line
+    # Softmax does not see what is the same for all labels.
+    weights[taught], biases[taught] = (values - values.mean(0) for values in line)
     factor = WEIGHT / temperature
     return factor * weights, factor * biases

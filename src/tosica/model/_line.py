@@ -16,15 +16,14 @@ if TYPE_CHECKING:
 _MAX_ITER = 200
 # Power of a gene's mean that it is divided by.
 _SCALE = 0.25
-# What a cell counts against the size of the weights. Of fewer cells than these each counts more: a
-# line that a few cells hold back follows the strongest genes alone, and errs where another batch
-# has less of these.
-_C, _MANY = 10.0, 500
+# What a cell counts against the size of the weights. Where it counts less, weights follow the
+# strongest genes alone, and the line errs where another batch has less of these.
+_C = 10.0
 # What the square of a score's change counts, beside cells that count once, if the change comes with
-# a difference of batches, and if it comes with how cells of a label differ; the latter for 500
+# a difference of batches, and if it comes with how cells of a label differ; the latter for so many
 # cells, and with more cells as much more.
 _SHIFT_PENALTY = 10.0
-_WITHIN_PENALTY = 0.1
+_WITHIN_PENALTY, _MANY = 0.1, 500
 # A label of so many cells counts half of what very large ones do for how cells of a label differ.
 _HALF = 10
 # Batches that nobody named are among the first few directions in which a label's cells differ. Of
@@ -39,23 +38,22 @@ def fit_line(
 
     Genes are divided by the fourth root of their mean.
 
-    Cells count so that all labels count equally. Labels do not compete for cells: that would be no
-    more accurate, and a label that is known from one of two batches that nobody named would be
-    found less often in the other. Of genes as they are the strongest decide, and of genes divided
-    by their mean the weakest, which are mostly noise. Of :math:`n` cells, with weights :math:`w_k`
-    of the divided genes :math:`z`, that is :math:`w_k / m` of genes as they are, the smallest is
-    found of
+    Cells count so that all labels count equally. Labels do not compete for cells: that would be a
+    little less accurate, and a label that is known from one of two batches that nobody named would
+    be found less often in the other. Of genes as they are the strongest decide, and of genes
+    divided by their mean the weakest, which are mostly noise. Of :math:`n` cells, with weights
+    :math:`w_k` of the divided genes :math:`z`, that is :math:`w_k / m` of genes as they are, the
+    smallest is found of
 
     .. math:: \sum_k \Big(\sum_i b_i \ell_{ik}
         + \tfrac12 \frac{|w_k|^2}{C} + \tfrac12 \sum_j p_j \big((w_k / m)^\top s_j\big)^2\Big)
 
     where :math:`\ell_{ik}` is the logistic loss of whether cell :math:`i` is of label :math:`k`,
-    :math:`b_i` is :math:`n` over the number of labels and of the label's cells,
-    :math:`C = 10 \max(1, \sqrt{500 / n})`, and the :math:`s_j` are directions that scores should
-    not change along: what batches differ by, of which the square counts :math:`p_j = 10`, and the
-    main directions in which cells of a label differ, of which it counts
-    :math:`0.1 \max(1, n / 500)`. Batches that have no names are among the latter. scikit-learn's
-    regression knows no such penalty.
+    :math:`b_i` is :math:`n` over the number of labels and of the label's cells, :math:`C = 10`, and
+    the :math:`s_j` are directions that scores should not change along: what batches differ by, of
+    which the square counts :math:`p_j = 10`, and the main directions in which cells of a label
+    differ, of which it counts :math:`0.1 \max(1, n / 500)`. Batches that have no names are among
+    the latter. scikit-learn's regression knows no such penalty.
 
     Parameters
     ----------
@@ -76,12 +74,11 @@ def fit_line(
     n_labels = int(labels.max()) + 1
     scale = gene_scale(x)
     z = sp.csr_matrix(x @ sp.diags(1 / scale))
-    C = _C * max(1.0, np.sqrt(_MANY / n_cells))
     penalty = _WITHIN_PENALTY * max(1.0, n_cells / _MANY)
     avoid = np.sqrt(penalty) * within_labels(x, labels)
     if shifts is not None:
         avoid = np.vstack([avoid, np.sqrt(_SHIFT_PENALTY) * shifts])
-    shrink = shrinkage(np.sqrt(C) * avoid / scale)
+    shrink = shrinkage(np.sqrt(_C) * avoid / scale)
     is_label = labels[:, None] == np.arange(n_labels)
     balance = 1 / (np.bincount(labels) * float(n_labels))[labels, None]
 
@@ -90,12 +87,12 @@ def fit_line(
         scores = z @ shrink(free[:, :-1]).T + free[:, -1]
         errors = (expit(scores) - is_label) * balance
         slope = np.column_stack([shrink((z.T @ errors).T), errors.sum(0)])
-        ridge = free[:, :-1] / (C * n_cells)
+        ridge = free[:, :-1] / (_C * n_cells)
         slope[:, :-1] += ridge
         fit = -(log_expit(np.where(is_label, scores, -scores)) * balance).sum()
         return float(fit + 0.5 * (ridge * free[:, :-1]).sum()), slope.ravel()
 
-    # What is not quite at the optimum is a little more regular, and as good.
+    # The optimum takes ten times as long, and is no more accurate.
     found = minimize(
         loss,
         np.zeros(n_labels * (n_genes + 1)),

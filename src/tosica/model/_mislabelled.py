@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tosica.module._normalize import Section
     from tosica.pp._rows import Rows
 
-# So small that no line learns single wrong labels by heart.
+# Weights are held so small that no line learns single wrong labels by heart.
 _C, _MAX_ITER = 0.3, 200
 # A label this improbable, beside one that is more probable than all others together, is suspect.
 _IMPROBABLE, _PROBABLE = 0.05, 0.5
@@ -118,9 +118,9 @@ def _fit(x: sp.csr_matrix, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scale = gene_scale(x)
     line = LogisticRegression(C=_C, class_weight="balanced", max_iter=_MAX_ITER)
     with warnings.catch_warnings():
-        # What is not quite at the optimum is a little more regular, and as good.
+        # Near the optimum is good enough to tell contradictions from doubts.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        line.fit(sp.csr_matrix(x @ sp.diags(1 / scale)), labels)
+        line.fit(sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)), labels)
     weights, biases = line.coef_ / scale, line.intercept_
     if len(weights) > 1:
         return weights, biases

@@ -41,7 +41,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
     n_layers
         Number of Transformer layers.
     direct
-        Add what a logistic regression on the genes says to what the network says. On small
+        Add what logistic regressions on the genes say to what the network says. On small
         references it is often right where the network is not, and the other way round; ``False``
         is the paper's model. Models of a MuData have no direct path.
 
