@@ -107,13 +107,13 @@ def test_without_directions_it_is_scikit_learns(n_labels, monkeypatch):
     x, labels = expression()[n_labels > LABELS], LABELS[n_labels > LABELS]
     scale = np.asarray(x.mean(0)).ravel() ** 0.25
     balance = (len(labels) / n_labels / np.bincount(labels))[labels]
-    weights, biases = fit_line(x, labels, tol=1e-8)
+    weights, biases = fit_line(x, labels, tol=1e-9)
     found = x @ weights.T + biases
     for label in range(n_labels):
-        expected = LogisticRegression(C=10, tol=1e-8, max_iter=5000)
+        expected = LogisticRegression(C=10, tol=1e-9, max_iter=5000)
         expected.fit(x.toarray() / scale, labels == label, sample_weight=balance)
         scores = expected.decision_function(x.toarray() / scale)
-        np.testing.assert_allclose(found[:, label], scores, atol=2e-3)
+        np.testing.assert_allclose(found[:, label], scores, atol=1e-3)
 
 
 def test_a_label_is_not_taken_for_the_batch_it_is_known_from(monkeypatch):

@@ -27,19 +27,20 @@ def cells():
     return sc.datasets.pbmc68k_reduced().raw.to_adata()
 
 
-def test_types_that_overlap_ask_for_more_doubt(cells):
+@pytest.mark.parametrize(("overlapping", "times"), [("CD8", 1.2), ("CD4|CD8", 1.1)])
+def test_types_that_overlap_ask_for_more_doubt(cells, overlapping, times):
     kinds = cells.obs["bulk_labels"]
     clear = kinds.isin(["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]).to_numpy()
-    alike = kinds.str.contains("CD8").to_numpy()
+    alike = kinds.str.contains(overlapping).to_numpy()
     surely, hardly = found_in(cells[clear], kinds[clear]), found_in(cells[alike], kinds[alike])
-    assert hardly > 1.2 * surely
-    assert hardly > 2.5
+    assert hardly > times * surely
+    assert hardly > 2.2
 
 
 def test_a_few_cells_say_little(cells):
     kinds = cells.obs["bulk_labels"]
     two = np.concatenate([np.flatnonzero(kinds == kind)[:2] for kind in ("CD19+ B", "CD56+ NK")])
-    assert found_in(cells[two], kinds.iloc[two]) == pytest.approx(2, abs=0.6)
+    assert found_in(cells[two], kinds.iloc[two]) == pytest.approx(2, rel=0.2)
 
 
 def test_large_references_are_drawn_from():
