@@ -32,8 +32,8 @@ def line_temperature(
 ) -> float:
     """Temperature at which a line's logits fit the labels of cells that it has not seen.
 
-    It depends on the reference, and is higher where its types overlap. The network, which
-    was taught smoothed labels, is about right as it is, so that neither drowns the other once the
+    It depends on the reference, and is higher where its types overlap. The network, which was
+    taught smoothed labels, is about right as it is, so that neither drowns the other once the
     line's logits are divided by it.
 
     Parameters
