@@ -189,6 +189,16 @@ def test_a_page_changes_nothing(grad: bool) -> None:
     torch.testing.assert_close(carried, torch.einsum("ni,nij->nj", row, weights.mean(1)))
 
 
+def test_gradients_pass_a_page() -> None:
+    attention, t = make(), tokens().requires_grad_()
+    parameters = [t, *attention.parameters()]
+    out, _ = attention.traced(t, attention.page(t))
+    expected = torch.autograd.grad(written_out(attention, t)[0].square().sum(), parameters)
+    found = torch.autograd.grad(out.square().sum(), parameters)
+    for gradient, right in zip(found, expected, strict=True):
+        torch.testing.assert_close(gradient, right)
+
+
 def test_a_larger_page_serves_fewer_cells() -> None:
     attention, t = make(), tokens()
     with torch.no_grad():

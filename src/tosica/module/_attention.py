@@ -8,6 +8,7 @@ from which ``carry_row`` has what one row of the rollout needs.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -30,8 +31,9 @@ class AttentionTrace(NamedTuple):
 class WrittenTrace(NamedTuple):
     """What a layer keeps whose attention was written out.
 
-    ``exponential`` has the exponentials of the scores, ``(n_cells * n_heads, n_tokens, n_tokens)``;
-    ``total`` their sums over the keys, ``(n_cells, n_heads, n_tokens)``.
+    ``exponential`` has the exponentials of the scores, queries by keys,
+    ``(n_cells * n_heads, n_tokens, n_tokens)``; ``total`` their sums over the keys,
+    ``(n_cells, n_heads, n_tokens)``.
     """
 
     exponential: Tensor
@@ -43,6 +45,8 @@ class WrittenTrace(NamedTuple):
 _SAFE_TOTALS = 1e-30, 1e30
 # Bytes of written-out attention that a processor's cache holds beside everything else.
 _CACHE = 12 * 2**20
+# Powers of two are twice as fast as powers of e.
+_LOG2_E = math.log2(math.e)
 
 
 class SelfAttention(nn.Module):
@@ -100,14 +104,14 @@ class SelfAttention(nn.Module):
             What :meth:`page` made for as many cells or more. What is written on it is part of what
             is kept. Without one, attention is not written out.
         """
+        if page is not None:
+            written = self._write_out(tokens, page[: len(tokens)])
+            if written is not None:
+                return written
         query, key, value = self._heads(tokens)
         query = query * self.scale
-        trace: AttentionTrace | WrittenTrace | None = None
-        if page is not None:
-            mixed, trace = _write_out(query, key, value, page[: len(tokens)])
-        if trace is None:
-            mixed, logsumexp = _attend(query, key, value)
-            trace = AttentionTrace(query, key, logsumexp)
+        mixed, logsumexp = _attend(query, key, value)
+        trace = AttentionTrace(query, key, logsumexp)
         return self.proj(mixed.transpose(1, 2).flatten(2)), trace
 
     def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,6 +155,53 @@ class SelfAttention(nn.Module):
         query, key, value = split.permute(2, 0, 3, 1, 4)
         return query, key, value
 
+    def _write_out(self, tokens: Tensor, page: Tensor) -> tuple[Tensor, WrittenTrace] | None:
+        """Do what ``traced`` does, with the exponentials of the scores written on `page`.
+
+        Tokens stay the last axis up to the end: products of few rows and many columns are up to
+        twice as fast as those of many rows and few columns. A row of ones below the values makes
+        the sums of the exponentials come with the product.
+
+        Returns
+        -------
+        ``None`` if scores are too large for single precision.
+        """
+        n_cells, n_tokens, width = tokens.shape
+        by_head = (n_cells * self.n_heads, -1, n_tokens)
+        to_query, to_key, to_value = self.qkv.weight.view(3, width, width)
+        query_bias, _, value_bias = self.qkv.bias.view(3, width)
+        to_value = F.pad(to_value.view(self.n_heads, self.head_dim, width), (0, 0, 0, 1))
+        value_bias = F.pad(value_bias.view(self.n_heads, self.head_dim), (0, 1), value=1.0)
+        columns, to_base_2 = tokens.transpose(1, 2), self.scale * _LOG2_E
+        query = torch.baddbmm(
+            query_bias[:, None],
+            to_query.expand(n_cells, -1, -1),
+            columns,
+            beta=to_base_2,
+            alpha=to_base_2,
+        ).view(by_head)
+        # The key's bias adds the same to every score of a query, which softmax does not see.
+        key = torch.bmm(to_key.expand(n_cells, -1, -1), columns).view(by_head)
+        value_and_one = torch.baddbmm(
+            value_bias.view(-1, 1), to_value.flatten(0, 1).expand(n_cells, -1, -1), columns
+        ).view(by_head)
+        scores = (query.transpose(1, 2), key)
+        if torch.is_grad_enabled():
+            exponential = torch.bmm(*scores).exp2_()
+        else:
+            # Fresh memory costs more than what is computed on it, so the same page serves again.
+            exponential = torch.bmm(*scores, out=page.flatten(0, 1)).exp2_()
+        product = torch.bmm(value_and_one, exponential.transpose(1, 2))
+        product = product.view(n_cells, self.n_heads, -1, n_tokens)
+        total = product[:, :, -1]
+        smallest, largest = total.aminmax()
+        if not (smallest > _SAFE_TOTALS[0] and largest < _SAFE_TOTALS[1]):
+            return None
+        mixed = (product[:, :, :-1] / total[:, :, None]).flatten(1, 2)
+        from_mixed = self.proj.weight.t().expand(n_cells, -1, -1)
+        out = torch.baddbmm(self.proj.bias, mixed.transpose(1, 2), from_mixed)
+        return out, WrittenTrace(exponential, total)
+
 
 def carry_row(row: Tensor, trace: AttentionTrace | WrittenTrace) -> Tensor:
     r"""Multiply a row by a layer's attention, averaged over the heads.
@@ -184,29 +235,6 @@ def carry_row(row: Tensor, trace: AttentionTrace | WrittenTrace) -> Tensor:
     asking = F.pad(trace.key, (0, 1), value=1.0)
     _, logsumexp = _attend(asking, asked, asking)
     return logsumexp.exp().mean(1)
-
-
-def _write_out(
-    query: Tensor, key: Tensor, value: Tensor, page: Tensor
-) -> tuple[Tensor, WrittenTrace | None]:
-    """Attention without a scale, with its exponentials written out.
-
-    A column of ones beside the values makes the sums of the exponentials come with the product.
-    There is no trace, and the result is void, if scores are too large for that.
-    """
-    scores = (query.flatten(0, 1), key.flatten(0, 1).transpose(1, 2))
-    if torch.is_grad_enabled():
-        exponential = torch.bmm(*scores).exp_()
-    else:
-        # Fresh memory costs more than what is computed on it, so the same page serves many times.
-        exponential = torch.bmm(*scores, out=page.flatten(0, 1)).exp_()
-    beside_one = F.pad(value, (0, 1), value=1.0).flatten(0, 1)
-    product = torch.bmm(exponential, beside_one).view(*value.shape[:3], -1)
-    total = product[..., -1]
-    smallest, largest = total.aminmax()
-    safe = bool(smallest > _SAFE_TOTALS[0]) and bool(largest < _SAFE_TOTALS[1])
-    mixed = product[..., :-1] / total[..., None]
-    return mixed, WrittenTrace(exponential, total) if safe else None
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
