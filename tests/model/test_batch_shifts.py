@@ -69,7 +69,7 @@ def test_what_is_equal_in_all_batches_is_no_shift():
 
 
 def test_only_drawn_cells_are_read(monkeypatch):
-    monkeypatch.setattr(_batch_shifts, "_MOST_CELLS", 250)
+    monkeypatch.setattr(_batch_shifts, "MOST_CELLS", 250)
     # Label 2 is in one batch, and says nothing.
     pairs = np.unique(3 * LABELS + BATCHES, return_inverse=True)[1][:600]
     some = draw(pairs, 250)

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from scvi import settings
 
-from ._sample import draw, read
+from ._sample import MOST_CELLS, draw, read
 
 if TYPE_CHECKING:
     from tosica.module._normalize import Section
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 _FEWEST = 3
 # What the mean of so many cells says counts half of what that of very many does.
 _HALF = 10
-# Or more, so that each pair of label and batch has ten.
-_MOST_CELLS = 10_000
 # Chance is what remains when batches are shuffled, the largest of so many times.
 _N_SHUFFLES = 9
 
@@ -57,7 +55,8 @@ def batch_shifts(
         return None
     cells, labels, batches = cells[usable], labels[usable], batches[usable]
     pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
-    drawn = draw(pair.ravel(), max(_MOST_CELLS, _HALF * len(pairs)))
+    # Or more, so that each pair of label and batch has ten.
+    drawn = draw(pair.ravel(), max(MOST_CELLS, _HALF * len(pairs)))
     labels, batches = labels[drawn], batches[drawn]
     x = read(rows, cells[drawn], section)
     shifts = _shifts(x, labels, batches)

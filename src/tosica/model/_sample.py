@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     from ._joint_rows import JointRows
 
-# A line through more cells than these is hardly another line, and their covariation hardly another.
+# A line through more cells than these is hardly another line; nor are their covariation and what
+# their batches differ by.
 MOST_CELLS = 10_000
 
 
