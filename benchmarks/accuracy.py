@@ -133,7 +133,7 @@ def report(result: dict[str, Any]) -> str:
         "references and wrong labels,",
         "and starts the methods that draw numbers. Where nothing varies, the deviation is 0; of a "
         "single seed there is none.",
-        "What was not run is blank: methods that take long have fewer seeds and tasks."
+        "Methods that take long have fewer seeds; what was not run is blank."
         + (f" {result['note']}" if result.get("note") else ""),
         "",
     ]

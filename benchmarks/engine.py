@@ -164,7 +164,9 @@ def report(result: dict[str, Any]) -> str:
         f"{settings['genes']} genes ×",
         f"{settings['gene sets']} gene sets, width {settings['width']}; "
         f"{settings['cells'][0]} cells unless said otherwise. Compared runs took",
-        f"turns in {settings['rounds']} rounds; medians are shown.",
+        f"turns in {settings['rounds']} rounds; medians are shown, from which a round's speed lay "
+        f"up to {farthest(result['turns']):.0%}",
+        "away: a machine that others use as well is not always equally fast.",
         *([result["note"]] if result.get("note") else []),
         "",
         "## Training",
@@ -232,6 +234,12 @@ def report(result: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def farthest(turns: dict[str, list[dict[str, Any]]]) -> float:
+    """How far a round lay from the median of its kind, as a share of it, at most."""
+    speeds = [[turn["cells_per_second"] for turn in of] for k, of in turns.items() if k != "peak"]
+    return max(abs(speed / median(of) - 1) for of in speeds for speed in of)
 
 
 def shares_of_literal(size: dict[str, dict[str, float]]) -> list[Any]:

@@ -189,6 +189,43 @@ def test_a_page_changes_nothing(grad: bool) -> None:
     torch.testing.assert_close(carried, torch.einsum("ni,nij->nj", row, weights.mean(1)))
 
 
+@pytest.mark.parametrize(("embed_dim", "n_heads"), [(12, 4), (48, 4), (7, 1), (4, 4)])
+@pytest.mark.parametrize("n_tokens", [1, 2, 40])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_page_of_any_shape(
+    embed_dim: int, n_heads: int, n_tokens: int, dtype: torch.dtype
+) -> None:
+    attention, t = make(embed_dim, n_heads), tokens(n_tokens, embed_dim) / 2
+    with torch.no_grad():
+        expected, weights = written_out(attention, t)
+    attention, t = attention.to(dtype), t.to(dtype)
+    # Cells as they come out of a product: the first axis is not the slowest one.
+    t = t.transpose(0, 1).contiguous().transpose(0, 1)
+    page = attention.page(t)
+    with torch.no_grad():
+        out, trace = attention.traced(t, page)
+        assert isinstance(trace, WrittenTrace)
+        assert trace.exponential.data_ptr() == page.data_ptr()
+        found = trace.exponential.view_as(weights) / trace.total[..., None]
+    size = float(expected.abs().max())
+    limits = {"rtol": 0.0, "check_dtype": False}
+    torch.testing.assert_close(out, expected, atol=size * DTYPES[dtype], **limits)
+    torch.testing.assert_close(found, weights, atol=DTYPES[dtype], **limits)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scores_that_are_all_very_small_take_the_other_way(dtype: torch.dtype) -> None:
+    attention, t = make().to(dtype), 60 * tokens()[:, :1].expand(-1, 9, -1).to(dtype)
+    with torch.no_grad():
+        # A token's product with itself is negative now, and all tokens are one.
+        attention.qkv.weight[12:24] = -attention.qkv.weight[:12]
+        attention.qkv.bias.zero_()
+        out, trace = attention.traced(t, attention.page(t))
+        expected, _ = written_out(attention, t)
+    assert isinstance(trace, AttentionTrace)
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-3)
+
+
 def test_gradients_pass_a_page() -> None:
     attention, t = make(), tokens().requires_grad_()
     parameters = [t, *attention.parameters()]

@@ -102,7 +102,7 @@ class SelfAttention(nn.Module):
             Shape ``(n_cells, n_tokens, embed_dim)``.
         page
             What :meth:`page` made for as many cells or more. What is written on it is part of what
-            is kept. Without one, attention is not written out.
+            is kept; nothing is while gradients are. Without one, attention is not written out.
         """
         if page is not None:
             written = self._write_out(tokens, page[: len(tokens)])
@@ -156,7 +156,7 @@ class SelfAttention(nn.Module):
         return query, key, value
 
     def _write_out(self, tokens: Tensor, page: Tensor) -> tuple[Tensor, WrittenTrace] | None:
-        """Do what ``traced`` does, with the exponentials of the scores written on `page`.
+        """Do what ``traced`` does, with the exponentials of the scores written out.
 
         Tokens stay the last axis up to the end: products of few rows and many columns are up to
         twice as fast as those of many rows and few columns. A row of ones below the values makes
@@ -164,7 +164,8 @@ class SelfAttention(nn.Module):
 
         Returns
         -------
-        ``None`` if scores are too large for single precision.
+        ``None`` if scores are so large, or all so small, that sums of their exponentials would be
+        beyond single precision, or if they are no numbers.
         """
         n_cells, n_tokens, width = tokens.shape
         by_head = (n_cells * self.n_heads, -1, n_tokens)
