@@ -27,14 +27,16 @@ def cells():
     return sc.datasets.pbmc68k_reduced().raw.to_adata()
 
 
-@pytest.mark.parametrize(("overlapping", "times"), [("CD8", 1.2), ("CD4|CD8", 1.1)])
-def test_types_that_overlap_ask_for_more_doubt(cells, overlapping, times):
+@pytest.mark.parametrize(
+    ("overlapping", "times", "least"), [("CD8", 1.2, 2.5), ("CD4|CD8", 1.1, 2.2)]
+)
+def test_types_that_overlap_ask_for_more_doubt(cells, overlapping, times, least):
     kinds = cells.obs["bulk_labels"]
     clear = kinds.isin(["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]).to_numpy()
     alike = kinds.str.contains(overlapping).to_numpy()
     surely, hardly = found_in(cells[clear], kinds[clear]), found_in(cells[alike], kinds[alike])
     assert hardly > times * surely
-    assert hardly > 2.2
+    assert hardly > least
 
 
 def test_a_few_cells_say_little(cells):
