@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from tosica.model import _line
-from tosica.model._line import fit_line
+from tosica.model._line import fit_line, lift
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_the_default_is_the_models(line, n_obs, monkeypatch):
     )
     _, codes = np.unique(labels[:n_obs], return_inverse=True)
     weights, biases = fit_line(teach.X, codes, tol=1e-9)
-    found = ask.X @ weights.T + biases
+    found = ask.X @ weights.T + biases + lift(codes)
     kinds = np.unique(labels[:n_obs])
     accuracy = [(kinds[x.argmax(1)] == labels[n_obs:]).mean() for x in (found, default)]
     assert accuracy[0] == pytest.approx(accuracy[1], abs=0.005)
@@ -52,7 +52,7 @@ def test_the_default_is_as_accurate_as_the_models(line, n_obs):
     teach, ask = adata[:n_obs], adata[n_obs:]
     kinds, codes = np.unique(labels[:n_obs], return_inverse=True)
     weights, biases = fit_line(teach.X, codes)
-    found = ask.X @ weights.T + biases
+    found = ask.X @ weights.T + biases + lift(codes)
     default = line.fit(teach, line.VARIANTS["default"])(ask)
     accuracy = [(kinds[x.argmax(1)] == labels[n_obs:]).mean() for x in (found, default)]
     assert accuracy[0] == pytest.approx(accuracy[1], abs=0.02)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 
 from tosica.model import _line
-from tosica.model._line import fit_line, within_labels
+from tosica.model._line import fit_line, lift, within_labels
 
 LABELS = np.repeat([0, 1, 2], [60, 40, 20])
 
@@ -134,6 +134,28 @@ def test_a_label_is_not_taken_for_the_batch_it_is_known_from(monkeypatch):
         right[penalty > 0] = ((x[elsewhere] @ weights.T + biases).argmax(1) == 2).mean()
     assert right[False] < 0.5
     assert right[True] > 0.7
+
+
+def test_a_label_is_lifted_by_how_few_its_cells_are():
+    np.testing.assert_allclose(np.exp(lift(LABELS)), [80 / 60, 60 / 40, 40 / 20])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_new_cells_of_a_rare_label_are_found(seed):
+    """They score less than the three that taught it."""
+    rng = np.random.default_rng(seed)
+    taught, new = np.repeat([0, 1, 2], [100, 100, 3]), np.repeat([0, 1, 2], 200)
+    mean = 0.5 + 1.5 * np.repeat(np.eye(3), 10, 1) @ np.eye(30, 200)
+    x, query = (sp.csr_matrix(np.log1p(rng.poisson(mean[of]))) for of in (taught, new))
+    weights, biases = fit_line(x, taught)
+    scores = query @ weights.T + biases
+    plain, lifted = (
+        [(called == new)[new == label].mean() for label in range(3)]
+        for called in (scores.argmax(1), (scores + lift(taught)).argmax(1))
+    )
+    assert plain[2] < 0.35
+    assert lifted[2] > 0.5
+    assert min(*plain[:2], *lifted[:2]) > 0.98
 
 
 @given(seed=st.integers(0, 10**6))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ._line import fit_line
+from ._line import fit_line, lift
 from ._sample import MOST_CELLS, draw, read
 
 if TYPE_CHECKING:
@@ -56,9 +56,11 @@ def fit_direct(
     """
     drawn = draw(labels, MOST_CELLS)
     taught, codes = np.unique(labels[drawn], return_inverse=True)
-    line = fit_line(read(rows, cells[drawn], section), codes, shifts)
-    weights, biases = np.zeros((n_labels, line[0].shape[1])), np.full(n_labels, _OUT_OF_REACH)
+    of_taught, bias = fit_line(read(rows, cells[drawn], section), codes, shifts)
+    weights, biases = np.zeros((n_labels, of_taught.shape[1])), np.full(n_labels, _OUT_OF_REACH)
     # Softmax does not see what is the same for all labels.
-    weights[taught], biases[taught] = (values - values.mean(0) for values in line)
+    weights[taught], biases[taught] = (
+        values - values.mean(0) for values in (of_taught, bias + lift(codes))
+    )
     factor = WEIGHT / temperature
     return factor * weights, factor * biases

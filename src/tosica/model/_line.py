@@ -26,6 +26,8 @@ _SHIFT_PENALTY = 10.0
 _WITHIN_PENALTY, _MANY = 0.1, 500
 # A label of so many cells counts half of what very large ones do for how cells of a label differ.
 _HALF = 10
+# A label's score is raised by log(1 + _FEW / n), where n are its cells.
+_FEW = 20
 # Batches that nobody named are among the first few directions in which a label's cells differ. Of
 # more directions some tell types apart that overlap.
 _MOST_WITHIN = 5
@@ -39,11 +41,11 @@ def fit_line(
     Genes are divided by the fourth root of their mean.
 
     Cells count so that all labels count equally. Labels do not compete for cells: that would be a
-    little less accurate, and a label that is known from one of two batches that nobody named would
-    be found less often in the other. Of genes as they are the strongest decide, and of genes
-    divided by their mean the weakest, which are mostly noise. Of :math:`n` cells, with weights
-    :math:`w_k` of the divided genes :math:`z`, that is :math:`w_k / m` of genes as they are, the
-    smallest is found of
+    little less accurate in other batches, and a label that is known from one of two batches that
+    nobody named would be found less often in the other. Of genes as they are the strongest decide,
+    and of genes divided by their mean the weakest, which are mostly noise. Of :math:`n` cells, with
+    weights :math:`w_k` of the divided genes :math:`z`, that is :math:`w_k / m` of genes as they
+    are, the smallest is found of
 
     .. math:: \sum_k \Big(\sum_i b_i \ell_{ik}
         + \tfrac12 \frac{|w_k|^2}{C} + \tfrac12 \sum_j p_j \big((w_k / m)^\top s_j\big)^2\Big)
@@ -102,6 +104,15 @@ def fit_line(
     )
     free = found.x.reshape(n_labels, n_genes + 1)
     return shrink(free[:, :-1]) / scale, free[:, -1]
+
+
+def lift(labels: np.ndarray) -> np.ndarray:
+    r"""What is added to the biases of a line, ``(n_labels,)``, so that rare labels are found.
+
+    New cells of a label score less than those that taught it, and the more so the fewer these were.
+    Of a label of :math:`n` cells the bias is raised by :math:`\log(1 + 20 / n)`.
+    """
+    return np.log1p(_FEW / np.bincount(labels))
 
 
 def gene_scale(x: sp.csr_matrix) -> np.ndarray:

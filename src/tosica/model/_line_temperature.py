@@ -9,7 +9,7 @@ import numpy as np
 
 from ._calibration import fit_temperature
 from ._held_out_lines import MOST_CELLS, held_out_lines
-from ._line import fit_line
+from ._line import fit_line, lift
 from ._sample import draw, read
 
 if TYPE_CHECKING:
@@ -61,4 +61,4 @@ def line_temperature(
     fit = partial(fit_line, shifts=shifts)
     for held, (weights, biases) in held_out_lines(x, codes, fit):
         logits[held] = x[held] @ weights.T + biases
-    return fit_temperature(logits, codes, expected=_EXPECTED, spread=_SPREAD)
+    return fit_temperature(logits + lift(codes), codes, expected=_EXPECTED, spread=_SPREAD)
