@@ -193,8 +193,8 @@ def report(result: dict[str, Any]) -> str:
         "with the made-up batch effect of [the recipe](recipe.md). Genes are divided by a power of "
         "their mean. Scores are",
         "penalised for changing along the main directions in which cells of a label differ, and "
-        "those of a label of n cells are",
-        "raised, the more the fewer these are. The last column is of another reference: half of "
+        "those of a label of n cells are,",
+        "unless said, raised by log(1 + 20 / n). The last column is of another reference: half of "
         "its cells have the batch effect,",
         "and nobody says which, but none of one label, of which cells that have it are named. "
         "Accuracy, macro-F1, and",

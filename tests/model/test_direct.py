@@ -23,7 +23,8 @@ def codes(adata):
 
 
 def test_is_four_times_a_line(toy):
-    cells = np.arange(20, 90)
+    # Three cells of one label, which is raised for it.
+    cells = np.setdiff1d(np.arange(20, 90), np.flatnonzero(codes(toy) == 2)[10:-3])
     labels = codes(toy)[cells]
     x = normalize(torch.from_numpy(toy.X.toarray()), (COUNTS,)).numpy()
     found = fit_direct(Rows(toy), cells, labels, 3, COUNTS, temperature=0.8)

@@ -40,12 +40,11 @@ def fit_line(
 
     Genes are divided by the fourth root of their mean.
 
-    Cells count so that all labels count equally. Labels do not compete for cells: that would be a
-    little less accurate in other batches, and a label that is known from one of two batches that
-    nobody named would be found less often in the other. Of genes as they are the strongest decide,
-    and of genes divided by their mean the weakest, which are mostly noise. Of :math:`n` cells, with
-    weights :math:`w_k` of the divided genes :math:`z`, that is :math:`w_k / m` of genes as they
-    are, the smallest is found of
+    Cells count so that all labels count equally. Labels do not compete for cells: a label that is
+    known from one of two batches that nobody named would be found less often in the other. Of genes
+    as they are the strongest decide, and of genes divided by their mean the weakest, which are
+    mostly noise. Of :math:`n` cells, with weights :math:`w_k` of the divided genes :math:`z`, that
+    is :math:`w_k / m` of genes as they are, the smallest is found of
 
     .. math:: \sum_k \Big(\sum_i b_i \ell_{ik}
         + \tfrac12 \frac{|w_k|^2}{C} + \tfrac12 \sum_j p_j \big((w_k / m)^\top s_j\big)^2\Big)

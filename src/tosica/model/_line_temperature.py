@@ -61,4 +61,5 @@ def line_temperature(
     fit = partial(fit_line, shifts=shifts)
     for held, (weights, biases) in held_out_lines(x, codes, fit):
         logits[held] = x[held] @ weights.T + biases
+    # By the cells of the whole: a fold lacks more of a rare label, and would raise just its cells.
     return fit_temperature(logits + lift(codes), codes, expected=_EXPECTED, spread=_SPREAD)
