@@ -212,7 +212,6 @@ def report(result: dict[str, Any]) -> str:
         f"reference ({_names(runs)}) and a split, ± standard error.",
         "Parts of the default model were not trained anew, and have the temperature that is "
         "expected of them.",
-        *([result["note"]] if result.get("note") else []),
         "",
     ]
     shown = {**{k: v for k, (v, _) in VARIANTS.items()}, **PARTS}
