@@ -37,7 +37,7 @@ def test_both_sides_read_the_same_and_compute_the_same(benchmarks, path):
     token = np.repeat(np.arange(mask.shape[1]), np.diff(mask.indptr))
     with torch.no_grad():
         dense = torch.zeros(mask.shape[0], mask.shape[1], 48)
-        dense[module.embedding.genes, token] = module.embedding.weight
+        dense[module.embedding.genes, token] = module.embedding.pair_weights()
         literal.embedding.weight.copy_(dense.flatten(1))
         literal.embedding.bias.copy_(module.embedding.bias.flatten())
         literal.cls_token.copy_(module.encoder.class_token)

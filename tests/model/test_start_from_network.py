@@ -41,13 +41,13 @@ def ref() -> AnnData:
 def test_sets_with_weights_start_as_weighted_sums(ref: AnnData) -> None:
     model = tosica.TOSICA(ref, embed_dim=16)
     embedding = model.module.embedding
-    drawn = embedding.weight.detach().clone()
+    drawn = embedding.pair_weights().detach().clone()
     model.start_from_network()
     weights = tosica.get.network_weights(ref).toarray()
     indptr, genes = embedding.indptr.numpy(), embedding.genes.numpy()
     for p, name in enumerate(ref.uns["tosica_mask"]["gene_sets"]):
         inside = slice(indptr[p], indptr[p + 1])
-        now = embedding.weight.detach()[inside]
+        now = embedding.pair_weights().detach()[inside]
         if name in ("TF7", "unannotated_1"):
             assert torch.equal(now, drawn[inside])
             continue
@@ -84,9 +84,9 @@ def test_mask_without_weights(ref: AnnData) -> None:
 
 def test_weights_of_zero_and_none_leave_finite_weights() -> None:
     embedding = MaskedEmbedding(np.array([0, 2, 4, 6]), np.array([0, 1, 0, 2, 1, 2]), 3, 4)
-    before = embedding.weight.detach().clone()
+    before = embedding.pair_weights().detach().clone()
     embedding.start_from(np.array([0.0, 0.0, np.nan, np.nan, 0.0, 2.0], dtype=np.float32))
-    now = embedding.weight.detach()
+    now = embedding.pair_weights().detach()
     assert torch.isfinite(now).all()
     assert torch.equal(now[:4], before[:4])
     assert (now[4] == 0).all()

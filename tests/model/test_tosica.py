@@ -138,7 +138,7 @@ def test_gene_weights_are_those_of_the_module(pbmc_model, pbmc_ref, how):
     assert (table.to_numpy()[~mask] == 0).all()
     assert (table.to_numpy()[mask] > 0).all()
     # The weights of a pair, one set after the other.
-    weight = pbmc_model.module.embedding.weight.detach().abs().numpy()
+    weight = pbmc_model.module.embedding.pair_weights().detach().abs().numpy()
     reduced = getattr(weight, how)(axis=1)
     np.testing.assert_allclose(table.to_numpy().T[mask.T], reduced, rtol=1e-6)
 
@@ -167,7 +167,10 @@ def test_repr_tells_the_facts(toy, train, pbmc_model):
     assert "10 (CD4+/CD25 T Reg, " in pp_text
     assert ", …)" in pp_text
     assert "width 16, 4 heads, 2 layers" in pp_text
-    n_parameters = sum(p.numel() for p in pbmc_model.module.parameters())
+    module = pbmc_model.module
+    n_parameters = sum(p.numel() for p in module.parameters())
+    # What the weights of gene sets are padded with is no parameter.
+    n_parameters -= module.embedding.weight.numel() - module.embedding.pair_weights().numel()
     assert f"{n_parameters:,} parameters" in pp_text
 
     TOSICA.setup_anndata(toy, labels_key="kind")

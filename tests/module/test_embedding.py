@@ -34,10 +34,10 @@ def cells(n_genes: int, n_cells: int = 4) -> torch.Tensor:
 
 def dense(embedding: MaskedEmbedding, x: torch.Tensor) -> torch.Tensor:
     """The same, one token after the other."""
-    tokens = []
+    tokens, weights = [], embedding.pair_weights()
     for p, (start, stop) in enumerate(pairwise(embedding.indptr.tolist())):
         values = x[:, embedding.genes[start:stop]]
-        tokens.append(values @ embedding.weight[start:stop] + embedding.bias[p])
+        tokens.append(values @ weights[start:stop] + embedding.bias[p])
     return torch.stack(tokens, 1)
 
 
@@ -125,10 +125,8 @@ def test_variance_of_a_token_does_not_follow_the_size_of_its_set() -> None:
 
 def test_gene_weights_reduce_the_width() -> None:
     embedding = make([2, 3], 4, dim=2)
-    with torch.no_grad():
-        embedding.weight.copy_(
-            torch.tensor([[1.0, -3.0], [0.0, 0.5], [-2.0, 2.0], [4.0, 0.0], [-1.0, -2.0]])
-        )
+    weight = torch.tensor([[1.0, -3.0], [0.0, 0.5], [-2.0, 2.0], [4.0, 0.0], [-1.0, -2.0]])
+    embedding.load_state_dict({"weight": weight, "bias": embedding.bias})
     mean, largest = (embedding.gene_weights(how) for how in ("mean", "max"))
     assert mean.tolist() == [2, 0.25, 2, 2, 1.5]
     assert largest.tolist() == [3, 0.5, 2, 4, 2]
@@ -142,6 +140,31 @@ def test_only_weights_are_saved() -> None:
     torch.nn.init.zeros_(other.weight)
     other.load_state_dict(embedding.state_dict())
     assert torch.equal(other(cells(90)), embedding(cells(90)))
+
+
+def test_pairs_are_saved_in_the_order_of_the_mask() -> None:
+    embedding = make(MIXED, 90)
+    saved = embedding.state_dict()
+    assert saved["weight"].shape == (sum(MIXED), DIM)
+    assert len(embedding.weight) > sum(MIXED)
+    other = make(MIXED, 90)
+    pairs = torch.arange(sum(MIXED) * DIM, dtype=torch.float64).view(-1, DIM)
+    other.load_state_dict({**saved, "weight": pairs})
+    assert torch.equal(other.pair_weights(), pairs)
+    assert other.weight.sum() == pairs.sum()  # nothing in the padding
+    # What was given is left as it was.
+    assert set(saved) == {"weight", "bias"}
+    assert torch.equal(saved["weight"], embedding.pair_weights())
+
+
+def test_weights_of_another_mask_are_refused() -> None:
+    embedding, other = make(MIXED, 90), make([*MIXED, 5], 90)
+    before = embedding.pair_weights().clone()
+    with pytest.raises(RuntimeError, match="size mismatch for weight"):
+        embedding.load_state_dict(other.state_dict())
+    assert torch.equal(embedding.pair_weights(), before)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        embedding.load_state_dict({"bias": embedding.bias})
 
 
 # ------------------------------------------------------------------ a random part of the tokens
@@ -205,7 +228,7 @@ def test_draws_are_even_and_follow_torchs_seed() -> None:
 
 
 def test_what_is_dropped_gets_no_gradient() -> None:
-    sizes = [1] * 6 + [20] * 6 + [40]
+    sizes = [1] * 6 + [20] * 5 + [24, 40]
     embedding, x = make(sizes, 40), cells(40).requires_grad_()
     torch.manual_seed(0)
     drawn = embedding(x, keep=0.5)
@@ -214,5 +237,9 @@ def test_what_is_dropped_gets_no_gradient() -> None:
     drawn.sum().backward()
     np.testing.assert_array_equal((embedding.bias.grad != 0).all(1), kept)
     np.testing.assert_array_equal((embedding.bias.grad != 0).any(1), kept)
-    np.testing.assert_array_equal((embedding.weight.grad != 0).all(1), np.repeat(kept, sizes))
-    np.testing.assert_array_equal((embedding.weight.grad != 0).any(1), np.repeat(kept, sizes))
+    of_pairs = embedding.weight.grad[embedding._row_of_pair]
+    np.testing.assert_array_equal((of_pairs != 0).all(1), np.repeat(kept, sizes))
+    np.testing.assert_array_equal((of_pairs != 0).any(1), np.repeat(kept, sizes))
+    padding = np.setdiff1d(np.arange(len(embedding.weight)), embedding._row_of_pair)
+    assert len(padding)
+    assert (embedding.weight.grad[padding] == 0).all()

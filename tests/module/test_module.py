@@ -82,7 +82,7 @@ def in_literal_terms(
     row and the set's columns of a dense matrix that is zero elsewhere.
     """
     embedding = module.embedding
-    pairs = tensors["embedding.weight"]
+    pairs = tensors["embedding.weight"][embedding._row_of_pair]
     token = torch.repeat_interleave(torch.arange(embedding.n_tokens), embedding.indptr.diff())
     dense = pairs.new_zeros(embedding.n_genes, embedding.n_tokens, embedding.embed_dim)
     dense[embedding.genes, token] = pairs

@@ -110,6 +110,9 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         heads = self.init_params_["non_kwargs"]["n_heads"]
         layers = self.init_params_["non_kwargs"]["n_layers"]
         epochs = 0 if not self.history_ else len(next(iter(self.history_.values())))
+        # As saved: padding is no parameter.
+        state = self.module.state_dict()
+        n_parameters = sum(state[name].numel() for name, _ in self.module.named_parameters())
         return "\n".join(
             [
                 f"TOSICA model, {'trained' if self.is_trained_ else 'not trained yet'}"
@@ -117,7 +120,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
                 *(line for modality in self._modalities for line in _described(modality)),
                 f"    labels: {len(self.labels)} ({shown})",
                 f"    network: width {width}, {heads} heads, {layers} layers, "
-                f"{sum(p.numel() for p in self.module.parameters()):,} parameters"
+                f"{n_parameters:,} parameters"
                 + ("; beside it a direct path" if self.module.direct_weight is not None else ""),
             ]
         )

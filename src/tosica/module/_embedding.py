@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -20,7 +22,9 @@ class MaskedEmbedding(nn.Module):
 
     This is the linear layer of the paper whose weight is multiplied by a genes × sets mask. Only
     the weights of (gene, set) pairs inside the mask exist here, so memory and arithmetic follow
-    their number. Sets of similar size are padded to one size and multiplied together.
+    their number. Sets of similar size are padded to one size and multiplied together. ``weight`` is
+    stored as it is multiplied, so that a step neither looks it up nor sorts its gradient back;
+    :meth:`pair_weights` and the state have the pairs alone, in the order of ``genes``.
 
     Parameters
     ----------
@@ -47,6 +51,7 @@ class MaskedEmbedding(nn.Module):
     indptr: Tensor
     genes: Tensor
     _place: Tensor
+    _row_of_pair: Tensor
 
     def __init__(
         self,
@@ -65,11 +70,12 @@ class MaskedEmbedding(nn.Module):
         self.embed_dim = embed_dim
         self._register_plan("indptr", np.asarray(indptr))
         self._register_plan("genes", np.asarray(genes))
-        self.weight = nn.Parameter(torch.empty(len(genes), embed_dim))
-        self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
         if full is None:
             full = np.diff(indptr) == n_genes
         self._plan_buckets(np.asarray(indptr), np.asarray(genes), full)
+        # Padding meets a row of zeros, so it stays as it is.
+        self.weight = nn.Parameter(torch.zeros(sum(self._n_rows), embed_dim))
+        self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -82,13 +88,15 @@ class MaskedEmbedding(nn.Module):
         sizes = self.indptr[1:] - self.indptr[:-1]
         bound = torch.repeat_interleave(sizes.to(self.weight.dtype).rsqrt(), sizes)
         with torch.no_grad():
-            self.weight.uniform_(-1, 1).mul_(bound[:, None])
+            drawn = self.weight.new_empty(len(self.genes), self.embed_dim)
+            drawn.uniform_(-1, 1).mul_(bound[:, None])
             self.bias.zero_()
             single = sizes == 1
             if single.any():
                 half = 0.5**0.5
                 self.bias[single] = torch.empty_like(self.bias[single]).uniform_(-half, half)
-                self.weight[torch.repeat_interleave(single, sizes)] *= half
+                drawn[torch.repeat_interleave(single, sizes)] *= half
+            self.weight[self._row_of_pair] = drawn
 
     def start_from(self, pair_weights: np.ndarray) -> None:
         """Let each token begin as the weighted sum of its genes, along a direction of its own.
@@ -113,18 +121,22 @@ class MaskedEmbedding(nn.Module):
         has &= square[token] > 0
         direction = torch.empty_like(self.bias).uniform_(-1, 1)
         with torch.no_grad():
-            self.weight[has] = (given * part[token])[has, None] * direction[token[has]]
+            started = (given * part[token])[has, None] * direction[token[has]]
+            self.weight[self._row_of_pair[has]] = started
 
     def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, full: np.ndarray) -> None:
-        """Group tokens by size; for each group, remember which genes and which weights it takes.
+        """Group tokens by size; for each group, remember which genes it takes.
 
         Padding points to a row of zeros behind the last gene, so the weight that it meets does
-        not matter. Full tokens are groups of their own, the last ones.
+        not matter. Full tokens are groups of their own, the last ones. The weights of a group's
+        tokens follow each other, those of the groups as well.
         """
         sizes = np.diff(indptr)
         by_size = np.lexsort((sizes, full))
         self._n_buckets = 0
         self._is_full: list[bool] = []
+        self._n_rows: list[int] = []
+        row_of_pair = np.empty(len(genes), dtype=np.int64)
         start = 0
         while start < len(by_size):
             limit = max(int(sizes[by_size[start]] * _BUCKET_RATIO), _SMALL_SET)
@@ -139,17 +151,18 @@ class MaskedEmbedding(nn.Module):
             tokens = by_size[start:stop]
             width = max(int(sizes[tokens[-1]]), 1)
             gene_rows = np.full((len(tokens), width), self.n_genes, dtype=np.int64)
-            pair_rows = np.zeros((len(tokens), width), dtype=np.int64)
             for row, p in enumerate(tokens):
-                gene_rows[row, : sizes[p]] = genes[indptr[p] : indptr[p + 1]]
-                pair_rows[row, : sizes[p]] = np.arange(indptr[p], indptr[p + 1])
+                pairs = slice(indptr[p], indptr[p + 1])
+                gene_rows[row, : sizes[p]] = genes[pairs]
+                row_of_pair[pairs] = sum(self._n_rows) + row * width + np.arange(sizes[p])
             self._register_plan(f"_tokens_{self._n_buckets}", tokens)
             self._register_plan(f"_genes_{self._n_buckets}", gene_rows)
-            self._register_plan(f"_pairs_{self._n_buckets}", pair_rows)
+            self._n_rows.append(gene_rows.size)
             self._n_buckets += 1
             self._is_full.append(bool(is_full))
             start = stop
         self._register_plan("_place", np.argsort(by_size))
+        self._register_plan("_row_of_pair", row_of_pair)
 
     def _register_plan(self, name: str, values: np.ndarray) -> None:
         # Not saved: the mask comes with the model's registry, and a later version may plan anew.
@@ -174,28 +187,18 @@ class MaskedEmbedding(nn.Module):
         Tokens, shape ``(n_cells, n_tokens, embed_dim)``, in the order of the mask unless some were
         left out at random.
         """
-        plan = [self._bucket(i, keep, present) for i in range(self._n_buckets)]
-        if present is not None:
-            plan = [bucket for bucket in plan if len(bucket[0])]
-        # One lookup for all buckets: the gradient of each would be as large as all weights.
+        plan = self._plan(keep, present)
         by_gene = torch.cat([x.T, x.new_zeros(1, x.shape[0])])
+        # One lookup for all buckets: fewer calls, of which each costs as much as a small bucket.
         values = by_gene.index_select(0, torch.cat([genes.reshape(-1) for _, genes, _ in plan]))
-        weights = self.weight.index_select(0, torch.cat([p.reshape(-1) for _, _, p in plan]))
         biases = self.bias.index_select(0, torch.cat([tokens for tokens, _, _ in plan]))
         # Split, not sliced: the gradients of the parts are then put side by side in one go.
-        n_pairs = [genes.numel() for _, genes, _ in plan]
-        n_tokens = [len(tokens) for tokens, _, _ in plan]
         parts = [
-            torch.baddbmm(
-                bias[:, None],
-                value.view(*genes.shape, -1).transpose(1, 2),
-                weight.view(*genes.shape, -1),
-            )
-            for (_, genes, _), value, weight, bias in zip(
+            torch.baddbmm(bias[:, None], value.view(*genes.shape, -1).transpose(1, 2), weight)
+            for (_, genes, weight), value, bias in zip(
                 plan,
-                values.split(n_pairs),
-                weights.split(n_pairs),
-                biases.split(n_tokens),
+                values.split([genes.numel() for _, genes, _ in plan]),
+                biases.split([len(tokens) for tokens, _, _ in plan]),
                 strict=True,
             )
         ]
@@ -215,17 +218,48 @@ class MaskedEmbedding(nn.Module):
         """Make tokens of what :meth:`gene_set_vectors` gives: here they are the tokens."""
         return vectors
 
-    def _bucket(self, i: int, keep: float, present: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens of a bucket, and of each its genes and its weights; a random part if asked."""
-        tokens, genes, pairs = (getattr(self, f"_{k}_{i}") for k in ("tokens", "genes", "pairs"))
-        if present is not None:
-            rows = present[tokens].nonzero().reshape(-1)
-            tokens, genes, pairs = tokens[rows], genes[rows], pairs[rows]
-        if keep >= 1 or self._is_full[i] or not len(tokens):
-            return tokens, genes, pairs
-        n_kept = max(1, round(keep * len(tokens)))
-        drawn = torch.randperm(len(tokens), device=tokens.device)[:n_kept]
-        return tokens[drawn], genes[drawn], pairs[drawn]
+    def _plan(self, keep: float, present: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of each bucket its tokens, and their genes and weights; a random part if asked."""
+        plan = []
+        for i, weight in enumerate(self.weight.split(self._n_rows)):
+            tokens, genes = getattr(self, f"_tokens_{i}"), getattr(self, f"_genes_{i}")
+            weights = weight.view(*genes.shape, self.embed_dim)
+            rows = None if present is None else present[tokens].nonzero().reshape(-1)
+            n_tokens = len(tokens) if rows is None else len(rows)
+            if keep < 1 and n_tokens and not self._is_full[i]:
+                n_kept = max(1, round(keep * n_tokens))
+                drawn = torch.randperm(n_tokens, device=tokens.device)[:n_kept]
+                rows = drawn if rows is None else rows[drawn]
+            if rows is not None:
+                tokens, genes, weights = (
+                    of.index_select(0, rows) for of in (tokens, genes, weights)
+                )
+            if len(tokens):
+                plan.append((tokens, genes, weights))
+        return plan
+
+    def pair_weights(self) -> Tensor:
+        """Weights of the (gene, set) pairs in the order of ``genes``, ``(n_pairs, embed_dim)``."""
+        return self.weight.index_select(0, self._row_of_pair)
+
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        pairs = self.pair_weights()
+        destination[f"{prefix}weight"] = pairs if keep_vars else pairs.detach()
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        name = f"{prefix}weight"
+        pairs = state_dict.get(name)
+        # Weights of another mask are left for torch to refuse.
+        if pairs is not None and pairs.shape == (len(self.genes), self.embed_dim):
+            padded = pairs.new_zeros(self.weight.shape)
+            padded[self._row_of_pair.to(pairs.device)] = pairs
+            state_dict[name] = padded
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     def gene_weights(self, how: str) -> Tensor:
         """Reduce the weights of each (gene, set) pair over the width of a token.
@@ -239,5 +273,5 @@ class MaskedEmbedding(nn.Module):
         -------
         Shape ``(n_pairs,)``, in the order of ``genes``.
         """
-        size = self.weight.detach().abs()
+        size = self.pair_weights().detach().abs()
         return size.mean(1) if how == "mean" else size.amax(1)

@@ -51,10 +51,11 @@ class Sharing:
         """
         gradients = attributed.gradients
         found = torch.zeros_like(above) if attributed.direct is None else attributed.direct.clone()
+        weights = self.embedding.pair_weights()
         for p in range(self.n_sets, self.embedding.n_tokens):
             pairs = slice(int(self.embedding.indptr[p]), int(self.embedding.indptr[p + 1]))
             genes = self.embedding.genes[pairs]
-            found[:, genes] += gradients[:, p] @ self.embedding.weight[pairs].T * above[:, genes]
+            found[:, genes] += gradients[:, p] @ weights[pairs].T * above[:, genes]
         return found
 
     @torch.no_grad()

@@ -240,6 +240,7 @@ def _by_attribution(
     embedding = module.embedding
     start = baseline_expression(model, adata, "mean", layer=layer, use_raw=use_raw)
     indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
+    weights = embedding.pair_weights().detach()
     names, sets = model._var_names, model.gene_sets
     sharing = Sharing(embedding, len(sets)) if share_unannotated else None
     chosen = [
@@ -266,7 +267,7 @@ def _by_attribution(
         for p in range(len(sets)):
             pairs = slice(indptr[p], indptr[p + 1])
             # Of each gene in each cell: its distance from the baseline times its slope.
-            part = above[:, genes[pairs]] * (found.gradients[:, p] @ embedding.weight[pairs].T)
+            part = above[:, genes[pairs]] * (found.gradients[:, p] @ weights[pairs].T)
             if through is not None:
                 part = part + through[:, genes[pairs]]
             of_pairs[:, pairs].index_add_(0, codes, part.cpu())
