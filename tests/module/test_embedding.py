@@ -157,11 +157,14 @@ def test_pairs_are_saved_in_the_order_of_the_mask() -> None:
     assert torch.equal(saved["weight"], embedding.pair_weights())
 
 
-def test_weights_of_another_mask_are_refused() -> None:
-    embedding, other = make(MIXED, 90), make([*MIXED, 5], 90)
+@pytest.mark.parametrize("as_padded", [False, True])
+def test_weights_of_another_mask_are_refused(as_padded: bool) -> None:
+    embedding = make(MIXED, 90)
     before = embedding.pair_weights().clone()
+    n_pairs = len(embedding.weight) if as_padded else sum(MIXED) + 5
+    weight = torch.ones(n_pairs, DIM, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="size mismatch for weight"):
-        embedding.load_state_dict(other.state_dict())
+        embedding.load_state_dict({"weight": weight, "bias": embedding.bias})
     assert torch.equal(embedding.pair_weights(), before)
     with pytest.raises(RuntimeError, match="Missing key"):
         embedding.load_state_dict({"bias": embedding.bias})

@@ -250,16 +250,38 @@ class MaskedEmbedding(nn.Module):
         destination[f"{prefix}weight"] = pairs if keep_vars else pairs.detach()
 
     def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
     ) -> None:
-        name = f"{prefix}weight"
+        name, shape = f"{prefix}weight", (len(self.genes), self.embed_dim)
         pairs = state_dict.get(name)
-        # Weights of another mask are left for torch to refuse.
-        if pairs is not None and pairs.shape == (len(self.genes), self.embed_dim):
-            padded = pairs.new_zeros(self.weight.shape)
-            padded[self._row_of_pair.to(pairs.device)] = pairs
+        if pairs is not None:
+            padded = self.weight.detach().clone()
+            if pairs.shape == shape:
+                padded = pairs.new_zeros(padded.shape)
+                padded[self._row_of_pair.to(pairs.device)] = pairs
+            else:
+                # Torch would take another mask's if they are as many as this one's with padding.
+                error_msgs.append(
+                    f"size mismatch for {name}: the state has {tuple(pairs.shape)}, the mask asks "
+                    f"for {shape}."
+                )
             state_dict[name] = padded
-        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing_keys,
+            unexpected_keys,
+            error_msgs,
+        )
 
     def gene_weights(self, how: str) -> Tensor:
         """Reduce the weights of each (gene, set) pair over the width of a token.
