@@ -32,17 +32,27 @@ def cells():
 CLEAR = ["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]
 
 
-# Among CD4+ T cells are rare types. That these are raised takes some of the doubt.
 @pytest.mark.parametrize(
-    ("overlapping", "times", "least"), [("CD8", 1.2, 2.5), ("CD4|CD8", 1.0, 2.2)]
+    ("overlapping", "times", "least"), [("CD8", 1.2, 2.5), ("CD4|CD8", 1.1, 2.2)]
 )
 def test_types_that_overlap_ask_for_more_doubt(cells, overlapping, times, least):
     kinds = cells.obs["bulk_labels"]
     clear = kinds.isin(CLEAR).to_numpy()
-    alike = kinds.str.contains(overlapping).to_numpy()
+    alike = kinds.str.contains(overlapping)
+    # That rare types are raised takes some of the doubt.
+    alike &= kinds.map(kinds.value_counts()).astype(int) > 30
+    alike = alike.to_numpy()
     surely, hardly = found_in(cells[clear], kinds[clear]), found_in(cells[alike], kinds[alike])
     assert hardly > times * surely
     assert hardly > least
+
+
+def test_rare_types_that_overlap_ask_for_more_doubt_too(cells):
+    kinds = cells.obs["bulk_labels"]
+    clear, alike = kinds.isin(CLEAR).to_numpy(), kinds.str.contains("CD4|CD8").to_numpy()
+    hardly = found_in(cells[alike], kinds[alike])
+    assert hardly > found_in(cells[clear], kinds[clear])
+    assert hardly > 2.2
 
 
 @pytest.mark.parametrize("overlapping", ["CD8", "CD4|CD8"])
