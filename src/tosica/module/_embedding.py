@@ -133,7 +133,6 @@ class MaskedEmbedding(nn.Module):
         """
         sizes = np.diff(indptr)
         by_size = np.lexsort((sizes, full))
-        self._n_buckets = 0
         self._is_full: list[bool] = []
         self._n_rows: list[int] = []
         row_of_pair = np.empty(len(genes), dtype=np.int64)
@@ -155,10 +154,10 @@ class MaskedEmbedding(nn.Module):
                 pairs = slice(indptr[p], indptr[p + 1])
                 gene_rows[row, : sizes[p]] = genes[pairs]
                 row_of_pair[pairs] = sum(self._n_rows) + row * width + np.arange(sizes[p])
-            self._register_plan(f"_tokens_{self._n_buckets}", tokens)
-            self._register_plan(f"_genes_{self._n_buckets}", gene_rows)
+            i = len(self._n_rows)
+            self._register_plan(f"_tokens_{i}", tokens)
+            self._register_plan(f"_genes_{i}", gene_rows)
             self._n_rows.append(gene_rows.size)
-            self._n_buckets += 1
             self._is_full.append(bool(is_full))
             start = stop
         self._register_plan("_place", np.argsort(by_size))
