@@ -170,7 +170,8 @@ def test_repr_tells_the_facts(toy, train, pbmc_model):
     module = pbmc_model.module
     n_parameters = sum(p.numel() for p in module.parameters())
     # What the weights of gene sets are padded with is no parameter.
-    n_parameters -= module.embedding.weight.numel() - module.embedding.pair_weights().numel()
+    embedding = module.embedding
+    n_parameters -= sum(w.numel() for w in embedding.weights) - embedding.pair_weights().numel()
     assert f"{n_parameters:,} parameters" in pp_text
 
     TOSICA.setup_anndata(toy, labels_key="kind")

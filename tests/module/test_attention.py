@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica.module import _attention
-from tosica.module._attention import AttentionTrace, SelfAttention, WrittenTrace, carry_row
+from tosica.module._attention import AttentionTrace, OwnTrace, SelfAttention, carry_row
 
 DTYPES = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 3e-2}
 
@@ -173,97 +173,44 @@ def test_layers_do_not_depend_on_the_kernel(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(carry_row(row, other_trace), carried)
 
 
-# ------------------------------------------------------------------ written out
+# ------------------------------------------------------------------ which kernel
 
 
-@pytest.mark.parametrize("grad", [True, False])
-def test_a_page_changes_nothing(grad: bool) -> None:
-    attention, t = make(), tokens()
-    row = torch.rand(5, 9, dtype=torch.float64)
-    expected, weights = written_out(attention, t)
-    with torch.set_grad_enabled(grad):
-        out, trace = attention.traced(t, attention.page(t))
-        assert isinstance(trace, WrittenTrace)
-        torch.testing.assert_close(out, expected)
-        carried = carry_row(row, trace)
-    torch.testing.assert_close(carried, torch.einsum("ni,nij->nj", row, weights.mean(1)))
-
-
-@pytest.mark.parametrize(("embed_dim", "n_heads"), [(12, 4), (48, 4), (7, 1), (4, 4)])
-@pytest.mark.parametrize("n_tokens", [1, 2, 40])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_page_of_any_shape(
-    embed_dim: int, n_heads: int, n_tokens: int, dtype: torch.dtype
-) -> None:
-    attention, t = make(embed_dim, n_heads), tokens(n_tokens, embed_dim) / 2
-    with torch.no_grad():
-        expected, weights = written_out(attention, t)
-    attention, t = attention.to(dtype), t.to(dtype)
-    # Cells as they come out of a product: the first axis is not the slowest one.
-    t = t.transpose(0, 1).contiguous().transpose(0, 1)
-    page = attention.page(t)
-    with torch.no_grad():
-        out, trace = attention.traced(t, page)
-        assert isinstance(trace, WrittenTrace)
-        assert trace.exponential.data_ptr() == page.data_ptr()
-        found = trace.exponential.view_as(weights) / trace.total[..., None]
-    size = float(expected.abs().max())
-    limits = {"rtol": 0.0, "check_dtype": False}
-    torch.testing.assert_close(out, expected, atol=size * DTYPES[dtype], **limits)
-    torch.testing.assert_close(found, weights, atol=DTYPES[dtype], **limits)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_scores_that_are_all_very_small_take_the_other_way(dtype: torch.dtype) -> None:
-    attention, t = make().to(dtype), 60 * tokens()[:, :1].expand(-1, 9, -1).to(dtype)
-    with torch.no_grad():
-        # A token's product with itself is negative now, and all tokens are one.
-        attention.qkv.weight[12:24] = -attention.qkv.weight[:12]
-        attention.qkv.bias.zero_()
-        out, trace = attention.traced(t, attention.page(t))
-        expected, _ = written_out(attention, t)
-    assert isinstance(trace, AttentionTrace)
-    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-3)
-
-
-def test_gradients_pass_a_page() -> None:
-    attention, t = make(), tokens().requires_grad_()
-    parameters = [t, *attention.parameters()]
-    out, _ = attention.traced(t, attention.page(t))
-    expected = torch.autograd.grad(written_out(attention, t)[0].square().sum(), parameters)
-    found = torch.autograd.grad(out.square().sum(), parameters)
-    for gradient, right in zip(found, expected, strict=True):
-        torch.testing.assert_close(gradient, right)
-
-
-def test_a_larger_page_serves_fewer_cells() -> None:
-    attention, t = make(), tokens()
-    with torch.no_grad():
-        out, trace = attention.traced(t[:2], attention.page(t))
-    torch.testing.assert_close(out, written_out(attention, t)[0][:2])
-    assert trace.total.shape == (2, 4, 9)
-
-
-@pytest.mark.parametrize("size", [40.0, 1e3])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_large_scores_take_the_other_way(size: float, dtype: torch.dtype) -> None:
-    attention, t = make().to(dtype), size * tokens().to(dtype)
-    with torch.no_grad():
-        expected, _ = written_out(attention, t)
-        out, trace = attention.traced(t, attention.page(t))
-    assert isinstance(trace, AttentionTrace)
-    assert torch.isfinite(out).all()
-    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-3)
-
-
-def test_no_page_where_it_does_not_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    attention, t = make(), tokens()
-    assert attention.page(t.bfloat16()) is None
+def test_own_kernel_is_for_narrow_heads_in_single_precision_on_a_processor() -> None:
+    t = tokens()
+    for dtype, kind in {torch.float32: OwnTrace, torch.float64: AttentionTrace}.items():
+        assert isinstance(make().to(dtype).traced(t.to(dtype))[1], kind)
     with torch.autocast("cpu", torch.bfloat16):
-        assert attention.page(t.float()) is None
-    assert attention.page(t.to("meta")) is None
-    assert len(attention.page(t)) == 5
-    monkeypatch.setattr(_attention, "_CACHE", 4 * 9 * 9 * 8 * 2)
-    assert len(attention.page(t)) == 2
-    monkeypatch.setattr(_attention, "_CACHE", 4 * 9 * 9 * 8 - 1)
-    assert attention.page(t) is None
+        assert isinstance(make().float().traced(t.float())[1], AttentionTrace)
+    assert isinstance(make(64, 4).float().traced(tokens(9, 64).float())[1], OwnTrace)
+    assert isinstance(make(51, 3).float().traced(tokens(9, 51).float())[1], AttentionTrace)
+    on_meta = SelfAttention(12, 4).to("meta")
+    assert isinstance(on_meta.traced(torch.empty(2, 9, 12, device="meta"))[1], AttentionTrace)
+
+
+@pytest.mark.parametrize(("embed_dim", "n_heads"), [(12, 4), (48, 4), (7, 1), (4, 4), (51, 3)])
+@pytest.mark.parametrize("n_tokens", [1, 2, 40])
+def test_either_kernel_in_single_precision(embed_dim: int, n_heads: int, n_tokens: int) -> None:
+    attention, t = make(embed_dim, n_heads), tokens(n_tokens, embed_dim) / 2
+    row = torch.rand(5, n_tokens)
+    expected, weights = written_out(attention, t)
+    carried = torch.einsum("ni,nij->nj", row.double(), weights.mean(1))
+    attention = attention.float()
+    # Cells as they come out of a product: the first axis is not the slowest one.
+    t = t.float().transpose(0, 1).contiguous().transpose(0, 1)
+    out, trace = attention.traced(t)
+    size = float(expected.detach().abs().max())
+    limits = {"rtol": 0.0, "check_dtype": False}
+    torch.testing.assert_close(out, expected, atol=size * DTYPES[torch.float32], **limits)
+    torch.testing.assert_close(attention(t), out, rtol=0, atol=size * DTYPES[torch.float32])
+    torch.testing.assert_close(carry_row(row, trace), carried, atol=1e-5, **limits)
+
+
+@pytest.mark.parametrize(("embed_dim", "n_heads"), [(12, 4), (51, 3)])
+@pytest.mark.parametrize("size", [40.0, 1e3])
+def test_large_scores_in_single_precision(embed_dim: int, n_heads: int, size: float) -> None:
+    attention, t = make(embed_dim, n_heads).float(), size * tokens(9, embed_dim).float()
+    expected, _ = written_out(attention, t)
+    out, trace = attention.traced(t)
+    assert torch.isfinite(trace.logsumexp).all()
+    torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-3)

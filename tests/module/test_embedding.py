@@ -22,7 +22,8 @@ def make(sizes: list[int], n_genes: int, seed: int = 0, dim: int = DIM) -> Maske
     torch.manual_seed(seed)
     genes = np.concatenate(sets).astype(np.int64)
     embedding = MaskedEmbedding(np.cumsum([0, *sizes]), genes, n_genes, dim).double()
-    torch.nn.init.normal_(embedding.weight)
+    for weight in embedding.weights:
+        torch.nn.init.normal_(weight)
     torch.nn.init.normal_(embedding.bias)
     return embedding
 
@@ -64,7 +65,7 @@ def test_each_token_is_the_sum_over_its_genes(shape: tuple[list[int], int, int])
     got, expected = embedding(x), dense(embedding, other)
     torch.testing.assert_close(got, expected)
     weight = torch.linspace(-1, 1, got.numel(), dtype=torch.float64).view(got.shape)
-    leaves = [embedding.weight, embedding.bias]
+    leaves = [*embedding.weights, embedding.bias]
     gradients = torch.autograd.grad((got * weight).sum(), [*leaves, x])
     wanted = torch.autograd.grad((expected * weight).sum(), [*leaves, other])
     torch.testing.assert_close(gradients, wanted)
@@ -137,7 +138,8 @@ def test_only_weights_are_saved() -> None:
     embedding = make(MIXED, 90)
     assert set(embedding.state_dict()) == {"weight", "bias"}
     other = make(MIXED, 90)
-    torch.nn.init.zeros_(other.weight)
+    for weight in other.weights:
+        torch.nn.init.zeros_(weight)
     other.load_state_dict(embedding.state_dict())
     assert torch.equal(other(cells(90)), embedding(cells(90)))
 
@@ -146,12 +148,12 @@ def test_pairs_are_saved_in_the_order_of_the_mask() -> None:
     embedding = make(MIXED, 90)
     saved = embedding.state_dict()
     assert saved["weight"].shape == (sum(MIXED), DIM)
-    assert len(embedding.weight) > sum(MIXED)
+    assert sum(weight[..., 0].numel() for weight in embedding.weights) > sum(MIXED)
     other = make(MIXED, 90)
     pairs = torch.arange(sum(MIXED) * DIM, dtype=torch.float64).view(-1, DIM)
     other.load_state_dict({**saved, "weight": pairs})
     assert torch.equal(other.pair_weights(), pairs)
-    assert other.weight.sum() == pairs.sum()  # nothing in the padding
+    assert sum(weight.sum() for weight in other.weights) == pairs.sum()  # nothing in the padding
     # What was given is left as it was.
     assert set(saved) == {"weight", "bias"}
     assert torch.equal(saved["weight"], embedding.pair_weights())
@@ -161,7 +163,8 @@ def test_pairs_are_saved_in_the_order_of_the_mask() -> None:
 def test_weights_of_another_mask_are_refused(as_padded: bool) -> None:
     embedding = make(MIXED, 90)
     before = embedding.pair_weights().clone()
-    n_pairs = len(embedding.weight) if as_padded else sum(MIXED) + 5
+    n_padded = sum(weight[..., 0].numel() for weight in embedding.weights)
+    n_pairs = n_padded if as_padded else sum(MIXED) + 5
     weight = torch.ones(n_pairs, DIM, dtype=torch.float64)
     with pytest.raises(RuntimeError, match="size mismatch for weight"):
         embedding.load_state_dict({"weight": weight, "bias": embedding.bias})
@@ -240,9 +243,10 @@ def test_what_is_dropped_gets_no_gradient() -> None:
     drawn.sum().backward()
     np.testing.assert_array_equal((embedding.bias.grad != 0).all(1), kept)
     np.testing.assert_array_equal((embedding.bias.grad != 0).any(1), kept)
-    of_pairs = embedding.weight.grad[embedding._row_of_pair]
+    of_pairs = embedding.of_pairs([weight.grad for weight in embedding.weights])
     np.testing.assert_array_equal((of_pairs != 0).all(1), np.repeat(kept, sizes))
     np.testing.assert_array_equal((of_pairs != 0).any(1), np.repeat(kept, sizes))
-    padding = np.setdiff1d(np.arange(len(embedding.weight)), embedding._row_of_pair)
-    assert len(padding)
-    assert (embedding.weight.grad[padding] == 0).all()
+    in_padding = torch.cat([weight.grad.reshape(-1, DIM) for weight in embedding.weights])
+    assert len(in_padding) > len(of_pairs)
+    in_padding[embedding._row_of_pair] = 0
+    assert (in_padding == 0).all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tosica.module import Encoder, _attention
+from tosica.module import Encoder, _attention, _encoder
 
 DIM, HEADS = 12, 4
 
@@ -29,7 +29,7 @@ def in_full(encoder: Encoder, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     t = torch.cat([encoder.class_token.expand(len(t), 1, -1), t], 1)
     joint = torch.eye(t.shape[1], dtype=t.dtype).expand(len(t), -1, -1)
     for block in encoder.blocks:
-        query, key, _ = block.attention._heads(block.norm1(t))
+        query, key, _ = _attention._by_head(block.attention._project(block.norm1(t)))
         weights = (query @ key.transpose(-2, -1) * block.attention.scale).softmax(-1).mean(1)
         joint = (weights + torch.eye(t.shape[1], dtype=t.dtype)) / 2 @ joint
         t = block(t)
@@ -135,7 +135,7 @@ def test_cells_at_a_time_change_nothing(
 ) -> None:
     encoder, t = make(n_layers), tokens()
     expected, joint = in_full(encoder, t)
-    monkeypatch.setattr(_attention, "_CACHE", n_cells_at_a_time * HEADS * 18**2 * 8)
+    monkeypatch.setattr(_encoder, "_CACHE", n_cells_at_a_time * 4 * 18 * DIM * 8)
     with torch.inference_mode():
         latent, attention = encoder.rollout(t)
         torch.testing.assert_close(encoder(t), expected[:, 0].detach())

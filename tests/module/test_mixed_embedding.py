@@ -48,7 +48,7 @@ def test_equals_the_literal_one(seed, n_genes, n_sets, width, n_full, n_cells):
     (tokens * factor).sum().backward()
     (expected * factor).sum().backward()
     grad = literal.weight.grad.view(n_genes, -1, width)[gene, token]
-    of_pairs = ours.weight.grad[ours._row_of_pair]
+    of_pairs = ours.of_pairs([weight.grad for weight in ours.weights])
     torch.testing.assert_close(of_pairs, grad, rtol=0, atol=1e-12)
     bias = literal.bias.grad.view(-1, width)
     torch.testing.assert_close(ours.bias.grad, bias, rtol=0, atol=1e-12)

@@ -63,7 +63,7 @@ def make(net: Net, **kwargs: object) -> TOSICAModule:
     ).double()
     with torch.no_grad():
         for name, parameter in module.named_parameters():
-            if not name.startswith("embedding.weight"):
+            if not name.startswith("embedding._weight"):
                 parameter.add_(0.2 * torch.randn_like(parameter))
     return module.eval()
 
@@ -82,7 +82,8 @@ def in_literal_terms(
     row and the set's columns of a dense matrix that is zero elsewhere.
     """
     embedding = module.embedding
-    pairs = tensors["embedding.weight"][embedding._row_of_pair]
+    padded = [tensors[f"embedding._weight_{i}"] for i in range(len(embedding.weights))]
+    pairs = embedding.of_pairs(padded)
     token = torch.repeat_interleave(torch.arange(embedding.n_tokens), embedding.indptr.diff())
     dense = pairs.new_zeros(embedding.n_genes, embedding.n_tokens, embedding.embed_dim)
     dense[embedding.genes, token] = pairs
@@ -174,6 +175,20 @@ def test_single_precision_rounds_but_little(n_layers: int, n_heads: int) -> None
     torch.testing.assert_close(latent, expected[0], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(logits, expected[1], rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(attention, expected[2], rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_in_single_precision_round_but_little() -> None:
+    module, x = make(ORDINARY).float().train(), cells(ORDINARY, 9).float()
+    literal = as_literal(module).double()
+    label = torch.arange(len(x)) % N_LABELS
+    F.cross_entropy(module.generative(**module.inference(x))["logits"], label).backward()
+    F.cross_entropy(literal(x.double())[1], label).backward()
+    got = in_literal_terms(module, {name: p.grad for name, p in module.named_parameters()})
+    for name, parameter in literal.named_parameters():
+        largest = float(parameter.grad.abs().max())
+        torch.testing.assert_close(
+            got[name].double(), parameter.grad, rtol=0, atol=1e-5 * (1 + largest)
+        )
 
 
 def test_gradients_without_attention_asked_for_are_those_with_it() -> None:
@@ -336,8 +351,9 @@ def test_temperature_softens_probabilities() -> None:
 def test_weights_are_all_that_is_saved() -> None:
     module, other = make(ORDINARY), make(ORDINARY._replace(seed=5))
     module.temperature.fill_(3.0)
-    parameters = {name for name, _ in module.named_parameters()}
-    assert set(module.state_dict()) == parameters | {"temperature", "label_of_code"}
+    parameters = {name for name, _ in module.named_parameters() if "._weight_" not in name}
+    saved = parameters | {"embedding.weight", "temperature", "label_of_code"}
+    assert set(module.state_dict()) == saved
     # Other genes in the sets, so that only weights agree.
     assert not torch.equal(module.embedding.genes, other.embedding.genes)
     fresh = make(ORDINARY)

@@ -111,8 +111,9 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         layers = self.init_params_["non_kwargs"]["n_layers"]
         epochs = 0 if not self.history_ else len(next(iter(self.history_.values())))
         # As saved: padding is no parameter.
+        buffers = {name for name, _ in self.module.named_buffers()}
         state = self.module.state_dict()
-        n_parameters = sum(state[name].numel() for name, _ in self.module.named_parameters())
+        n_parameters = sum(state[name].numel() for name in state.keys() - buffers)
         return "\n".join(
             [
                 f"TOSICA model, {'trained' if self.is_trained_ else 'not trained yet'}"

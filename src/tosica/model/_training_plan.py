@@ -114,7 +114,7 @@ class TrainingPlan(LightningModule):
         """AdamW with a one-cycle schedule over all steps."""
         named = list(self.module.named_parameters())
         # The embedding's bias is a table, so the name tells what the shape does not.
-        is_matrix = {name: name.endswith("weight") and p.ndim > 1 for name, p in named}
+        is_matrix = {name: p.ndim > 1 and not name.endswith("bias") for name, p in named}
         matrices = [p for name, p in named if is_matrix[name]]
         others = [p for name, p in named if not is_matrix[name]]
         optimizer = torch.optim.AdamW(

@@ -1,19 +1,20 @@
 """Multi-head self-attention of the encoder, and the parts of it that the rollout needs.
 
-The weights of a full layer are a cells × heads × tokens × tokens array. On a processor, and a few
-cells at a time, that array stays in the cache: then writing it out is the fastest, and the rollout
-reads it again. Elsewhere the fused kernel mixes the values and hands back each row's log-sum-exp,
-from which ``carry_row`` has what one row of the rollout needs.
+The weights of a full layer are a cells × heads × tokens × tokens array, which is never written
+out. On a processor, in single precision, a kernel of our own computes them a few rows at a time, as
+often as they are needed. Elsewhere torch's fused kernel mixes the values and hands back each row's
+log-sum-exp, from which ``carry_row`` has what one row of the rollout needs.
 """
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from ._attention_kernel import WIDEST, attend, carry
 
 
 class AttentionTrace(NamedTuple):
@@ -28,25 +29,16 @@ class AttentionTrace(NamedTuple):
     logsumexp: Tensor
 
 
-class WrittenTrace(NamedTuple):
-    """What a layer keeps whose attention was written out.
+class OwnTrace(NamedTuple):
+    """What a layer keeps of the kernel that is our own: what went into it and came out.
 
-    ``exponential`` has the exponentials of the scores, queries by keys,
-    ``(n_cells * n_heads, n_tokens, n_tokens)``; ``total`` their sums over the keys,
+    ``qkv`` is ``(n_cells, n_tokens, 3, n_heads, head_dim)``; ``logsumexp``, to base two,
     ``(n_cells, n_heads, n_tokens)``.
     """
 
-    exponential: Tensor
-    total: Tensor
-
-
-# Sums of exponentials in this range are far from the limits of single precision, so that no row's
-# maximum had to be sought and subtracted first.
-_SAFE_TOTALS = 1e-30, 1e30
-# Bytes of written-out attention that a processor's cache holds beside everything else.
-_CACHE = 12 * 2**20
-# Powers of two are twice as fast as powers of e.
-_LOG2_E = math.log2(math.e)
+    qkv: Tensor
+    scale: float
+    logsumexp: Tensor
 
 
 class SelfAttention(nn.Module):
@@ -70,45 +62,21 @@ class SelfAttention(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Let every token attend to every token; ``(n_cells, n_tokens, embed_dim)`` both ways."""
-        query, key, value = self._heads(tokens)
+        qkv = self._project(tokens)
+        if self._is_for_own_kernel(qkv):
+            mixed, _ = attend(qkv, self.scale)
+            return self.proj(mixed.flatten(2))
+        query, key, value = _by_head(qkv)
         mixed = F.scaled_dot_product_attention(query, key, value)
         return self.proj(mixed.transpose(1, 2).flatten(2))
 
-    def page(self, tokens: Tensor) -> Tensor | None:
-        """Make room to write attention out on, for as many cells as a cache has room for.
-
-        Returns
-        -------
-        Empty, shape ``(n_cells_at_a_time, n_heads, n_tokens, n_tokens)``; ``None`` if the fused
-        kernel is the better way for these tokens.
-        """
-        n_tokens = tokens.shape[1]
-        # Half precision would be too coarse for exponents.
-        if tokens.device.type != "cpu" or self._computes_in(tokens).itemsize < 4:
-            return None
-        n_cells = _CACHE // (self.n_heads * n_tokens**2 * tokens.dtype.itemsize)
-        if not n_cells:
-            return None
-        return tokens.new_empty(min(n_cells, len(tokens)), self.n_heads, n_tokens, n_tokens)
-
-    def traced(
-        self, tokens: Tensor, page: Tensor | None = None
-    ) -> tuple[Tensor, AttentionTrace | WrittenTrace]:
-        """Do what ``forward`` does, and keep what the rollout needs.
-
-        Parameters
-        ----------
-        tokens
-            Shape ``(n_cells, n_tokens, embed_dim)``.
-        page
-            What :meth:`page` made for as many cells or more. What is written on it is part of what
-            is kept; nothing is while gradients are. Without one, attention is not written out.
-        """
-        if page is not None:
-            written = self._write_out(tokens, page[: len(tokens)])
-            if written is not None:
-                return written
-        query, key, value = self._heads(tokens)
+    def traced(self, tokens: Tensor) -> tuple[Tensor, AttentionTrace | OwnTrace]:
+        """Do what ``forward`` does, and keep what the rollout needs."""
+        qkv = self._project(tokens)
+        if self._is_for_own_kernel(qkv):
+            mixed, logsumexp = attend(qkv, self.scale)
+            return self.proj(mixed.flatten(2)), OwnTrace(qkv, self.scale, logsumexp)
+        query, key, value = _by_head(qkv)
         query = query * self.scale
         mixed, logsumexp = _attend(query, key, value)
         trace = AttentionTrace(query, key, logsumexp)
@@ -144,72 +112,31 @@ class SelfAttention(nn.Module):
         mixed = torch.bmm(seen, to_value.view(by_head).transpose(1, 2)).transpose(0, 1)
         return self.proj(mixed.flatten(1) + value_bias), weights.mean(1)
 
-    @staticmethod
-    def _computes_in(tokens: Tensor) -> torch.dtype:
-        kind = tokens.device.type
-        return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tokens.dtype
-
-    def _heads(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(self, tokens: Tensor) -> Tensor:
+        """Queries, keys and values, ``(n_cells, n_tokens, 3, n_heads, head_dim)``."""
         n_cells, n_tokens, _ = tokens.shape
-        split = self.qkv(tokens).view(n_cells, n_tokens, 3, self.n_heads, self.head_dim)
-        query, key, value = split.permute(2, 0, 3, 1, 4)
-        return query, key, value
+        return self.qkv(tokens).view(n_cells, n_tokens, 3, self.n_heads, self.head_dim)
 
-    def _write_out(self, tokens: Tensor, page: Tensor) -> tuple[Tensor, WrittenTrace] | None:
-        """Do what ``traced`` does, with the exponentials of the scores written out.
-
-        Tokens stay the last axis up to the end: products of few rows and many columns are up to
-        twice as fast as those of many rows and few columns. A row of ones below the values makes
-        the sums of the exponentials come with the product.
-
-        Returns
-        -------
-        ``None`` if scores are so large, or all so small, that sums of their exponentials would be
-        beyond single precision, or if they are no numbers.
-        """
-        n_cells, n_tokens, width = tokens.shape
-        by_head = (n_cells * self.n_heads, -1, n_tokens)
-        to_query, to_key, to_value = self.qkv.weight.view(3, width, width)
-        query_bias, _, value_bias = self.qkv.bias.view(3, width)
-        to_value = F.pad(to_value.view(self.n_heads, self.head_dim, width), (0, 0, 0, 1))
-        value_bias = F.pad(value_bias.view(self.n_heads, self.head_dim), (0, 1), value=1.0)
-        columns, to_base_2 = tokens.transpose(1, 2), self.scale * _LOG2_E
-        query = torch.baddbmm(
-            query_bias[:, None],
-            to_query.expand(n_cells, -1, -1),
-            columns,
-            beta=to_base_2,
-            alpha=to_base_2,
-        ).view(by_head)
-        # The key's bias adds the same to every score of a query, which softmax does not see.
-        key = torch.bmm(to_key.expand(n_cells, -1, -1), columns).view(by_head)
-        value_and_one = torch.baddbmm(
-            value_bias.view(-1, 1), to_value.flatten(0, 1).expand(n_cells, -1, -1), columns
-        ).view(by_head)
-        scores = (query.transpose(1, 2), key)
-        if torch.is_grad_enabled():
-            exponential = torch.bmm(*scores).exp2_()
-        else:
-            # Fresh memory costs more than what is computed on it, so the same page serves again.
-            exponential = torch.bmm(*scores, out=page.flatten(0, 1)).exp2_()
-        product = torch.bmm(value_and_one, exponential.transpose(1, 2))
-        product = product.view(n_cells, self.n_heads, -1, n_tokens)
-        total = product[:, :, -1]
-        smallest, largest = total.aminmax()
-        if not (smallest > _SAFE_TOTALS[0] and largest < _SAFE_TOTALS[1]):
-            return None
-        mixed = (product[:, :, :-1] / total[:, :, None]).flatten(1, 2)
-        from_mixed = self.proj.weight.t().expand(n_cells, -1, -1)
-        out = torch.baddbmm(self.proj.bias, mixed.transpose(1, 2), from_mixed)
-        return out, WrittenTrace(exponential, total)
+    def _is_for_own_kernel(self, qkv: Tensor) -> bool:
+        return (
+            qkv.device.type == "cpu"
+            and qkv.dtype == torch.float32
+            and self.head_dim <= WIDEST
+            and not torch.compiler.is_compiling()
+        )
 
 
-def carry_row(row: Tensor, trace: AttentionTrace | WrittenTrace) -> Tensor:
-    r"""Multiply a row by a layer's attention, averaged over the heads.
+def _by_head(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, each ``(n_cells, n_heads, n_tokens, head_dim)``."""
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)
+    return query, key, value
 
-    Where the attention was written out, that is a product. Elsewhere it is had without writing.
 
-    With :math:`A_{ij} = \exp(q_i k_j - l_i)` and :math:`l` its log-sum-exp,
+def carry_row(row: Tensor, trace: AttentionTrace | OwnTrace) -> Tensor:
+    r"""Multiply a row by a layer's attention, averaged over the heads, without writing that out.
+
+    Our own kernel computes the weights once more. For torch's, with
+    :math:`A_{ij} = \exp(q_i k_j - l_i)` and :math:`l` its log-sum-exp,
 
     .. math:: \sum_i r_i A_{ij} = \exp \operatorname{logsumexp}_i (k_j q_i + \log r_i - l_i),
 
@@ -227,9 +154,8 @@ def carry_row(row: Tensor, trace: AttentionTrace | WrittenTrace) -> Tensor:
     -------
     Shape ``(n_cells, n_tokens)``.
     """
-    if isinstance(trace, WrittenTrace):
-        shares = (row[:, None] / trace.total).flatten(0, 1)[:, None]
-        return torch.bmm(shares, trace.exponential).view_as(trace.total).mean(1)
+    if isinstance(trace, OwnTrace):
+        return carry(row, *trace).mean(1)
     tiny = torch.finfo(row.dtype).tiny
     bias = row.clamp(min=tiny).log()[:, None, :] - trace.logsumexp
     asked = torch.cat([trace.query, bias[..., None].to(trace.query.dtype)], -1)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Padding a set to the largest of its bucket costs memory and arithmetic, one more bucket costs a
 # call. Sets in a bucket differ in size by at most this factor.
@@ -22,9 +25,10 @@ class MaskedEmbedding(nn.Module):
 
     This is the linear layer of the paper whose weight is multiplied by a genes × sets mask. Only
     the weights of (gene, set) pairs inside the mask exist here, so memory and arithmetic follow
-    their number. Sets of similar size are padded to one size and multiplied together. ``weight`` is
-    stored as it is multiplied, so that a step neither looks it up nor sorts its gradient back;
-    :meth:`pair_weights` and the state have the pairs alone, in the order of ``genes``.
+    their number. Sets of similar size are padded to one size and multiplied together. Weights are
+    stored as they are multiplied, a parameter for each size, so that a step neither looks them up
+    nor moves their gradients; :meth:`pair_weights` and the state have the pairs alone, in the order
+    of ``genes``.
 
     Parameters
     ----------
@@ -73,8 +77,6 @@ class MaskedEmbedding(nn.Module):
         if full is None:
             full = np.diff(indptr) == n_genes
         self._plan_buckets(np.asarray(indptr), np.asarray(genes), full)
-        # Padding meets a row of zeros, so it stays as it is.
-        self.weight = nn.Parameter(torch.zeros(sum(self._n_rows), embed_dim))
         self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
         self.reset_parameters()
 
@@ -86,9 +88,9 @@ class MaskedEmbedding(nn.Module):
         which takes half of the variance.
         """
         sizes = self.indptr[1:] - self.indptr[:-1]
-        bound = torch.repeat_interleave(sizes.to(self.weight.dtype).rsqrt(), sizes)
+        bound = torch.repeat_interleave(sizes.to(self.bias.dtype).rsqrt(), sizes)
         with torch.no_grad():
-            drawn = self.weight.new_empty(len(self.genes), self.embed_dim)
+            drawn = self.bias.new_empty(len(self.genes), self.embed_dim)
             drawn.uniform_(-1, 1).mul_(bound[:, None])
             self.bias.zero_()
             single = sizes == 1
@@ -96,7 +98,7 @@ class MaskedEmbedding(nn.Module):
                 half = 0.5**0.5
                 self.bias[single] = torch.empty_like(self.bias[single]).uniform_(-half, half)
                 drawn[torch.repeat_interleave(single, sizes)] *= half
-            self.weight[self._row_of_pair] = drawn
+            self._set_pairs(drawn)
 
     def start_from(self, pair_weights: np.ndarray) -> None:
         """Let each token begin as the weighted sum of its genes, along a direction of its own.
@@ -109,7 +111,7 @@ class MaskedEmbedding(nn.Module):
         pair_weights
             Shape ``(n_pairs,)``, in the order of ``genes``; NaN where a pair has no weight.
         """
-        given = torch.as_tensor(pair_weights, dtype=self.weight.dtype, device=self.weight.device)
+        given = torch.as_tensor(pair_weights, dtype=self.bias.dtype, device=self.bias.device)
         sizes = self.indptr[1:] - self.indptr[:-1]
         token = torch.repeat_interleave(torch.arange(self.n_tokens, device=given.device), sizes)
         has = ~given.isnan() & (sizes[token] > 0)
@@ -121,22 +123,21 @@ class MaskedEmbedding(nn.Module):
         has &= square[token] > 0
         direction = torch.empty_like(self.bias).uniform_(-1, 1)
         with torch.no_grad():
-            started = (given * part[token])[has, None] * direction[token[has]]
-            self.weight[self._row_of_pair[has]] = started
+            started = self.pair_weights()
+            started[has] = (given * part[token])[has, None] * direction[token[has]]
+            self._set_pairs(started)
 
     def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, full: np.ndarray) -> None:
         """Group tokens by size; for each group, remember which genes it takes.
 
         Padding points to a row of zeros behind the last gene, so the weight that it meets does
-        not matter. Full tokens are groups of their own, the last ones. The weights of a group's
-        tokens follow each other, those of the groups as well.
+        not matter. Full tokens are groups of their own, the last ones.
         """
         sizes = np.diff(indptr)
         by_size = np.lexsort((sizes, full))
         self._is_full: list[bool] = []
-        self._n_rows: list[int] = []
         row_of_pair = np.empty(len(genes), dtype=np.int64)
-        start = 0
+        start = n_rows = 0
         while start < len(by_size):
             limit = max(int(sizes[by_size[start]] * _BUCKET_RATIO), _SMALL_SET)
             is_full = full[by_size[start]]
@@ -153,11 +154,14 @@ class MaskedEmbedding(nn.Module):
             for row, p in enumerate(tokens):
                 pairs = slice(indptr[p], indptr[p + 1])
                 gene_rows[row, : sizes[p]] = genes[pairs]
-                row_of_pair[pairs] = sum(self._n_rows) + row * width + np.arange(sizes[p])
-            i = len(self._n_rows)
+                row_of_pair[pairs] = n_rows + row * width + np.arange(sizes[p])
+            i = len(self._is_full)
             self._register_plan(f"_tokens_{i}", tokens)
             self._register_plan(f"_genes_{i}", gene_rows)
-            self._n_rows.append(gene_rows.size)
+            # Padding meets a row of zeros, so it stays as it is.
+            weights = nn.Parameter(torch.zeros(*gene_rows.shape, self.embed_dim))
+            self.register_parameter(f"_weight_{i}", weights)
+            n_rows += gene_rows.size
             self._is_full.append(bool(is_full))
             start = stop
         self._register_plan("_place", np.argsort(by_size))
@@ -219,10 +223,10 @@ class MaskedEmbedding(nn.Module):
 
     def _plan(self, keep: float, present: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Of each bucket its tokens, and their genes and weights; a random part if asked."""
-        plan = []
-        for i, weight in enumerate(self.weight.split(self._n_rows)):
+        plan: list[tuple[Tensor, Tensor, Tensor]] = []
+        weights: Tensor
+        for i, weights in enumerate(self.weights):
             tokens, genes = getattr(self, f"_tokens_{i}"), getattr(self, f"_genes_{i}")
-            weights = weight.view(*genes.shape, self.embed_dim)
             rows = None if present is None else present[tokens].nonzero().reshape(-1)
             n_tokens = len(tokens) if rows is None else len(rows)
             if keep < 1 and n_tokens and not self._is_full[i]:
@@ -239,14 +243,36 @@ class MaskedEmbedding(nn.Module):
 
     def pair_weights(self) -> Tensor:
         """Weights of the (gene, set) pairs in the order of ``genes``, ``(n_pairs, embed_dim)``."""
-        return self.weight.index_select(0, self._row_of_pair)
+        return self.of_pairs(self.weights)
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """Weights as they are multiplied, padded, ``(n_sets, n_genes, embed_dim)`` each."""
+        return [self.get_parameter(f"_weight_{i}") for i in range(len(self._is_full))]
+
+    def of_pairs(self, tables: Sequence[Tensor]) -> Tensor:
+        """What tables shaped as ``weights`` have for the pairs, in the order of ``genes``."""
+        rows = torch.cat([table.reshape(-1, self.embed_dim) for table in tables])
+        return rows.index_select(0, self._row_of_pair)
+
+    def _padded(self, pairs: Tensor) -> list[Tensor]:
+        """Tables shaped as the weights, from what each pair has; zeros in the padding."""
+        shapes = [weight.shape for weight in self.weights]
+        rows = pairs.new_zeros(sum(shape[:2].numel() for shape in shapes), self.embed_dim)
+        rows[self._row_of_pair.to(rows.device)] = pairs
+        tables = rows.split([shape[:2].numel() for shape in shapes])
+        return [table.view(shape) for table, shape in zip(tables, shapes, strict=True)]
+
+    def _set_pairs(self, pairs: Tensor) -> None:
+        for weight, values in zip(self.weights, self._padded(pairs), strict=True):
+            weight.copy_(values)
 
     def _save_to_state_dict(
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        pairs = self.pair_weights()
-        destination[f"{prefix}weight"] = pairs if keep_vars else pairs.detach()
+        tables = [destination.pop(f"{prefix}_weight_{i}") for i in range(len(self._is_full))]
+        destination[f"{prefix}weight"] = self.of_pairs(tables)
 
     def _load_from_state_dict(
         self,
@@ -259,19 +285,17 @@ class MaskedEmbedding(nn.Module):
         error_msgs: list[str],
     ) -> None:
         name, shape = f"{prefix}weight", (len(self.genes), self.embed_dim)
-        pairs = state_dict.get(name)
-        if pairs is not None:
-            padded = self.weight.detach().clone()
-            if pairs.shape == shape:
-                padded = pairs.new_zeros(padded.shape)
-                padded[self._row_of_pair.to(pairs.device)] = pairs
-            else:
-                # Torch would take another mask's if they are as many as this one's with padding.
-                error_msgs.append(
-                    f"size mismatch for {name}: the state has {tuple(pairs.shape)}, the mask asks "
-                    f"for {shape}."
-                )
-            state_dict[name] = padded
+        pairs = state_dict.pop(name, None)
+        if pairs is None:
+            missing_keys.append(name)
+        elif pairs.shape != shape:
+            error_msgs.append(
+                f"size mismatch for {name}: the state has {tuple(pairs.shape)}, the mask asks for "
+                f"{shape}."
+            )
+        fits = pairs is not None and pairs.shape == shape
+        tables = self._padded(pairs) if fits else [weight.detach() for weight in self.weights]
+        state_dict |= {f"{prefix}_weight_{i}": table for i, table in enumerate(tables)}
         super()._load_from_state_dict(
             state_dict,
             prefix,

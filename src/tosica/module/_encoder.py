@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._attention import AttentionTrace, SelfAttention, WrittenTrace, carry_row
+from ._attention import AttentionTrace, OwnTrace, SelfAttention, carry_row
 from ._constants import LAYER_NORM_EPS, MLP_RATIO
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# Bytes of what a layer computes that a processor's cache holds.
+_CACHE = 2**23
 
 
 class Block(nn.Module):
@@ -33,11 +42,9 @@ class Block(nn.Module):
         """Every token in, every token out."""
         return self._mlp(tokens + self.attention(self.norm1(tokens)))
 
-    def traced(
-        self, tokens: Tensor, page: Tensor | None = None
-    ) -> tuple[Tensor, AttentionTrace | WrittenTrace]:
+    def traced(self, tokens: Tensor) -> tuple[Tensor, AttentionTrace | OwnTrace]:
         """Do what ``forward`` does, and keep what the rollout needs."""
-        mixed, trace = self.attention.traced(self.norm1(tokens), page)
+        mixed, trace = self.attention.traced(self.norm1(tokens))
         return self._mlp(tokens + mixed), trace
 
     def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,10 +103,8 @@ class Encoder(nn.Module):
         The normalised class token, shape ``(n_cells, embed_dim)``.
         """
         tokens = self._with_class_token(tokens)
-        # The fused kernel is the way to gradients, for which written attention would be kept.
-        pages = [] if torch.is_grad_enabled() else self._pages(tokens)
-        if pages:
-            return torch.cat([self._encode(part, pages)[0] for part in tokens.split(len(pages[0]))])
+        if not torch.is_grad_enabled():
+            return torch.cat([self._encode(part)[0] for part in self._parts(tokens)])
         *full, last = self._layers()
         for block in full:
             tokens = block(tokens)
@@ -127,15 +132,12 @@ class Encoder(nn.Module):
         the attention.
         """
         tokens = self._with_class_token(tokens)
-        pages = self._pages(tokens)
-        if not pages:
-            return self._rollout(tokens, pages)
-        parts = [self._rollout(part, pages) for part in tokens.split(len(pages[0]))]
+        parts = [self._rollout(part) for part in self._parts(tokens)]
         latent, row = (torch.cat(both) for both in zip(*parts, strict=True))
         return latent, row
 
-    def _rollout(self, tokens: Tensor, pages: list[Tensor]) -> tuple[Tensor, Tensor]:
-        latent, row, traces = self._encode(tokens, pages)
+    def _rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        latent, row, traces = self._encode(tokens)
         # The kernel's log-sum-exp has no gradient, so what came of it would be half a gradient.
         with torch.no_grad():
             if row.dtype in (torch.bfloat16, torch.float16):
@@ -146,22 +148,23 @@ class Encoder(nn.Module):
                 row = (row + carry_row(row, trace)) / 2
         return latent, row[:, 1:]
 
-    def _encode(
-        self, tokens: Tensor, pages: list[Tensor]
-    ) -> tuple[Tensor, Tensor, list[AttentionTrace | WrittenTrace]]:
+    def _encode(self, tokens: Tensor) -> tuple[Tensor, Tensor, list[AttentionTrace | OwnTrace]]:
         """Give the class token, its attention in the last layer, and what full layers keep."""
         traces = []
         *full, last = self._layers()
-        for i, block in enumerate(full):
-            tokens, trace = block.traced(tokens, pages[i] if pages else None)
+        for block in full:
+            tokens, trace = block.traced(tokens)
             traces.append(trace)
         latent, row = last.class_token(tokens)
         return self.norm(latent), row, traces
 
-    def _pages(self, tokens: Tensor) -> list[Tensor]:
-        """Room to write the attention of the full layers out on; none if that does not pay."""
-        pages = [block.attention.page(tokens) for block in self._layers()[:-1]]
-        return [page for page in pages if page is not None]
+    @staticmethod
+    def _parts(tokens: Tensor) -> Sequence[Tensor]:
+        """As many cells at a time as a processor's cache has room for, elsewhere all of them."""
+        if tokens.device.type != "cpu":
+            return [tokens]
+        size_of_cell = MLP_RATIO * tokens[:1].numel() * tokens.element_size()
+        return tokens.split(max(_CACHE // max(size_of_cell, 1), 1))
 
     def _layers(self) -> list[Block]:
         return list(self.blocks)  # type: ignore[arg-type] # a ModuleList does not know its kind

@@ -1,0 +1,192 @@
+"""The attention kernel for processors, against attention in double precision, written out."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tosica.module import _attention_kernel as kernel
+
+SCALE = 0.4
+
+
+def projection(*shape: int, size: float = 1.0, seed: int = 0) -> torch.Tensor:
+    """Random queries, keys and values, (n, T, 3, H, d)."""
+    n_cells, n_tokens, n_heads, width = shape
+    drawn = np.random.default_rng(seed).normal(size=(n_cells, n_tokens, 3, n_heads, width))
+    return torch.from_numpy(size * drawn).float()
+
+
+def written_out(qkv: torch.Tensor, scale: float = SCALE) -> tuple[torch.Tensor, ...]:
+    """Mixed values, log-sum-exp and weights, in double precision."""
+    query, key, value = qkv.double().permute(2, 0, 3, 1, 4)
+    scores = query @ key.transpose(-2, -1) * scale
+    weights = scores.softmax(-1)
+    return (weights @ value).transpose(1, 2), scores.logsumexp(-1), weights
+
+
+shapes = st.tuples(
+    st.integers(0, 3), st.integers(1, 70), st.integers(1, 3), st.sampled_from([1, 5, 12])
+)
+
+
+@given(shapes, st.floats(0.01, 3), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_mixed_values_and_sums(shape: tuple[int, ...], size: float, seed: int) -> None:
+    qkv = projection(*shape, size=size, seed=seed)
+    mixed, logsumexp = kernel.attend(qkv, SCALE)
+    expected, sums, _ = written_out(qkv)
+    torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=2e-6 * (1 + size) ** 2)
+    ln_2 = float(np.log(2))
+    torch.testing.assert_close(logsumexp.double() * ln_2, sums, rtol=2e-6, atol=2e-5)
+
+
+@given(shapes, st.floats(0.01, 3), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
+    qkv = projection(*shape, size=size, seed=seed).requires_grad_()
+    mixed, logsumexp = kernel.attend(qkv, SCALE)
+    assert not logsumexp.requires_grad
+    slope = torch.from_numpy(np.random.default_rng(seed).normal(size=mixed.shape))
+    (found,) = torch.autograd.grad((mixed * slope.float()).sum(), qkv)
+    double = qkv.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad((written_out(double)[0] * slope).sum(), double)
+    largest = 1 + float(expected.abs().max()) if expected.numel() else 1
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-6 * largest * (1 + size))
+
+
+@given(shapes, st.floats(0.01, 3), st.integers(0, 9))
+@settings(max_examples=60, deadline=None)
+def test_a_row_is_carried(shape: tuple[int, ...], size: float, seed: int) -> None:
+    qkv = projection(*shape, size=size, seed=seed)
+    row = torch.from_numpy(np.random.default_rng(seed).random(shape[:2])).float()
+    _, logsumexp = kernel.attend(qkv, SCALE)
+    carried = kernel.carry(row, qkv, SCALE, logsumexp)
+    expected = torch.einsum("ni,nhij->nhj", row.double(), written_out(qkv)[2])
+    torch.testing.assert_close(carried.double(), expected, rtol=2e-5, atol=1e-7)
+    torch.testing.assert_close(carried.sum(2), row.sum(1)[:, None].expand(carried.shape[:2]))
+
+
+@pytest.mark.parametrize("n_threads", [1, 2, 3])
+def test_threads_and_neighbours_change_nothing(
+    n_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qkv, row = projection(7, 50, 4, 12).requires_grad_(), torch.rand(7, 50)
+
+    def everything(qkv: torch.Tensor, row: torch.Tensor) -> list[torch.Tensor]:
+        mixed, logsumexp = kernel.attend(qkv, SCALE)
+        (slope,) = torch.autograd.grad(mixed.square().sum(), qkv)
+        return [mixed, logsumexp, slope, kernel.carry(row, qkv, SCALE, logsumexp)]
+
+    together = everything(qkv, row)
+    monkeypatch.setattr(kernel, "_LEAST", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
+    for one, other in zip(together, everything(qkv, row), strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(together, everything(qkv[3:4], row[3:4]), strict=True):
+        assert torch.equal(one[3:4], other)
+
+
+@pytest.mark.parametrize("size", [8.0, 30.0, 1000.0])
+def test_sharp_attention_neither_overflows_nor_vanishes(size: float) -> None:
+    qkv = projection(2, 20, 2, 4, size=size).requires_grad_()
+    mixed, logsumexp = kernel.attend(qkv, SCALE)
+    (slope,) = torch.autograd.grad(mixed.sum(), qkv)
+    carried = kernel.carry(torch.ones(2, 20), qkv, SCALE, logsumexp)
+    for found in (mixed, logsumexp, slope, carried):
+        assert torch.isfinite(found).all()
+    # Scores of a million leave single precision a digit behind the point.
+    few = size < 100
+    expected, _, weights = written_out(qkv.detach())
+    torch.testing.assert_close(
+        mixed.double(), expected, rtol=0, atol=size * (1e-3 if few else 0.5), check_dtype=False
+    )
+    torch.testing.assert_close(carried.double(), weights.sum(2), rtol=0, atol=1e-2 if few else 0.5)
+
+
+@pytest.mark.parametrize("size", [3.0, 30.0, 300.0])
+def test_scores_that_are_all_very_small(size: float) -> None:
+    qkv = projection(2, 9, 2, 4)
+    qkv[:, :, 0], qkv[:, :, 1] = size, -size
+    qkv.requires_grad_()
+    mixed, logsumexp = kernel.attend(qkv, SCALE)
+    even = qkv.detach()[:, :, 2].mean(1, keepdim=True).expand_as(mixed)
+    torch.testing.assert_close(mixed, even)
+    row = torch.rand(2, 9)
+    carried = kernel.carry(row, qkv, SCALE, logsumexp)
+    torch.testing.assert_close(
+        carried, row.mean(1)[:, None, None].expand_as(carried), rtol=1e-2, atol=0
+    )
+    slope = torch.linspace(-1, 1, mixed.numel()).view_as(mixed)
+    (found,) = torch.autograd.grad((mixed * slope).sum(), qkv)
+    double = qkv.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad((written_out(double)[0] * slope).sum(), double)
+    largest = float(expected.abs().max())
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-2 * largest)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_what_is_no_number_shows(value: float, part: int) -> None:
+    qkv = projection(2, 9, 2, 4)
+    qkv[1, 3, part, 0, 2] = value
+    mixed, _ = kernel.attend(qkv, SCALE)
+    expected, _, _ = written_out(qkv)
+    assert torch.equal(torch.isfinite(mixed), torch.isfinite(expected))
+    assert not torch.isfinite(mixed).all()
+
+
+def test_input_is_left_as_it_was() -> None:
+    qkv, row = projection(2, 9, 2, 4).requires_grad_(), torch.rand(2, 9)
+    before = qkv.detach().clone(), row.clone()
+    mixed, logsumexp = kernel.attend(qkv, SCALE)
+    mixed.sum().backward()
+    kernel.carry(row, qkv, SCALE, logsumexp)
+    assert torch.equal(qkv, before[0])
+    assert torch.equal(row, before[1])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
+# Of processes that fork beside other threads Python warns; users' data loaders do it.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernel, "_LEAST", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    kernel.attend(projection(4, 30, 2, 4), SCALE)
+    child = multiprocessing.get_context("fork").Process(target=_fork_target)
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+
+
+def _fork_target() -> None:
+    kernel.attend(projection(4, 30, 2, 4), SCALE)
+
+
+@pytest.mark.parametrize("library", [None, "without the call"])
+def test_without_openmp_threads_do_as_well(
+    library: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    qkv = projection(4, 30, 2, 4)
+    expected, _ = kernel.attend(qkv, SCALE)
+
+    def load(name: str) -> object:
+        if library is None:
+            raise OSError(f"{name}: cannot open shared object file")
+        return object()
+
+    monkeypatch.setattr(kernel, "_LEAST", 1)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(kernel.ctypes, "CDLL", load)
+    kernel._openmp.cache_clear()
+    try:
+        assert kernel._openmp() is None
+        assert torch.equal(kernel.attend(qkv, SCALE)[0], expected)
+    finally:
+        kernel._openmp.cache_clear()
