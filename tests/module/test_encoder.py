@@ -128,6 +128,17 @@ def test_weights_start_with_the_variance_that_layers_keep() -> None:
             assert 0.9 * expected < parameter.std() < 1.1 * expected
 
 
+def test_without_the_rollout_nothing_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, t = make(2), tokens()
+    expected, _ = in_full(encoder, t)
+    monkeypatch.delattr(_attention.SelfAttention, "traced")
+    torch.testing.assert_close(encoder(t), expected[:, 0])
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(t), expected[:, 0].detach())
+    with pytest.raises(AttributeError, match="traced"):
+        encoder.rollout(t)
+
+
 @pytest.mark.parametrize("n_layers", [1, 2, 3])
 @pytest.mark.parametrize("n_cells_at_a_time", [0, 1, 2, 5])
 def test_cells_at_a_time_change_nothing(
@@ -136,6 +147,8 @@ def test_cells_at_a_time_change_nothing(
     encoder, t = make(n_layers), tokens()
     expected, joint = in_full(encoder, t)
     monkeypatch.setattr(_encoder, "_CACHE", n_cells_at_a_time * 4 * 18 * DIM * 8)
+    n_parts = -(-5 // max(n_cells_at_a_time, 1))
+    assert len(encoder._parts(encoder._with_class_token(t))) == n_parts
     with torch.inference_mode():
         latent, attention = encoder.rollout(t)
         torch.testing.assert_close(encoder(t), expected[:, 0].detach())

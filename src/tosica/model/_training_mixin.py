@@ -105,7 +105,8 @@ class TrainingMixin(ContentsMixin):
             a MuData.
         compile
             Compile the encoder's training steps with :func:`torch.compile`, which takes up to a
-            minute first and pays on a GPU. Without a compiler it warns and has no effect.
+            minute first and pays on a GPU; on a processor it gives up our own kernel. Without a
+            compiler it warns and has no effect.
         plan_kwargs
             Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
             ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.

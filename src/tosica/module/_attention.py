@@ -1,9 +1,10 @@
 """Multi-head self-attention of the encoder, and the parts of it that the rollout needs.
 
-The weights of a full layer are a cells × heads × tokens × tokens array, which is never written
-out. On a processor, in single precision, a kernel of our own computes them a few rows at a time, as
-often as they are needed. Elsewhere torch's fused kernel mixes the values and hands back each row's
-log-sum-exp, from which ``carry_row`` has what one row of the rollout needs.
+The weights of a full layer are a cells × heads × tokens × tokens array, which training never
+writes out. On a processor, in single precision, a kernel of our own computes them a few rows at a
+time, as often as they are needed. Elsewhere torch's fused kernels mix the values. For the rollout
+each row's log-sum-exp is kept, from which ``carry_row`` has what one row of it needs; where no
+kernel of torch hands that back, as on GPUs, the weights are written out for it.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def _by_head(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def carry_row(row: Tensor, trace: AttentionTrace | OwnTrace) -> Tensor:
-    r"""Multiply a row by a layer's attention, averaged over the heads, without writing that out.
+    r"""Multiply a row by a layer's attention, averaged over the heads.
 
     Our own kernel computes the weights once more. For torch's, with
     :math:`A_{ij} = \exp(q_i k_j - l_i)` and :math:`l` its log-sum-exp,

@@ -2,8 +2,7 @@
 
 Heads of a gene-set encoder are narrow, so scores are quick to compute and slow to keep: a few rows
 of them at a time never leave the processor's nearest cache. All functions take the projection that
-``SelfAttention`` computes as it is, and do cells and heads from ``start`` to ``stop``, counted
-through.
+``SelfAttention`` computes as it is, and do heads from ``start`` to ``stop``, numbered cell by cell.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _ROWS, _LANES = 4, 32
 # Powers of two are quicker than powers of e.
 _LOG2_E, _LN_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
 # Scores up to this size can be raised to powers of two and summed as they are.
-_SAFE = np.float32(100)
+_SAFE = np.float32(60)
 _ZERO, _HALF, _ONE, _LOWEST = (np.float32(value) for value in (0, 0.5, 1, -126))
 _SERIES = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(7))
-# Weights that a thread should have to compute, or it is not worth to start it.
+# Weights to compute for which it is worth to start a thread.
 _LEAST = 2**19
 # OpenMP's number for a pause after which things go on as before.
 _SOFT = 1
@@ -52,7 +51,7 @@ _jit = nb.njit(
 
 @nb.njit(nogil=True, cache=True, fastmath={"contract"})
 def _exp2(x):  # type: ignore[no-untyped-def]
-    """Two to the power of x; below -126 of that."""
+    """Two to the power of x, or of -126 if x is less; x is at most 128."""
     x = max(x, _LOWEST)
     whole = np.floor(x + _HALF)
     rest = x - whole
@@ -119,7 +118,7 @@ def _spread(weights, rows, i, out):  # type: ignore[no-untyped-def]
 
 @_jit
 def _as_rows(table, cell, head, factor, out, width):  # type: ignore[no-untyped-def]
-    """Copy one head of the tokens; the length of the longest row."""
+    """Copy one head of the tokens, times a factor; return the length of the longest row."""
     longest = _ZERO
     for i in range(table.shape[1]):
         square = _ZERO
@@ -132,7 +131,7 @@ def _as_rows(table, cell, head, factor, out, width):  # type: ignore[no-untyped-
 
 @_jit
 def _as_columns(table, cell, head, out, width):  # type: ignore[no-untyped-def]
-    """Copy one head of the tokens turned round; the length of the longest column."""
+    """Copy one head of the tokens turned round; return the length of the longest column."""
     longest = _ZERO
     for i in range(table.shape[1]):
         square = _ZERO
@@ -327,18 +326,22 @@ def _do(kernel: Callable[..., None], qkv: Tensor, scale: float, *tensors: Tensor
     ends = [n_units * (i + 1) // n_parts for i in range(n_parts)]
     if n_parts > 1:
         _let_go_of_processors()
-    others = [
-        _threads(os.getpid()).submit(kernel, *given, start, stop) for start, stop in pairwise(ends)
-    ]
+    others = []
+    for start, stop in pairwise(ends):
+        try:
+            pool = _threads(os.getpid(), torch.get_num_threads())
+            others.append(pool.submit(kernel, *given, start, stop))
+        except RuntimeError:  # the interpreter is about to end and lets no thread begin
+            kernel(*given, start, stop)
     kernel(*given, 0, ends[0])
     for other in others:
         other.result()
 
 
 @lru_cache(maxsize=1)
-def _threads(process: int) -> ThreadPoolExecutor:
+def _threads(process: int, number: int) -> ThreadPoolExecutor:
     """Threads of this process: a child has none of its parent's."""
-    return ThreadPoolExecutor(thread_name_prefix="tosica-attention")
+    return ThreadPoolExecutor(number, thread_name_prefix="tosica-attention")
 
 
 def _let_go_of_processors() -> None:
@@ -351,7 +354,7 @@ def _let_go_of_processors() -> None:
 
 @lru_cache
 def _openmp() -> ctypes.CDLL | None:
-    """The OpenMP library of torch on Linux, if it has the call that is needed."""
+    """GNU's OpenMP library, on Linux mostly torch's, if it has the call that is needed."""
     try:
         library = ctypes.CDLL("libgomp.so.1")
         return library if hasattr(library, "omp_pause_resource_all") else None

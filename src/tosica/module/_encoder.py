@@ -103,13 +103,8 @@ class Encoder(nn.Module):
         The normalised class token, shape ``(n_cells, embed_dim)``.
         """
         tokens = self._with_class_token(tokens)
-        if not torch.is_grad_enabled():
-            return torch.cat([self._encode(part)[0] for part in self._parts(tokens)])
-        *full, last = self._layers()
-        for block in full:
-            tokens = block(tokens)
-        latent, _ = last.class_token(tokens)
-        return self.norm(latent)
+        parts = [tokens] if torch.is_grad_enabled() else self._parts(tokens)
+        return torch.cat([self._class_token(part) for part in parts])
 
     def rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         r"""Encode, and follow the class token's attention back to the input tokens.
@@ -135,6 +130,13 @@ class Encoder(nn.Module):
         parts = [self._rollout(part) for part in self._parts(tokens)]
         latent, row = (torch.cat(both) for both in zip(*parts, strict=True))
         return latent, row
+
+    def _class_token(self, tokens: Tensor) -> Tensor:
+        *full, last = self._layers()
+        for block in full:
+            tokens = block(tokens)
+        latent, _ = last.class_token(tokens)
+        return self.norm(latent)
 
     def _rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         latent, row, traces = self._encode(tokens)
