@@ -139,7 +139,12 @@ class Encoder(nn.Module):
         return self.norm(latent)
 
     def _rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        latent, row, traces = self._encode(tokens)
+        traces = []
+        *full, last = self._layers()
+        for block in full:
+            tokens, trace = block.traced(tokens)
+            traces.append(trace)
+        latent, row = last.class_token(tokens)
         # The kernel's log-sum-exp has no gradient, so what came of it would be half a gradient.
         with torch.no_grad():
             if row.dtype in (torch.bfloat16, torch.float16):
@@ -148,17 +153,7 @@ class Encoder(nn.Module):
             row[:, 0] += 0.5
             for trace in reversed(traces):
                 row = (row + carry_row(row, trace)) / 2
-        return latent, row[:, 1:]
-
-    def _encode(self, tokens: Tensor) -> tuple[Tensor, Tensor, list[AttentionTrace | OwnTrace]]:
-        """Give the class token, its attention in the last layer, and what full layers keep."""
-        traces = []
-        *full, last = self._layers()
-        for block in full:
-            tokens, trace = block.traced(tokens)
-            traces.append(trace)
-        latent, row = last.class_token(tokens)
-        return self.norm(latent), row, traces
+        return self.norm(latent), row[:, 1:]
 
     @staticmethod
     def _parts(tokens: Tensor) -> Sequence[Tensor]:
