@@ -24,10 +24,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
-import tosica
-from benchmarks._accuracy_tasks import LABEL, few, prepared
+from benchmarks._accuracy_tasks import LABEL, few
 from benchmarks._report import table, version_lines, versions, write
-from benchmarks.recipe import REFERENCES, batch_effect
+from benchmarks.recipe import REFERENCES, batch_effect, made_up, without_rarest
 from tosica.model._line import shrinkage, within_labels
 
 if TYPE_CHECKING:
@@ -74,26 +73,14 @@ VARIANTS: dict[str, Variant] = {
     "many": Variant("10 directions at 0.1", directions=10),
 }
 SIZES = (50, 200, 500)
-# Cells that are named; of rarer labels than this nothing can be said.
-MOST, FEWEST = 500, 10
+MOST = 500  # cells that are named
 METRICS = ["accuracy", "macro-F1", "log-likelihood"]
 SAME, EFFECT, ELSEWHERE = "as they are", "batch effect", "a label of the other batch"
 
 
-def made_up(seed: int) -> Callable[[Path], AnnData]:
-    """Cells of many types, some of them rare and alike."""
-
-    def read(_: Path) -> AnnData:
-        adata = tosica.datasets.synthetic(1200, 1500, batch_effect=0.3, seed=seed)
-        return prepared(adata, "cell_type", "batch")
-
-    return read
-
-
 def references() -> dict[str, tuple[str, Callable[[Path], AnnData]]]:
-    """Those of the recipe, and made-up ones."""
-    more = {f"made up {seed}": (f"made up, {seed}", made_up(seed)) for seed in (1, 2)}
-    return {**REFERENCES, **more}
+    """Those of the recipe, and one that is made up of other cells."""
+    return {**REFERENCES, "made up 2": ("made up anew", made_up(2))}
 
 
 def fit(reference: AnnData, variant: Variant) -> Callable[[AnnData], NDArray[np.float64]]:
@@ -160,9 +147,7 @@ def two_batches(
 
 def one_draw(adata: AnnData, size: int, seed: int) -> list[dict[str, Any]]:
     """All variants on one draw of a small reference."""
-    common = adata.obs[LABEL].value_counts()
-    adata = adata[adata.obs[LABEL].isin(common.index[common >= FEWEST])].copy()
-    adata.obs[LABEL] = adata.obs[LABEL].cat.remove_unused_categories()
+    adata = without_rarest(adata)
     ((reference, query),) = few(adata, min(size, adata.n_obs * 2 // 3), seed)
     some = np.random.default_rng(seed).permutation(query.n_obs)[:MOST]
     known = query.obs[LABEL].isin(reference.obs[LABEL].unique()).to_numpy()

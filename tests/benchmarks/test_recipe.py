@@ -36,6 +36,28 @@ def test_a_batch_effect_changes_genes_and_no_label(recipe):
     assert 0.5 < ratio.std() < 1.5
 
 
+def test_parts_make_up_the_whole(recipe):
+    reference = recipe.without_rarest(recipe.pbmc68k(None)[:300])
+    model = recipe.train(reference.copy(), 0, max_epochs=1)
+    found = recipe.logits(model, reference)
+    n_cells = reference.obs[recipe.LABEL].value_counts()[model.labels].to_numpy()
+    raised = np.log1p(20 / n_cells)
+    network = found["network"]
+    line = reference.X @ model.module.direct_weight.numpy().T + model.module.direct_bias.numpy()
+    temperature = float(model.module.temperature)
+    for part, wanted in {
+        "default": (network + line) / temperature,
+        "temperature": (network + line) / 5,
+        "as rare": (network + line - raised) / temperature,
+        "line": (line - raised) / 4,
+        "once": (network + raised + (line - raised) / 4) / 2,
+    }.items():
+        difference = found[part] - wanted
+        # Softmax does not see what is the same for all labels.
+        difference -= difference.mean(1, keepdims=True)
+        np.testing.assert_allclose(difference, 0, atol=1e-3)
+
+
 def test_a_run(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tosica.TOSICA, "train", partialmethod(tosica.TOSICA.train, max_epochs=2))
     monkeypatch.setattr(recipe, "default_epochs", lambda n_cells: 4)

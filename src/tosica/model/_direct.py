@@ -31,6 +31,8 @@ def fit_direct(
 ) -> tuple[np.ndarray, np.ndarray]:
     """What the direct path adds to the logits: logistic regressions, counted four times.
 
+    Of rare labels the network's logits are raised as the line's are, which is part of the biases.
+
     Parameters
     ----------
     rows
@@ -57,10 +59,10 @@ def fit_direct(
     drawn = draw(labels, MOST_CELLS)
     taught, codes = np.unique(labels[drawn], return_inverse=True)
     of_taught, bias = fit_line(read(rows, cells[drawn], section), codes, shifts)
-    weights, biases = np.zeros((n_labels, of_taught.shape[1])), np.full(n_labels, _OUT_OF_REACH)
+    factor, raised = WEIGHT / temperature, lift(codes)
+    weights = np.zeros((n_labels, of_taught.shape[1]))
+    biases = np.full(n_labels, factor * _OUT_OF_REACH)
+    added = factor * of_taught, factor * (bias + raised) + raised
     # Softmax does not see what is the same for all labels.
-    weights[taught], biases[taught] = (
-        values - values.mean(0) for values in (of_taught, bias + lift(codes))
-    )
-    factor = WEIGHT / temperature
-    return factor * weights, factor * biases
+    weights[taught], biases[taught] = (values - values.mean(0) for values in added)
+    return weights, biases

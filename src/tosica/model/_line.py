@@ -106,10 +106,10 @@ def fit_line(
 
 
 def lift(labels: np.ndarray) -> np.ndarray:
-    r"""What is added to the biases of a line, ``(n_labels,)``, so that rare labels are found.
+    r"""What is added to scores of labels, ``(n_labels,)``, so that rare labels are found.
 
     New cells of a label score less than those that taught it, and the more so the fewer these were.
-    Of a label of :math:`n` cells the bias is raised by :math:`\log(1 + 20 / n)`.
+    The score of a label of :math:`n` cells is raised by :math:`\log(1 + 20 / n)`.
     """
     return np.log1p(_FEW / np.bincount(labels))
 
