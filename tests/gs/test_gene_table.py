@@ -14,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.gs._gene_table import ORGANISMS, gene_table, orthologs, recognise_organism
+from tosica.gs._gene_table import (
+    ORGANISMS,
+    gene_table,
+    mouse_in_capitals,
+    orthologs,
+    recognise_organism,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +91,33 @@ def test_a_symbol_is_not_taken_for_an_alias_of_another_gene() -> None:
     both = sorted(table.symbols & table.aliases.keys())
     assert len(both) > 100
     assert tosica.gs.map_genes(both, organism="human").to_list() == both
+
+
+def test_proteins_of_the_mitochondrion_go_by_the_names_of_hgnc() -> None:
+    in_gobp = {gene for genes in tosica.gs.load("human_gobp").values() for gene in genes}
+    short = ["ATP6", "ATP8", "CO1", "CO2", "CO3", "CYB", "ND4L", *(f"ND{i}" for i in range(1, 7))]
+    names = [f"MT-{name}" for name in short]
+    found = tosica.gs.map_genes(names, organism="human")
+    assert set(found) <= in_gobp
+    to_mouse = tosica.gs.map_genes(names, organism="human", to_organism="mouse")
+    assert to_mouse["MT-ND1"] == "mt-Nd1"
+    assert tosica.gs.map_genes(["ENSG00000198712"], organism="human").to_list() == [found["MT-CO2"]]
+
+
+def test_any_case_if_asked_to() -> None:
+    names = ["CD3E", "H2-AA", "1700001G17RIK", "mt-nd1", "Cd19", "cd3e_ensmusg00000032093", "x"]
+    assert tosica.gs.map_genes(names, organism="mouse", ignore_case=True).to_list() == [
+        *("Cd3e", "H2-Aa", "1700001G17Rik", "mt-Nd1", "Cd19", None, None)
+    ]
+    assert tosica.gs.map_genes(["CD3E_ENSMUSG00000032093"], organism="mouse").to_list() == ["Cd3e"]
+    both = tosica.gs.map_genes(["C1ORF112", "cd3e"], organism="human", ignore_case=True)
+    assert both.to_list() == ["C1orf112", "CD3E"]
+
+
+def test_no_two_symbols_differ_in_case_only() -> None:
+    for organism in ORGANISMS:
+        table = gene_table(organism)
+        assert len(table.in_capitals) == len(table.symbols)
 
 
 def test_to_ensembl_and_entrez() -> None:
@@ -180,6 +213,32 @@ def test_a_mixture_of_species_is_neither() -> None:
     assert recognise_organism(mouse) == "mouse"
     half = len(mouse) // 2
     assert recognise_organism([*human[:half], *mouse[:half]]) is None
+
+
+def test_recognises_composite_names(shared: Path) -> None:
+    for organism in ORGANISMS:
+        ids = gene_table(organism).names_of("Ensembl IDs")
+        symbols = list(ids)[::50]
+        assert recognise_organism(f"{s}_{ids[s][0]}" for s in symbols) == organism
+        assert recognise_organism(f"{ids[s][0]}|{s}" for s in symbols) == organism
+        assert recognise_organism(f"{s}|{i}" for i, s in enumerate(symbols)) == organism
+
+
+def test_recognises_symbols_of_the_mouse_in_capitals(shared: Path) -> None:
+    human = gene_table("human").symbols
+    for file in ("m_reactome", "m_TF", "reactome"):
+        gene_sets = tosica.gs.read_gmt(shared / "gene_sets" / f"{file}.gmt.gz")
+        names = sorted({gene.upper() for s in gene_sets.values() for gene in s})
+        seen = mouse_in_capitals(names)
+        assert (seen is not None) == file.startswith("m_")
+        if seen is not None:
+            assert len(seen.mouse) > 20 * seen.n_human
+            assert not human.intersection(seen.mouse)
+    # As the mouse's symbols are written, in whatever share of capitals, they are no such thing.
+    for organism in ORGANISMS:
+        assert mouse_in_capitals(gene_table(organism).symbols) is None
+    assert mouse_in_capitals([]) is None
+    assert mouse_in_capitals(["CD3E", "H2-AA", "GM12345"]) is None
 
 
 # ------------------------------------------------------------------------------------- wrong input

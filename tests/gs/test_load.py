@@ -131,16 +131,16 @@ def test_second_load_reads_nothing(human_gobp: dict[str, list[str]]) -> None:
 @pytest.mark.parametrize(
     ("name", "neighbour"),
     [
-        ("human_gpbp", "human_gobp"),
-        ("Human_GOBP", "human_gobp"),
-        ("gobp", "mouse_gobp"),
-        ("reactome", "mouse_reactome"),
-        ("human_celltypes", "human_celltype"),
+        ("human_gpbp", "'human_gobp'"),
+        ("Human_GOBP", "'human_gobp'"),
+        ("gobp", "'human_gobp' or 'mouse_gobp'"),
+        ("Reactome", "'human_reactome' or 'mouse_reactome'"),
+        ("human_celltypes", "'human_celltype'"),
     ],
 )
 def test_unknown_name_with_a_neighbour(name: str, neighbour: str) -> None:
     sentence = (
-        f"There is no gene set collection {name!r} (did you mean {neighbour!r}?); those that "
+        f"There is no gene set collection {name!r} (did you mean {neighbour}?); those that "
         f"exist: {', '.join(ALL)}; to read a file, use tosica.gs.read_gmt."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):

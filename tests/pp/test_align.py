@@ -466,6 +466,33 @@ def test_old_symbols_of_a_query() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+@pytest.mark.parametrize("turned", [False, True])
+def test_composite_names_of_query_or_model(turned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    symbols = real_genes()
+    composite = [f"{s}_{i}" for s, i in gs.map_genes(symbols, to="ensembl").items()]
+    theirs, ours = (symbols, composite) if turned else (composite, symbols)
+    values = np.random.default_rng(0).poisson(2, (5, 200)).astype(np.float32)
+    values[:, 0] += 1
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        got = together(query(values[:, ::-1], theirs[::-1]), genes=pd.Index(ours))
+    np.testing.assert_array_equal(got.expression, values)
+    assert caplog.messages[0] == "query: translated 200 composite names"
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+def test_numbered_symbols_of_query_and_model() -> None:
+    symbols = real_genes()[:40]
+    values = np.random.default_rng(0).poisson(2, (5, 40)).astype(np.float32)
+    # Three of the query's genes are numbered. The model's last one is its first one's repeat.
+    names = [f"{s}.1" if i in (3, 4, 5) else s for i, s in enumerate(symbols)]
+    model = [*symbols[:-1], f"{symbols[0]}.1"]
+    got = together(query(values, names), genes=pd.Index(model))
+    values[:, 39] = 0
+    np.testing.assert_array_equal(got.expression, values)
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 def test_query_of_the_mouse_is_refused() -> None:
     symbols = real_genes()
     mouse = gs.map_genes(symbols, organism="human", to_organism="mouse").dropna()

@@ -93,7 +93,7 @@ def test_same_mask_by_any_identifier(
     assert list(adata.var_names) == names
     kind = "Entrez numbers" if form == "entrez" else "Ensembl IDs"
     n = about(adata)["n_genes_mapped"]
-    assert f"adata holds human genes (by overlap); translated {n} {kind}" in caplog.messages[0]
+    assert f"adata holds human genes (by overlap); translated {n} {kind}" in caplog.messages[1]
     assert about(adata)["organism"] == "human"
 
 
@@ -104,14 +104,16 @@ def test_old_symbols_of_real_data(pbmc: AnnData, caplog: pytest.LogCaptureFixtur
         caplog.clear()
         tosica.pp.build_mask(mapped)
     assert about(exact)["n_genes_mapped"] == 0
-    assert about(mapped)["n_genes_mapped"] == 40
+    assert about(mapped)["n_genes_mapped"] == 42
     assert about(mapped)["n_genes_covered"] > about(exact)["n_genes_covered"] + 20
     holders = sets_of(mapped, pbmc.var_names)
     # FYB is called FYB1 now.
     assert "FYB1" in tosica.gs.load("human_gobp")["T cell receptor signaling pathway"]
     assert any("FYB" in genes for name, genes in holders.items() if "unannotated" not in name)
-    assert caplog.messages[0].startswith(
-        "build_mask: adata holds human genes (by overlap); translated 40 aliases"
+    # MT-ND3 is an alias of NCBI Gene's ND3, and TMBIM4-1 what is left of two rows called TMBIM4.
+    assert caplog.messages[1].startswith(
+        "build_mask: adata holds human genes (by overlap); translated 41 aliases and 1 numbered "
+        "symbols"
     )
 
 
@@ -166,7 +168,11 @@ def test_columns_of_var(
         tosica.pp.build_mask(adata)
     assert sets_of(adata, symbols) == expected
     assert about(adata)["matched_by"] == column
-    assert f"genes named by var[{column!r}]" in caplog.messages[0]
+    assert caplog.messages[0] == (
+        f"build_mask: took human_gobp, since adata holds human genes in var[{column!r}] (by "
+        "overlap)"
+    )
+    assert f"genes named by var[{column!r}]" in caplog.messages[1]
     pd.testing.assert_frame_equal(adata.var, before)
     assert adata.var_names[0] == "row 0"
 
@@ -183,7 +189,7 @@ def test_ambiguous_genes_are_listed(symbols: list[str], caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO, "tosica"):
         caplog.clear()
         tosica.pp.build_mask(adata)
-    assert "1 ambiguous left out: SARS (SARS1 or SARS2)" in caplog.messages[0]
+    assert "1 ambiguous left out: SARS (SARS1 or SARS2)" in caplog.messages[1]
     assert adata.varm[KEY][adata.n_vars - 1].sum() == 1  # the fully connected column only
 
 
@@ -251,6 +257,7 @@ def test_mouse_data_and_human_sets_are_refused(mouse: AnnData, shared: Path) -> 
         "('BAG1'): pass gene_sets='mouse_gobp', or organism='mouse' to map the gene sets by "
         "one-to-one orthology.",
         mouse,
+        "human_gobp",
     )
     refused(
         f"adata holds mouse genes ({gene!r}), but the gene sets (reactome.gmt.gz) hold human genes "
@@ -274,7 +281,7 @@ def test_mapped_to_the_mouse_when_asked_to(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "tosica"):
-        tosica.pp.build_mask(mouse, organism="mouse")
+        tosica.pp.build_mask(mouse, "human_gobp", organism="mouse")
     assert sets_of(mouse, symbols) == expected
     assert about(mouse)["organism"] == "mouse"
     assert "from human to mouse by one-to-one orthology" in caplog.messages[0]
@@ -304,6 +311,253 @@ def test_organism_that_the_data_are_not_of(symbols: list[str]) -> None:
         named(symbols),
         organism="mouse",
     )
+
+
+# ------------------------------------------------------- composite names, on real data and others
+
+
+def test_composite_names_of_real_data(shared: Path, caplog: pytest.LogCaptureFixture) -> None:
+    adata = ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
+    genes = ["HLA-A", "HLA-B", "HLA-DRA", "CD79A"]
+    names = [next(name for name in adata.var_names if name.startswith(f"{g}_")) for g in genes]
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        tosica.pp.build_mask(adata)
+    assert "translated 82 composite names and 50 aliases; 3 ambiguous" in caplog.messages[1]
+    # What the ID says is another gene than what the symbol says.
+    assert "TAF9_ENSG00000085231 (TAF9 or AK6)" in caplog.messages[1]
+    assert (adata[:, names].varm[KEY].sum(1) > 1).all()
+    assert about(adata)["coverage"] > 0.8  # 0.76 without
+    assert set(names) <= set(adata.var_names)
+
+
+@pytest.mark.parametrize(
+    "form", ["{s}_{i}", "{s}_{i}.7", "{i}_{s}", "{s}|{i}", "{i}|{s}", "{s}-{i}"]
+)
+def test_same_mask_by_composite_names(
+    symbols: list[str],
+    expected: dict[str, set[str]],
+    form: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ids = tosica.gs.map_genes(symbols, to="ensembl", organism="human")
+    adata = named([form.format(s=s, i=i) for s, i in ids.items()])
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        tosica.pp.build_mask(adata)
+    assert sets_of(adata, symbols) == expected
+    assert f"; translated {about(adata)['n_genes_mapped']} composite names" in caplog.messages[1]
+
+
+@pytest.mark.parametrize("what", ["Entrez numbers", "row numbers", "words"])
+def test_same_mask_by_symbols_with_anything_beside_them(
+    symbols: list[str], expected: dict[str, set[str]], what: str
+) -> None:
+    beside: Any = range(len(symbols))
+    if what == "Entrez numbers":
+        beside = tosica.gs.map_genes(symbols, to="entrez", organism="human")
+    elif what == "words":
+        beside = ["protein coding"] * len(symbols)
+    adata = named([f"{s}|{b}" for s, b in zip(symbols, beside, strict=True)])
+    tosica.pp.build_mask(adata)
+    assert sets_of(adata, symbols) == expected
+
+
+@pytest.mark.parametrize("form", ["{}.1", "{}-1"])
+def test_numbered_symbols_where_the_symbol_is_not_there(
+    symbols: list[str],
+    expected: dict[str, set[str]],
+    form: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    # CAT-1 is SLC7A1, so that CAT-2 is not taken for CAT either.
+    known = gene_table("human").aliases
+    turned = [
+        s
+        for s in symbols[::4]
+        if not any(f"{form[:-1].format(s)}{i}" in known for i in range(1, 10))
+    ]
+    numbered = [form.format(s) if s in turned else s for s in symbols]
+    adata, both = named(numbered), named([*symbols, *map(form.format, turned)])
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        tosica.pp.build_mask(adata)
+    assert f"; translated {about(adata)['n_genes_mapped']} numbered symbols" in caplog.messages[1]
+    assert about(adata)["n_genes_mapped"] > 120
+    assert sets_of(adata, symbols) == expected
+    tosica.pp.build_mask(both)
+    assert about(both)["n_genes_mapped"] == 0
+    assert (both.varm[KEY][len(symbols) :].sum(1) == 1).all()  # the fully connected column only
+
+
+def test_composite_names_of_the_mouse(mouse: AnnData) -> None:
+    by_id = tosica.gs.map_genes(mouse.var_names, to="ensembl", organism="mouse").dropna()
+    plain = named(by_id.index)
+    adata = named([f"{symbol}_{gene}" for symbol, gene in by_id.items()])
+    for each in (plain, adata):
+        tosica.pp.build_mask(each)
+        assert about(each)["source"] == "mouse_gobp"
+    assert sets_of(adata, by_id.index) == sets_of(plain, by_id.index)
+
+
+# ------------------------------------------------------------------ the collection of the organism
+
+
+def took(adata: AnnData, caplog: pytest.LogCaptureFixture, *args: Any, **kwargs: Any) -> str:
+    """The line of the log that says which collection was taken."""
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        tosica.pp.build_mask(adata, *args, **kwargs)
+    return caplog.messages[0]
+
+
+def test_default_is_the_collection_of_the_organism(
+    mouse: AnnData, symbols: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    human = named(symbols)
+    for adata, organism in ((human, "human"), (mouse, "mouse")):
+        explicit, default = adata.copy(), adata.copy()
+        tosica.pp.build_mask(explicit, f"{organism}_gobp")
+        line = f"build_mask: took {organism}_gobp, since adata holds {organism} genes (by overlap)"
+        assert took(default, caplog) == line
+        assert took(adata, caplog, "gobp") == line
+        for each in (default, adata):
+            assert (each.varm[KEY] != explicit.varm[KEY]).nnz == 0
+            assert about(each)["source"] == f"{organism}_gobp"
+            assert about(each)["params"]["max_jaccard"] == 0.5
+            assert about(each)["organism"] == organism
+
+
+def test_default_collection_by_the_organism_that_is_given(
+    mouse: AnnData, symbols: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    line = took(mouse, caplog, organism="mouse")
+    assert line == "build_mask: took mouse_gobp, since organism='mouse' was given"
+    assert about(mouse)["source"] == "mouse_gobp"
+    with pytest.raises(ValueError, match="organism='mouse' was given, but adata's genes are human"):
+        tosica.pp.build_mask(named(symbols), organism="mouse")
+
+
+def test_default_collection_where_the_organism_is_not_clear(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    few = sorted(tosica.gs.load("human_gobp")["glycolytic process"])[:15]
+    line = took(named(few), caplog)
+    assert line == (
+        "build_mask: took human_gobp, since it is not clear whether adata holds human or mouse "
+        "genes"
+    )
+    with pytest.raises(ValueError, match=r"no gene of 5 892 gene sets \(human_gobp\) is among"):
+        tosica.pp.build_mask(named([f"G{i}" for i in range(50)]))
+
+
+def test_collection_of_the_organism_in_a_list_and_by_version(
+    mouse: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tosica.gs.write_gmt({"a": list(mouse.var_names[:9])}, tmp_path / "own.gmt")
+    tosica.pp.build_mask(mouse, ["gobp", tmp_path / "own.gmt"], max_gene_sets=9999)
+    assert about(mouse)["source"] == "mouse_gobp + own.gmt"
+    assert about(mouse)["gene_sets"][0].startswith("mouse_gobp: ")
+    # A collection's name wins over a file so called.
+    (tmp_path / "gobp").write_text("nothing")
+    monkeypatch.chdir(tmp_path)
+    tosica.pp.build_mask(mouse, "gobp@2022-07-01")
+    assert about(mouse)["source"] == "mouse_gobp"
+    with pytest.raises(ValueError, match="There is no version '2019' of mouse_gobp"):
+        tosica.pp.build_mask(mouse, "gobp@2019")
+
+
+# --------------------------------------------------------------- symbols of the mouse in capitals
+
+RESTORE = (
+    "adata.var_names = [new or old for old, new in tosica.gs.map_genes(adata.var_names, "
+    "organism='mouse', ignore_case=True).items()]"
+)
+
+
+def in_capitals(shared: Path, file: str) -> tuple[AnnData, list[str]]:
+    adata = ad.io.read_h5ad(shared / f"{file}.h5ad")
+    names = list(adata.var_names)
+    return named([name.upper() for name in names]), names
+
+
+@pytest.mark.parametrize(
+    ("file", "seen"),
+    [
+        (
+            "mouse_gut",
+            "2 586 names are the mouse's alone ('0610005C13RIK', 'GM12258', 'GM7936') and 16 human",
+        ),
+        (
+            "dc_progenitors",
+            "93 names are the mouse's alone ('1110038B12RIK', 'BC035044', 'MIR1894') and 4 human",
+        ),
+    ],
+)
+def test_symbols_of_the_mouse_in_capitals(shared: Path, file: str, seen: str) -> None:
+    adata, names = in_capitals(shared, file)
+    sentence = (
+        "adata's genes look like symbols of the mouse written in capitals, but the gene sets "
+        f"(human_gobp) are human: {seen} alone; bring back the mouse's symbols by {RESTORE} and "
+        "take gene sets of the mouse, such as 'mouse_gobp', or pass organism='human' if the genes "
+        "are human."
+    )
+    with pytest.warns(UserWarning, match="written in capitals") as caught:
+        tosica.pp.build_mask(adata)
+    assert [str(each.message) for each in caught] == [sentence]
+    assert caught[0].filename == __file__
+    # What it says can be done: without a warning, and the mask is that of the true names.
+    exec(RESTORE, {"adata": adata, "tosica": tosica})
+    tosica.pp.build_mask(adata)
+    true = named(names)
+    tosica.pp.build_mask(true)
+    assert about(adata)["source"] == "mouse_gobp"
+    assert about(adata)["n_genes_covered"] == about(true)["n_genes_covered"]
+    known = gene_table("mouse").symbols
+    assert all(a == b for a, b in zip(adata.var_names, names, strict=True) if b in known)
+
+
+def test_symbols_in_capitals_in_a_column(shared: Path) -> None:
+    adata, _ = in_capitals(shared, "dc_progenitors")
+    adata.var["symbol"] = list(adata.var_names)
+    adata.var_names = [f"row {i}" for i in range(adata.n_vars)]
+    with pytest.warns(UserWarning, match="written in capitals") as caught:
+        tosica.pp.build_mask(adata)
+    remedy = RESTORE.replace("adata.var_names", "adata.var['symbol']")
+    assert remedy in str(caught[0].message)
+    exec(remedy, {"adata": adata, "tosica": tosica})
+    tosica.pp.build_mask(adata)
+    assert about(adata)["source"] == "mouse_gobp"
+    assert about(adata)["matched_by"] == "symbol"
+
+
+def test_symbols_in_capitals_and_gene_sets_of_the_mouse(shared: Path) -> None:
+    adata, _ = in_capitals(shared, "dc_progenitors")
+    sentence = (
+        "adata's genes look like symbols of the mouse written in capitals ('1110038B12RIK', "
+        "'BC035044', 'MIR1894'), which match no gene of the mouse: bring back its symbols by "
+        f"{RESTORE}."
+    )
+    refused(sentence, adata, "mouse_gobp")
+    refused(sentence, adata, organism="mouse")
+    # Gene sets in capitals too match as they are.
+    rng = np.random.default_rng(0)
+    own = {f"s{i}": list(rng.choice(adata.var_names, 50)) for i in range(100)}
+    tosica.pp.build_mask(adata, own)
+    assert about(adata)["coverage"] > 0.9
+
+
+def test_who_says_human_is_not_warned(shared: Path) -> None:
+    adata, _ = in_capitals(shared, "dc_progenitors")
+    tosica.pp.build_mask(adata, organism="human")
+    assert about(adata)["source"] == "human_gobp"
+
+
+@pytest.mark.parametrize("file", ["kang_pbmc", "kang_ctrl_unlabelled", "breast_cells_nuclei"])
+def test_human_data_are_not_taken_for_the_mouses(shared: Path, file: str) -> None:
+    adata = ad.io.read_h5ad(shared / f"{file}.h5ad")
+    tosica.pp.build_mask(adata)  # a warning would be an error
+    assert about(adata)["source"] == "human_gobp"
 
 
 # ----------------------------------------------------------------------------------------- networks

@@ -103,8 +103,10 @@ def parse_name(name: str, version: str | None = None) -> tuple[str, str | None]:
     bare, _, suffix = name.partition("@")
     names = known_names()
     if bare not in names:
-        nearest = get_close_matches(bare.lower(), names, n=1, cutoff=0.4)
-        suggestion = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+        # "gobp" may be the human one or the mouse's.
+        nearest = [each for each in names if each.endswith(f"_{bare.lower()}")]
+        nearest = nearest or get_close_matches(bare.lower(), names, n=1, cutoff=0.4)
+        suggestion = f" (did you mean {' or '.join(map(repr, nearest))}?)" if nearest else ""
         raise ValueError(
             f"There is no gene set collection {name!r}{suggestion}; those that exist: "
             f"{', '.join(names)}; to read a file, use tosica.gs.read_gmt."

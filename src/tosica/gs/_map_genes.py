@@ -30,12 +30,15 @@ def map_genes(
     to: Literal["symbol", "ensembl", "entrez"] = "symbol",
     organism: str = "auto",
     to_organism: str | None = None,
+    ignore_case: bool = False,
 ) -> pd.Series:
     """Translate names of genes: between identifiers, from old symbols to new, between species.
 
     Symbols, Ensembl IDs with or without version, Entrez numbers (human only) and aliases are
-    understood, mixed or not. A name that is unknown, or that may be several genes, is not guessed
-    at: it becomes missing, and the log lists the ambiguous ones.
+    understood, mixed or not. So are names made of two, such as ``HLA-A_ENSG00000206503`` and
+    ``TP53|7157``, and repeated symbols such as ``CD24.1`` and ``CD24-1`` where ``CD24`` itself is
+    not in the list. A name that is unknown, or that may be several genes, is not guessed at: it
+    becomes missing, and the log lists the ambiguous ones.
 
     Parameters
     ----------
@@ -47,6 +50,10 @@ def map_genes(
         Whose the names are, ``"human"`` or ``"mouse"``; ``"auto"`` decides by overlap.
     to_organism
         Go on to the one-to-one orthologs in this organism; None stays in the same.
+    ignore_case
+        Find symbols in any case: with ``organism="mouse"``, ``CD3E`` and ``1700001G17RIK`` are
+        understood as ``Cd3e`` and ``1700001G17Rik``. By default they are unknown, since a symbol
+        in capitals is likely a human one.
 
     Returns
     -------
@@ -78,6 +85,8 @@ def map_genes(
     ['CD3E', 'SEPTIN7', 'CXCL8', 'CD19']
     >>> tosica.gs.map_genes(["Cd3e", "Ms4a1"], organism="mouse", to_organism="human").to_list()
     ['CD3E', 'MS4A1']
+    >>> tosica.gs.map_genes(["CD3E", "H2-AA"], organism="mouse", ignore_case=True).to_list()
+    ['Cd3e', 'H2-Aa']
     """
     listed = _check_names(names)
     if to not in _KINDS:
@@ -92,7 +101,7 @@ def map_genes(
             "It is not clear whose genes these are, human or mouse: pass organism='human' or "
             "organism='mouse'."
         )
-    resolved = gene_table(source).resolve(listed)
+    resolved = gene_table(source).resolve(listed, ignore_case=ignore_case)
     genes = resolved.genes
     target = to_organism or source
     if target != source:

@@ -10,7 +10,14 @@ import numpy as np
 import pandas as pd
 
 from tosica._logging import grouped
-from tosica.gs._gene_table import ALIAS, gene_table, orthologs, recognise_organism
+from tosica.gs._gene_table import (
+    ALIAS,
+    COMPOSITE,
+    COUNTED,
+    gene_table,
+    orthologs,
+    recognise_organism,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -23,6 +30,8 @@ _ENOUGH = 0.5
 _BETTER = 1.2
 # Ambiguous names that a log line shows.
 _SHOWN = 5
+# Kinds that a translation is counted as on whichever side it was needed.
+_OF_EITHER = (ALIAS, COMPOSITE, COUNTED)
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,20 @@ def match_genes(
     return best
 
 
+def organism_of(names: pd.Index, var: pd.DataFrame) -> tuple[str | None, str | None]:
+    """Whose the names are, and the column of var that says so where the names do not."""
+    organism = recognise_organism(_as_text(names))
+    if organism is not None:
+        return organism, None
+    for position, column in enumerate(var.columns):
+        values = var.iloc[:, position]
+        if isinstance(column, str) and _may_name_genes(values):
+            organism = recognise_organism(_as_text(pd.Index(values)))
+            if organism is not None:
+                return organism, column
+    return None, None
+
+
 def _as_text(names: pd.Index) -> pd.Index:
     if isinstance(names.dtype, pd.CategoricalDtype) or names.hasnans:
         names = pd.Index(["" if pd.isna(name) else name for name in names], dtype=object)
@@ -186,8 +209,9 @@ def _match_list(
     is_left = np.ones(len(wanted), dtype=bool)
     is_left[exact.wanted] = False
     left = np.flatnonzero(is_left)
-    sought = gene_table(wanted_organism).resolve(list(wanted[left]))
-    targets = pd.Series(sought.genes, index=left, dtype=object).dropna()
+    # All of them, since a numbered symbol is the gene only where the symbol itself is not wanted.
+    sought = gene_table(wanted_organism).resolve(list(wanted))
+    targets = pd.Series(sought.genes, dtype=object)[left].dropna()
     if crossed:
         targets = targets.map(orthologs(wanted_organism, organism)).dropna()
     table = gene_table(organism)
@@ -200,12 +224,12 @@ def _match_list(
     own = set(rows["gene"][~is_alias])
     rows = rows[~(is_alias & rows["gene"].isin(own))]
     pairs = pd.DataFrame({"gene": targets.array, "wanted": targets.index}).merge(rows, on="gene")
-    wanted_kinds = dict(zip(left, sought.kinds, strict=True))
     row_kinds = pairs.drop_duplicates("row")
     kinds: Counter[str] = Counter()
     for kind, position in zip(row_kinds["kind"], row_kinds["wanted"], strict=True):
         # A symbol that was found under an older name is counted as that.
-        kinds[ALIAS if wanted_kinds[position] == ALIAS else str(kind)] += 1
+        wanted_kind = sought.kinds[position]
+        kinds[str(wanted_kind if wanted_kind in _OF_EITHER else kind)] += 1
     genes = set(targets)
     ambiguous = {
         name: choices for name, choices in there.ambiguous.items() if genes.intersection(choices)

@@ -39,7 +39,7 @@ _NOTHING = np.empty(0, dtype=np.intp)
 
 def build_mask(
     adata: AnnData | MuData,
-    gene_sets: GeneSetsLike | None = "human_gobp",
+    gene_sets: GeneSetsLike | None = "gobp",
     *,
     min_genes: int = 5,
     max_genes: int = 300,
@@ -78,6 +78,8 @@ def build_mask(
     gene_sets
         Where the gene sets come from:
 
+        - ``"gobp"``: the collection ``human_gobp`` or ``mouse_gobp``, by whose genes `adata` has
+          (see `organism`; human if that is not clear), which is logged;
         - name of a collection, see :func:`tosica.gs.collections`, such as ``"human_reactome"``
           or, to name its version, ``"human_reactome@2023.2"``;
         - path of a ``.gmt`` or ``.gmt.gz`` file (a collection's name wins over a file so called);
@@ -260,7 +262,7 @@ def build_mask(
         )
         source, found_organism, n_given = "random", "unknown", len(names)
     else:
-        given = read_gene_sets(gene_sets)
+        given = read_gene_sets(gene_sets, adata, organism=organism)
         if max_jaccard is None and given.is_named:
             params["max_jaccard"] = _MAX_JACCARD
         members, weights, match = match_gene_sets(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +11,7 @@ from scipy.sparse import csr_matrix
 
 from tosica._logging import grouped, logger
 from tosica.gs._gene_names import hint_for_mismatch
-from tosica.gs._gene_table import recognise_organism
+from tosica.gs._gene_table import Capitals, mouse_in_capitals, recognise_organism
 from tosica.gs._load import known_names
 from tosica.gs._match_genes import GeneMatch, Identifiers, match_genes
 
@@ -44,6 +45,8 @@ def match_gene_sets(
         wanted_organism=given.organism,
     )
     _check_organism(adata, given, match, organism, n_wanted=len(given.genes))
+    if organism == "auto" and (given.organism or match.wanted_organism) == "human":
+        _warn_of_capitals(adata, given, match.column)
     if identifiers != "exact" and match.organism and (organism == "auto" or match.by_orthology):
         summary = match.summary()
         logger.info(
@@ -115,6 +118,49 @@ def hint(adata: AnnData, given: GeneSets) -> str:
     )
 
 
+def _capitals(adata: AnnData, column: str | None) -> Capitals | None:
+    """What speaks for symbols of the mouse in capitals, in the names that genes were matched by."""
+    names = adata.var_names if column is None else adata.var[column].dropna()
+    return mouse_in_capitals(names.astype(str))
+
+
+def _restoring(column: str | None) -> str:
+    """What brings back symbols of the mouse that were written in capitals; other names stay."""
+    names = "adata.var_names" if column is None else f"adata.var[{column!r}]"
+    return (
+        f"{names} = [new or old for old, new in tosica.gs.map_genes({names}, organism='mouse', "
+        "ignore_case=True).items()]"
+    )
+
+
+def _warn_of_capitals(adata: AnnData, given: GeneSets, column: str | None) -> None:
+    """Say so if the genes are likely the mouse's and the gene sets are human."""
+    seen = _capitals(adata, column)
+    # Somebody's own sets may be written in capitals too.
+    if seen is None or (not given.is_named and mouse_in_capitals(given.genes)):
+        return
+    warnings.warn(
+        "adata's genes look like symbols of the mouse written in capitals, but the gene sets "
+        f"({given.source}) are human: {grouped(len(seen.mouse))} names are the mouse's alone "
+        f"({seen.examples}) and {grouped(seen.n_human)} human alone; bring back the mouse's "
+        f"symbols by {_restoring(column)} and take gene sets of the mouse, such as 'mouse_gobp', "
+        "or pass organism='human' if the genes are human.",
+        UserWarning,
+        stacklevel=4,
+    )
+
+
+def _refuse_capitals(adata: AnnData, column: str | None, *, wanted: str) -> None:
+    """Say what keeps genes that are the mouse's, as somebody says, from being recognised."""
+    seen = _capitals(adata, column) if wanted == "mouse" else None
+    if seen is not None:
+        raise ValueError(
+            "adata's genes look like symbols of the mouse written in capitals "
+            f"({seen.examples}), which match no gene of the mouse: bring back its symbols by "
+            f"{_restoring(column)}."
+        )
+
+
 def _check_organism(
     adata: AnnData, given: GeneSets, match: GeneMatch, organism: str, *, n_wanted: int
 ) -> None:
@@ -125,6 +171,7 @@ def _check_organism(
     if organism != "auto":
         seen = recognise_organism(adata.var_names.astype(str))
         if match.column is None and seen not in (None, organism):
+            _refuse_capitals(adata, match.column, wanted=organism)
             raise ValueError(
                 f"organism={organism!r} was given, but adata's genes are {seen} genes "
                 f"({str(adata.var_names[0])!r}): pass organism={seen!r} or leave it out."
@@ -132,6 +179,7 @@ def _check_organism(
         return
     if ours == theirs or match.n_rows >= LOW_COVERAGE * min(n_wanted, adata.n_vars):
         return
+    _refuse_capitals(adata, match.column, wanted=theirs)
     twins = [name for name in known_names() if name == given.source.replace(theirs, ours, 1)]
     advice = f"pass gene_sets={twins[0]!r}, or " if twins and given.is_named else "pass "
     raise ValueError(

@@ -18,8 +18,10 @@ from tosica import gs
 from tosica._logging import grouped, logger
 from tosica.gs._join import is_gmt_path
 from tosica.gs._load import describe, known_names, parse_name
+from tosica.gs._match_genes import organism_of
 
 if TYPE_CHECKING:
+    from anndata import AnnData
     from numpy.typing import NDArray
 
 GeneSetsLike: TypeAlias = (
@@ -31,6 +33,8 @@ GeneSetsLike: TypeAlias = (
     | tuple[str | os.PathLike[str], ...]
 )
 
+# Stands for human_gobp or mouse_gobp, as the data are.
+_GOBP = "gobp"
 # Species as users call them; others keep their scientific name.
 _COMMON_NAMES = {"Homo sapiens": "human", "Mus musculus": "mouse"}
 _UNANNOTATED = re.compile(r"unannotated_\d+")
@@ -63,8 +67,12 @@ class GeneSets:
         return np.diff(self.contains.indptr)
 
 
-def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
-    """Read gene sets from a name, a path, a dict, a table, or a list of names and paths."""
+def read_gene_sets(gene_sets: GeneSetsLike, adata: AnnData, *, organism: str) -> GeneSets:
+    """Read gene sets from a name, a path, a dict, a table, or a list of names and paths.
+
+    ``adata`` and ``organism`` decide what "gobp" stands for.
+    """
+    gene_sets = _name_gobp(gene_sets, adata, organism)
     weights = None
     told: dict[str, str] = {}
     if isinstance(gene_sets, list | tuple) and gene_sets:
@@ -120,6 +128,28 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
         weights=table,
         **told,
     )
+
+
+def _name_gobp(gene_sets: GeneSetsLike, adata: AnnData, organism: str) -> GeneSetsLike:
+    """Put the collection of the data's organism in the place of "gobp", alone or in a list."""
+    if not any(map(_is_gobp, gene_sets if isinstance(gene_sets, list | tuple) else [gene_sets])):
+        return gene_sets
+    if organism != "auto":
+        whose, why = organism, f"organism={organism!r} was given"
+    else:
+        found, column = organism_of(adata.var_names, adata.var)
+        whose, where = found or "human", "" if column is None else f" in var[{column!r}]"
+        why = f"adata holds {found} genes{where} (by overlap)"
+        if found is None:
+            why = "it is not clear whether adata holds human or mouse genes"
+    logger.info("build_mask: took %s_%s, since %s", whose, _GOBP, why)
+    if isinstance(gene_sets, list | tuple):
+        return [f"{whose}_{part}" if _is_gobp(part) else part for part in gene_sets]
+    return f"{whose}_{gene_sets}"
+
+
+def _is_gobp(part: object) -> bool:
+    return isinstance(part, str) and part.partition("@")[0] == _GOBP
 
 
 def _about(name: object) -> dict[str, str]:
