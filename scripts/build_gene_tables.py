@@ -1,15 +1,18 @@
 """Build the tables of gene names inside the package: `human.tsv.gz` and `mouse.tsv.gz`.
 
 Human genes are those of Bioconductor's org.Hs.eg.db that have an Ensembl ID, code for a protein
-or are annotated with a biological process. Mouse genes are those of Ensembl's BioMart, with the
-human gene that each is the one-to-one ortholog of, unless HCOP, which compares a dozen sources, has
-a partner that more of them agree on (Ensembl pairs LYZ with Lyz3 alone; most others have Lyz1 and
-Lyz2). org.Mm.eg.db, where it is at hand, adds Entrez numbers and aliases of the mouse.
+or are annotated with a biological process. Of several genes with one Ensembl ID those keep it that
+NCBI Gene gives it to, and all if it gives it to none.
+
+Mouse genes are those of Ensembl's BioMart, with the human gene that each is the one-to-one ortholog
+of, unless HCOP, which compares a dozen sources, has a partner that more of them agree on (Ensembl
+pairs LYZ with Lyz3 alone; most others have Lyz1 and Lyz2). org.Mm.eg.db, where it is at hand, adds
+Entrez numbers and aliases of the mouse.
 
 One gene a line; columns: symbol, Entrez number, Ensembl IDs, aliases and old symbols, ortholog
 (human, in mouse.tsv.gz). Several names in a column have a | between them.
 
-Neither R nor root is needed to get at what it reads:
+Debian 13 has org.Hs.eg.db 3.20; neither R nor root is needed to get at what it reads:
 
     apt-get download r-bioc-org.hs.eg.db
     dpkg -x r-bioc-org.hs.eg.db_*.deb bioc
@@ -84,10 +87,10 @@ def genes_of_org_db(path: Path, organism: str) -> pd.DataFrame:
         # Of two genes with one symbol the one with the lower number is the one that is meant.
         "ORDER BY symbol, CAST(gene_id AS INTEGER)",
     )
-    ensembl, aliases = (
-        collect(path, "ensembl", "ensembl_id"),
-        collect(path, "alias", "alias_symbol"),
+    ensembl = settle(
+        collect(path, "ensembl", "ensembl_id"), collect(path, "ncbi2ensembl", "ensembl_id")
     )
+    aliases = collect(path, "alias", "alias_symbol")
     table = pd.DataFrame(
         [
             (symbol, entrez, joined(ensembl[gene]), joined(aliases[gene] - {symbol}), "")
@@ -106,6 +109,21 @@ def collect(path: Path, table: str, column: str) -> defaultdict[int, set[str]]:
         if name and name.strip() and not set("\t\n|").intersection(name):
             names[gene].add(name.strip())
     return names
+
+
+def settle(claimed: dict[int, set[str]], given: dict[int, set[str]]) -> defaultdict[int, set[str]]:
+    """Of several genes with one Ensembl ID leave it to those that NCBI Gene gives it to, if any.
+
+    What Ensembl links to it besides are mostly readthroughs, antisense genes and unplaced copies.
+    """
+    owners: defaultdict[str, set[int]] = defaultdict(set)
+    for gene, names in given.items():
+        for name in names:
+            owners[name].add(gene)
+    settled: defaultdict[int, set[str]] = defaultdict(set)
+    for gene, names in claimed.items():
+        settled[gene] = {name for name in names if not owners[name] or gene in owners[name]}
+    return settled
 
 
 def joined(names: Iterable[str]) -> str:
@@ -140,14 +158,13 @@ def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFram
     table = read_columns(path, BIOMART_COLUMNS)
     votes, most = count_votes(hcop)
     # Ensembl's name of the human gene may be older or newer than that of the human table.
-    symbol_of = {
-        name: symbol
-        for symbol, names in zip(human["symbol"], human["ensembl"], strict=True)
-        for name in names.split("|")
-    }
+    symbols_of: defaultdict[str, set[str]] = defaultdict(set)
+    for symbol, names in zip(human["symbol"], human["ensembl"], strict=True):
+        for name in names.split("|"):
+            symbols_of[name].add(symbol)
     known = set(human["symbol"])
     ensembl: defaultdict[str, set[str]] = defaultdict(set)
-    orthologs: defaultdict[str, set[str]] = defaultdict(set)
+    orthologs: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for gene, name, human_name, human_gene, kind in table.itertuples(index=False):
         if not name:
             continue
@@ -155,11 +172,16 @@ def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFram
         n_votes = votes.get((gene, human_gene), 0)
         is_outvoted = n_votes < max(most.get(gene, 0), most.get(human_gene, 0))
         if kind == "ortholog_one2one" and not is_outvoted:
-            ortholog = symbol_of.get(human_gene, human_name)
+            symbols = symbols_of[human_gene]
+            ortholog = min(symbols) if len(symbols) == 1 else human_name
             if ortholog in known:
-                orthologs[name].add(ortholog)
-    # A symbol that several genes share has no ortholog of its own, and the other way round.
-    single = {name: min(found) for name, found in orthologs.items() if len(found) == 1}
+                orthologs[name][ortholog] = max(n_votes, orthologs[name].get(ortholog, 0))
+    # A symbol that several genes share has the ortholog that most of HCOP's sources agree on.
+    single = {
+        name: max(found, key=found.__getitem__)
+        for name, found in orthologs.items()
+        if list(found.values()).count(max(found.values())) == 1
+    }
     n_uses = pd.Series(single, dtype=object).value_counts()
     rows = [
         (name, "", joined(ids), "", single[name] if n_uses.get(single.get(name)) == 1 else "")

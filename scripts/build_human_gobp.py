@@ -6,7 +6,10 @@ symbols of NCBI Gene, of every gene type. Terms with too few or too many genes a
 terms with the same genes the most specific one stays: the one with the fewest terms below it,
 then the one with the lowest identifier.
 
-Debian has the databases, and neither R nor root is needed to get at them:
+The databases of Bioconductor 3.20 do not name the release of the ontology that they were made from:
+their number of terms tells, which the Gene Ontology Consortium announces with each release.
+
+Debian 13 has the databases (3.20), and neither R nor root is needed to get at them:
 
     apt-get download r-bioc-org.hs.eg.db r-bioc-go.db
     for package in r-bioc-*.deb; do dpkg -x "$package" bioc; done
@@ -42,6 +45,9 @@ NEEDED_METADATA = [
     "GOEGSOURCENAME",
     "GOEGSOURCEURL",
 ]
+# Terms of the releases of the Gene Ontology that a database may have been made from unnamed, as
+# announced at https://github.com/geneontology/go-announcements/issues (776, 851, 899).
+RELEASE_OF_N_TERMS = {42_203: "2024-06-10", 40_939: "2024-09-08", 40_635: "2024-11-03"}
 CITATION = [
     "Ashburner et al. Gene Ontology: tool for the unification of biology. "
     "Nature Genetics 25, 25-29 (2000), doi:10.1038/75556",
@@ -82,13 +88,15 @@ def build(
     org_metadata, go_metadata = read_metadata(org_db), read_metadata(go_db)
     if org_metadata.get("ORGANISM") != "Homo sapiens":
         raise ValueError(f"{org_db} is not about Homo sapiens; take org.Hs.eg.sqlite.")
-    if org_metadata["GOSOURCEDATE"] != go_metadata["GOSOURCEDATE"]:
-        msg = (
-            f"The databases are of different Gene Ontology releases "
-            f"({org_metadata['GOSOURCEDATE']} and {go_metadata['GOSOURCEDATE']}); "
-            "take both packages from one Bioconductor release."
-        )
-        raise ValueError(msg)
+    for key in ("GOSOURCEDATE", "GOEGSOURCEDATE"):
+        if org_metadata[key] != go_metadata[key]:
+            msg = (
+                f"The databases are of different Gene Ontology releases "
+                f"({org_metadata[key]} and {go_metadata[key]}); "
+                "take both packages from one Bioconductor release."
+            )
+            raise ValueError(msg)
+    release, release_known_by = find_release(go_db, go_metadata)
 
     all_genes = read_genes(org_db)
     names, n_below = read_terms(go_db)
@@ -112,7 +120,8 @@ def build(
     metadata = {
         "name": NAME,
         "source": "Gene Ontology, biological process",
-        "release": f"GO {go_metadata['GOSOURCEDATE']}",
+        "release": f"GO {release}",
+        "release_known_by": release_known_by,
         "date": iso_date(org_metadata["GOEGSOURCEDATE"]),
         "licence": "CC BY 4.0",
         "licence_url": "https://creativecommons.org/licenses/by/4.0/",
@@ -164,6 +173,25 @@ def read_metadata(path: Path) -> dict[str, str]:
     return metadata
 
 
+def find_release(go_db: Path, metadata: dict[str, str]) -> tuple[str, str]:
+    """The release of the Gene Ontology in a database, and what it is known by."""
+    if metadata["GOSOURCEDATE"]:
+        return metadata["GOSOURCEDATE"], "the metadata of the databases"
+    # The one term besides is "all", which stands above the three domains.
+    ((n_terms,),) = query(
+        go_db, "SELECT COUNT(*) FROM go_term WHERE ontology IN ('BP', 'CC', 'MF')"
+    )
+    if n_terms not in RELEASE_OF_N_TERMS:
+        raise ValueError(
+            f"{go_db} does not name its Gene Ontology release, and none is known to have its "
+            f"{n_terms} terms: add the one that has to RELEASE_OF_N_TERMS."
+        )
+    return RELEASE_OF_N_TERMS[n_terms], (
+        f"the number of terms, {n_terms}, as in the announcement of this release; the databases "
+        "do not name it"
+    )
+
+
 def read_genes(org_db: Path) -> dict[str, tuple[str, ...]]:
     """GO identifier to sorted gene symbols, propagated to all terms above."""
     symbols = dict(query(org_db, "SELECT _id, symbol FROM gene_info"))
@@ -212,9 +240,14 @@ def describe_package(name: str, path: Path, metadata: dict[str, str]) -> dict[st
         for line in description.read_text(encoding="utf-8").splitlines():
             if line.startswith("Version:"):
                 described["version"] = line.removeprefix("Version:").strip()
-    return described | {
+            elif line.startswith("Packaged:"):
+                described["packaging_date"] = line.removeprefix("Packaged:").split()[0]
+    ontology = {
         "ontology_date": metadata["GOSOURCEDATE"],
         "ontology_url": metadata["GOSOURCEURL"],
+    }
+    return described | {
+        **{key: value for key, value in ontology.items() if value},
         "annotation_date": iso_date(metadata["GOEGSOURCEDATE"]),
         "annotation_source": metadata["GOEGSOURCENAME"],
         "annotation_url": metadata["GOEGSOURCEURL"],

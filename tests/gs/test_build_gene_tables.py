@@ -31,7 +31,10 @@ def script(name: str) -> ModuleType:
 
 
 def org_db(path: Path, organism: str, genes: list[tuple[int, str, str, str]]) -> Path:
-    """Genes as (id, symbol, Entrez number, type); gene 1 has two Ensembl IDs and two aliases."""
+    """Genes as (id, symbol, Entrez number, type); gene 1 has two Ensembl IDs and two aliases.
+
+    Genes 3 and 5 share one that NCBI gives to gene 3 alone, and one that it gives to neither.
+    """
     with closing(sqlite3.connect(path)) as database, database:
         for statement in (
             "CREATE TABLE metadata (name, value)",
@@ -39,6 +42,7 @@ def org_db(path: Path, organism: str, genes: list[tuple[int, str, str, str]]) ->
             "CREATE TABLE gene_info (_id, symbol)",
             "CREATE TABLE genetype (_id, gene_type)",
             "CREATE TABLE ensembl (_id, ensembl_id)",
+            "CREATE TABLE ncbi2ensembl (_id, ensembl_id)",
             "CREATE TABLE alias (_id, alias_symbol)",
             "CREATE TABLE go_bp_all (_id, go_id)",
         ):
@@ -50,6 +54,9 @@ def org_db(path: Path, organism: str, genes: list[tuple[int, str, str, str]]) ->
             database.execute("INSERT INTO genetype VALUES (?, ?)", (number, kind))
             database.execute("INSERT INTO alias VALUES (?, ?)", (number, symbol))
         database.executemany("INSERT INTO ensembl VALUES (1, ?)", [("E2",), ("E1",)])
+        for gene in (3, 5):
+            database.executemany("INSERT INTO ensembl VALUES (?, ?)", [(gene, "E4"), (gene, "E5")])
+        database.execute("INSERT INTO ncbi2ensembl VALUES (3, 'E4')")
         database.executemany("INSERT INTO alias VALUES (1, ?)", [("old",), ("a|b",), ("older",)])
         database.execute("INSERT INTO go_bp_all VALUES (3, 'GO:1')")
     return path
@@ -61,6 +68,8 @@ HUMAN = [
     (3, "CCC", "13", "other"),
     (4, "DDD", "14", "pseudo"),  # nobody measures it
     (5, "BBB", "9", "protein-coding"),  # shares a symbol with a later number
+    (6, "EEE", "16", "protein-coding"),
+    (7, "FFF", "17", "protein-coding"),
 ]
 HCOP = """Gene stable ID,Human gene stable ID,supporting_source
 M1,E1,"Ensembl,OMA,Panther"
@@ -68,6 +77,8 @@ M2,E9,Ensembl
 M7,E8,Ensembl
 M8,E8,"OMA,Panther"
 M8,E8,Panther
+M10,E6,Ensembl
+M11,E10,"Ensembl,OMA"
 """
 BIOMART = """Gene stable ID,Gene name,Human gene name,Human gene stable ID,Human homology type
 M1,Aaa,AAA-old-name,E1,ortholog_one2one
@@ -77,6 +88,11 @@ M4,,CCC,E3,ortholog_one2one
 M5,Bbb,,,
 M6,Nan,nobody,E7,ortholog_one2one
 M7,Outvoted,CCC,E8,ortholog_one2one
+M9,Ccc2,CCC,E5,ortholog_one2one
+M10,Shared,EEE,E6,ortholog_one2one
+M11,Shared,FFF,E10,ortholog_one2one
+M12,Tied,EEE,E11,ortholog_one2one
+M13,Tied,AAA,E12,ortholog_one2one
 """
 
 
@@ -101,18 +117,23 @@ def test_tables(tmp_path: Path, sources: list[str], capsys: pytest.CaptureFixtur
     assert read(tmp_path / "human.tsv.gz") == [
         header,
         ["AAA", "11", "E1|E2", "old|older", ""],
-        ["BBB", "9", "", "", ""],
-        ["CCC", "13", "", "", ""],
+        ["BBB", "9", "E5", "", ""],
+        ["CCC", "13", "E4|E5", "", ""],
+        ["EEE", "16", "", "", ""],
+        ["FFF", "17", "", "", ""],
     ]
     assert read(tmp_path / "mouse.tsv.gz") == [
         header,
         ["Aaa", "", "M1", "", "AAA"],
         ["Bbb", "", "M2|M5", "", "BBB"],
         ["Ccc1", "", "M3", "", ""],
+        ["Ccc2", "", "M9", "", "CCC"],
         ["Nan", "", "M6", "", ""],
         ["Outvoted", "", "M7", "", ""],
+        ["Shared", "", "M10|M11", "", "FFF"],
+        ["Tied", "", "M12|M13", "", ""],
     ]
-    assert capsys.readouterr().out.startswith("human: 3 genes, ")
+    assert capsys.readouterr().out.startswith("human: 5 genes, ")
     first = (tmp_path / "mouse.tsv.gz").read_bytes()
     script("build_gene_tables").main(sources)
     assert (tmp_path / "mouse.tsv.gz").read_bytes() == first

@@ -78,9 +78,11 @@ def org_database(path: Path, **metadata: str) -> Path:
     return fill(path, tables)
 
 
-def go_database(path: Path, terms: list[tuple[int, str, str, str]] = TERMS) -> Path:
+def go_database(
+    path: Path, terms: list[tuple[int, str, str, str]] = TERMS, **metadata: str
+) -> Path:
     tables = {
-        "metadata": list((METADATA | {"DBSCHEMA": "GO_DB"}).items()),
+        "metadata": list((METADATA | {"DBSCHEMA": "GO_DB"} | metadata).items()),
         "go_term": terms,
         "go_bp_offspring": BELOW,
     }
@@ -103,7 +105,9 @@ def arguments(org: Path, go: Path, out: Path, *more: str) -> list[str]:
 
 def test_builds(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     org = org_database(tmp_path / "org.Hs.eg.db" / "extdata" / "org.sqlite")
-    (tmp_path / "org.Hs.eg.db" / "DESCRIPTION").write_text("Package: x\nVersion: 9.8.7\n")
+    (tmp_path / "org.Hs.eg.db" / "DESCRIPTION").write_text(
+        "Package: x\nVersion: 9.8.7\nPackaged: 2022-09-22 21:57:31 UTC; somebody\n"
+    )
     go = go_database(tmp_path / "GO.sqlite")
     script.main(arguments(org, go, tmp_path, "--min-genes", "3", "--max-genes", "5"))
 
@@ -126,10 +130,16 @@ def test_builds(script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert metadata["n_sets"] == 2
     assert metadata["n_genes"] == 5
     assert metadata["release"] == "GO 2022-07-01"
+    assert metadata["release_known_by"] == "the metadata of the databases"
     assert metadata["date"] == "2022-09-12"
     assert (metadata["min_genes"], metadata["max_genes"]) == (3, 5)
     assert "(2 others left out)" in metadata["changes"]
     assert [package.get("version") for package in metadata["made_from"]] == ["9.8.7", None]
+    dates = ("ontology_date", "annotation_date", "packaging_date")
+    assert [[package.get(date) for date in dates] for package in metadata["made_from"]] == [
+        ["2022-07-01", "2022-09-12", "2022-09-22"],
+        ["2022-07-01", "2022-09-12", None],
+    ]
     assert capsys.readouterr().out == f"2 sets of 5 genes, {path.stat().st_size} bytes\n"
 
 
@@ -137,6 +147,22 @@ def test_genes_that_share_a_symbol_count_once(script: ModuleType, tmp_path: Path
     org, go = org_database(tmp_path / "org.sqlite"), go_database(tmp_path / "GO.sqlite")
     script.build(org, go, tmp_path, min_genes=1, max_genes=2)
     assert tosica.gs.read_gmt(tmp_path / "human_gobp.gmt.gz") == {"tiny process": ["G7"]}
+
+
+def test_number_of_terms_tells_a_release_without_a_name(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unnamed = {"GOSOURCEDATE": "", "GOSOURCEURL": ""}
+    org = org_database(tmp_path / "org.sqlite", **unnamed)
+    terms = [*TERMS, (8, "all", "all", "universal")]
+    go = go_database(tmp_path / "GO.sqlite", terms, **unnamed)
+    monkeypatch.setattr(script, "RELEASE_OF_N_TERMS", {7: "2024-09-08", 8: "wrong"})
+    metadata = script.build(org, go, tmp_path, min_genes=3)
+    assert metadata["release"] == "GO 2024-09-08"
+    assert metadata["release_known_by"].startswith("the number of terms, 7, as in the ")
+    assert metadata["date"] == "2022-09-12"
+    for package in metadata["made_from"]:
+        assert not {"ontology_date", "ontology_url"} & package.keys()
 
 
 def test_same_bytes_again(script: ModuleType, tmp_path: Path) -> None:
@@ -178,6 +204,8 @@ def test_help_tells_where_to_get_the_databases(
         ("no metadata", "The metadata of {path} lack DBSCHEMA; take it from Bioconductor."),
         ("mouse", "{path} is not about Homo sapiens; take org.Hs.eg.sqlite."),
         ("other release", "The databases are of different Gene Ontology releases"),
+        ("other date", "of different Gene Ontology releases (2024-Mar12 and 2022-Sep12)"),
+        ("unknown release", "none is known to have its 7 terms: add the one that has to RELEASE_"),
         ("sizes", "No term of {path} has 10 to 300 genes."),
         ("term missing", "GO.sqlite has no biological process GO:0000004, which {path} uses."),
         ("same name", "GO.sqlite share a name."),
@@ -206,6 +234,10 @@ def test_refuses(
             org_database(org, ORGANISM="Mus musculus")
         case "other release":
             org_database(org, GOSOURCEDATE="2021-02-01")
+        case "other date":
+            org_database(org, GOEGSOURCEDATE="2024-Mar12")
+        case "unknown release":
+            org_database(org, GOSOURCEDATE="")
         case _:
             org_database(org)
     if wrong == "sizes":
@@ -216,7 +248,8 @@ def test_refuses(
         terms = [(i, go, "one name for all", domain) for i, go, _, domain in TERMS]
     if wrong == "no folder":
         out = tmp_path / "missing"
-    go = go_database(tmp_path / "GO.sqlite", terms)
+    named = {"GOSOURCEDATE": ""} if wrong == "unknown release" else {}
+    go = go_database(tmp_path / "GO.sqlite", terms, **named)
     with pytest.raises(SystemExit) as caught:
         script.main(arguments(org, go, out, *more))
     assert caught.value.code == 1

@@ -39,4 +39,4 @@ def test_mouse_gobp_holds_orthologs_of_the_human_genes() -> None:
 def test_mouse_gobp_is_the_same_everywhere() -> None:
     lines = [f"{name}\t{' '.join(genes)}\n" for name, genes in tosica.gs.load("mouse_gobp").items()]
     digest = hashlib.sha256("".join(lines).encode()).hexdigest()
-    assert digest == "ec339515ef48070a0dd450972f329d7aa6df56d834a93d8f7283b655d20bf362"
+    assert digest == "5a1915ca80b7e131d4e8eb58536433e9b7dfa1b1ce916b702fdcb708d8b9d45c"

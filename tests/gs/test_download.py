@@ -433,7 +433,7 @@ def test_never_a_broken_cache(faults: list[str | None]) -> None:
         ),
         (
             {"name": "human_gobp", "version": "2024.1"},
-            "There is no version '2024.1' of human_gobp; those that exist: 2022-07-01.",
+            "There is no version '2024.1' of human_gobp; those that exist: 2024-09-08.",
         ),
     ],
 )

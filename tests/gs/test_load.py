@@ -181,8 +181,8 @@ def test_collections(
     row = table.loc["human_gobp"]
     assert row["n_sets"] == len(human_gobp)
     assert row["licence"] == "CC BY 4.0"
-    assert row["release"] == "GO 2022-07-01"
-    assert row["date"] == "2022-09-12"
+    assert row["release"] == "GO 2024-09-08"
+    assert row["date"] == "2024-09-20"
     assert row["identifier"] == "gene symbol"
     assert "10.1038/75556" in row["citation"]
     assert "10.1093/nar/gkaf1292" in row["citation"]
