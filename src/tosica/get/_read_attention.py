@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # What tools append to the key of an annotation, and their names.
-_WRITERS = {"_attribution": "attribute", "_weighted": "weight_attention"}
+_WRITERS = {
+    "_attribution": "attribute",
+    "_presence": "attribute",
+    "_weighted": "weight_attention",
+}
 
 
 def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list[str]]:

@@ -365,12 +365,10 @@ class AnnotationMixin(ContentsMixin):
         # Gene sets come before tokens that are none.
         n_sets = len(present) if unannotated else int((present < tokens.n_annotated).sum())
         found: dict[str, Any] = {"tokens": present[:n_sets], "seen": query.seen}
-        path = None
         for start, x, measured in query.batches(batch_size, device):
-            path = path or self.module.direct_path(measured)
             with bfloat16:
                 seen = self.module.annotate(
-                    x, attention="attention" in wanted, seen=query.seen, path=path
+                    x, attention="attention" in wanted, seen=query.seen, measured=measured
                 )
             values = {
                 "latent": seen.latent,

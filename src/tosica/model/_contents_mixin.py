@@ -79,30 +79,36 @@ class ContentsMixin(BaseModelClass):
         names = np.array(tokens.names, dtype=object)
         return pd.DataFrame(table, index=self._var_names, columns=names)
 
-    def get_direct_weights(self) -> pd.DataFrame:
-        """Get what each gene adds to the score of each label by the direct path.
+    def get_linear_weights(self) -> pd.DataFrame:
+        """Get what each gene adds to the logit of each label through each token of it.
 
-        That is four times the weights of the logistic regressions over their temperature, less the
-        mean of all labels, as they are added for cells with all of the model's genes. Of a query
-        that lacks some, the weights of these are carried over to others.
+        That is the weights of the logistic regressions over their temperature, times how much they
+        count beside the network, less the mean of all labels. A gene's weight is the sum over its
+        tokens.
 
         Returns
         -------
-        Table ``(n_genes, n_labels)``, float32: the change of a label's logit for each unit of
-        log-normalised expression.
+        Table with one row a pair of token and gene, indexed by ``gene_set`` and ``gene``, and one
+        column a label, float32: the change of a label's logit for each unit of log-normalised
+        expression.
 
         Raises
         ------
         ValueError
-            If the model has no direct path.
+            If the model has no linear branch.
         """
-        weights = self.module.direct_weight
-        if weights is None:
+        linear = self.module.linear
+        if linear is None:
             raise ValueError(
-                "The model has no direct path: it was made with direct=False, of a MuData or by "
+                "The model has no linear branch: it was made with linear=False, of a MuData or by "
                 "the original code."
             )
-        return pd.DataFrame(weights.T.cpu().numpy(), index=self._var_names, columns=self.labels)
+        tokens = TokenAxis(self._modalities)
+        sets = np.repeat(np.array(tokens.names, dtype=object), np.diff(tokens.indptr))
+        index = pd.MultiIndex.from_arrays(
+            [sets, self._var_names[tokens.genes]], names=["gene_set", "gene"]
+        )
+        return pd.DataFrame(linear.weight.T.cpu().numpy(), index=index, columns=self.labels)
 
     def get_var_names(
         self, legacy_mudata_format: bool = False

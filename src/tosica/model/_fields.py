@@ -6,6 +6,7 @@ the expression, the labels in the reference's order with their colours, and the 
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,13 +160,6 @@ class LabelsField(CategoricalObsField):
                 f"{self._where}[{key!r}] needs at least two different labels to tell apart; "
                 f"found {found}."
             )
-        single = sizes.index[sizes == 1]
-        if len(single):
-            raise ValueError(
-                f"labels with a single cell in {self._where}[{key!r}]: "
-                f"{', '.join(map(repr, single))}. "
-                "Training and validation need one each: add cells, merge the label or leave it out."
-            )
         if UNKNOWN in sizes.index:
             raise ValueError(
                 f"{self._where}[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it "
@@ -175,6 +169,7 @@ class LabelsField(CategoricalObsField):
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Give each label a code, in the order of its category; unused categories get none."""
         self.validate_field(adata)
+        self._warn_of_single_cells(adata)
         column = adata.obs[self._original_attr_key].astype("category")
         used = np.flatnonzero(np.bincount(column.cat.codes, minlength=len(column.cat.categories)))
         names = column.cat.categories.astype(str).to_numpy()[used]
@@ -205,6 +200,19 @@ class LabelsField(CategoricalObsField):
             names = np.append(names, self._unlabeled)
         self._write_codes(adata_target, names)
         return {**state_registry, self.CATEGORICAL_MAPPING_KEY: names}
+
+    def _warn_of_single_cells(self, adata: AnnData) -> None:
+        key = self._original_attr_key
+        sizes = adata.obs[key].astype(str).value_counts()
+        single = sorted(sizes.index[(sizes == 1) & (sizes.index != self._unlabeled)])
+        if single:
+            warnings.warn(
+                f"labels with a single cell in {self._where}[{key!r}]: "
+                f"{', '.join(map(repr, single))}. They are learnt, but neither validated nor "
+                "calibrated: add cells, merge the label or leave it out.",
+                UserWarning,
+                stacklevel=2,
+            )
 
     def _write_codes(self, adata: AnnData, names: np.ndarray) -> None:
         labels = adata.obs[self._original_attr_key].astype(str)
@@ -237,6 +245,9 @@ class MaskField(BaseAnnDataField):
     """
 
     MIXED_KEY = "mixed_tokens"
+    # Columns of the mask that a model chose as its tokens, -1 for modules, and how many these are.
+    COLUMNS_KEY = "columns"
+    MODULES_KEY = "n_modules"
 
     def __init__(self, registry_key: str, mask_key: str, mdata_key: str | None = None) -> None:
         super().__init__()
@@ -309,17 +320,26 @@ class MaskField(BaseAnnDataField):
     def transfer_field(
         self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
     ) -> dict[str, Any]:
-        """Accept another reference only with the same mask."""
+        """Accept another reference only with the mask that the model chose its tokens from."""
         state = self.register_field(adata_target)
-        for part in ("gene_sets", "indptr", "genes"):
-            if not np.array_equal(state[part], state_registry[part]):
+        columns = state_registry.get(self.COLUMNS_KEY)
+        if columns is None:
+            columns = np.arange(len(state_registry["gene_sets"]))
+        given = _members(state), [str(name) for name in state["gene_sets"]]
+        known = _members(state_registry), [str(name) for name in state_registry["gene_sets"]]
+        for token, column in enumerate(np.asarray(columns)):
+            if column >= 0 and (
+                column >= len(given[1])
+                or given[1][column] != known[1][token]
+                or not np.array_equal(given[0][column], known[0][token])
+            ):
                 raise ValueError(
                     f"{self._name}.varm[{self._mask_key!r}] is not the mask that the model was "
                     f"trained with ({len(state_registry['gene_sets'])} tokens of "
                     f"{state_registry['source']}): "
                     "build it from the same gene sets with the same parameters."
                 )
-        return {**state, self.MIXED_KEY: state_registry.get(self.MIXED_KEY, False)}
+        return dict(state_registry)
 
     def get_summary_stats(self, state_registry: dict[str, Any]) -> dict[str, int]:
         """Count the tokens."""
@@ -328,3 +348,8 @@ class MaskField(BaseAnnDataField):
 
     def view_state_registry(self, state_registry: dict[str, Any]) -> None:
         """Nothing that a table would show better than ``repr`` of the model."""
+
+
+def _members(state: dict[str, Any]) -> list[np.ndarray]:
+    """Genes of each token of a mask's state."""
+    return np.split(np.asarray(state["genes"]), np.asarray(state["indptr"])[1:-1])

@@ -65,7 +65,9 @@ def load_legacy(
         embed_dim=project.embed_dim,
         n_heads=int(n_heads),
         n_layers=project.n_layers,
-        direct=False,
+        linear=False,
+        max_gene_sets=None,
+        modules=False,
     )
     _fill(model.module, project)
     model.is_trained_ = True

@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 
 from tosica.pp._align import BLOCK
 
-from ._held_out_lines import MOST_CELLS, held_out_lines
-from ._line import gene_scale
+from ._cross_fit import MOST_CELLS, cross_fit
+from ._logistic_regression import gene_scale
 from ._sample import draw, read
 
 if TYPE_CHECKING:
@@ -94,10 +94,13 @@ def _cross_validated(
     x, known = read(rows, cells[drawn], section), codes[drawn]
     given, best = np.empty(len(cells)), np.empty(len(cells))
     lines = []
-    for held, line in held_out_lines(x, known, _fit):
+    for held, line in cross_fit(x, known, _fit):
         of_fold = drawn[held]
         given[of_fold], best[of_fold] = _judge(x[held], line, known[held])
         lines.append(line)
+    # The single cell of a label is contradicted by no other.
+    single = drawn[np.bincount(known)[known] == 1]
+    given[single] = best[single] = 1.0
     # Cells that were not drawn have been seen by none of them.
     others = np.setdiff1d(np.arange(len(cells)), drawn)
     weights, biases = zip(*lines, strict=True)

@@ -88,14 +88,15 @@ class ReferenceData(LightningDataModule):
 def split(
     codes: np.ndarray, strata: np.ndarray, validation_size: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out a share of each class, so that every class is on both sides.
+    """Hold out a share of each class, so that every class of two cells is on both sides.
 
     Within a class, cells are dealt out evenly over the strata.
 
     Parameters
     ----------
     codes
-        Class of each cell, -1 for none, shape ``(n_obs,)``. Each class has two cells or more.
+        Class of each cell, -1 for none, shape ``(n_obs,)``. A class of a single cell is not held
+        out.
     strata
         Stratum of each cell, shape ``(n_obs,)``.
     validation_size
@@ -114,9 +115,11 @@ def split(
         # Strata one behind the other; every (1 / share)-th cell then hits each in proportion.
         cells = cells[np.argsort(strata[cells], kind="stable")]
         n_held = min(max(round(validation_size * len(cells)), 1), len(cells) - 1)
+        if n_held == 0:
+            continue
         places = (np.arange(n_held) + rng.random()) * len(cells) / n_held
         held_out.append(cells[places.astype(int)])
-    validation = np.sort(np.concatenate(held_out))
+    validation = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *held_out]))
     training = np.setdiff1d(np.flatnonzero(codes >= 0), validation)
     return training, validation
 

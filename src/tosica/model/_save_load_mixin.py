@@ -141,16 +141,12 @@ class SaveLoadMixin(ContentsMixin):
             setup = cls.setup_mudata if is_joint(registry) else cls.setup_anndata
             setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
         parameters = attributes.pop("init_params_")["non_kwargs"]
-        # Models that were saved before there was a direct path have none.
-        parameters.setdefault("direct", False)
         model = cls(adata, registry=None if adata is not None else registry, **parameters)
         # Belongs to the labels field, which adata may have given one code more: for no label.
         contents[STATE]["label_of_code"] = model.module.label_of_code
-        if model.module.direct_weight is not None:
-            # Models that were saved before expect nothing of genes that a query lacks.
-            for name in ("gene_mean", "gene_loadings"):
-                found = contents[STATE].setdefault(name, model.module.get_buffer(name))
-                setattr(model.module, name, torch.zeros_like(found))
+        if model.module.linear is not None and "linear.loadings" in contents[STATE]:
+            # There are as many components as the reference had cells enough for.
+            model.module.linear.loadings = torch.zeros_like(contents[STATE]["linear.loadings"])
         try:
             model.module.load_state_dict(contents[STATE])
         except RuntimeError as error:

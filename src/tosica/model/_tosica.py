@@ -11,6 +11,7 @@ from tosica.module import REGISTRY_KEYS, TOSICAModule
 from tosica.pp._scale import Scale
 
 from ._annotation_mixin import AnnotationMixin
+from ._choose_tokens import with_chosen_tokens
 from ._fields import LabelsField, MaskField
 from ._modalities import Modality, TokenAxis, is_joint
 from ._save_load_mixin import SaveLoadMixin
@@ -40,10 +41,23 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         Number of attention heads; divides ``embed_dim``.
     n_layers
         Number of Transformer layers.
-    direct
-        Add what logistic regressions on the genes say to what the network says. On small
-        references it is often right where the network is not, and the other way round; ``False``
-        is the paper's model. Models of a MuData have no direct path.
+    linear
+        Add the logits of logistic regressions to those of the network, see :meth:`train`. Their
+        weights go through the same tokens. ``False`` is the paper's model. Models of a MuData have
+        no linear branch.
+    max_gene_sets
+        Most gene sets to make tokens of. If the mask has more, those are chosen by which the
+        reference's labels are told apart best (a group lasso over all of them). ``None`` takes all.
+    modules
+        Put the genes that none of the chosen gene sets holds into co-expression modules of the
+        reference, which are tokens named by their leading genes, such as
+        ``"module: CD37, LIMD2, TAGLN2"``. Not where a token has every gene.
+
+    Raises
+    ------
+    ValueError
+        If ``embed_dim``, ``n_heads``, ``n_layers`` or ``max_gene_sets`` make no sense, or there are
+        more tokens than memory allows.
 
     References
     ----------
@@ -76,10 +90,18 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         embed_dim: int = 48,
         n_heads: int = 4,
         n_layers: int = 2,
-        direct: bool = True,
+        linear: bool = True,
+        max_gene_sets: int | None = 300,
+        modules: bool = True,
     ) -> None:
         _check_architecture(embed_dim, n_heads, n_layers)
+        if max_gene_sets is not None and max_gene_sets < 1:
+            raise ValueError(f"max_gene_sets must be at least 1 or None, not {max_gene_sets}.")
         super().__init__(adata, registry)
+        if adata is not None:
+            self.registry_ = with_chosen_tokens(
+                self.registry_, adata, self._codes, max_gene_sets, modules
+            )
         names = self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.CATEGORICAL_MAPPING_KEY]
         modalities = self._modalities
         tokens = TokenAxis(modalities)
@@ -99,7 +121,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
             sections=tokens.sections,
             token_modality=np.array(tokens.modality),
             full=tokens.full,
-            direct=direct and not is_joint(self.registry_),
+            linear=linear and not is_joint(self.registry_),
         )
         self.module.eval()
         self.init_params_ = self._get_init_params(locals())
@@ -122,7 +144,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
                 f"    labels: {len(self.labels)} ({shown})",
                 f"    network: width {width}, {heads} heads, {layers} layers, "
                 f"{n_parameters:,} parameters"
-                + ("; beside it a direct path" if self.module.direct_weight is not None else ""),
+                + ("; beside it a linear branch" if self.module.linear is not None else ""),
             ]
         )
 
@@ -135,10 +157,13 @@ def _described(modality: Modality) -> list[str]:
     else:
         read = "counts of antibodies" if counts else "normalised antibodies"
     of = "" if modality.name is None else f"{modality.name}, "
-    n_sets = len(mask["gene_sets"]) - mask["n_unannotated"]
+    n_modules = int(mask.get(MaskField.MODULES_KEY, 0))
+    n_sets = len(mask["gene_sets"]) - mask["n_unannotated"] - n_modules
+    others = [f"{n_modules} modules"] if n_modules else []
+    others += [f"{mask['n_unannotated']} unannotated"] if mask["n_unannotated"] else []
     return [
-        f"    {of}gene sets: {n_sets} of {mask['source']} ({mask['organism']}), "
-        f"and {mask['n_unannotated']} unannotated"
+        f"    {of}gene sets: {n_sets} of {mask['source']} ({mask['organism']})"
+        + (f", and {' and '.join(others)}" if others else "")
         + (", mixed in each token" if mask.get(MaskField.MIXED_KEY) else ""),
         f"    {of}genes: {len(modality.genes)}, read as {read}",
     ]

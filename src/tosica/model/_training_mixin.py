@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import torch
 from scvi.train import TrainRunner
 
@@ -21,23 +22,30 @@ from ._compile import compiled
 from ._contents_mixin import ContentsMixin
 from ._covariation import covariation
 from ._device import find_device
-from ._direct import WEIGHT, fit_direct
 from ._joint_rows import JointRows
-from ._line_temperature import line_temperature
+from ._linear_classifier import (
+    LinearClassifier,
+    cross_fitted_temperature,
+    fit_linear_classifier,
+    linear_weight,
+)
 from ._mislabelled import find_mislabelled
 from ._modalities import TokenAxis, field_keys, is_joint
 from ._network_weights import pair_weights
 from ._reference_data import ReferenceData
+from ._sample import MOST_CELLS, draw, read
 from ._setup_mudata import codes_in_order
 from ._training_plan import KeepBest, TrainingPlan
 
 # Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
 # and fewer passes the larger it is.
-_MIN_DRAWS = 16_000
-_DRAWS_PER_ROOT = 1_200
+_MIN_DRAWS = 12_000
+_DRAWS_PER_ROOT = 500
 # Learning the held-out cells: as many epochs as this share of those before, and a learning rate of
 # this share, so that what was learnt is refined and the calibration stays true.
 _REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
+# Cells by which the size of the tokens' first weights is measured.
+MOST_START_CELLS = 256
 # How many times stronger than between the batches of the reference are the shifts that the network
 # sees in training: other batches differ more, and along single directions.
 _SHIFT_STRENGTH = 6.0
@@ -50,6 +58,8 @@ def default_epochs(n_cells: int) -> int:
 
 class TrainingMixin(ContentsMixin):
     """Training: on most cells, calibration on those held out, and a last round on all."""
+
+    _starts_from_network = False
 
     def train(
         self,
@@ -70,15 +80,15 @@ class TrainingMixin(ContentsMixin):
         """Train on the reference.
 
         In every minibatch each label comes equally often, and half of the genes and three
-        quarters of the gene sets, drawn at random, are hidden. Beside the network, the direct path
-        from genes to labels is fitted to the same cells. ``scvi.settings.seed`` makes the result
-        reproducible.
+        quarters of the gene sets, drawn at random, are hidden. Beside the network, logistic
+        regressions whose weights go through the same tokens are fitted to the same cells, and the
+        tokens start from their weights. ``scvi.settings.seed`` makes the result reproducible.
 
         Parameters
         ----------
         max_epochs
-            Passes over the training cells. By default as many as make 16 000 draws of a cell, or
-            1 200 times the square root of their number if that is more.
+            Passes over the training cells. By default as many as make 12 000 draws of a cell, or
+            500 times the square root of their number if that is more.
         accelerator, devices
             What to train on, as in :class:`lightning.pytorch.Trainer`.
         train_size
@@ -150,9 +160,22 @@ class TrainingMixin(ContentsMixin):
             }
             kwargs["callbacks"] = [*kwargs.get("callbacks", []), KeepBest()]
         device = find_device(accelerator, "auto")
+        options: dict[str, Any] = {"batch_directions": shifts}
         with compiled(self.module.encoder, device) if compile else nullcontext():
-            self._fit(plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs)
-            line = self._fit_direct(data, {"shifts": shifts})
+            runner = self._runner(
+                plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs
+            )
+            # Not before: the runner refuses wrong arguments.
+            first = not self.is_trained_
+            self._forget(data)
+            linear = None
+            if self.module.linear is not None:
+                options["temperature"] = self._cross_fitted_temperature(data, options)
+                linear = self._fit_linear(data, options)
+                if first and not self._starts_from_network:
+                    self._start_from(linear, data)
+            self._run(runner)
+            self._set_linear(linear)
             if calibrate:
                 self._calibrate(data)
                 if self.refitted_:
@@ -164,26 +187,18 @@ class TrainingMixin(ContentsMixin):
                         "model, or train with refit=False from the start"
                     )
             if refit:
-                self._refit(plan, data, line, **kwargs)
+                self._refit(plan, data, options, **kwargs)
                 self.refitted_ = True
             self._fit_covariation(data)
 
-    def _fit(
-        self,
-        plan: TrainingPlan,
-        data: ReferenceData,
-        epochs: int,
-        *,
-        go_on: bool = False,
-        **kwargs: Any,
-    ) -> None:
-        runner = TrainRunner(
+    def _runner(
+        self, plan: TrainingPlan, data: ReferenceData, epochs: int, **kwargs: Any
+    ) -> TrainRunner:
+        return TrainRunner(
             self, training_plan=plan, data_splitter=data, max_epochs=epochs, **kwargs
         )
-        # Not before: the runner refuses wrong arguments.
-        if not go_on:
-            self._forget()
-            self.mislabelled_indices_ = data.left_out
+
+    def _run(self, runner: TrainRunner) -> None:
         self.module.train()
         # scvi-tools begins a history with the first training, which a legacy model had elsewhere.
         trained = self.is_trained
@@ -194,7 +209,7 @@ class TrainingMixin(ContentsMixin):
             self.is_trained_ = trained or self.is_trained
 
     def _refit(
-        self, plan: TrainingPlan, data: ReferenceData, line: dict[str, Any], **kwargs: Any
+        self, plan: TrainingPlan, data: ReferenceData, options: dict[str, Any], **kwargs: Any
     ) -> None:
         """Go on with all cells; what the model tells of its training stays that of before."""
         told = {
@@ -220,24 +235,26 @@ class TrainingMixin(ContentsMixin):
         watching = ("callbacks", "early_stopping", "checkpoint", "check_val", "logger")
         kept = {k: v for k, v in kwargs.items() if not any(word in k for word in watching)}
         data.join()
-        self._fit(settings, data, epochs, go_on=True, limit_val_batches=0, **kept)
+        self._run(self._runner(settings, data, epochs, limit_val_batches=0, **kept))
         for name, value in told.items():
             setattr(self, name, value)
-        self._fit_direct(data, line)
+        if self.module.linear is not None:
+            self._set_linear(self._fit_linear(data, options))
 
-    def _forget(self) -> None:
+    def _forget(self, data: ReferenceData) -> None:
         """Drop what does not hold for the weights to come, so that the network trains by itself."""
         module = self.module
-        module.temperature.fill_(self._expected_temperature)
+        module.temperature.fill_(self._expected_temperature(data))
         self.held_out_probabilities_ = None
-        for buffer in (module.direct_weight, module.direct_bias):
-            if buffer is not None:
-                buffer.zero_()
+        self.mislabelled_indices_ = data.left_out
+        if module.linear is not None:
+            module.linear.weight.zero_()
+            module.linear.bias.zero_()
+            module.linear.upper.fill_(torch.inf)
 
-    @property
-    def _expected_temperature(self) -> float:
-        """Unless held-out cells say else, the weighted mean of the paths' logits counts."""
-        return 1.0 if self.module.direct_weight is None else 1.0 + WEIGHT
+    def _expected_temperature(self, data: ReferenceData) -> float:
+        """Unless held-out cells say else, the weighted mean of both branches' logits counts."""
+        return 1.0 if self.module.linear is None else 1.0 + linear_weight(data.n_train)
 
     def _batch_shifts(self, data: ReferenceData) -> np.ndarray | None:
         """What differs between the batches of the training cells, if there are several."""
@@ -258,30 +275,69 @@ class TrainingMixin(ContentsMixin):
         logger.info("train: directions in which batches differ beyond chance: %d", len(found))
         return found if len(found) else None
 
-    def _fit_direct(self, data: ReferenceData, line: dict[str, Any]) -> dict[str, Any]:
-        """Fit the direct path to the training cells, if there is one; return the options used."""
-        module = self.module
-        if module.direct_weight is None or module.direct_bias is None:
-            return line
-        section = module.sections[0]
-        if "temperature" not in line:
-            cells = np.union1d(data.train_idx, data.val_idx)
-            found = line_temperature(data.rows, cells, data.codes[cells], section, **line)
-            line = line | {"temperature": found}
+    def _cross_fitted_temperature(self, data: ReferenceData, options: dict[str, Any]) -> float:
+        cells = np.union1d(data.train_idx, data.val_idx)
+        section = self.module.sections[0]
+        return cross_fitted_temperature(
+            data.rows, cells, data.codes[cells], section, self._token_matrix, **options
+        )
+
+    def _fit_linear(self, data: ReferenceData, options: dict[str, Any]) -> LinearClassifier:
+        """Fit the linear branch to the training cells."""
         cells = data.train_idx
-        fitted = fit_direct(data.rows, cells, data.codes[cells], len(self.labels), section, **line)
-        for buffer, values in zip((module.direct_weight, module.direct_bias), fitted, strict=True):
-            buffer.copy_(torch.from_numpy(values))
-        return line
+        return fit_linear_classifier(
+            data.rows,
+            cells,
+            data.codes[cells],
+            len(self.labels),
+            self.module.sections[0],
+            self._token_matrix,
+            **options,
+        )
+
+    def _set_linear(self, fitted: LinearClassifier | None) -> None:
+        linear = self.module.linear
+        if fitted is None or linear is None:
+            return
+        buffers = {"weight": fitted.weights, "bias": fitted.biases, "upper": fitted.upper}
+        for name, values in buffers.items():
+            linear.get_buffer(name).copy_(torch.from_numpy(values))
+
+    def _start_from(self, fitted: LinearClassifier, data: ReferenceData) -> None:
+        """Let the tokens begin as what the linear branch says through them."""
+        codes = data.codes[data.train_idx]
+        x = read(data.rows, data.train_idx[draw(codes, MOST_START_CELLS)], self.module.sections[0])
+        cells = torch.from_numpy(x.toarray().astype(np.float32))
+        device = self.module.device
+        taught = np.unique(codes)
+        self.module.embedding.start_from_scores(
+            torch.from_numpy(fitted.weights[taught]).float().to(device),
+            cells.to(device),
+            cells.mean(0).to(device),
+        )
+
+    @property
+    def _token_matrix(self) -> sp.csr_matrix:
+        """Which gene is in which token, ``(n_tokens, n_genes)``."""
+        embedding = self.module.embedding
+        indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
+        shape = (embedding.n_tokens, embedding.n_genes)
+        return sp.csr_matrix((np.ones(len(genes)), genes, indptr), shape=shape)
 
     def _fit_covariation(self, data: ReferenceData) -> None:
-        """Learn what to expect of genes that a query lacks, if there is a direct path."""
+        """Learn the mean cell, and what to expect of genes that a query lacks."""
         module, cells = self.module, data.train_idx
-        if module.direct_weight is None:
+        if len(module.sections) > 1:
             return
-        fitted = covariation(data.rows, cells, data.codes[cells], module.sections[0])
-        for name, values in zip(("gene_mean", "gene_loadings"), fitted, strict=True):
-            setattr(module, name, torch.from_numpy(values).to(module.direct_weight))
+        codes = data.codes[cells]
+        if module.linear is None:
+            mean = read(data.rows, cells[draw(codes, MOST_CELLS)], module.sections[0]).mean(0)
+            module.baseline.copy_(torch.from_numpy(np.asarray(mean).ravel()))
+            return
+        mean, loadings = covariation(data.rows, cells, codes, module.sections[0])
+        module.baseline.copy_(torch.from_numpy(mean))
+        module.linear.mean.copy_(torch.from_numpy(mean))
+        module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
 
     def _reference_data(
         self, train_size: float, batch_size: int, check_labels: bool
@@ -326,7 +382,7 @@ class TrainingMixin(ContentsMixin):
                 labels.append(losses.true_labels.cpu())
             scores, truth = torch.cat(logits), torch.cat(labels)
             self.module.temperature.view(-1)[seen - 1] = fit_temperature(
-                scores, truth, expected=self._expected_temperature
+                scores, truth, expected=self._expected_temperature(data)
             )
             scores = scores.to(self.module.device)
             of_truth = self.module.probabilities(scores, seen).cpu().gather(1, truth[:, None])
@@ -379,18 +435,21 @@ class TrainingMixin(ContentsMixin):
                 "a new one and call start_from_network before train."
             )
         self.module.embedding.start_from(self._network_weights())
+        self._starts_from_network = True
 
     def _network_weights(self) -> np.ndarray:
         """Weights of the pairs of gene and token, in the order of the embedding."""
         registry = self.adata_manager.data_registry
         if not is_joint(self.registry_):
-            return pair_weights(self.adata, registry[REGISTRY_KEYS.MASK_KEY]["attr_key"])
+            state = self._modalities[0].mask
+            return pair_weights(self.adata, registry[REGISTRY_KEYS.MASK_KEY]["attr_key"], state)
         found: list[np.ndarray | None] = []
         error: KeyError | None = None
-        for role, name in self.registry_["setup_args"]["modalities"].items():
+        modalities = self.registry_["setup_args"]["modalities"].items()
+        for (role, name), part in zip(modalities, self._modalities, strict=True):
             key = registry[field_keys(role)[1]]["attr_key"]
             try:
-                found.append(pair_weights(self.adata[name], key))
+                found.append(pair_weights(self.adata[name], key, part.mask))
             except KeyError as missing:
                 found.append(None)
                 error = missing

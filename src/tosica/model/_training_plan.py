@@ -55,7 +55,7 @@ class TrainingPlan(LightningModule):
         self,
         module: TOSICAModule,
         *,
-        lr: float = 1e-3,
+        lr: float = 3e-3,
         weight_decay: float = 0.05,
         gene_dropout: float = 0.5,
         token_dropout: float = 0.75,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 _BUCKET_RATIO = 1.25
 # Below this many genes a bucket of its own does not pay.
 _SMALL_SET = 16
+# Size of drawn weights beside those that tokens start from.
+_DRAWN_SHARE = 0.3
 
 
 class MaskedEmbedding(nn.Module):
@@ -126,6 +128,55 @@ class MaskedEmbedding(nn.Module):
             started = self.pair_weights()
             started[has] = (given * part[token])[has, None] * direction[token[has]]
             self._set_pairs(started)
+
+    def start_from_scores(self, scores: Tensor, x: Tensor, mean: Tensor) -> None:
+        """Let each token begin as what its genes say of the labels.
+
+        A token starts as the sum, over the labels, of the label's score through this token, along a
+        direction of the label's own: what separates labels is there before training begins, and the
+        encoder learns which tokens to heed. Scores are those of a cell less those of the mean cell.
+        To this are added the weights and biases that :meth:`reset_parameters` draws, the weights
+        smaller, so that tokens stay different from each other. The mean variance of a token is what
+        it would be otherwise.
+
+        Parameters
+        ----------
+        scores
+            Weights of a linear classifier, shape ``(n_labels, n_pairs)``, in the order of
+            ``genes``.
+        x
+            Expression of some cells, shape ``(n_cells, n_genes)``.
+        mean
+            Mean expression, shape ``(n_genes,)``.
+        """
+        scores = scores.to(self.bias) - scores.to(self.bias).mean(0)
+        n_labels, width = len(scores), self.embed_dim
+        token = torch.repeat_interleave(
+            torch.arange(self.n_tokens, device=scores.device), self.indptr[1:] - self.indptr[:-1]
+        )
+        above = (x - mean).to(scores)[:, self.genes]
+        square = scores.new_zeros(())
+        for of_label in scores:
+            by_token = above.new_zeros(len(above), self.n_tokens).index_add_(
+                1, token, above * of_label
+            )
+            square = square + by_token.square().mean()
+        if not square > 0:
+            return
+        directions = torch.randn(width, max(n_labels, 1), device=scores.device).to(scores)
+        if n_labels <= width:
+            directions = torch.linalg.qr(directions)[0]
+        else:
+            directions = directions / directions.norm(dim=0)
+        weights = scores.T @ directions.T * (width / (6 * square)).sqrt()
+        half = 0.5**0.5
+        with torch.no_grad():
+            weights += _DRAWN_SHARE * self.pair_weights()
+            offset = torch.zeros_like(self.bias).index_add_(
+                0, token, mean.to(scores)[self.genes, None] * weights
+            )
+            self.bias.uniform_(-half, half).sub_(offset)
+            self._set_pairs(weights)
 
     def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, full: np.ndarray) -> None:
         """Group tokens by size; for each group, remember which genes it takes.

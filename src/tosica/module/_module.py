@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from ._constants import REGISTRY_KEYS
 from ._embedding import MaskedEmbedding
 from ._encoder import Encoder
+from ._linear import LinearBranch
 from ._mixed_embedding import MixedEmbedding
 from ._normalize import Section, normalize
-from ._stand_in import stand_in
 
 
 class Annotation(NamedTuple):
@@ -31,7 +31,7 @@ class Annotation(NamedTuple):
 
 
 class TOSICAModule(BaseModuleClass):
-    """Masked embedding, Transformer encoder, linear head, and beside them a direct path.
+    """Masked embedding, Transformer encoder, linear head, and beside them a linear branch.
 
     Cells may be seen in one modality or in several. Each has tokens of its own, which the encoder
     sees without those of the others, and the class tokens are averaged. So a modality with many
@@ -70,17 +70,14 @@ class TOSICAModule(BaseModuleClass):
     full
         Shape ``(n_tokens,)``, bool. Tokens that are never left out at random; by default those
         with every gene.
-    direct
-        Whether there is a direct path: a linear map from genes to logits, added to those of the
-        network. It is fitted on its own, so here it has buffers and no parameters; until they are
-        filled it adds nothing. For one modality.
+    linear
+        Whether there is a linear branch, whose logits are added to those of the network. It is
+        fitted on its own; until then it adds nothing. For one modality.
     """
 
     temperature: Tensor
-    direct_weight: Tensor | None
-    direct_bias: Tensor | None
-    gene_mean: Tensor | None
-    gene_loadings: Tensor | None
+    linear: LinearBranch | None
+    baseline: Tensor
     label_of_code: Tensor
     token_modality: Tensor
 
@@ -100,7 +97,7 @@ class TOSICAModule(BaseModuleClass):
         sections: tuple[Section, ...] | None = None,
         token_modality: np.ndarray | None = None,
         full: np.ndarray | None = None,
-        direct: bool = False,
+        linear: bool = False,
     ) -> None:
         super().__init__()
         if mixed_tokens:
@@ -119,12 +116,9 @@ class TOSICAModule(BaseModuleClass):
         # With several modalities there is one for each choice of what is seen.
         shape = () if len(sections) == 1 else (self.everything,)
         self.register_buffer("temperature", torch.ones(shape))
-        self.register_buffer("direct_weight", torch.zeros(n_labels, n_genes) if direct else None)
-        self.register_buffer("direct_bias", torch.zeros(n_labels) if direct else None)
-        self.register_buffer("gene_mean", torch.zeros(n_genes) if direct else None)
-        # By which the direct path knows what to expect of genes that a query lacks: as many columns
-        # as the reference has directions in which genes vary together.
-        self.register_buffer("gene_loadings", torch.zeros(n_genes, 0) if direct else None)
+        # Mean expression of the reference, which attribution compares with; zero until it is known.
+        self.register_buffer("baseline", torch.zeros(n_genes))
+        self.linear = LinearBranch(self.embedding.genes, n_genes, n_labels) if linear else None
         if token_modality is None:
             token_modality = np.zeros(len(indptr) - 1)
         owner = torch.as_tensor(token_modality, dtype=torch.int64)
@@ -145,7 +139,7 @@ class TOSICAModule(BaseModuleClass):
         *,
         attention: bool = True,
         seen: int | None = None,
-        path: tuple[Tensor, Tensor] | None = None,
+        measured: Tensor | None = None,
     ) -> Annotation:
         """Everything that is known about cells, in one pass.
 
@@ -158,12 +152,14 @@ class TOSICAModule(BaseModuleClass):
         seen
             Modalities that the cells are seen in, by default all. Attention has columns for the
             tokens of these.
-        path
-            What :meth:`direct_path` gives for a query that lacks genes.
+        measured
+            Shape ``(n_genes,)``, bool: ``False`` for genes that the query lacks, see
+            :meth:`LinearBranch.expression <tosica.module._linear.LinearBranch.expression>`.
         """
+        x = self.bounded(x)
         if not attention:
             latent = self._latent(x, 1.0, seen)
-            return Annotation(latent, self._logits(latent, x, path), None)
+            return Annotation(latent, self._logits(latent, x, measured), None)
         parts = [self.encoder.rollout(self._embed(x, 1.0, i)) for i in self._positions(seen)]
         latent, rows = parts[0]
         if len(parts) > 1:
@@ -173,36 +169,20 @@ class TOSICAModule(BaseModuleClass):
             rows = rows.new_empty(len(rows), len(owner))
             for i, (_, part) in zip(self._positions(seen), parts, strict=True):
                 rows[:, owner == i] = part / len(parts)
-        return Annotation(latent, self._logits(latent, x, path), rows)
+        return Annotation(latent, self._logits(latent, x, measured), rows)
 
-    def direct(self, x: Tensor, path: tuple[Tensor, Tensor] | None = None) -> Tensor | float:
-        """What the direct path adds to the logits, ``(n_cells, n_labels)``; 0 if there is none.
+    def bounded(self, x: Tensor) -> Tensor:
+        """Expression as the model reads it: at most the largest value that the reference has.
 
-        ``path`` is what :meth:`direct_path` gives for a query that lacks genes.
+        A gene that a query expresses more than any cell of the reference would otherwise outweigh
+        all others. Models without a linear branch read expression as it is.
         """
-        path = path or self.direct_path()
-        return 0.0 if path is None else F.linear(x, *path)
-
-    def direct_path(self, measured: Tensor | None = None) -> tuple[Tensor, Tensor] | None:
-        """Weights ``(n_labels, n_genes)`` and biases of the direct path, if there is one.
-
-        Parameters
-        ----------
-        measured
-            Shape ``(n_genes,)``, bool: ``False`` for genes that the query lacks. Their weights are
-            carried over to the others, see :func:`~tosica.module._stand_in.stand_in`.
-        """
-        if self.direct_weight is None or self.direct_bias is None:
-            return None
-        path = self.direct_weight, self.direct_bias
-        if measured is None or self.gene_mean is None or self.gene_loadings is None:
-            return path
-        return stand_in(*path, self.gene_mean, self.gene_loadings, measured)
+        return x if self.linear is None else torch.minimum(x, self.linear.upper)
 
     def score(self, vectors: Tensor) -> Tensor:
         """Score labels from the vectors of gene sets, in a way that gradients can go back.
 
-        For models of one modality. What the direct path adds is left out.
+        For models of one modality. What the linear branch adds is left out.
 
         Parameters
         ----------
@@ -215,10 +195,9 @@ class TOSICAModule(BaseModuleClass):
         """
         return self.head(self.encoder(self.embedding.deal(vectors)))
 
-    def _logits(
-        self, latent: Tensor, x: Tensor, path: tuple[Tensor, Tensor] | None = None
-    ) -> Tensor:
-        return self.head(latent) + self.direct(x, path)
+    def _logits(self, latent: Tensor, x: Tensor, measured: Tensor | None = None) -> Tensor:
+        logits = self.head(latent)
+        return logits if self.linear is None else logits + self.linear(x, measured)
 
     def probabilities(self, logits: Tensor, seen: int | None = None) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
@@ -304,12 +283,13 @@ class TOSICAModule(BaseModuleClass):
         if shifts is not None:
             # No gene is expressed less than not at all.
             x = F.relu(x + torch.randn(len(x), len(shifts), device=x.device).to(x) @ shifts)
+        x = self.bounded(x)
         if gene_dropout > 0:
             x = _hide(x, gene_dropout)
         if modality_dropout > 0 and len(self.sections) > 1:
             return self._views(x, token_keep, modality_dropout)
         found = {"latent": self._latent(x, token_keep, seen)}
-        # The network learns by itself, as if there were no other path.
+        # The network learns by itself, as if there were no linear branch.
         return found if self.training else found | {"x": x}
 
     @auto_move_data

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # and easier to read (benchmarks/gene_sets.py).
 _MAX_JACCARD = 0.5
 _NOTHING = np.empty(0, dtype=np.intp)
+# Random sets are as many as the paper has, unless told otherwise.
+_RANDOM_SETS = 300
 
 
 def build_mask(
@@ -43,8 +45,8 @@ def build_mask(
     *,
     min_genes: int = 5,
     max_genes: int = 300,
-    max_gene_sets: int = 300,
-    n_unannotated: int = 1,
+    max_gene_sets: int | None = None,
+    n_unannotated: int = 0,
     mask_ratio: float = 0.015,
     seed: int = 0,
     select: Select = "largest",
@@ -97,7 +99,9 @@ def build_mask(
     max_genes
         Most genes that a set may list, whether they are in the data or not.
     max_gene_sets
-        Most gene sets to keep, the fully connected columns not counted.
+        Most gene sets to keep, the fully connected columns not counted. By default all that fit are
+        kept, and :class:`tosica.TOSICA` chooses among them those that tell its labels apart; random
+        sets are 300.
     n_unannotated
         Number of fully connected columns at the end; may be 0.
     mask_ratio
@@ -255,7 +259,7 @@ def build_mask(
     if gene_sets is None:
         names, members = draw_gene_sets(
             adata.n_vars,
-            n_sets=max_gene_sets,
+            n_sets=_RANDOM_SETS if max_gene_sets is None else max_gene_sets,
             min_genes=min_genes,
             mask_ratio=mask_ratio,
             seed=seed,
@@ -274,7 +278,7 @@ def build_mask(
             raise ValueError(nothing_left(adata, given, sizes, min_genes, max_genes))
         chosen = select_gene_sets(
             members[fits],
-            max_gene_sets,
+            len(fits) if max_gene_sets is None else max_gene_sets,
             select=select,
             max_jaccard=params["max_jaccard"],
             variability=gene_variability(adata, layer) if select == "variable" else None,
@@ -296,7 +300,7 @@ def build_mask(
             advice = "raise mask_ratio or max_gene_sets"
         else:
             advice = hint(adata, given) or "pass gene sets that hold more of them"
-        rest = "only the fully connected tokens" if n_unannotated else "nothing in the model"
+        rest = "only the fully connected tokens" if n_unannotated else "only modules"
         warnings.warn(
             f"only {100 * coverage:.2g} % of adata's genes ({grouped(n_covered)} of "
             f"{grouped(adata.n_vars)}) are in a gene set that was kept, so that {rest} will see "

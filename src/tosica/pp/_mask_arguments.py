@@ -59,7 +59,7 @@ def check_params(
     *,
     min_genes: int,
     max_genes: int,
-    max_gene_sets: int,
+    max_gene_sets: int | None,
     n_unannotated: int,
     mask_ratio: float,
     seed: int,
@@ -71,7 +71,7 @@ def check_params(
     lowest = {
         "min_genes": (min_genes, 1),
         "max_genes": (max_genes, 1),
-        "max_gene_sets": (max_gene_sets, 1),
+        "max_gene_sets": (1 if max_gene_sets is None else max_gene_sets, 1),
         "n_unannotated": (n_unannotated, 0),
         "seed": (seed, 0),
     }
@@ -96,6 +96,8 @@ def check_params(
         if word not in known:
             *most, last = map(repr, known)
             raise ValueError(f"{name} must be {', '.join(most)} or {last}, not {word!r}.")
+    # Files hold no None: 0 stands for no limit.
+    lowest["max_gene_sets"] = (0 if max_gene_sets is None else max_gene_sets, 1)
     return {
         **{name: int(value) for name, (value, _) in lowest.items()},
         **{name: float(share) for name, share in shares.items()},

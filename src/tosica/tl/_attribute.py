@@ -1,4 +1,4 @@
-"""What a cell's label rests on, by integrated gradients."""
+"""What each gene set and each gene adds to the score of a cell's label."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import torch
 
 from tosica._logging import logger
 from tosica.tl._baseline import Baseline, baseline_expression
-from tosica.tl._integrated_gradients import integrated_gradients
+from tosica.tl._integrated_gradients import integrated_gradients, sum_by, token_of_pair
 from tosica.tl._read_annotation import read_annotation
-from tosica.tl._sharing import Sharing
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -31,8 +30,7 @@ def attribute(
     model: TOSICA,
     *,
     target: str | None = None,
-    baseline: Baseline = "mean",
-    share_unannotated: bool = False,
+    baseline: Baseline = "reference",
     genes: bool = False,
     n_steps: int = 24,
     layer: str | None = None,
@@ -41,18 +39,24 @@ def attribute(
     key_added: str | None = None,
     copy: bool = False,
 ) -> AnnData | None:
-    r"""Say by how much each gene set and each gene raised the score of a cell's label.
+    r"""Say what each gene set and each gene adds to the score of a cell's label.
 
-    Integrated gradients :cite:p:`Sundararajan2017` of the label's logit, less the mean of all
-    labels' logits, along the straight line from a baseline :math:`x'` to the cell :math:`x`:
+    The score is the label's logit less the mean of all labels' logits, and what is attributed is
+    its difference between the cell :math:`x` and a baseline :math:`x'`. Gene :math:`g` adds through
+    gene set :math:`p`
 
-    .. math:: a_{cp} = \sum_{g \in p} (x_{cg} - x'_g) \, W_{gp} \cdot
-        \int_0^1 \frac{\partial s}{\partial E_p}\bigl(x' + t (x_c - x')\bigr) \, dt .
+    .. math:: a_{cpg} = (\hat x_{cg} - \hat x'_g) \, v_{kpg}
+        + (x_{cg} - x'_g) \, W_{gp} \cdot
+        \int_0^1 \frac{\partial s}{\partial E_p}\bigl(x' + t (x_c - x')\bigr) \, dt :
 
-    Summed over genes it is the attribution of a gene set, summed over gene sets that of a gene.
-    Both sum to the difference of the scores of cell and baseline; how well they do is measured
-    and reported. Other than attention, attribution has a sign and speaks of the label. Where the
-    query lacks genes, a gene's part by the direct path includes what it stands in for.
+    the term of the linear branch, and the integrated gradients :cite:p:`Sundararajan2017` of the
+    network's score. Summed over genes it is the attribution of a gene set, summed over gene sets
+    that of a gene, and both sum to the difference of the scores; the error of the integral is
+    measured and reported.
+
+    A gene set's attribution has two parts. Its *presence* is what genes add that the cell expresses
+    more than the baseline; the rest is what it adds that others are expressed less. A type that is
+    told by what it lacks, as CD4+ T cells by the lack of cytotoxic genes, has much of the latter.
 
     Parameters
     ----------
@@ -63,15 +67,10 @@ def attribute(
     target
         Label to explain in all cells; ``None`` explains each cell's own best label.
     baseline
-        What cells are compared with. ``"mean"``: the mean of the query's cells, so that what all
-        cells share explains nothing. ``"zero"``: no expression at all, which no cell is like, so
+        What cells are compared with. ``"reference"``: the mean of the cells that trained the model,
+        so that a cell's attribution does not depend on the other cells of the query. ``"mean"``:
+        the mean of the query's cells. ``"zero"``: no expression at all, which no cell is like, so
         that the integral needs several times more steps.
-    share_unannotated
-        Unannotated tokens see all genes, as the direct path does, and they may well carry most of
-        the score: then gene sets are left with little, and its order says little. ``True`` shares
-        out what each gene gives by these ways, in equal parts, to the gene sets that hold the gene.
-        That tells whose genes the label rests on, by whichever way; ``False`` tells which tokens it
-        rests on.
     genes
         Also write the attribution of each gene in each cell, which is a dense matrix.
     n_steps
@@ -92,6 +91,10 @@ def attribute(
     `adata.obsm["X_tosica_attribution"]`
         Of each gene set, ``(n, P−m)`` float32. Functions of ``get``, ``tl`` and ``pl`` read it
         with ``key="tosica_attribution"``.
+    `adata.obsm["X_tosica_presence"]`
+        The part of it by genes that the cell expresses more than the baseline, ``(n, P−m)``
+        float32. Functions of ``get``, ``tl`` and ``pl`` read it with ``key="tosica_presence"``, and
+        take it by default. With ``key_added`` it is ``f"X_{key_added}_presence"``.
     `adata.varm["tosica_attribution"]`
         Of each gene, the mean over the cells with the same target: a table with one column a
         target, ``(n_vars, n_targets)`` float32. Genes that the model does not know have 0. A
@@ -102,10 +105,11 @@ def attribute(
         Sum over everything minus the difference of the scores, float32.
     `adata.uns["tosica_attribution"]`
         Names of the gene sets, target, baseline, steps, fingerprint of the model, share of the
-        absolute attribution that fell to unannotated tokens and the direct path
-        (``unannotated_share``; with ``share_unannotated``, to genes that no gene set holds), and
-        ``completeness_error``: mean absolute error over mean absolute difference of the scores, as
-        far as it comes through the network. The direct path is a sum and has no error.
+        absolute attribution that is the linear branch's (``linear_share``) and of that which fell
+        to unannotated tokens (``unannotated_share``, 0 by default, since there are none), and
+        ``completeness_error``: mean absolute error over mean absolute difference of the scores.
+    `adata.uns["tosica_presence"]`
+        Names of the gene sets and fingerprint of the model.
 
     Raises
     ------
@@ -154,57 +158,53 @@ def attribute(
     key_added = f"{key}_attribution" if key_added is None else key_added
     start = baseline_expression(model, adata, baseline, layer=layer, use_raw=use_raw)
 
-    module = model.module
+    module, embedding = model.module, model.module.embedding
     n_points = _POINTS_CPU if module.device.type == "cpu" else _POINTS_ACCELERATOR
-    sharing = Sharing(module.embedding, len(gene_sets)) if share_unannotated else None
-    # The direct path is one more way that no gene set is on.
-    n_ways = module.embedding.n_tokens + (module.direct_weight is not None)
-    by_set = np.empty((adata.n_obs, n_ways), dtype=np.float32)
-    by_gene = np.zeros((adata.n_obs, module.embedding.n_genes), np.float32) if genes else None
-    sums = np.zeros((len(labels), module.embedding.n_genes))
-    difference = np.empty(adata.n_obs, dtype=np.float32)
-    of_network = np.empty(adata.n_obs, dtype=np.float32)
+    token = token_of_pair(module)
+    shape = (adata.n_obs, embedding.n_tokens)
+    by_set, presence = np.empty(shape, np.float32), np.empty(shape, np.float32)
+    by_gene = np.zeros((adata.n_obs, embedding.n_genes), np.float32) if genes else None
+    sums = np.zeros((len(labels), embedding.n_genes))
+    difference, of_network = np.empty(adata.n_obs), np.empty(adata.n_obs)
     targets = np.empty(adata.n_obs, dtype=np.int64)
-    path = None
     for first, x, measured in model._minibatches(
         adata, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1)
     ):
-        path = path or module.direct_path(measured)
         if target is None:
             with torch.no_grad():
-                logits = module.annotate(x, attention=False, path=path).logits
-                goal = logits.argmax(1)
+                goal = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
         else:
             goal = torch.full((len(x),), labels.index(target), device=x.device)
-        found = integrated_gradients(module, x, start, goal, n_steps=n_steps, path=path)
+        found = integrated_gradients(module, x, start, goal, n_steps=n_steps, measured=measured)
         rows = slice(first, first + len(x))
-        of_sets = found.tokens
-        direct = 0 if found.direct is None else found.direct.sum(1)
-        of_network[rows] = (found.difference - direct).cpu().numpy()
-        if sharing is not None:
-            of_sets = sharing.share_out(of_sets, sharing.through(found, x - start))
-        by_set[rows] = of_sets.cpu().numpy()
+        by_set[rows] = sum_by(found.pairs, token, embedding.n_tokens).cpu().numpy()
+        presence[rows] = sum_by(found.presence, token, embedding.n_tokens).cpu().numpy()
         difference[rows] = found.difference.cpu().numpy()
+        of_network[rows] = found.of_network.cpu().numpy()
         targets[rows] = goal.cpu().numpy()
-        of_genes = found.genes.cpu().numpy()
+        of_genes = sum_by(found.pairs, embedding.genes, embedding.n_genes).cpu().numpy()
         np.add.at(sums, targets[rows], of_genes)
         if by_gene is not None:
             by_gene[rows] = of_genes
 
     error = by_set.sum(1, dtype=np.float64) - difference
-    relative = float(np.abs(error).mean() / max(np.abs(of_network).mean(), 1e-12))
+    relative = float(np.abs(error).mean() / max(np.abs(difference).mean(), 1e-12))
     if relative > _TOLERATED_ERROR:
         warnings.warn(
-            f"Attributions miss the network's difference of the scores by {relative:.1%} on "
-            f"average: pass a larger n_steps than {n_steps}"
-            + (", or baseline='mean'." if baseline == "zero" else "."),
+            f"Attributions miss the difference of the scores by {relative:.1%} on average: pass a "
+            f"larger n_steps than {n_steps}"
+            + (", or baseline='reference'." if baseline == "zero" else "."),
             UserWarning,
             stacklevel=2,
         )
     result = adata.copy() if copy else adata
     place = pd.Index(model._var_names).get_indexer(result.var_names)
     occurring, counts = np.unique(targets, return_counts=True)
+    key_presence = (
+        f"{key}_presence" if key_added == f"{key}_attribution" else f"{key_added}_presence"
+    )
     result.obsm[f"X_{key_added}"] = by_set[:, : len(gene_sets)]
+    result.obsm[f"X_{key_presence}"] = presence[:, : len(gene_sets)]
     result.varm[key_added] = pd.DataFrame(
         {
             labels[code].replace("/", "|"): _on_genes(sums[code] / n_cells, place)
@@ -215,27 +215,34 @@ def attribute(
     if by_gene is not None:
         result.layers[key_added] = _on_genes(by_gene, place)
     result.obs[f"{key_added}_error"] = error.astype(np.float32)
+    linear = np.abs(difference - of_network).sum()
     result.uns[key_added] = {
         "gene_sets": np.array(gene_sets, dtype=object),
         "target": "own label" if target is None else target,
         "baseline": baseline,
         "n_steps": int(n_steps),
-        "share_unannotated": bool(share_unannotated),
         "completeness_error": relative,
+        "linear_share": float(linear / max(linear + np.abs(of_network).sum(), 1e-12)),
         "unannotated_share": float(
             np.abs(by_set[:, len(gene_sets) :]).sum() / max(np.abs(by_set).sum(), 1e-12)
         ),
         "model": model.fingerprint,
     }
+    result.uns[key_presence] = {
+        "gene_sets": np.array(gene_sets, dtype=object),
+        "model": model.fingerprint,
+    }
     logger.info(
-        "attribute: completeness error %.2g %% of the network's difference of the scores; added "
-        ".obsm['X_%s'], .varm['%s'],%s .obs['%s_error'] and .uns['%s']",
+        "attribute: completeness error %.2g %%; added .obsm['X_%s'], .obsm['X_%s'], .varm['%s'],%s "
+        ".obs['%s_error'], .uns['%s'] and .uns['%s']",
         100 * relative,
         key_added,
+        key_presence,
         key_added,
         f" .layers['{key_added}']," if genes else "",
         key_added,
         key_added,
+        key_presence,
     )
     return result if copy else None
 

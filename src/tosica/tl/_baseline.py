@@ -12,23 +12,32 @@ if TYPE_CHECKING:
 
     from tosica.model import TOSICA
 
-Baseline: TypeAlias = Literal["mean", "zero"]
+Baseline: TypeAlias = Literal["reference", "mean", "zero"]
 
 
 def baseline_expression(
     model: TOSICA, adata: AnnData, baseline: Baseline, *, layer: str | None, use_raw: bool
 ) -> Tensor:
-    """Mean of the query's cells as the model sees them, or no expression; ``(1, n_genes)``.
+    """Mean of the reference's or the query's cells, or no expression; ``(1, n_genes)``.
 
     Raises
     ------
     ValueError
-        If ``baseline`` is unknown, or a mean is asked for of a single cell.
+        If ``baseline`` is unknown, or that of the reference is not in the model, or a mean is asked
+        for of a single cell.
     """
     if baseline not in get_args(Baseline):
-        known = " or ".join(map(repr, get_args(Baseline)))
-        msg = f"baseline must be {known}, not {baseline!r}."
+        *most, last = map(repr, get_args(Baseline))
+        msg = f"baseline must be {', '.join(most)} or {last}, not {baseline!r}."
         raise ValueError(msg)
+    if baseline == "reference":
+        if not model.module.baseline.any():
+            msg = (
+                "The model does not know the mean cell of its reference, because the original's "
+                "code trained it: pass baseline='mean' for that of the query."
+            )
+            raise ValueError(msg)
+        return model.module.baseline[None]
     n_genes = model.module.embedding.n_genes
     if baseline == "zero":
         return torch.zeros(1, n_genes, device=model.module.device)
@@ -39,3 +48,8 @@ def baseline_expression(
     for _, x, _ in model._minibatches(adata, layer=layer, use_raw=use_raw, batch_size=None):
         total += x.sum(0, dtype=torch.float64).cpu()
     return (total / adata.n_obs).float()[None].to(model.module.device)
+
+
+def default_baseline(model: TOSICA) -> Baseline:
+    """The reference's mean where the model knows it, else the query's."""
+    return "reference" if model.module.baseline.any() else "mean"

@@ -10,7 +10,7 @@ import torch
 from scipy.integrate import trapezoid
 
 from tosica._logging import logger
-from tosica.module import MixedEmbedding
+from tosica.tl._baseline import baseline_expression, default_baseline
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
     from tosica.model import TOSICA
 
 # What an order is called, and where it is read from.
-_ENDINGS = {"attention": "", "weighted attention": "_weighted", "attribution": "_attribution"}
+_ENDINGS = {
+    "attention": "",
+    "weighted attention": "_weighted",
+    "attribution": "_attribution",
+    "presence": "_presence",
+}
 _RANDOM = "random"
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
@@ -43,10 +48,11 @@ def faithfulness(
 ) -> AnnData | None:
     """Remove the highest-ranked gene sets of each cell and follow the probability of its label.
 
-    The tokens of the gene sets are taken out of the model's sight, the most important first, as
-    they are at random in training. The sooner the probability of the label falls, the more
-    faithful the order (deletion, :cite:t:`Petsiuk2018`). Unannotated tokens and the direct path
-    stay, so the probability need not fall far.
+    The genes of the gene sets are set to their mean in the reference, those of the most important
+    set first, so that neither the network nor the linear branch learns anything from them. The
+    sooner the probability of the label falls, the more faithful the order (deletion,
+    :cite:t:`Petsiuk2018`). Large gene sets take more away than small ones, which is why a random
+    order is followed beside the others.
 
     Parameters
     ----------
@@ -56,8 +62,8 @@ def faithfulness(
         The model that annotated it.
     orders
         Which of ``"attention"``, ``"weighted attention"`` (:func:`tosica.tl.weight_attention`),
-        ``"attribution"`` (:func:`tosica.tl.attribute`) and ``"random"`` to follow; by default all
-        that were computed, and random.
+        ``"attribution"`` and ``"presence"`` (:func:`tosica.tl.attribute`) and ``"random"`` to
+        follow; by default all that were computed, and random.
     shares
         Shares of the gene sets to remove, ascending from 0 to 1.
     n_cells
@@ -91,8 +97,8 @@ def faithfulness(
     KeyError
         If ``adata`` was not annotated under ``key``, or an order was not computed.
     ValueError
-        If another model annotated ``adata``; if the model's tokens mix gene sets, so that none can
-        be removed; if ``orders``, ``shares`` or ``n_cells`` make no sense.
+        If another model annotated ``adata``; if ``orders``, ``shares`` or ``n_cells`` make no
+        sense.
 
     Examples
     --------
@@ -110,9 +116,6 @@ def faithfulness(
     ['attention', 'random']
     """
     attention, _ = read_annotation(adata, model, key)
-    if isinstance(model.module.embedding, MixedEmbedding):
-        msg = "The model's tokens mix gene sets, as the original code's do: none can be removed."
-        raise ValueError(msg)
     share: NDArray[np.float64] = np.array(list(shares), dtype=np.float64)
     if (
         share.ndim != 1
@@ -205,26 +208,27 @@ def _follow(
     use_raw: bool,
 ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.bool_]]]:
     """Probability of each cell's first label, and whether it still is the best, at each share."""
-    module = model.module
+    module, embedding = model.module, model.module.embedding
     shape = (adata.n_obs, len(n_removed))
     found = {name: (np.empty(shape), np.empty(shape, dtype=bool)) for name in ranked}
-    path = None
+    start = baseline_expression(model, adata, default_baseline(model), layer=layer, use_raw=use_raw)
+    n_sets = next(iter(ranked.values())).shape[1]
+    indptr, genes = embedding.indptr.tolist(), embedding.genes.tolist()
+    members = torch.zeros(n_sets, embedding.n_genes, device=start.device)
+    for p in range(n_sets):
+        members[p, genes[indptr[p] : indptr[p + 1]]] = 1
     for first, x, measured in model._minibatches(
         adata, layer=layer, use_raw=use_raw, batch_size=None
     ):
-        tokens = module.embedding(x)
         rows = slice(first, first + len(x))
-        path = path or module.direct_path(measured)
-        direct = module.direct(x, path)
-        label = (module.head(module.encoder(tokens)) + direct).argmax(1)
+        label = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
         for name, order in ranked.items():
             places = torch.from_numpy(order[rows]).to(x.device)
-            n_sets = places.shape[1]
-            others = torch.arange(n_sets, tokens.shape[1], device=x.device).expand(len(x), -1)
+            removed = torch.zeros(len(x), n_sets, device=x.device)
             for i, n in enumerate(n_removed):
-                kept = torch.cat([places[:, n:], others], 1)
-                left = tokens.gather(1, kept[..., None].expand(-1, -1, tokens.shape[2]))
-                logits = module.head(module.encoder(left)) + direct
+                removed.scatter_(1, places[:, :n], 1.0)
+                left = torch.where(removed @ members > 0, start, x)
+                logits = module.annotate(left, attention=False, measured=measured).logits
                 probability = module.probabilities(logits)
                 found[name][0][rows, i] = probability.gather(1, label[:, None])[:, 0].cpu()
                 found[name][1][rows, i] = (probability.argmax(1) == label).cpu()

@@ -1,4 +1,4 @@
-"""Integrated gradients of a minibatch, from a label's score to gene sets and genes."""
+"""Contributions to a label's score, of a minibatch: integrated gradients and the linear branch."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ if TYPE_CHECKING:
 
     from tosica.module import TOSICAModule
 
+# Cells whose gradients are spread out over the pairs of gene and token at once.
+_CELLS_AT_ONCE = 16
+
 
 class Attributed(NamedTuple):
-    """Shares of gene sets and genes in the scores of a minibatch of cells.
+    """What genes add to the scores of a minibatch of cells, through each token.
 
-    ``tokens`` is ``(n_cells, n_tokens)``, with one more column for the direct path if there is
-    one; ``genes`` is ``(n_cells, n_genes)``; both sum to ``difference``, ``(n_cells,)``, but for
-    the error of the integral. ``gradients`` is the mean gradient along the path,
-    ``(n_cells, n_tokens, embed_dim)``, and ``direct``, ``(n_cells, n_genes)``, what each gene does
-    by the direct path.
+    ``pairs`` and ``presence`` are ``(n_cells, n_pairs)``, in the order of the embedding's
+    ``genes``. ``pairs`` sums to ``difference``, ``(n_cells,)``, but for the error of the network's
+    integral; ``presence`` is the part of genes that the cell expresses more than the baseline.
+    ``of_network``, ``(n_cells,)``, is the part of the difference that is the network's.
     """
 
-    tokens: Tensor
-    genes: Tensor
+    pairs: Tensor
+    presence: Tensor
     difference: Tensor
-    gradients: Tensor
-    direct: Tensor | None
+    of_network: Tensor
 
 
 def centred_logits(module: TOSICAModule, vectors: Tensor) -> Tensor:
@@ -42,12 +43,13 @@ def integrated_gradients(
     target: Tensor,
     *,
     n_steps: int,
-    path: tuple[Tensor, Tensor] | None = None,
+    measured: Tensor | None = None,
 ) -> Attributed:
-    """Integrate gradients along the straight line from a baseline to each cell.
+    """Attribute the difference of the scores of each cell and a baseline.
 
-    The embedding is linear, so the straight line in expression is one in the vectors of gene sets
-    too: one integral serves gene sets and genes.
+    The network's part is integrated along the straight line from the baseline to the cell. The
+    embedding is linear, so the straight line in expression is one in the vectors of gene sets too:
+    one integral serves gene sets and genes. The linear branch is a sum and needs no integral.
 
     Parameters
     ----------
@@ -56,39 +58,60 @@ def integrated_gradients(
     x
         Expression, shape ``(n_cells, n_genes)``.
     baseline
-        Expression that stands for knowing nothing, shape ``(1, n_genes)``.
+        Expression that cells are compared with, shape ``(1, n_genes)``.
     target
         Label of each cell whose score is explained, shape ``(n_cells,)``.
     n_steps
         Points of the Gauss-Legendre quadrature.
-    path
-        The direct path, if it is not that for all genes.
+    measured
+        Which genes the query has, ``(n_genes,)``; by default all.
     """
     # Here, because its import takes as long as that of scanpy and few calls need it.
     from captum.attr import IntegratedGradients
 
+    embedding = module.embedding
+    x, baseline = module.bounded(x), module.bounded(baseline)
     with torch.no_grad():
-        vectors = module.embedding.gene_set_vectors(x)
-        start = module.embedding.gene_set_vectors(baseline).expand_as(vectors)
+        vectors = embedding.gene_set_vectors(x)
+        start = embedding.gene_set_vectors(baseline).expand_as(vectors)
         ends = centred_logits(module, vectors), centred_logits(module, start)
-        difference = (ends[0] - ends[1]).gather(1, target[:, None])[:, 0]
+        of_network = (ends[0] - ends[1]).gather(1, target[:, None])[:, 0]
     method = IntegratedGradients(
         lambda points: centred_logits(module, points), multiply_by_inputs=False
     )
     gradients = method.attribute(vectors, start, target=target, n_steps=n_steps).detach()
-    tokens = (gradients * (vectors - start)).sum(2)
-    with torch.enable_grad():
-        x = x.detach().requires_grad_(True)
-        (by_gene,) = torch.autograd.grad(
-            module.embedding.gene_set_vectors(x), x, grad_outputs=gradients
-        )
-    above = x.detach() - baseline
-    genes = by_gene * above
-    path = path or module.direct_path()
-    if path is None:
-        return Attributed(tokens, genes, difference, gradients, None)
-    # Linear, so that its gradient is the same all along the line.
-    slope = path[0] - path[0].mean(0)
-    direct = slope[target] * above
-    tokens = torch.cat([tokens, direct.sum(1, keepdim=True)], 1)
-    return Attributed(tokens, genes + direct, difference + direct.sum(1), gradients, direct)
+    with torch.no_grad():
+        above = x - baseline
+        pairs = _slopes(gradients, embedding.pair_weights(), token_of_pair(module))
+        pairs *= above[:, embedding.genes]
+        presence = torch.where(above[:, embedding.genes] > 0, pairs, 0)
+        difference = of_network
+        if module.linear is not None:
+            above = module.linear.expression(x, measured) - module.linear.expression(baseline)
+            linear = module.linear.contributions(above, target)
+            pairs += linear
+            presence += torch.where(above[:, embedding.genes] > 0, linear, 0)
+            difference = of_network + linear.sum(1)
+    return Attributed(pairs, presence, difference, of_network)
+
+
+def token_of_pair(module: TOSICAModule) -> Tensor:
+    """Token of each pair of gene and token, ``(n_pairs,)``."""
+    indptr = module.embedding.indptr
+    tokens = torch.arange(module.embedding.n_tokens, device=indptr.device)
+    return torch.repeat_interleave(tokens, indptr[1:] - indptr[:-1])
+
+
+def sum_by(values: Tensor, group: Tensor, n_groups: int) -> Tensor:
+    """Sums of the columns that belong to each group, ``(n_rows, n_groups)``."""
+    return values.new_zeros(len(values), n_groups).index_add_(1, group, values)
+
+
+def _slopes(gradients: Tensor, weights: Tensor, token: Tensor) -> Tensor:
+    """Mean gradient with respect to each gene through each token, ``(n_cells, n_pairs)``."""
+    return torch.cat(
+        [
+            torch.einsum("npd,pd->np", part[:, token], weights)
+            for part in gradients.split(_CELLS_AT_ONCE)
+        ]
+    )

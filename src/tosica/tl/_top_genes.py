@@ -13,10 +13,9 @@ from tosica._logging import logger
 from tosica.get._gene_weights import gene_weights
 from tosica.get._group_moments import group_moments
 from tosica.get._read_groups import read_groups
-from tosica.tl._baseline import baseline_expression
-from tosica.tl._integrated_gradients import integrated_gradients
+from tosica.tl._baseline import baseline_expression, default_baseline
+from tosica.tl._integrated_gradients import integrated_gradients, sum_by, token_of_pair
 from tosica.tl._read_annotation import read_annotation
-from tosica.tl._sharing import Sharing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +41,6 @@ def top_genes(
     n_gene_sets: int = 5,
     n_genes: int = 8,
     n_cells: int = 100,
-    share_unannotated: bool = True,
     seed: int = 0,
     layer: str | None = None,
     use_raw: bool = False,
@@ -51,8 +49,6 @@ def top_genes(
     copy: bool = False,
 ) -> AnnData | None:
     """Find the gene sets on which a group's label rests most, and the genes in them.
-
-    Where the query lacks genes, a gene's part by the direct path includes what it stands in for.
 
     Parameters
     ----------
@@ -65,9 +61,11 @@ def top_genes(
     groups
         Groups to explain; by default all but "Unknown".
     by
-        ``"attribution"``: integrated gradients towards each cell's best label from the mean of the
-        query (:func:`tosica.tl.attribute`), averaged over the group's cells. A gene set's weight
-        is its attribution, and the weights of its genes, all of them, sum to it.
+        ``"attribution"``: what gene sets and genes add to the score of each cell's best label,
+        compared with the mean cell of the reference (:func:`tosica.tl.attribute`), averaged over
+        the group's cells. Gene sets are ordered by the part of genes that are expressed more than
+        in the mean cell (their presence); the weights of a gene set's genes, all of them, sum to
+        it.
 
         ``"attention"``: as in the paper :cite:p:`Chen2023`. A gene set's weight is by how many
         standard deviations the group's mean attention lies above that of the other cells; a
@@ -78,10 +76,6 @@ def top_genes(
         Genes for each gene set, from the highest weight down, of those with a positive weight.
     n_cells
         Cells of a group to take at most for ``by="attribution"``, drawn at random.
-    share_unannotated
-        With ``by="attribution"``, give gene sets their parts of what their genes do through
-        unannotated tokens and directly, as :func:`tosica.tl.attribute` can. Without, these ways,
-        often most of what a label rests on, are left out.
     seed
         Seed of that.
     layer, use_raw
@@ -146,9 +140,8 @@ def top_genes(
         rows = _by_attention(model, attention, gene_sets, cells, wanted, n_gene_sets, n_genes)
     else:
         rows = _by_attribution(
-            adata, model, cells, wanted, n_gene_sets, n_genes, n_cells, seed, layer, use_raw,
-            share_unannotated=share_unannotated,
-        )  # fmt: skip
+            adata, model, cells, wanted, n_gene_sets, n_genes, n_cells, seed, layer, use_raw
+        )
     if not rows:
         msg = "No gene set has a positive weight in any of the groups: name other groups."
         raise ValueError(msg)
@@ -233,44 +226,25 @@ def _by_attribution(
     seed: int,
     layer: str | None,
     use_raw: bool,
-    *,
-    share_unannotated: bool,
 ) -> Rows:
     module, rng = model.module, np.random.default_rng(seed)
     embedding = module.embedding
-    start = baseline_expression(model, adata, "mean", layer=layer, use_raw=use_raw)
+    start = baseline_expression(model, adata, default_baseline(model), layer=layer, use_raw=use_raw)
     indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
-    weights = embedding.pair_weights().detach()
     names, sets = model._var_names, model.gene_sets
-    sharing = Sharing(embedding, len(sets)) if share_unannotated else None
     chosen = [
         np.sort(rng.permutation(np.flatnonzero(cells == group))[:n_cells]) for group in wanted
     ]
-    # A sum for each group: of gene sets, and of the genes in each of them.
     group_of_row = np.repeat(np.arange(len(wanted)), [len(rows) for rows in chosen])
-    of_sets = torch.zeros(len(wanted), len(sets))
-    of_pairs = torch.zeros(len(wanted), int(indptr[len(sets)]))
-    path = None
+    of_pairs = torch.zeros(len(wanted), len(genes))
     for first, x, measured in model._minibatches(
         adata[np.concatenate(chosen)], layer=layer, use_raw=use_raw, batch_size=_CELLS_AT_ONCE
     ):
-        path = path or module.direct_path(measured)
-        goal = module.annotate(x, attention=False, path=path).logits.argmax(1)
-        found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS, path=path)
-        above, tokens = x - start, found.tokens
-        through = None if sharing is None else sharing.through(found, above)
-        if sharing is not None and through is not None:
-            tokens = sharing.share_out(tokens, through)
-            through = through * sharing.share_of_gene
+        goal = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
+        found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS, measured=measured)
         codes = torch.from_numpy(group_of_row[first : first + len(x)])
-        of_sets.index_add_(0, codes, tokens[:, : len(sets)].cpu())
-        for p in range(len(sets)):
-            pairs = slice(indptr[p], indptr[p + 1])
-            # Of each gene in each cell: its distance from the baseline times its slope.
-            part = above[:, genes[pairs]] * (found.gradients[:, p] @ weights[pairs].T)
-            if through is not None:
-                part = part + through[:, genes[pairs]]
-            of_pairs[:, pairs].index_add_(0, codes, part.cpu())
+        of_pairs.index_add_(0, codes, found.presence.cpu())
+    of_sets = sum_by(of_pairs, token_of_pair(module).cpu(), embedding.n_tokens)[:, : len(sets)]
     rows: Rows = []
     for code, group in enumerate(wanted):
         score = of_sets[code].numpy() / len(chosen[code])

@@ -1,0 +1,205 @@
+"""Fit the linear branch: logistic regressions whose weights are shared among the tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from ._calibration import fit_temperature
+from ._cross_fit import MOST_CELLS as MOST_CROSS_FITTED
+from ._cross_fit import cross_fit
+from ._logistic_regression import LogisticRegression, fit_logistic_regression
+from ._sample import MOST_CELLS, draw, read
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tosica.module._normalize import Section
+    from tosica.pp._rows import Rows
+
+    from ._joint_rows import JointRows
+
+# Strength of the group lasso. Chosen inside references (benchmarks/linear.py).
+PENALTY = 1e-4
+# A set that the group lasso leaves out gets this share of the most relevant set's relevance, for
+# genes that no other set holds.
+_LEAST_RELEVANCE = 0.01
+# A label's logit is raised by log(1 + _FEW / n), where n are its cells.
+_FEW = 20
+# One-vs-rest regressions ask for temperatures between one and three, by the reference: their scores
+# were not made to be compared. What a handful of cells asks for is chance.
+_EXPECTED, _SPREAD = 2.0, 0.5
+# How much the regression counts beside the network: this much, and more for few cells, from which
+# a network learns less than a regression does.
+_WEIGHT, _HALF = 4.0, 200
+_OUT_OF_REACH = -100.0
+
+
+class LinearClassifier(NamedTuple):
+    """What the linear branch adds to the logits.
+
+    ``weights`` are ``(n_labels, n_pairs)``, for the pairs of gene and token in the order of a CSC
+    matrix's columns; ``biases`` are ``(n_labels,)``; ``upper`` is the largest expression of each
+    gene, ``(n_genes,)``.
+    """
+
+    weights: NDArray[np.float64]
+    biases: NDArray[np.float64]
+    upper: NDArray[np.float64]
+
+
+def fit_linear_classifier(
+    rows: Rows | JointRows,
+    cells: NDArray[np.integer],
+    labels: NDArray[np.integer],
+    n_labels: int,
+    section: Section,
+    tokens: sp.csr_matrix,
+    *,
+    batch_directions: NDArray[np.floating] | None = None,
+    temperature: float = 1.0,
+) -> LinearClassifier:
+    """Fit the regressions of :func:`fit_regression`, and weight them against the network.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    cells
+        Positions of the cells to fit to. Of more than 10 000 about as many are drawn, of frequent
+        labels equally many.
+    labels
+        Label of each of them as a number, shape ``(n_cells,)``.
+    n_labels
+        Number of labels, some of which may not occur: they get a score that is out of reach.
+    section
+        How expression is normalised.
+    tokens
+        Which gene is in which token, shape ``(n_tokens, n_genes)``.
+    batch_directions
+        What the scores should not change along, as from
+        :func:`~tosica.model._batch_shifts.batch_shifts`.
+    temperature
+        What the regression's logits are divided by, as from :func:`cross_fitted_temperature`.
+    """
+    drawn = draw(labels, MOST_CELLS)
+    taught, codes = np.unique(labels[drawn], return_inverse=True)
+    x = read(rows, cells[drawn], section)
+    found = fit_regression(x, codes, tokens, batch_directions)
+    factor, raised = linear_weight(len(cells)) / temperature, logit_adjustment(codes)
+    by_pair = to_tokens(found, tokens)
+    weights = np.zeros((n_labels, by_pair.shape[1]))
+    biases = np.full(n_labels, factor * _OUT_OF_REACH)
+    # The network's logits of rare labels are raised by as much as the regression's.
+    added = factor * by_pair, factor * (found.biases + raised) + raised
+    # Softmax does not see what is the same for all labels.
+    weights[taught], biases[taught] = (values - values.mean(0) for values in added)
+    return LinearClassifier(weights, biases, x.max(0).toarray().ravel().astype(np.float64))
+
+
+def fit_regression(
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    tokens: sp.csr_matrix,
+    batch_directions: NDArray[np.floating] | None = None,
+) -> LogisticRegression:
+    """Mean of two logistic regressions: one with a ridge alone, one with the group lasso as well.
+
+    The first rests on many genes, the second on a few gene sets. They err in different cells, and
+    their mean is more accurate than either (benchmarks/linear.py).
+    """
+    plain, sparse = (
+        fit_logistic_regression(
+            x, labels, batch_directions=batch_directions, gene_sets=tokens, penalty=penalty
+        )
+        for penalty in (0.0, PENALTY)
+    )
+    return LogisticRegression(
+        (plain.weights + sparse.weights) / 2,
+        (plain.biases + sparse.biases) / 2,
+        sparse.relevance,
+    )
+
+
+def to_tokens(regression: LogisticRegression, tokens: sp.csr_matrix) -> NDArray[np.float64]:
+    """Divide each gene's weight among the tokens that hold it, in proportion to their relevance.
+
+    Returns
+    -------
+    Shape ``(n_labels, n_pairs)``, by tokens and in a token by genes. Over the tokens that hold a
+    gene they sum to its weight.
+    """
+    relevance = regression.relevance
+    if relevance is None:
+        raise ValueError("The regression was fitted without gene sets.")
+    largest = relevance.max(1, keepdims=True)
+    # A label without any relevant set is shared out equally.
+    relevance = np.where(largest > 0, np.maximum(relevance, _LEAST_RELEVANCE * largest), 1.0)
+    tokens = sp.csr_matrix(tokens, dtype=np.float64)
+    tokens.sort_indices()
+    total = relevance @ tokens
+    of_gene = np.divide(regression.weights, total, out=np.zeros_like(total), where=total > 0)
+    token = np.repeat(np.arange(tokens.shape[0]), np.diff(tokens.indptr))
+    return of_gene[:, tokens.indices] * relevance[:, token]
+
+
+def cross_fitted_temperature(
+    rows: Rows | JointRows,
+    cells: NDArray[np.integer],
+    labels: NDArray[np.integer],
+    section: Section,
+    tokens: sp.csr_matrix,
+    batch_directions: NDArray[np.floating] | None = None,
+) -> float:
+    """Temperature at which the regression's logits fit the labels of cells that are new to it.
+
+    It depends on the reference, and is higher where its types overlap. The network, which was
+    taught smoothed labels, is about right as it is, so that neither drowns the other once the
+    regression's logits are divided by it.
+
+    Parameters
+    ----------
+    rows, section, tokens, batch_directions
+        As in :func:`fit_linear_classifier`.
+    cells
+        Positions of the cells that train or validate the model. Of more than 4 000, about as many
+        are drawn.
+    labels
+        Label of each of them as a number, shape ``(n_cells,)``.
+
+    Returns
+    -------
+    Temperature, near 2 if there are few cells.
+    """
+    drawn = draw(labels, MOST_CROSS_FITTED)
+    _, codes = np.unique(labels[drawn], return_inverse=True)
+    x = read(rows, cells[drawn], section)
+    logits = np.full((len(codes), codes.max() + 1), np.nan)
+
+    def fit(part: sp.csr_matrix, of_part: NDArray[np.integer]) -> LogisticRegression:
+        return fit_regression(part, of_part, tokens, batch_directions)
+
+    for held, found in cross_fit(x, codes, fit):
+        logits[held] = x[held] @ found.weights.T + found.biases
+    known = np.isfinite(logits).all(1)
+    if not known.any():
+        return _EXPECTED
+    # By the cells of the whole: a fold lacks more of a rare label, and would raise just its cells.
+    raised = logits[known] + logit_adjustment(codes)
+    return fit_temperature(raised, codes[known], expected=_EXPECTED, spread=_SPREAD)
+
+
+def logit_adjustment(labels: NDArray[np.integer]) -> NDArray[np.float64]:
+    r"""What is added to logits of labels, ``(n_labels,)``, so that rare labels are found.
+
+    New cells of a label score less than those that taught it, and the more so the fewer these were.
+    The logit of a label of :math:`n` cells is raised by :math:`\log(1 + 20 / n)`.
+    """
+    return np.log1p(_FEW / np.bincount(labels))
+
+
+def linear_weight(n_cells: int) -> float:
+    """How much the regression's logits count beside the network's: 4, and more of few cells."""
+    return _WEIGHT * (1 + _HALF / n_cells)
