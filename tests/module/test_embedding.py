@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tosica.module import MaskedEmbedding
+from tosica.module import MaskedEmbedding, _embedding
 
 DIM = 5
 
@@ -171,6 +171,109 @@ def test_weights_of_another_mask_are_refused(as_padded: bool) -> None:
     assert torch.equal(embedding.pair_weights(), before)
     with pytest.raises(RuntimeError, match="Missing key"):
         embedding.load_state_dict({"bias": embedding.bias})
+
+
+# ------------------------------------------------------------------ a start from scores
+
+
+def started(
+    n_labels: int = 3, *, dim: int = 16, seed: int = 0, same_for_all: float = 0.0
+) -> tuple[MaskedEmbedding, torch.Tensor, torch.Tensor]:
+    """An embedding that started from scores, the scores, and the cells that it was measured by."""
+    embedding = make(MIXED, 90, dim=dim).float()
+    embedding.reset_parameters()
+    rng = np.random.default_rng(3)
+    scores = torch.from_numpy(rng.normal(size=(n_labels, sum(MIXED)))).float()
+    x = torch.from_numpy(rng.gamma(1.0, size=(50, 90))).float()
+    torch.manual_seed(seed)
+    embedding.start_from_scores(scores + same_for_all, x, x.mean(0))
+    return embedding, scores, x
+
+
+def said(embedding: MaskedEmbedding, scores: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Score of each label through each token, less the labels' mean: (labels, cells, tokens)."""
+    centred = scores - scores.mean(0)
+    above = (x - x.mean(0))[:, embedding.genes]
+    parts = [
+        above[:, start:stop] @ centred[:, start:stop].T
+        for start, stop in pairwise(embedding.indptr.tolist())
+    ]
+    return torch.stack(parts).permute(2, 1, 0)
+
+
+@torch.no_grad()
+def test_the_mean_cell_is_a_drawn_bias() -> None:
+    embedding, _, x = started()
+    vectors = embedding(x.mean(0, keepdim=True))[0]
+    half = 0.5**0.5
+    assert vectors.abs().max() < half + 1e-4
+    assert abs(vectors.mean()) < 0.1
+    # A uniform distribution's, which is half of a third.
+    torch.testing.assert_close(vectors.var(), torch.tensor(1 / 6), rtol=0.15, atol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("n_labels", [2, 3, 16])
+def test_cells_differ_by_what_their_genes_say_of_labels(n_labels: int, monkeypatch) -> None:
+    monkeypatch.setattr(_embedding, "_DRAWN_SHARE", 0.0)
+    embedding, scores, x = started(n_labels)
+    vectors = embedding(x) - embedding(x.mean(0, keepdim=True))
+    evidence = said(embedding, scores, x)
+    # Directions are orthogonal, so products of vectors are those of scores.
+    found = torch.einsum("ctd,etd->tce", vectors, vectors)
+    expected = torch.einsum("kct,ket->tce", evidence, evidence)
+    expected *= 16 / 6 / evidence.square().sum(0).mean()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3 * float(expected.max()))
+    # As much as the bias, and both together are what tokens are drawn with.
+    assert vectors.square().mean() == pytest.approx(1 / 6, rel=1e-3)
+
+
+@torch.no_grad()
+def test_more_labels_than_numbers_share_them() -> None:
+    embedding, _, x = started(40)
+    vectors = embedding(x) - embedding(x.mean(0, keepdim=True))
+    assert 0.1 < vectors.square().mean() < 0.4
+
+
+@torch.no_grad()
+def test_tokens_keep_some_of_what_was_drawn(monkeypatch) -> None:
+    some, _, x = started()
+    monkeypatch.setattr(_embedding, "_DRAWN_SHARE", 0.0)
+    none, _, _ = started()
+    drawn = make(MIXED, 90, dim=16).float()
+    drawn.reset_parameters()
+    rest = some.pair_weights() - none.pair_weights()
+    torch.testing.assert_close(rest, 0.3 * drawn.pair_weights(), atol=1e-5, rtol=1e-3)
+    bias = some.bias - none.bias
+    offset = torch.stack(
+        [
+            x.mean(0)[some.genes[start:stop]] @ rest[start:stop]
+            for start, stop in pairwise(some.indptr.tolist())
+        ]
+    )
+    torch.testing.assert_close(bias, -offset, atol=1e-4, rtol=1e-3)
+
+
+@torch.no_grad()
+def test_what_is_the_same_for_all_labels_says_nothing() -> None:
+    (one, *_), (other, *_) = started(), started(same_for_all=5.0)
+    torch.testing.assert_close(one.pair_weights(), other.pair_weights(), atol=1e-4, rtol=1e-3)
+    before, _, x = started()
+    state = {name: tensor.clone() for name, tensor in before.state_dict().items()}
+    before.start_from_scores(torch.ones(3, sum(MIXED)), x, x.mean(0))
+    for name, tensor in before.state_dict().items():
+        assert torch.equal(tensor, state[name])
+
+
+def test_a_start_from_scores_follows_torchs_seed() -> None:
+    (one, *_), (same, *_), (other, *_) = started(), started(), started(seed=1)
+    assert torch.equal(one.pair_weights(), same.pair_weights())
+    assert torch.equal(one.bias, same.bias)
+    assert not torch.allclose(one.pair_weights(), other.pair_weights())
+    # There is nothing in the padding.
+    padded = torch.cat([weight.detach().reshape(-1, 16) for weight in one.weights])
+    padded[one._row_of_pair] = 0
+    assert not padded.any()
 
 
 # ------------------------------------------------------------------ a random part of the tokens

@@ -336,6 +336,82 @@ def test_a_random_part_of_the_gene_sets_is_seen() -> None:
     assert torch.equal(module.inference(x, token_keep=0.5)["latent"], draws[0])
 
 
+# ------------------------------------------------------------------ the linear branch beside it
+
+
+def with_branch(net: Net = ORDINARY) -> TOSICAModule:
+    """A module whose linear branch was fitted, and reads high values as lower ones."""
+    module = make(net, linear=True)
+    rng = np.random.default_rng(net.seed)
+    branch = module.linear
+    branch.weight.copy_(torch.from_numpy(rng.normal(size=branch.weight.shape)))
+    branch.bias.copy_(torch.from_numpy(rng.normal(size=N_LABELS)))
+    branch.upper.copy_(torch.from_numpy(rng.uniform(0.5, 2, net.n_genes)))
+    branch.mean.copy_(torch.from_numpy(rng.random(net.n_genes)))
+    branch.loadings = torch.from_numpy(rng.normal(size=(net.n_genes, 3)))
+    return module
+
+
+def test_logits_are_the_papers_and_the_branchs_of_bounded_expression() -> None:
+    module, x = with_branch(), cells(ORDINARY)
+    bounded = torch.minimum(x, module.linear.upper)
+    assert (bounded < x).any()
+    latent, logits, attention = module.annotate(x)
+    expected = as_literal(module)(bounded)
+    torch.testing.assert_close(latent, expected[0], rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(attention, expected[2], rtol=1e-10, atol=1e-10)
+    wanted = expected[1] + module.linear(bounded)
+    torch.testing.assert_close(logits, wanted, rtol=1e-10, atol=1e-10)
+    without = module.annotate(x, attention=False)
+    torch.testing.assert_close(without.logits, wanted, rtol=1e-10, atol=1e-10)
+    plain = module.generative(**module.inference(x))["logits"]
+    torch.testing.assert_close(plain, wanted, rtol=1e-10, atol=1e-10)
+
+
+def test_expression_is_bounded_only_beside_a_branch() -> None:
+    x = 1e6 * cells(ORDINARY)
+    assert make(ORDINARY).bounded(x) is x
+    # Until the branch is fitted, no value is too large.
+    torch.testing.assert_close(make(ORDINARY, linear=True).bounded(x), x, rtol=0, atol=0)
+    module = with_branch()
+    torch.testing.assert_close(
+        module.bounded(x), torch.minimum(x, module.linear.upper), rtol=0, atol=0
+    )
+
+
+@pytest.mark.parametrize("attention", [False, True])
+def test_only_the_branch_expects_something_of_genes_that_are_lacking(attention: bool) -> None:
+    module = with_branch()
+    measured = torch.arange(61) % 4 > 0
+    x = cells(ORDINARY) * measured
+    found = module.annotate(x, attention=attention, measured=measured)
+    zeros = module.annotate(x, attention=attention)
+    torch.testing.assert_close(found.latent, zeros.latent, rtol=0, atol=0)
+    if attention:
+        torch.testing.assert_close(found.attention, zeros.attention, rtol=0, atol=0)
+    added = found.logits - module.head(found.latent)
+    torch.testing.assert_close(added, module.linear(x, measured), rtol=1e-10, atol=1e-10)
+    assert not torch.allclose(found.logits, zeros.logits)
+
+
+def test_the_network_learns_as_if_there_were_no_branch() -> None:
+    module, alone = with_branch(), make(ORDINARY)
+    module.linear.upper.fill_(torch.inf)
+    tensors = fields(cells(ORDINARY), [0, 1, 2, 0])
+    losses = [one.train()(tensors)[2].loss for one in (module, alone)]
+    torch.testing.assert_close(*losses, rtol=0, atol=0)
+    with torch.no_grad():
+        seen = module.eval()(tensors)[1]["logits"]
+    torch.testing.assert_close(seen, module.annotate(cells(ORDINARY)).logits)
+
+
+def test_scores_of_vectors_are_the_networks_alone() -> None:
+    module, x = with_branch(), cells(ORDINARY)
+    x = module.bounded(x)
+    scores = module.score(module.embedding.gene_set_vectors(x))
+    torch.testing.assert_close(scores + module.linear(x), module.annotate(x).logits)
+
+
 # ------------------------------------------------------------------ probabilities, saving
 
 
@@ -352,7 +428,7 @@ def test_weights_are_all_that_is_saved() -> None:
     module, other = make(ORDINARY), make(ORDINARY._replace(seed=5))
     module.temperature.fill_(3.0)
     parameters = {name for name, _ in module.named_parameters() if "._weight_" not in name}
-    saved = parameters | {"embedding.weight", "temperature", "label_of_code"}
+    saved = parameters | {"embedding.weight", "temperature", "baseline", "label_of_code"}
     assert set(module.state_dict()) == saved
     # Other genes in the sets, so that only weights agree.
     assert not torch.equal(module.embedding.genes, other.embedding.genes)

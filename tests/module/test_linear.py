@@ -1,0 +1,190 @@
+"""The linear branch, against its sums and the conditional expectation written out in numpy."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tosica.module._linear import LinearBranch
+
+N_LABELS = 3
+
+
+def make(
+    sizes: list[int], n_genes: int, *, n_components: int = 0, seed: int = 0
+) -> tuple[LinearBranch, np.ndarray]:
+    """A branch in double precision, and where the pairs of each token begin and end."""
+    rng = np.random.default_rng(seed)
+    sets = [np.sort(rng.choice(n_genes, size, replace=False)) for size in sizes]
+    genes = torch.from_numpy(np.concatenate([np.empty(0, dtype=np.int64), *sets]))
+    branch = LinearBranch(genes, n_genes, N_LABELS).double()
+    branch.weight.copy_(torch.from_numpy(rng.normal(size=branch.weight.shape)))
+    branch.bias.copy_(torch.from_numpy(rng.normal(size=N_LABELS)))
+    branch.mean.copy_(torch.from_numpy(rng.random(n_genes)))
+    branch.loadings = torch.from_numpy(2 * rng.normal(size=(n_genes, n_components)))
+    return branch, np.cumsum([0, *sizes])
+
+
+def cells(n_genes: int, n_cells: int = 5) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(9).gamma(1.0, size=(n_cells, n_genes)))
+
+
+def summed(branch: LinearBranch, indptr: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """The logits, one token and gene after the other."""
+    logits = np.tile(branch.bias.numpy(), (len(x), 1))
+    for start, stop in pairwise(indptr):
+        for pair in range(start, stop):
+            gene = int(branch.genes[pair])
+            logits += x[:, [gene]] * branch.weight[:, pair].numpy()
+    return logits
+
+
+def expected_given_others(x: np.ndarray, branch: LinearBranch, measured: np.ndarray) -> np.ndarray:
+    """Genes that were not measured at the mean of a normal distribution given the others."""
+    mean, loadings = branch.mean.numpy(), branch.loadings.numpy()
+    covariance = loadings @ loadings.T + np.eye(len(mean))
+    o, m = measured, ~measured
+    slope = covariance[np.ix_(m, o)] @ np.linalg.inv(covariance[np.ix_(o, o)])
+    filled = x.copy()
+    filled[:, m] = mean[m] + (filled[:, o] - mean[o]) @ slope.T
+    return filled
+
+
+SHAPES = st.tuples(
+    st.integers(1, 30).flatmap(
+        lambda n: st.tuples(st.just(n), st.lists(st.integers(1, n), max_size=8))
+    ),
+    st.integers(0, 99),
+)
+
+
+@given(SHAPES)
+@example(((9, []), 0))
+@example(((9, [9, 9, 1]), 0))
+@settings(max_examples=40, deadline=None)
+def test_logits_are_a_sum_over_tokens_and_their_genes(shape):
+    (n_genes, sizes), seed = shape
+    branch, indptr = make(sizes, n_genes, seed=seed)
+    x = cells(n_genes)
+    np.testing.assert_allclose(branch(x), summed(branch, indptr, x.numpy()), atol=1e-10)
+
+
+def test_a_gene_counts_by_the_sum_of_its_weights():
+    branch, indptr = make([4, 6, 10], 10)
+    found = branch.gene_weight.numpy()
+    for gene in range(10):
+        of_gene = branch.weight[:, branch.genes == gene].sum(1)
+        np.testing.assert_allclose(found[:, gene], of_gene, atol=1e-12)
+    assert branch.n_genes == 10
+    assert indptr[-1] == branch.weight.shape[1]
+
+
+def test_adds_nothing_until_it_is_fitted():
+    branch = LinearBranch(torch.tensor([0, 2, 1]), 4, N_LABELS)
+    x = torch.rand(2, 4) * 1e6
+    assert not branch(x).any()
+    torch.testing.assert_close(branch.expression(x), x, rtol=0, atol=0)
+    assert not list(branch.parameters())
+
+
+def test_more_than_the_largest_value_counts_as_the_largest():
+    branch, indptr = make([3, 5], 6)
+    x = cells(6)
+    branch.upper.copy_(x.median(0).values)
+    bounded = np.minimum(x.numpy(), branch.upper.numpy())
+    assert (bounded < x.numpy()).any()
+    np.testing.assert_array_equal(branch.expression(x), bounded)
+    np.testing.assert_allclose(branch(x), summed(branch, indptr, bounded), atol=1e-10)
+    # Nothing is expected of genes by a value that does not count.
+    branch.loadings = torch.ones(6, 2).double()
+    measured = np.arange(6) != 2
+    found = branch.expression(x, torch.from_numpy(measured)).numpy()
+    np.testing.assert_allclose(found, expected_given_others(bounded, branch, measured), atol=1e-10)
+
+
+@given(st.integers(0, 99), st.integers(2, 30), st.integers(0, 8), st.integers(1, 29))
+@settings(max_examples=60, deadline=None)
+def test_genes_that_a_query_lacks_are_expected_given_the_others(
+    seed, n_genes, n_components, n_lost
+):
+    branch, indptr = make([n_genes, max(1, n_genes // 2)], n_genes, n_components=n_components)
+    measured = np.ones(n_genes, dtype=bool)
+    lost = np.random.default_rng(seed).permutation(n_genes)[: min(n_lost, n_genes - 1)]
+    measured[lost] = False
+    x = cells(n_genes)
+    expected = expected_given_others(x.numpy(), branch, measured)
+    given_measured = torch.from_numpy(measured)
+    np.testing.assert_allclose(branch.expression(x, given_measured), expected, atol=1e-8)
+    logits = branch(x, given_measured)
+    np.testing.assert_allclose(logits, summed(branch, indptr, expected), atol=1e-7)
+    # Whatever stands for genes that were not measured is not read.
+    x[:, ~given_measured] = 7
+    torch.testing.assert_close(branch(x, given_measured), logits, rtol=0, atol=0)
+
+
+def test_a_query_with_every_gene_is_read_as_it_is():
+    branch, _ = make([5, 5], 8, n_components=3)
+    x = cells(8)
+    for measured in (None, torch.ones(8, dtype=torch.bool)):
+        torch.testing.assert_close(branch.expression(x, measured), x, rtol=0, atol=0)
+
+
+def test_without_components_a_gene_counts_as_its_mean():
+    branch, _ = make([6], 6)
+    measured = torch.tensor([True, False, True, True, False, True])
+    x = cells(6)
+    found = branch.expression(x, measured)
+    torch.testing.assert_close(found, torch.where(measured, x, branch.mean), rtol=0, atol=0)
+
+
+def test_a_copy_stands_for_its_gene():
+    branch = LinearBranch(torch.arange(3), 3, 1)
+    branch.weight.copy_(torch.tensor([[2.0, 1.0, 5.0]]))
+    branch.loadings = torch.tensor([[100.0], [100.0], [0.0]])
+    x = torch.tensor([[0.0, 4.0, 1.0]])
+    found = branch(x, torch.tensor([False, True, True]))
+    assert float(found) == pytest.approx(2 * 4 + 4 + 5, abs=1e-2)
+
+
+def test_the_same_expression_in_half_precision():
+    branch, _ = make([40], 40, n_components=5)
+    branch.float()
+    x, measured = cells(40).float(), torch.arange(40) % 5 > 0
+    expected = branch.expression(x, measured)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = branch.expression(x, measured)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_contributions_sum_to_the_difference_of_the_scores():
+    branch, indptr = make([4, 7, 12], 12)
+    x, baseline = cells(12), cells(12, 6)[5:]
+    target = torch.tensor([0, 2, 1, 1, 0])
+    found = branch.contributions(x - baseline, target)
+    assert found.shape == (5, indptr[-1])
+    logits = branch(x) - branch(baseline)
+    scores = (logits - logits.mean(1, keepdim=True)).gather(1, target[:, None])[:, 0]
+    torch.testing.assert_close(found.sum(1), scores)
+    # Each is of its own gene: without that gene's difference it is nothing.
+    above = x - baseline
+    above[:, 3] = 0
+    of_gene = branch.genes == 3
+    other = branch.contributions(above, target)
+    assert of_gene.any()
+    assert not other[:, of_gene].any()
+    torch.testing.assert_close(other[:, ~of_gene], found[:, ~of_gene], rtol=0, atol=0)
+
+
+def test_what_is_saved_is_what_was_fitted():
+    branch, _ = make([4, 7], 12, n_components=2)
+    assert set(branch.state_dict()) == {"weight", "bias", "upper", "mean", "loadings"}
+    other, _ = make([4, 7], 12, n_components=2, seed=0)
+    other.weight.zero_()
+    other.load_state_dict(branch.state_dict())
+    torch.testing.assert_close(other(cells(12)), branch(cells(12)), rtol=0, atol=0)
