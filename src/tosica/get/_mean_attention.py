@@ -1,4 +1,4 @@
-"""Mean attention of groups of cells."""
+"""Mean contributions of gene sets, or attention to them, of groups of cells."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pandas as pd
 from tosica.get._group_moments import GroupMoments, group_moments
 from tosica.get._read_attention import read_attention
 from tosica.get._read_groups import read_groups
+from tosica.get._resolve_key import resolve_key
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -23,9 +24,9 @@ def mean_attention(
     groupby: str,
     *,
     scale: Scale | None = None,
-    key: str = "tosica",
+    key: str | None = None,
 ) -> pd.DataFrame:
-    """Mean attention of each group of cells to each gene set.
+    """Mean contribution of each gene set, or attention to it, in each group of cells.
 
     Parameters
     ----------
@@ -34,10 +35,10 @@ def mean_attention(
     groupby
         Column of ``adata.obs`` with the groups, such as ``"tosica_prediction"``.
     scale
-        How to make gene sets comparable that draw attention of different size:
+        How to make gene sets comparable whose values differ in size:
 
         `None`
-            The attention itself.
+            The values themselves.
         `"z_score"`
             Each gene set is z-scored over all cells (mean 0, standard deviation 1) before the
             groups are averaged: 1 means that the group's average cell lies one standard deviation
@@ -46,7 +47,9 @@ def mean_attention(
             Each gene set's means run from 0 (lowest group) to 1 (highest group). A gene set that
             is the same in all groups becomes 0.
     key
-        ``key_added`` of ``model.annotate``.
+        What to average. ``None``: the presence that :func:`tosica.tl.attribute` wrote
+        (``"tosica_presence"``) or, without it, the attention that ``model.annotate`` wrote
+        (``"tosica"``); a log line says which.
 
     Returns
     -------
@@ -60,7 +63,8 @@ def mean_attention(
     TypeError
         If ``groupby`` cannot be read as groups.
     ValueError
-        If cells have no group, ``scale`` is unknown, or the embedding is broken.
+        If cells have no group, ``scale`` is unknown, the embedding is broken, or the presence was
+        written by another model than the annotation.
 
     Examples
     --------
@@ -82,7 +86,7 @@ def mean_attention(
     if scale not in (None, "z_score", "min_max"):
         msg = f"scale must be 'z_score', 'min_max' or None, not {scale!r}."
         raise ValueError(msg)
-    values, gene_sets = read_attention(adata, key)
+    values, gene_sets = read_attention(adata, resolve_key(adata, key))
     groups = read_groups(adata, groupby)
     moments = group_moments(values, groups)
     return pd.DataFrame(

@@ -1,4 +1,4 @@
-"""The result of the test on attention as one tidy table."""
+"""The result of the test on gene sets as one tidy table."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def rank_gene_sets_df(
     `gene_set`
         Name of the gene set.
     `score`
-        Statistic of the test, positive where the group pays more attention: z for
-        ``"wilcoxon"``, t for the others.
+        Statistic of the test, positive where the gene set contributes more in the group, or gets
+        more attention: z for ``"wilcoxon"``, t for the others.
     `logfoldchange`
-        log2 of the mean attention in the group over the mean attention in what it was compared
-        with: 1 means twice as much.
+        log2 of the mean in the group over the mean in what it was compared with: 1 means twice as
+        much. NaN where a mean is negative.
     `pval`, `pval_adj`
         P-value, and the same adjusted for the number of gene sets (Benjamini and Hochberg).
     `effect_size`

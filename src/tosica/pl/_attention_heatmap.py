@@ -1,4 +1,4 @@
-"""Mean attention of groups of cells to gene sets as a clustered heatmap."""
+"""Mean contributions of gene sets, or attention to them, as a clustered heatmap."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 
 from tosica.get import mean_attention
 from tosica.get._find_gene_sets import find_gene_sets
+from tosica.get._resolve_key import kind_of, resolve_key
 from tosica.pl._heatmap_layout import lay_out
 from tosica.pl._names import shorten
 from tosica.pl._utils import check_save, finish, group_colors
+from tosica.pl._value_names import value_name
 from tosica.tl._specific_gene_sets import specific_gene_sets
 
 if TYPE_CHECKING:
@@ -36,11 +38,8 @@ _MOST_PER_GROUP = 5
 # Standard deviations at which the colours end: a rare type's z-scores would make all others pale.
 _MOST_EXTREME = 2.5
 
-_COLOR_LABELS = {
-    "z_score": "mean z-score\nof attention",
-    "min_max": "mean attention,\nlowest to highest",
-    None: "mean attention",
-}
+# What a colour bar's title begins with.
+_SCALES = {"z_score": "mean z-score of", "min_max": "mean (0 to 1) of", None: "mean of"}
 
 
 def attention_heatmap(
@@ -57,18 +56,18 @@ def attention_heatmap(
     vmin: float | None = None,
     vmax: float | None = None,
     max_name_length: int = 50,
-    key: str = "tosica",
+    key: str | None = None,
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
     return_fig: bool = False,
 ) -> Figure | dict[str, Axes] | None:
-    """Clustered heatmap of the mean attention of groups of cells to gene sets.
+    """Clustered heatmap of what gene sets contribute in groups of cells, or of attention to them.
 
-    Values are those of :func:`tosica.get.mean_attention`. By default each group brings its most
-    specific gene sets: those whose mean attention lies furthest above the mean of the other
-    groups, in standard deviations within groups. The strip beside the heatmap has the groups'
-    colours from ``adata.uns[f"{groupby}_colors"]``.
+    Values are those of :func:`tosica.get.mean_attention`. By default each group brings gene sets:
+    those with the largest mean contribution, or, of attention, those whose mean lies furthest above
+    the mean of the other groups, in standard deviations within groups. The strip beside the heatmap
+    has the groups' colours from ``adata.uns[f"{groupby}_colors"]``.
 
     Parameters
     ----------
@@ -83,22 +82,25 @@ def attention_heatmap(
         to 5.
     scale
         ``"z_score"`` (over cells), ``"min_max"`` (over groups), both for each gene set, or
-        ``None`` for the attention itself; see :func:`tosica.get.mean_attention`.
+        ``None`` for the values themselves; see :func:`tosica.get.mean_attention`.
     cluster_groups, cluster_gene_sets
         Order by average linkage of Euclidean distances and draw the tree. Groups that are not
         clustered keep the order of their categories; gene sets that are not clustered follow the
-        groups that attend to them most, or keep the order of ``gene_sets``.
+        groups in which they are highest, or keep the order of ``gene_sets``.
     swap_axes
         Gene sets are the rows, as long names are best read; ``False`` makes groups the rows.
     cmap
-        Colour map, by default ``"vlag"`` with white at 0 for z-scores and ``"viridis"`` otherwise.
+        Colour map, by default ``"vlag"`` with white at 0 for z-scores and for contributions with
+        ``scale=None``, which have a sign, and ``"viridis"`` otherwise.
     vmin, vmax
-        Values where the colours end. For z-scores the default is symmetric around 0, 2.5 at most;
-        an arrow at the colour bar says that values lie beyond.
+        Values where the colours end. Where white is 0 the default is symmetric around it, for
+        z-scores 2.5 at most; an arrow at the colour bar says that values lie beyond.
     max_name_length
         Longer names are cut in the middle, at words, and stay different from each other.
     key
-        ``key_added`` of ``model.annotate``.
+        What to show. ``None``: the presence that :func:`tosica.tl.attribute` wrote
+        (``"tosica_presence"``) or, without it, the attention that ``model.annotate`` wrote
+        (``"tosica"``); a log line says which.
     figsize
         Width and height in inches; by default as many as groups, gene sets and names need.
     show
@@ -121,7 +123,8 @@ def attention_heatmap(
     TypeError
         If ``groupby`` cannot be read as groups, or ``save`` is no path.
     ValueError
-        If cells have no group, or ``scale``, ``gene_sets`` or ``n_gene_sets`` make no sense.
+        If cells have no group, ``scale``, ``gene_sets`` or ``n_gene_sets`` make no sense, or the
+        presence was written by another model than the annotation.
     FileNotFoundError
         If the folder of ``save`` does not exist.
 
@@ -140,6 +143,7 @@ def attention_heatmap(
     10
     """
     path = check_save(save)
+    key = resolve_key(adata, key)
     table = mean_attention(adata, groupby, scale=scale, key=key)
     shown = _gene_sets_to_show(adata, groupby, table, gene_sets, n_gene_sets, key)
     # A name that occurs twice is shown once: the first of its columns.
@@ -150,8 +154,11 @@ def attention_heatmap(
         table = table.loc[:, shown]
     values = table.to_numpy()
 
-    if scale == "z_score":
-        limit = min(float(np.abs(values).max()), _MOST_EXTREME) or 1.0
+    of_contributions = kind_of(adata, key) in ("presence", "attribution")
+    signed = scale == "z_score" or (scale is None and of_contributions)
+    if signed:
+        most = _MOST_EXTREME if scale == "z_score" else np.inf
+        limit = min(float(np.abs(values).max()), most) or 1.0
         vmin, vmax = -limit if vmin is None else vmin, limit if vmax is None else vmax
     colors = group_colors(adata, groupby)
     strip = [colors[name] for name in table.index]
@@ -174,10 +181,13 @@ def attention_heatmap(
             # Set below: seaborn draws all labels several times to see whether they overlap.
             xticklabels=False,
             yticklabels=False,
-            cmap=cmap or ("vlag" if scale == "z_score" else "viridis"),
+            cmap=cmap or ("vlag" if signed else "viridis"),
             vmin=vmin,
             vmax=vmax,
-            cbar_kws={"label": _COLOR_LABELS[scale], "extend": _beyond(values, vmin, vmax)},
+            cbar_kws={
+                "label": value_name(adata, key, _SCALES[scale]),
+                "extend": _beyond(values, vmin, vmax),
+            },
             tree_kws={"linewidths": 0.7, "colors": plt.rcParams["text.color"]},
         )
     grid.ax_heatmap.set(xlabel="", ylabel="")
@@ -234,7 +244,7 @@ def _ticks(
 
 
 def _along_groups(table: pd.DataFrame, group_tree: NDArray[np.float64] | None) -> list[str]:
-    """Gene sets in the order of the drawn groups that attend to them most: a diagonal."""
+    """Gene sets in the order of the drawn groups in which they are highest: a diagonal."""
     values = table.to_numpy()[_drawn_order(len(table), group_tree)]
     order = np.lexsort((-values.max(axis=0), values.argmax(axis=0)))
     return [str(table.columns[i]) for i in order]

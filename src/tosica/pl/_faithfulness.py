@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's, and lines that differ too.
 _STYLES = {
-    "attribution": ("#0072b2", "-", "o"),
+    "presence": ("#0072b2", "-", "o"),
+    "attribution": ("#cc79a7", (0, (6, 1.5)), "D"),
     "attention": ("#d55e00", "--", "s"),
     "weighted attention": ("#009e73", "-.", "^"),
     "random": ("#8c8c8c", ":", "x"),

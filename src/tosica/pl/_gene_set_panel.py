@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,8 +13,10 @@ import scanpy as sc
 from tosica.get import attention
 from tosica.get._find_gene_sets import find_gene_sets
 from tosica.get._read_groups import read_groups
+from tosica.get._resolve_key import resolve_key
 from tosica.pl._names import shorten
 from tosica.pl._utils import check_save, finish, own_axes, text_width
+from tosica.pl._value_names import value_name
 from tosica.tl._specific_gene_sets import specific_gene_sets
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ _LIMIT = 2.5
 
 
 class GeneSetPanel:
-    """Attention to some gene sets in groups of cells, ready to be drawn by scanpy.
+    """Some gene sets' contributions or attention in groups of cells, ready to be drawn by scanpy.
 
     Parameters
     ----------
@@ -50,8 +53,9 @@ class GeneSetPanel:
         n_gene_sets: int | None,
         *,
         max_name_length: int,
-        key: str,
+        key: str | None,
     ) -> None:
+        key = resolve_key(adata, key)
         by_set = attention(adata, key=key)
         groups = read_groups(adata, groupby)
         if gene_sets is None:
@@ -76,6 +80,7 @@ class GeneSetPanel:
         by_set.obs = by_set.obs[[]].copy()
         by_set.obs["group"] = pd.Categorical.from_codes(groups.codes, pd.Index(self.group_names))
         self.by_set = by_set
+        self._title = partial(value_name, adata, key)
 
     def draw(
         self,
@@ -125,7 +130,7 @@ class GeneSetPanel:
         return sc.pl.DotPlot(
             self._z_scored(), self.names, "group", expression_cutoff=0, **self._limits(), **place
         ).legend(
-            colorbar_title="mean z-score\nof attention",
+            colorbar_title=self._title("mean z-score of"),
             size_title="cells above\naverage (%)",
             width=_LEGEND,
         )
@@ -133,7 +138,7 @@ class GeneSetPanel:
     def _matrixplot(self, place: dict[str, Any]) -> sc.pl.MatrixPlot:
         return sc.pl.MatrixPlot(
             self._z_scored(), self.names, "group", **self._limits(), **place
-        ).legend(title="mean z-score\nof attention", width=_LEGEND)
+        ).legend(title=self._title("mean z-score of"), width=_LEGEND)
 
     def _violin(self, place: dict[str, Any]) -> sc.pl.StackedViolin:
         values = np.asarray(self.by_set.X)
@@ -141,7 +146,7 @@ class GeneSetPanel:
         width = np.where(high > low, high - low, 1.0)
         self.by_set.X = np.clip((values - low) / width, 0, 1).astype(np.float32)
         return sc.pl.StackedViolin(self.by_set, self.names, "group", **place).legend(
-            title="median attention,\nlowest to highest", width=_LEGEND
+            title=self._title("median (0 to 1) of"), width=_LEGEND
         )
 
     def _z_scored(self) -> AnnData:

@@ -22,8 +22,8 @@ adata
 groupby
     Column of ``adata.obs`` with the groups, such as ``"tosica_prediction"``.
 gene_sets
-    Gene sets to show, in this order; by default those that are most specific to each group,
-    as in :func:`tosica.pl.attention_heatmap`.
+    Gene sets to show, in this order; by default those that each group brings, as in
+    :func:`tosica.pl.attention_heatmap`.
 n_gene_sets
     How many gene sets each group brings. ``None``: as many as make about 24 in all.
 swap_axes
@@ -31,7 +31,9 @@ swap_axes
 max_name_length
     Longer names are cut in the middle.
 key
-    ``key_added`` of ``model.annotate``, or ``"tosica_attribution"`` and so on.
+    What to show, such as ``"tosica_attribution"``. ``None``: the presence that
+    :func:`tosica.tl.attribute` wrote (``"tosica_presence"``) or, without it, the attention that
+    ``model.annotate`` wrote (``"tosica"``); a log line says which.
 ax
     Axes to draw into, instead of a new figure.
 figsize
@@ -57,8 +59,8 @@ KeyError
 TypeError
     If ``groupby`` cannot be read as groups.
 ValueError
-    If cells have no group, ``gene_sets`` or ``n_gene_sets`` make no sense, or ``ax`` and
-    ``figsize`` are both given.
+    If cells have no group, ``gene_sets`` or ``n_gene_sets`` make no sense, ``ax`` and ``figsize``
+    are both given, or the presence was written by another model than the annotation.
 FileNotFoundError
     If the folder of ``save`` does not exist.
 
@@ -87,7 +89,7 @@ def gene_set_dotplot(
     n_gene_sets: int | None = None,
     swap_axes: bool = True,
     max_name_length: int = 50,
-    key: str = "tosica",
+    key: str | None = None,
     ax: Axes | None = None,
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
@@ -95,11 +97,12 @@ def gene_set_dotplot(
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | dict[str, Axes] | None:
-    """Dots of groups × gene sets: how far attention lies above the average, and in how many cells.
+    """Dots of groups × gene sets: how far values lie above the average, and in how many cells.
 
-    :class:`scanpy.pl.DotPlot` on :func:`tosica.get.attention`. Colour is the mean z-score of the
-    group's cells. All cells attend to all gene sets, so that there is no zero to count from: size
-    is the share of cells that attend to the gene set more than the average cell does.
+    :class:`scanpy.pl.DotPlot` on :func:`tosica.get.attention`. Values are contributions to the
+    label's score, or attention. Colour is the mean z-score of the group's cells. All cells have a
+    value for all gene sets, so that there is no zero to count from: size is the share of cells
+    whose value is above that of the average cell.
 
     Parameters
     ----------
@@ -126,7 +129,7 @@ def gene_set_matrixplot(
     n_gene_sets: int | None = None,
     swap_axes: bool = True,
     max_name_length: int = 50,
-    key: str = "tosica",
+    key: str | None = None,
     ax: Axes | None = None,
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
@@ -134,10 +137,10 @@ def gene_set_matrixplot(
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | dict[str, Axes] | None:
-    """Matrix of groups × gene sets, coloured by the mean z-score of attention.
+    """Matrix of groups × gene sets, coloured by mean z-scores.
 
-    :class:`scanpy.pl.MatrixPlot` on :func:`tosica.get.attention`. Z-scores are over all cells,
-    white is the average.
+    :class:`scanpy.pl.MatrixPlot` on :func:`tosica.get.attention`. Z-scores of contributions to the
+    label's score, or of attention, are over all cells; white is the average.
 
     Parameters
     ----------
@@ -164,7 +167,7 @@ def gene_set_violin(
     n_gene_sets: int | None = None,
     swap_axes: bool = True,
     max_name_length: int = 50,
-    key: str = "tosica",
+    key: str | None = None,
     ax: Axes | None = None,
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
@@ -172,10 +175,11 @@ def gene_set_violin(
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | dict[str, Axes] | None:
-    """Violins of groups × gene sets: the distribution of attention over cells.
+    """Violins of groups × gene sets: the distribution over cells.
 
-    :class:`scanpy.pl.StackedViolin` on :func:`tosica.get.attention`. Each gene set has an axis of
-    its own, from its 0.5th to its 99.5th percentile; colour is the median.
+    :class:`scanpy.pl.StackedViolin` on :func:`tosica.get.attention`. Values are contributions to
+    the label's score, or attention. Each gene set has an axis of its own, from its 0.5th to its
+    99.5th percentile; colour is the median.
 
     Parameters
     ----------

@@ -122,7 +122,7 @@ def gene_weights(
                 colors.get(group, _WITHOUT_COLOR),
             )
         )
-    label = "attribution (logits)" if params.get("by") == "attribution" else "weight"
+    label = "contribution (logits)" if params.get("by") == "attribution" else "weight"
     figure, axes = draw_panels(panels, label, ax=ax, figsize=figsize, n_columns=n_columns)
     drawn = axes if ax is None else ax
     return finish(figure, drawn, show=show, save=path, return_fig=return_fig, own_figure=ax is None)

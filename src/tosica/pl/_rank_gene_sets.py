@@ -59,6 +59,7 @@ def rank_gene_sets(
         Gene sets for each group. ``None``: as many as make about 90 in all, from 1 to 8.
     values
         What the bars show; see :func:`tosica.get.rank_gene_sets_df`. The order is that of the test.
+        Of contributions, which have a sign, some have no fold change and so no bar.
     n_columns
         Panels beside each other; by default as many as have room.
     max_name_length

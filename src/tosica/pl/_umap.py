@@ -9,8 +9,10 @@ import scanpy as sc
 
 from tosica.get import attention
 from tosica.get._find_gene_sets import find_gene_sets
+from tosica.get._resolve_key import resolve_key
 from tosica.pl._names import shorten
 from tosica.pl._utils import check_save, finish, group_colors, own_axes
+from tosica.pl._value_names import value_name
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +34,7 @@ def umap(
     n_columns: int = 3,
     cmap: str = "viridis",
     max_name_length: int = 38,
-    key: str = "tosica",
+    key: str | None = None,
     ax: Axes | None = None,
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
@@ -40,7 +42,7 @@ def umap(
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | list[Axes] | Axes | None:
-    """Attention to gene sets, and columns of ``adata.obs``, on a UMAP.
+    """Contributions of gene sets, or attention to them, and columns of ``adata.obs``, on a UMAP.
 
     :func:`scanpy.pl.embedding` on :func:`tosica.get.attention`, with names that fit.
 
@@ -60,7 +62,9 @@ def umap(
     max_name_length
         Longer names are cut in the middle.
     key
-        ``key_added`` of ``model.annotate``, or ``"tosica_attribution"`` and so on.
+        What to show of gene sets, such as ``"tosica_attribution"``. ``None``: the presence that
+        :func:`tosica.tl.attribute` wrote (``"tosica_presence"``) or, without it, the attention that
+        ``model.annotate`` wrote (``"tosica"``); a log line says which.
     ax
         Axes to draw a single panel into, instead of a new figure.
     figsize
@@ -85,7 +89,8 @@ def umap(
         If ``adata`` was not annotated under ``key``, has no such embedding, or no gene set or
         column of such a name.
     ValueError
-        If ``ax`` is given for several panels or together with ``figsize``.
+        If ``ax`` is given for several panels or together with ``figsize``, or the presence was
+        written by another model than the annotation.
     FileNotFoundError
         If the folder of ``save`` does not exist.
 
@@ -104,6 +109,7 @@ def umap(
     ['bulk_labels', 'phagocytosis']
     """
     path = check_save(save)
+    key = resolve_key(adata, key)
     by_set = attention(adata, key=key)
     if f"X_{basis}" not in adata.obsm:
         msg = f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first."
@@ -144,6 +150,9 @@ def umap(
             **({"frameon": False, "legend_fontsize": 5.5 if many else 8} | kwargs),
         )
         panel.set_title(title, fontsize=10)
+        bar = panel.collections[0].colorbar if name in rest else None
+        if bar is not None:
+            bar.set_label(value_name(adata, key), fontsize=8)
     drawn = axes if own_figure else axes[0]
     return finish(figure, drawn, show=show, save=path, return_fig=return_fig, own_figure=own_figure)
 

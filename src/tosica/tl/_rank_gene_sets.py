@@ -1,4 +1,4 @@
-"""Which gene sets tell groups of cells apart, by a test on attention."""
+"""Which gene sets tell groups of cells apart, by a test on contributions or attention."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tosica._logging import logger
 from tosica.get._group_moments import GroupMoments, group_moments
 from tosica.get._read_attention import read_attention
 from tosica.get._read_groups import read_groups
+from tosica.get._resolve_key import resolve_key
 from tosica.tl._sample_test import TooFewSamplesError, compare_samples, sample_means
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ Method: TypeAlias = Literal["wilcoxon", "t-test", "t-test_overestim_var", "moder
 _OF_CELLS = ("wilcoxon", "t-test", "t-test_overestim_var")
 _OF_SAMPLES = ("moderated-t", "t-test", "wilcoxon")
 
-# Far below any attention that matters (about 1/P), so that 0 over 0 is no change.
+# Far below any value that matters (attention is about 1/P), so that 0 over 0 is no change.
 _TINY = 1e-9
 
 
@@ -42,16 +43,17 @@ def rank_gene_sets(
     sample_key: str | None = None,
     min_cells: int = 10,
     rankby_abs: bool = False,
-    key: str = "tosica",
+    key: str | None = None,
     key_added: str = "rank_gene_sets",
     n_gene_sets: int | None = None,
     copy: bool = False,
 ) -> AnnData | None:
-    """Rank gene sets by how much more attention a group of cells pays to them.
+    """Rank gene sets by how much more they contribute in a group of cells than in others.
 
-    :func:`scanpy.tl.rank_genes_groups` on the attention embedding instead of on expression. With
-    ``within``, one condition is held against another inside of each cell type; with
-    ``sample_key``, the samples are the replicates, not their cells.
+    :func:`scanpy.tl.rank_genes_groups` on what :func:`tosica.tl.attribute` wrote, or on the
+    attention embedding, instead of on expression. With ``within``, one condition is held against
+    another inside of each cell type; with ``sample_key``, the samples are the replicates, not their
+    cells.
 
     Parameters
     ----------
@@ -67,8 +69,8 @@ def rank_gene_sets(
     method
         Of cells: ``"wilcoxon"`` (rank sum, the default), ``"t-test"`` (Welch) or
         ``"t-test_overestim_var"`` (Welch, the rest counted as no larger than the group). scanpy's
-        ``"logreg"`` is not offered: attention is so small a number that its penalty leaves the
-        coefficients without meaning. Of samples: ``"moderated-t"`` (the default,
+        ``"logreg"`` is not offered: contributions and attention are so small that its penalty
+        leaves the coefficients without meaning. Of samples: ``"moderated-t"`` (the default,
         :cite:t:`Smyth2004`: with few samples a gene set's variance is hardly known, and borrows
         from the others'), ``"t-test"`` (Welch) or ``"wilcoxon"``, which with fewer than four
         samples a side cannot reach a p-value of 0.05.
@@ -77,7 +79,7 @@ def rank_gene_sets(
         ``reference`` in the cells of each of its categories. Those in which a side is missing, or
         has too few cells or samples, are left out with a warning.
     sample_key
-        Column of ``adata.obs`` with the samples (donors, mice, wells). Attention is averaged over
+        Column of ``adata.obs`` with the samples (donors, mice, wells). Values are averaged over
         the cells that a sample has on a side, and samples are tested, two a side at least. If all
         samples have cells on both sides, the test is of the differences within samples. Positive
         means are compared by their logarithm.
@@ -86,7 +88,9 @@ def rank_gene_sets(
     rankby_abs
         Rank by the absolute score, so that what falls is not last.
     key
-        ``key_added`` of ``model.annotate``.
+        What to test. ``None``: the presence that :func:`tosica.tl.attribute` wrote
+        (``"tosica_presence"``) or, without it, the attention that ``model.annotate`` wrote
+        (``"tosica"``); a log line says which.
     key_added
         Key of ``adata.uns`` for the result.
     n_gene_sets
@@ -105,15 +109,15 @@ def rank_gene_sets(
         Benjamini and Hochberg (float64). With ``within``, one field a category of it; if several
         groups are compared, they are called ``"<group> in <category>"``.
     `adata.uns[key_added]["logfoldchanges"]`
-        log2 (mean attention in the group / mean attention in the reference), float32. Attention
-        is not a logarithm, so it is divided as it is; what scanpy itself would compute here, a
+        log2 (mean in the group / mean in the reference), float32. Contributions and attention are
+        no logarithms, so they are divided as they are; what scanpy itself would compute here, a
         ratio of ``expm1``, is not kept. With ``sample_key``, means of the samples' means. NaN
-        where a mean is negative, as it may be of attribution.
+        where a mean is negative, as it may be of contributions.
     `adata.uns[key_added]["effect_sizes"]`
         Difference of the means in standard deviations of cells within the two sides (Cohen's d),
         float32. Other than a score, it does not grow with the number of cells.
     `adata.uns[key_added]["params"]`
-        Arguments of the call.
+        Arguments of the call; ``key`` is what was tested.
 
     Raises
     ------
@@ -123,7 +127,8 @@ def rank_gene_sets(
         If a column cannot be read as groups, or ``groups`` is a single name.
     ValueError
         If cells have no group, a group that is named or is the reference has a single cell, a group
-        has a single sample, a group or the method is unknown, or there is nothing to compare with.
+        has a single sample, a group or the method is unknown, there is nothing to compare with, or
+        the presence was written by another model than the annotation.
 
     Warns
     -----
@@ -138,7 +143,7 @@ def rank_gene_sets(
     See Also
     --------
     tosica.get.rank_gene_sets_df : the result as a tidy table.
-    tosica.pl.attention_heatmap : mean attention of the groups.
+    tosica.pl.attention_heatmap : means of the groups.
 
     Examples
     --------
@@ -162,6 +167,7 @@ def rank_gene_sets(
     if n_gene_sets is not None and n_gene_sets < 1:
         msg = f"n_gene_sets must be at least 1, or None for all, not {n_gene_sets}."
         raise ValueError(msg)
+    key = resolve_key(adata, key)
     values, gene_sets = read_attention(adata, key)
     cells = read_groups(adata, groupby)
     reference = str(reference)
@@ -479,7 +485,7 @@ def _effect_sizes(
 def _log2_ratios(
     moments: GroupMoments, cells: pd.Categorical, tested: list[str], reference: str
 ) -> dict[str, NDArray[np.float64]]:
-    """log2 of the mean attention in each tested group over that in what it is compared with."""
+    """log2 of the mean in each tested group over that in what it is compared with."""
     sums = moments.mean * moments.n_cells[:, None]
     row_of = {name: row for row, name in enumerate(cells.categories)}
     ratios = {}
