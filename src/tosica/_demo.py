@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import train_test_split
 
-from tosica import pl, pp
+from tosica import pl, pp, tl
 from tosica.model import TOSICA
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ def run_demo(out: Path, *, seed: int = 0) -> pd.DataFrame:
     model.train()
     model.annotate(query)
     seconds = time.perf_counter() - start
+    # What each gene set contributes to a cell's label, which the heatmap shows.
+    tl.attribute(query, model)
 
     start = time.perf_counter()
     linear = LogisticRegression(max_iter=1000).fit(reference.X, reference.obs[_LABELS])
