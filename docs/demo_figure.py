@@ -44,6 +44,7 @@ def main(folder: Path, target: Path) -> None:
             query,
             groupby="tosica_prediction",
             n_gene_sets=2,
+            key="tosica_presence",
             show=False,
             return_fig=True,
         )
