@@ -26,6 +26,8 @@ PENALTY = 1e-4
 # A set that the group lasso leaves out gets this share of the most relevant set's relevance, for
 # genes that no other set holds.
 _LEAST_RELEVANCE = 0.01
+# Beside the most relevant set of any label, one of this relevance says nothing.
+_NO_RELEVANCE = 1e-6
 # A label's logit is raised by log(1 + _FEW / n), where n are its cells.
 _FEW = 20
 # One-vs-rest regressions ask for temperatures between one and three, by the reference: their scores
@@ -42,12 +44,14 @@ class LinearClassifier(NamedTuple):
 
     ``weights`` are ``(n_labels, n_pairs)``, for the pairs of gene and token in the order of a CSC
     matrix's columns; ``biases`` are ``(n_labels,)``; ``upper`` is the largest expression of each
-    gene, ``(n_genes,)``.
+    gene, ``(n_genes,)``; ``inactive`` are the labels to which no gene set contributes in the group
+    lasso.
     """
 
     weights: NDArray[np.float64]
     biases: NDArray[np.float64]
     upper: NDArray[np.float64]
+    inactive: NDArray[np.integer]
 
 
 def fit_linear_classifier(
@@ -96,7 +100,15 @@ def fit_linear_classifier(
     added = factor * by_pair, factor * (found.biases + raised) + raised
     # Softmax does not see what is the same for all labels.
     weights[taught], biases[taught] = (values - values.mean(0) for values in added)
-    return LinearClassifier(weights, biases, x.max(0).toarray().ravel().astype(np.float64))
+    upper = x.max(0).toarray().ravel().astype(np.float64)
+    return LinearClassifier(weights, biases, upper, taught[_inactive(found)])
+
+
+def _inactive(regression: LogisticRegression) -> NDArray[np.bool_]:
+    """Labels whose gene sets all have next to no relevance, ``(n_labels,)``."""
+    assert regression.relevance is not None
+    largest = regression.relevance.max(1)
+    return largest <= _NO_RELEVANCE * max(float(largest.max()), 1e-300)
 
 
 def fit_regression(
@@ -104,17 +116,26 @@ def fit_regression(
     labels: NDArray[np.integer],
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None = None,
+    *,
+    penalty: float = PENALTY,
+    nuisance: bool = True,
 ) -> LogisticRegression:
     """Mean of two logistic regressions: one with a ridge alone, one with the group lasso as well.
 
     The first rests on many genes, the second on a few gene sets. They err in different cells, and
-    their mean is more accurate than either (benchmarks/linear.py).
+    their mean is more accurate than either (benchmarks/linear.py). `penalty` is the strength of the
+    group lasso, `nuisance` says whether to penalise nuisance directions.
     """
     plain, sparse = (
         fit_logistic_regression(
-            x, labels, batch_directions=batch_directions, gene_sets=tokens, penalty=penalty
+            x,
+            labels,
+            batch_directions=batch_directions,
+            gene_sets=tokens,
+            penalty=strength,
+            nuisance=nuisance,
         )
-        for penalty in (0.0, PENALTY)
+        for strength in (0.0, penalty)
     )
     return LogisticRegression(
         (plain.weights + sparse.weights) / 2,

@@ -50,6 +50,7 @@ def fit_logistic_regression(
     batch_directions: NDArray[np.floating] | None = None,
     gene_sets: sp.csr_matrix | None = None,
     penalty: float = 0.0,
+    nuisance: bool = True,
     tol: float = 1e-4,
 ) -> LogisticRegression:
     r"""Fit one-vs-rest logistic regression with a ridge, nuisance and group lasso penalty.
@@ -87,6 +88,8 @@ def fit_logistic_regression(
         default there are no sets, and every gene may have a weight.
     penalty
         :math:`\lambda`. Without a penalty sets only say which genes may have a weight.
+    nuisance
+        Whether to penalise nuisance directions. Without, all :math:`q_j` are zero.
     tol
         Largest slope of the mean over the cells at which the search may end.
 
@@ -104,7 +107,7 @@ def fit_logistic_regression(
     problem = _Problem(
         sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)),
         labels,
-        _nuisance(x, labels, batch_directions) / scale,
+        (_nuisance(x, labels, batch_directions) if nuisance else np.zeros((0, n_genes))) / scale,
     )
     ridge = 1 / (_C * n_cells)
     weights, biases = np.zeros((n_labels, n_genes)), np.zeros(n_labels)
