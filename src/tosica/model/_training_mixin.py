@@ -172,6 +172,7 @@ class TrainingMixin(ContentsMixin):
             if self.module.linear is not None:
                 options["temperature"] = self._cross_fitted_temperature(data, options)
                 linear = self._fit_linear(data, options)
+                self._warn_of_inactive(linear)
                 if first and not self._starts_from_network:
                     self._start_from(linear, data)
             self._run(runner)
@@ -294,6 +295,17 @@ class TrainingMixin(ContentsMixin):
             self._token_matrix,
             **options,
         )
+
+    def _warn_of_inactive(self, fitted: LinearClassifier) -> None:
+        if len(fitted.inactive):
+            names = ", ".join(repr(self.labels[code]) for code in fitted.inactive)
+            warnings.warn(
+                f"No gene set tells these labels from the others: {names}. Their attributions are "
+                "shared equally among the gene sets that hold a gene, and say little: look whether "
+                "these labels are a type, or pass gene sets that know it to build_mask.",
+                UserWarning,
+                stacklevel=3,
+            )
 
     def _set_linear(self, fitted: LinearClassifier | None) -> None:
         linear = self.module.linear
