@@ -97,8 +97,9 @@ def attribute(
         take it by default. With ``key_added`` it is ``f"X_{key_added}_presence"``.
     `adata.varm["tosica_attribution"]`
         Of each gene, the mean over the cells with the same target: a table with one column a
-        target, ``(n_vars, n_targets)`` float32. Genes that the model does not know have 0. A
-        slash in a label is a bar in its column's name.
+        target, ``(n_vars, n_targets)`` float32. Genes that the model does not know have 0; those
+        that the query lacks have a part in gene sets but no row here. A slash in a label is a bar
+        in its column's name.
     `adata.layers["tosica_attribution"]`
         If asked for: of each gene in each cell, ``(n, n_vars)`` float32.
     `adata.obs["tosica_attribution_error"]`
@@ -175,7 +176,15 @@ def attribute(
                 goal = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
         else:
             goal = torch.full((len(x),), labels.index(target), device=x.device)
-        found = integrated_gradients(module, x, start, goal, n_steps=n_steps, measured=measured)
+        found = integrated_gradients(
+            module,
+            x,
+            start,
+            goal,
+            n_steps=n_steps,
+            measured=measured,
+            measured_baseline=measured if baseline == "mean" else None,
+        )
         rows = slice(first, first + len(x))
         by_set[rows] = sum_by(found.pairs, token, embedding.n_tokens).cpu().numpy()
         presence[rows] = sum_by(found.presence, token, embedding.n_tokens).cpu().numpy()

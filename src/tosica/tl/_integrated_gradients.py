@@ -44,6 +44,7 @@ def integrated_gradients(
     *,
     n_steps: int,
     measured: Tensor | None = None,
+    measured_baseline: Tensor | None = None,
 ) -> Attributed:
     """Attribute the difference of the scores of each cell and a baseline.
 
@@ -65,6 +66,8 @@ def integrated_gradients(
         Points of the Gauss-Legendre quadrature.
     measured
         Which genes the query has, ``(n_genes,)``; by default all.
+    measured_baseline
+        Which genes the baseline has. One that is the mean of the query lacks what the query lacks.
     """
     # Here, because its import takes as long as that of scanpy and few calls need it.
     from captum.attr import IntegratedGradients
@@ -87,7 +90,8 @@ def integrated_gradients(
         presence = torch.where(above[:, embedding.genes] > 0, pairs, 0)
         difference = of_network
         if module.linear is not None:
-            above = module.linear.expression(x, measured) - module.linear.expression(baseline)
+            below = module.linear.expression(baseline, measured_baseline)
+            above = module.linear.expression(x, measured) - below
             linear = module.linear.contributions(above, target)
             pairs += linear
             presence += torch.where(above[:, embedding.genes] > 0, linear, 0)

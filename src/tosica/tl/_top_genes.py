@@ -229,7 +229,8 @@ def _by_attribution(
 ) -> Rows:
     module, rng = model.module, np.random.default_rng(seed)
     embedding = module.embedding
-    start = baseline_expression(model, adata, default_baseline(model), layer=layer, use_raw=use_raw)
+    baseline = default_baseline(model)
+    start = baseline_expression(model, adata, baseline, layer=layer, use_raw=use_raw)
     indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
     names, sets = model._var_names, model.gene_sets
     chosen = [
@@ -241,7 +242,15 @@ def _by_attribution(
         adata[np.concatenate(chosen)], layer=layer, use_raw=use_raw, batch_size=_CELLS_AT_ONCE
     ):
         goal = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
-        found = integrated_gradients(module, x, start, goal, n_steps=_N_STEPS, measured=measured)
+        found = integrated_gradients(
+            module,
+            x,
+            start,
+            goal,
+            n_steps=_N_STEPS,
+            measured=measured,
+            measured_baseline=measured if baseline == "mean" else None,
+        )
         codes = torch.from_numpy(group_of_row[first : first + len(x)])
         of_pairs.index_add_(0, codes, found.presence.cpu())
     of_sets = sum_by(of_pairs, token_of_pair(module).cpu(), embedding.n_tokens)[:, : len(sets)]
