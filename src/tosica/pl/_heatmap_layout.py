@@ -23,8 +23,9 @@ _TICK_LENGTH = 2.0
 _BAR_GAP = 0.25
 _BAR_WIDTH = 0.15
 _BAR_HEIGHT = 1.1
-# Tick labels of the colour bar and its two-line title.
-_BAR_TEXT = 0.75
+# Tick labels of the colour bar, and a line of its title.
+_BAR_TICKS = 0.55
+_BAR_LINE = 0.14
 
 
 def lay_out(grid: ClusterGrid, figsize: tuple[float, float] | None = None) -> None:
@@ -42,6 +43,7 @@ def lay_out(grid: ClusterGrid, figsize: tuple[float, float] | None = None) -> No
     has_column_tree = grid.dendrogram_col is not None
     left = _MARGIN + _TREE * has_row_tree + (_STRIP + _GAP) * (grid.ax_row_colors is not None)
     top = _MARGIN + _TREE * has_column_tree + (_STRIP + _GAP) * (grid.ax_col_colors is not None)
+    bar_text = _BAR_TICKS + _BAR_LINE * len(grid.ax_cbar.get_ylabel().splitlines())
     row_font = column_font = FONT_SIZE
     width = max(n_columns * _CELL, _SMALLEST_HEATMAP)
     height = max(n_rows * _CELL, _SMALLEST_HEATMAP)
@@ -50,7 +52,7 @@ def lay_out(grid: ClusterGrid, figsize: tuple[float, float] | None = None) -> No
     for _ in range(2):
         bottom = _TICK + text_width(column_labels, column_font) + _MARGIN
         row_names_width = _TICK + text_width(row_labels, row_font)
-        right = row_names_width + _BAR_GAP + _BAR_WIDTH + _BAR_TEXT + _MARGIN
+        right = row_names_width + _BAR_GAP + _BAR_WIDTH + bar_text + _MARGIN
         if figsize is not None:
             width = max(figsize[0] - left - right, 0.1 * figsize[0])
             height = max(figsize[1] - top - bottom, 0.1 * figsize[1])
