@@ -71,3 +71,20 @@ def annotated_pbmc(
         "version": "0.1.0",
     }
     return adata
+
+
+def add_presence(adata: AnnData, *, shift: int = 20, model: str = "0123456789abcdef") -> AnnData:
+    """Write presence as `tosica.tl.attribute` would: gene set i + shift speaks for label i.
+
+    Gene set i, which attention is planted in, speaks against it.
+    """
+    rng = np.random.default_rng(1)
+    codes = adata.obs["bulk_labels"].cat.codes.to_numpy()
+    names = np.asarray(adata.uns["tosica"]["gene_sets"])
+    presence = rng.normal(0, 0.1, size=(adata.n_obs, len(names)))
+    cells = np.arange(adata.n_obs)
+    presence[cells, (codes + shift) % len(names)] += 3
+    presence[cells, codes % len(names)] -= 1
+    adata.obsm["X_tosica_presence"] = presence.astype(np.float32)
+    adata.uns["tosica_presence"] = {"gene_sets": names.copy(), "model": model}
+    return adata

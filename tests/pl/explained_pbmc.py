@@ -1,4 +1,4 @@
-"""Real cells with random attention and made-up results of everything that is drawn."""
+"""Real cells with random attention, presence and made-up results of everything that is drawn."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from get.annotated_pbmc import annotated_pbmc
+from get.annotated_pbmc import add_presence, annotated_pbmc
 
 import tosica
 
@@ -17,8 +17,8 @@ GROUPBY = "bulk_labels"
 
 
 def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
-    """What is left by ``annotate``, ``rank_gene_sets``, ``top_genes`` and ``faithfulness``."""
-    adata = annotated_pbmc(n_labels=n_labels, long_names=long_names, n_gene_sets=80)
+    """What ``annotate``, ``attribute``, ``rank_gene_sets``, ``top_genes`` and so on leave."""
+    adata = add_presence(annotated_pbmc(n_labels=n_labels, long_names=long_names, n_gene_sets=80))
     rng = np.random.default_rng(0)
     adata.obs["tosica_novelty"] = rng.gamma(2.0, size=adata.n_obs)
     tosica.tl.rank_gene_sets(adata, GROUPBY)
@@ -37,14 +37,14 @@ def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
         "params": {"groupby": GROUPBY, "by": "attribution", "key": "tosica"},
     }
     shares = np.array([0.0, 0.1, 0.5, 1.0])
-    powers = {"attention": 2, "attribution": 6, "random": 1}
+    powers = {"attention": 3, "weighted attention": 2, "attribution": 8, "presence": 6, "random": 1}
     curves = [
         pd.DataFrame({"order": name, "share": shares, "probability": 0.9 * (1 - shares) ** power})
         for name, power in powers.items()
     ]
     adata.uns["faithfulness"] = {
         "curves": pd.concat(curves, ignore_index=True),
-        "area": pd.DataFrame({"order": list(powers), "area": [0.4, 0.2, 0.5]}),
+        "area": pd.DataFrame({"order": list(powers), "area": [0.3, 0.4, 0.1, 0.2, 0.5]}),
     }
     return adata
 

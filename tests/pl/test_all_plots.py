@@ -183,7 +183,8 @@ def test_leaves_the_data_alone(name):
     CALLS[name][0](data, show=False)
     assert set(data.uns) == set(before.uns)
     pd.testing.assert_frame_equal(data.obs, before.obs)
-    np.testing.assert_array_equal(data.obsm["X_tosica"], before.obsm["X_tosica"])
+    for key in ("X_tosica", "X_tosica_presence"):
+        np.testing.assert_array_equal(data.obsm[key], before.obsm[key])
     pd.testing.assert_frame_equal(data.uns["top_genes"]["table"], before.uns["top_genes"]["table"])
 
 
@@ -226,3 +227,28 @@ def test_the_matrix_shows_mean_z_scores(adata):
     drawn = axes["mainplot_ax"].collections[0].get_array().reshape(4, -1)
     expected = tosica.get.mean_attention(adata, GROUPBY, scale="z_score")[names].T
     np.testing.assert_allclose(drawn, expected, atol=1e-4)
+
+
+def test_curves_of_all_orders_differ(adata):
+    ax = pl.faithfulness(adata, show=False)
+    labels = [label.split(":")[0] for label in ax.get_legend_handles_labels()[1]]
+    assert labels == ["attribution", "presence", "attention", "weighted attention", "random"]
+    lines = ax.get_lines()
+    for part in ("get_color", "get_marker"):
+        assert len({getattr(line, part)() for line in lines}) == len(lines)
+
+
+def test_bars_without_a_fold_change():
+    """Of contributions, which have a sign, some have none."""
+    data = explained_pbmc()
+    table = tosica.get.rank_gene_sets_df(data)
+    assert table["logfoldchange"].isna().any()
+    axes = pl.rank_gene_sets(data, values="logfoldchange", show=False)
+    group = data.obs[GROUPBY].cat.categories[0]
+    expected = table.loc[table["group"] == group, "logfoldchange"].head(8)
+    np.testing.assert_allclose([bar.get_width() for bar in axes[0].patches], expected)
+
+
+def test_weights_of_genes_are_contributions(adata):
+    ax = pl.gene_weights(adata, adata.obs[GROUPBY].cat.categories[0], show=False)[-1]
+    assert ax.get_xlabel() == "contribution (logits)"

@@ -1,130 +1,230 @@
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pandas as pd
 import pytest
-import scanpy as sc
-import scvi
 import torch
 
 import tosica
 
 KEY = "tosica_attribution"
+PRESENCE = "tosica_presence"
+
+lacks_genes = pytest.mark.filterwarnings("ignore:The query has only")
 
 
-def _logits(model, query):
-    """Centred logits of each cell, without the code that is tested."""
-    genes = [list(query.var_names).index(name) for name in model._var_names]
-    x = torch.from_numpy(query.X.toarray()[:, genes].astype(np.float32))
-    with torch.no_grad():
-        logits = model.module.annotate(x, attention=False).logits
-        start = model.module.annotate(x.mean(0, keepdim=True), attention=False).logits
-    return (logits - logits.mean(1, keepdim=True)).numpy(), (start - start.mean()).numpy()
-
-
-@pytest.mark.parametrize(("baseline", "n_steps"), [("mean", 24), ("zero", 200)])
-def test_completeness_error_is_below_two_percent(model, query, baseline, n_steps):
-    tosica.tl.attribute(query, model, baseline=baseline, n_steps=n_steps)
-    record = query.uns[KEY]
-    assert record["completeness_error"] < 0.02
-    assert record["baseline"] == baseline
-
-
-def test_the_reported_error_is_that_of_the_sums(model, query):
-    with pytest.warns(UserWarning, match="miss the network's difference"):
-        tosica.tl.attribute(query, model, genes=True, n_steps=2)
-    logits, start = _logits(model, query)
-    best = logits.argmax(1)
-    difference = logits[np.arange(len(best)), best] - start[0, best]
-    # All genes of the model are in the query, so their attributions are complete as well.
-    total = query.layers[KEY].sum(1)
-    np.testing.assert_allclose(query.obs[f"{KEY}_error"], total - difference, atol=2e-4)
-    # The direct path has no error, so that its part is not what the error is a share of.
-    x = torch.from_numpy(query.X.toarray())
-    direct = model.get_direct_weights().to_numpy()
-    by_line = (x - x.mean(0)).numpy() @ (direct - direct.mean(1, keepdims=True))
-    of_network = difference - by_line[np.arange(len(best)), best]
-    expected = np.abs(total - difference).mean() / np.abs(of_network).mean()
-    assert query.uns[KEY]["completeness_error"] == pytest.approx(expected, rel=0.05, abs=1e-4)
-
-
-@pytest.mark.filterwarnings("ignore:The query has only")
-def test_genes_sum_to_the_score_that_decides_where_some_are_missing(model, query):
-    lacking = query[:, np.arange(query.n_vars) % 4 > 0].copy()
-    model.annotate(lacking)
-    tosica.tl.attribute(lacking, model, genes=True, baseline="zero", n_steps=200)
+def _expression(model, query):
+    """Cells as the model reads them, and which of its genes they have."""
     names = list(model._var_names)
-    measured = torch.tensor([name in set(lacking.var_names) for name in names])
-    x = torch.zeros(lacking.n_obs, len(names))
-    place = [names.index(name) for name in lacking.var_names]
-    x[:, place] = torch.from_numpy(lacking.X.toarray().astype(np.float32))
-    path = model.module.direct_path(measured)
+    x = torch.zeros(query.n_obs, len(names))
+    x[:, [names.index(name) for name in query.var_names]] = torch.from_numpy(
+        query.X.toarray().astype(np.float32)
+    )
+    return x, torch.tensor([name in set(query.var_names) for name in names])
+
+
+def _scores(model, x, measured):
+    """Centred logits, without the code that is tested."""
     with torch.no_grad():
-        logits, start = (
-            model.module.annotate(cells, attention=False, path=path).logits for cells in (x, 0 * x)
-        )
-    difference = (logits - logits.mean(1, keepdim=True)) - (start - start.mean(1, keepdim=True))
-    best = logits.argmax(1)
-    expected = difference.gather(1, best[:, None])[:, 0].numpy()
-    found = lacking.layers[KEY].sum(1)
-    np.testing.assert_allclose(found, expected, atol=0.02 * np.abs(expected).mean())
+        logits = model.module.annotate(x, attention=False, measured=measured).logits
+    return logits - logits.mean(1, keepdim=True)
 
 
-def test_gene_sets_and_genes_sum_to_the_same(model, query):
-    tosica.tl.attribute(query, model, genes=True)
-    sets, genes = query.obsm[f"X_{KEY}"], query.layers[KEY]
-    logits, start = _logits(model, query)
-    best = logits.argmax(1)
-    difference = logits[np.arange(len(best)), best] - start[0, best]
-    np.testing.assert_allclose(genes.sum(1), difference, atol=0.02 * np.abs(difference).mean())
-    # What is missing from the gene sets fell to the unannotated token.
-    missing = np.abs(difference - sets.sum(1)).sum()
-    assert 0 < query.uns[KEY]["unannotated_share"] < 1
-    assert missing > 0
+def _differences(model, query, baseline="reference"):
+    """Of the scores of each cell's best label: those of the cell less those of the baseline."""
+    x, measured = _expression(model, query)
+    of_cells = _scores(model, x, measured)
+    if baseline == "mean":
+        start = _scores(model, x.mean(0, keepdim=True), measured)
+    else:
+        start = model.module.baseline[None] if baseline == "reference" else torch.zeros_like(x)
+        start = _scores(model, start, None)
+    best = of_cells.argmax(1, keepdim=True)
+    return (of_cells - start).gather(1, best)[:, 0].numpy()
 
 
-def test_genes_agree_with_gradients_at_the_input(model, query):
-    """The same integral, taken by hand over expression."""
-    tosica.tl.attribute(query, model, genes=True, target=model.labels[3], n_steps=24)
-    genes = [list(query.var_names).index(name) for name in model._var_names]
-    x = torch.from_numpy(query.X.toarray()[:, genes].astype(np.float32))
-    start = x.mean(0, keepdim=True)
-    nodes, weights = np.polynomial.legendre.leggauss(24)
-    total = torch.zeros_like(x)
+def _by_hand(model, x, label, n_steps=24):
+    """What each gene adds through each token, ``(n_cells, n_tokens, n_genes)``.
+
+    The integral over expression, one token at a time, plus a sum over the table of linear weights.
+    """
+    module = model.module
+    start = module.baseline[None]
+    nodes, weights = np.polynomial.legendre.leggauss(n_steps)
+    found = torch.zeros(len(x), module.embedding.n_tokens, x.shape[1])
     for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
         point = (start + float(node) * (x - start)).requires_grad_(True)
-        network = model.module.head(model.module.encoder(model.module.embedding(point)))
-        logits = network + model.module.direct(point)
-        score = (logits[:, 3] - logits.mean(1)).sum()
-        total += float(weight) * torch.autograd.grad(score, point)[0]
-    expected = (total * (x - start)).numpy()
-    np.testing.assert_allclose(query.layers[KEY][:, genes], expected, atol=1e-4)
+        vectors = module.embedding(point)
+        for p in range(found.shape[1]):
+            # Expression reaches the score through this token only.
+            alone = torch.cat([vectors[:, :p].detach(), vectors[:, p : p + 1],
+                               vectors[:, p + 1 :].detach()], 1)  # fmt: skip
+            logits = module.head(module.encoder(alone))
+            score = (logits[:, label] - logits.mean(1)).sum()
+            (slope,) = torch.autograd.grad(score, point, retain_graph=True)
+            found[:, p] += float(weight) * slope * (x - start)
+    table = model.get_linear_weights()
+    centred = table[model.labels[label]] - table.mean(axis=1)
+    genes = list(model._var_names)
+    for (gene_set, gene), value in centred.items():
+        g = genes.index(gene)
+        found[:, model.gene_sets.index(gene_set), g] += value * (x - start)[:, g]
+    return found.detach().numpy()
 
 
-def test_sharing_out_keeps_the_sum_and_follows_the_genes(model, query):
-    tosica.tl.attribute(query, model, genes=True, share_unannotated=True)
-    sets, genes = query.obsm[f"X_{KEY}"], query.layers[KEY]
-    mask = model.get_gene_weights().loc[query.var_names, model.gene_sets].to_numpy() > 0
-    in_a_set = mask.any(1)
-    # What is in no gene set stays out; everything else is dealt out.
-    np.testing.assert_allclose(sets.sum(1), genes[:, in_a_set].sum(1), atol=1e-4)
-    shared = query.uns[KEY]["unannotated_share"]
+# -- what the numbers are ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("baseline", ["reference", "mean", "zero"])
+@pytest.mark.parametrize("which", ["all", "lacking", "network_alone"])
+@lacks_genes
+def test_gene_sets_sum_to_the_difference_of_the_scores(which, baseline, model, query, request):
+    if which == "lacking":
+        query = request.getfixturevalue("lacking")
+    elif which == "network_alone":
+        model, query = request.getfixturevalue("network_alone")
+    n_steps = 24 if which != "network_alone" and baseline != "zero" else 200
+    tosica.tl.attribute(query, model, baseline=baseline, n_steps=n_steps)
+    total = query.obsm[f"X_{KEY}"].sum(1)
+    np.testing.assert_allclose(total, _differences(model, query, baseline), atol=1e-4)
+    record = query.uns[KEY]
+    assert record["baseline"] == baseline
+    assert record["unannotated_share"] == 0
+    assert (record["linear_share"] > 0) == (which != "network_alone")
+
+
+def test_one_cell(model, query):
     tosica.tl.attribute(query, model)
-    assert shared < query.uns[KEY]["unannotated_share"]
+    one = query[[42]].copy()
+    del one.obsm[f"X_{KEY}"], one.obsm[f"X_{PRESENCE}"]
+    tosica.tl.attribute(one, model)
+    np.testing.assert_allclose(
+        one.obsm[f"X_{KEY}"].sum(1), _differences(model, one), atol=1e-4, rtol=0
+    )
+    for key in (KEY, PRESENCE):
+        np.testing.assert_allclose(one.obsm[f"X_{key}"][0], query.obsm[f"X_{key}"][42], atol=1e-4)
 
 
-def test_sharing_out_does_nothing_without_unannotated_tokens():
-    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()[::5].copy()
-    tosica.pp.build_mask(adata, max_gene_sets=6, n_unannotated=0)
-    tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    scvi.settings.seed = 0
-    model = tosica.TOSICA(adata, embed_dim=8, direct=False)
-    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
-    model.annotate(adata)
-    tosica.tl.attribute(adata, model)
-    alone = adata.obsm[f"X_{KEY}"].copy()
-    tosica.tl.attribute(adata, model, share_unannotated=True)
-    np.testing.assert_array_equal(adata.obsm[f"X_{KEY}"], alone)
+@lacks_genes
+def test_a_cell_does_not_depend_on_the_others_and_their_order(model, lacking):
+    tosica.tl.attribute(lacking, model)
+    order = np.random.default_rng(0).permutation(lacking.n_obs)[:60]
+    some = lacking[order].copy()
+    tosica.tl.attribute(some, model)
+    for key in (KEY, PRESENCE):
+        np.testing.assert_allclose(
+            some.obsm[f"X_{key}"], lacking.obsm[f"X_{key}"][order], atol=1e-4
+        )
+
+
+def test_genes_and_gene_sets_are_sums_over_the_same_pairs(model, query):
+    few = query[:4].copy()
+    label = 3
+    tosica.tl.attribute(few, model, genes=True, target=model.labels[label])
+    x, _ = _expression(model, few)
+    pairs = _by_hand(model, x, label)
+    above = (x > model.module.baseline).numpy()[:, None]
+    genes = [list(model._var_names).index(name) for name in few.var_names]
+    np.testing.assert_allclose(few.obsm[f"X_{KEY}"], pairs.sum(2), atol=1e-4)
+    np.testing.assert_allclose(few.layers[KEY], pairs.sum(1)[:, genes], atol=1e-4)
+    # Presence leaves out what is expressed no more than in the mean cell.
+    expected = np.where(above, pairs, 0).sum(2)
+    np.testing.assert_allclose(few.obsm[f"X_{PRESENCE}"], expected, atol=1e-4)
+    absence = np.where(above, 0, pairs).sum(2)
+    both = few.obsm[f"X_{PRESENCE}"] + absence
+    np.testing.assert_allclose(few.obsm[f"X_{KEY}"], both, atol=1e-4)
+    assert np.abs(absence).sum() > 0
+
+
+def test_nothing_is_present_in_the_mean_cell(model, query):
+    mean = query[[0]].copy()
+    genes = [list(model._var_names).index(name) for name in mean.var_names]
+    mean.X = model.module.baseline[None, genes].numpy()
+    model.annotate(mean)
+    tosica.tl.attribute(mean, model)
+    assert np.abs(mean.obsm[f"X_{PRESENCE}"]).max() == 0
+    assert np.abs(mean.obsm[f"X_{KEY}"]).max() < 1e-5
+
+
+def test_genes_and_gene_sets_sum_to_the_same(model, query):
+    tosica.tl.attribute(query, model, genes=True)
+    sets, genes = query.obsm[f"X_{KEY}"], query.layers[KEY]
+    np.testing.assert_allclose(genes.sum(1), sets.sum(1), atol=1e-4)
+    # As far as they are held by one set alone, genes say what that set does.
+    mask = model.get_gene_weights().loc[query.var_names].to_numpy() > 0
+    name = next(name for name in model.gene_sets if name.startswith("module: "))
+    column = model.gene_sets.index(name)
+    members = mask[:, column]
+    assert (mask[members].sum(1) == 1).all()
+    np.testing.assert_allclose(genes[:, members].sum(1), sets[:, column], atol=1e-4)
+
+
+def test_the_reported_error_is_that_of_the_sums(network_alone):
+    model, query = network_alone
+    with pytest.warns(UserWarning, match="miss the difference of the scores"):
+        tosica.tl.attribute(query, model, n_steps=2)
+    difference = _differences(model, query)
+    error = query.obsm[f"X_{KEY}"].sum(1) - difference
+    np.testing.assert_allclose(query.obs[f"{KEY}_error"], error, atol=1e-4)
+    expected = np.abs(error).mean() / np.abs(difference).mean()
+    assert query.uns[KEY]["completeness_error"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_linear_branchs_share(model, query):
+    tosica.tl.attribute(query, model)
+    x, _ = _expression(model, query)
+    table = model.get_linear_weights()
+    by_gene = table.groupby(level="gene", sort=False).sum().loc[list(model._var_names)].to_numpy()
+    linear = (x - model.module.baseline).numpy() @ (by_gene - by_gene.mean(1, keepdims=True))
+    best = _scores(model, x, None).argmax(1).numpy()
+    linear = linear[np.arange(len(best)), best]
+    of_network = _differences(model, query) - linear
+    expected = np.abs(linear).sum() / (np.abs(linear).sum() + np.abs(of_network).sum())
+    assert query.uns[KEY]["linear_share"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_an_unannotated_tokens_share_where_there_is_one(with_unannotated):
+    model, query = with_unannotated
+    tosica.tl.attribute(query, model)
+    sets = query.obsm[f"X_{KEY}"]
+    assert sets.shape[1] == len(model.gene_sets) == 20
+    # What the gene sets leave fell to the token.
+    rest = _differences(model, query) - sets.sum(1)
+    expected = np.abs(rest).sum() / (np.abs(rest).sum() + np.abs(sets).sum())
+    assert 0 < expected < 1
+    assert query.uns[KEY]["unannotated_share"] == pytest.approx(expected, rel=1e-3)
+    np.testing.assert_allclose(query.obs[f"{KEY}_error"], 0, atol=1e-4)
+
+
+def test_expression_above_the_references_largest_counts_as_that(model, query):
+    loud = query.copy()
+    loud.X = loud.X * 1.5
+    model.annotate(loud)
+    tosica.tl.attribute(loud, model)
+    np.testing.assert_allclose(
+        loud.obsm[f"X_{KEY}"].sum(1), _differences(model, loud), atol=1e-4, rtol=0
+    )
+    x, _ = _expression(model, loud)
+    upper = model.module.linear.upper
+    assert bool((x > upper).any())
+    capped = loud.copy()
+    genes = [list(model._var_names).index(name) for name in loud.var_names]
+    capped.X = torch.minimum(x, upper)[:, genes].numpy()
+    tosica.tl.attribute(capped, model)
+    np.testing.assert_allclose(capped.obsm[f"X_{KEY}"], loud.obsm[f"X_{KEY}"], atol=1e-4)
+
+
+def test_one_target_for_all_cells(model, query):
+    label = model.labels[5]
+    tosica.tl.attribute(query, model, target=label)
+    x, _ = _expression(model, query)
+    start = _scores(model, model.module.baseline[None], None)
+    expected = (_scores(model, x, None) - start)[:, 5].numpy()
+    np.testing.assert_allclose(query.obsm[f"X_{KEY}"].sum(1), expected, atol=1e-4)
+    assert query.uns[KEY]["target"] == label
+    assert list(query.varm[KEY].columns) == [label.replace("/", "|")]
 
 
 def test_mean_of_each_gene_by_target(model, query):
@@ -137,10 +237,28 @@ def test_mean_of_each_gene_by_target(model, query):
     np.testing.assert_allclose(table[label.replace("/", "|")], expected, atol=1e-5)
 
 
+# -- what is written --------------------------------------------------------------------------
+
+
+def test_what_is_written_and_logged(model, query, caplog):
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        tosica.tl.attribute(query, model)
+    shape = (query.n_obs, len(model.gene_sets))
+    for key in (KEY, PRESENCE):
+        assert query.obsm[f"X_{key}"].shape == shape
+        assert query.obsm[f"X_{key}"].dtype == np.float32
+        assert list(query.uns[key]["gene_sets"]) == model.gene_sets
+        assert query.uns[key]["model"] == model.fingerprint
+        assert f".obsm['X_{key}']" in caplog.text
+    assert query.varm[KEY].shape[0] == query.n_vars
+    assert any(name.startswith("module: ") for name in model.gene_sets)
+
+
 def test_tools_and_readers_take_it(model, query):
     tosica.tl.attribute(query, model)
-    means = tosica.get.mean_attention(query, "bulk_labels", key=KEY)
-    assert means.shape == (query.obs["bulk_labels"].nunique(), 20)
+    for key in (KEY, PRESENCE):
+        means = tosica.get.mean_attention(query, "bulk_labels", key=key)
+        assert means.shape == (query.obs["bulk_labels"].nunique(), len(model.gene_sets))
     query.obs["half"] = np.where(np.arange(query.n_obs) % 2, "a", "b")
     tosica.tl.rank_gene_sets(query, "half", key=KEY)
     table = tosica.get.rank_gene_sets_df(query)
@@ -167,8 +285,8 @@ def test_genes_in_another_order_and_a_gene_the_model_lacks(model, query):
 def test_nothing_else_changes(model, query):
     before = query.copy()
     result = tosica.tl.attribute(query, model, copy=True, key_added="why")
-    assert "why" in result.uns
-    assert "X_why" in result.obsm
+    assert {"why", "why_presence"} <= set(result.uns)
+    assert {"X_why", "X_why_presence"} <= set(result.obsm)
     assert set(query.uns) == set(before.uns)
     assert set(query.obsm) == set(before.obsm)
     pd.testing.assert_frame_equal(query.obs, before.obs)
@@ -183,12 +301,20 @@ def test_survives_a_file(model, query, tmp_path):
     tosica.tl.attribute(query, model)
     query.write_h5ad(tmp_path / "query.h5ad")
     back = anndata.read_h5ad(tmp_path / "query.h5ad")
-    np.testing.assert_array_equal(back.obsm[f"X_{KEY}"], query.obsm[f"X_{KEY}"])
-    assert tosica.get.mean_attention(back, "phase", key=KEY).shape[1] == 20
+    for key in (KEY, PRESENCE):
+        np.testing.assert_array_equal(back.obsm[f"X_{key}"], query.obsm[f"X_{key}"])
+        assert list(tosica.get.attention(back, key=key).var_names) == model.gene_sets
 
 
-def test_too_few_steps_are_warned_of(model, query):
-    with pytest.warns(UserWarning, match=r"miss the network's difference .* larger n_steps than 1"):
+# -- wrong input ------------------------------------------------------------------------------
+
+
+def test_too_few_steps_are_warned_of(network_alone):
+    model, query = network_alone
+    with pytest.warns(
+        UserWarning,
+        match=r"miss the difference of the scores .* larger n_steps than 1, or baseline='ref",
+    ):
         tosica.tl.attribute(query, model, baseline="zero", n_steps=1)
 
 
@@ -210,12 +336,13 @@ def test_renamed_keys(model, query):
     with pytest.raises(KeyError, match="pass key='mine', which is there"):
         tosica.tl.attribute(query, model)
     tosica.tl.attribute(query, model, key="mine")
-    assert "X_mine_attribution" in query.obsm
+    assert {"X_mine_attribution", "X_mine_presence"} <= set(query.obsm)
 
 
-def test_missing_attribution_names_the_tool(query):
+@pytest.mark.parametrize("key", [KEY, PRESENCE])
+def test_missing_attribution_names_the_tool(query, key):
     with pytest.raises(KeyError, match=r"run tosica\.tl\.attribute\(adata, model\) first"):
-        tosica.get.attention(query, key=KEY)
+        tosica.get.attention(query, key=key)
 
 
 @pytest.mark.parametrize(
@@ -240,8 +367,34 @@ def test_unknown_target(model, query):
 
 
 def test_unknown_baseline(model, query):
-    with pytest.raises(ValueError, match="baseline must be 'mean' or 'zero', not 'ones'"):
+    with pytest.raises(
+        ValueError, match="baseline must be 'reference', 'mean' or 'zero', not 'ones'"
+    ):
         tosica.tl.attribute(query, model, baseline="ones")
+
+
+def test_a_model_that_does_not_know_its_references_mean(network_alone, monkeypatch):
+    """As one that the original's code trained."""
+    model, query = network_alone
+    unknown = torch.zeros_like(model.module.baseline)
+    monkeypatch.setattr(model.module, "baseline", unknown)
+    model.annotate(query)
+    with pytest.raises(
+        ValueError,
+        match=r"^The model does not know the mean cell of its reference, because the original's "
+        r"code trained it: pass baseline='mean' for that of the query\.$",
+    ):
+        tosica.tl.attribute(query, model)
+    assert f"X_{KEY}" not in query.obsm
+    tosica.tl.attribute(query, model, baseline="mean", n_steps=100)
+    total = query.obsm[f"X_{KEY}"].sum(1)
+    np.testing.assert_allclose(total, _differences(model, query, "mean"), atol=1e-4)
+    # What takes no baseline goes by the query's mean.
+    tosica.tl.top_genes(query, model)
+    means = tosica.get.mean_attention(query, "tosica_prediction", key=PRESENCE)
+    table = tosica.get.top_genes_df(query)
+    for group, rows in table.groupby("group", observed=True):
+        assert rows["gene_set"].iloc[0] == means.loc[group].idxmax()
 
 
 def test_no_steps(model, query):
@@ -251,15 +404,15 @@ def test_no_steps(model, query):
 
 def test_the_mean_of_a_single_cell(model, query):
     with pytest.raises(ValueError, match="A single cell is its own mean"):
-        tosica.tl.attribute(query[:1].copy(), model)
+        tosica.tl.attribute(query[:1].copy(), model, baseline="mean")
 
 
 def test_weighted_attention_is_attention_times_norm(model, query):
     tosica.tl.weight_attention(query, model)
-    genes = [list(query.var_names).index(name) for name in model._var_names]
-    x = torch.from_numpy(query.X.toarray()[:, genes].astype(np.float32))
+    x, _ = _expression(model, query)
     with torch.no_grad():
         carried = model.module.embedding(x) - model.module.embedding.bias
-    expected = query.obsm["X_tosica"] * carried.norm(dim=2).numpy()[:, :20]
+    expected = query.obsm["X_tosica"] * carried.norm(dim=2).numpy()
     np.testing.assert_allclose(query.obsm["X_tosica_weighted"], expected, rtol=1e-4, atol=1e-6)
-    assert tosica.get.attention(query, key="tosica_weighted").shape == (query.n_obs, 20)
+    weighted = tosica.get.attention(query, key="tosica_weighted")
+    assert list(weighted.var_names) == model.gene_sets

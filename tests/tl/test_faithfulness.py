@@ -13,7 +13,13 @@ def test_curves_and_areas(model, query):
     tosica.tl.weight_attention(query, model)
     tosica.tl.faithfulness(query, model)
     curves, area = query.uns["faithfulness"]["curves"], query.uns["faithfulness"]["area"]
-    assert list(area["order"]) == ["attention", "weighted attention", "attribution", "random"]
+    assert list(area["order"]) == [
+        "attention",
+        "weighted attention",
+        "attribution",
+        "presence",
+        "random",
+    ]
     # All orders begin with everything and end with nothing.
     for share in (0.0, 1.0):
         assert np.ptp(curves.loc[curves["share"] == share, "probability"]) < 1e-5
@@ -22,7 +28,7 @@ def test_curves_and_areas(model, query):
         part = curves[curves["order"] == row.order]
         assert row.area == pytest.approx(trapezoid(part["probability"], part["share"]), abs=1e-6)
     areas = area.set_index("order")["area"]
-    assert areas["attribution"] < areas["random"]
+    assert areas[["attribution", "presence"]].max() < areas[["attention", "random"]].min()
 
 
 def test_the_starting_probability_is_the_annotations(model, query):
@@ -34,9 +40,7 @@ def test_the_starting_probability_is_the_annotations(model, query):
 
 
 @pytest.mark.filterwarnings("ignore:The query has only")
-def test_the_starting_probability_with_genes_missing(model, query):
-    lacking = query[:, np.arange(query.n_vars) % 4 > 0].copy()
-    model.annotate(lacking)
+def test_the_starting_probability_with_genes_missing(model, lacking):
     tosica.tl.faithfulness(lacking, model, n_cells=1_000)
     curves = lacking.uns["faithfulness"]["curves"]
     assert curves["probability"].iloc[0] == pytest.approx(
@@ -44,26 +48,54 @@ def test_the_starting_probability_with_genes_missing(model, query):
     )
 
 
-def test_what_is_removed_is_gone(model, query):
+@pytest.mark.filterwarnings("ignore:The query has only")
+@pytest.mark.parametrize("which", ["query", "lacking"])
+def test_without_all_gene_sets_a_cell_is_the_mean_cell(which, model, request):
+    """Every gene that the model reads is in a gene set or a module."""
+    cells = request.getfixturevalue(which)
+    tosica.tl.faithfulness(cells, model, n_cells=1_000)
+    with torch.no_grad():
+        logits = model.module.annotate(model.module.baseline[None], attention=False).logits
+        probability = model.module.probabilities(logits)[0].numpy()
+    best = [model.labels.index(label) for label in model.predict(cells)]
+    curves = cells.uns["faithfulness"]["curves"]
+    for order in ("attention", "random"):
+        part = curves[(curves["order"] == order) & (curves["share"] == 1)]
+        assert part["probability"].item() == pytest.approx(probability[best].mean(), abs=1e-5)
+        assert part["kept"].item() == np.mean(np.array(best) == probability.argmax())
+
+
+def test_genes_of_what_is_removed_are_those_of_the_mean_cell(model, query):
     """One gene set removed from one cell by hand."""
     one = query[[3]].copy()
-    tosica.tl.faithfulness(one, model, orders=["attention"], shares=[0, 0.05, 1])
+    first = int(one.obsm["X_tosica"][0].argmax())
+    share = 1 / len(model.gene_sets)
+    tosica.tl.faithfulness(one, model, orders=["attention"], shares=[0, share, 1])
     genes = [list(one.var_names).index(name) for name in model._var_names]
     x = torch.from_numpy(one.X.toarray()[:, genes].astype(np.float32))
+    members = torch.from_numpy((model.get_gene_weights().to_numpy() > 0)[:, first])
+    left = torch.where(members, model.module.baseline, x)
     with torch.no_grad():
-        tokens = model.module.embedding(x)
-        first = int(one.obsm["X_tosica"][0].argmax())
-        left = torch.cat([tokens[:, :first], tokens[:, first + 1 :]], 1)
-        label = (model.module.head(model.module.encoder(tokens)) + model.module.direct(x)).argmax(1)
-        logits = model.module.head(model.module.encoder(left)) + model.module.direct(x)
+        label = model.module.annotate(x, attention=False).logits.argmax(1)
+        logits = model.module.annotate(left, attention=False).logits
         expected = model.module.probabilities(logits)
     got = one.uns["faithfulness"]["curves"]["probability"].iloc[1]
     assert got == pytest.approx(float(expected[0, label]), abs=1e-5)
 
 
-def test_an_order_that_was_not_computed(model, query):
+@pytest.mark.parametrize("order", ["presence", "attribution"])
+def test_one_order(model, query, order):
+    tosica.tl.attribute(query, model)
+    tosica.tl.faithfulness(query, model, orders=[order, "random"], n_cells=20)
+    area = query.uns["faithfulness"]["area"]
+    assert list(area["order"]) == [order, "random"]
+    assert area["below_random"].iloc[0] > 0.5
+
+
+@pytest.mark.parametrize("order", ["presence", "attribution"])
+def test_an_order_that_was_not_computed(model, query, order):
     with pytest.raises(KeyError, match=r"run tosica\.tl\.attribute\(adata, model\) first"):
-        tosica.tl.faithfulness(query, model, orders=["attribution"])
+        tosica.tl.faithfulness(query, model, orders=[order])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pytest
 from get.annotated_pbmc import annotated_pbmc, planted
 
 from tosica.tl._specific_gene_sets import specific_gene_sets
@@ -38,6 +39,23 @@ def test_a_group_above_no_other_still_brings_one():
     adata.obsm["X_tosica"][low] *= 0.01
     adata.obs["group"] = pd.Categorical(np.where(low, "low", "high"), ["low", "high"])
     assert len(specific_gene_sets(adata, "group", 3)) == 4
+
+
+@pytest.mark.parametrize("key", ["tosica_presence", "tosica_attribution"])
+def test_of_contributions_the_largest_mean_decides(key):
+    adata = annotated_pbmc()
+    values = np.zeros_like(adata.obsm["X_tosica"])
+    low = np.arange(adata.n_obs) % 2 == 0
+    # Both groups owe most to gene set 7, and the second has less of everything.
+    values[:, 7], values[:, 8] = np.where(low, 2.0, 4.0), np.where(low, 1.0, 0.5)
+    values[:, 9], values[:, 10] = np.where(low, -1.0, 0.6), -3
+    adata.obsm[f"X_{key}"] = values
+    adata.uns[key] = {"gene_sets": adata.uns["tosica"]["gene_sets"]}
+    adata.obs["group"] = pd.Categorical(np.where(low, "low", "high"), ["low", "high"])
+    assert specific_gene_sets(adata, "group", 1, key=key) == [planted(7)]
+    assert specific_gene_sets(adata, "group", 2, key=key) == [planted(i) for i in (7, 8, 9)]
+    # What speaks against a label is not brought.
+    assert specific_gene_sets(adata, "group", 9, key=key) == [planted(i) for i in (7, 8, 9)]
 
 
 def test_one_group_in_all_brings_what_it_attends_to_most():

@@ -8,16 +8,12 @@ import tosica
 
 
 @pytest.mark.filterwarnings("ignore:The query has only")
-@pytest.mark.parametrize(("shared", "lacking"), [(False, False), (True, False), (True, True)])
-def test_attribution_agrees_with_attribute(model, query, shared, lacking):
-    if lacking:
-        query = query[:, np.arange(query.n_vars) % 4 > 0].copy()
-        model.annotate(query)
-    tosica.tl.top_genes(
-        query, model, n_gene_sets=3, n_genes=10_000, n_cells=1_000, share_unannotated=shared
-    )
-    tosica.tl.attribute(query, model, share_unannotated=shared)
-    means = tosica.get.mean_attention(query, "tosica_prediction", key="tosica_attribution")
+@pytest.mark.parametrize("which", ["query", "lacking"])
+def test_attribution_agrees_with_the_presence_of_attribute(which, model, request):
+    query = request.getfixturevalue(which)
+    tosica.tl.top_genes(query, model, n_gene_sets=3, n_genes=10_000, n_cells=1_000)
+    tosica.tl.attribute(query, model)
+    means = tosica.get.mean_attention(query, "tosica_prediction", key="tosica_presence")
     table = tosica.get.top_genes_df(query)
     assert len(table)
     for group, rows in table.groupby("group", observed=True):
@@ -29,6 +25,15 @@ def test_attribution_agrees_with_attribute(model, query, shared, lacking):
         sums = rows.groupby("gene_set", observed=True)["gene_weight"].sum()
         weights = shown.set_index("gene_set")["gene_set_weight"]
         assert (sums[weights.index] + 1e-4 >= weights).all()
+
+
+def test_modules_are_explained_by_their_genes(model, query):
+    tosica.tl.top_genes(query, model, n_gene_sets=30, n_genes=10_000)
+    table = tosica.get.top_genes_df(query)
+    of_modules = table[table["gene_set"].str.startswith("module: ")]
+    assert len(of_modules)
+    mask = model.get_gene_weights() > 0
+    assert all(mask.loc[row.gene, row.gene_set] for row in of_modules.itertuples())
 
 
 def test_attention_goes_by_effect_and_embedding(model, query):
