@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.special import log_softmax
 
 from ._calibration import fit_temperature
 from ._cross_fit import MOST_CELLS as MOST_CROSS_FITTED
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 # Strength of the group lasso. Chosen inside references (benchmarks/linear.py).
 PENALTY = 1e-4
+# Weights that the regression with the group lasso may have in the mean. Cross-validation decides;
+# more than half loses in other batches, which it cannot see.
+SPARSE_SHARES = (0.0, 0.25, 0.5)
 # A set that the group lasso leaves out gets this share of the most relevant set's relevance, for
 # genes that no other set holds.
 _LEAST_RELEVANCE = 0.01
@@ -64,6 +68,7 @@ def fit_linear_classifier(
     *,
     batch_directions: NDArray[np.floating] | None = None,
     temperature: float = 1.0,
+    sparse_share: float = SPARSE_SHARES[-1],
 ) -> LinearClassifier:
     """Fit the regressions of :func:`fit_regression`, and weight them against the network.
 
@@ -85,13 +90,14 @@ def fit_linear_classifier(
     batch_directions
         What the scores should not change along, as from
         :func:`~tosica.model._batch_shifts.batch_shifts`.
-    temperature
-        What the regression's logits are divided by, as from :func:`cross_fitted_temperature`.
+    temperature, sparse_share
+        What the regression's logits are divided by, and the weight of the group lasso, as from
+        :func:`cross_validate`.
     """
     drawn = draw(labels, MOST_CELLS)
     taught, codes = np.unique(labels[drawn], return_inverse=True)
     x = read(rows, cells[drawn], section)
-    found = fit_regression(x, codes, tokens, batch_directions)
+    found = fit_regression(x, codes, tokens, batch_directions, sparse_share=sparse_share)
     factor, raised = linear_weight(len(cells)) / temperature, logit_adjustment(codes)
     by_pair = to_tokens(found, tokens)
     weights = np.zeros((n_labels, by_pair.shape[1]))
@@ -117,15 +123,43 @@ def fit_regression(
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None = None,
     *,
+    sparse_share: float = SPARSE_SHARES[-1],
     penalty: float = PENALTY,
     nuisance: bool = True,
 ) -> LogisticRegression:
     """Mean of two logistic regressions: one with a ridge alone, one with the group lasso as well.
 
     The first rests on many genes, the second on a few gene sets. They err in different cells, and
-    their mean is more accurate than either (benchmarks/linear.py). `penalty` is the strength of the
-    group lasso, `nuisance` says whether to penalise nuisance directions.
+    their mean is more accurate than either (benchmarks/linear.py).
+
+    Parameters
+    ----------
+    x, labels, tokens, batch_directions
+        As in :func:`~tosica.model._logistic_regression.fit_logistic_regression`.
+    sparse_share
+        Weight of the one with the group lasso in the mean, as from :func:`cross_validate`.
+    penalty
+        Strength of the group lasso.
+    nuisance
+        Whether to penalise nuisance directions.
     """
+    plain, sparse = _fit_both(x, labels, tokens, batch_directions, penalty, nuisance)
+    return LogisticRegression(
+        (1 - sparse_share) * plain.weights + sparse_share * sparse.weights,
+        (1 - sparse_share) * plain.biases + sparse_share * sparse.biases,
+        sparse.relevance,
+    )
+
+
+def _fit_both(
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    tokens: sp.csr_matrix,
+    batch_directions: NDArray[np.floating] | None,
+    penalty: float = PENALTY,
+    nuisance: bool = True,
+) -> tuple[LogisticRegression, LogisticRegression]:
+    """Regressions without and with the group lasso."""
     plain, sparse = (
         fit_logistic_regression(
             x,
@@ -137,11 +171,7 @@ def fit_regression(
         )
         for strength in (0.0, penalty)
     )
-    return LogisticRegression(
-        (plain.weights + sparse.weights) / 2,
-        (plain.biases + sparse.biases) / 2,
-        sparse.relevance,
-    )
+    return plain, sparse
 
 
 def to_tokens(regression: LogisticRegression, tokens: sp.csr_matrix) -> NDArray[np.float64]:
@@ -166,19 +196,27 @@ def to_tokens(regression: LogisticRegression, tokens: sp.csr_matrix) -> NDArray[
     return of_gene[:, tokens.indices] * relevance[:, token]
 
 
-def cross_fitted_temperature(
+class CrossValidated(NamedTuple):
+    """Temperature of the regression's logits, and weight of the group lasso in its mean."""
+
+    temperature: float = _EXPECTED
+    sparse_share: float = SPARSE_SHARES[-1]
+
+
+def cross_validate(
     rows: Rows | JointRows,
     cells: NDArray[np.integer],
     labels: NDArray[np.integer],
     section: Section,
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None = None,
-) -> float:
-    """Temperature at which the regression's logits fit the labels of cells that are new to it.
+) -> CrossValidated:
+    """Choose what the regression's logits of cells that are new to it fit the labels best with.
 
-    It depends on the reference, and is higher where its types overlap. The network, which was
-    taught smoothed labels, is about right as it is, so that neither drowns the other once the
-    regression's logits are divided by it.
+    The temperature depends on the reference, and is higher where its types overlap. The network,
+    which was taught smoothed labels, is about right as it is, so that neither drowns the other once
+    the regression's logits are divided by it. The weight of the group lasso is that of the highest
+    likelihood; it is less than a half where types differ by genes that few gene sets hold together.
 
     Parameters
     ----------
@@ -192,24 +230,36 @@ def cross_fitted_temperature(
 
     Returns
     -------
-    Temperature, near 2 if there are few cells.
+    The temperature, near 2 if there are few cells, and the weight.
     """
     drawn = draw(labels, MOST_CROSS_FITTED)
     _, codes = np.unique(labels[drawn], return_inverse=True)
     x = read(rows, cells[drawn], section)
-    logits = np.full((len(codes), codes.max() + 1), np.nan)
+    shape = (len(codes), codes.max() + 1)
+    plain, sparse = np.full(shape, np.nan), np.full(shape, np.nan)
 
-    def fit(part: sp.csr_matrix, of_part: NDArray[np.integer]) -> LogisticRegression:
-        return fit_regression(part, of_part, tokens, batch_directions)
+    def fit(
+        part: sp.csr_matrix, of_part: NDArray[np.integer]
+    ) -> tuple[LogisticRegression, LogisticRegression]:
+        return _fit_both(part, of_part, tokens, batch_directions)
 
-    for held, found in cross_fit(x, codes, fit):
-        logits[held] = x[held] @ found.weights.T + found.biases
-    known = np.isfinite(logits).all(1)
-    if not known.any():
-        return _EXPECTED
+    for held, both in cross_fit(x, codes, fit):
+        for logits, found in zip((plain, sparse), both, strict=True):
+            logits[held] = x[held] @ found.weights.T + found.biases
+    known = np.flatnonzero(np.isfinite(plain).all(1))
+    if not len(known):
+        return CrossValidated()
+    truth = codes[known]
     # By the cells of the whole: a fold lacks more of a rare label, and would raise just its cells.
-    raised = logits[known] + logit_adjustment(codes)
-    return fit_temperature(raised, codes[known], expected=_EXPECTED, spread=_SPREAD)
+    raised = logit_adjustment(codes)
+    best, highest = CrossValidated(), -np.inf
+    for share in SPARSE_SHARES:
+        logits = (1 - share) * plain[known] + share * sparse[known] + raised
+        temperature = fit_temperature(logits, truth, expected=_EXPECTED, spread=_SPREAD)
+        likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth].mean()
+        if likelihood > highest:
+            best, highest = CrossValidated(temperature, share), likelihood
+    return best
 
 
 def logit_adjustment(labels: NDArray[np.integer]) -> NDArray[np.float64]:

@@ -24,8 +24,9 @@ from ._covariation import covariation
 from ._device import find_device
 from ._joint_rows import JointRows
 from ._linear_classifier import (
+    CrossValidated,
     LinearClassifier,
-    cross_fitted_temperature,
+    cross_validate,
     fit_linear_classifier,
     linear_weight,
 )
@@ -170,7 +171,7 @@ class TrainingMixin(ContentsMixin):
             self._forget(data)
             linear = None
             if self.module.linear is not None:
-                options["temperature"] = self._cross_fitted_temperature(data, options)
+                options |= self._cross_validate(data, options)._asdict()
                 linear = self._fit_linear(data, options)
                 self._warn_of_inactive(linear)
                 if first and not self._starts_from_network:
@@ -276,10 +277,10 @@ class TrainingMixin(ContentsMixin):
         logger.info("train: directions in which batches differ beyond chance: %d", len(found))
         return found if len(found) else None
 
-    def _cross_fitted_temperature(self, data: ReferenceData, options: dict[str, Any]) -> float:
+    def _cross_validate(self, data: ReferenceData, options: dict[str, Any]) -> CrossValidated:
         cells = np.union1d(data.train_idx, data.val_idx)
         section = self.module.sections[0]
-        return cross_fitted_temperature(
+        return cross_validate(
             data.rows, cells, data.codes[cells], section, self._token_matrix, **options
         )
 
