@@ -40,9 +40,9 @@ def cells(tasks):
     return tasks.prepared(adata, "kind", "batch")
 
 
-def test_the_page_is_what_was_measured(accuracy, pages):
-    result = json.loads((pages / "accuracy.json").read_text())
-    assert (pages / "accuracy.md").read_text() == accuracy.report(result)
+def test_the_page_is_what_was_measured(accuracy, measured):
+    result, page = measured("accuracy")
+    assert page == accuracy.report(result)
     runs = pd.DataFrame(result["runs"])
     assert set(runs["task"]) == set(accuracy.TASKS)
     assert set(runs["method"]) == set(accuracy.METHODS)
@@ -50,9 +50,9 @@ def test_the_page_is_what_was_measured(accuracy, pages):
     assert (n_seeds.drop(["literal", "scanvi"]) >= 5).all()
 
 
-def test_the_other_page_is_what_was_measured_too(accuracy, pages):
-    result = json.loads((pages / "accuracy_unseen.json").read_text())
-    assert (pages / "accuracy_unseen.md").read_text() == accuracy.report(result)
+def test_the_other_page_is_what_was_measured_too(accuracy, measured, pages):
+    result, page = measured("accuracy_unseen")
+    assert page == accuracy.report(result)
     runs = pd.DataFrame(result["runs"])
     assert set(runs["task"]) == set(accuracy.UNSEEN)
     assert not set(accuracy.UNSEEN) & set(accuracy.TASKS)
@@ -113,6 +113,49 @@ def test_only_the_reference_has_wrong_labels(tasks, cells):
     assert query.obs["label"].equals(same.obs["label"])
 
 
+def test_a_query_may_be_kept_to_the_types_of_its_reference(tasks, cells):
+    ((reference, query),) = tasks.across(cells, "odd")
+    known = reference[(reference.obs["label"] != "b").to_numpy()].copy()
+    ((same, kept),) = tasks.of_known_types([tasks.Split(known, query)])
+    assert same is known
+    assert set(kept.obs["label"]) == {"a", "c"}
+    assert kept.n_obs == (query.obs["label"] != "b").sum()
+
+
+@pytest.mark.parametrize("name", ["svm", "svm scaled"])
+def test_labels_of_few_cells_are_those_of_the_support_vectors(
+    load_benchmark, tasks, cells, name, monkeypatch
+):
+    methods = load_benchmark("_accuracy_methods")
+    taught = []
+
+    class Watched(methods.LinearSVC):
+        def predict(self, x):
+            taught.append(self.classes_[self.decision_function(x).argmax(1)])
+            return taught[-1]
+
+    monkeypatch.setattr(methods, "LinearSVC", Watched)
+    # Three cells of each label.
+    first = np.arange(cells.n_obs) < 9
+    found = methods.quietly(methods.METHODS[name][1], cells[first], cells[~first], 0)
+    assert found.columns.tolist() == ["a", "b", "c"]
+    assert found.index.equals(cells.obs_names[~first])
+    np.testing.assert_array_equal(found.idxmax(axis=1), taught[-1])
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+
+
+def test_a_task_without_peers_is_beside_nobody(accuracy):
+    score = {"task": "kang", "method": "tosica", "seed": 0, "covered": {}}
+    score |= dict.fromkeys([*accuracy.METRICS, accuracy.BY_CHANCE], 0.9)
+    runs = [score, score | {"method": "svm", "accuracy": 0.8}, score | {"task": "gut"}]
+    page = accuracy.report({"runs": runs, "unseen": False, "versions": {}})
+    assert "| Kang, control → IFN-β | linear SVM | +10.0 |" in page
+    assert "| mouse gut, 22 types, halves | linear SVM" not in page
+    # What was not run is blank, and has no mean over all tasks.
+    assert "| linear SVM | 0.800 |  |" in page
+    assert "linear SVM" not in page.partition("Beside the best peer")[0]
+
+
 @pytest.mark.filterwarnings("ignore")  # of so few steps and cells
 def test_a_run(accuracy, tasks, cells, tmp_path, monkeypatch, capsys):
     made = {
@@ -120,7 +163,7 @@ def test_a_run(accuracy, tasks, cells, tmp_path, monkeypatch, capsys):
         "across": tasks.Task("made, across", False, lambda data, seed: tasks.across(cells, "odd")),
     }
     monkeypatch.setattr(accuracy, "TASKS", made)
-    methods = ["tosica", "logistic", "svm", "knn", "literal"]
+    methods = ["tosica", "logistic", "svm", "svm scaled", "knn", "literal"]
     monkeypatch.setattr(tosica.TOSICA, "train", partialmethod(tosica.TOSICA.train, 20))
     arguments = [str(tmp_path), "--seeds", "2", "--out", str(tmp_path), "--methods", *methods]
 
