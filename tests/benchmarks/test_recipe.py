@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import partialmethod
+from itertools import chain
 
 import numpy as np
 import pandas as pd
@@ -17,9 +18,9 @@ def recipe(load_benchmark):
     return load_benchmark("recipe")
 
 
-def test_the_page_is_what_was_measured(recipe, pages):
-    result = json.loads((pages / "recipe.json").read_text())
-    assert (pages / "recipe.md").read_text() == recipe.report(result)
+def test_the_page_is_what_was_measured(recipe, measured):
+    result, page = measured("recipe")
+    assert page == recipe.report(result)
     runs = pd.DataFrame(result["runs"])
     assert set(runs["variant"]) == {*recipe.VARIANTS, *recipe.PARTS}
     assert set(runs["query"]) == set(recipe.TITLES)
@@ -36,21 +37,25 @@ def test_a_batch_effect_changes_genes_and_no_label(recipe):
     assert 0.5 < ratio.std() < 1.5
 
 
+def test_every_reference_is_of_a_kind(recipe):
+    assert sorted(chain(*recipe.KINDS.values())) == sorted(recipe.REFERENCES)
+
+
 def test_parts_make_up_the_whole(recipe):
     reference = recipe.without_rarest(recipe.pbmc68k(None)[:300])
     model = recipe.train(reference.copy(), 0, max_epochs=1)
     found = recipe.logits(model, reference)
     n_cells = reference.obs[recipe.LABEL].value_counts()[model.labels].to_numpy()
     raised = np.log1p(20 / n_cells)
-    network = found["network"]
-    line = reference.X @ model.module.direct_weight.numpy().T + model.module.direct_bias.numpy()
-    temperature = float(model.module.temperature)
+    network, module = found["network"], model.module
+    branch = reference.X @ module.linear.gene_weight.numpy().T + module.linear.bias.numpy()
+    temperature, weight = float(module.temperature), recipe.linear_weight(reference.n_obs)
     for part, wanted in {
-        "default": (network + line) / temperature,
-        "temperature": (network + line) / 5,
-        "as rare": (network + line - raised) / temperature,
-        "line": (line - raised) / 4,
-        "once": (network + raised + (line - raised) / 4) / 2,
+        "default": (network + branch) / temperature,
+        "temperature": (network + branch) / (1 + weight),
+        "as rare": (network + branch - raised) / temperature,
+        "linear": (branch - raised) / weight,
+        "once": (network + raised + (branch - raised) / weight) / 2,
     }.items():
         difference = found[part] - wanted
         # Softmax does not see what is the same for all labels.
@@ -58,11 +63,36 @@ def test_parts_make_up_the_whole(recipe):
         np.testing.assert_allclose(difference, 0, atol=1e-3)
 
 
+def test_tokens_start_at_random_if_asked(recipe):
+    reference = recipe.without_rarest(recipe.pbmc68k(None)[:200])
+    settings = {"max_epochs": 1, "plan_kwargs": {"lr": 1e-9}, "refit": False}
+    started, at_random = (
+        recipe.train(reference.copy(), 0, start_at_random=asked, **settings).module.embedding
+        for asked in (False, True)
+    )
+    # Biases of sets of several genes start at zero, unless the tokens start from scores.
+    assert at_random.bias.abs().max() < 1e-3 < 0.1 < started.bias.abs().max()
+
+
+def test_the_networks_gain_is_shown_by_the_kind_of_reference(recipe):
+    of = {"query": "as they are", "macro-F1": 0.5, "log-likelihood": -1.0}
+    runs = [
+        {"reference": name, "seed": seed, "variant": part, "accuracy": accuracy, **of}
+        for seed in range(2)
+        for name, gain in {"gut": 0.1, "breast cells": 0.02, "breast nuclei": 0.0}.items()
+        for part, accuracy in {"default": 0.8 + gain, "linear": 0.8}.items()
+    ]
+    page = "\n".join(recipe._by_kind(recipe.pd.DataFrame(runs)))
+    small = "| small, other technology (breast, cells, breast, nuclei) | +1.0 ± 0.6 | +0.0 ± 0.0 |"
+    assert small in page
+    assert "| many labels (mouse gut) | +10.0 ± 0.0 | +0.0 ± 0.0 |" in page
+    assert "blood" not in page
+
+
 def test_a_run(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tosica.TOSICA, "train", partialmethod(tosica.TOSICA.train, max_epochs=2))
-    monkeypatch.setattr(recipe, "default_epochs", lambda n_cells: 4)
     monkeypatch.setattr(recipe, "REFERENCES", {"pbmc68k": recipe.REFERENCES["pbmc68k"]})
-    variants = ["default", "length", "labels"]
+    variants = ["default", "largest", "labels"]
     arguments = [str(tmp_path), "--seeds", "2", "--variants", *variants]
 
     recipe.main([*arguments, "--out", str(tmp_path)])
@@ -73,7 +103,7 @@ def test_a_run(recipe, tmp_path, monkeypatch, capsys):
     runs = pd.DataFrame(result["runs"])
     # With right labels two variants, named twice; with wrong ones two, named once.
     assert len(runs) == 2 * (2 * (2 + len(recipe.PARTS)) + 2 + len(recipe.PARTS))
-    assert runs.loc[runs["variant"] == "line", "accuracy"].mean() > 0.7
+    assert runs.loc[runs["variant"] == "linear", "accuracy"].mean() > 0.7
     assert (runs["log-likelihood"] < 0).all()
     assert "nan" not in (tmp_path / "recipe.md").read_text()
     labels = pd.DataFrame(result["labels"])
