@@ -62,7 +62,7 @@ def naive(
     gene_sets: Mapping[str, Iterable[str]],
     min_genes: int,
     max_genes: int,
-    max_gene_sets: int,
+    max_gene_sets: int | None,
     n_unannotated: int,
 ) -> tuple[list[str], np.ndarray]:
     """The rules, one after the other, in plain Python."""
@@ -100,16 +100,17 @@ def test_mask_and_what_is_said_about_it() -> None:
     mask = adata.varm[KEY]
     assert isinstance(mask, sparse.csr_matrix)
     assert mask.dtype == bool
-    assert mask.shape == (6, 4)
+    assert mask.shape == (6, 3)
     assert mask.has_sorted_indices
-    assert mask.nnz == mask.sum() == 3 + 2 + 5 + 6
+    assert mask.nnz == mask.sum() == 3 + 2 + 5
     np.testing.assert_array_equal(
         mask.toarray().astype(int),
-        [[1, 0, 1, 1], [1, 0, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1], [0, 0, 0, 1], [1, 0, 1, 1]],
+        [[1, 0, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1], [0, 0, 0], [1, 0, 1]],
     )
     about = adata.uns[KEY]
     assert about["gene_sets"].dtype == object
-    assert about.pop("gene_sets").tolist() == ["T cell", "B cell", "lymphocyte", "unannotated_1"]
+    assert about.pop("gene_sets").tolist() == ["T cell", "B cell", "lymphocyte"]
+    # Files hold no None: 0 gene sets at most stand for no limit.
     assert about == {
         "source": "dict",
         "organism": "unknown",
@@ -119,21 +120,32 @@ def test_mask_and_what_is_said_about_it() -> None:
         "params": {
             "min_genes": 2,
             "max_genes": 300,
-            "max_gene_sets": 300,
-            "n_unannotated": 1,
+            "max_gene_sets": 0,
+            "n_unannotated": 0,
             "mask_ratio": 0.015,
             "seed": 0,
             "select": "largest",
             "max_jaccard": 1.0,
             "identifiers": "auto",
         },
-        "n_unannotated": 1,
+        "n_unannotated": 0,
         "n_genes": 6,
         "n_genes_covered": 5,
         "coverage": 5 / 6,
     }
     values = [*about["params"].values(), about["n_genes_covered"], about["coverage"]]
     assert {type(value) for value in values} == {int, float, str}
+
+
+def test_columns_with_every_gene_where_they_are_asked_for() -> None:
+    plain, adata = data(), data()
+    build_mask(plain, SETS, min_genes=2)
+    build_mask(adata, SETS, min_genes=2, n_unannotated=2)
+    assert names_of(adata) == [*SETS, "unannotated_1", "unannotated_2"]
+    np.testing.assert_array_equal(mask_of(adata)[:, :3], mask_of(plain))
+    assert mask_of(adata)[:, 3:].all()
+    assert adata.uns[KEY]["n_unannotated"] == 2
+    assert adata.uns[KEY]["coverage"] == plain.uns[KEY]["coverage"]
 
 
 @low_coverage_is_no_matter
@@ -188,7 +200,7 @@ def test_mask_without_its_uns_is_replaced_too() -> None:
     adata = data()
     adata.varm[KEY] = np.ones((6, 2), dtype=bool)
     build_mask(adata, SETS, min_genes=2)
-    assert adata.varm[KEY].shape == (6, 4)
+    assert adata.varm[KEY].shape == (6, 3)
 
 
 def test_log_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -247,7 +259,7 @@ def test_least_size_counts_genes_in_the_data_and_each_once() -> None:
     }
     adata = data()
     build_mask(adata, sets, min_genes=3)
-    assert names_of(adata) == ["fits", "unannotated_1"]
+    assert names_of(adata) == ["fits"]
 
 
 def test_largest_size_counts_listed_genes_and_each_once() -> None:
@@ -257,7 +269,7 @@ def test_largest_size_counts_listed_genes_and_each_once() -> None:
     }
     adata = data()
     build_mask(adata, sets, min_genes=3, max_genes=3)
-    assert names_of(adata) == ["repeats", "unannotated_1"]
+    assert names_of(adata) == ["repeats"]
 
 
 def test_names_are_matched_exactly() -> None:
@@ -373,7 +385,7 @@ def test_genes_of_no_set_add_rows_and_nothing_else(
     build_mask(longer, gene_sets, min_genes=1)
     assert names_of(longer) == names_of(plain)
     np.testing.assert_array_equal(mask_of(longer[:, genes]), mask_of(plain))
-    assert not mask_of(longer[:, more])[:, :-1].any()
+    assert not mask_of(longer[:, more]).any()
     assert longer.uns[KEY]["n_genes_covered"] == plain.uns[KEY]["n_genes_covered"]
     assert longer.uns[KEY]["n_genes"] == 12 + n_more
 
@@ -392,10 +404,11 @@ def test_order_of_sets_is_kept(order: list[str]) -> None:
 def test_default_is_the_collection_of_human_processes(pbmc: AnnData) -> None:
     adata = pbmc.copy()
     build_mask(adata, identifiers="exact", max_jaccard=1)
-    names, mask = naive(list(adata.var_names), gs.load("human_gobp"), 5, 300, 300, 1)
+    names, mask = naive(list(adata.var_names), gs.load("human_gobp"), 5, 300, None, 0)
+    assert len(names) > 1_000
     assert names_of(adata) == names
     np.testing.assert_array_equal(mask_of(adata), mask)
-    assert adata.varm[KEY].shape == (765, 301)
+    assert adata.varm[KEY].shape == (765, len(names))
     assert adata.uns[KEY]["source"] == "human_gobp"
     assert adata.uns[KEY]["organism"] == "human"
     assert adata.uns[KEY]["coverage"] > 0.5
@@ -406,13 +419,14 @@ def test_name_of_a_collection_wins_over_a_file_called_so(
 ) -> None:
     (tmp_path / "human_gobp").write_text("mine\tna\tCD3D\n")
     (tmp_path / "mine").write_text("mine\tna\tLYZ\n")
+    elsewhere, adata = pbmc.copy(), pbmc.copy()
+    build_mask(elsewhere, "human_gobp")
     monkeypatch.chdir(tmp_path)
-    adata = pbmc.copy()
     build_mask(adata, "human_gobp")
-    assert len(names_of(adata)) == 301
+    assert_same(adata, elsewhere)
     with_file = data()
     build_mask(with_file, "mine", min_genes=1)
-    assert names_of(with_file) == ["mine", "unannotated_1"]
+    assert names_of(with_file) == ["mine"]
 
 
 @pytest.mark.parametrize("name", ["sets.gmt", "sets.gmt.gz", "SETS.GMT", "sets.txt", "sets"])
@@ -441,7 +455,7 @@ def test_genes_of_a_set_in_any_container(kind: Any) -> None:
 def test_empty_sets_among_others_do_no_harm() -> None:
     adata = data()
     build_mask(adata, {"first": [], **SETS, "last": []}, min_genes=1)
-    assert names_of(adata) == [*SETS, "unannotated_1"]
+    assert names_of(adata) == [*SETS]
 
 
 @pytest.mark.parametrize("dtype", [object, "category", "string"])
@@ -468,7 +482,7 @@ def test_rows_with_missing_values_are_left_out_and_told(caplog: pytest.LogCaptur
     )
     adata = data()
     build_mask(adata, table, min_genes=1)
-    assert names_of(adata) == ["a", "unannotated_1"]
+    assert names_of(adata) == ["a"]
     assert mask_of(adata)[:, 0].sum() == 2
     assert caplog.messages[0] == (
         "build_mask: left out 2 of 4 rows of the table, whose source or target is missing"
@@ -548,7 +562,7 @@ def test_without_x() -> None:
     adata = AnnData(obs=pd.DataFrame(index=["c"]), var=pd.DataFrame(index=GENES))
     build_mask(adata, SETS, min_genes=2)
     assert adata.X is None
-    assert adata.varm[KEY].shape == (6, 4)
+    assert adata.varm[KEY].shape == (6, 3)
 
 
 def test_view_becomes_actual_with_the_usual_warning() -> None:
@@ -570,7 +584,7 @@ def test_copy_of_a_view_leaves_it_a_view() -> None:
     assert view.is_view
     assert KEY not in view.varm
     assert not changed.is_view
-    assert changed.varm[KEY].shape == (3, 4)
+    assert changed.varm[KEY].shape == (3, 3)
 
 
 @pytest.mark.parametrize("form", ["h5ad", "zarr"])
@@ -621,7 +635,7 @@ def test_mask_follows_the_genes_of_a_subset() -> None:
     adata = data()
     build_mask(adata, SETS, min_genes=2)
     some = adata[:, ["LYZ", "CD3D"]].copy()
-    np.testing.assert_array_equal(mask_of(some), [[0, 0, 0, 1], [1, 0, 1, 1]])
+    np.testing.assert_array_equal(mask_of(some), [[0, 0, 0], [1, 0, 1]])
 
 
 # --------------------------------------------------------------------------------------- real data
@@ -631,7 +645,7 @@ def test_reactome_on_real_cells(shared: Path) -> None:
     path = shared / "gene_sets" / "reactome.gmt.gz"
     adata = ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
     build_mask(adata, path, max_gene_sets=100)
-    names, mask = naive(list(adata.var_names), gs.read_gmt(path), 5, 300, 100, 1)
+    names, mask = naive(list(adata.var_names), gs.read_gmt(path), 5, 300, 100, 0)
     assert names_of(adata) == names
     np.testing.assert_array_equal(mask_of(adata), mask)
     assert adata.uns[KEY]["source"] == "reactome.gmt.gz"
@@ -646,7 +660,7 @@ def test_same_mask_as_the_original_implementation(shared: Path) -> None:
     listed = {name: genes for name, genes in reactome.items() if len(genes) <= 300}
     adata = ad.io.read_h5ad(shared / "legacy_project" / "query.h5ad")
     adata.uns.clear()
-    build_mask(adata, listed, max_gene_sets=len(pathways) - 1)
+    build_mask(adata, listed, max_gene_sets=len(pathways) - 1, n_unannotated=1)
     assert names_of(adata)[:-1] == pathways[:-1]
     np.testing.assert_array_equal(mask_of(adata), expected)
 
@@ -731,7 +745,7 @@ def test_duplicated_genes(genes: list[str], which: str) -> None:
         ({"n_unannotated": -1}, ValueError, "n_unannotated must be at least 0, not -1."),
         ({"seed": -1}, ValueError, "seed must be at least 0, not -1."),
         ({"min_genes": 2.5}, TypeError, "min_genes must be a whole number, not 2.5."),
-        ({"max_gene_sets": None}, TypeError, "max_gene_sets must be a whole number, not None."),
+        ({"max_gene_sets": "all"}, TypeError, "max_gene_sets must be a whole number, not 'all'."),
         ({"mask_ratio": 0}, ValueError, "mask_ratio must be above 0 and at most 1, not 0."),
         ({"mask_ratio": 1.1}, ValueError, "mask_ratio must be above 0 and at most 1, not 1.1."),
         (
@@ -996,7 +1010,7 @@ def test_hint_names_the_column_with_symbols_and_following_it_works() -> None:
     adata.var_names = adata.var["gene_symbols"].astype(str)
     adata.var_names_make_unique()
     build_mask(adata, SETS, min_genes=2)
-    assert names_of(adata) == [*SETS, "unannotated_1"]
+    assert names_of(adata) == [*SETS]
 
 
 def test_hint_at_another_species_where_a_few_sets_match_by_chance() -> None:
@@ -1033,13 +1047,12 @@ def test_low_coverage_is_told() -> None:
     with pytest.warns(
         UserWarning,
         match=r"^only 0\.5 % of adata's genes \(5 of 1 000\) are in a gene set that was kept, so "
-        r"that only the fully connected tokens will see the others; pass gene sets that hold more "
-        r"of them\.$",
+        r"that only modules will see the others; pass gene sets that hold more of them\.$",
     ):
         build_mask(adata, SETS, min_genes=2)
     assert adata.uns[KEY]["coverage"] == 0.005
-    with pytest.warns(UserWarning, match="so that nothing in the model will see the others; pass"):
-        build_mask(adata, SETS, min_genes=2, n_unannotated=0)
+    with pytest.warns(UserWarning, match="so that only the fully connected tokens will see the"):
+        build_mask(adata, SETS, min_genes=2, n_unannotated=1)
     with pytest.warns(UserWarning, match="see the others; raise mask_ratio or max_gene_sets"):
         build_mask(adata, None, max_gene_sets=1)
 

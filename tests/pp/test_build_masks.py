@@ -33,7 +33,7 @@ def build(mdata: md.MuData, **kwargs) -> md.MuData | None:
 def test_gene_sets_for_rna_and_one_token_an_antibody():
     mdata = make()
     assert build(mdata) is None
-    assert list(mdata["rna"].uns["tosica_mask"]["gene_sets"]) == [*SETS, "unannotated_1"]
+    assert list(mdata["rna"].uns["tosica_mask"]["gene_sets"]) == [*SETS]
     made = mdata["protein"].uns["tosica_mask"]
     assert list(made["gene_sets"]) == PROTEINS
     assert made["n_unannotated"] == 0
@@ -62,16 +62,16 @@ def test_groups_of_antibodies(kind, tmp_path):
     mdata = make()
     build(mdata, groups={"protein": given})
     made = mdata["protein"].uns["tosica_mask"]
-    assert list(made["gene_sets"]) == ["lineage", "myeloid", "unannotated_1"]
+    assert list(made["gene_sets"]) == ["lineage", "myeloid"]
     np.testing.assert_array_equal(
-        mdata["protein"].varm["tosica_mask"].toarray(), [[1, 0, 1], [1, 0, 1], [0, 1, 1]]
+        mdata["protein"].varm["tosica_mask"].toarray(), [[1, 0], [1, 0], [0, 1]]
     )
 
 
 def test_other_names():
     mdata = make(rna="gex", protein="adt")
     build(mdata, modalities={"rna": "gex", "protein": "adt"}, key_added="mask")
-    assert mdata["gex"].varm["mask"].shape == (6, 3)
+    assert mdata["gex"].varm["mask"].shape == (6, 2)
     assert mdata["adt"].varm["mask"].shape == (3, 3)
 
 
@@ -144,7 +144,7 @@ def test_variable_gene_sets_are_those_of_the_anndata():
     tosica.pp.build_mask(mdata, sets, **settings)
     tosica.pp.build_mask(rna, sets, **settings)
     kept = list(mdata["rna"].uns["tosica_mask"]["gene_sets"])
-    assert kept == list(rna.uns["tosica_mask"]["gene_sets"]) == ["varies", "unannotated_1"]
+    assert kept == list(rna.uns["tosica_mask"]["gene_sets"]) == ["varies"]
     assert list(mdata["protein"].uns["tosica_mask"]["gene_sets"]) == PROTEINS
 
 

@@ -120,7 +120,7 @@ def test_variable_sets_are_those_whose_genes_vary() -> None:
     adata.var_names = [f"G{i}" for i in range(60)]
     sets = {f"s{i}": [f"G{j}" for j in range(i * 10, i * 10 + 10)] for i in range(6)}
     tosica.pp.build_mask(adata, sets, select="variable", max_gene_sets=1, max_jaccard=0.9)
-    assert list(adata.uns["tosica_mask"]["gene_sets"]) == ["s0", "unannotated_1"]
+    assert list(adata.uns["tosica_mask"]["gene_sets"]) == ["s0"]
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.csc_matrix])
