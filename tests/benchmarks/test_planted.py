@@ -35,7 +35,9 @@ def test_the_page_counts_seeds(planted):
     others = {
         "accuracy": 0.9,
         "completeness error": 1e-6,
+        "linear share": 0.9,
         "unannotated share": 0.5,
+        "modules": 14.0,
         "reported, samples": 0.01,
         "reported, cells": 0.1,
     }
@@ -44,6 +46,24 @@ def test_the_page_counts_seeds(planted):
     assert list(table.index) == readings
     assert (table["first"] == 2).all()
     assert np.allclose(table["worst rank"], 4)
-    page = planted.report({"runs": {"1": rows}, "machine": {}, "settings": {"seeds": 3}})
-    assert "| attribution, mean | 2 of 3 |" in page
+    runs = {"0": rows, "1": rows}
+    page = planted.report({"runs": runs, "machine": {}, "settings": {"seeds": 3}})
+    assert page.count("| attribution, mean | 2 of 3 |") == 2
+    assert "## With no unannotated token (the default)\n" in page
+    assert "## With one unannotated token\n" in page
     assert "| samples (`sample_key`) | 1.0% |" in page
+
+
+@pytest.mark.parametrize("n_unannotated", [0, 1])
+def test_a_seed(planted, monkeypatch, n_unannotated):
+    monkeypatch.setattr(planted, "TRAINING", {"max_epochs": 2})
+    monkeypatch.setattr(planted, "N_CELLS", 240)
+    found = planted.one_seed(0, n_unannotated=n_unannotated)
+    assert found["accuracy"] > 0.9
+    assert (found["modules"] > 5) == (n_unannotated == 0)
+    assert (found["unannotated share"] > 0.1) == (n_unannotated == 1)
+    assert found["completeness error"] < 0.01
+    assert 0.2 < found["linear share"] <= 1
+    if not n_unannotated:
+        assert found["presence, mean"] == found["attribution, rank-sum test"] == 1
+    assert set(found) > {f"{name}, mean" for name in planted.READINGS}
