@@ -317,7 +317,7 @@ def test_rare_labels_are_raised_first(cells, monkeypatch):
         n_cells = np.bincount(labels)
         assert n_cells.min() < 10
         np.testing.assert_allclose(raised - scores, np.log(1 + 20 / n_cells)[None].repeat(700, 0))
-    asked = [fit_temperature(*each, expected=2.0, spread=0.5) for each in fitted]
+    asked = [fit_temperature(*each, expected=2.0, spread=0.4) for each in fitted]
     assert found in asked[:n_shares]
     assert plain in asked[n_shares:]
     # That rare labels were given too seldom no longer counts as doubt.

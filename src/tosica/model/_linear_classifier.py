@@ -38,7 +38,7 @@ _NO_RELEVANCE = 1e-6
 _FEW = 20
 # One-vs-rest regressions ask for temperatures between one and three, by the reference: their scores
 # were not made to be compared. What a handful of cells asks for is chance.
-_EXPECTED, _SPREAD = 2.0, 0.5
+_EXPECTED, _SPREAD = 2.0, 0.4
 # How much the regression counts beside the network: this much, and more for few cells, from which
 # a network learns less than a regression does.
 _WEIGHT, _HALF = 2.0, 100
