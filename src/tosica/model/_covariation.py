@@ -40,7 +40,7 @@ def covariation(
     Returns
     -------
     Means, ``(n_genes,)``, and loadings, ``(n_genes, n_components)``: 20 components, fewer of less
-    than 200 cells. Both as :func:`tosica.module._stand_in.stand_in` wants them.
+    than 200 cells. Both as :class:`~tosica.module._linear.LinearBranch` reads them.
     """
     x = read(rows, cells[draw(labels, MOST_CELLS)], section)
     n_cells, n_genes = x.shape

@@ -28,7 +28,7 @@ _IMPROBABLE, _PROBABLE = 0.05, 0.5
 # So many hard cells any reference may have.
 _USUAL_SHARE = 0.07
 # Hard cells come in all degrees, wrong labels are contradicted sharply: so large a part of all
-# labels that the line would not have given.
+# labels that the classifier would not have given.
 _SHARP = 0.4
 # No more of a label's cells are left out.
 _MOST_OF_A_LABEL = 0.5
@@ -41,11 +41,11 @@ def find_mislabelled(
 ) -> np.ndarray:
     """Cells whose label the other cells contradict, if they are more than a few.
 
-    A cell is suspect if a line through the other folds' cells gives its label a probability under
+    A cell is suspect if a classifier of the other folds' cells gives its label a probability under
     5 % and another one more than 50 % (after Northcutt et al., *J. Artif. Intell. Res.* 70, 2021).
     Some cells whose labels are right look so as well. They are taken for hard cells, which are
     worth most to a network, and none is returned, unless suspects are more than 7 % of the cells,
-    and more than 40 % of those to which the line would have given another label: where types are
+    and more than 40 % of those to which the classifier would have given another label: where types are
     hard to tell apart, it is often wrong, but in all degrees.
 
     Parameters
@@ -72,7 +72,7 @@ def find_mislabelled(
 def find_suspects(
     rows: Rows, cells: np.ndarray, labels: np.ndarray, section: Section
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each cell's label is suspect, and whether the line would give another one.
+    """Whether each cell's label is suspect, and whether the classifier would give another one.
 
     Both are of shape ``(n_cells,)``.
     """

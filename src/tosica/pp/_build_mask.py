@@ -59,12 +59,12 @@ def build_mask(
     key_added: str = "tosica_mask",
     copy: bool = False,
 ) -> AnnData | MuData | None:
-    """Decide which gene sets become the model's tokens, and which genes feed each of them.
+    """Decide which gene sets may become the model's tokens, and which genes feed each of them.
 
     Sets are kept if they list at most `max_genes` genes, of which at least `min_genes` are in the
-    data; of these at most `max_gene_sets`, chosen by `select`, in the order in which they were
-    given. Then come `n_unannotated` columns that hold every gene, so that no gene is lost to the
-    model.
+    data, in the order in which they were given. They are candidates: :class:`tosica.TOSICA` makes
+    tokens of those by which its labels are told apart, and puts genes that none of them holds into
+    co-expression modules, so that every gene is in a token with a name.
 
     Genes are matched to `adata.var_names` by exact name. What is left of the genes of a named
     collection is matched by identifier: Ensembl IDs with or without version, Entrez numbers, old
@@ -161,7 +161,8 @@ def build_mask(
     `adata.uns[key_added]`
         A dict:
 
-        - ``gene_sets``: names of the columns, (P,); the last ones are ``unannotated_1``, …
+        - ``gene_sets``: names of the columns, (P,); the last ones are ``unannotated_1``, … if
+          `n_unannotated` asks for them
         - ``source``: the collection's name, the file's name, "dict", "table" or "random"
         - ``organism``: whose genes the sets hold in this mask, "human", "mouse" or "unknown"
         - ``release``: the collection's release, else ""
@@ -209,8 +210,8 @@ def build_mask(
 
     Notes
     -----
-    With ``max_jaccard=1`` and ``identifiers="exact"``, sets are chosen and genes matched as by Chen
-    et al., Nat. Commun. 14, 223 (2023), but for two details: their code counts the fully connected
+    With ``max_gene_sets=300``, ``n_unannotated=1``, ``max_jaccard=1`` and ``identifiers="exact"``,
+    sets are chosen and genes matched as by Chen et al., Nat. Commun. 14, 223 (2023), but for two details: their code counts the fully connected
     column among the 300, and leaves open which of equally large sets stay.
 
     Examples
@@ -223,13 +224,13 @@ def build_mask(
     >>> gene_sets = {"T cell": ["CD3D", "CD3E", "CD2"], "B cell": ["CD19", "MS4A1"]}
     >>> tosica.pp.build_mask(adata, gene_sets, min_genes=2)
     >>> adata.uns["tosica_mask"]["gene_sets"].tolist()
-    ['T cell', 'B cell', 'unannotated_1']
+    ['T cell', 'B cell']
     >>> adata.varm["tosica_mask"].toarray().astype(int)
-    array([[1, 0, 1],
-           [1, 0, 1],
-           [0, 1, 1],
-           [0, 1, 1],
-           [0, 0, 1]])
+    array([[1, 0],
+           [1, 0],
+           [0, 1],
+           [0, 1],
+           [0, 0]])
     >>> adata.uns["tosica_mask"]["coverage"]
     0.8
     """
