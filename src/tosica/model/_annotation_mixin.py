@@ -48,7 +48,8 @@ class AnnotationMixin(ContentsMixin):
         """Label the cells of a query and say what the labels rest on.
 
         Genes are matched by name and put in order. Missing ones are zero to the network, and the
-        linear branch reads what is expected of them given the others. Counts are normalised as the model was trained; log-normalised expression is used as it is.
+        linear branch reads what is expected of them given the others. Counts are normalised as the
+        model was trained; log-normalised expression is used as it is.
 
         A model of several modalities takes a MuData with some of them, under the reference's names,
         or an AnnData, which is taken as the modality that most of its genes belong to. Gene sets of

@@ -45,8 +45,8 @@ def find_mislabelled(
     5 % and another one more than 50 % (after Northcutt et al., *J. Artif. Intell. Res.* 70, 2021).
     Some cells whose labels are right look so as well. They are taken for hard cells, which are
     worth most to a network, and none is returned, unless suspects are more than 7 % of the cells,
-    and more than 40 % of those to which the classifier would have given another label: where types are
-    hard to tell apart, it is often wrong, but in all degrees.
+    and more than 40 % of those to which the classifier would have given another label: where types
+    are hard to tell apart, it is often wrong, but in all degrees.
 
     Parameters
     ----------

@@ -211,8 +211,9 @@ def build_mask(
     Notes
     -----
     With ``max_gene_sets=300``, ``n_unannotated=1``, ``max_jaccard=1`` and ``identifiers="exact"``,
-    sets are chosen and genes matched as by Chen et al., Nat. Commun. 14, 223 (2023), but for two details: their code counts the fully connected
-    column among the 300, and leaves open which of equally large sets stay.
+    sets are chosen and genes matched as by Chen et al., Nat. Commun. 14, 223 (2023), but for two
+    details: their code counts the fully connected column among the 300, and leaves open which of
+    equally large sets stay.
 
     Examples
     --------
