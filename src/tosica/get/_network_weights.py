@@ -53,9 +53,9 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
     >>> adata = adata[:, ["LYZ", "CST3", "CD79A"]].copy()
     >>> tosica.pp.build_mask(adata, network, min_genes=2)
     >>> tosica.get.network_weights(adata).toarray()
-    array([[ 1. , -1. ,  0. ],
-           [ 0.5,  0. ,  0. ],
-           [ 0. ,  2. ,  0. ]], dtype=float32)
+    array([[ 1. , -1. ],
+           [ 0.5,  0. ],
+           [ 0. ,  2. ]], dtype=float32)
     """
     if key not in adata.uns or "gene_sets" not in adata.uns[key]:
         raise KeyError(

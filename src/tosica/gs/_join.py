@@ -50,7 +50,7 @@ def join(
     >>> markers = {"T cell": ["CD3D", "CD3E"]}
     >>> joined = tosica.gs.join({"GO": "human_gobp", "mine": markers})
     >>> len(joined), joined["mine: T cell"]
-    (5893, ['CD3D', 'CD3E'])
+    (5835, ['CD3D', 'CD3E'])
     """
     if isinstance(collections, str | os.PathLike) or not isinstance(collections, Iterable):
         raise TypeError(

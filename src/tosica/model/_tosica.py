@@ -76,8 +76,8 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
     >>> model = tosica.TOSICA(ref, embed_dim=16)
     >>> model.train(max_epochs=2, enable_progress_bar=False)
     >>> model.annotate(query)
-    >>> query.obsm["X_tosica"].shape
-    (200, 20)
+    >>> query.obsm["X_tosica"].shape  # 20 gene sets and 36 modules
+    (200, 56)
     """
 
     _module_cls = TOSICAModule

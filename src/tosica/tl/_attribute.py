@@ -143,8 +143,8 @@ def attribute(
     >>> query = adata[:50].copy()
     >>> model.annotate(query)
     >>> tosica.tl.attribute(query, model)
-    >>> query.obsm["X_tosica_attribution"].shape
-    (50, 20)
+    >>> query.obsm["X_tosica_attribution"].shape  # 20 gene sets and 36 modules
+    (50, 56)
     >>> bool(query.uns["tosica_attribution"]["completeness_error"] < 0.02)
     True
     """

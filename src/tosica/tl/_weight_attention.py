@@ -80,7 +80,7 @@ def weight_attention(
     >>> model.annotate(adata)
     >>> tosica.tl.weight_attention(adata, model)
     >>> tosica.get.mean_attention(adata, "phase", key="tosica_weighted").shape
-    (3, 20)
+    (3, 56)
     """
     attention, gene_sets = read_annotation(adata, model, key)
     key_added = f"{key}_weighted" if key_added is None else key_added
