@@ -33,7 +33,9 @@ def test_demo_writes_what_it_says(quick_training, tmp_path, capsys):
     assert all(str(out / name) in printed for name in names)
     annotated = ad.read_h5ad(out / "annotated.h5ad")
     assert annotated.shape == (210, 765)
-    assert annotated.obsm["X_tosica"].shape == (210, len(annotated.uns["tosica"]["gene_sets"]))
+    # The heatmap shows what gene sets contribute.
+    for key in ("tosica", "tosica_presence"):
+        assert annotated.obsm[f"X_{key}"].shape == (210, len(annotated.uns[key]["gene_sets"]))
     for name in names - {"annotated.h5ad"}:
         picture = matplotlib.image.imread(out / name)
         assert min(picture.shape[:2]) > 300

@@ -511,6 +511,12 @@ def test_random_sets() -> None:
     assert adata.uns[KEY]["n_genes_covered"] == mask[:, :50].any(1).sum()
 
 
+def test_random_sets_are_three_hundred_by_default() -> None:
+    adata = data([f"G{i}" for i in range(300)], n_obs=1)
+    build_mask(adata, None)
+    assert names_of(adata) == [f"random_{i}" for i in range(1, 301)]
+
+
 def test_random_sets_follow_the_seed_alone() -> None:
     genes = [f"G{i}" for i in range(300)]
     masks = []
