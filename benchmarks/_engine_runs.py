@@ -132,9 +132,7 @@ def tosica_train(
 ) -> dict[str, float]:
     """Train through ``model.train`` with its data loading and logging."""
     scvi.settings.seed = seed
-    reference = prepared(path)
-    tosica.TOSICA.setup_anndata(reference, labels_key="cell_type")
-    model = tosica.TOSICA(reference)
+    model = network(prepared(path))
     watch = Stopwatch(seconds, batch_size)
     model.train(
         batch_size=batch_size,
@@ -171,8 +169,7 @@ def agreement(path: str, seed: int, **_: Any) -> dict[str, float]:
     """Share of the labels that are the same in single precision and in bfloat16."""
     scvi.settings.seed = seed
     reference = prepared(path)[:4000].copy()
-    tosica.TOSICA.setup_anndata(reference, labels_key="cell_type")
-    model = tosica.TOSICA(reference)
+    model = network(reference)
     model.train(max_epochs=4, enable_progress_bar=False)
     exact, rounded = (
         model.annotate(reference, precision=p, copy=True).obs["tosica_prediction"].astype(str)
@@ -212,6 +209,12 @@ def prepared(path: str) -> ad.AnnData:
     return ad.read_h5ad(path)
 
 
+def network(reference: ad.AnnData) -> tosica.TOSICA:
+    """The published network alone, with a token for each gene set of the mask."""
+    tosica.TOSICA.setup_anndata(reference, labels_key="cell_type")
+    return tosica.TOSICA(reference, linear=False, max_gene_sets=None, modules=False)
+
+
 def fresh_model(path: str) -> tosica.TOSICA:
     """A model with starting weights, made without reading all cells."""
     backed = ad.read_h5ad(path, backed="r")
@@ -219,8 +222,7 @@ def fresh_model(path: str) -> tosica.TOSICA:
     few = backed[np.unique(np.r_[some, : min(2000, backed.n_obs)])].to_memory()
     sizes = few.obs["cell_type"].value_counts()
     few = few[few.obs["cell_type"].isin(sizes.index[sizes > 1])].copy()
-    tosica.TOSICA.setup_anndata(few, labels_key="cell_type")
-    model = tosica.TOSICA(few)
+    model = network(few)
     model.is_trained_ = True
     return model
 

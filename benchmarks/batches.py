@@ -78,7 +78,7 @@ TASKS: dict[
 
 
 def trained(reference: AnnData, *, named: bool, seed: int = 0) -> tosica.TOSICA:
-    """A model with defaults, which is told of the batches or not."""
+    """A model with defaults, of a reference whose batches are named or not."""
     tosica.pp.build_mask(reference)
     batch_key = BATCH if named else None
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL, batch_key=batch_key)

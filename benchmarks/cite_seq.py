@@ -58,6 +58,7 @@ def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict
     tosica.pp.build_mask(
         reference,
         max_gene_sets=settings["max_gene_sets"],
+        n_unannotated=settings["n_unannotated"],
         max_jaccard=1,
         identifiers="exact",
     )
@@ -102,7 +103,7 @@ def antibodies(
     annotated = model.annotate(query, copy=True)
     called = annotated.obs["tosica_prediction"]
     enough = [label for label, n in called.value_counts().items() if n > 1]
-    tosica.tl.rank_gene_sets(annotated, "tosica_prediction", groups=enough)
+    tosica.tl.rank_gene_sets(annotated, "tosica_prediction", groups=enough, key="tosica")
     ranked = tosica.get.rank_gene_sets_df(annotated)
     ranked = ranked[ranked["gene_set"].astype(str).str.startswith("protein:")]
     attention = {
@@ -182,7 +183,8 @@ def report(result: dict[str, Any]) -> str:
         f"{scores['seed'].nunique()} seeds. One half is the reference, the other the query. Labels",
         f"are `{settings['labels_key']}`, which were clustered from the antibodies. Genes in at "
         f"least {settings['min_share']:.0%} of the",
-        f"reference's cells, the {settings['max_gene_sets']} largest sets of `human_gobp`, "
+        f"reference's cells, the {settings['max_gene_sets']} largest sets of `human_gobp` and "
+        "modules of the genes in none of them,",
         f"minibatches of {settings['batch_size']} cells, {length}.",
         "",
         "Macro-F1 in percent, mean ± standard deviation, and the difference to the model of RNA,",
@@ -250,6 +252,7 @@ def main(arguments: list[str] | None = None) -> None:
         "labels_key": given.labels_key,
         "min_share": given.min_share,
         "max_gene_sets": given.max_gene_sets,
+        "n_unannotated": 0,
         "max_epochs": given.max_epochs,
         "batch_size": given.batch_size,
         "markers": marker_labels(mdata, truth),

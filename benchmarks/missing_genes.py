@@ -1,10 +1,10 @@
-"""What labels suffer when a query lacks genes, and what it brings that others stand in for them.
+"""What labels suffer when a query lacks genes, and what it brings to impute them.
 
 ``python -m benchmarks.missing_genes FOLDER`` from the repository's root, with the files of
 ``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/missing_genes.md`` and
 ``missing_genes.json``. A model with defaults names the query with all genes, and with random genes
-gone: with the direct path as it is, and with zeros in the place of the genes, which it cannot tell
-from genes that are not expressed.
+gone: as it is, so that the linear branch reads their conditional means, and with zeros in the place
+of the genes, which the model cannot tell from genes that are not expressed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 SHARES = (0.05, 0.1, 0.2, 0.4)
-WAYS = {"others": "others stand in", "zero": "zeros"}
+WAYS = {"imputed": "imputed", "zero": "zeros"}
 
 
 def halves(adata: AnnData) -> Split:
@@ -64,7 +64,7 @@ def without(query: AnnData, share: float, seed: int) -> dict[str, AnnData]:
     there[rng.permutation(query.n_vars)[: round(share * query.n_vars)]] = 0
     zeros = query.copy()
     zeros.X = csr_matrix(query.X @ diags(there), dtype=np.float32)
-    return {"others": query[:, there > 0].copy(), "zero": zeros}
+    return {"imputed": query[:, there > 0].copy(), "zero": zeros}
 
 
 def runs_of(split: Split, shares: tuple[float, ...], draws: int, **train: Any) -> list[dict]:
@@ -127,11 +127,11 @@ def report(result: dict[str, Any]) -> str:
         "Written by `python -m benchmarks.missing_genes`. A model with defaults (one seed) names "
         "cells, log-normalised if nothing else is said, with all",
         f"genes and with random ones gone, {n_draws} draws of each share. Either the query does "
-        "not have these genes, and in the",
-        "direct path others stand in for them, or it has them as zeros, which is how they would "
-        "count otherwise. The network sees",
-        "zeros in both. The number of components by which genes stand in was chosen on "
-        "halves of these references.",
+        "not have these genes, and the linear",
+        "branch imputes them from the others, or it has them as zeros, which is how they would "
+        "count otherwise. The network reads",
+        "zeros in both. The number of components by which genes are imputed was chosen on halves "
+        "of these references.",
         *([result["note"]] if result.get("note") else []),
         "",
         *table(head, rows),

@@ -113,7 +113,7 @@ def train(reference: AnnData, labels_key: str, seed: int, max_epochs: int | None
     torch.set_num_threads(1)
     scvi.settings.seed = seed
     # The scores of the other rows are those of the network, the class token's among them.
-    model = tosica.TOSICA(reference, direct=False)
+    model = tosica.TOSICA(reference, linear=False)
     model.train(max_epochs, accelerator="cpu", enable_progress_bar=False)
     return model
 

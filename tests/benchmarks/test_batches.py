@@ -24,9 +24,9 @@ def cells(batches):
     return batches.prepared(adata, "cell_type", "batch")
 
 
-def test_the_page_is_what_was_measured(batches, pages):
-    result = json.loads((pages / "batches.json").read_text())
-    assert (pages / "batches.md").read_text() == batches.report(result)
+def test_the_page_is_what_was_measured(batches, measured):
+    result, page = measured("batches")
+    assert page == batches.report(result)
     runs = pd.DataFrame(result["runs"])
     assert set(runs["task"]) == set(batches.TASKS)
     assert set(runs["method"]) == {*batches.OURS, *batches.PEERS}

@@ -15,9 +15,9 @@ def cite_seq(load_benchmark):
     return load_benchmark("cite_seq")
 
 
-def test_the_page_is_what_was_measured(cite_seq, pages):
-    result = json.loads((pages / "cite_seq.json").read_text())
-    assert (pages / "cite_seq.md").read_text() == cite_seq.report(result)
+def test_the_page_is_what_was_measured(cite_seq, measured):
+    result, page = measured("cite_seq")
+    assert page == cite_seq.report(result)
     assert {(run["split"], run["seed"]) for run in result["runs"]} == {
         (split, seed) for split in range(5) for seed in range(5)
     }

@@ -14,9 +14,9 @@ def missing(load_benchmark):
     return load_benchmark("missing_genes")
 
 
-def test_the_page_is_what_was_measured(missing, pages):
-    result = json.loads((pages / "missing_genes.json").read_text())
-    assert (pages / "missing_genes.md").read_text() == missing.report(result)
+def test_the_page_is_what_was_measured(missing, measured):
+    result, page = measured("missing_genes")
+    assert page == missing.report(result)
     runs = pd.DataFrame(result["runs"])
     assert set(runs["pair"]) == set(missing.PAIRS)
     assert set(runs["share"]) == {0, *missing.SHARES}
@@ -25,11 +25,11 @@ def test_the_page_is_what_was_measured(missing, pages):
 def test_the_same_genes_are_gone_in_both_ways(missing):
     query = missing.pbmc68k(None)[:30].copy()
     both = missing.without(query, 0.3, 0)
-    others, zero = both["others"], both["zero"]
-    assert others.n_vars == query.n_vars - round(0.3 * query.n_vars)
+    imputed, zero = both["imputed"], both["zero"]
+    assert imputed.n_vars == query.n_vars - round(0.3 * query.n_vars)
     assert zero.var_names.equals(query.var_names)
-    np.testing.assert_array_equal(zero[:, others.var_names].X.toarray(), others.X.toarray())
-    gone = ~zero.var_names.isin(others.var_names)
+    np.testing.assert_array_equal(zero[:, imputed.var_names].X.toarray(), imputed.X.toarray())
+    gone = ~zero.var_names.isin(imputed.var_names)
     assert not zero[:, gone].X.toarray().any()
     assert query[:, gone].X.toarray().any()
 
@@ -41,9 +41,9 @@ def test_runs(missing, tmp_path, monkeypatch):
     missing.main([*arguments, "--out", str(tmp_path)])
     runs = json.loads((tmp_path / "missing_genes.json").read_text())["runs"]
     assert [(run["share"], run["way"]) for run in runs] == [
-        (0, "others"),
+        (0, "imputed"),
         (0, "zero"),
-        (0.3, "others"),
+        (0.3, "imputed"),
         (0.3, "zero"),
     ]
     assert runs[0]["agreement"] == 1

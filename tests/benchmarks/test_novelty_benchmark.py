@@ -14,9 +14,9 @@ def novelty(load_benchmark):
     return load_benchmark("novelty")
 
 
-def test_the_page_is_what_was_measured(novelty, pages):
-    result = json.loads((pages / "novelty.json").read_text())
-    assert (pages / "novelty.md").read_text() == novelty.report(result)
+def test_the_page_is_what_was_measured(novelty, measured):
+    result, page = measured("novelty")
+    assert page == novelty.report(result)
     assert {run["task"] for run in result["runs"]} == set(novelty.TASKS)
     assert len({run["seed"] for run in result["runs"]}) >= 5
 
