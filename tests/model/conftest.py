@@ -108,13 +108,14 @@ def train_toy(
     *,
     seed: int = 0,
     setup: dict[str, Any] | None = None,
-    direct: bool = True,
+    linear: bool = True,
+    modules: bool = True,
     **train: Any,
 ) -> tosica.TOSICA:
     """Set up, build and train a model on counts as :func:`make_toy` makes them."""
     tosica.TOSICA.setup_anndata(adata, labels_key="kind", **(setup or {}))
     scvi.settings.seed = seed
-    model = tosica.TOSICA(adata, embed_dim=16, n_heads=2, direct=direct)
+    model = tosica.TOSICA(adata, embed_dim=16, n_heads=2, linear=linear, modules=modules)
     train = {"max_epochs": 3, "batch_size": 16, **train}
     model.train(accelerator="cpu", enable_progress_bar=False, **train)
     return model

@@ -142,7 +142,7 @@ def test_training_starts_from_the_network_of_rna():
     # Equal weights make the genes of a set equal; the others stay as they were.
     of_alpha = after.loc[[f"rna:{gene}" for gene in SETS["alpha"]], "rna:alpha"]
     np.testing.assert_allclose(of_alpha, of_alpha.iloc[0], rtol=1e-5)
-    others = [name for name in after if name.startswith("protein:") or "unannotated" in name]
+    others = [name for name in after if name.startswith("protein:") or "module" in name]
     pd.testing.assert_frame_equal(after[others], before[others])
     build(mdata)
     tosica.TOSICA.setup_mudata(mdata, "kind")
@@ -212,7 +212,7 @@ def test_one_modality_gives_what_setup_anndata_gives(mdata, query):
     rna.obs["kind"] = mdata.obs["kind"]
     tosica.TOSICA.setup_anndata(rna, "kind")
     scvi.settings.seed = 0
-    plain = tosica.TOSICA(rna, embed_dim=16, n_heads=2, direct=False)
+    plain = tosica.TOSICA(rna, embed_dim=16, n_heads=2, linear=False)
     train = {"max_epochs": 3, "batch_size": 16}
     plain.train(accelerator="cpu", enable_progress_bar=False, **train)
     alone = md.MuData({"rna": mdata["rna"].copy()})
@@ -313,9 +313,13 @@ def test_annotate_writes_to_the_mudata_and_names_modalities(model, query):
     record = query.uns["tosica"]
     assert list(record["gene_sets"]) == model.gene_sets
     assert list(record["gene_sets"][:4]) == [f"rna:{name}" for name in SETS]
-    assert list(record["gene_sets"][4:]) == [f"protein:{name}" for name in PROTEINS]
-    assert list(record["modalities"]) == ["rna"] * 4 + ["protein"] * 9
-    assert query.obsm["X_tosica"].shape == (60, 13)
+    # The genes that none of them holds.
+    kind, leading = record["gene_sets"][4].rsplit(": ", 1)
+    assert kind == "rna:module"
+    assert set(leading.split(", ")) < set(GENES[24:])
+    assert list(record["gene_sets"][5:]) == [f"protein:{name}" for name in PROTEINS]
+    assert list(record["modalities"]) == ["rna"] * 5 + ["protein"] * 9
+    assert query.obsm["X_tosica"].shape == (60, 14)
     assert query.obs["tosica_prediction"].dtype == "category"
     assert query.obs["tosica_probability"].dtype == np.float32
     assert {name: (list(a.obs), list(a.uns)) for name, a in query.mod.items()} == modalities_before
@@ -324,8 +328,8 @@ def test_annotate_writes_to_the_mudata_and_names_modalities(model, query):
 def test_a_missing_modality_has_no_column(model, query):
     rna = query["rna"].copy()
     model.annotate(rna)
-    assert list(rna.uns["tosica"]["gene_sets"]) == [f"rna:{name}" for name in SETS]
-    assert rna.obsm["X_tosica"].shape == (60, 4)
+    assert list(rna.uns["tosica"]["gene_sets"]) == model.gene_sets[:5]
+    assert rna.obsm["X_tosica"].shape == (60, 5)
     attention = model.get_attention(query["protein"], unannotated=True)
     assert list(attention) == [f"protein:{name}" for name in PROTEINS]
     # What is left of the row is the class token's attention to itself.
@@ -333,7 +337,11 @@ def test_a_missing_modality_has_no_column(model, query):
     assert (attention.sum(axis=1) > 0.2).all()
 
 
-def test_attention_is_a_share(model, query):
+def test_attention_is_a_share(mdata, query):
+    build(mdata, n_unannotated=1)
+    model = fit(mdata, max_epochs=1)
+    # Where a token has every gene, no module is needed.
+    assert not any("module" in name for name in model.gene_sets)
     attention = model.get_attention(query, unannotated=True)
     assert list(attention)[-1] == "rna:unannotated_1"
     assert (attention.sum(axis=1) < 1).all()
@@ -351,7 +359,7 @@ def test_written_and_read(model, query, tmp_path):
     )
     assert list(back.uns["tosica"]["modalities"]) == list(query.uns["tosica"]["modalities"])
     means = tosica.get.mean_attention(back, "tosica_prediction")
-    assert means.shape == (3, 13)
+    assert means.shape == (3, 14)
 
 
 def test_a_copy_leaves_the_query_alone(model, query):
@@ -367,7 +375,7 @@ def test_tools_and_readers_take_the_mudata(model, query):
     best = tosica.get.rank_gene_sets_df(query, group="a")
     assert set(best["gene_set"]) == set(model.gene_sets)
     by_token = tosica.get.attention(query)
-    assert list(by_token.var["modality"]) == ["rna"] * 4 + ["protein"] * 9
+    assert list(by_token.var["modality"]) == ["rna"] * 5 + ["protein"] * 9
     assert not set(by_token.obsm) & {"rna", "protein"}
     axes = tosica.pl.attention_heatmap(query, "tosica_prediction", show=False)
     shown = [text.get_text() for text in axes["heatmap"].get_yticklabels()]
@@ -386,8 +394,8 @@ def test_weights_stay_within_a_modality(model):
 
 def test_repr_tells_of_each_modality(model):
     text = repr(model)
-    assert "rna, gene sets: 4 of dict (unknown), and 1 unannotated" in text
-    assert "protein, gene sets: 9 of single features (unknown), and 0 unannotated" in text
+    assert "rna, gene sets: 4 of dict (unknown), and 1 modules\n" in text
+    assert "protein, gene sets: 9 of single features (unknown)\n" in text
     assert "protein, genes: 9, read as counts of antibodies" in text
 
 
@@ -689,7 +697,9 @@ def test_cite_seq(shared: Callable):
     model.annotate(query)
     truth = query.obs["adt_cluster"].astype(str)
     assert (query.obs["tosica_prediction"].astype(str) == truth).mean() > 0.6
-    assert query.obsm["X_tosica"].shape[1] == 20 + 49
+    modules = [name for name in model.gene_sets if name.startswith("rna:module: ")]
+    assert modules
+    assert query.obsm["X_tosica"].shape[1] == 20 + len(modules) + 49
 
 
 @pytest.mark.parametrize("explain", ["attribute", "faithfulness", "top_genes", "weight_attention"])

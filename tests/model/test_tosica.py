@@ -15,7 +15,7 @@ from anndata import AnnData, ImplicitModificationWarning
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tosica import TOSICA
+from tosica import TOSICA, pp
 
 
 def seen_by(model, query, **kwargs):
@@ -91,9 +91,10 @@ def test_latent_representation_is_what_the_head_reads(pbmc_model, pbmc_query):
     assert latent.dtype == np.float32
     head = pbmc_model.module.head
     logits = latent @ head.weight.detach().numpy().T + head.bias.detach().numpy()
+    linear = pbmc_model.module.linear
     genes = pbmc_query[:, pbmc_model.get_var_names()].X.toarray()
-    weights = pbmc_model.get_direct_weights()
-    logits += genes @ weights.to_numpy() + pbmc_model.module.direct_bias.numpy()
+    genes = np.minimum(genes, linear.upper.numpy())
+    logits += genes @ linear.gene_weight.numpy().T + linear.bias.numpy()
     labels = np.array(pbmc_model.labels)[logits.argmax(1)]
     np.testing.assert_array_equal(labels, pbmc_model.predict(pbmc_query))
 
@@ -101,39 +102,50 @@ def test_latent_representation_is_what_the_head_reads(pbmc_model, pbmc_query):
 def test_attention_has_a_column_a_gene_set(pbmc_model, pbmc_ref, pbmc_query):
     table = pbmc_model.get_attention(pbmc_query)
     named = pbmc_ref.uns["tosica_mask"]["gene_sets"].tolist()
-    assert named[-1] == "unannotated_1"
-    assert table.columns.tolist() == named[:-1] == pbmc_model.gene_sets
+    assert table.columns.tolist() == pbmc_model.gene_sets
+    assert pbmc_model.gene_sets[:30] == named
+    # Genes that none of them holds.
+    assert all(name.startswith("module: ") for name in pbmc_model.gene_sets[30:])
     assert table.index.equals(pbmc_query.obs_names)
     assert set(table.dtypes) == {np.dtype("float32")}
     assert (table.to_numpy() > 0).all()
     assert (table.sum(axis=1) < 1).all()
 
 
-def test_attention_with_unannotated_tokens(pbmc_model, pbmc_query):
-    plain = pbmc_model.get_attention(pbmc_query)
-    table = pbmc_model.get_attention(pbmc_query, unannotated=True)
-    assert table.columns.tolist() == [*plain.columns, "unannotated_1"]
-    pd.testing.assert_frame_equal(table.iloc[:, :-1], plain)
+def test_attention_with_unannotated_tokens(toy, toy_query, train):
+    sets = dict.fromkeys(("one", "other"), toy.var_names[:9])
+    pp.build_mask(toy, sets, n_unannotated=2)
+    model = train(toy, max_epochs=1)
+    # Where a token has every gene, no module is needed.
+    assert model.gene_sets == ["one", "other"]
+    plain = model.get_attention(toy_query)
+    table = model.get_attention(toy_query, unannotated=True)
+    assert table.columns.tolist() == ["one", "other", "unannotated_1", "unannotated_2"]
+    pd.testing.assert_frame_equal(table.iloc[:, :2], plain)
     # Two layers, each of which leaves at least half of what comes with the class token.
     assert table.sum(axis=1).between(0, 0.75).all()
 
 
 def test_attention_of_a_mask_without_unannotated_tokens(toy, train):
-    mask = toy.uns["tosica_mask"]
-    toy.uns["tosica_mask"] = {**mask, "gene_sets": mask["gene_sets"][:-1], "n_unannotated": 0}
-    toy.varm["tosica_mask"] = toy.varm["tosica_mask"].tocsc()[:, :-1]
     model = train(toy, max_epochs=1)
-    assert model.get_attention(toy).shape == (90, 4)
-    assert model.get_attention(toy, unannotated=True).shape == (90, 4)
+    assert model.get_attention(toy).shape == (90, 5)
+    assert model.get_attention(toy, unannotated=True).shape == (90, 5)
 
 
 @pytest.mark.parametrize("how", ["mean", "max"])
 def test_gene_weights_are_those_of_the_module(pbmc_model, pbmc_ref, how):
     table = pbmc_model.get_gene_weights(how)
-    mask = pbmc_ref.varm["tosica_mask"].toarray()
-    assert table.shape == mask.shape == (765, 31)
+    embedding = pbmc_model.module.embedding
+    mask = np.zeros((765, embedding.n_tokens), dtype=bool)
+    mask[embedding.genes, np.repeat(np.arange(embedding.n_tokens), embedding.indptr.diff())] = True
+    np.testing.assert_array_equal(mask[:, :30], pbmc_ref.varm["tosica_mask"].toarray())
+    # Every gene that varies is in a gene set or in one module.
+    varies = pbmc_ref.X.toarray().std(0) > 0
+    held = mask[:, :30].any(1)
+    np.testing.assert_array_equal(mask[:, 30:].sum(1), varies & ~held)
+    assert table.shape == mask.shape
     assert table.index.equals(pbmc_ref.var_names)
-    assert table.columns.tolist() == pbmc_ref.uns["tosica_mask"]["gene_sets"].tolist()
+    assert table.columns.tolist() == pbmc_model.gene_sets
     assert set(table.dtypes) == {np.dtype("float32")}
     assert (table.to_numpy()[~mask] == 0).all()
     assert (table.to_numpy()[mask] > 0).all()
@@ -162,11 +174,13 @@ def test_gene_weights_of_another_kind(toy_model):
 def test_repr_tells_the_facts(toy, train, pbmc_model):
     pp_text = repr(pbmc_model)
     assert pp_text.startswith("TOSICA model, trained (12 epochs)")
-    assert "30 of human_gobp (human), and 1 unannotated" in pp_text
+    n_modules = len(pbmc_model.gene_sets) - 30
+    assert f"gene sets: 30 of human_gobp (human), and {n_modules} modules\n" in pp_text
     assert "765, read as log-normalised expression" in pp_text
     assert "10 (CD4+/CD25 T Reg, " in pp_text
     assert ", …)" in pp_text
     assert "width 16, 4 heads, 2 layers" in pp_text
+    assert pp_text.endswith("parameters; beside it a linear branch")
     module = pbmc_model.module
     n_parameters = sum(p.numel() for p in module.parameters())
     # What the weights of gene sets are padded with is no parameter.
@@ -175,12 +189,17 @@ def test_repr_tells_the_facts(toy, train, pbmc_model):
     assert f"{n_parameters:,} parameters" in pp_text
 
     TOSICA.setup_anndata(toy, labels_key="kind")
-    text = repr(TOSICA(toy, embed_dim=8, n_heads=2, n_layers=1))
+    text = repr(TOSICA(toy, embed_dim=8, n_heads=2, n_layers=1, modules=False))
     assert text.startswith("TOSICA model, not trained yet\n")
-    assert "4 of dict (unknown), and 1 unannotated" in text
+    assert "4 of dict (unknown)\n" in text
     assert "30, read as counts" in text
     assert "labels: 3 (a, b, c)" in text
     assert "width 8, 2 heads, 1 layers" in text
+    pp.build_mask(toy, {"s": toy.var_names[:9]}, n_unannotated=2)
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    text = repr(TOSICA(toy, embed_dim=8, n_heads=2, linear=False))
+    assert "1 of dict (unknown), and 2 unannotated\n" in text
+    assert text.endswith("parameters")
 
 
 # --------------------------------------------------------------------------- queries as they come
@@ -323,14 +342,14 @@ def test_genes_found_are_logged(toy_model, toy_query, caplog):
 
 
 def test_missing_genes_count_as_zero(toy, toy_query, train):
-    model = train(toy, direct=False)
+    model = train(toy, linear=False)
     zeroed = toy_query.copy()
     zeroed.X = zeroed.X.toarray()
     zeroed.X[:, :1] = 0
     assert_same(seen_by(model, toy_query[:, 1:].copy()), seen_by(model, zeroed))
 
 
-def test_the_network_sees_zeros_beside_a_direct_path_too(toy_model, toy_query):
+def test_the_network_sees_zeros_beside_a_linear_branch_too(toy_model, toy_query):
     zeroed = toy_query.copy()
     zeroed.X = zeroed.X.toarray()
     zeroed.X[:, :1] = 0
@@ -340,21 +359,20 @@ def test_the_network_sees_zeros_beside_a_direct_path_too(toy_model, toy_query):
 
 
 @pytest.mark.filterwarnings("ignore:The query has only")
-def test_in_the_direct_path_others_stand_in_for_missing_genes(pbmc_model, pbmc_query):
+def test_the_linear_branch_expects_what_it_can_of_missing_genes(pbmc_model, pbmc_query):
     module = pbmc_model.module
     x = torch.from_numpy(pbmc_query[:, pbmc_model.get_var_names()].X.toarray())
-    whole = module.direct(x)
+    whole = module.linear(x)
     for seed in range(5):
         torch.manual_seed(seed)
         measured = torch.rand(x.shape[1]) > 0.3
-        path = module.direct_path(measured)
-        others = module.direct(x * measured, path)
-        nothing = module.direct(x * measured)
-        assert (others - whole).square().mean() < 0.5 * (nothing - whole).square().mean()
+        expected = module.linear(x * measured, measured)
+        nothing = module.linear(x * measured)
+        assert (expected - whole).square().mean() < 0.5 * (nothing - whole).square().mean()
     # What annotate and predict give is what comes of that.
     lacking = pbmc_query[:, pbmc_model.get_var_names()[measured.numpy()]].copy()
     with torch.no_grad():
-        logits = module.annotate(x * measured, attention=False, path=path).logits
+        logits = module.annotate(x * measured, attention=False, measured=measured).logits
         expected = module.probabilities(logits).numpy()
     np.testing.assert_allclose(pbmc_model.predict(lacking, soft=True), expected, atol=1e-5)
     pbmc_model.annotate(lacking, probabilities=True)
@@ -548,5 +566,5 @@ def test_annotating_a_view_makes_it_a_copy_with_anndatas_warning(toy_model, toy_
     with pytest.warns(ImplicitModificationWarning):
         toy_model.annotate(view)
     assert not view.is_view
-    assert view.obsm["X_tosica"].shape == (20, 4)
+    assert view.obsm["X_tosica"].shape == (20, 5)
     assert contents(toy_query) == before
