@@ -14,9 +14,9 @@ import scvi
 import torch
 
 import tosica
-from tosica.model import _batch_shifts, _line, _training_mixin
+from tosica.model import _batch_shifts, _logistic_regression, _training_mixin
 from tosica.model._batch_shifts import batch_shifts
-from tosica.model._line import fit_line
+from tosica.model._logistic_regression import fit_logistic_regression
 from tosica.model._sample import draw
 from tosica.model._training_plan import TrainingPlan
 from tosica.module import Section
@@ -102,13 +102,13 @@ def test_chance_is_no_shift():
     assert np.abs(found[0, :20]).mean() > 3 * np.abs(found[0, 20:]).mean()
 
 
-def test_a_line_keeps_away_from_shifts():
+def test_a_regression_keeps_away_from_shifts():
     adata = expression(strength=3, noise=0.5)
     # Label 1 is told from label 0 by the batch almost as well as by its own gene.
     some = np.isin(LABELS * 10 + BATCHES, [0, 11, 20])
     shifts = found_in(adata)
-    plain, _ = fit_line(adata.X[some], LABELS[some])
-    kept, _ = fit_line(adata.X[some], LABELS[some], shifts)
+    plain = fit_logistic_regression(adata.X[some], LABELS[some]).weights
+    kept = fit_logistic_regression(adata.X[some], LABELS[some], batch_directions=shifts).weights
     assert np.abs(kept @ shifts.T).max() < 0.2 * np.abs(plain @ shifts.T).max()
     # Genes of the labels still tell them apart.
     np.testing.assert_array_equal(kept[:, :3].argmax(0), [0, 1, 2])
@@ -126,7 +126,7 @@ def confounded():
     adata = adata[adata.obs["bulk_labels"].isin(kinds)].copy()
     rng = np.random.default_rng(1)
     batch = rng.integers(0, 2, adata.n_obs)
-    effect = 0.5 * (rng.random(adata.n_vars) < 0.2)
+    effect = rng.random(adata.n_vars) < 0.2
     adata.X = sp.csr_matrix(adata.X.toarray() + batch[:, None] * effect, dtype=np.float32)
     adata.obs = pd.DataFrame(
         {"kind": adata.obs["bulk_labels"].astype(str), "run": [f"run{i}" for i in batch]},
@@ -138,23 +138,25 @@ def confounded():
     return reference, query
 
 
-def trained(reference, batch_key="run", *, direct=True, **kwargs):
+def trained(reference, batch_key="run", *, linear=True, **kwargs):
     reference = reference.copy()
     tosica.TOSICA.setup_anndata(reference, labels_key="kind", batch_key=batch_key)
     scvi.settings.seed = 0
-    model = tosica.TOSICA(reference, embed_dim=24, direct=direct)
+    model = tosica.TOSICA(reference, embed_dim=24, linear=linear)
     settings = {"max_epochs": 20, "accelerator": "cpu", "enable_progress_bar": False}
     model.train(**settings | {"plan_kwargs": {"lr": 3e-3}} | kwargs)
     return model
 
 
-@pytest.mark.parametrize("direct", [False, True])
-def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, direct, monkeypatch):
+@pytest.mark.parametrize("linear", [False, True])
+def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, linear, monkeypatch):
     reference, query = confounded
-    # What the direct path looks past without being told the batches is another test's.
-    monkeypatch.setattr(_line, "within_labels", lambda x, _: np.zeros((0, x.shape[1])))
-    plain = trained(reference, correct_batches=False, direct=direct)
-    corrected = trained(reference, direct=direct)
+    # What the linear branch looks past where nobody names the batches is another test's.
+    monkeypatch.setattr(
+        _logistic_regression, "within_labels", lambda x, _: np.zeros((0, x.shape[1]))
+    )
+    plain = trained(reference, correct_batches=False, linear=linear)
+    corrected = trained(reference, linear=linear)
     right = [
         (np.asarray(m.predict(query)) == "CD8+ Cytotoxic T").mean() for m in (plain, corrected)
     ]
@@ -214,38 +216,38 @@ def test_expression_however_it_is_kept(tmp_path, kind):
     np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-6)
 
 
-def test_the_network_sees_them_and_the_line_is_kept_from_them(confounded, monkeypatch):
+def test_the_network_sees_them_and_the_regressions_are_kept_from_them(confounded, monkeypatch):
     """In the training and in that of all cells: six times as strong, and the same ones."""
     seen, fitted = [], []
-    inference, fit = tosica.module.TOSICAModule.inference, _training_mixin.fit_direct
+    inference, fit = tosica.module.TOSICAModule.inference, _training_mixin.fit_linear_classifier
 
     def look(self, x, *args, shifts=None, **kwargs):
         if self.training:
             seen.append(shifts)
         return inference(self, x, *args, shifts=shifts, **kwargs)
 
-    def keep(*args, **line):
-        fitted.append(line)
-        return fit(*args, **line)
+    def keep(*args, **options):
+        fitted.append(options)
+        return fit(*args, **options)
 
     monkeypatch.setattr(tosica.module.TOSICAModule, "inference", look)
-    monkeypatch.setattr(_training_mixin, "fit_direct", keep)
+    monkeypatch.setattr(_training_mixin, "fit_linear_classifier", keep)
     reference, _ = confounded
     trained(reference, max_epochs=2)
     assert len(seen) > 3
     assert len(fitted) == 2
     for shifts in seen:
-        np.testing.assert_allclose(shifts.numpy(), 6 * fitted[0]["shifts"], rtol=1e-5)
-    assert fitted[1]["shifts"] is fitted[0]["shifts"]
+        np.testing.assert_allclose(shifts.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5)
+    assert fitted[1]["batch_directions"] is fitted[0]["batch_directions"]
     assert fitted[1]["temperature"] == fitted[0]["temperature"] != 1
     seen.clear(), fitted.clear()
     trained(reference, max_epochs=2, correct_batches=False)
     assert not any(shifts is not None for shifts in seen)
-    assert fitted[0]["shifts"] is None
+    assert fitted[0]["batch_directions"] is None
 
 
 def test_cells_are_shifted_at_random_and_not_below_zero(confounded, monkeypatch):
-    model = trained(confounded[0], max_epochs=1)
+    model = trained(confounded[0], max_epochs=1, linear=False)
     shifts = torch.zeros(2, 765)
     shifts[0, 3], shifts[1, 5] = 2.0, 0.5
     shown = []
