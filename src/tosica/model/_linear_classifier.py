@@ -41,7 +41,7 @@ _FEW = 20
 _EXPECTED, _SPREAD = 2.0, 0.4
 # How much the regression counts beside the network: this much, and more for few cells, from which
 # a network learns less than a regression does.
-_WEIGHT, _HALF = 2.0, 100
+_WEIGHT, _HALF = 4.0, 100
 _OUT_OF_REACH = -100.0
 
 
@@ -275,5 +275,5 @@ def logit_adjustment(labels: NDArray[np.integer]) -> NDArray[np.float64]:
 
 
 def linear_weight(n_cells: int) -> float:
-    """How much the regression's logits count beside the network's: 2, and more of few cells."""
+    """How much the regression's logits count beside the network's: 4, and more of few cells."""
     return _WEIGHT * (1 + _HALF / n_cells)
