@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
 from tosica.model._calibration import fit_temperature
+from tosica.model._linear_classifier import linear_weight
 
 
 def drawn(logits: np.ndarray, temperature: float, seed: int = 0) -> np.ndarray:
@@ -53,14 +54,15 @@ def test_certainty_is_bounded():
 def test_training_calibrates_on_held_out_cells(toy, train):
     plain = train(toy.copy(), calibrate=False, refit=False, train_size=0.5)
     fitted = train(toy.copy(), refit=False, train_size=0.5)
-    # The mean of the logits, those of the direct path four times.
-    assert plain.module.temperature == 5
+    # The mean of the logits, those of the regressions as often as they count.
+    uncalibrated = 1 + linear_weight(len(plain.train_indices))
+    assert plain.module.temperature.item() == pytest.approx(uncalibrated)
     held = plain.validation_indices
     np.testing.assert_array_equal(held, fitted.validation_indices)
     truth = toy.obs["kind"].cat.codes.to_numpy()[held]
     logits = np.log(plain.predict(indices=held, soft=True).to_numpy(dtype=np.float64))
-    expected = 5 * fit_temperature(logits, truth, expected=1)
-    assert expected != pytest.approx(5, abs=0.01)
+    expected = uncalibrated * fit_temperature(logits, truth, expected=1)
+    assert expected != pytest.approx(uncalibrated, abs=0.01)
     assert fitted.module.temperature.item() == pytest.approx(expected, rel=1e-4)
     # The weights are the same, and so is the best label of every cell.
     np.testing.assert_array_equal(plain.predict(), fitted.predict())
@@ -70,9 +72,15 @@ def test_training_calibrates_on_held_out_cells(toy, train):
 
 def test_training_on_without_calibration_forgets_the_old_temperature(toy, train):
     model = train(toy)
-    assert model.module.temperature != 5
+    uncalibrated = 1 + linear_weight(len(model.train_indices))
+    assert model.module.temperature.item() != pytest.approx(uncalibrated)
     model.train(max_epochs=1, accelerator="cpu", calibrate=False, enable_progress_bar=False)
-    assert model.module.temperature == 5
+    assert model.module.temperature.item() == pytest.approx(uncalibrated)
+
+
+def test_without_a_linear_branch_the_networks_temperature_is_one(toy, train):
+    model = train(toy, max_epochs=1, linear=False, calibrate=False)
+    assert model.module.temperature == 1
 
 
 def test_few_cells_move_the_expected_temperature_little():

@@ -38,20 +38,25 @@ def ref() -> AnnData:
     return adata
 
 
-def test_sets_with_weights_start_as_weighted_sums(ref: AnnData) -> None:
-    model = tosica.TOSICA(ref, embed_dim=16)
+@pytest.mark.parametrize("n_sets", [5, 12])
+def test_sets_with_weights_start_as_weighted_sums(ref: AnnData, n_sets: int) -> None:
+    model = tosica.TOSICA(ref, embed_dim=16, max_gene_sets=n_sets)
     embedding = model.module.embedding
     drawn = embedding.pair_weights().detach().clone()
     model.start_from_network()
     weights = tosica.get.network_weights(ref).toarray()
     indptr, genes = embedding.indptr.numpy(), embedding.genes.numpy()
-    for p, name in enumerate(ref.uns["tosica_mask"]["gene_sets"]):
+    columns = ref.uns["tosica_mask"]["gene_sets"].tolist()
+    # Those that were chosen, and the genes that none of them holds.
+    assert sum(name in columns for name in model.gene_sets) == n_sets
+    assert any(name.startswith("module: ") for name in model.gene_sets)
+    for p, name in enumerate(model.gene_sets):
         inside = slice(indptr[p], indptr[p + 1])
         now = embedding.pair_weights().detach()[inside]
-        if name in ("TF7", "unannotated_1"):
+        if name == "TF7" or name.startswith("module: "):
             assert torch.equal(now, drawn[inside])
             continue
-        wanted = weights[genes[inside], p]
+        wanted = weights[genes[inside], columns.index(name)]
         # One direction, times the weights.
         direction = now.numpy() / wanted[:, None]
         np.testing.assert_allclose(
@@ -59,6 +64,13 @@ def test_sets_with_weights_start_as_weighted_sums(ref: AnnData) -> None:
         )
         # As large as what was drawn: a third is the variance of numbers between -1 and 1.
         assert now.square().sum(0).mean().item() == pytest.approx(1 / 3, abs=0.25)
+
+
+def test_the_networks_weights_come_before_the_regressions(ref: AnnData, monkeypatch) -> None:
+    model = tosica.TOSICA(ref, embed_dim=16)
+    model.start_from_network()
+    monkeypatch.setattr(MaskedEmbedding, "start_from_scores", None)
+    model.train(max_epochs=1, enable_progress_bar=False, refit=False)
 
 
 def test_trains_saves_and_loads(ref: AnnData, tmp_path: Path) -> None:
@@ -76,7 +88,7 @@ def test_trains_saves_and_loads(ref: AnnData, tmp_path: Path) -> None:
 
 
 def test_mask_without_weights(ref: AnnData) -> None:
-    tosica.pp.build_mask(ref)
+    tosica.pp.build_mask(ref, max_gene_sets=20)
     tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
     with pytest.raises(KeyError, match="was built from gene sets without weights"):
         tosica.TOSICA(ref, embed_dim=16).start_from_network()

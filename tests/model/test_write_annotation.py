@@ -118,7 +118,7 @@ def test_every_key_of_the_contract(pbmc_model, annotated):
     attention = annotated.obsm["X_tosica"]
     assert isinstance(attention, np.ndarray)
     assert attention.dtype == np.float32
-    assert attention.shape == (n, 30)
+    assert attention.shape == (n, len(pbmc_model.gene_sets))
     np.testing.assert_allclose(attention, pbmc_model.get_attention(annotated), atol=1e-7)
 
     about = annotated.uns["tosica"]
@@ -228,14 +228,14 @@ def test_copy_of_a_view(toy_model, toy_query, contents):
     result = toy_model.annotate(view, copy=True)
     assert view.is_view
     assert not result.is_view
-    assert result.obsm["X_tosica"].shape == (20, 4)
+    assert result.obsm["X_tosica"].shape == (20, 5)
     assert contents(toy_query) == before
 
 
 def test_without_adata_the_reference_is_annotated(toy, train):
     model = train(toy, max_epochs=1)
     model.annotate()
-    assert toy.obsm["X_tosica"].shape == (90, 4)
+    assert toy.obsm["X_tosica"].shape == (90, 5)
 
 
 def test_layer_and_raw(toy_model, toy_query):
