@@ -232,6 +232,18 @@ def test_backed_reference(toy, tmp_path):
     with_file.file.close()
 
 
+def test_labels_with_a_single_cell_are_warned_of(toy):
+    sentence = (
+        "labels with a single cell in adata.obs['kind']: 'rare', 'rarer'. They are learnt, but "
+        "neither validated nor calibrated: add cells, merge the label or leave it out."
+    )
+    toy.obs["kind"] = toy.obs["kind"].cat.add_categories(["rarer", "rare", "?"])
+    toy.obs.loc[["cell4", "cell5", "cell6"], "kind"] = ["rare", "rarer", "?"]
+    with pytest.warns(UserWarning, match=re.escape(sentence)):
+        model = setup(toy, unlabeled_category="?")
+    assert model.labels == ["a", "b", "c", "rarer", "rare"]
+
+
 # --------------------------------------------------------------------------- wrong input
 
 
@@ -241,11 +253,6 @@ def _labels_nan(adata):
 
 def _labels_equal(adata):
     adata.obs["kind"] = "a"
-
-
-def _single_cell(adata):
-    adata.obs["kind"] = adata.obs["kind"].cat.add_categories("rare")
-    adata.obs.loc["cell4", "kind"] = "rare"
 
 
 def _called_unknown(adata):

@@ -80,6 +80,18 @@ def test_types_that_are_hard_to_tell_apart_are_not_wrong():
     assert find_mislabelled(*everything).size == 0
 
 
+def test_the_single_cell_of_a_label_is_not_wrong(cells, codes):
+    labels, wrong = spoilt(codes, 0.2)
+    # A cell that all others contradict, but there is none like it to be judged by.
+    labels[wrong[0]] = labels.max() + 1
+    found = found_in(cells, labels)
+    assert_found(found, wrong[1:])
+    assert wrong[0] not in found
+    # Nor is one of those of which no label has two.
+    some = np.array([np.flatnonzero(codes == code)[0] for code in np.unique(codes)])
+    assert find_mislabelled(Rows(cells), some, codes[some], LOGGED).size == 0
+
+
 def test_positions_are_those_of_the_cells(cells, codes):
     """In a reference of which only some cells have labels."""
     labels, wrong = spoilt(codes, 0.2)

@@ -62,6 +62,18 @@ def test_held_out_cells_are_spread_over_the_strata(reference, validation_size):
             assert abs((held == stratum).sum() - in_proportion) < 2
 
 
+def test_a_class_of_a_single_cell_is_in_training():
+    codes = np.array([0, 0, 0, 0, 1, 2, 2, -1])
+    training, validation = split(codes, np.zeros(8), 0.5)
+    assert 4 in training
+    assert sorted([*training, *validation]) == [0, 1, 2, 3, 4, 5, 6]
+    assert (np.bincount(codes[validation], minlength=3) == [2, 0, 1]).all()
+    training, validation = split(np.arange(3), np.zeros(3), 0.5)
+    np.testing.assert_array_equal(training, [0, 1, 2])
+    assert validation.shape == (0,)
+    assert validation.dtype == np.int64
+
+
 def test_split_follows_the_seed():
     codes, strata = np.arange(200) % 4, np.zeros(200)
     first = split(codes, strata, 0.2)[1]

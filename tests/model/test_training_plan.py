@@ -107,6 +107,55 @@ def test_smallest_reference_and_a_single_step(toy, train):
     assert model.predict(few).shape == (4,)
 
 
+ONE_CELL = pytest.mark.filterwarnings("ignore:labels with a single cell:UserWarning")
+
+
+@ONE_CELL
+@pytest.mark.parametrize("linear", [True, False])
+def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
+    toy, toy_query, train, tmp_path, keen, linear
+):
+    of_c = np.flatnonzero(toy.obs["kind"] == "c")
+    one = toy[np.setdiff1d(np.arange(90), of_c[1:])].copy()
+    single = np.flatnonzero(one.obs["kind"] == "c")
+    model = train(one, max_epochs=15, linear=linear, plan_kwargs=keen)
+    assert set(single) <= set(model.train_indices)
+    assert not set(single) & set(model.validation_indices)
+    assert len(model.mislabelled_indices) == 0
+    # One probability a held-out cell, from which the temperature is, too.
+    assert model.held_out_probabilities_.shape == (1, len(model.validation_indices))
+    truth = toy_query.obs["kind"].astype(str).to_numpy()
+    found = model.predict(toy_query)
+    assert (found == truth)[truth != "c"].mean() > 0.9
+    assert model.predict(one)[single] == ["c"]
+    if linear:
+        # The network knows the cell by heart, the regressions its gene set.
+        assert (found == truth)[truth == "c"].mean() > 0.5
+    assert np.isfinite(model.predict(toy_query, soft=True).to_numpy()).all()
+    assert model.predict_set(toy_query, coverage=0.8).shape == (60, 3)
+    model.save(tmp_path / "model")
+    loaded = TOSICA.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict(toy_query), found)
+
+
+@ONE_CELL
+@pytest.mark.parametrize("linear", [True, False])
+def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
+    """As of a reference that has one profile a type: nothing can be held out."""
+    model = train(toy[:3].copy(), linear=linear)
+    np.testing.assert_array_equal(model.train_indices, [0, 1, 2])
+    assert len(model.validation_indices) == 0
+    assert model.held_out_probabilities_ is None
+    assert np.isfinite(model.predict(toy_query, soft=True).to_numpy()).all()
+    if linear:
+        truth = toy_query.obs["kind"].astype(str).to_numpy()
+        assert (model.predict(toy_query) == truth).mean() > 0.7
+    with pytest.raises(ValueError, match="no held-out cells to promise a coverage by"):
+        model.predict_set(toy_query)
+    with pytest.raises(ValueError, match="because no label has two cells: train without it"):
+        train(toy[:3].copy(), early_stopping=True)
+
+
 def test_length_follows_the_data(toy, train, monkeypatch):
     monkeypatch.setattr("tosica.model._training_mixin._MIN_DRAWS", 160)
     monkeypatch.setattr("tosica.model._training_mixin._DRAWS_PER_ROOT", 1)

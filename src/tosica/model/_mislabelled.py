@@ -55,7 +55,7 @@ def find_mislabelled(
     cells
         Positions of the labelled cells, in order, shape ``(n_cells,)``.
     labels
-        Label of each of them as a number, shape ``(n_cells,)``. Those that occur occur twice.
+        Label of each of them as a number, shape ``(n_cells,)``.
     section
         How expression is normalised.
 
@@ -77,6 +77,9 @@ def find_suspects(
     Both are of shape ``(n_cells,)``.
     """
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if sizes.max() < 2:
+        # No cell can be held out.
+        return np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool)
     given, best = _cross_validated(rows, cells, codes, section)
     suspect = (given < _IMPROBABLE) & (best > _PROBABLE)
     for code, size in enumerate(sizes):

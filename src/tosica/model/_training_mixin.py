@@ -128,7 +128,8 @@ class TrainingMixin(ContentsMixin):
         Raises
         ------
         ValueError
-            If the model has no reference, or a parameter is out of range.
+            If the model has no reference, a parameter is out of range, or there are no held-out
+            cells to stop early by.
 
         Warns
         -----
@@ -144,6 +145,11 @@ class TrainingMixin(ContentsMixin):
             raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
         plan = TrainingPlan(self.module, **(plan_kwargs or {}))
         data = self._reference_data(train_size, batch_size, check_labels)
+        if early_stopping and not data.n_val:
+            raise ValueError(
+                "early_stopping=True needs held-out cells, of which there are none, because no "
+                "label has two cells: train without it."
+            )
         shifts = self._batch_shifts(data) if correct_batches else None
         if shifts is not None:
             plan.shifts = torch.from_numpy(_SHIFT_STRENGTH * shifts).float()
@@ -163,9 +169,8 @@ class TrainingMixin(ContentsMixin):
         device = find_device(accelerator, "auto")
         options: dict[str, Any] = {"batch_directions": shifts}
         with compiled(self.module.encoder, device) if compile else nullcontext():
-            runner = self._runner(
-                plan, data, max_epochs, **{"check_val_every_n_epoch": 1} | stopping | kwargs
-            )
+            watched = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
+            runner = self._runner(plan, data, max_epochs, **watched | stopping | kwargs)
             # Not before: the runner refuses wrong arguments.
             first = not self.is_trained_
             self._forget(data)
@@ -178,7 +183,7 @@ class TrainingMixin(ContentsMixin):
                     self._start_from(linear, data)
             self._run(runner)
             self._set_linear(linear)
-            if calibrate:
+            if calibrate and data.n_val:
                 self._calibrate(data)
                 if self.refitted_:
                     # They were learnt in an earlier training: nothing can be promised by them.
