@@ -44,8 +44,8 @@ def test_genes_that_share_nothing_tell_nothing_of_each_other():
     mean, loadings = found_in(20 + rng.normal(size=(10_000, 40)))
     new = 20 + rng.normal(size=(2000, 40)) - mean
     lost, seen = loadings[:10], loadings[10:]
-    told = new[:, 10:] @ seen @ np.linalg.inv(np.eye(20) + seen.T @ seen) @ lost.T
-    assert np.square(new[:, :10] - told).mean() < 1.01 * np.square(new[:, :10]).mean()
+    expected = new[:, 10:] @ seen @ np.linalg.inv(np.eye(20) + seen.T @ seen) @ lost.T
+    assert np.square(new[:, :10] - expected).mean() < 1.01 * np.square(new[:, :10]).mean()
 
 
 def test_only_the_cells_asked_for():

@@ -401,11 +401,9 @@ def test_no_weights_without_it(toy, train):
 
 def by_rows(toy, cells):
     """What a model of these cells has as its linear branch."""
-    tokens = members([*SETS[:4], SETS[4]])
-    labels = codes(toy)[cells]
-    temperature = cross_validate(Rows(toy), EVERY, codes(toy), COUNTS, tokens).temperature
-    assert temperature != pytest.approx(1, abs=0.1)
-    return fit(toy, cells, labels=labels, tokens=tokens, temperature=temperature)
+    found = cross_validate(Rows(toy), EVERY, codes(toy), COUNTS, TOKENS)
+    assert found.temperature != pytest.approx(1, abs=0.1)
+    return fit(toy, cells, **found._asdict())
 
 
 def test_the_last_fit_has_all_cells(toy, train):

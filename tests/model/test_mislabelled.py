@@ -68,7 +68,7 @@ def test_a_few_are_taken_for_hard_cells(cells, codes):
 
 
 def test_types_that_are_hard_to_tell_apart_are_not_wrong():
-    """Of so few cells of 13 types a line learns little, and is often sure of a wrong one."""
+    """Of so few cells of 13 types a classifier learns little, and is often sure of a wrong one."""
     adata = tosica.datasets.synthetic(300, 400, n_gene_sets=20, seed=0)
     common = adata.obs["cell_type"].value_counts()
     adata = adata[adata.obs["cell_type"].isin(common.index[common > 1])].copy()
