@@ -59,6 +59,8 @@ def coexpression_modules(
         loadings = found.components_.T * np.sqrt(found.explained_variance_)
         length = np.linalg.norm(loadings, axis=1, keepdims=True)
         directions = loadings / np.maximum(length, 1e-9)
+        # Of a handful of cells there are few different directions.
+        n_modules = min(n_modules, len(np.unique(directions.round(6), axis=0)))
         labels = KMeans(n_modules, n_init=1, random_state=0).fit_predict(directions)
     module_names, modules = [], []
     for label in np.unique(labels):
