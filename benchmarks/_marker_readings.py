@@ -51,8 +51,9 @@ def marker_sets(adata: AnnData) -> dict[str, list[str]]:
     """The first genes of scanpy's t-test of each label against the rest."""
     n_cells = adata.obs[LABEL].value_counts()
     labels = [str(label) for label in n_cells.index[n_cells > 1]]
-    ranked = adata.copy()
-    sc.tl.rank_genes_groups(ranked, LABEL, groups=labels)
+    # A single cell has no test.
+    ranked = adata[adata.obs[LABEL].isin(labels)].copy()
+    sc.tl.rank_genes_groups(ranked, LABEL)
     names = ranked.uns["rank_genes_groups"]["names"]
     return {marker_name(label): list(names[label][:N_MARKERS]) for label in labels}
 

@@ -178,7 +178,7 @@ def test_a_mask_from_a_collection(server: Server, cache: Path) -> None:
     adata.var_names = [gene for genes in SETS.values() for gene in genes]
     tosica.pp.build_mask(adata, "human_hallmark@2024.1", min_genes=3)
     about = adata.uns["tosica_mask"]
-    assert list(about["gene_sets"]) == [*SETS, "unannotated_1"]
+    assert list(about["gene_sets"]) == [*SETS]
     assert (about["source"], about["organism"]) == ("human_hallmark", "human")
     assert about["release"] == "MSigDB 2024.1.Hs"
 

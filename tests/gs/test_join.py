@@ -57,7 +57,7 @@ def test_a_mask_from_a_list(tmp_path: Path) -> None:
     adata.var_names = ["A", "B", "C"]
     tosica.pp.build_mask(adata, [tmp_path / "one.gmt", tmp_path / "two.gmt"], min_genes=2)
     about = adata.uns["tosica_mask"]
-    assert list(about["gene_sets"]) == ["one: x", "two: x", "unannotated_1"]
+    assert list(about["gene_sets"]) == ["one: x", "two: x"]
     assert about["source"] == "one.gmt + two.gmt"
 
 
