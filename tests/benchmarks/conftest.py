@@ -23,7 +23,6 @@ NOT_MEASURED: frozenset[str] = frozenset(
         "accuracy",
         "accuracy_unseen",
         "cite_seq",
-        "linear",
         "markers",
         "missing_genes",
         "recipe",
