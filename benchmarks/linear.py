@@ -79,7 +79,7 @@ def mean_of_both(
     The share of the latter is the one that cross-validation chose, unless the options have one.
     """
     found = fit_regression(x, labels, tokens, **{"sparse_share": share} | options)
-    return lambda query: query @ found.weights.T + found.biases
+    return lambda query: query @ found.weights.T
 
 
 def one_of_them(
@@ -92,7 +92,7 @@ def one_of_them(
 ) -> Scores:
     """The ridge alone without a penalty, the group lasso alone with one."""
     found = fit_logistic_regression(x, labels, gene_sets=tokens, penalty=penalty)
-    return lambda query: query @ found.weights.T + found.biases
+    return lambda query: query @ found.weights.T
 
 
 def support_vectors(

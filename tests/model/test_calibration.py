@@ -55,7 +55,7 @@ def test_training_calibrates_on_held_out_cells(toy, train):
     plain = train(toy.copy(), calibrate=False, refit=False, train_size=0.5)
     fitted = train(toy.copy(), refit=False, train_size=0.5)
     # The mean of the logits, those of the regressions as often as they count.
-    uncalibrated = 1 + linear_weight(len(plain.train_indices))
+    uncalibrated = 1 + linear_weight(toy.n_obs)
     assert plain.module.temperature.item() == pytest.approx(uncalibrated)
     held = plain.validation_indices
     np.testing.assert_array_equal(held, fitted.validation_indices)
@@ -72,7 +72,7 @@ def test_training_calibrates_on_held_out_cells(toy, train):
 
 def test_training_on_without_calibration_forgets_the_old_temperature(toy, train):
     model = train(toy)
-    uncalibrated = 1 + linear_weight(len(model.train_indices))
+    uncalibrated = 1 + linear_weight(toy.n_obs)
     assert model.module.temperature.item() != pytest.approx(uncalibrated)
     model.train(max_epochs=1, accelerator="cpu", calibrate=False, enable_progress_bar=False)
     assert model.module.temperature.item() == pytest.approx(uncalibrated)

@@ -27,8 +27,9 @@ PENALTY = 1e-4
 # Weights that the regression with the group lasso may have in the mean. Cross-validation decides;
 # more than half loses in other batches, which it cannot see.
 SPARSE_SHARES = (0.0, 0.25, 0.5)
-# A smaller weight is taken if it raises the log-likelihood of all cells by so much.
-_LEAST_GAIN = 1.0
+# A smaller weight is taken if it raises the mean log-likelihood of cells by more than so many
+# standard errors.
+_LEAST_GAIN = 2.0
 # A set that the group lasso leaves out gets this share of the most relevant set's relevance, for
 # genes that no other set holds.
 _LEAST_RELEVANCE = 0.01
@@ -69,6 +70,7 @@ def fit_linear_classifier(
     tokens: sp.csr_matrix,
     *,
     batch_directions: NDArray[np.floating] | None = None,
+    weight: float | None = None,
     temperature: float = 1.0,
     sparse_share: float = SPARSE_SHARES[-1],
 ) -> LinearClassifier:
@@ -92,6 +94,9 @@ def fit_linear_classifier(
     batch_directions
         What the scores should not change along, as from
         :func:`~tosica.model._batch_shifts.batch_shifts`.
+    weight
+        How much the regression's logits count beside the network's, by default as
+        :func:`linear_weight` has it for so many cells.
     temperature, sparse_share
         What the regression's logits are divided by, and the weight of the group lasso, as from
         :func:`cross_validate`.
@@ -100,12 +105,13 @@ def fit_linear_classifier(
     taught, codes = np.unique(labels[drawn], return_inverse=True)
     x = read(rows, cells[drawn], section)
     found = fit_regression(x, codes, tokens, batch_directions, sparse_share=sparse_share)
-    factor, raised = linear_weight(len(cells)) / temperature, logit_adjustment(codes)
+    weight = linear_weight(len(cells)) if weight is None else weight
+    factor, raised = weight / temperature, logit_adjustment(codes)
     by_pair = to_tokens(found, tokens)
     weights = np.zeros((n_labels, by_pair.shape[1]))
     biases = np.full(n_labels, factor * _OUT_OF_REACH)
     # The network's logits of rare labels are raised by as much as the regression's.
-    added = factor * by_pair, factor * (found.biases + raised) + raised
+    added = factor * by_pair, factor * raised + raised
     # Softmax does not see what is the same for all labels.
     weights[taught], biases[taught] = (values - values.mean(0) for values in added)
     upper = x.max(0).toarray().ravel().astype(np.float64)
@@ -146,11 +152,8 @@ def fit_regression(
         Whether to penalise nuisance directions.
     """
     plain, sparse = _fit_both(x, labels, tokens, batch_directions, penalty, nuisance)
-    return LogisticRegression(
-        (1 - sparse_share) * plain.weights + sparse_share * sparse.weights,
-        (1 - sparse_share) * plain.biases + sparse_share * sparse.biases,
-        sparse.relevance,
-    )
+    weights = (1 - sparse_share) * plain.weights + sparse_share * sparse.weights
+    return LogisticRegression(weights, sparse.relevance)
 
 
 def _fit_both(
@@ -247,21 +250,24 @@ def cross_validate(
 
     for held, both in cross_fit(x, codes, fit):
         for logits, found in zip((plain, sparse), both, strict=True):
-            logits[held] = x[held] @ found.weights.T + found.biases
+            logits[held] = x[held] @ found.weights.T
     known = np.flatnonzero(np.isfinite(plain).all(1))
     if not len(known):
         return CrossValidated()
     truth = codes[known]
     # By the cells of the whole: a fold lacks more of a rare label, and would raise just its cells.
     raised = logit_adjustment(codes)
-    best, highest = CrossValidated(), -np.inf
-    # The largest share first: a few cells do not speak against it.
+    best: CrossValidated | None = None
+    highest = np.zeros(len(truth))
+    # The largest share first: it stays unless the cells speak against it beyond chance.
     for share in SPARSE_SHARES[::-1]:
         logits = (1 - share) * plain[known] + share * sparse[known] + raised
         temperature = fit_temperature(logits, truth, expected=_EXPECTED, spread=_SPREAD)
-        likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth].sum()
-        if likelihood > highest + _LEAST_GAIN:
+        likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
+        gain = likelihood - highest
+        if best is None or gain.mean() > _LEAST_GAIN * gain.std() / np.sqrt(len(gain)):
             best, highest = CrossValidated(temperature, share), likelihood
+    assert best is not None
     return best
 
 

@@ -32,14 +32,13 @@ _MAX_ITER, _REWEIGHTED_ITER, _N_REWEIGHTED = 200, 25, 8
 
 
 class LogisticRegression(NamedTuple):
-    """Weights ``(n_labels, n_genes)``, for expression as it is, and biases ``(n_labels,)``.
+    """Weights ``(n_labels, n_genes)``, for expression as it is.
 
     ``relevance``, ``(n_labels, n_sets)``, is how much each gene set may contribute to each label,
     relative to the others; ``None`` where gene sets had no part in the fit.
     """
 
     weights: NDArray[np.float64]
-    biases: NDArray[np.float64]
     relevance: NDArray[np.float64] | None = None
 
 
@@ -69,6 +68,10 @@ def fit_logistic_regression(
     differ (:math:`0.1 \max(1, n / 500) / n`), among which are batches without a name. The
     last term is the latent overlapping group lasso: :math:`v_{kp}` is zero outside of gene set
     :math:`p`, which has :math:`|p|` genes.
+
+    There is no intercept, so that the label of the highest score is the same for a cell whose
+    expression is larger or smaller as a whole, as in another technology. With an intercept it is as
+    accurate within a batch, and less accurate across batches (benchmarks/linear.py).
 
     The group lasso is solved by iteratively reweighted ridge regression. Since :math:`2 |v| =
     \min_\eta |v|^2 / \eta + \eta`, the penalty for given relevances :math:`\eta_{kp}` is a ridge on
@@ -110,7 +113,7 @@ def fit_logistic_regression(
         (_nuisance(x, labels, batch_directions) if nuisance else np.zeros((0, n_genes))) / scale,
     )
     ridge = 1 / (_C * n_cells)
-    weights, biases = np.zeros((n_labels, n_genes)), np.zeros(n_labels)
+    weights = np.zeros((n_labels, n_genes))
     slope = tol * ridge**-0.5
     if gene_sets is None:
         holders = np.ones(n_genes)
@@ -118,18 +121,18 @@ def fit_logistic_regression(
         gene_sets = sp.csr_matrix(gene_sets, dtype=np.float64)
         holders = np.asarray(gene_sets.sum(0)).ravel()
     deviation = np.where(holders > 0, ridge**-0.5, 0.0) * np.ones((n_labels, 1))
-    weights, biases = problem.solve(deviation, weights, biases, _MAX_ITER, slope)
+    weights = problem.solve(deviation, weights, _MAX_ITER, slope)
     if gene_sets is None or not penalty:
-        return LogisticRegression(weights / scale, biases)
+        return LogisticRegression(weights / scale)
     root = np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
     relevance = _reweight(np.ones((n_labels, len(root))), weights, gene_sets, root)
     for _ in range(_N_REWEIGHTED):
         total = relevance @ gene_sets
         with np.errstate(divide="ignore"):
             deviation = 1 / np.sqrt(ridge + penalty / total)
-        weights, biases = problem.solve(deviation, weights, biases, _REWEIGHTED_ITER, 0.3 * slope)
+        weights = problem.solve(deviation, weights, _REWEIGHTED_ITER, 0.3 * slope)
         relevance = _reweight(relevance, weights, gene_sets, root)
-    return LogisticRegression(weights / scale, biases, relevance)
+    return LogisticRegression(weights / scale, relevance)
 
 
 class _Problem:
@@ -143,20 +146,14 @@ class _Problem:
         self._balance = 1 / (np.bincount(labels) * float(n_labels))[labels, None]
 
     def solve(
-        self,
-        deviation: np.ndarray,
-        weights: np.ndarray,
-        biases: np.ndarray,
-        max_iter: int,
-        slope: float,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Minimise the losses plus the ridge of each weight, from given weights and biases.
+        self, deviation: np.ndarray, weights: np.ndarray, max_iter: int, slope: float
+    ) -> np.ndarray:
+        """Minimise the losses plus the ridge of each weight, from given weights.
 
         `deviation`, ``(n_labels, n_genes)``, is one over the root of the ridge's strength; a weight
         is zero where it is zero. The search is for weights that are divided by it, of which the
         penalty is the plain ridge, so that it is as quick for any deviation.
         """
-        n_labels, n_genes = weights.shape
         factors = [_low_rank_root(self._nuisance * row) for row in deviation]
 
         def shrink(free: np.ndarray) -> np.ndarray:
@@ -165,13 +162,12 @@ class _Problem:
             )
 
         def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
-            free = flat.reshape(n_labels, n_genes + 1)
-            scores = self._z @ (deviation * shrink(free[:, :-1])).T + free[:, -1]
+            free = flat.reshape(weights.shape)
+            scores = self._z @ (deviation * shrink(free)).T
             errors = (expit(scores) - self._is_label) * self._balance
-            by_gene = shrink(deviation * (self._transposed @ errors).T) + free[:, :-1]
-            gradient = np.column_stack([by_gene, errors.sum(0)])
+            gradient = shrink(deviation * (self._transposed @ errors).T) + free
             right = log_expit(np.where(self._is_label, scores, -scores))
-            value = -(right * self._balance).sum() + 0.5 * (free[:, :-1] ** 2).sum()
+            value = -(right * self._balance).sum() + 0.5 * (free**2).sum()
             return float(value), gradient.ravel()
 
         start = np.divide(weights, deviation, out=np.zeros_like(weights), where=deviation > 0)
@@ -183,7 +179,7 @@ class _Problem:
         )
         found = minimize(
             loss,
-            np.column_stack([start, biases]).ravel(),
+            start.ravel(),
             jac=True,
             method="L-BFGS-B",
             # The optimum takes ten times as long, and is no more accurate.
@@ -194,8 +190,7 @@ class _Problem:
                 "maxls": 50,
             },
         )
-        free = found.x.reshape(n_labels, n_genes + 1)
-        return deviation * shrink(free[:, :-1]), free[:, -1]
+        return deviation * shrink(found.x.reshape(weights.shape))
 
 
 def _low_rank_root(nuisance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

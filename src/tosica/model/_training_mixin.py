@@ -177,6 +177,8 @@ class TrainingMixin(ContentsMixin):
             linear = None
             if self.module.linear is not None:
                 options |= self._cross_validate(data, options)._asdict()
+                # Held-out cells are to judge what the refit makes of all cells.
+                options["weight"] = linear_weight(data.n_train + data.n_val)
                 linear = self._fit_linear(data, options)
                 self._warn_of_inactive(linear)
                 if first and not self._starts_from_network:
@@ -261,7 +263,9 @@ class TrainingMixin(ContentsMixin):
 
     def _expected_temperature(self, data: ReferenceData) -> float:
         """Unless held-out cells say else, the weighted mean of both branches' logits counts."""
-        return 1.0 if self.module.linear is None else 1.0 + linear_weight(data.n_train)
+        if self.module.linear is None:
+            return 1.0
+        return 1.0 + linear_weight(data.n_train + data.n_val)
 
     def _batch_shifts(self, data: ReferenceData) -> np.ndarray | None:
         """What differs between the batches of the training cells, if there are several."""
