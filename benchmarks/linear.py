@@ -95,6 +95,19 @@ def one_of_them(
     return lambda query: query @ found.weights.T
 
 
+def with_intercept(
+    x: sp.csr_matrix, labels: NDArray[np.integer], tokens: sp.csr_matrix, share: float
+) -> Scores:
+    """The mean of ridge and group lasso, with a gene that is 1 in every cell and a set for it."""
+    found = fit_regression(
+        sp.hstack([x, np.ones((x.shape[0], 1))], "csr"),
+        labels,
+        sp.block_diag([tokens, 1], "csr"),
+        sparse_share=share,
+    )
+    return lambda query: query @ found.weights[:, :-1].T + found.weights[:, -1]
+
+
 def support_vectors(
     x: sp.csr_matrix,
     labels: NDArray[np.integer],
@@ -135,6 +148,7 @@ VARIANTS: dict[str, Variant] = {
         )
         for penalty in (1e-5, 3e-5, 3e-4, 1e-3)
     },
+    "intercept": Variant("with an intercept", with_intercept),
     "nuisance": Variant("no nuisance penalty", partial(mean_of_both, nuisance=False)),
     "unbounded": Variant("expression is not bounded", mean_of_both, bounded=False),
     "as rare": Variant("logits of rare labels are not raised", mean_of_both, raised=False),

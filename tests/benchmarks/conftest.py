@@ -9,7 +9,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
+from anndata import AnnData
+from scipy.sparse import csr_matrix
+
+import tosica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,3 +73,21 @@ def measured(
         return json.loads((pages / f"{name}.json").read_text()), (pages / f"{name}.md").read_text()
 
     return read
+
+
+@pytest.fixture
+def cells(load_benchmark: Callable[[str], ModuleType]) -> AnnData:
+    """Three types, each with ten genes of its own, two of one process and two of the other."""
+    rng = np.random.default_rng(0)
+    sets = tosica.gs.load("human_gobp")
+    processes = ("glycolytic process", "T cell receptor signaling pathway")
+    genes = list(dict.fromkeys(gene for name in processes for gene in sorted(sets[name])[:30]))
+    kind = np.arange(120) % 3
+    rate = np.full((len(kind), len(genes)), 0.5)
+    for i in range(3):
+        rate[np.ix_(kind == i, np.arange(i, 30, 3))] = 5
+    adata = AnnData(csr_matrix(rng.poisson(rate).astype(np.float32)))
+    adata.var_names = genes
+    adata.obs["kind"] = np.array(list("abc"))[kind]
+    made: AnnData = load_benchmark("_accuracy_tasks").prepared(adata, "kind")
+    return made

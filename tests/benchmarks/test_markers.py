@@ -8,8 +8,6 @@ from functools import partialmethod
 import numpy as np
 import pandas as pd
 import pytest
-from anndata import AnnData
-from scipy.sparse import csr_matrix
 
 import tosica
 
@@ -22,23 +20,6 @@ def markers(load_benchmark):
 @pytest.fixture
 def helpers(load_benchmark):
     return load_benchmark("_marker_readings")
-
-
-@pytest.fixture
-def cells(load_benchmark):
-    """Three types, each with ten genes of its own, two of one process and two of the other."""
-    rng = np.random.default_rng(0)
-    sets = tosica.gs.load("human_gobp")
-    processes = ("glycolytic process", "T cell receptor signaling pathway")
-    genes = list(dict.fromkeys(gene for name in processes for gene in sorted(sets[name])[:30]))
-    kind = np.arange(120) % 3
-    rate = np.full((len(kind), len(genes)), 0.5)
-    for i in range(3):
-        rate[np.ix_(kind == i, np.arange(i, 30, 3))] = 5
-    adata = AnnData(csr_matrix(rng.poisson(rate).astype(np.float32)))
-    adata.var_names = genes
-    adata.obs["kind"] = np.array(list("abc"))[kind]
-    return load_benchmark("_accuracy_tasks").prepared(adata, "kind")
 
 
 def test_the_page_is_what_was_measured(markers, measured):

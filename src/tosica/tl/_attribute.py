@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import torch
 
 from tosica._logging import logger
 from tosica.tl._baseline import Baseline, baseline_expression
-from tosica.tl._integrated_gradients import integrated_gradients, sum_by, token_of_pair
+from tosica.tl._integrated_gradients import iter_attributions, sum_by, token_of_pair
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -168,24 +167,17 @@ def attribute(
     sums = np.zeros((len(labels), embedding.n_genes))
     difference, of_network = np.empty(adata.n_obs), np.empty(adata.n_obs)
     targets = np.empty(adata.n_obs, dtype=np.int64)
-    for first, x, measured in model._minibatches(
-        adata, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1)
+    for rows, goal, found in iter_attributions(
+        model,
+        adata,
+        start,
+        label=None if target is None else labels.index(target),
+        n_steps=n_steps,
+        batch_size=max(n_points // n_steps, 1),
+        lacks_genes=baseline == "mean",
+        layer=layer,
+        use_raw=use_raw,
     ):
-        if target is None:
-            with torch.no_grad():
-                goal = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
-        else:
-            goal = torch.full((len(x),), labels.index(target), device=x.device)
-        found = integrated_gradients(
-            module,
-            x,
-            start,
-            goal,
-            n_steps=n_steps,
-            measured=measured,
-            measured_baseline=measured if baseline == "mean" else None,
-        )
-        rows = slice(first, first + len(x))
         by_set[rows] = sum_by(found.pairs, token, embedding.n_tokens).cpu().numpy()
         presence[rows] = sum_by(found.presence, token, embedding.n_tokens).cpu().numpy()
         difference[rows] = found.difference.cpu().numpy()

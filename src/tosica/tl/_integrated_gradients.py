@@ -7,8 +7,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from anndata import AnnData
     from torch import Tensor
 
+    from tosica.model import TOSICA
     from tosica.module import TOSICAModule
 
 # Cells whose gradients are spread out over the pairs of gene and token at once.
@@ -97,6 +101,64 @@ def integrated_gradients(
             presence += torch.where(above[:, embedding.genes] > 0, linear, 0)
             difference = of_network + linear.sum(1)
     return Attributed(pairs, presence, difference, of_network)
+
+
+def iter_attributions(
+    model: TOSICA,
+    adata: AnnData,
+    baseline: Tensor,
+    *,
+    label: int | None,
+    n_steps: int,
+    batch_size: int,
+    lacks_genes: bool,
+    layer: str | None,
+    use_raw: bool,
+) -> Iterator[tuple[slice, Tensor, Attributed]]:
+    """Attribute the score of one label, or of each cell's best one, minibatch by minibatch.
+
+    Parameters
+    ----------
+    model
+        The model, in evaluation mode.
+    adata
+        Cells to explain.
+    baseline
+        Expression that cells are compared with, shape ``(1, n_genes)``.
+    label
+        Position of the label; ``None`` for the best label of each cell.
+    n_steps
+        Points of the quadrature.
+    batch_size
+        Cells at once.
+    lacks_genes
+        Whether the baseline lacks the genes that the query lacks, as the query's mean does.
+    layer, use_raw
+        Which matrix of ``adata`` to read.
+
+    Yields
+    ------
+    Rows of the minibatch, the label of each cell, ``(n_cells,)``, and its attribution.
+    """
+    module = model.module
+    for first, x, measured in model._minibatches(
+        adata, layer=layer, use_raw=use_raw, batch_size=batch_size
+    ):
+        if label is None:
+            with torch.no_grad():
+                target = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
+        else:
+            target = torch.full((len(x),), label, device=x.device)
+        found = integrated_gradients(
+            module,
+            x,
+            baseline,
+            target,
+            n_steps=n_steps,
+            measured=measured,
+            measured_baseline=measured if lacks_genes else None,
+        )
+        yield slice(first, first + len(x)), target, found
 
 
 def token_of_pair(module: TOSICAModule) -> Tensor:

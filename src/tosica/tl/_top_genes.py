@@ -14,7 +14,7 @@ from tosica.get._gene_weights import gene_weights
 from tosica.get._group_moments import group_moments
 from tosica.get._read_groups import read_groups
 from tosica.tl._baseline import baseline_expression, default_baseline
-from tosica.tl._integrated_gradients import integrated_gradients, sum_by, token_of_pair
+from tosica.tl._integrated_gradients import iter_attributions, sum_by, token_of_pair
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -214,7 +214,6 @@ def _by_attention(
     return rows
 
 
-@torch.no_grad()
 def _by_attribution(
     adata: AnnData,
     model: TOSICA,
@@ -238,20 +237,18 @@ def _by_attribution(
     ]
     group_of_row = np.repeat(np.arange(len(wanted)), [len(rows) for rows in chosen])
     of_pairs = torch.zeros(len(wanted), len(genes))
-    for first, x, measured in model._minibatches(
-        adata[np.concatenate(chosen)], layer=layer, use_raw=use_raw, batch_size=_CELLS_AT_ONCE
+    for cell_rows, _, found in iter_attributions(
+        model,
+        adata[np.concatenate(chosen)],
+        start,
+        label=None,
+        n_steps=_N_STEPS,
+        batch_size=_CELLS_AT_ONCE,
+        lacks_genes=baseline == "mean",
+        layer=layer,
+        use_raw=use_raw,
     ):
-        goal = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
-        found = integrated_gradients(
-            module,
-            x,
-            start,
-            goal,
-            n_steps=_N_STEPS,
-            measured=measured,
-            measured_baseline=measured if baseline == "mean" else None,
-        )
-        codes = torch.from_numpy(group_of_row[first : first + len(x)])
+        codes = torch.from_numpy(group_of_row[cell_rows])
         of_pairs.index_add_(0, codes, found.presence.cpu())
     of_sets = sum_by(of_pairs, token_of_pair(module).cpu(), embedding.n_tokens)[:, : len(sets)]
     rows: Rows = []
