@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from get.annotated_pbmc import add_presence, annotated_pbmc, planted
+from mudata import MuData
 
 import tosica
 from tosica.get._resolve_key import kind_of, resolve_key
@@ -32,6 +33,13 @@ def test_attention_is_read_without_presence(caplog):
         "key: 'tosica', the attention; contributions to the labels' scores are read once "
         "tosica.tl.attribute(adata, model) has written them"
     ]
+
+
+def test_a_mudata_is_not_sent_to_attribute(caplog):
+    """It takes no MuData."""
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        assert resolve_key(MuData({"rna": annotated_pbmc()}), None) == "tosica"
+    assert _keys(caplog) == ["key: 'tosica', the attention"]
 
 
 @pytest.mark.parametrize("key", ["tosica", "tosica_attribution", "mine"])

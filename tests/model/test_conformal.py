@@ -96,8 +96,9 @@ def test_saved_and_loaded(pbmc_model, pbmc_query, tmp_path):
 def test_not_calibrated(toy, train, toy_query):
     model = train(toy, calibrate=False)
     sentence = (
-        "The model has no held-out cells to promise a coverage by: make a new model and train it "
-        "once with calibrate=True, which is the default."
+        "The model has no held-out cells to promise a coverage by: make a new model of a reference "
+        "with several cells of a label, and train it once with calibrate=True, which is the "
+        "default."
     )
     with pytest.raises(ValueError, match=re.escape(sentence)):
         model.predict_set(toy_query)
@@ -117,7 +118,7 @@ def test_cells_that_were_learnt_promise_nothing(toy, train, toy_query, caplog, t
     with caplog.at_level("WARNING", logger="tosica"):
         model.train(**once)
     assert "the held-out cells were learnt in an earlier training" in caplog.text
-    with pytest.raises(ValueError, match="make a new model and train it once"):
+    with pytest.raises(ValueError, match="make a new model of a reference .* train it once"):
         model.predict_set(toy_query, coverage=0.5)
     kept = train(toy, refit=False)
     kept.train(**once, refit=False)

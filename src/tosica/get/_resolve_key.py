@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import Literal, TypeAlias
+
+from anndata import AnnData
 
 from tosica._logging import logger
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 Kind: TypeAlias = Literal["presence", "attribution", "weighted attention", "attention"]
 
@@ -34,10 +33,12 @@ def resolve_key(adata: AnnData, key: str | None) -> str:
     if key is not None:
         return key
     if f"X_{_PRESENCE}" not in adata.obsm:
-        logger.info(
-            "key: 'tosica', the attention; contributions to the labels' scores are read once "
-            "tosica.tl.attribute(adata, model) has written them"
+        # attribute takes no MuData.
+        advice = (
+            "; contributions to the labels' scores are read once tosica.tl.attribute(adata, model) "
+            "has written them"
         )
+        logger.info("key: 'tosica', the attention%s", advice * isinstance(adata, AnnData))
         return _ATTENTION
     written_by, annotated_by = _model(adata, _PRESENCE), _model(adata, _ATTENTION)
     if written_by is not None and annotated_by is not None and written_by != annotated_by:

@@ -243,8 +243,9 @@ class AnnotationMixin(ContentsMixin):
         adata = self._query(adata, indices)
         if self.held_out_probabilities_ is None:
             raise ValueError(
-                "The model has no held-out cells to promise a coverage by: make a new model and "
-                "train it once with calibrate=True, which is the default."
+                "The model has no held-out cells to promise a coverage by: make a new model of a "
+                "reference with several cells of a label, and train it once with calibrate=True, "
+                "which is the default."
             )
         found = self._infer(
             adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tosica.module._normalize import Section
     from tosica.pp._rows import Rows
 
-# Weights are held so small that no line learns single wrong labels by heart.
+# Weights are held so small that no regression learns single wrong labels by heart.
 _C, _MAX_ITER = 0.3, 200
 # A label this improbable, beside one that is more probable than all others together, is suspect.
 _IMPROBABLE, _PROBABLE = 0.05, 0.5
@@ -92,21 +92,21 @@ def find_suspects(
 def _cross_validated(
     rows: Rows, cells: np.ndarray, codes: np.ndarray, section: Section
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Probability of the given and of the best label by lines that have not seen the cell."""
+    """Probability of the given and of the best label by regressions of other cells."""
     drawn = draw(codes, MOST_CELLS)
     x, known = read(rows, cells[drawn], section), codes[drawn]
     given, best = np.empty(len(cells)), np.empty(len(cells))
-    lines = []
-    for held, line in cross_fit(x, known, _fit):
+    fitted = []
+    for held, regression in cross_fit(x, known, _fit):
         of_fold = drawn[held]
-        given[of_fold], best[of_fold] = _judge(x[held], line, known[held])
-        lines.append(line)
+        given[of_fold], best[of_fold] = _judge(x[held], regression, known[held])
+        fitted.append(regression)
     # The single cell of a label is contradicted by no other.
     single = drawn[np.bincount(known)[known] == 1]
     given[single] = best[single] = 1.0
     # Cells that were not drawn have been seen by none of them.
     others = np.setdiff1d(np.arange(len(cells)), drawn)
-    weights, biases = zip(*lines, strict=True)
+    weights, biases = zip(*fitted, strict=True)
     mean = np.mean(weights, axis=0), np.mean(biases, axis=0)
     for start in range(0, len(others), BLOCK):
         block = others[start : start + BLOCK]
@@ -116,18 +116,18 @@ def _cross_validated(
 
 
 def _fit(x: sp.csr_matrix, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """A line in which labels compete for each cell, as its judge must compare them.
+    """Weights and biases of a multinomial regression: labels compete for each cell.
 
     It may follow what differs within labels: where labels are wrong, cells of a label differ as
     labels do.
     """
     scale = gene_scale(x)
-    line = LogisticRegression(C=_C, class_weight="balanced", max_iter=_MAX_ITER)
+    regression = LogisticRegression(C=_C, class_weight="balanced", max_iter=_MAX_ITER)
     with warnings.catch_warnings():
         # Near the optimum is good enough to tell contradictions from doubts.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        line.fit(sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)), labels)
-    weights, biases = line.coef_ / scale, line.intercept_
+        regression.fit(sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)), labels)
+    weights, biases = regression.coef_ / scale, regression.intercept_
     if len(weights) > 1:
         return weights, biases
     # Of two labels there is one score, for the second against the first.
@@ -135,8 +135,8 @@ def _fit(x: sp.csr_matrix, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _judge(
-    x: sp.csr_matrix, line: tuple[np.ndarray, np.ndarray], codes: np.ndarray
+    x: sp.csr_matrix, regression: tuple[np.ndarray, np.ndarray], codes: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    weights, biases = line
+    weights, biases = regression
     probability = softmax(x @ weights.T + biases, axis=1)
     return probability[np.arange(len(codes)), codes], probability.max(1)
