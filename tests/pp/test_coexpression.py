@@ -115,3 +115,14 @@ def test_many_genes_are_in_larger_modules(monkeypatch):
     monkeypatch.setattr(_coexpression, "_MOST", 3)
     _, modules = coexpression_modules(expression(), np.arange(75), NAMES)
     assert len(modules) == 3
+
+
+def test_modules_are_named_by_symbols_and_differ():
+    plain, _ = coexpression_modules(expression(), GROUPED, NAMES)
+    both = np.array([f"{name}_ENSG{i:011}" for i, name in enumerate(NAMES)], dtype=object)
+    assert coexpression_modules(expression(), GROUPED, both)[0] == plain
+    # All are called alike, as is one symbol of several identifiers.
+    alike = np.array([f"G_ENSG{i:011}" for i in range(len(NAMES))], dtype=object)
+    names, _ = coexpression_modules(expression(), GROUPED, alike)
+    assert names[0] == "module: G, G, G"
+    assert len(set(names)) == len(names) == N_GROUPS

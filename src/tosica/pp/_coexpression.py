@@ -9,6 +9,8 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
+from tosica.gs._composite_names import split_composite
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -40,7 +42,8 @@ def coexpression_modules(
     Returns
     -------
     Names of the modules, such as ``"module: CD37, LIMD2, TAGLN2"``, after the genes that follow
-    the module most, and the positions of the genes of each, ascending.
+    the module most, and the positions of the genes of each, ascending. Of a gene that is called
+    ``HLA-A_ENSG00000206503``, the name of the module has the symbol.
     """
     values = sp.csc_matrix(x)[:, genes].astype(np.float64).toarray()
     deviation = values.std(0)
@@ -67,6 +70,11 @@ def coexpression_modules(
         inside = np.flatnonzero(labels == label)
         along = loadings[inside] @ loadings[inside].mean(0)
         leading = genes[inside[np.argsort(-along, kind="stable")[:_N_LEADING]]]
-        module_names.append("module: " + ", ".join(map(str, names[leading])))
+        of_genes = [str(name) for name in names[leading]]
+        symbols = [(split_composite(name) or (name,))[0] for name in of_genes]
+        named = "module: " + ", ".join(symbols)
+        module_names.append(
+            named if named not in module_names else "module: " + ", ".join(of_genes)
+        )
         modules.append(np.sort(genes[inside]))
     return module_names, modules
