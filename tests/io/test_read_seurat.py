@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -481,6 +482,36 @@ def test_left_behind_by_a_failed_conversion(tmp_path, many, caplog):
     with h5py.File(path, "a") as file:
         del file["var"]
     refused(path, "the file has no 'var', so it is no whole AnnData file")
+
+
+@pytest.mark.parametrize("index", [-1, 5, 99, 2**31 - 2])
+def test_genes_outside_of_the_matrix(tmp_path, counts, index):
+    """They would be read from memory that is not the matrix's."""
+    damaged = counts.copy()
+    damaged.indices[3] = index
+    path = plain(tmp_path, damaged)
+    refused(path, "counts of assay 'RNA' cannot be read: the indices of its sparse matrix are")
+
+
+@pytest.mark.parametrize("name", ["indices", "indptr", "data"])
+def test_damaged_h5seurat(shared, tmp_path, name):
+    path = Path(shutil.copy(shared / "seurat" / "kang.h5Seurat", tmp_path / "kang.h5Seurat"))
+    path.chmod(0o644)
+    with h5py.File(path, "a") as file:
+        group = file["assays"]["RNA"]["counts"]
+        values = group[name][:]
+        del group[name]
+        values = values[:-5] if name == "data" else np.append(values[:-1], 10**6)
+        group.create_dataset(name, data=values)
+    refused(path, "counts cannot be read: the indices of its sparse matrix are damaged")
+
+
+@pytest.mark.parametrize("index", [-1, 10**6])
+def test_damaged_conversion(tmp_path, many, index):
+    path = converted(tmp_path, many)
+    with h5py.File(path, "a") as file:
+        file["X"]["indices"][3] = index
+    refused(path, "the indices of its sparse matrix are damaged")
 
 
 def test_scaled_only(tmp_path, many):

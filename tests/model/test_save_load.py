@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
 import pickle
 import re
+import zipfile
 from importlib.metadata import version
 
 import anndata
@@ -518,3 +520,148 @@ def test_read_model_names_the_file(tmp_path):
     (tmp_path / "model" / "x_model.pt").write_bytes(b"")
     with pytest.raises(ValueError, match=r"x_model\.pt' is cut short or damaged"):
         read_model(tmp_path / "model", "x_", "cpu")
+
+
+# --------------------------------------------------------------------------- damage
+
+
+def test_a_changed_byte_is_noticed(folder):
+    """Nowhere in the weights may one be changed without a word."""
+    path = folder / "model.pt"
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    with zipfile.ZipFile(path) as archive:
+        parts = [(part.header_offset, part.file_size) for part in archive.infolist()]
+    for start, size in [part for part in parts if part[1] > 256]:
+        at = start + 128 + int(rng.integers(size - 128))
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
+        with pytest.raises(ValueError, match="is cut short or damaged"):
+            TOSICA.load(folder)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", ["head.weight", "embedding.weight", "linear.weight"])
+def test_weights_that_are_not_finite_are_refused(folder, name, value):
+    def change(contents):
+        contents["model_state_dict"][name].view(-1)[3] = value
+
+    rewrite(folder, change)
+    with pytest.raises(ValueError, match=rf"weights that are not finite \({name}\), so the model"):
+        TOSICA.load(folder)
+
+
+def test_expression_may_be_unbounded_but_not_undefined(folder):
+    def change(contents):
+        contents["model_state_dict"]["linear.upper"][0] = np.nan
+
+    rewrite(folder, change)
+    with pytest.raises(ValueError, match=r"not finite \(linear\.upper\)"):
+        TOSICA.load(folder)
+
+
+@pytest.mark.parametrize("what", ["labels", "genes", "gene sets"])
+def test_names_belong_to_the_weights(folder, what):
+    def change(contents):
+        fields = contents["attr_dict"]["registry_"]["field_registries"]
+        key, within = {
+            "labels": ("labels", "categorical_mapping"),
+            "genes": ("X", "column_names"),
+            "gene sets": ("mask", "gene_sets"),
+        }[what]
+        names = fields[key]["state_registry"][within]
+        names[0], names[1] = names[1], names[0]
+
+    rewrite(folder, change)
+    with pytest.raises(ValueError, match="do not fit the model that the file describes"):
+        TOSICA.load(folder)
+
+
+def test_the_fingerprint_tells_names_apart(toy, train):
+    plain = train(toy.copy())
+    renamed = toy.copy()
+    renamed.obs["kind"] = renamed.obs["kind"].cat.rename_categories({"a": "A"})
+    other = train(renamed)
+    for name, tensor in plain.module.state_dict().items():
+        assert torch.equal(tensor, other.module.state_dict()[name])
+    assert plain.fingerprint != other.fingerprint
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_bytes_are_no_model(folder, seed):
+    rng = np.random.default_rng(seed)
+    (folder / "model.pt").write_bytes(rng.bytes(int(rng.integers(1, 3000))))
+    with pytest.raises(ValueError, match="is cut short or damaged"):
+        TOSICA.load(folder)
+
+
+def test_a_file_of_somebody_else(folder, monkeypatch):
+    class Forbidden:
+        def __init__(self, *_):
+            raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("tosica.model._save_load.zipfile.ZipFile", Forbidden)
+    with pytest.raises(PermissionError, match="may not be read by this user: ask its owner"):
+        TOSICA.load(folder)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_where_there_is_none(folder):
+    with pytest.raises(ValueError, match="torch finds no GPU here: pass accelerator='cpu'"):
+        TOSICA.load(folder, accelerator="gpu")
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
+def test_permissions_are_those_of_any_new_file(toy_model, tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        toy_model.save(tmp_path / "model", save_anndata=True)
+    finally:
+        os.umask(before)
+    for name in ("model.pt", "adata.h5ad"):
+        assert (tmp_path / "model" / name).stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_full_disk(toy_model, folder, monkeypatch):
+    before = (folder / "model.pt").read_bytes()
+
+    def full(contents, path):
+        pathlib.Path(path).write_bytes(b"some of it")
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match=r"model\.pt' could not be written .*: is the disk full"):
+        toy_model.save(folder, overwrite=True)
+    assert (folder / "model.pt").read_bytes() == before
+    assert [path.name for path in folder.iterdir()] == ["model.pt"]
+
+
+@pytest.mark.parametrize("fails", ["model", "reference"])
+def test_model_and_reference_are_replaced_together(toy_model, tmp_path, monkeypatch, fails):
+    folder = tmp_path / "model"
+    toy_model.save(folder, save_anndata=True)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert sorted(before) == ["adata.h5ad", "model.pt"]
+
+    def fail(*_, **__):
+        raise KeyboardInterrupt
+
+    if fails == "model":
+        monkeypatch.setattr(torch, "save", fail)
+    else:
+        monkeypatch.setattr(type(toy_model.adata), "write_h5ad", fail)
+    with pytest.raises(KeyboardInterrupt):
+        toy_model.save(folder, overwrite=True, save_anndata=True)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_folder_that_cannot_be(toy_model, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match=r"There cannot be a folder .*file/model"):
+        toy_model.save(tmp_path / "file" / "model")
+    with pytest.raises(OSError, match=r"There cannot be a folder .*file'"):
+        toy_model.save(tmp_path / "file", overwrite=True)
+
+
+def test_old_files_of_scvi_tools_are_not_converted(tmp_path):
+    with pytest.raises(NotImplementedError, match=r"would run what it holds: use TOSICA.load"):
+        TOSICA.convert_legacy_save(tmp_path, tmp_path / "new")

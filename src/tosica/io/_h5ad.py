@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from ._columns import missing_codes_to_categorical, repair
-from ._matrices import Matrix, choose
+from ._matrices import Matrix, check_indices, choose
 from ._parts import Parts
 
 if TYPE_CHECKING:
@@ -56,6 +56,10 @@ def read_h5ad(
                 f"{len(obs)} cells and {len(table)} genes: it was left behind by a conversion that "
                 "failed; convert again, or read the .rds or .h5Seurat file."
             )
+        try:
+            check_indices(values)
+        except ValueError as error:
+            raise ValueError(f"{caller}: {name} cannot be read: {error}.") from error
     chosen = choose(matrices, notes, caller)
     if len(chosen.var) > len(var):
         notes.append(f"X has all {len(chosen.var)} genes now, not the {len(var)} variable ones")

@@ -10,6 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from ._columns import missing_codes_to_categorical, repair
+from ._matrices import rows_from_file
 from ._parts import Parts
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def read_h5seurat(
     if len(file.get("graphs", ())):
         notes.append(GRAPHS)
     shape = (len(names), len(genes))
-    counts, data = (_matrix(group, slot, shape) for slot in ("counts", "data"))
+    counts, data = (_matrix(group, slot, shape, caller) for slot in ("counts", "data"))
     return Parts(
         obs, var.drop(columns="vst.variable", errors="ignore"), counts, data, obsm, varm, notes
     )
@@ -112,7 +113,9 @@ def _column(element: h5py.Group | h5py.Dataset) -> Any:
     return _text(values) if values.dtype.kind in "OSU" else values
 
 
-def _matrix(group: h5py.Group, slot: str, shape: tuple[int, int]) -> sp.csr_matrix | None:
+def _matrix(
+    group: h5py.Group, slot: str, shape: tuple[int, int], caller: str
+) -> sp.csr_matrix | None:
     """Genes × cells in columns are cells × genes in rows."""
     if slot not in group:
         return None
@@ -120,9 +123,11 @@ def _matrix(group: h5py.Group, slot: str, shape: tuple[int, int]) -> sp.csr_matr
     if isinstance(element, h5py.Dataset):
         values = element[:]
         return sp.csr_matrix(values) if values.shape == shape else None
-    return sp.csr_matrix(
-        (element["data"][:], element["indices"][:], element["indptr"][:]), shape=shape
-    )
+    data, indices, indptr = (element[name][:] for name in ("data", "indices", "indptr"))
+    try:
+        return rows_from_file(data, indices, indptr, shape)
+    except ValueError as error:
+        raise ValueError(f"{caller}: {slot} cannot be read: {error}.") from error
 
 
 def _text(values: Any) -> list[str]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import scipy.sparse as sp
 
 from tosica.pp._scale import kind_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import pandas as pd
 
 
@@ -65,6 +65,46 @@ def choose(matrices: list[Matrix], notes: list[str], caller: str) -> Chosen:
         as_csr(found[kind].values) if kind in found else None for kind in ("counts", "log1p")
     )
     return Chosen(counts, data, first.var)
+
+
+def rows_from_file(
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
+) -> sp.csr_matrix:
+    """Sparse rows from a file's parts, each of whose indices is checked.
+
+    Raises
+    ------
+    ValueError
+        If the parts do not make a matrix of this shape.
+    """
+    try:
+        rows = sp.csr_matrix((data, indices, indptr), shape=shape)
+    except (ValueError, TypeError, IndexError, OverflowError) as error:
+        raise _damaged(error) from error
+    check_indices(rows)
+    return rows
+
+
+def check_indices(values: sp.spmatrix | np.ndarray) -> None:
+    """Look whether all indices of a sparse matrix lie inside of it.
+
+    Others would be read from, or written to, somebody else's memory.
+
+    Raises
+    ------
+    ValueError
+        If some do not.
+    """
+    if isinstance(values, np.ndarray):
+        return
+    try:
+        values.check_format(full_check=True)
+    except (ValueError, IndexError) as error:
+        raise _damaged(error) from error
+
+
+def _damaged(error: Exception) -> ValueError:
+    return ValueError(f"the indices of its sparse matrix are damaged ({str(error).rstrip('.')})")
 
 
 def as_csr(values: sp.csr_matrix | np.ndarray) -> sp.csr_matrix:

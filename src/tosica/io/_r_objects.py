@@ -9,6 +9,8 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from ._matrices import rows_from_file
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -176,7 +178,7 @@ class RObject:
             n_genes, n_cells = self["Dim"].array()
             parts = (self[name].array() for name in ("x", "i", "p"))
             values, indices, indptr = (np.asarray(np.ma.getdata(part)) for part in parts)
-            return sp.csr_matrix((values, indices, indptr), shape=(int(n_cells), int(n_genes)))
+            return rows_from_file(values, indices, indptr, (int(n_cells), int(n_genes)))
         if self.kind in ("REAL", "INT") and "dim" in self:
             return sp.csr_matrix(np.ma.getdata(self.array()).T)
         raise ValueError(

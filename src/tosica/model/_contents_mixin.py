@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from scvi.model.base import BaseModelClass
 from tosica.module import REGISTRY_KEYS
 
 from ._fields import LabelsField
+from ._fingerprint import fingerprint
 from ._modalities import Modality, TokenAxis, is_joint, read_modalities
 
 if TYPE_CHECKING:
@@ -131,12 +131,12 @@ class ContentsMixin(BaseModelClass):
 
     @property
     def fingerprint(self) -> str:
-        """Sixteen characters that tell this model's weights from any other's."""
-        digest = hashlib.sha256()
-        for name, tensor in sorted(self.module.state_dict().items()):
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-        return digest.hexdigest()[:16]
+        """Sixteen characters that tell this model from any other.
+
+        They depend on the weights and on the names of labels, genes and gene sets.
+        """
+        names = self.labels, self._var_names, self.gene_sets
+        return fingerprint(self.module.state_dict(), *names)
 
     def _state(self, registry_key: str) -> dict[str, Any]:
         return self.registry_["field_registries"][registry_key]["state_registry"]

@@ -7,40 +7,91 @@ written, and the file is read by torch's reader that accepts nothing else.
 
 from __future__ import annotations
 
-import os
 import pickle
-import tempfile
 import zipfile
-from pathlib import Path
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 import numpy as np
 import pandas as pd
 import torch
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
 MODEL_FILE = "model.pt"
 STATE, VAR_NAMES, ATTRIBUTES = "model_state_dict", "var_names", "attr_dict"
+FINGERPRINT = "fingerprint"
 # Attributes without which there is no model.
-_NEEDED = ("registry_", "init_params_", "is_trained_", "history_")
+_NEEDED = ("registry_", "init_params_", "is_trained_", "history_", FINGERPRINT)
+# Tensors that may hold infinity: without training, expression has no bound.
+_MAY_BE_INFINITE = ("linear.upper",)
 
 
 def write_model(
     folder: Path, prefix: str, state: dict[str, Any], var_names: np.ndarray, attributes: dict
 ) -> None:
-    """Write a model's file into a folder that exists, whole or not at all."""
+    """Write a model's file into a folder that exists, whole or not at all.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written. One that was there stays.
+    """
     contents = {
         STATE: state,
         VAR_NAMES: to_plain(var_names),
         ATTRIBUTES: to_plain(attributes),
     }
-    handle, name = tempfile.mkstemp(dir=folder, suffix=".tmp")
-    os.close(handle)
-    try:
+    with replacing(folder / f"{prefix}{MODEL_FILE}") as name:
         torch.save(contents, name)
-        Path(name).replace(folder / f"{prefix}{MODEL_FILE}")
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for a model if it is not there.
+
+    Raises
+    ------
+    OSError
+        If it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise type(error)(
+            f"There cannot be a folder {str(folder)!r} ({_reason(error)}): choose another one."
+        ) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Give a name to write to, and put that file in the place of `path` once it is whole.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written. One that was there stays.
+    """
+    # Other than those of tempfile, its permissions are those of any new file. The suffix stays:
+    # writers look at it.
+    name = path.with_name(f".{uuid4().hex}.{path.name}")
+    try:
+        yield name
+        name.replace(path)
+    # torch's writer has errors of its own.
+    except (OSError, RuntimeError) as error:
+        raise OSError(
+            f"{str(path)!r} could not be written ({_reason(error)}): is the disk full, or the "
+            "folder read-only? What was there before is unchanged."
+        ) from error
+    finally:
+        name.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "strerror", None) or error).strip().split("\n")[0]
 
 
 def read_model(folder: Path, prefix: str, device: torch.device | str) -> dict[str, Any]:
@@ -50,8 +101,11 @@ def read_model(folder: Path, prefix: str, device: torch.device | str) -> dict[st
     ------
     FileNotFoundError
         If the folder or the file is not there.
+    PermissionError
+        If the file may not be read.
     ValueError
-        If the file is cut short, or holds anything but tensors and plain values.
+        If the file is damaged, or holds anything but tensors and plain values, or numbers that are
+        not finite.
     """
     path = folder / f"{prefix}{MODEL_FILE}"
     if not folder.is_dir():
@@ -61,23 +115,45 @@ def read_model(folder: Path, prefix: str, device: torch.device | str) -> dict[st
             f"The folder {str(folder)!r} holds no {path.name}, so it is not a saved model or not "
             "a whole one."
         )
+    _check_archive(path)
     try:
         contents = torch.load(path, map_location=device, weights_only=True)
     except pickle.UnpicklingError as error:
-        # torch reads an archive's directory first, so what is cut short is not even one.
-        if not zipfile.is_zipfile(path):
-            raise ValueError(_not_whole(path)) from error
         raise ValueError(
             f"{str(path)!r} holds more than tensors and plain values, so tosica did not write it, "
             "and it was not opened further because that could run code."
         ) from error
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
+    # Of bytes that are no model the unpickler may raise anything.
+    except Exception as error:
         raise ValueError(_not_whole(path)) from error
     missing = _missing_from(contents, STATE, VAR_NAMES, ATTRIBUTES)
     missing = missing or _missing_from(contents[ATTRIBUTES], *_NEEDED)
     if missing:
         raise ValueError(f"{str(path)!r} has no {', '.join(missing)}: not a saved model.")
+    for name, tensor in contents[STATE].items():
+        wrong = tensor.isnan() if name in _MAY_BE_INFINITE else ~tensor.isfinite()
+        if wrong.any():
+            raise ValueError(
+                f"{str(path)!r} holds weights that are not finite ({name}), so the model cannot "
+                "name cells; train it again, or load another copy."
+            )
     return contents
+
+
+def _check_archive(path: Path) -> None:
+    """Hold each part of the file against its checksum."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            damaged = archive.testzip()
+    except PermissionError as error:
+        raise PermissionError(
+            f"{str(path)!r} may not be read by this user: ask its owner for permission."
+        ) from error
+    # Of bytes that are no archive it may raise anything.
+    except Exception as error:
+        raise ValueError(_not_whole(path)) from error
+    if damaged is not None:
+        raise ValueError(_not_whole(path))
 
 
 def _missing_from(contents: Any, *keys: str) -> list[str]:

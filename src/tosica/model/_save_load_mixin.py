@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from scvi.data import AnnDataManager
 
 from ._contents_mixin import ContentsMixin
 from ._device import find_device
+from ._fingerprint import fingerprint
 from ._legacy import load_legacy
 from ._modalities import is_joint
 from ._save_load import (
     ATTRIBUTES,
+    FINGERPRINT,
     STATE,
+    make_folder,
     read_model,
+    replacing,
     restore_history,
     restore_registry,
     write_model,
@@ -77,6 +82,10 @@ class SaveLoadMixin(ContentsMixin):
         ------
         FileExistsError
             If the folder exists and ``overwrite`` is false.
+        OSError
+            If a file cannot be written. Files that were there are unchanged.
+        ValueError
+            If the reference is to be saved and there is none.
         """
         folder = Path(dir_path)
         if folder.exists() and not overwrite:
@@ -85,13 +94,18 @@ class SaveLoadMixin(ContentsMixin):
             )
         if save_anndata and self.adata is None:
             raise ValueError("save_anndata=True was given, but the model has no reference.")
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         attributes = {name: getattr(self, name, None) for name in _SAVED}
-        write_model(folder, prefix or "", self.module.state_dict(), self._var_names, attributes)
-        if save_anndata and is_joint(self.registry_):
-            self.adata.write_h5mu(folder / f"{prefix or ''}mdata.h5mu", **anndata_write_kwargs)
-        elif save_anndata:
-            self.adata.write_h5ad(folder / f"{prefix or ''}adata.h5ad", **anndata_write_kwargs)
+        attributes[FINGERPRINT] = self.fingerprint
+        with ExitStack() as stack:
+            if save_anndata:
+                joint = is_joint(self.registry_)
+                path = folder / f"{prefix or ''}{'mdata.h5mu' if joint else 'adata.h5ad'}"
+                # It takes the place of an older one only after the model was written as well.
+                name = stack.enter_context(replacing(path))
+                write = self.adata.write_h5mu if joint else self.adata.write_h5ad
+                write(name, **anndata_write_kwargs)
+            write_model(folder, prefix or "", self.module.state_dict(), self._var_names, attributes)
 
     @classmethod
     def load(
@@ -143,17 +157,22 @@ class SaveLoadMixin(ContentsMixin):
         parameters = attributes.pop("init_params_")["non_kwargs"]
         model = cls(adata, registry=None if adata is not None else registry, **parameters)
         # Belongs to the labels field, which adata may have given one code more: for no label.
+        saved = dict(contents[STATE])
         contents[STATE]["label_of_code"] = model.module.label_of_code
         if model.module.linear is not None and "linear.loadings" in contents[STATE]:
             # There are as many components as the reference had cells enough for.
             model.module.linear.loadings = torch.zeros_like(contents[STATE]["linear.loadings"])
+        not_fitting = ValueError(
+            f"The weights in {str(dir_path)!r} do not fit the model that the file describes; the "
+            "file is damaged."
+        )
         try:
             model.module.load_state_dict(contents[STATE])
         except RuntimeError as error:
-            raise ValueError(
-                f"The weights in {str(dir_path)!r} do not fit the model that the file describes; "
-                "the file is damaged."
-            ) from error
+            raise not_fitting from error
+        names = model.labels, model._var_names, model.gene_sets
+        if attributes.pop(FINGERPRINT) != fingerprint(saved, *names):
+            raise not_fitting
         model.history_ = restore_history(attributes.pop("history_"))
         for name in attributes.keys() & set(_SAVED):
             value = attributes[name]
@@ -255,6 +274,21 @@ class SaveLoadMixin(ContentsMixin):
             target_sum=target_sum,
             adata=adata,
             device=find_device(accelerator, device),
+        )
+
+    @classmethod
+    def convert_legacy_save(cls, *_: Any, **__: Any) -> NoReturn:
+        """Refuse: scvi-tools' conversion of its old files runs what they hold.
+
+        Raises
+        ------
+        NotImplementedError
+            Always. Models of the original code are opened by :meth:`load_legacy`.
+        """
+        raise NotImplementedError(
+            "There are no tosica models in the old format of scvi-tools, and converting a file of "
+            "it would run what it holds: use TOSICA.load for a saved model, and "
+            "TOSICA.load_legacy for the original's."
         )
 
     @staticmethod

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import warnings
 from contextlib import nullcontext
 from typing import Any
@@ -37,6 +39,7 @@ from ._reference_data import ReferenceData
 from ._sample import MOST_CELLS, draw, read
 from ._setup_mudata import codes_in_order
 from ._training_plan import KeepBest, TrainingPlan
+from ._transaction import undone_unless_ended
 
 # Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
 # and fewer passes the larger it is.
@@ -79,6 +82,8 @@ class TrainingMixin(ContentsMixin):
         **trainer_kwargs: Any,
     ) -> None:
         """Train on the reference.
+
+        A training that does not end, because of Ctrl-C or an error, leaves the model as it was.
 
         In every minibatch each label comes equally often, and half of the genes and three
         quarters of the gene sets, drawn at random, are hidden. Beside the network, logistic
@@ -172,33 +177,42 @@ class TrainingMixin(ContentsMixin):
             watched = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
             runner = self._runner(plan, data, max_epochs, **watched | stopping | kwargs)
             # Not before: the runner refuses wrong arguments.
-            first = not self.is_trained_
-            self._forget(data)
-            linear = None
-            if self.module.linear is not None:
-                options |= self._cross_validate(data, options)._asdict()
-                # Held-out cells are to judge what the refit makes of all cells.
-                options["weight"] = linear_weight(data.n_train + data.n_val)
-                linear = self._fit_linear(data, options)
-                self._warn_of_inactive(linear)
-                if first and not self._starts_from_network:
-                    self._start_from(linear, data)
-            self._run(runner)
-            self._set_linear(linear)
-            if calibrate and data.n_val:
-                self._calibrate(data)
-                if self.refitted_:
-                    # They were learnt in an earlier training: nothing can be promised by them.
-                    self.held_out_probabilities_ = None
-                    logger.warning(
-                        "train: the held-out cells were learnt in an earlier training, so that "
-                        "probabilities may be too high and there are no label sets: make a new "
-                        "model, or train with refit=False from the start"
-                    )
-            if refit:
-                self._refit(plan, data, options, **kwargs)
-                self.refitted_ = True
-            self._fit_covariation(data)
+            with undone_unless_ended(self):
+                linear = self._prepare(data, options)
+                self._run(runner)
+                self._set_linear(linear)
+                if calibrate and data.n_val:
+                    self._calibrate(data)
+                    self._warn_of_learnt()
+                if refit:
+                    self._refit(plan, data, options, **kwargs)
+                    self.refitted_ = True
+                self._fit_covariation(data)
+
+    def _prepare(self, data: ReferenceData, options: dict[str, Any]) -> LinearClassifier | None:
+        """Fit the linear branch, which the network starts from and is trained without."""
+        first = not self.is_trained_
+        self._forget(data)
+        if self.module.linear is None:
+            return None
+        options |= self._cross_validate(data, options)._asdict()
+        # Held-out cells are to judge what the refit makes of all cells.
+        options["weight"] = linear_weight(data.n_train + data.n_val)
+        linear = self._fit_linear(data, options)
+        self._warn_of_inactive(linear)
+        if first and not self._starts_from_network:
+            self._start_from(linear, data)
+        return linear
+
+    def _warn_of_learnt(self) -> None:
+        """Nothing can be promised by held-out cells that were learnt in an earlier training."""
+        if self.refitted_:
+            self.held_out_probabilities_ = None
+            logger.warning(
+                "train: the held-out cells were learnt in an earlier training, so that "
+                "probabilities may be too high and there are no label sets: make a new model, or "
+                "train with refit=False from the start"
+            )
 
     def _runner(
         self, plan: TrainingPlan, data: ReferenceData, epochs: int, **kwargs: Any
@@ -210,12 +224,17 @@ class TrainingMixin(ContentsMixin):
     def _run(self, runner: TrainRunner) -> None:
         self.module.train()
         # scvi-tools begins a history with the first training, which a legacy model had elsewhere.
-        trained = self.is_trained
-        self.is_trained_ = trained and self.history_ is not None
+        self.is_trained_ = self.is_trained and self.history_ is not None
+        on_interrupt = signal.getsignal(signal.SIGINT)
         try:
             runner()
-        finally:
-            self.is_trained_ = trained or self.is_trained
+        except SystemExit as end:
+            if not isinstance(end.__context__, KeyboardInterrupt):
+                raise
+            # At Ctrl-C lightning ignores further ones, and would end the whole process.
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGINT, on_interrupt)
+            raise KeyboardInterrupt from None
 
     def _refit(
         self, plan: TrainingPlan, data: ReferenceData, options: dict[str, Any], **kwargs: Any
