@@ -49,10 +49,13 @@ def test_the_files_hold_the_annotation(annotated, tmp_path):
     assert "@KEY@" not in script
 
 
-def test_novelty_goes_along(annotated, tmp_path):
+def test_novelty_and_vote_go_along(annotated, tmp_path):
     annotated.obs["mine_novelty"] = 0.5
+    annotated.obs["mine_majority_vote"] = annotated.obs["bulk_labels"]
     tosica.io.to_seurat(annotated, tmp_path, key="mine")
-    assert (pd.read_csv(tmp_path / "metadata.csv")["mine_novelty"] == 0.5).all()
+    metadata = pd.read_csv(tmp_path / "metadata.csv")
+    assert (metadata["mine_novelty"] == 0.5).all()
+    assert (metadata["mine_majority_vote"] == annotated.obs["bulk_labels"].to_numpy()).all()
 
 
 def test_not_annotated(tmp_path):

@@ -122,9 +122,13 @@ def test_a_set_that_is_not_relevant_gets_the_genes_of_no_other():
 
 def test_without_a_relevant_set_all_are_equal():
     tokens = members([[0, 1], [1, 2]], 3)
-    weights, relevance = np.array([[6.0, 8.0, 4.0]]), np.zeros((1, 2))
-    found = to_tokens(LogisticRegression(weights, relevance), tokens)
+    weights = np.array([[6.0, 8.0, 4.0]])
+    found = to_tokens(LogisticRegression(weights, np.zeros((1, 2))), tokens)
     np.testing.assert_allclose(found, [[6, 4, 4, 4]])
+    # What is next to nothing beside another label says as little.
+    hardly = np.array([[1e-9, 1e-8], [1, 1]])
+    found = to_tokens(LogisticRegression(weights.repeat(2, 0), hardly), tokens)
+    np.testing.assert_allclose(found[0], [6, 4, 4, 4])
 
 
 def test_a_regression_without_gene_sets_is_refused():

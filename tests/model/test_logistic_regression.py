@@ -334,10 +334,3 @@ def test_nuisance_directions_can_be_left_out():
     np.testing.assert_array_equal(plain.weights, without.weights)
     penalised = fit_logistic_regression(x, LABELS, batch_directions=shifts)
     assert np.abs(penalised.weights @ shifts.T).max() < np.abs(plain.weights @ shifts.T).max() / 2
-
-
-def test_a_cell_keeps_its_label_whatever_its_depth():
-    x = expression()
-    weights = fit_logistic_regression(x, LABELS).weights
-    at_half = (0.5 * x @ weights.T).argmax(1)
-    np.testing.assert_array_equal(at_half, (x @ weights.T).argmax(1))

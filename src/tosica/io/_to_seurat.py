@@ -12,7 +12,7 @@ from tosica._logging import logger
 if TYPE_CHECKING:
     from anndata import AnnData
 
-_COLUMNS = ("prediction", "probability", "novelty")
+_COLUMNS = ("prediction", "probability", "novelty", "majority_vote")
 
 
 def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> None:
@@ -25,9 +25,10 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     adata
         Annotated by :meth:`tosica.TOSICA.annotate`. Cells are matched by ``obs_names``.
     folder
-        Made if it does not exist. Gets ``metadata.csv`` (prediction, probability, and novelty if
-        there is one), ``levels.csv`` (the labels' order), ``X_tosica.csv``, ``probabilities.csv``
-        if they were asked for, ``X_umap.csv`` if there is a UMAP, and ``add_to_seurat.R``.
+        Made if it does not exist. Gets ``metadata.csv`` (prediction, probability, and novelty
+        and majority vote if there are any), ``levels.csv`` (the labels' order), ``X_tosica.csv``,
+        ``probabilities.csv`` if they were asked for, ``X_umap.csv`` if there is a UMAP, and
+        ``add_to_seurat.R``.
     key
         The ``key_added`` of the annotation.
 

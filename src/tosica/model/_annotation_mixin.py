@@ -45,7 +45,9 @@ class AnnotationMixin(ContentsMixin):
         key_added: str = "tosica",
         copy: bool = False,
     ) -> AnnData | MuData | None:
-        """Label the cells of a query and say what the labels rest on.
+        """Label the cells of a query, with calibrated probabilities and attention to gene sets.
+
+        What a label rests on is said by :func:`tosica.tl.attribute`.
 
         Genes are matched by name and put in order. Missing ones are zero to the network, and the
         linear branch reads what is expected of them given the others. Counts are normalised as the

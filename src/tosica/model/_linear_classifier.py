@@ -192,7 +192,8 @@ def to_tokens(regression: LogisticRegression, tokens: sp.csr_matrix) -> NDArray[
         raise ValueError("The regression was fitted without gene sets.")
     largest = relevance.max(1, keepdims=True)
     # A label without any relevant set is shared out equally.
-    relevance = np.where(largest > 0, np.maximum(relevance, _LEAST_RELEVANCE * largest), 1.0)
+    has_sets = ~_inactive(regression)[:, None]
+    relevance = np.where(has_sets, np.maximum(relevance, _LEAST_RELEVANCE * largest), 1.0)
     tokens = sp.csr_matrix(tokens, dtype=np.float64)
     tokens.sort_indices()
     total = relevance @ tokens
@@ -216,7 +217,7 @@ def cross_validate(
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None = None,
 ) -> CrossValidated:
-    """Choose what the regression's logits of cells that are new to it fit the labels best with.
+    """Choose temperature and weight of the group lasso by five-fold cross-validation.
 
     The temperature depends on the reference, and is higher where its types overlap. The network,
     which was taught smoothed labels, is about right as it is, so that neither drowns the other once

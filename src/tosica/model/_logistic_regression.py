@@ -94,7 +94,8 @@ def fit_logistic_regression(
     nuisance
         Whether to penalise nuisance directions. Without, all :math:`q_j` are zero.
     tol
-        Largest slope of the mean over the cells at which the search may end.
+        Largest slope at which the search may end, for weights in units of their prior's deviation,
+        over :math:`\sqrt{C n}`; with a penalty, three tenths of it.
 
     Returns
     -------

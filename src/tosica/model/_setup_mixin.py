@@ -60,11 +60,16 @@ class SetupMixin(BaseModelClass):
         KeyError
             If a key is missing, or :func:`tosica.pp.build_mask` has not been called.
         ValueError
-            If labels are missing, all equal or have a single cell; if names occur twice; if there
-            are no cells or genes; if the expression is missing, infinite, negative or neither
-            counts nor log-normalised; if the mask does not fit.
+            If labels are missing or all equal; if names occur twice; if there are no cells or
+            genes; if the expression is missing, infinite, negative or neither counts nor
+            log-normalised; if the mask does not fit.
         TypeError
             If the matrix does not hold numbers.
+
+        Warns
+        -----
+        UserWarning
+            If labels have a single cell.
 
         Examples
         --------

@@ -43,8 +43,8 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         Number of Transformer layers.
     linear
         Add the logits of logistic regressions to those of the network, see :meth:`train`. Their
-        weights go through the same tokens. ``False`` is the paper's model. Models of a MuData have
-        no linear branch.
+        weights go through the same tokens. ``False`` leaves it out, as the paper does. Models of a
+        MuData have none.
     max_gene_sets
         Most gene sets to make tokens of. If the mask has more, those are chosen by which the
         reference's labels are told apart best (a group lasso over all of them). ``None`` takes all.

@@ -117,8 +117,8 @@ class TrainingMixin(ContentsMixin):
         correct_batches
             If the reference was set up with a ``batch_key``, teach the model to look past what
             differs between batches within a label, so that labels hold in batches where the
-            reference lacks them. Without labels in two batches it has no effect. Not for models of
-            a MuData.
+            reference lacks them. Without a label that has three cells in each of two batches it
+            has no effect. Not for models of a MuData.
         compile
             Compile the encoder's training steps with :func:`torch.compile`, which takes up to a
             minute first and pays on a GPU; on a processor it gives up our own kernel. Without a
@@ -139,7 +139,8 @@ class TrainingMixin(ContentsMixin):
         Warns
         -----
         UserWarning
-            If ``compile=True`` and nothing can be compiled, or labels look wrong.
+            If ``compile=True`` and nothing can be compiled, labels look wrong, or no gene set tells
+            a label from the others.
         """
         if self.adata is None:
             raise ValueError(

@@ -64,7 +64,7 @@ def build_mask(
     Sets are kept if they list at most `max_genes` genes, of which at least `min_genes` are in the
     data, in the order in which they were given. They are candidates: :class:`tosica.TOSICA` makes
     tokens of those by which its labels are told apart, and puts genes that none of them holds into
-    co-expression modules, so that every gene is in a token with a name.
+    co-expression modules, so that every gene that varies is in a token with a name.
 
     Genes are matched to `adata.var_names` by exact name. What is left of the genes of a named
     collection is matched by identifier: Ensembl IDs with or without version, Entrez numbers, old

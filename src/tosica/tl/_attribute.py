@@ -92,8 +92,9 @@ def attribute(
         with ``key="tosica_attribution"``.
     `adata.obsm["X_tosica_presence"]`
         The part of it by genes that the cell expresses more than the baseline, ``(n, P−m)``
-        float32. Functions of ``get``, ``tl`` and ``pl`` read it with ``key="tosica_presence"``, and
-        take it by default. With ``key_added`` it is ``f"X_{key_added}_presence"``.
+        float32. Functions of ``get``, ``tl`` and ``pl`` read it with ``key="tosica_presence"``;
+        plots, :func:`tosica.tl.rank_gene_sets` and :func:`tosica.get.mean_attention` take it by
+        default. With ``key_added`` it is ``f"X_{key_added}_presence"``.
     `adata.varm["tosica_attribution"]`
         Of each gene, the mean over the cells with the same target: a table with one column a
         target, ``(n_vars, n_targets)`` float32. Genes that the model does not know have 0; those
@@ -105,9 +106,10 @@ def attribute(
         Sum over everything minus the difference of the scores, float32.
     `adata.uns["tosica_attribution"]`
         Names of the gene sets, target, baseline, steps, fingerprint of the model, share of the
-        absolute attribution that is the linear branch's (``linear_share``) and of that which fell
-        to unannotated tokens (``unannotated_share``, 0 by default, since there are none), and
-        ``completeness_error``: mean absolute error over mean absolute difference of the scores.
+        linear branch in the difference of the scores (``linear_share``), share of the absolute
+        attribution that fell to unannotated tokens (``unannotated_share``, 0 by default, since
+        there are none), and ``completeness_error``: mean absolute error over mean absolute
+        difference of the scores.
     `adata.uns["tosica_presence"]`
         Names of the gene sets and fingerprint of the model.
 
