@@ -91,6 +91,11 @@ def run_svm(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     return _support_vectors(reference, query, seed)
 
 
+def run_platt_svm(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
+    """Linear support vectors, and the label that Platt's sigmoids call most probable."""
+    return _support_vectors(reference, query, seed, platts_labels=True)
+
+
 def run_scaled_svm(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """The same, on genes that are standardised as the reference's are."""
     return _support_vectors(reference, query, seed, *standardised())
@@ -103,12 +108,15 @@ def standardised() -> tuple[StandardScaler, FunctionTransformer]:
 
 
 def _support_vectors(
-    reference: AnnData, query: AnnData, seed: int, *scaling: TransformerMixin
+    reference: AnnData,
+    query: AnnData,
+    seed: int,
+    *scaling: TransformerMixin,
+    platts_labels: bool = False,
 ) -> pd.DataFrame:
     """Labels of the support vectors, and how sure Platt's sigmoids are of the best label.
 
-    There is a sigmoid for each label. Of few cells they are not fitted well enough to be compared,
-    and would give other labels.
+    There is a sigmoid for each label, and the label of the highest one may be another.
     """
     train, test = (x.X.toarray() if scaling else x.X for x in (reference, query))
     for step in scaling:
@@ -118,6 +126,8 @@ def _support_vectors(
     platt = CalibratedClassifierCV(svm, cv=max(2, min(5, fewest)), ensemble=False)
     platt.fit(train, reference.obs[LABEL].astype(str).to_numpy())
     found = platt.predict_proba(test)
+    if platts_labels:
+        return pd.DataFrame(found, index=query.obs_names, columns=platt.classes_)
     called = platt.calibrated_classifiers_[0].estimator.predict(test)
     cells = np.arange(len(found))
     best, own = found.argmax(1), np.searchsorted(platt.classes_, called)
@@ -160,6 +170,7 @@ METHODS: dict[str, tuple[str, Method]] = {
     "scanvi": ("scANVI (sees the query)", run_scanvi),
     "logistic": ("logistic regression", run_logistic),
     "svm": ("linear SVM", run_svm),
+    "svm platt": ("linear SVM, Platt's labels", run_platt_svm),
     "svm scaled": ("linear SVM, scaled genes", run_scaled_svm),
     "knn": ("15 neighbours on PCA", run_knn),
     "literal": ("the original, its defaults", run_literal),

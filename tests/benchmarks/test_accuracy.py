@@ -144,6 +144,17 @@ def test_labels_of_few_cells_are_those_of_the_support_vectors(
     np.testing.assert_allclose(found.sum(axis=1), 1)
 
 
+def test_platts_labels_are_those_of_the_highest_sigmoid(load_benchmark, cells):
+    methods = load_benchmark("_accuracy_methods")
+    first = np.arange(cells.n_obs) % 2 == 0
+    own, platt = (
+        methods.quietly(methods.METHODS[name][1], cells[first], cells[~first], 0)
+        for name in ("svm", "svm platt")
+    )
+    np.testing.assert_allclose(np.sort(own), np.sort(platt))
+    np.testing.assert_allclose(own.max(axis=1), platt.max(axis=1))
+
+
 def test_a_task_without_peers_is_beside_nobody(accuracy):
     score = {"task": "kang", "method": "tosica", "seed": 0, "covered": {}}
     score |= dict.fromkeys([*accuracy.METRICS, accuracy.BY_CHANCE], 0.9)
@@ -163,7 +174,7 @@ def test_a_run(accuracy, tasks, cells, tmp_path, monkeypatch, capsys):
         "across": tasks.Task("made, across", False, lambda data, seed: tasks.across(cells, "odd")),
     }
     monkeypatch.setattr(accuracy, "TASKS", made)
-    methods = ["tosica", "logistic", "svm", "svm scaled", "knn", "literal"]
+    methods = ["tosica", "logistic", "svm", "svm platt", "svm scaled", "knn", "literal"]
     monkeypatch.setattr(tosica.TOSICA, "train", partialmethod(tosica.TOSICA.train, 20))
     arguments = [str(tmp_path), "--seeds", "2", "--out", str(tmp_path), "--methods", *methods]
 
