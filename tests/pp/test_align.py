@@ -399,7 +399,7 @@ def test_scaled_values_and_where_others_are(counts: np.ndarray) -> None:
     )
     assert re.search(sentence, first_error(adata))
     adata.raw = query(counts)
-    adata.layers["log"] = np.log1p(counts)
+    adata.layers["log"] = np.log1p(1.5 * counts)
     said = first_error(adata)
     assert said.endswith(
         "Unscaled expression is in adata.raw (use_raw=True, or adata.raw.to_adata() for a "

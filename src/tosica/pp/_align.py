@@ -17,6 +17,7 @@ from tosica._logging import logger
 from tosica.gs._gene_names import hint_for_mismatch
 from tosica.gs._match_genes import match_genes
 
+from ._query_scale import rescaling
 from ._rows import Block, Rows, check_unique
 from ._scale import Kind, Scale, kind_of, normalised_in_part, unscaled_in
 
@@ -66,6 +67,8 @@ def align(
     What names alone can tell is checked at the call, values as they are read. Genes are matched by
     name; if under 95 % of the model's are found so, the others are looked for under other
     identifiers, older symbols and in columns of ``var``, and the log says what was translated.
+    Log-normalised cells are brought to the reference's total if it is plain which total they were
+    scaled to, and taken as they are if it is not.
 
     Parameters
     ----------
@@ -91,7 +94,8 @@ def align(
     ValueError
         If the query shares under half of the model's genes, if one of them or a cell's name
         occurs twice, or if values are missing, infinite, negative, neither counts nor
-        log-normalised, or counts in some cells and log-normalised in others.
+        log-normalised, or counts in some cells and log-normalised in others; if they are shares
+        without a logarithm, or the logarithm of counts.
 
     Warns
     -----
@@ -182,6 +186,7 @@ def _batches(
     measured = np.zeros(n_genes, dtype=bool)
     measured[place[place >= 0]] = True
     n_empty = 0
+    rescale = rescaling(rows, scale)
     # Whole batches, so that only the last one is short.
     for start, block in rows.blocks(max(BLOCK // batch_size, 1) * batch_size):
         seen = kind_of(block, rows.where, first_cell=start, hint=hint)
@@ -193,6 +198,8 @@ def _batches(
         elif seen not in (None, kind):
             raise normalised_in_part(rows.where, start)
         counts = kind != "log1p"
+        if rescale is not None and not counts:
+            block = rescale(block, start, rows.where)
         for offset in range(0, block.shape[0], batch_size):
             part = block[offset : offset + batch_size]
             expression = on_model_genes(part, place, n_genes)

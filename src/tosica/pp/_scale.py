@@ -21,7 +21,7 @@ _LARGEST_LOG = 15.0
 _BLOCK = 4096
 _GLANCE = 100
 # Row sums that agree this well were made equal by a normalisation over exactly these genes.
-_SAME_TOTAL = 0.01
+SAME_TOTAL = 0.01
 # So many whole numbers in a cell, and no others, are counts: a logarithm is whole by accident only.
 _SURELY_COUNTS = 3
 
@@ -134,7 +134,7 @@ def scale_of(rows: Rows, hint: str = "") -> Scale:
     total = np.concatenate(totals)
     total = total[total > 0]
     middle = float(np.median(total))
-    if np.abs(total / middle - 1).max() < _SAME_TOTAL:
+    if np.abs(total / middle - 1).max() < SAME_TOTAL:
         return Scale("log1p", middle, "genes")
     return Scale("log1p", TARGET_SUM, "matrix")
 
