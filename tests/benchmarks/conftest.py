@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 NOT_MEASURED: frozenset[str] = frozenset(
     {
         "cite_seq",
-        "linear",
         "missing_genes",
         "recipe",
     }

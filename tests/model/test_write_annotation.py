@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
+import torch
 from anndata import AnnData
 
 from tosica.model._write_annotation import write_annotation
@@ -309,3 +310,19 @@ def test_survives_writing(annotated, kind, tmp_path, contents):
     assert list(back.uns["tosica_prediction_colors"]) == annotated.uns["tosica_prediction_colors"]
     # Nothing was lost, and nothing came along.
     assert set(contents(back)) == set(contents(annotated))
+
+
+@pytest.mark.parametrize("what", ["head.weight", "linear.weight"])
+def test_spoilt_weights_give_no_label(toy, toy_query, train, what):
+    """The largest of numbers that are none would be the first."""
+    model = train(toy)
+    with torch.no_grad():
+        model.module.state_dict()[what].view(-1)[0] = np.nan
+    before = toy_query.copy()
+    with pytest.raises(ValueError, match="its weights are spoilt, as by a training that diverged"):
+        model.annotate(toy_query)
+    with pytest.raises(ValueError, match="its weights are spoilt"):
+        model.predict(toy_query)
+    assert toy_query.obs.equals(before.obs)
+    assert not toy_query.obsm
+    assert toy_query.uns.keys() == before.uns.keys()

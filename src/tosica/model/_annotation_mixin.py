@@ -381,6 +381,12 @@ class AnnotationMixin(ContentsMixin):
                 values["attention"] = seen.attention[:, :n_sets]
             for name in wanted:
                 part = values[name].float().cpu().numpy()
+                if not np.isfinite(part).all():
+                    raise ValueError(
+                        f"The model gives cells no {name} that are numbers (NaN or infinity), so "
+                        "that its weights are spoilt, as by a training that diverged: train a new "
+                        "model, with a smaller plan_kwargs={'lr': ...} if it was raised."
+                    )
                 if name not in found:
                     found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
                 found[name][start : start + len(part)] = part

@@ -70,8 +70,8 @@ def fit_logistic_regression(
     :math:`p`, which has :math:`|p|` genes.
 
     There is no intercept, so that the label of the highest score is the same for a cell whose
-    expression is larger or smaller as a whole, as in another technology. With an intercept it is as
-    accurate within a batch, and less accurate across batches (benchmarks/linear.py).
+    expression is larger or smaller as a whole, as in another technology. With an intercept,
+    accuracy is the same (benchmarks/linear.py).
 
     The group lasso is solved by iteratively reweighted ridge regression. Since :math:`2 |v| =
     \min_\eta |v|^2 / \eta + \eta`, the penalty for given relevances :math:`\eta_{kp}` is a ridge on
