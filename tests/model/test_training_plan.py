@@ -341,3 +341,33 @@ def test_label_smoothing_is_part_of_the_training_loss_only(toy):
         plan.validation_step(batch, 0)
         assert logged["validation_loss"] == pytest.approx(losses[0.0], rel=1e-5)
     assert losses[0.3] > losses[0.0] + 0.1
+
+
+@pytest.mark.parametrize(
+    ("argument", "error", "sentence"),
+    [
+        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, not 0."),
+        ({"batch_size": "64"}, TypeError, "batch_size must be a whole number, not '64'."),
+        ({"max_epochs": 0}, ValueError, "max_epochs must be at least 1, not 0."),
+        ({"max_epochs": -1}, ValueError, "max_epochs must be at least 1, not -1."),
+        ({"max_epochs": 1.5}, TypeError, "max_epochs must be a whole number, not 1.5."),
+        ({"plan_kwargs": {"warmup": 5}}, ValueError, "warmup must lie between 0 and 1, not 5."),
+        ({"plan_kwargs": {"warmup": -1}}, ValueError, "warmup must lie between 0 and 1, not -1."),
+    ],
+)
+def test_training_that_cannot_be(toy, argument, error, sentence):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    model = TOSICA(toy, embed_dim=16, n_heads=2)
+    with pytest.raises(error, match=re.escape(sentence)):
+        model.train(accelerator="cpu", **argument)
+    assert not model.is_trained
+
+
+@pytest.mark.parametrize(
+    ("key_added", "error"), [(None, TypeError), (5, TypeError), ("a/b", ValueError)]
+)
+def test_an_annotation_under_no_key(toy_model, toy_query, key_added, error):
+    before = toy_query.obs.copy()
+    with pytest.raises(error, match="key_added must be a"):
+        toy_model.annotate(toy_query, key_added=key_added)
+    assert toy_query.obs.equals(before)

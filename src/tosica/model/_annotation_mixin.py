@@ -10,6 +10,7 @@ import torch
 from anndata import AnnData
 from mudata import MuData
 
+from tosica._arguments import check_count, check_key_added
 from tosica.module import REGISTRY_KEYS
 
 from ._conformal import least_probability
@@ -117,6 +118,7 @@ class AnnotationMixin(ContentsMixin):
         """
         if not 0 <= cutoff <= 1:
             raise ValueError(f"cutoff must lie between 0 and 1, not {cutoff}.")
+        check_key_added(key_added)
         adata = self._query(adata)
         # Before the work, not after it: anndata would refuse only when the result is written.
         if adata.isbacked and (copy or adata.is_view):
@@ -404,6 +406,5 @@ class AnnotationMixin(ContentsMixin):
         if batch_size is None:
             on_cpu = self.module.device.type == "cpu"
             return _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
-        if batch_size < 1:
-            raise ValueError(f"batch_size must be at least 1, not {batch_size}.")
+        check_count("batch_size", batch_size)
         return batch_size

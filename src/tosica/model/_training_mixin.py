@@ -14,6 +14,7 @@ import scipy.sparse as sp
 import torch
 from scvi.train import TrainRunner
 
+from tosica._arguments import check_count
 from tosica._logging import logger
 from tosica.module import REGISTRY_KEYS
 from tosica.pp._rows import Rows
@@ -147,6 +148,9 @@ class TrainingMixin(ContentsMixin):
                 "The model was loaded without a reference and cannot be trained: pass it to "
                 "TOSICA.load(folder, adata=reference)."
             )
+        check_count("batch_size", batch_size)
+        if max_epochs is not None:
+            check_count("max_epochs", max_epochs)
         if not 0 < train_size < 1:
             raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
         plan = TrainingPlan(self.module, **(plan_kwargs or {}))

@@ -67,6 +67,8 @@ class TrainingPlan(LightningModule):
         for name, share in {"gene_dropout": gene_dropout, "token_dropout": token_dropout}.items():
             if not 0 <= share < 1:
                 raise ValueError(f"{name} must be at least 0 and below 1, not {share}.")
+        if not 0 <= warmup <= 1:
+            raise ValueError(f"warmup must lie between 0 and 1, not {warmup}.")
         self.module = module
         self.lr = lr
         self.weight_decay = weight_decay
