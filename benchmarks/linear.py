@@ -33,15 +33,15 @@ from benchmarks._accuracy_methods import standardised
 from benchmarks._accuracy_tasks import LABEL, few
 from benchmarks._report import table, version_lines, versions, write
 from benchmarks.recipe import REFERENCES, batch_effect, made_up, without_rarest
-from tosica.model._linear_classifier import (
+from tosica.data._cell_matrix import CellMatrix
+from tosica.linear._classifier import (
     PENALTY,
     cross_validate,
     fit_regression,
     logit_adjustment,
 )
-from tosica.model._logistic_regression import fit_logistic_regression
-from tosica.module import Section
-from tosica.pp._rows import Rows
+from tosica.linear._logistic_regression import fit_logistic_regression
+from tosica.module import ModalitySlice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -183,9 +183,9 @@ def cross_validated_share(
     reference: AnnData, codes: NDArray[np.integer], tokens: sp.csr_matrix
 ) -> float:
     """Weight of the group lasso in the mean, as the model chooses it."""
-    logged = Section(0, reference.n_vars, None)
+    logged = ModalitySlice(0, reference.n_vars, None)
     cells = np.arange(reference.n_obs)
-    return cross_validate(Rows(reference), cells, codes, logged, tokens).sparse_share
+    return cross_validate(CellMatrix(reference), cells, codes, logged, tokens).sparse_share
 
 
 def all_variants(reference: AnnData, queries: dict[str, AnnData]) -> list[dict[str, Any]]:

@@ -44,11 +44,11 @@ from benchmarks._accuracy_tasks import (
     prepared,
 )
 from benchmarks._report import table, version_lines, versions, write
-from tosica.model._linear_classifier import linear_weight, logit_adjustment
-from tosica.model._mislabelled import find_suspects
+from tosica.data._cell_matrix import CellMatrix
+from tosica.linear._classifier import linear_weight, logit_adjustment
+from tosica.linear._label_errors import find_suspects
 from tosica.model._training_mixin import default_epochs
-from tosica.module import Section
-from tosica.pp._rows import Rows
+from tosica.module import ModalitySlice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -190,7 +190,7 @@ def logits(model: tosica.TOSICA, query: AnnData) -> dict[str, NDArray]:
         of_branch.append(module.linear(x, measured))
     network, branch = torch.cat(of_network).numpy(), torch.cat(of_branch).numpy()
     temperature = float(module.temperature)
-    taught = np.delete(model.adata.obs[LABEL].astype(str), model.mislabelled_indices)
+    taught = np.delete(model.adata.obs[LABEL].astype(str), model.mislabeled_indices)
     raised = logit_adjustment(pd.Index(model.labels).get_indexer(taught))
     # The branch adds the regression's logits, weighted, and raises the network's for rare labels.
     weight = linear_weight(len(taught))
@@ -248,8 +248,8 @@ def judged(reference: AnnData, seed: int) -> dict[str, float]:
     suspect = {}
     for name, adata in {"right": reference, "wrong": noise}.items():
         codes = adata.obs[LABEL].cat.codes.to_numpy().astype(np.int64)
-        logged = Section(0, adata.n_vars, None)
-        suspect[name], _ = find_suspects(Rows(adata), np.arange(adata.n_obs), codes, logged)
+        logged = ModalitySlice(0, adata.n_vars, None)
+        suspect[name], _ = find_suspects(CellMatrix(adata), np.arange(adata.n_obs), codes, logged)
     wrong = (noise.obs[LABEL].astype(str) != reference.obs[LABEL].astype(str)).to_numpy()
     return {
         "suspect": float(suspect["right"].mean()),

@@ -40,7 +40,7 @@ def main(folder: Path, target: Path) -> None:
     )
     left = _picture(ax.figure)
     right = _picture(
-        tosica.pl.attention_heatmap(
+        tosica.pl.gene_set_heatmap(
             query,
             groupby="tosica_prediction",
             n_gene_sets=2,

@@ -29,7 +29,7 @@ def test_demo_writes_what_it_says(quick_training, tmp_path, capsys):
     for column in ("accuracy", "macro-F1", "seconds", "tosica", "logistic regression"):
         assert column in printed
     names = {path.name for path in out.iterdir()}
-    assert names == {"annotated.h5ad", "umap.png", "confusion.png", "attention_heatmap.png"}
+    assert names == {"annotated.h5ad", "umap.png", "confusion.png", "gene_set_heatmap.png"}
     assert all(str(out / name) in printed for name in names)
     annotated = ad.read_h5ad(out / "annotated.h5ad")
     assert annotated.shape == (210, 765)

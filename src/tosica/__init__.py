@@ -2,8 +2,8 @@
 
 from importlib.metadata import version
 
-from . import datasets, get, gs, io, model, pl, pp, tl
-from .model import TOSICA
+from tosica import datasets, get, gs, io, model, pl, pp, tl
+from tosica.model import TOSICA
 
 __all__ = ["TOSICA", "datasets", "get", "gs", "io", "model", "pl", "pp", "tl"]
 

@@ -33,7 +33,7 @@ def run_demo(out: Path, *, seed: int = 0) -> pd.DataFrame:
     ----------
     out
         Folder for ``annotated.h5ad``, ``umap.png``, ``confusion.png`` and
-        ``attention_heatmap.png``; made if it is missing.
+        ``gene_set_heatmap.png``; made if it is missing.
     seed
         Seed of the split and of the training.
 
@@ -109,12 +109,12 @@ def _write(query: AnnData, out: Path) -> list[Path]:
     sc.tl.umap(query)
     paths = [
         out / name
-        for name in ("annotated.h5ad", "umap.png", "confusion.png", "attention_heatmap.png")
+        for name in ("annotated.h5ad", "umap.png", "confusion.png", "gene_set_heatmap.png")
     ]
     query.write_h5ad(paths[0])
     figure = sc.pl.umap(query, color="tosica_prediction", size=60, show=False, return_fig=True)
     figure.savefig(paths[1], dpi=150, bbox_inches="tight")
     pl.confusion(query, _LABELS, show=False, save=paths[2])
-    pl.attention_heatmap(query, groupby="tosica_prediction", show=False, save=paths[3])
+    pl.gene_set_heatmap(query, groupby="tosica_prediction", show=False, save=paths[3])
     plt.close("all")
     return paths

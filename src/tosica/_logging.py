@@ -7,7 +7,7 @@ import logging
 logger = logging.getLogger("tosica")
 
 
-def grouped(number: int) -> str:
+def format_thousands(number: int) -> str:
     """A number with its thousands set apart, as log lines and sentences show it: 2 310."""
     return f"{number:,}".replace(",", " ")
 

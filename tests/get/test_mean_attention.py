@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.get._group_moments import group_moments
+from tosica._statistics import group_moments
 
 
 def test_equals_the_mean_of_each_group():

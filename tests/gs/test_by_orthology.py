@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import tosica.gs
-from tosica.gs._by_orthology import map_by_orthology
+from tosica.gs._bundled import map_by_orthology
 
 
 def test_genes_are_replaced_and_sorted() -> None:

@@ -17,9 +17,9 @@ import tosica
 from tosica.gs._gene_table import (
     ORGANISMS,
     gene_table,
+    infer_organism,
     mouse_in_capitals,
     orthologs,
-    recognise_organism,
 )
 
 if TYPE_CHECKING:
@@ -181,11 +181,11 @@ def test_any_text_is_translated_or_missing(names: list[str], data: st.DataObject
 def test_recognises_real_data(shared: Path) -> None:
     kang = ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
     lung = ad.io.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")
-    assert recognise_organism(kang.var_names) == "human"
-    assert recognise_organism(lung.var_names) == "human"
+    assert infer_organism(kang.var_names) == "human"
+    assert infer_organism(lung.var_names) == "human"
     for file, organism in [("reactome", "human"), ("m_reactome", "mouse"), ("m_TF", "mouse")]:
         gene_sets = tosica.gs.read_gmt(shared / "gene_sets" / f"{file}.gmt.gz")
-        assert recognise_organism(gene for s in gene_sets.values() for gene in s) == organism
+        assert infer_organism(gene for s in gene_sets.values() for gene in s) == organism
 
 
 @pytest.mark.parametrize(
@@ -201,33 +201,33 @@ def test_recognises_real_data(shared: Path) -> None:
     ],
 )
 def test_recognises_few_and_odd_names(names: list[str], organism: str | None) -> None:
-    assert recognise_organism(names) == organism
+    assert infer_organism(names) == organism
 
 
 def test_recognises_entrez_numbers() -> None:
     numbers = [
         name for names in gene_table("human").names_of("Entrez numbers").values() for name in names
     ]
-    assert recognise_organism(numbers[::100]) == "human"
-    assert recognise_organism([str(i) for i in range(1, 300)]) is None
+    assert infer_organism(numbers[::100]) == "human"
+    assert infer_organism([str(i) for i in range(1, 300)]) is None
 
 
 def test_a_mixture_of_species_is_neither() -> None:
     human = sc.datasets.pbmc68k_reduced().var_names
     mouse = tosica.gs.map_genes(human, organism="human", to_organism="mouse").dropna()
-    assert recognise_organism(human) == "human"
-    assert recognise_organism(mouse) == "mouse"
+    assert infer_organism(human) == "human"
+    assert infer_organism(mouse) == "mouse"
     half = len(mouse) // 2
-    assert recognise_organism([*human[:half], *mouse[:half]]) is None
+    assert infer_organism([*human[:half], *mouse[:half]]) is None
 
 
 def test_recognises_composite_names(shared: Path) -> None:
     for organism in ORGANISMS:
         ids = gene_table(organism).names_of("Ensembl IDs")
         symbols = list(ids)[::50]
-        assert recognise_organism(f"{s}_{ids[s][0]}" for s in symbols) == organism
-        assert recognise_organism(f"{ids[s][0]}|{s}" for s in symbols) == organism
-        assert recognise_organism(f"{s}|{i}" for i, s in enumerate(symbols)) == organism
+        assert infer_organism(f"{s}_{ids[s][0]}" for s in symbols) == organism
+        assert infer_organism(f"{ids[s][0]}|{s}" for s in symbols) == organism
+        assert infer_organism(f"{s}|{i}" for i, s in enumerate(symbols)) == organism
 
 
 def test_recognises_symbols_of_the_mouse_in_capitals(shared: Path) -> None:

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 import tosica.gs
+from tosica.gs._bundled import read_collection
 from tosica.gs._msigdb import MSIGDB
-from tosica.gs._resources import read_collection
 
 if TYPE_CHECKING:
     from pathlib import Path

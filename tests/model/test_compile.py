@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 
-from tosica.model import _compile
+from tosica.model import _device as _compile
 from tosica.module import Encoder
 
 CPU = torch.device("cpu")
@@ -47,13 +47,13 @@ def test_compiled_steps_are_the_same_steps():
         torch.testing.assert_close(parameter.grad, expected[name], **CLOSE)
 
 
-def test_without_a_compiler_there_is_one_warning(toy, toy_query, train, keen, monkeypatch):
-    expected = train(toy, max_epochs=3, plan_kwargs=keen).predict(toy_query, soft=True)
+def test_without_a_compiler_there_is_one_warning(toy, toy_query, train, fast_plan, monkeypatch):
+    expected = train(toy, max_epochs=3, plan_kwargs=fast_plan).predict(toy_query, soft=True)
     monkeypatch.setattr(torch, "compile", no_compiler)
     with pytest.warns(
         UserWarning, match=r"compile=True has no effect.*\(No working C\+\+ compiler found\)"
     ) as caught:
-        model = train(toy, max_epochs=3, compile=True, plan_kwargs=keen)
+        model = train(toy, max_epochs=3, compile=True, plan_kwargs=fast_plan)
     assert sum("compile" in str(w.message) for w in caught) == 1
     assert (model.predict(toy_query, soft=True) == expected).all(axis=None)
 

@@ -203,7 +203,7 @@ def test_scanpy_goes_on_with_it(pbmc_job):
 def test_attention_can_be_read(pbmc_job):
     query = pbmc_job.query.copy()
     tosica.tl.rank_gene_sets(query, groupby="tosica_prediction")
-    tosica.pl.attention_heatmap(query, groupby="tosica_prediction", show=False)
+    tosica.pl.gene_set_heatmap(query, groupby="tosica_prediction", show=False)
     plt.close("all")
     table = tosica.get.rank_gene_sets_df(query, group="B cell")
     assert set(table["gene_set"]) <= set(pbmc_job.model.gene_sets)

@@ -377,7 +377,7 @@ def test_tools_and_readers_take_the_mudata(model, query):
     by_token = tosica.get.attention(query)
     assert list(by_token.var["modality"]) == ["rna"] * 5 + ["protein"] * 9
     assert not set(by_token.obsm) & {"rna", "protein"}
-    axes = tosica.pl.attention_heatmap(query, "tosica_prediction", show=False)
+    axes = tosica.pl.gene_set_heatmap(query, "tosica_prediction", show=False)
     shown = [text.get_text() for text in axes["heatmap"].get_yticklabels()]
     assert any(name.startswith("protein:") for name in shown)
 

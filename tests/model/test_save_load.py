@@ -18,7 +18,7 @@ import torch
 from scvi.model.base import BaseModelClass
 
 from tosica import TOSICA, pp
-from tosica.model._save_load import read_model, restore_history, to_plain
+from tosica.model._checkpoint import read_model, restore_history, to_plain
 
 
 @pytest.fixture
@@ -370,12 +370,16 @@ def test_without_a_reference_there_is_nothing_to_train_on(folder, toy_query):
     assert model.predict(toy_query).shape == (60,)
 
 
-def test_training_on_with_the_reference(toy, toy_model, folder, keen):
+def test_training_on_with_the_reference(toy, toy_model, folder, fast_plan):
     model = TOSICA.load(folder, adata=toy, accelerator="cpu")
     assert model.adata is toy
     np.testing.assert_array_equal(model.predict(), toy_model.predict())
     model.train(
-        max_epochs=2, accelerator="cpu", batch_size=16, enable_progress_bar=False, plan_kwargs=keen
+        max_epochs=2,
+        accelerator="cpu",
+        batch_size=16,
+        enable_progress_bar=False,
+        plan_kwargs=fast_plan,
     )
     assert model.fingerprint != toy_model.fingerprint
     table = model.history["train_loss"]
@@ -599,7 +603,7 @@ def test_a_file_of_somebody_else(folder, monkeypatch):
         def __init__(self, *_):
             raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tosica.model._save_load.zipfile.ZipFile", Forbidden)
+    monkeypatch.setattr("tosica.model._checkpoint.zipfile.ZipFile", Forbidden)
     with pytest.raises(PermissionError, match="may not be read by this user: ask its owner"):
         TOSICA.load(folder)
 

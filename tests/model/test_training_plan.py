@@ -80,8 +80,8 @@ def test_model_learns_real_types(pbmc_model, pbmc_query):
     assert (pbmc_model.predict(pbmc_query) == truth).mean() > 0.6
 
 
-def test_training_twice_goes_on(toy, train, keen):
-    model = train(toy, max_epochs=8, plan_kwargs=keen)
+def test_training_twice_goes_on(toy, train, fast_plan):
+    model = train(toy, max_epochs=8, plan_kwargs=fast_plan)
     before = weights_of(model)
     loss = float(model.history["train_loss"].iloc[-1, 0])
     model.train(
@@ -89,7 +89,7 @@ def test_training_twice_goes_on(toy, train, keen):
         accelerator="cpu",
         batch_size=16,
         enable_progress_bar=False,
-        plan_kwargs={**keen, "lr": 1e-4},
+        plan_kwargs={**fast_plan, "lr": 1e-4},
     )
     assert not same(before, weights_of(model))
     table = model.history["train_loss"]
@@ -113,15 +113,15 @@ ONE_CELL = pytest.mark.filterwarnings("ignore:labels with a single cell:UserWarn
 @ONE_CELL
 @pytest.mark.parametrize("linear", [True, False])
 def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
-    toy, toy_query, train, tmp_path, keen, linear
+    toy, toy_query, train, tmp_path, fast_plan, linear
 ):
     of_c = np.flatnonzero(toy.obs["kind"] == "c")
     one = toy[np.setdiff1d(np.arange(90), of_c[1:])].copy()
     single = np.flatnonzero(one.obs["kind"] == "c")
-    model = train(one, max_epochs=15, linear=linear, plan_kwargs=keen)
+    model = train(one, max_epochs=15, linear=linear, plan_kwargs=fast_plan)
     assert set(single) <= set(model.train_indices)
     assert not set(single) & set(model.validation_indices)
-    assert len(model.mislabelled_indices) == 0
+    assert len(model.mislabeled_indices) == 0
     # One probability a held-out cell, from which the temperature is, too.
     assert model.held_out_probabilities_.shape == (1, len(model.validation_indices))
     truth = toy_query.obs["kind"].astype(str).to_numpy()
@@ -173,8 +173,8 @@ def test_validation_now_and_then(toy, train):
     assert len(model.history["train_loss"]) == 4
 
 
-def test_bfloat16(toy, toy_query, train, keen):
-    model = train(toy, max_epochs=15, precision="bf16-mixed", plan_kwargs=keen)
+def test_bfloat16(toy, toy_query, train, fast_plan):
+    model = train(toy, max_epochs=15, precision="bf16-mixed", plan_kwargs=fast_plan)
     assert {p.dtype for p in model.module.parameters()} == {torch.float32}
     assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() >= 0.9
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica.module import _attention
-from tosica.module._attention import AttentionTrace, OwnTrace, SelfAttention, carry_row
+from tosica.module._attention import AttentionTrace, OwnTrace, SelfAttention, rollout_step
 
 DTYPES = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 3e-2}
 
@@ -98,7 +98,7 @@ def test_carry_row_is_a_product(n: int, heads: int, n_tokens: int, width: int, s
     trace, weights = trace_of(n, heads, n_tokens, width, seed=seed)
     row = torch.rand(n, n_tokens, dtype=torch.float64)
     row[torch.rand(n, n_tokens) < 0.3] = 0
-    got = carry_row(row, trace)
+    got = rollout_step(row, trace)
     torch.testing.assert_close(got, (row[:, None] @ weights)[:, 0], rtol=1e-10, atol=1e-14)
     torch.testing.assert_close(got.sum(1), row.sum(1))
 
@@ -108,7 +108,7 @@ def test_carry_row_in_each_precision(dtype: torch.dtype, tolerance: float) -> No
     trace, weights = trace_of(6, 4, 50, 12, dtype=dtype, size=0.7)
     row = torch.rand(6, 50, dtype=torch.float64)
     row /= row.sum(1, keepdim=True)
-    got = carry_row(row.to(torch.promote_types(dtype, torch.float32)), trace)
+    got = rollout_step(row.to(torch.promote_types(dtype, torch.float32)), trace)
     expected = (row[:, None] @ weights)[:, 0]
     torch.testing.assert_close(got.double(), expected, rtol=5 * tolerance, atol=0)
 
@@ -119,7 +119,7 @@ def test_zeros_in_a_row_stay_without_effect(dtype: torch.dtype) -> None:
     row = torch.zeros(3, 8, dtype=dtype)
     row[0, 2] = 1  # one token only
     row[1, :4] = 0.25  # half of them; the last cell has none
-    got = carry_row(row, trace)
+    got = rollout_step(row, trace)
     assert torch.isfinite(got).all()
     expected = (row.double()[:, None] @ weights)[:, 0]
     torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=1e-30)
@@ -130,7 +130,7 @@ def test_sharp_attention_neither_overflows_nor_vanishes(dtype: torch.dtype) -> N
     trace, weights = trace_of(3, 2, 20, 4, dtype=dtype, size=12)
     assert (trace.query @ trace.key.transpose(-2, -1)).abs().max() > 500
     row = torch.full((3, 20), 0.05, dtype=dtype)
-    got = carry_row(row, trace)
+    got = rollout_step(row, trace)
     assert torch.isfinite(got).all()
     # Scores of hundreds leave float32 some five digits.
     tolerance = 1e-10 if dtype == torch.float64 else 2e-3
@@ -165,12 +165,12 @@ def test_layers_do_not_depend_on_the_kernel(monkeypatch: pytest.MonkeyPatch) -> 
     attention, t = make(), tokens()
     out, trace = attention.traced(t)
     row = torch.full((5, 9), 1 / 9, dtype=torch.float64)
-    carried = carry_row(row, trace)
+    carried = rollout_step(row, trace)
     monkeypatch.setattr(_attention, "_attend", _attention._attend_in_the_open)
     other, other_trace = attention.traced(t)
     torch.testing.assert_close(other, out)
     torch.testing.assert_close(other_trace, trace)
-    torch.testing.assert_close(carry_row(row, other_trace), carried)
+    torch.testing.assert_close(rollout_step(row, other_trace), carried)
 
 
 # ------------------------------------------------------------------ which kernel
@@ -203,7 +203,7 @@ def test_either_kernel_in_single_precision(embed_dim: int, n_heads: int, n_token
     limits = {"rtol": 0.0, "check_dtype": False}
     torch.testing.assert_close(out, expected, atol=size * DTYPES[torch.float32], **limits)
     torch.testing.assert_close(attention(t), out, rtol=0, atol=size * DTYPES[torch.float32])
-    torch.testing.assert_close(carry_row(row, trace), carried, atol=1e-5, **limits)
+    torch.testing.assert_close(rollout_step(row, trace), carried, atol=1e-5, **limits)
 
 
 @pytest.mark.parametrize(("embed_dim", "n_heads"), [(12, 4), (51, 3)])

@@ -408,7 +408,7 @@ def test_the_network_learns_as_if_there_were_no_branch() -> None:
 def test_scores_of_vectors_are_the_networks_alone() -> None:
     module, x = with_branch(), cells(ORDINARY)
     x = module.bounded(x)
-    scores = module.score(module.embedding.gene_set_vectors(x))
+    scores = module.score(module.embedding.gene_set_embeddings(x))
     torch.testing.assert_close(scores + module.linear(x), module.annotate(x).logits)
 
 

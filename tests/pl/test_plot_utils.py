@@ -6,7 +6,7 @@ import pytest
 import scanpy as sc
 from get.annotated_pbmc import annotated_pbmc
 
-from tosica.pl._utils import check_save, finish, group_colors, text_width
+from tosica.pl._figure import check_save, finish, group_colors, text_width
 
 
 @pytest.fixture

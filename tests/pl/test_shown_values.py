@@ -28,7 +28,7 @@ def adata():
 
 
 def _heatmap(adata, **kwargs):
-    axes = pl.attention_heatmap(adata, GROUPBY, n_gene_sets=1, show=False, **kwargs)
+    axes = pl.gene_set_heatmap(adata, GROUPBY, n_gene_sets=1, show=False, **kwargs)
     return axes["heatmap"].get_yticklabels(), axes["colorbar"].get_ylabel()
 
 
@@ -41,7 +41,7 @@ def _with_title_of(name, legend):
 
 
 DRAWN = {
-    "attention_heatmap": (_heatmap, "mean z-score of"),
+    "gene_set_heatmap": (_heatmap, "mean z-score of"),
     "gene_set_dotplot": (_with_title_of("gene_set_dotplot", "color_legend_ax"), "mean z-score of"),
     "gene_set_matrixplot": (
         _with_title_of("gene_set_matrixplot", "color_legend_ax"),
@@ -84,7 +84,7 @@ def test_attention_is_shown_without_presence_or_if_asked_for(name, adata):
 def test_the_heatmaps_title_of_four_lines_is_not_cut(scale, before, n_labels, swap_axes, tree):
     data = add_presence(annotated_pbmc(n_labels=n_labels, long_names=True, n_gene_sets=80))
     data.obsm["X_tosica_presence"] *= 1e-3
-    figure = pl.attention_heatmap(
+    figure = pl.gene_set_heatmap(
         data, GROUPBY, scale=scale, swap_axes=swap_axes, cluster_groups=tree, return_fig=True
     )
     figure.draw_without_rendering()
@@ -99,13 +99,13 @@ def test_the_heatmaps_title_of_four_lines_is_not_cut(scale, before, n_labels, sw
 
 
 def test_contributions_have_a_sign_and_white_is_none(adata):
-    axes = pl.attention_heatmap(adata, GROUPBY, scale=None, show=False)
+    axes = pl.gene_set_heatmap(adata, GROUPBY, scale=None, show=False)
     mesh = axes["heatmap"].collections[0]
     low, high = mesh.get_clim()
     means = tosica.get.mean_attention(adata, GROUPBY)
     assert -low == high == pytest.approx(float(means.max().max()))
     assert mesh.get_cmap().name == "vlag"
-    axes = pl.attention_heatmap(adata, GROUPBY, scale=None, key="tosica", show=False)
+    axes = pl.gene_set_heatmap(adata, GROUPBY, scale=None, key="tosica", show=False)
     assert axes["heatmap"].collections[0].get_cmap().name == "viridis"
 
 
@@ -131,7 +131,7 @@ def test_umap_without_colour_bar(adata):
 @pytest.mark.parametrize(
     "call",
     [
-        pl.attention_heatmap,
+        pl.gene_set_heatmap,
         pl.gene_set_dotplot,
         pl.gene_set_matrixplot,
         pl.gene_set_violin,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import tosica
-from tosica.tl._moderated_t import moderated_t
+from tosica._statistics import moderated_t
 
 N_SETS = 200
 

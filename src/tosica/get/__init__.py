@@ -1,12 +1,10 @@
 """Read what the model and the tools wrote: `tosica.get`."""
 
-from tosica.get._attention import attention
+from tosica.data._network_weights import network_weights
+from tosica.get._attention import attention, mean_attention
 from tosica.get._gene_weights import gene_weights
 from tosica.get._mask_coverage import mask_coverage
-from tosica.get._mean_attention import mean_attention
-from tosica.get._network_weights import network_weights
-from tosica.get._rank_gene_sets_df import rank_gene_sets_df
-from tosica.get._top_genes_df import top_genes_df
+from tosica.get._tables import rank_gene_sets_df, top_genes_df
 
 __all__ = [
     "attention",

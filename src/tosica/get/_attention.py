@@ -1,17 +1,21 @@
-"""The attention embedding as an AnnData of its own."""
+"""Attention and contributions as tables."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from tosica.get._read_attention import read_attention
+from tosica._annotated import read_attention, resolve_key
+from tosica._groups import read_groups
+from tosica._statistics import GroupMoments, group_moments
 
 if TYPE_CHECKING:
     from typing import Any
+
+    from numpy.typing import NDArray
 
 
 def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
@@ -94,3 +98,95 @@ def _modalities(adata: AnnData, key: str) -> dict[str, Any] | None:
     if "modalities" not in adata.uns[key]:
         return None
     return {"modality": pd.Categorical(np.asarray(adata.uns[key]["modalities"]).astype(str))}
+
+
+Scale: TypeAlias = Literal["z_score", "min_max"]
+
+
+def mean_attention(
+    adata: AnnData,
+    groupby: str,
+    *,
+    scale: Scale | None = None,
+    key: str | None = None,
+) -> pd.DataFrame:
+    """Mean contribution of each gene set, or attention to it, in each group of cells.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model.annotate`` has annotated. It is not changed.
+    groupby
+        Column of ``adata.obs`` with the groups, such as ``"tosica_prediction"``.
+    scale
+        How to make gene sets comparable whose values differ in size:
+
+        `None`
+            The values themselves.
+        `"z_score"`
+            Each gene set is z-scored over all cells (mean 0, standard deviation 1) before the
+            groups are averaged: 1 means that the group's average cell lies one standard deviation
+            above the average of all cells. A gene set that is the same in all cells becomes 0.
+        `"min_max"`
+            Each gene set's means run from 0 (lowest group) to 1 (highest group). A gene set that
+            is the same in all groups becomes 0.
+    key
+        What to average. ``None``: the presence that :func:`tosica.tl.attribute` wrote
+        (``"tosica_presence"``) or, without it, the attention that ``model.annotate`` wrote
+        (``"tosica"``); a log line says which.
+
+    Returns
+    -------
+    DataFrame, groups × gene sets, float64. Groups are in the order of their categories, those
+    without cells are left out.
+
+    Raises
+    ------
+    KeyError
+        If ``adata`` was not annotated under ``key``, or ``groupby`` is missing.
+    TypeError
+        If ``groupby`` cannot be read as groups.
+    ValueError
+        If cells have no group, ``scale`` is unknown, the embedding is broken, or the presence was
+        written by another model than the annotation.
+
+    Examples
+    --------
+    Random numbers stand for what ``model.annotate`` writes.
+
+    >>> import numpy as np
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> adata.obsm["X_tosica"] = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
+    >>> tosica.get.mean_attention(adata, "phase").round(2)
+           B cell activation  phagocytosis
+    phase
+    G1                  0.52          0.52
+    G2M                 0.48          0.44
+    S                   0.46          0.53
+    """
+    if scale not in (None, "z_score", "min_max"):
+        raise ValueError(f"scale must be 'z_score', 'min_max' or None, not {scale!r}.")
+    values, gene_sets = read_attention(adata, resolve_key(adata, key))
+    groups = read_groups(adata, groupby)
+    moments = group_moments(values, groups)
+    return pd.DataFrame(
+        _scaled(moments, scale),
+        index=pd.Index(groups.categories, name=groupby),
+        columns=pd.Index(gene_sets),
+    )
+
+
+def _scaled(moments: GroupMoments, scale: Scale | None) -> NDArray[np.float64]:
+    if scale is None:
+        return moments.mean
+    if scale == "z_score":
+        offset, width = moments.mean_of_cells, np.sqrt(moments.variance_of_cells)
+    else:
+        offset, width = moments.mean.min(axis=0), np.ptp(moments.mean, axis=0)
+    # Rounding leaves a tiny width where all values are equal; dividing by it would blow noise up.
+    is_constant = width <= 1e-9 * np.abs(offset)
+    scaled = (moments.mean - offset) / np.where(is_constant, 1.0, width)
+    return np.where(is_constant, 0.0, scaled)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import pandas as pd
 
-from tosica.get._find_gene_sets import find_gene_sets
+from tosica._annotated import find_gene_sets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -70,8 +70,7 @@ def gene_weights(
     (3, 3)
     """
     if n_genes is not None and n_genes < 1:
-        msg = f"n_genes must be at least 1, or None for all, not {n_genes}."
-        raise ValueError(msg)
+        raise ValueError(f"n_genes must be at least 1, or None for all, not {n_genes}.")
     names = model.gene_sets
     wanted = names if gene_sets is None else find_gene_sets(gene_sets, names, "the model")
     weights = model.get_gene_weights(how)

@@ -1,8 +1,7 @@
 """Gene sets: named collections, GMT files, and the names that genes go by."""
 
-from tosica.gs._collections import collections
+from tosica.gs._collections import collections, load
 from tosica.gs._join import join
-from tosica.gs._load import load
 from tosica.gs._map_genes import map_genes
 from tosica.gs._read_gmt import read_gmt
 from tosica.gs._write_gmt import write_gmt

@@ -11,8 +11,7 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from tosica.gs._composite_names import split_composite, split_counted
-from tosica.gs._gene_names import describe_gene_names
+from tosica.gs._gene_names import describe_gene_names, split_composite, split_counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -222,7 +221,7 @@ def orthologs(source: str, target: str) -> dict[str, str]:
     return {human: mouse for mouse, human in mouse_to_human.items()}
 
 
-def recognise_organism(names: Iterable[str]) -> str | None:
+def infer_organism(names: Iterable[str]) -> str | None:
     """Decide by overlap whose genes these are: "human", "mouse", or None if it is not clear."""
     unique = list(dict.fromkeys(names))
     parts = [split_composite(name) or (name, name) for name in unique]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from tosica.gs._load import load
+from tosica.gs._collections import load
 from tosica.gs._read_gmt import read_gmt
 
 GeneSets: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]]

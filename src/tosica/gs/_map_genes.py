@@ -13,8 +13,8 @@ from tosica.gs._gene_table import (
     ENTREZ,
     ORGANISMS,
     gene_table,
+    infer_organism,
     orthologs,
-    recognise_organism,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def map_genes(
         raise ValueError(f"organism must be 'auto', 'human' or 'mouse', not {organism!r}.")
     if to_organism not in (None, *ORGANISMS):
         raise ValueError(f"to_organism must be 'human', 'mouse' or None, not {to_organism!r}.")
-    source = recognise_organism(listed) if organism == "auto" else organism
+    source = infer_organism(listed) if organism == "auto" else organism
     if source is None:
         raise ValueError(
             "It is not clear whose genes these are, human or mouse: pass organism='human' or "

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from tosica._logging import grouped
+from tosica._logging import format_thousands
 from tosica.gs._gene_table import (
     ALIAS,
     COMPOSITE,
     COUNTED,
     gene_table,
+    infer_organism,
     orthologs,
-    recognise_organism,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class GeneMatch:
         if self.column is not None:
             clauses.append(f"genes named by var[{self.column!r}]")
         if self.kinds:
-            counts = [f"{grouped(n)} {kind}" for kind, n in self.kinds.most_common()]
+            counts = [f"{format_thousands(n)} {kind}" for kind, n in self.kinds.most_common()]
             how = ""
             if self.by_orthology:
                 how = f" from {self.wanted_organism} to {self.organism} by one-to-one orthology"
@@ -118,7 +118,7 @@ def match_genes(
         return exact
     asked = None if organism == "auto" else organism
     if wanted_organism is None:
-        wanted_organism = recognise_organism(wanted)
+        wanted_organism = infer_organism(wanted)
     best = _match_list(names, wanted, exact, asked, wanted_organism)
     if var is not None and best.n_rows < _ENOUGH * min(len(names), len(wanted)):
         for position, column in enumerate(var.columns):
@@ -142,13 +142,13 @@ def match_genes(
 
 def organism_of(names: pd.Index, var: pd.DataFrame) -> tuple[str | None, str | None]:
     """Whose the names are, and the column of var that says so where the names do not."""
-    organism = recognise_organism(_as_text(names))
+    organism = infer_organism(_as_text(names))
     if organism is not None:
         return organism, None
     for position, column in enumerate(var.columns):
         values = var.iloc[:, position]
         if isinstance(column, str) and _may_name_genes(values):
-            organism = recognise_organism(_as_text(pd.Index(values)))
+            organism = infer_organism(_as_text(pd.Index(values)))
             if organism is not None:
                 return organism, column
     return None, None
@@ -193,7 +193,7 @@ def _match_list(
     wanted_organism: str | None,
 ) -> GeneMatch:
     """Exact matches, and what translation adds to them."""
-    organism = asked or recognise_organism(names)
+    organism = asked or infer_organism(names)
     known = GeneMatch(exact.wanted, exact.rows, organism=organism, wanted_organism=wanted_organism)
     # A handful of genes cannot be recognised by itself, but can be looked up where the others are.
     if organism is None and wanted_organism is not None and _are_of(names, wanted_organism):

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from tosica.gs._parse_gmt import WEB_PAGE
+from tosica.gs._read_gmt import WEB_PAGE
 
 # What the Broad Institute's own files hold where there is nothing to say.
 _NO_DESCRIPTION = "na"
@@ -82,24 +82,25 @@ def write_gmt(
 def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, str]) -> str:
     for argument, value in (("gene_sets", gene_sets), ("descriptions", descriptions)):
         if not isinstance(value, Mapping):
-            msg = f"{argument} must be a dict of gene set names, not {type(value).__name__}."
-            raise TypeError(msg)
+            raise TypeError(
+                f"{argument} must be a dict of gene set names, not {type(value).__name__}."
+            )
     if not gene_sets:
         raise ValueError("There is no gene set to write: gene_sets is empty.")
     unknown = [name for name in descriptions if name not in gene_sets]
     if unknown:
-        msg = f"descriptions names {unknown[0]!r}, which is no gene set in gene_sets; remove it."
-        raise ValueError(msg)
+        raise ValueError(
+            f"descriptions names {unknown[0]!r}, which is no gene set in gene_sets; remove it."
+        )
 
     lines = []
     for name, genes in gene_sets.items():
         _check_text(name, "The gene set name")
         if name.startswith("\ufeff") or WEB_PAGE.match(name):
-            msg = (
+            raise ValueError(
                 f"The gene set name {name!r} begins as a web page or a byte order mark does and "
                 "could not be read again; rename the set."
             )
-            raise ValueError(msg)
         description = descriptions.get(name, _NO_DESCRIPTION)
         _check_text(description, f"The description of {name!r}", empty=True)
         lines.append("\t".join([name, description, *_unique_genes(name, genes)]) + "\n")
@@ -108,11 +109,10 @@ def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, s
 
 def _unique_genes(name: str, genes: Iterable[str]) -> list[str]:
     if isinstance(genes, str) or not isinstance(genes, Iterable):
-        msg = (
+        raise TypeError(
             f"The genes of {name!r} must be a list of strings, not "
             f"{'one string' if isinstance(genes, str) else type(genes).__name__}."
         )
-        raise TypeError(msg)
     unique = list(dict.fromkeys(genes))
     if not unique:
         raise ValueError(f"The gene set {name!r} holds no gene; add some or leave it out.")
@@ -129,8 +129,7 @@ def _check_text(text: object, what: str, *, empty: bool = False) -> None:
         raise ValueError(f"{what} is an empty string; fill it in or leave it out.")
     for character, called in _SEPARATORS.items():
         if character in text:
-            msg = f"{what} holds {called}, which a GMT file cannot store: {text!r}."
-            raise ValueError(msg)
+            raise ValueError(f"{what} holds {called}, which a GMT file cannot store: {text!r}.")
     if text != text.strip():
         raise ValueError(f"{what} begins or ends with a blank; strip it: {text!r}.")
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tosica.pp._scale import TARGET_SUM
+from tosica.data._scale import TARGET_SUM
 
 if TYPE_CHECKING:
     import scipy.sparse as sp

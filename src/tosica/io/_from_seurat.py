@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from ._columns import repair
-from ._matrices import Matrix, choose
-from ._parts import Parts, assemble
+from tosica.io._columns import repair
+from tosica.io._matrices import Matrix, choose
+from tosica.io._parts import Parts, assemble
 
 if TYPE_CHECKING:
     from collections.abc import Collection

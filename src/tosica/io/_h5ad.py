@@ -10,9 +10,9 @@ import h5py
 import numpy as np
 import pandas as pd
 
-from ._columns import missing_codes_to_categorical, repair
-from ._matrices import Matrix, check_indices, choose
-from ._parts import Parts
+from tosica.io._columns import missing_codes_to_categorical, repair
+from tosica.io._matrices import Matrix, check_indices, choose
+from tosica.io._parts import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from ._columns import missing_codes_to_categorical, repair
-from ._matrices import rows_from_file
-from ._parts import Parts
+from tosica.io._columns import missing_codes_to_categorical, repair
+from tosica.io._matrices import rows_from_file
+from tosica.io._parts import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from tosica.pp._scale import kind_of
+from tosica.data._scale import kind_of
 
 if TYPE_CHECKING:
     import pandas as pd

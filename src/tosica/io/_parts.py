@@ -9,10 +9,9 @@ import anndata as ad
 import numpy as np
 
 from tosica._logging import logger
-from tosica.pp._log_normalize import log_normalize
-from tosica.pp._scale import TARGET_SUM
-
-from ._counts import is_integral, recover_counts
+from tosica.data._log_normalize import log_normalize
+from tosica.data._scale import TARGET_SUM
+from tosica.io._counts import is_integral, recover_counts
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from ._matrices import rows_from_file
+from tosica.io._matrices import rows_from_file
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from ._h5seurat import GRAPHS, choose_assay, spread
-from ._parts import Parts
-from ._r_objects import RObject, parse
+from tosica.io._h5seurat import GRAPHS, choose_assay, spread
+from tosica.io._parts import Parts
+from tosica.io._r_objects import RObject, parse
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import h5py
 
-from ._h5ad import read_h5ad
-from ._h5seurat import read_h5seurat
-from ._parts import assemble
-from ._rds import read_rds
+from tosica.io._h5ad import read_h5ad
+from tosica.io._h5seurat import read_h5seurat
+from tosica.io._parts import assemble
+from tosica.io._rds import read_rds
 
 if TYPE_CHECKING:
     from collections.abc import Collection

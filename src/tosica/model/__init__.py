@@ -1,5 +1,5 @@
 """The model class."""
 
-from ._tosica import TOSICA
+from tosica.model._tosica import TOSICA
 
 __all__ = ["TOSICA"]

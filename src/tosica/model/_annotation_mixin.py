@@ -10,27 +10,26 @@ import torch
 from anndata import AnnData
 from mudata import MuData
 
-from tosica._arguments import check_count, check_key_added
+from tosica._calibration import conformal_threshold
+from tosica._validation import check_count, check_key_added
+from tosica.model._fields import LabelsField
+from tosica.model._modalities import TokenAxis, is_joint
+from tosica.model._query import Query
+from tosica.model._registry_mixin import RegistryMixin
+from tosica.model._write_annotation import write_annotation
 from tosica.module import REGISTRY_KEYS
-
-from ._conformal import least_probability
-from ._contents_mixin import ContentsMixin
-from ._fields import LabelsField
-from ._modalities import TokenAxis, is_joint
-from ._read_query import Query
-from ._write_annotation import write_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from ._read_query import Minibatch
+    from tosica.model._query import Minibatch
 
 Precision = Literal["32-true", "bf16-mixed"]
 # Fits a processor's cache, respectively fills an accelerator.
 _BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
 
 
-class AnnotationMixin(ContentsMixin):
+class AnnotationMixin(RegistryMixin):
     """Labels, probabilities, latent space and attention of the cells of a query."""
 
     def annotate(
@@ -254,7 +253,7 @@ class AnnotationMixin(ContentsMixin):
         found = self._infer(
             adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size
         )
-        least = least_probability(self.held_out_probabilities_[found["seen"] - 1], coverage)
+        least = conformal_threshold(self.held_out_probabilities_[found["seen"] - 1], coverage)
         inside = found["probabilities"] >= least
         return pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)
 

@@ -16,10 +16,10 @@ import scipy.sparse as sp
 from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
 from tosica._constants import UNKNOWN
-from tosica.pp._antibodies import AntibodyScale, antibody_scale_of
-from tosica.pp._rows import Rows, check_unique
-from tosica.pp._scale import Scale, scale_of, unscaled_in
-from tosica.pp._seurat_marks import are_factor_codes
+from tosica.data._antibodies import AntibodyScale, antibody_scale_of
+from tosica.data._cell_matrix import CellMatrix, check_unique
+from tosica.data._scale import Scale, scale_of, unscaled_in
+from tosica.data._seurat_marks import are_factor_codes
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -57,8 +57,8 @@ class ExpressionField(LayerField):
         state = super().register_field(adata)
         return {**state, self.SCALE_KEY: self._scale_of(adata)._asdict()}
 
-    def _rows(self, adata: AnnData) -> Rows:
-        return Rows(adata, layer=self.attr_key, name=self._name)
+    def _rows(self, adata: AnnData) -> CellMatrix:
+        return CellMatrix(adata, layer=self.attr_key, name=self._name)
 
     def _scale_of(self, adata: AnnData) -> Scale | AntibodyScale:
         hint = unscaled_in(adata).replace("adata.", f"{self._name}.")

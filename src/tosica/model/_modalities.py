@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tosica.module import REGISTRY_KEYS, Section
-from tosica.pp._antibodies import AntibodyScale
-from tosica.pp._scale import Scale
-
-from ._fields import ExpressionField
+from tosica.data._antibodies import AntibodyScale
+from tosica.data._scale import Scale
+from tosica.model._fields import ExpressionField
+from tosica.module import REGISTRY_KEYS, ModalitySlice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,14 +37,14 @@ class Modality:
     mask: dict[str, Any]
 
     @property
-    def how(self) -> Section:
+    def how(self) -> ModalitySlice:
         """What is done to a minibatch of the reference, as a section that starts at 0."""
         stop = len(self.genes)
         if isinstance(self.scale, Scale):
             if self.scale.kind == "counts":
-                return Section(0, stop, "log1p", self.scale.target_sum)
-            return Section(0, stop, None)
-        return Section(0, stop, "clr" if self.scale.kind == "counts" else None)
+                return ModalitySlice(0, stop, "log1p", self.scale.target_sum)
+            return ModalitySlice(0, stop, None)
+        return ModalitySlice(0, stop, "clr" if self.scale.kind == "counts" else None)
 
     def label(self, names: Iterable[str]) -> list[str]:
         """Put the modality in front of names, if it has a name."""

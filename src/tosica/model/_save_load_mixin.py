@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from scvi.data import AnnDataManager
 
-from ._contents_mixin import ContentsMixin
-from ._device import find_device
-from ._fingerprint import fingerprint
-from ._legacy import load_legacy
-from ._modalities import is_joint
-from ._save_load import (
+from tosica.legacy._load import load_legacy
+from tosica.model._checkpoint import (
     ATTRIBUTES,
     FINGERPRINT,
     STATE,
+    fingerprint,
     make_folder,
     read_model,
     replacing,
@@ -25,6 +22,9 @@ from ._save_load import (
     restore_registry,
     write_model,
 )
+from tosica.model._device import find_device
+from tosica.model._modalities import is_joint
+from tosica.model._registry_mixin import RegistryMixin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-    from ._tosica import TOSICA
+    from tosica.model._tosica import TOSICA
 
 _SAVED = (
     "registry_",
@@ -44,13 +44,17 @@ _SAVED = (
     "test_indices_",
     "held_out_probabilities_",
     "refitted_",
-    "mislabelled_indices_",
+    "mislabeled_indices_",
     "run_name_",
     "run_id_",
 )
 
 
-class SaveLoadMixin(ContentsMixin):
+# Names of attributes in files written before November 2026.
+_RENAMED = {"mislabelled_indices_": "mislabeled_indices_"}
+
+
+class SaveLoadMixin(RegistryMixin):
     """Saving and loading, without running anything that a file may hold."""
 
     def save(
@@ -170,6 +174,9 @@ class SaveLoadMixin(ContentsMixin):
             model.module.load_state_dict(contents[STATE])
         except RuntimeError as error:
             raise not_fitting from error
+        for old, new in _RENAMED.items():
+            if old in attributes:
+                attributes[new] = attributes.pop(old)
         names = model.labels, model._var_names, model.gene_sets
         if attributes.pop(FINGERPRINT) != fingerprint(saved, *names):
             raise not_fitting

@@ -8,10 +8,9 @@ from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
 from scvi.data.fields import CategoricalObsField
 from scvi.model.base import BaseModelClass
 
+from tosica.model._fields import ExpressionField, LabelsField, MaskField
+from tosica.model._setup_mudata import check_modalities, log_modalities, mudata_fields
 from tosica.module import REGISTRY_KEYS
-
-from ._fields import ExpressionField, LabelsField, MaskField
-from ._setup_mudata import check_modalities, log_modalities, mudata_fields
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

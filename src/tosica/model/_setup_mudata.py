@@ -10,12 +10,11 @@ import scipy.sparse as sp
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
 
 from tosica._logging import logger
+from tosica.data._cell_matrix import CellMatrix
+from tosica.data._mudata import cell_indexers, check_mudata, reindex_obs, resolve_modalities
+from tosica.model._fields import AntibodyField, ExpressionField, LabelsField, MaskField
+from tosica.model._modalities import field_keys
 from tosica.module import REGISTRY_KEYS
-from tosica.pp._modalities import check_mudata, in_order, place_cells, resolve_modalities
-from tosica.pp._rows import Rows
-
-from ._fields import AntibodyField, ExpressionField, LabelsField, MaskField
-from ._modalities import field_keys
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -55,7 +54,7 @@ def check_modalities(
             f"layers names {unknown[0]!r}, which is none of the modalities "
             f"({', '.join(map(repr, roles.values()))})."
         )
-    place_cells(mdata, list(roles.values()))
+    cell_indexers(mdata, list(roles.values()))
     return roles
 
 
@@ -95,7 +94,7 @@ def mudata_fields(
             _Mask(mask_registry_key, mask_key, name, mod_key=name, mod_required=True),
         ]
         fields[-2].validate_field(mdata)
-        _check_varies(Rows(mdata[name], layer=layer, name=where))
+        _check_varies(CellMatrix(mdata[name], layer=layer, name=where))
         fields[-1].validate_field(mdata)
     place = _find_column(mdata, labels_key, "labels_key", list(roles.values()))
     where = "mdata" if place is None else f"mdata[{place!r}]"
@@ -125,9 +124,9 @@ def log_modalities(roles: Mapping[str, str], registry: Mapping) -> None:
         logger.info("setup_mudata: modality %r (%s) holds %s", name, role, done)
 
 
-def codes_in_order(mdata: MuData, codes: np.ndarray, place: str | None) -> np.ndarray:
+def reindex_codes(mdata: MuData, codes: np.ndarray, place: str | None) -> np.ndarray:
     """Put codes that were read from a modality's obs into the order of the MuData's cells."""
-    return codes if place is None else codes[place_cells(mdata, [place])[place]]
+    return codes if place is None else codes[cell_indexers(mdata, [place])[place]]
 
 
 def _find_column(mdata: MuData, key: str, argument: str, names: list[str]) -> str | None:
@@ -159,11 +158,11 @@ def _find_column(mdata: MuData, key: str, argument: str, names: list[str]) -> st
 
 
 def _texts(mdata: MuData, name: str, key: str) -> np.ndarray:
-    adata: AnnData = in_order(mdata[name], place_cells(mdata, [name])[name])
+    adata: AnnData = reindex_obs(mdata[name], cell_indexers(mdata, [name])[name])
     return adata.obs[key].astype(str).to_numpy()
 
 
-def _check_varies(rows: Rows) -> None:
+def _check_varies(rows: CellMatrix) -> None:
     """Refuse a matrix whose cells are all alike: nothing can be learnt from it."""
     if rows.n_obs < 2:
         return

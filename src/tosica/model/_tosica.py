@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
+from tosica.data._scale import Scale
+from tosica.model._annotation_mixin import AnnotationMixin
+from tosica.model._fields import LabelsField, MaskField
+from tosica.model._modalities import Modality, TokenAxis, is_joint
+from tosica.model._save_load_mixin import SaveLoadMixin
+from tosica.model._setup_mixin import SetupMixin
+from tosica.model._tokens import with_chosen_tokens
+from tosica.model._training_mixin import TrainingMixin
 from tosica.module import REGISTRY_KEYS, TOSICAModule
-from tosica.pp._scale import Scale
-
-from ._annotation_mixin import AnnotationMixin
-from ._choose_tokens import with_chosen_tokens
-from ._fields import LabelsField, MaskField
-from ._modalities import Modality, TokenAxis, is_joint
-from ._save_load_mixin import SaveLoadMixin
-from ._setup_mixin import SetupMixin
-from ._training_mixin import TrainingMixin
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -14,33 +14,31 @@ import scipy.sparse as sp
 import torch
 from scvi.train import TrainRunner
 
-from tosica._arguments import check_count
+from tosica._calibration import fit_temperature
 from tosica._logging import logger
-from tosica.module import REGISTRY_KEYS
-from tosica.pp._rows import Rows
-
-from ._batch_shifts import batch_shifts
-from ._calibration import fit_temperature
-from ._compile import compiled
-from ._contents_mixin import ContentsMixin
-from ._covariation import covariation
-from ._device import find_device
-from ._joint_rows import JointRows
-from ._linear_classifier import (
+from tosica._validation import check_count
+from tosica.data._cell_matrix import CellMatrix
+from tosica.data._mudata import JointMatrix
+from tosica.data._network_weights import pair_weights
+from tosica.linear._batch_directions import batch_directions
+from tosica.linear._classifier import (
     CrossValidated,
     LinearClassifier,
     cross_validate,
     fit_linear_classifier,
     linear_weight,
 )
-from ._mislabelled import find_mislabelled
-from ._modalities import TokenAxis, field_keys, is_joint
-from ._network_weights import pair_weights
-from ._reference_data import ReferenceData
-from ._sample import MOST_CELLS, draw, read
-from ._setup_mudata import codes_in_order
-from ._training_plan import KeepBest, TrainingPlan
-from ._transaction import undone_unless_ended
+from tosica.linear._label_errors import find_label_errors
+from tosica.linear._missing_genes import fit_ppca
+from tosica.linear._subsample import MOST_CELLS, draw, read
+from tosica.model._data_module import ReferenceData
+from tosica.model._device import compiled, find_device
+from tosica.model._modalities import TokenAxis, field_keys, is_joint
+from tosica.model._registry_mixin import RegistryMixin
+from tosica.model._restore_on_failure import restore_on_failure
+from tosica.model._setup_mudata import reindex_codes
+from tosica.model._training_plan import KeepBest, TrainingPlan
+from tosica.module import REGISTRY_KEYS
 
 # Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
 # and fewer passes the larger it is.
@@ -53,7 +51,7 @@ _REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
 MOST_START_CELLS = 256
 # How many times stronger than between the batches of the reference are the shifts that the network
 # sees in training: other batches differ more, and along single directions.
-_SHIFT_STRENGTH = 6.0
+_BATCH_EFFECT_SCALE = 6.0
 
 
 def default_epochs(n_cells: int) -> int:
@@ -61,7 +59,7 @@ def default_epochs(n_cells: int) -> int:
     return math.ceil(max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells)) / n_cells)
 
 
-class TrainingMixin(ContentsMixin):
+class TrainingMixin(RegistryMixin):
     """Training: on most cells, calibration on those held out, and a last round on all."""
 
     _starts_from_network = False
@@ -114,7 +112,7 @@ class TrainingMixin(ContentsMixin):
         check_labels
             Look for cells whose labels the others contradict, and if they are more than 7 % of the
             reference, and not because its types are hard to tell apart, leave them out and warn;
-            ``mislabelled_indices`` has their positions. Not for models of a MuData.
+            ``mislabeled_indices`` has their positions. Not for models of a MuData.
         correct_batches
             If the reference was set up with a ``batch_key``, teach the model to look past what
             differs between batches within a label, so that labels hold in batches where the
@@ -160,9 +158,9 @@ class TrainingMixin(ContentsMixin):
                 "early_stopping=True needs held-out cells, of which there are none, because no "
                 "label has two cells: train without it."
             )
-        shifts = self._batch_shifts(data) if correct_batches else None
+        shifts = self._batch_directions(data) if correct_batches else None
         if shifts is not None:
-            plan.shifts = torch.from_numpy(_SHIFT_STRENGTH * shifts).float()
+            plan.shifts = torch.from_numpy(_BATCH_EFFECT_SCALE * shifts).float()
         if max_epochs is None:
             max_epochs = default_epochs(data.n_train)
         # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
@@ -182,7 +180,7 @@ class TrainingMixin(ContentsMixin):
             watched = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
             runner = self._runner(plan, data, max_epochs, **watched | stopping | kwargs)
             # Not before: the runner refuses wrong arguments.
-            with undone_unless_ended(self):
+            with restore_on_failure(self):
                 linear = self._prepare(data, options)
                 self._run(runner)
                 self._set_linear(linear)
@@ -192,7 +190,7 @@ class TrainingMixin(ContentsMixin):
                 if refit:
                     self._refit(plan, data, options, **kwargs)
                     self.refitted_ = True
-                self._fit_covariation(data)
+                self._fit_ppca(data)
 
     def _prepare(self, data: ReferenceData, options: dict[str, Any]) -> LinearClassifier | None:
         """Fit the linear branch, which the network starts from and is trained without."""
@@ -279,7 +277,7 @@ class TrainingMixin(ContentsMixin):
         module = self.module
         module.temperature.fill_(self._expected_temperature(data))
         self.held_out_probabilities_ = None
-        self.mislabelled_indices_ = data.left_out
+        self.mislabeled_indices_ = data.left_out
         if module.linear is not None:
             module.linear.weight.zero_()
             module.linear.bias.zero_()
@@ -291,15 +289,15 @@ class TrainingMixin(ContentsMixin):
             return 1.0
         return 1.0 + linear_weight(data.n_train + data.n_val)
 
-    def _batch_shifts(self, data: ReferenceData) -> np.ndarray | None:
+    def _batch_directions(self, data: ReferenceData) -> np.ndarray | None:
         """What differs between the batches of the training cells, if there are several."""
-        if not isinstance(data.rows, Rows):
+        if not isinstance(data.rows, CellMatrix):
             return None
         cells = data.train_idx
         labels, batches = data.codes[cells], data.strata[cells]
         if (batches == batches[0]).all():
             return None
-        found = batch_shifts(data.rows, cells, labels, batches, self.module.sections[0])
+        found = batch_directions(data.rows, cells, labels, batches, self.module.sections[0])
         if found is None:
             logger.warning(
                 "train: no label has three cells in each of two batches, so that what is the label "
@@ -370,7 +368,7 @@ class TrainingMixin(ContentsMixin):
         shape = (embedding.n_tokens, embedding.n_genes)
         return sp.csr_matrix((np.ones(len(genes)), genes, indptr), shape=shape)
 
-    def _fit_covariation(self, data: ReferenceData) -> None:
+    def _fit_ppca(self, data: ReferenceData) -> None:
         """Learn the mean cell, and what to expect of genes that a query lacks."""
         module, cells = self.module, data.train_idx
         if len(module.sections) > 1:
@@ -380,7 +378,7 @@ class TrainingMixin(ContentsMixin):
             mean = read(data.rows, cells[draw(codes, MOST_CELLS)], module.sections[0]).mean(0)
             module.baseline.copy_(torch.from_numpy(np.asarray(mean).ravel()))
             return
-        mean, loadings = covariation(data.rows, cells, codes, module.sections[0])
+        mean, loadings = fit_ppca(data.rows, cells, codes, module.sections[0])
         module.baseline.copy_(torch.from_numpy(mean))
         module.linear.mean.copy_(torch.from_numpy(mean))
         module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
@@ -390,16 +388,16 @@ class TrainingMixin(ContentsMixin):
     ) -> ReferenceData:
         modalities = self._modalities
         codes = self.module.label_of_code.cpu().numpy()[self._codes(REGISTRY_KEYS.LABELS_KEY)]
-        rows: Rows | JointRows
+        rows: CellMatrix | JointMatrix
         mislabelled = np.empty(0, dtype=np.int64)
         if is_joint(self.registry_):
-            rows = JointRows(self.adata, modalities)
+            rows = JointMatrix(self.adata, modalities)
         else:
-            rows = Rows(self.adata, layer=modalities[0].layer)
+            rows = CellMatrix(self.adata, layer=modalities[0].layer)
             if check_labels:
                 labelled = np.flatnonzero(codes >= 0)
                 section = self.module.sections[0]
-                mislabelled = find_mislabelled(rows, labelled, codes[labelled], section)
+                mislabelled = find_label_errors(rows, labelled, codes[labelled], section)
                 _warn_of(len(mislabelled), len(labelled))
         return ReferenceData(
             rows,
@@ -414,7 +412,7 @@ class TrainingMixin(ContentsMixin):
         """Codes of the labels or batches, in the order of the reference's cells."""
         codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
         place = self.adata_manager.data_registry[key].get("mod_key")
-        return codes if place is None else codes_in_order(self.adata, codes, place)
+        return codes if place is None else reindex_codes(self.adata, codes, place)
 
     @torch.inference_mode()
     def _calibrate(self, data: ReferenceData) -> None:
@@ -511,7 +509,7 @@ def _warn_of(n_mislabelled: int, n_labelled: int) -> None:
             f"{n_mislabelled} of {n_labelled} labels of the reference "
             f"({n_mislabelled / n_labelled:.0%}) are contradicted by the other cells, and these "
             "cells are left out of training: look at them in "
-            "model.adata.obs_names[model.mislabelled_indices], or train with check_labels=False.",
+            "model.adata.obs_names[model.mislabeled_indices], or train with check_labels=False.",
             UserWarning,
             stacklevel=4,
         )

@@ -1,11 +1,11 @@
 """The network: torch only, no AnnData."""
 
-from ._constants import REGISTRY_KEYS
-from ._embedding import MaskedEmbedding
-from ._encoder import Encoder
-from ._mixed_embedding import MixedEmbedding
-from ._module import Annotation, TOSICAModule
-from ._normalize import Section, center_log_ratio, log_normalize, normalize
+from tosica.data._normalize import ModalitySlice, center_log_ratio, log_normalize, normalize
+from tosica.module._constants import REGISTRY_KEYS
+from tosica.module._embedding import MaskedEmbedding
+from tosica.module._encoder import Encoder
+from tosica.module._mixed_embedding import MixedEmbedding
+from tosica.module._module import Annotation, TOSICAModule
 
 __all__ = [
     "REGISTRY_KEYS",
@@ -13,7 +13,7 @@ __all__ = [
     "Encoder",
     "MaskedEmbedding",
     "MixedEmbedding",
-    "Section",
+    "ModalitySlice",
     "TOSICAModule",
     "center_log_ratio",
     "log_normalize",

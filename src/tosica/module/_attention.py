@@ -3,7 +3,7 @@
 The weights of a full layer are a cells × heads × tokens × tokens array, which training never
 writes out. On a processor, in single precision, a kernel of our own computes them a few rows at a
 time, as often as they are needed. Elsewhere torch's fused kernels mix the values. For the rollout
-each row's log-sum-exp is kept, from which ``carry_row`` has what one row of it needs; where no
+each row's log-sum-exp is kept, from which ``rollout_step`` has what one row of it needs; where no
 kernel of torch hands that back, as on GPUs, the weights are written out for it.
 """
 
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._attention_kernel import WIDEST, attend, carry
+from tosica.module._attention_kernel import WIDEST, attend, carry
 
 
 class AttentionTrace(NamedTuple):
@@ -133,7 +133,7 @@ def _by_head(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return query, key, value
 
 
-def carry_row(row: Tensor, trace: AttentionTrace | OwnTrace) -> Tensor:
+def rollout_step(row: Tensor, trace: AttentionTrace | OwnTrace) -> Tensor:
     r"""Multiply a row by a layer's attention, averaged over the heads.
 
     Our own kernel computes the weights once more. For torch's, with

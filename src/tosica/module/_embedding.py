@@ -264,12 +264,12 @@ class MaskedEmbedding(nn.Module):
             embedded = embedded.index_select(0, place)
         return embedded.transpose(0, 1)
 
-    def gene_set_vectors(self, x: Tensor) -> Tensor:
+    def gene_set_embeddings(self, x: Tensor) -> Tensor:
         """Embed every gene set, in the order of the mask; shapes as in :meth:`forward`."""
         return MaskedEmbedding.forward(self, x)
 
     def deal(self, vectors: Tensor) -> Tensor:
-        """Make tokens of what :meth:`gene_set_vectors` gives: here they are the tokens."""
+        """Make tokens of what :meth:`gene_set_embeddings` gives: here they are the tokens."""
         return vectors
 
     def _plan(self, keep: float, present: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ._attention import AttentionTrace, OwnTrace, SelfAttention, carry_row
-from ._constants import LAYER_NORM_EPS, MLP_RATIO
+from tosica.module._attention import AttentionTrace, OwnTrace, SelfAttention, rollout_step
+from tosica.module._constants import LAYER_NORM_EPS, MLP_RATIO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,7 +152,7 @@ class Encoder(nn.Module):
             row = row / 2
             row[:, 0] += 0.5
             for trace in reversed(traces):
-                row = (row + carry_row(row, trace)) / 2
+                row = (row + rollout_step(row, trace)) / 2
         return self.norm(latent), row[:, 1:]
 
     @staticmethod

@@ -12,7 +12,7 @@ class LinearBranch(nn.Module):
 
     .. math:: s_{ck} = b_k + \sum_p \sum_{g \in p} v_{kpg} \, \hat x_{cg}
 
-    The weights are fitted outside of the network (:mod:`tosica.model._linear_classifier`), so they
+    The weights are fitted outside of the network (:mod:`tosica.linear._classifier`), so they
     are buffers and no parameters. :math:`\hat x` is expression in which a value above the largest
     one of the reference counts as that one, and in which genes that a query lacks have their
     conditional mean given the others (:meth:`expression`).

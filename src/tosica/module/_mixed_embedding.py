@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ._embedding import MaskedEmbedding
+from tosica.module._embedding import MaskedEmbedding
 
 
 class MixedEmbedding(MaskedEmbedding):
@@ -41,7 +41,7 @@ class MixedEmbedding(MaskedEmbedding):
         -------
         Tokens, shape ``(n_cells, n_tokens, embed_dim)``.
         """
-        tokens = self.deal(self.gene_set_vectors(x))
+        tokens = self.deal(self.gene_set_embeddings(x))
         if keep >= 1:
             return tokens
         n_kept = max(1, round(keep * self.n_tokens))

@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from scvi.module.base import BaseModuleClass, LossOutput, auto_move_data
 from torch import Tensor, nn
 
-from ._constants import REGISTRY_KEYS
-from ._embedding import MaskedEmbedding
-from ._encoder import Encoder
-from ._linear import LinearBranch
-from ._mixed_embedding import MixedEmbedding
-from ._normalize import Section, normalize
+from tosica.data._normalize import ModalitySlice, normalize
+from tosica.module._constants import REGISTRY_KEYS
+from tosica.module._embedding import MaskedEmbedding
+from tosica.module._encoder import Encoder
+from tosica.module._linear import LinearBranch
+from tosica.module._mixed_embedding import MixedEmbedding
 
 
 class Annotation(NamedTuple):
@@ -94,7 +94,7 @@ class TOSICAModule(BaseModuleClass):
         label_of_code: np.ndarray | None = None,
         target_sum: float | None = None,
         mixed_tokens: bool = False,
-        sections: tuple[Section, ...] | None = None,
+        sections: tuple[ModalitySlice, ...] | None = None,
         token_modality: np.ndarray | None = None,
         full: np.ndarray | None = None,
         linear: bool = False,
@@ -110,7 +110,7 @@ class TOSICAModule(BaseModuleClass):
         nn.init.zeros_(self.head.bias)
         if sections is None:
             how = None if target_sum is None else "log1p"
-            sections = (Section(0, n_genes, how, target_sum or 1.0),)  # type: ignore[arg-type]
+            sections = (ModalitySlice(0, n_genes, how, target_sum or 1.0),)  # type: ignore[arg-type]
         self.sections = sections
         # Probabilities are softmax(logits / temperature); fitted on held-out cells after training.
         # With several modalities there is one for each choice of what is seen.
@@ -187,7 +187,7 @@ class TOSICAModule(BaseModuleClass):
         Parameters
         ----------
         vectors
-            What the embedding's ``gene_set_vectors`` gives, ``(n_cells, n_tokens, embed_dim)``.
+            What the embedding's ``gene_set_embeddings`` gives, ``(n_cells, n_tokens, embed_dim)``.
 
         Returns
         -------

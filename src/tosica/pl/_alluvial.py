@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
 
-from tosica.pl._utils import text_width
+from tosica.pl._figure import text_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from tosica.pl._utils import text_width
+from tosica.pl._figure import text_width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

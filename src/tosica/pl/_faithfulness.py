@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import seaborn as sns
 
-from tosica.pl._utils import check_save, finish, own_axes
+from tosica.pl._figure import check_save, finish, own_axes
 
 if TYPE_CHECKING:
     import os
@@ -90,11 +90,10 @@ def faithfulness(
     path = check_save(save)
     result = adata.uns.get(key)
     if not isinstance(result, Mapping) or not {"curves", "area"} <= set(result):
-        msg = (
+        raise KeyError(
             f"adata.uns[{key!r}] holds no result of tosica.tl.faithfulness: "
             f"run tosica.tl.faithfulness(adata, model, key_added={key!r}) first."
         )
-        raise KeyError(msg)
     figure, ax, own_figure = own_axes(ax, figsize, (6.2, 3.4))
     areas = result["area"].set_index("order")["area"].sort_values()
     for name in areas.index:

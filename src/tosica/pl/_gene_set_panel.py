@@ -10,14 +10,11 @@ import numpy as np
 import pandas as pd
 import scanpy as sc
 
+from tosica._annotated import find_gene_sets, resolve_key
+from tosica._groups import read_groups
 from tosica.get import attention
-from tosica.get._find_gene_sets import find_gene_sets
-from tosica.get._read_groups import read_groups
-from tosica.get._resolve_key import resolve_key
-from tosica.pl._names import shorten
-from tosica.pl._utils import check_save, finish, own_axes, text_width
-from tosica.pl._value_names import value_name
-from tosica.tl._specific_gene_sets import specific_gene_sets
+from tosica.pl._figure import check_save, finish, own_axes, shorten, text_width, value_name
+from tosica.pl._specific_gene_sets import specific_gene_sets
 
 if TYPE_CHECKING:
     import os
@@ -63,12 +60,10 @@ class GeneSetPanel:
                 n_gene_sets = max(1, _ALL_GENE_SETS // len(groups.categories))
                 n_gene_sets = min(_MOST_PER_GROUP, n_gene_sets)
             elif n_gene_sets < 1:
-                msg = f"n_gene_sets must be at least 1, not {n_gene_sets}."
-                raise ValueError(msg)
+                raise ValueError(f"n_gene_sets must be at least 1, not {n_gene_sets}.")
             shown = specific_gene_sets(adata, groupby, n_gene_sets, key=key)
         elif n_gene_sets is not None:
-            msg = "gene_sets says which gene sets to show: leave n_gene_sets out."
-            raise ValueError(msg)
+            raise ValueError("gene_sets says which gene sets to show: leave n_gene_sets out.")
         else:
             where = f"adata.uns[{key!r}]['gene_sets']"
             shown = find_gene_sets(gene_sets, list(by_set.var_names), where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosica.pl._docs import fill_docs
+from tosica.pl._figure import fill_docs
 from tosica.pl._gene_set_panel import GeneSetPanel
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ groupby
     Column of ``adata.obs`` with the groups, such as ``"tosica_prediction"``.
 gene_sets
     Gene sets to show, in this order; by default those that each group brings, as in
-    :func:`tosica.pl.attention_heatmap`.
+    :func:`tosica.pl.gene_set_heatmap`.
 n_gene_sets
     How many gene sets each group brings. ``None``: as many as make about 24 in all.
 swap_axes

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tosica._annotated import find_gene_sets
 from tosica.get import top_genes_df
-from tosica.get._find_gene_sets import find_gene_sets
 from tosica.pl._bar_panels import Panel, draw_panels
-from tosica.pl._names import shorten
-from tosica.pl._utils import check_save, finish, group_colors, own_axes
+from tosica.pl._figure import check_save, finish, group_colors, own_axes, shorten
 
 if TYPE_CHECKING:
     import os
@@ -96,8 +95,7 @@ def gene_weights(
     """
     path = check_save(save)
     if n_genes is not None and n_genes < 1:
-        msg = f"n_genes must be at least 1, or None for all, not {n_genes}."
-        raise ValueError(msg)
+        raise ValueError(f"n_genes must be at least 1, or None for all, not {n_genes}.")
     table = top_genes_df(adata, group, key=key)
     known = list(dict.fromkeys(table["gene_set"]))
     where = f"adata.uns[{key!r}] of group {group!r}"
@@ -105,8 +103,9 @@ def gene_weights(
     if ax is not None:
         own_axes(ax, figsize, (1, 1))
         if len(shown) > 1:
-            msg = f"ax has room for one gene set, and there are {len(shown)}: pass gene_sets=[...]."
-            raise ValueError(msg)
+            raise ValueError(
+                f"ax has room for one gene set, and there are {len(shown)}: pass gene_sets=[...]."
+            )
     params = adata.uns[key].get("params", {})
     groupby = params.get("groupby")
     colors = group_colors(adata, groupby) if groupby in adata.obs else {}

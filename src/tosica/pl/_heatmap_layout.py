@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosica.pl._utils import fitting_font, text_width
+from tosica.pl._figure import fitting_font, text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

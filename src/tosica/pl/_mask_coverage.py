@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from tosica._logging import grouped
+from tosica._logging import format_thousands
 from tosica.get import mask_coverage as coverage_table
-from tosica.pl._utils import check_save, finish
+from tosica.pl._figure import check_save, finish
 
 if TYPE_CHECKING:
     import os
@@ -130,7 +130,7 @@ def _draw_coverage(ax: Axes, table: pd.DataFrame, n_genes: int) -> None:
     ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     ax.set_xlabel("gene sets, largest first")
     ax.set_ylabel("genes covered")
-    ax.set_title(f"{covered[-1] / n_genes:.0%} of {grouped(n_genes)} genes")
+    ax.set_title(f"{covered[-1] / n_genes:.0%} of {format_thousands(n_genes)} genes")
 
 
 def _draw_sizes(ax: Axes, table: pd.DataFrame) -> None:

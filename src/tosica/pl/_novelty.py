@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 import numpy as np
 
-from tosica.get._read_groups import read_groups
-from tosica.pl._names import shorten
-from tosica.pl._utils import check_save, finish, group_colors, own_axes, text_width
+from tosica._groups import read_groups
+from tosica.pl._figure import check_save, finish, group_colors, own_axes, shorten, text_width
 
 if TYPE_CHECKING:
     import os
@@ -91,11 +90,10 @@ def novelty(
     path = check_save(save)
     column = f"{key}_novelty"
     if column not in adata.obs:
-        msg = (
+        raise KeyError(
             f"adata.obs has no column {column!r}: nothing has measured how new the cells are; "
             f"tosica.tl.novelty(adata, model, key={key!r}) does."
         )
-        raise KeyError(msg)
     groupby = f"{key}_prediction" if groupby is None else groupby
     groups = read_groups(adata, groupby)
     values = adata.obs[column].to_numpy(dtype=float)

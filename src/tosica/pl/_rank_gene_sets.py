@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from tosica.get import rank_gene_sets_df
 from tosica.pl._bar_panels import Panel, draw_panels
-from tosica.pl._names import shorten
-from tosica.pl._utils import check_save, finish, group_colors, own_axes
+from tosica.pl._figure import check_save, finish, group_colors, own_axes, shorten
 
 if TYPE_CHECKING:
     import os
@@ -109,20 +108,19 @@ def rank_gene_sets(
     """
     path = check_save(save)
     if values not in _LABELS:
-        msg = f"values must be one of {', '.join(map(repr, _LABELS))}, not {values!r}."
-        raise ValueError(msg)
+        raise ValueError(f"values must be one of {', '.join(map(repr, _LABELS))}, not {values!r}.")
     table = rank_gene_sets_df(adata, groups, key=key)
     names = list(table["group"].cat.categories)
     if ax is not None:
         own_axes(ax, figsize, (1, 1))
         if len(names) > 1:
-            msg = f"ax has room for one group, and there are {len(names)}: pass groups=[...]."
-            raise ValueError(msg)
+            raise ValueError(
+                f"ax has room for one group, and there are {len(names)}: pass groups=[...]."
+            )
     if n_gene_sets is None:
         n_gene_sets = min(_MOST_PER_GROUP, max(1, _ALL_ROWS // len(names)))
     elif n_gene_sets < 1:
-        msg = f"n_gene_sets must be at least 1, not {n_gene_sets}."
-        raise ValueError(msg)
+        raise ValueError(f"n_gene_sets must be at least 1, not {n_gene_sets}.")
     params = adata.uns[key].get("params", {})
     colors = _colors(adata, params, names)
     panels = []

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 import numpy as np
 
-from tosica.pl._utils import check_save, finish, own_axes
+from tosica.pl._figure import check_save, finish, own_axes
 from tosica.tl import reliability as reliability_table
-from tosica.tl._calibration_bins import expected_calibration_error
+from tosica.tl._reliability import expected_calibration_error
 
 if TYPE_CHECKING:
     import os

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tosica.pl._utils import check_save, finish, own_axes
+from tosica.pl._figure import check_save, finish, own_axes
 
 if TYPE_CHECKING:
     import os
@@ -87,13 +87,13 @@ def training(
     """
     path = check_save(save)
     if not hasattr(history, "keys"):
-        msg = f"history must be model.history, a dict of tables, not {type(history).__name__}."
-        raise TypeError(msg)
+        raise TypeError(
+            f"history must be model.history, a dict of tables, not {type(history).__name__}."
+        )
     missing = [name for name in keys if name not in history]
     if missing:
         known = ", ".join(map(repr, history.keys()))
-        msg = f"history has no {missing[0]!r}: it holds {known}."
-        raise KeyError(msg)
+        raise KeyError(f"history has no {missing[0]!r}: it holds {known}.")
     figure, ax, own_figure = own_axes(ax, figsize, (4.2, 3.0))
     for i, name in enumerate(keys):
         column = history[name]

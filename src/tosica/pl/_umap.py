@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 import matplotlib.pyplot as plt
 import scanpy as sc
 
+from tosica._annotated import find_gene_sets, resolve_key
 from tosica.get import attention
-from tosica.get._find_gene_sets import find_gene_sets
-from tosica.get._resolve_key import resolve_key
-from tosica.pl._names import shorten
-from tosica.pl._utils import check_save, finish, group_colors, own_axes
-from tosica.pl._value_names import value_name
+from tosica.pl._figure import check_save, finish, group_colors, own_axes, shorten, value_name
 
 if TYPE_CHECKING:
     import os
@@ -112,8 +109,9 @@ def umap(
     key = resolve_key(adata, key)
     by_set = attention(adata, key=key)
     if f"X_{basis}" not in adata.obsm:
-        msg = f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first."
-        raise KeyError(msg)
+        raise KeyError(
+            f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first."
+        )
     colors = [color] if isinstance(color, str) else [str(name) for name in color]
     columns = [name for name in colors if name in adata.obs]
     rest = [name for name in colors if name not in adata.obs]
@@ -127,8 +125,7 @@ def umap(
             by_set.obs[name] = by_set.obs[name].astype("category")
             by_set.uns[f"{name}_colors"] = list(group_colors(by_set, name).values())
     if ax is not None and len(colors) > 1:
-        msg = f"ax has room for one panel, and color names {len(colors)}."
-        raise ValueError(msg)
+        raise ValueError(f"ax has room for one panel, and color names {len(colors)}.")
     own_figure = ax is None
     if ax is None:
         axes, figure = _panels(len(colors), n_columns, figsize)

@@ -9,12 +9,10 @@ import numpy as np
 from mudata import MuData
 from scipy.sparse import csr_matrix, vstack
 
-from tosica._logging import grouped, logger
+from tosica._logging import format_thousands, logger
 from tosica.gs._gene_table import ORGANISMS
 from tosica.gs._match_genes import GeneMatch, Identifiers
 from tosica.pp._build_masks import build_masks
-from tosica.pp._draw_gene_sets import draw_gene_sets
-from tosica.pp._gene_variability import gene_variability
 from tosica.pp._mask_arguments import check_adata, check_key, check_params
 from tosica.pp._match_gene_sets import (
     LOW_COVERAGE,
@@ -24,7 +22,7 @@ from tosica.pp._match_gene_sets import (
     weights_table,
 )
 from tosica.pp._read_gene_sets import GeneSetsLike, read_gene_sets
-from tosica.pp._select_gene_sets import Select, select_gene_sets
+from tosica.pp._select_gene_sets import Select, draw_gene_sets, gene_variability, select_gene_sets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -304,9 +302,9 @@ def build_mask(
             advice = hint(adata, given) or "pass gene sets that hold more of them"
         rest = "only the fully connected tokens" if n_unannotated else "only modules"
         warnings.warn(
-            f"only {100 * coverage:.2g} % of adata's genes ({grouped(n_covered)} of "
-            f"{grouped(adata.n_vars)}) are in a gene set that was kept, so that {rest} will see "
-            f"the others; {advice}.",
+            f"only {100 * coverage:.2g} % of adata's genes ({format_thousands(n_covered)} of "
+            f"{format_thousands(adata.n_vars)}) are in a gene set that was kept, so that {rest} "
+            f"will see the others; {advice}.",
             UserWarning,
             stacklevel=2,
         )
@@ -333,12 +331,12 @@ def build_mask(
     logger.info(
         "build_mask: kept %s of %s gene sets (%s–%s genes each), covering %s of %s genes "
         "(%.1f %%); added .varm[%r] and .uns[%r]",
-        grouped(len(names)),
-        grouped(n_given),
-        grouped(sizes.min()),
-        grouped(sizes.max()),
-        grouped(n_covered),
-        grouped(adata.n_vars),
+        format_thousands(len(names)),
+        format_thousands(n_given),
+        format_thousands(sizes.min()),
+        format_thousands(sizes.max()),
+        format_thousands(n_covered),
+        format_thousands(adata.n_vars),
         100 * coverage,
         key_added,
         key_added,

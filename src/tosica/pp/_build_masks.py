@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anndata import AnnData
 
 from tosica._logging import logger
-
-from ._modalities import DEFAULT_MODALITIES, check_mudata, resolve_modalities
+from tosica.data._mudata import DEFAULT_MODALITIES, check_mudata, resolve_modalities
 
 if TYPE_CHECKING:
     from collections.abc import Callable

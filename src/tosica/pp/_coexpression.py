@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from tosica.gs._composite_names import split_composite
+from tosica.gs._gene_names import split_composite
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ import numpy as np
 from anndata import AnnData
 from scipy.sparse import issparse
 
-from tosica._logging import grouped
+from tosica._logging import format_thousands
 from tosica.gs._match_genes import Identifiers
 from tosica.pp._select_gene_sets import Select
 
@@ -29,7 +29,7 @@ def check_adata(adata: AnnData) -> None:
         repeated = adata.var_names[adata.var_names.duplicated()].unique()
         examples = " and ".join(map(repr, repeated[:2]))
         raise ValueError(
-            f"adata.var_names has {grouped(len(repeated))} duplicated "
+            f"adata.var_names has {format_thousands(len(repeated))} duplicated "
             f"{'name' if len(repeated) == 1 else 'names'} (such as {examples}): "
             "call adata.var_names_make_unique() first."
         )

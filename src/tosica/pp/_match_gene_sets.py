@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix
 
-from tosica._logging import grouped, logger
+from tosica._logging import format_thousands, logger
+from tosica.gs._collections import known_names
 from tosica.gs._gene_names import hint_for_mismatch
-from tosica.gs._gene_table import Capitals, mouse_in_capitals, recognise_organism
-from tosica.gs._load import known_names
+from tosica.gs._gene_table import Capitals, infer_organism, mouse_in_capitals
 from tosica.gs._match_genes import GeneMatch, Identifiers, match_genes
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def nothing_left(
     adata: AnnData, given: GeneSets, sizes: NDArray[np.intp], min_genes: int, max_genes: int
 ) -> str:
     """Why no gene set was kept, in one sentence."""
-    n_sets = grouped(len(given.names))
+    n_sets = format_thousands(len(given.names))
     if sizes.max() == 0:
         found = (
             f"no gene of {n_sets} gene sets ({given.source}) is among adata.var_names "
@@ -141,10 +141,10 @@ def _warn_of_capitals(adata: AnnData, given: GeneSets, column: str | None) -> No
         return
     warnings.warn(
         "adata's genes look like symbols of the mouse written in capitals, but the gene sets "
-        f"({given.source}) are human: {grouped(len(seen.mouse))} names are the mouse's alone "
-        f"({seen.examples}) and {grouped(seen.n_human)} human alone; bring back the mouse's "
-        f"symbols by {_restoring(column)} and take gene sets of the mouse, such as 'mouse_gobp', "
-        "or pass organism='human' if the genes are human.",
+        f"({given.source}) are human: {format_thousands(len(seen.mouse))} names are the mouse's "
+        f"alone ({seen.examples}) and {format_thousands(seen.n_human)} human alone; bring back the "
+        f"mouse's symbols by {_restoring(column)} and take gene sets of the mouse, such as "
+        "'mouse_gobp', or pass organism='human' if the genes are human.",
         UserWarning,
         stacklevel=4,
     )
@@ -169,7 +169,7 @@ def _check_organism(
     if ours is None or theirs is None:
         return
     if organism != "auto":
-        seen = recognise_organism(adata.var_names.astype(str))
+        seen = infer_organism(adata.var_names.astype(str))
         if match.column is None and seen not in (None, organism):
             _refuse_capitals(adata, match.column, wanted=organism)
             raise ValueError(

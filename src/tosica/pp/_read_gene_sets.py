@@ -15,9 +15,9 @@ import pandas as pd
 from scipy.sparse import csr_matrix
 
 from tosica import gs
-from tosica._logging import grouped, logger
+from tosica._logging import format_thousands, logger
+from tosica.gs._collections import describe, known_names, parse_name
 from tosica.gs._join import is_gmt_path
-from tosica.gs._load import describe, known_names, parse_name
 from tosica.gs._match_genes import organism_of
 
 if TYPE_CHECKING:
@@ -219,8 +219,8 @@ def _flatten_table(
     if n_dropped:
         logger.warning(
             "build_mask: left out %s of %s rows of the table, whose source or target is missing",
-            grouped(n_dropped),
-            grouped(given),
+            format_thousands(n_dropped),
+            format_thousands(given),
         )
     codes, names = pd.factorize(complete["source"].to_numpy(dtype=object))
     # Sets in the order in which they first appear, each one's genes together.

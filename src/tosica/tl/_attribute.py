@@ -9,8 +9,13 @@ import numpy as np
 import pandas as pd
 
 from tosica._logging import logger
-from tosica.tl._baseline import Baseline, baseline_expression
-from tosica.tl._integrated_gradients import iter_attributions, sum_by, token_of_pair
+from tosica.tl._integrated_gradients import (
+    Baseline,
+    baseline_expression,
+    iter_attributions,
+    sum_by,
+    token_of_pair,
+)
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -151,12 +156,12 @@ def attribute(
     """
     _, gene_sets = read_annotation(adata, model, key)
     if n_steps < 1:
-        msg = f"n_steps must be at least 1, not {n_steps}."
-        raise ValueError(msg)
+        raise ValueError(f"n_steps must be at least 1, not {n_steps}.")
     labels = model.labels
     if target is not None and target not in labels:
-        msg = f"The model has no label {target!r}: its labels are {', '.join(map(repr, labels))}."
-        raise ValueError(msg)
+        raise ValueError(
+            f"The model has no label {target!r}: its labels are {', '.join(map(repr, labels))}."
+        )
     key_added = f"{key}_attribution" if key_added is None else key_added
     start = baseline_expression(model, adata, baseline, layer=layer, use_raw=use_raw)
 

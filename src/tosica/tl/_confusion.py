@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._constants import UNKNOWN
-from tosica.get._read_groups import read_groups
+from tosica._groups import read_groups
 
 if TYPE_CHECKING:
     from anndata import AnnData

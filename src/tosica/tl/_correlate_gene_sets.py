@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from tosica._annotated import read_attention
+from tosica._groups import read_groups
 from tosica._logging import logger
-from tosica.get._read_attention import read_attention
-from tosica.get._read_groups import read_groups
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -104,8 +104,7 @@ def correlate_gene_sets(
     samples = None if sample_key is None else read_groups(adata, sample_key)
     known = np.isfinite(numbers)
     if not known.any():
-        msg = f"adata.obs[{obs_key!r}] has no value in any cell."
-        raise ValueError(msg)
+        raise ValueError(f"adata.obs[{obs_key!r}] has no value in any cell.")
     if not known.all():
         warnings.warn(
             f"adata.obs[{obs_key!r}] is missing or infinite in {(~known).sum()} of {len(known)} "
@@ -141,8 +140,7 @@ def correlate_gene_sets(
         listed = ", ".join(map(repr, left_out[:10]))
         why = f"fewer than {_FEWEST} {what}, or the same {obs_key!r} in all of them"
         if not tables:
-            msg = f"There is nothing to correlate in {listed}: {why}."
-            raise ValueError(msg)
+            raise ValueError(f"There is nothing to correlate in {listed}: {why}.")
         warnings.warn(f"Left out {listed}: {why}.", UserWarning, stacklevel=2)
     result = pd.concat(tables, ignore_index=True)
     kept = list(dict.fromkeys(result["group"]))
@@ -164,21 +162,20 @@ def correlate_gene_sets(
 def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
     if obs_key not in adata.obs:
         columns = ", ".join(repr(str(name)) for name in adata.obs.columns[:12])
-        msg = f"adata.obs has no column {obs_key!r}. Its columns: {columns}."
-        raise KeyError(msg)
+        raise KeyError(f"adata.obs has no column {obs_key!r}. Its columns: {columns}.")
     column = adata.obs[obs_key]
     if isinstance(column.dtype, pd.CategoricalDtype):
         if not column.cat.ordered:
-            msg = (
+            raise TypeError(
                 f"adata.obs[{obs_key!r}] holds categories without an order: give it one with "
                 f"adata.obs[{obs_key!r}].cat.as_ordered(), or use numbers."
             )
-            raise TypeError(msg)
         codes = column.cat.codes.to_numpy().astype(np.float64)
         return np.where(codes < 0, np.nan, codes)
     if not pd.api.types.is_numeric_dtype(column.dtype):
-        msg = f"adata.obs[{obs_key!r}] holds {column.dtype} values, not numbers or an order."
-        raise TypeError(msg)
+        raise TypeError(
+            f"adata.obs[{obs_key!r}] holds {column.dtype} values, not numbers or an order."
+        )
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 

@@ -11,15 +11,14 @@ from mudata import MuData
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
 from tosica._constants import HETEROGENEOUS, UNKNOWN
-from tosica._logging import grouped, logger
-from tosica.get._read_groups import read_groups
-from tosica.get._read_labels import read_labels
-from tosica.tl._calibration_bins import (
+from tosica._groups import read_groups, read_labels
+from tosica._logging import format_thousands, logger
+from tosica.tl._confusion import confusion
+from tosica.tl._reliability import (
     calibration_bins,
     expected_calibration_error,
     read_probability,
 )
-from tosica.tl._confusion import confusion
 
 _NO_LABEL = (UNKNOWN, HETEROGENEOUS)
 
@@ -62,7 +61,8 @@ class Evaluation:
             if name != "n_cells" and not np.isnan(row[name])
         )
         return (
-            f"Evaluation of {self.summary.index[0]!r} on {grouped(int(row['n_cells']))} cells\n"
+            f"Evaluation of {self.summary.index[0]!r} on "
+            f"{format_thousands(int(row['n_cells']))} cells\n"
             f"{shares}\n{self.per_class.round(3).to_string()}"
         )
 
@@ -142,15 +142,15 @@ def evaluate(
     np.int64(13)
     """
     if not isinstance(adata, AnnData | MuData):
-        msg = f"Expected an AnnData or a MuData, got {type(adata).__name__}."
-        raise TypeError(msg)
+        raise TypeError(f"Expected an AnnData or a MuData, got {type(adata).__name__}.")
     own = f"{key}_prediction"
     column = own if prediction is None else prediction
     known = read_groups(adata, labels_key, allow_missing=True)
     labelled = known.codes >= 0
     if not labelled.any():
-        msg = f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
-        raise ValueError(msg)
+        raise ValueError(
+            f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
+        )
     # Checked over all cells, so that the sentence on missing predictions counts all of them.
     predicted = read_groups(adata, column)
     probability = read_probability(adata, key)[labelled] if column == own else None
@@ -215,17 +215,16 @@ def _log_labels(
     trained = set(read_labels(adata, key))
     words = set(truth) - {UNKNOWN}
     if words and not words & (trained | set(called)):
-        msg = (
+        raise ValueError(
             f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
             f"({str(truth[0])!r}, {str(called[0])!r}): bring both to the same words."
         )
-        raise ValueError(msg)
     n_left_out = int((~labelled).sum())
     if n_left_out:
         logger.info(
             "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
-            grouped(n_left_out),
-            grouped(len(labelled)),
+            format_thousands(n_left_out),
+            format_thousands(len(labelled)),
             labels_key,
         )
     foreign = sorted(words - trained) if trained else []
@@ -233,5 +232,5 @@ def _log_labels(
         logger.info(
             "evaluate: the model was not trained on %s, so these cells (%s) count as wrong",
             ", ".join(repr(str(label)) for label in foreign),
-            grouped(int(np.isin(truth, foreign).sum())),
+            format_thousands(int(np.isin(truth, foreign).sum())),
         )

@@ -10,7 +10,7 @@ import torch
 from scipy.integrate import trapezoid
 
 from tosica._logging import logger
-from tosica.tl._baseline import baseline_expression, default_baseline
+from tosica.tl._integrated_gradients import baseline_expression, default_baseline
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -124,11 +124,9 @@ def faithfulness(
         or share[-1] != 1
         or (np.diff(share) <= 0).any()
     ):
-        msg = f"shares must ascend from 0 to 1, not {list(shares)}."
-        raise ValueError(msg)
+        raise ValueError(f"shares must ascend from 0 to 1, not {list(shares)}.")
     if n_cells < 1:
-        msg = f"n_cells must be at least 1, not {n_cells}."
-        raise ValueError(msg)
+        raise ValueError(f"n_cells must be at least 1, not {n_cells}.")
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(adata.n_obs)[:n_cells])
     ranked: dict[str, NDArray[np.intp]] = {}
@@ -192,8 +190,7 @@ def _values(
         unknown = [name for name in wanted if name not in (*_ENDINGS, _RANDOM)]
         if unknown or not wanted:
             known = ", ".join(map(repr, (*_ENDINGS, _RANDOM)))
-            msg = f"orders must be some of {known}, not {list(orders)}."
-            raise ValueError(msg)
+            raise ValueError(f"orders must be some of {known}, not {list(orders)}.")
         wanted = [name for name in wanted if name != _RANDOM]
     return {name: read_annotation(adata, model, f"{key}{_ENDINGS[name]}")[0] for name in wanted}
 

@@ -1,8 +1,8 @@
-"""Contributions to a label's score, of a minibatch: integrated gradients and the linear branch."""
+"""Integrated gradients of a label's score, from a baseline cell."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 
@@ -14,6 +14,46 @@ if TYPE_CHECKING:
 
     from tosica.model import TOSICA
     from tosica.module import TOSICAModule
+
+Baseline: TypeAlias = Literal["reference", "mean", "zero"]
+
+
+def baseline_expression(
+    model: TOSICA, adata: AnnData, baseline: Baseline, *, layer: str | None, use_raw: bool
+) -> Tensor:
+    """Mean of the reference's or the query's cells, or no expression; ``(1, n_genes)``.
+
+    Raises
+    ------
+    ValueError
+        If ``baseline`` is unknown, or that of the reference is not in the model, or a mean is asked
+        for of a single cell.
+    """
+    if baseline not in get_args(Baseline):
+        *most, last = map(repr, get_args(Baseline))
+        raise ValueError(f"baseline must be {', '.join(most)} or {last}, not {baseline!r}.")
+    if baseline == "reference":
+        if not model.module.baseline.any():
+            raise ValueError(
+                "The model does not know the mean cell of its reference, because the original's "
+                "code trained it: pass baseline='mean' for that of the query."
+            )
+        return model.module.baseline[None]
+    n_genes = model.module.embedding.n_genes
+    if baseline == "zero":
+        return torch.zeros(1, n_genes, device=model.module.device)
+    if adata.n_obs == 1:
+        raise ValueError("A single cell is its own mean: pass more cells, or baseline='zero'.")
+    total = torch.zeros(n_genes, dtype=torch.float64)
+    for _, x, _ in model._minibatches(adata, layer=layer, use_raw=use_raw, batch_size=None):
+        total += x.sum(0, dtype=torch.float64).cpu()
+    return (total / adata.n_obs).float()[None].to(model.module.device)
+
+
+def default_baseline(model: TOSICA) -> Baseline:
+    """The reference's mean where the model knows it, else the query's."""
+    return "reference" if model.module.baseline.any() else "mean"
+
 
 # Cells whose gradients are spread out over the pairs of gene and token at once.
 _CELLS_AT_ONCE = 16
@@ -34,7 +74,7 @@ class Attributed(NamedTuple):
     of_network: Tensor
 
 
-def centred_logits(module: TOSICAModule, vectors: Tensor) -> Tensor:
+def centered_logits(module: TOSICAModule, vectors: Tensor) -> Tensor:
     """Logits without what is added to all labels alike, which no probability depends on."""
     logits = module.score(vectors)
     return logits - logits.mean(1, keepdim=True)
@@ -79,12 +119,12 @@ def integrated_gradients(
     embedding = module.embedding
     x, baseline = module.bounded(x), module.bounded(baseline)
     with torch.no_grad():
-        vectors = embedding.gene_set_vectors(x)
-        start = embedding.gene_set_vectors(baseline).expand_as(vectors)
-        ends = centred_logits(module, vectors), centred_logits(module, start)
+        vectors = embedding.gene_set_embeddings(x)
+        start = embedding.gene_set_embeddings(baseline).expand_as(vectors)
+        ends = centered_logits(module, vectors), centered_logits(module, start)
         of_network = (ends[0] - ends[1]).gather(1, target[:, None])[:, 0]
     method = IntegratedGradients(
-        lambda points: centred_logits(module, points), multiply_by_inputs=False
+        lambda points: centered_logits(module, points), multiply_by_inputs=False
     )
     gradients = method.attribute(vectors, start, target=target, n_steps=n_steps).detach()
     with torch.no_grad():

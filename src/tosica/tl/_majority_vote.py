@@ -12,9 +12,8 @@ from anndata import AnnData
 from mudata import MuData
 
 from tosica._constants import HETEROGENEOUS, UNKNOWN
-from tosica._logging import grouped, logger
-from tosica.get._read_groups import read_groups
-from tosica.get._read_labels import read_labels
+from tosica._groups import read_groups, read_labels
+from tosica._logging import format_thousands, logger
 from tosica.tl._over_cluster import over_cluster, read_clusters
 
 if TYPE_CHECKING:
@@ -121,22 +120,22 @@ def majority_vote(
     'Heterogeneous'
     """
     if not isinstance(adata, AnnData | MuData):
-        msg = f"Expected an AnnData or a MuData, got {type(adata).__name__}."
-        raise TypeError(msg)
+        raise TypeError(f"Expected an AnnData or a MuData, got {type(adata).__name__}.")
     if isinstance(min_prop, bool) or not isinstance(min_prop, Real):
-        msg = f"min_prop must be a number, not {type(min_prop).__name__}."
-        raise TypeError(msg)
+        raise TypeError(f"min_prop must be a number, not {type(min_prop).__name__}.")
     if not 0 <= min_prop <= 1:
-        msg = f"min_prop is a share of cells and must be between 0 and 1, not {min_prop}."
-        raise ValueError(msg)
+        raise ValueError(
+            f"min_prop is a share of cells and must be between 0 and 1, not {min_prop}."
+        )
     predicted = read_groups(adata, f"{key}_prediction")
     result_key = f"{key}_majority_vote" if key_added is None else key_added
     read = {f"{key}_{name}" for name in ("prediction", "probability", "over_clustering")}
     if isinstance(over_clustering, str):
         read.add(over_clustering)
     if result_key in read:
-        msg = f"key_added={result_key!r} would overwrite what the vote is based on: rename it."
-        raise ValueError(msg)
+        raise ValueError(
+            f"key_added={result_key!r} would overwrite what the vote is based on: rename it."
+        )
     if over_clustering is None:
         clusters = over_cluster(adata)
     else:
@@ -144,8 +143,9 @@ def majority_vote(
 
     labels = _model_order(adata, predicted, key)
     if HETEROGENEOUS in labels:
-        msg = f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label."
-        raise ValueError(msg)
+        raise ValueError(
+            f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label."
+        )
     label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
     probability = None
     if f"{key}_probability" in adata.obs:
@@ -173,8 +173,8 @@ def majority_vote(
     changed = int((np.asarray(vote).astype(str) != np.asarray(predicted).astype(str)).sum())
     logger.info(
         "majority_vote: %s of %s cells have another label than before; added %s",
-        grouped(changed),
-        grouped(adata.n_obs),
+        format_thousands(changed),
+        format_thousands(adata.n_obs),
         ", ".join([f".obs['{result_key}']", *keys]),
     )
     return target if copy else None

@@ -10,8 +10,8 @@ import scanpy as sc
 from anndata import AnnData
 from sklearn.decomposition import PCA
 
+from tosica._groups import read_groups
 from tosica._logging import logger
-from tosica.get._read_groups import read_groups
 from tosica.tl._over_cluster import over_cluster, read_clusters
 from tosica.tl._read_annotation import read_annotation
 
@@ -125,27 +125,24 @@ def novelty(
     """
     for name, value in {"n_neighbors": n_neighbors, "n_comps": n_comps}.items():
         if value < 1:
-            msg = f"{name} must be at least 1, not {value}."
-            raise ValueError(msg)
+            raise ValueError(f"{name} must be at least 1, not {value}.")
     read_annotation(adata, model, key)
     if adata.isbacked and (copy or adata.is_view):
-        msg = "novelty writes to no view or copy of a backed AnnData: call to_memory() first."
-        raise ValueError(msg)
+        raise ValueError(
+            "novelty writes to no view or copy of a backed AnnData: call to_memory() first."
+        )
     reference = model.adata if reference is None else reference
     if reference is None:
-        msg = "The model was loaded without its reference: pass it as reference."
-        raise ValueError(msg)
+        raise ValueError("The model was loaded without its reference: pass it as reference.")
     labels_key = str(model.registry_["setup_args"]["labels_key"])
     if labels_key not in reference.obs:
-        msg = (
+        raise KeyError(
             f"reference.obs has no column {labels_key!r}, the labels that the model was set up "
             "with: pass the reference that the model was trained on, or name its labels so."
         )
-        raise KeyError(msg)
     of_model = model._modalities[0].layer
     if of_model is not None and of_model not in reference.layers:
-        msg = f"reference has no layer {of_model!r}, which the model was set up with."
-        raise KeyError(msg)
+        raise KeyError(f"reference has no layer {of_model!r}, which the model was set up with.")
     labels = pd.Index(model.labels)
     of_reference = labels.get_indexer(reference.obs[labels_key].astype(str))
     called = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
@@ -226,11 +223,10 @@ def _shift(known: _Side, query: _Side) -> NDArray:
     """What sets query and reference apart in most labels, ``(n_genes,)``."""
     counts = np.minimum(known.counts, query.counts)
     if counts.max() == 0:
-        msg = (
+        raise ValueError(
             "No cell of the query has a label that a cell of the reference has: annotate with a "
             "lower cutoff, or pass the reference that the model was trained on."
         )
-        raise ValueError(msg)
     enough = counts >= min(_ENOUGH, counts.max())
     means = [side.sums[enough] / side.counts[enough, None] for side in (query, known)]
     return np.median(means[0] - means[1], axis=0).astype(np.float32)

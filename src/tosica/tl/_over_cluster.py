@@ -11,10 +11,10 @@ import scanpy as sc
 from anndata import AnnData
 from mudata import MuData
 
-from tosica._logging import grouped, logger
-from tosica.get._read_groups import as_groups, read_groups
-from tosica.pp._rows import Rows
-from tosica.pp._scale import TARGET_SUM, check_finite, kind_of
+from tosica._groups import as_groups, read_groups
+from tosica._logging import format_thousands, logger
+from tosica.data._cell_matrix import CellMatrix
+from tosica.data._scale import TARGET_SUM, check_finite, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,12 +64,14 @@ def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Cat
     try:
         import igraph  # noqa: F401
     except ImportError as error:
-        msg = f"Clustering cells needs the igraph package: pip install 'tosica[leiden]', {_HINT}."
-        raise ImportError(msg) from error
+        raise ImportError(
+            f"Clustering cells needs the igraph package: pip install 'tosica[leiden]', {_HINT}."
+        ) from error
     n_obs = data.n_obs
     if n_obs < _FEWEST_CELLS:
-        msg = f"{n_obs} cells are too few to be clustered: there must be {_FEWEST_CELLS}, {_HINT}."
-        raise ValueError(msg)
+        raise ValueError(
+            f"{n_obs} cells are too few to be clustered: there must be {_FEWEST_CELLS}, {_HINT}."
+        )
     connectivities, found, order = _graph(data)
     resolution = next((r for below, r in _RESOLUTIONS if n_obs < below), _FINEST)
     # In an object of its own, because Leiden writes a record beside its clusters.
@@ -87,7 +89,7 @@ def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Cat
     clusters = pd.Categorical(cells.obs["cluster"])[order]
     logger.info(
         "over-clustering: %s cells in %d clusters (Leiden, resolution %d, on %s)",
-        grouped(n_obs),
+        format_thousands(n_obs),
         len(clusters.categories),
         resolution,
         source or found,
@@ -108,27 +110,24 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
     if isinstance(values, str):
         return read_groups(adata, values)
     if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
-        msg = (
+        raise TypeError(
             "over_clustering must be a column of adata.obs or one value a cell, "
             f"not {type(values).__name__} with {np.ndim(values)} dimensions."
         )
-        raise TypeError(msg)
     column = values if isinstance(values, pd.Series) else pd.Series(values)
     if len(column) != adata.n_obs:
-        msg = (
+        raise ValueError(
             f"over_clustering has {len(column)} values for {adata.n_obs} cells: "
             "give one a cell, in their order."
         )
-        raise ValueError(msg)
     names = adata.obs_names
     named = not isinstance(column.index, pd.RangeIndex)
     if named and not column.index.equals(names):
         if not (column.index.is_unique and names.isin(column.index).all()):
-            msg = (
+            raise ValueError(
                 "The index of over_clustering does not hold the names of adata's cells: "
                 "pass over_clustering.to_numpy() if it is in their order."
             )
-            raise ValueError(msg)
         column = column.reindex(names)
     return as_groups(column, "over_clustering")
 
@@ -145,12 +144,11 @@ def _graph(data: AnnData | MuData) -> tuple[sp.csr_matrix, str, Any]:
         return *_new_graph(data, "adata"), slice(None)
     rna = data.mod.get("rna")
     if rna is None or not data.obs_names.isin(rna.obs_names).all():
-        msg = (
+        raise ValueError(
             "The MuData has no neighbours graph in mdata.uns['neighbors'], and no modality 'rna' "
             "with all of its cells, to be clustered by: make one of the two, "
             f"{_HINT}."
         )
-        raise ValueError(msg)
     name = "mdata['rna']"
     connectivities, source = _existing_graph(rna, name) or _new_graph(rna, name)
     return connectivities, source, rna.obs_names.get_indexer(data.obs_names)
@@ -184,12 +182,11 @@ def _new_graph(adata: AnnData, name: str) -> tuple[sp.csr_matrix, str]:
 def _principal_components(adata: AnnData, name: str) -> tuple[np.ndarray, str]:
     """Follow scanpy's usual road from an expression matrix to its PCA, in a copy."""
     if adata.n_vars < 2 or (not adata.isbacked and adata.X is None):
-        msg = (
+        raise ValueError(
             f"There is nothing to cluster cells by: {name} has no graph in uns['neighbors'], no "
             f"obsm['X_pca'] and no expression of several genes in X; make one of them, {_HINT}."
         )
-        raise ValueError(msg)
-    rows = Rows(adata, name=name)
+    rows = CellMatrix(adata, name=name)
     block = rows.block(0, rows.n_obs)
     check_finite(block, rows.where, 0)
     genes = AnnData(block.astype(np.float32))
@@ -205,7 +202,7 @@ def _principal_components(adata: AnnData, name: str) -> tuple[np.ndarray, str]:
         if genes.n_vars > _N_GENES:
             sc.pp.highly_variable_genes(genes, n_top_genes=_N_GENES)
             genes = genes[:, genes.var["highly_variable"]].copy()
-            what += f", {grouped(_N_GENES)} variable genes"
+            what += f", {format_thousands(_N_GENES)} variable genes"
     n_components = min(_N_COMPONENTS, genes.n_obs - 1, genes.n_vars - 1)
     sc.pp.pca(genes, n_comps=n_components, random_state=0)
     return genes.obsm["X_pca"], f"neighbours in {what}"

@@ -11,12 +11,16 @@ import scanpy as sc
 from anndata import AnnData
 from scipy.stats import false_discovery_control
 
+from tosica._annotated import read_attention, resolve_key
+from tosica._groups import read_groups
 from tosica._logging import logger
-from tosica.get._group_moments import GroupMoments, group_moments
-from tosica.get._read_attention import read_attention
-from tosica.get._read_groups import read_groups
-from tosica.get._resolve_key import resolve_key
-from tosica.tl._sample_test import TooFewSamplesError, compare_samples, sample_means
+from tosica._statistics import (
+    GroupMoments,
+    TooFewSamplesError,
+    compare_samples,
+    group_moments,
+    sample_means,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -143,7 +147,7 @@ def rank_gene_sets(
     See Also
     --------
     tosica.get.rank_gene_sets_df : the result as a tidy table.
-    tosica.pl.attention_heatmap : means of the groups.
+    tosica.pl.gene_set_heatmap : means of the groups.
 
     Examples
     --------
@@ -165,8 +169,7 @@ def rank_gene_sets(
     """
     test = _checked_method(method, by_sample=sample_key is not None)
     if n_gene_sets is not None and n_gene_sets < 1:
-        msg = f"n_gene_sets must be at least 1, or None for all, not {n_gene_sets}."
-        raise ValueError(msg)
+        raise ValueError(f"n_gene_sets must be at least 1, or None for all, not {n_gene_sets}.")
     key = resolve_key(adata, key)
     values, gene_sets = read_attention(adata, key)
     cells = read_groups(adata, groupby)
@@ -310,11 +313,10 @@ def _compare_within(
     if first is not None:
         listed = _listed(list(left_out))
         if not found:
-            msg = (
+            raise ValueError(
                 f"No category of adata.obs[{within!r}] can be compared ({listed}); "
                 f"in {first[0]!r}: {first[1]}"
             )
-            raise ValueError(msg)
         warnings.warn(
             f"Left out {listed} of adata.obs[{within!r}]; in {first[0]!r}: {first[1]}",
             UserWarning,
@@ -339,30 +341,29 @@ def _tested_groups(
     sizes = dict(zip(available, np.bincount(cells.codes, minlength=len(available)), strict=True))
     if isinstance(groups, str):
         if groups != "all":
-            msg = f"groups must be 'all' or a list of groups: write groups=[{groups!r}]."
-            raise TypeError(msg)
+            raise TypeError(f"groups must be 'all' or a list of groups: write groups=[{groups!r}].")
         wanted = available
     else:
         wanted = list(dict.fromkeys(str(name) for name in groups))
         if not wanted:
-            msg = "groups is empty: name at least one group, or write groups='all'."
-            raise ValueError(msg)
+            raise ValueError("groups is empty: name at least one group, or write groups='all'.")
     column = f"adata.obs[{groupby!r}]"
     against = [] if reference == "rest" else [reference]
     unknown = [name for name in [*wanted, *against] if name not in sizes]
     if unknown:
-        msg = (
+        raise ValueError(
             f"{column} has no cell in group {_listed(unknown)}: its groups are "
             f"{_listed(available)}."
         )
-        raise ValueError(msg)
     if len(available) < 2:
-        msg = f"All cells are {available[0]!r} in {column}: there is nothing to compare them with."
-        raise ValueError(msg)
+        raise ValueError(
+            f"All cells are {available[0]!r} in {column}: there is nothing to compare them with."
+        )
     tested = [name for name in wanted if name != reference or reference == "rest"]
     if not tested:
-        msg = f"groups holds nothing but the reference {reference!r}: name a group to compare."
-        raise ValueError(msg)
+        raise ValueError(
+            f"groups holds nothing but the reference {reference!r}: name a group to compare."
+        )
     if not alone_is_wrong:
         return tested
     lonely = [name for name in dict.fromkeys([*tested, *against]) if sizes[name] < 2]
@@ -376,16 +377,16 @@ def _tested_groups(
         )
         tested, lonely = left, []
     if lonely:
-        msg = (
+        raise ValueError(
             f"{column} has a single cell in {_listed(lonely)}, and a test needs two: "
             f"name the other groups in groups=[...], or leave that cell out."
         )
-        raise ValueError(msg)
     n_cells = len(cells)
     alone = [name for name in tested if not against and n_cells - sizes[name] < 2]
     if alone:
-        msg = f"{column} leaves a single cell to compare {alone[0]!r} with, and a test needs two."
-        raise ValueError(msg)
+        raise ValueError(
+            f"{column} leaves a single cell to compare {alone[0]!r} with, and a test needs two."
+        )
     return tested
 
 
@@ -451,12 +452,11 @@ def _sample_statistics(
         counts = [len(side.names) for side in sides]
         short = (name, counts[0]) if counts[0] < 2 else (reference, counts[1])
         least = f" with at least {min_cells} cells" if min_cells > 1 else ""
-        msg = (
+        raise ValueError(
             f"{short[0]!r} of adata.obs[{groupby!r}] has {short[1]} sample"
             f"{'' if short[1] == 1 else 's'}{least}, and a test over samples needs two: leave "
             f"that group out, lower min_cells, or test cells without sample_key."
-        )
-        raise ValueError(msg) from None
+        ) from None
     means = [side.values.mean(axis=0) for side in sides]
     stats = {"scores": scores, "pvals": pvals, "pvals_adj": false_discovery_control(pvals)}
     return stats, _log2_ratio(*means)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosica.get._read_attention import read_attention
+from tosica._annotated import read_attention
 from tosica.model._modalities import is_joint
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, l
 
     Returns
     -------
-    As :func:`tosica.get._read_attention.read_attention`.
+    As :func:`tosica._annotated.read_attention`.
 
     Raises
     ------
@@ -39,20 +39,18 @@ def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, l
     """
     if is_joint(model.registry_):
         names = ", ".join(map(repr, model.registry_["setup_args"]["modalities"].values()))
-        msg = (
+        raise ValueError(
             f"The model was set up with a MuData ({names}), and this reads models of an AnnData "
             "only: for what such a model looks at, use tosica.tl.rank_gene_sets, or explain a "
             "model of one modality."
         )
-        raise ValueError(msg)
     values, gene_sets = read_attention(adata, key)
     written_by = str(adata.uns[key].get("model", ""))
     if written_by != model.fingerprint:
         of = f"a model with the fingerprint {written_by!r}" if written_by else "an unknown model"
-        msg = (
+        raise ValueError(
             f"adata.uns[{key!r}] was written by {of}, and this model's is {model.fingerprint!r}: "
             f"pass the model that annotated adata, or run model.annotate(adata, "
             f"key_added={key!r}) with this one."
         )
-        raise ValueError(msg)
     return values, gene_sets

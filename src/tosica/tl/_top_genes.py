@@ -9,12 +9,17 @@ import pandas as pd
 import torch
 
 from tosica._constants import UNKNOWN
+from tosica._groups import read_groups
 from tosica._logging import logger
+from tosica._statistics import group_moments
 from tosica.get._gene_weights import gene_weights
-from tosica.get._group_moments import group_moments
-from tosica.get._read_groups import read_groups
-from tosica.tl._baseline import baseline_expression, default_baseline
-from tosica.tl._integrated_gradients import iter_attributions, sum_by, token_of_pair
+from tosica.tl._integrated_gradients import (
+    baseline_expression,
+    default_baseline,
+    iter_attributions,
+    sum_by,
+    token_of_pair,
+)
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -126,13 +131,11 @@ def top_genes(
     6
     """
     if by not in get_args(By):
-        msg = f"by must be {' or '.join(map(repr, get_args(By)))}, not {by!r}."
-        raise ValueError(msg)
+        raise ValueError(f"by must be {' or '.join(map(repr, get_args(By)))}, not {by!r}.")
     sizes = {"n_gene_sets": n_gene_sets, "n_genes": n_genes, "n_cells": n_cells}
     for name, size in sizes.items():
         if size < 1:
-            msg = f"{name} must be at least 1, not {size}."
-            raise ValueError(msg)
+            raise ValueError(f"{name} must be at least 1, not {size}.")
     attention, gene_sets = read_annotation(adata, model, key)
     cells = read_groups(adata, groupby)
     wanted = _wanted(cells, groups, groupby)
@@ -143,8 +146,9 @@ def top_genes(
             adata, model, cells, wanted, n_gene_sets, n_genes, n_cells, seed, layer, use_raw
         )
     if not rows:
-        msg = "No gene set has a positive weight in any of the groups: name other groups."
-        raise ValueError(msg)
+        raise ValueError(
+            "No gene set has a positive weight in any of the groups: name other groups."
+        )
     table = pd.DataFrame(
         rows, columns=["group", "gene_set", "gene_set_weight", "gene", "gene_weight"]
     )
@@ -174,12 +178,13 @@ def _wanted(cells: pd.Categorical, groups: Iterable[str] | None, groupby: str) -
     unknown = [name for name in wanted if name not in available]
     if unknown or not wanted:
         what = f"has no cell in group {unknown[0]!r}" if unknown else "was asked for no group"
-        msg = f"adata.obs[{groupby!r}] {what}: its groups are {', '.join(map(repr, available))}."
-        raise ValueError(msg)
+        raise ValueError(
+            f"adata.obs[{groupby!r}] {what}: its groups are {', '.join(map(repr, available))}."
+        )
     return list(dict.fromkeys(wanted))
 
 
-Rows: TypeAlias = list[tuple[str, str, float, str, float]]
+CellMatrix: TypeAlias = list[tuple[str, str, float, str, float]]
 
 
 def _by_attention(
@@ -190,12 +195,12 @@ def _by_attention(
     wanted: list[str],
     n_gene_sets: int,
     n_genes: int,
-) -> Rows:
+) -> CellMatrix:
     moments = group_moments(attention, cells)
     deviation = np.sqrt(moments.variance_within)
     deviation = np.where(deviation > 0, deviation, 1.0)
     weights = gene_weights(model, n_genes=n_genes)
-    rows: Rows = []
+    rows: CellMatrix = []
     for name in wanted:
         i = list(cells.categories).index(name)
         n = moments.n_cells[i]
@@ -225,7 +230,7 @@ def _by_attribution(
     seed: int,
     layer: str | None,
     use_raw: bool,
-) -> Rows:
+) -> CellMatrix:
     module, rng = model.module, np.random.default_rng(seed)
     embedding = module.embedding
     baseline = default_baseline(model)
@@ -251,7 +256,7 @@ def _by_attribution(
         codes = torch.from_numpy(group_of_row[cell_rows])
         of_pairs.index_add_(0, codes, found.presence.cpu())
     of_sets = sum_by(of_pairs, token_of_pair(module).cpu(), embedding.n_tokens)[:, : len(sets)]
-    rows: Rows = []
+    rows: CellMatrix = []
     for code, group in enumerate(wanted):
         score = of_sets[code].numpy() / len(chosen[code])
         for p in _largest(score, n_gene_sets):

@@ -1,0 +1,224 @@
+"""What annotate wrote into an AnnData or MuData, read back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+from anndata import AnnData
+
+from tosica._logging import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+Kind: TypeAlias = Literal["presence", "attribution", "weighted attention", "attention"]
+
+_PRESENCE, _ATTENTION = "tosica_presence", "tosica"
+
+
+def resolve_key(adata: AnnData, key: str | None) -> str:
+    """Return the caller's key, or by default that of the presence, else that of the attention.
+
+    Parameters
+    ----------
+    adata
+        Annotated query.
+    key
+        What the caller wants to read. ``None``: the presence that :func:`tosica.tl.attribute` has
+        written, or, if it was not run, the attention that ``model.annotate`` has written.
+
+    Raises
+    ------
+    ValueError
+        If ``key`` is ``None`` and the presence belongs to another model than the annotation.
+    """
+    if key is not None:
+        return key
+    if f"X_{_PRESENCE}" not in adata.obsm:
+        # attribute takes no MuData.
+        advice = (
+            "; contributions to the labels' scores are read once tosica.tl.attribute(adata, model) "
+            "has written them"
+        )
+        logger.info("key: 'tosica', the attention%s", advice * isinstance(adata, AnnData))
+        return _ATTENTION
+    written_by, annotated_by = _model(adata, _PRESENCE), _model(adata, _ATTENTION)
+    if written_by is not None and annotated_by is not None and written_by != annotated_by:
+        raise ValueError(
+            f"adata.obsm['X_{_PRESENCE}'] was written by another model than the annotation in "
+            f"adata.uns[{_ATTENTION!r}]: run tosica.tl.attribute(adata, model) again, or pass "
+            f"key={_ATTENTION!r} for the attention."
+        )
+    logger.info("key: %r, contributions to the labels' scores", _PRESENCE)
+    return _PRESENCE
+
+
+def kind_of(adata: AnnData, key: str) -> Kind:
+    """Say what the numbers under a key are, for the labels of plots and the choice of gene sets."""
+    record = adata.uns.get(key)
+    fields = set(record) if isinstance(record, Mapping) else set()
+    # Only model.annotate writes the labels, and only tl.attribute the error.
+    if "labels" in fields:
+        return "attention"
+    if "completeness_error" in fields or key.endswith("_attribution"):
+        return "attribution"
+    if key.endswith("_presence"):
+        return "presence"
+    return "weighted attention" if key.endswith("_weighted") else "attention"
+
+
+def _model(adata: AnnData, key: str) -> str | None:
+    """Fingerprint of the model that wrote what is under a key, if it is known."""
+    record = adata.uns.get(key)
+    return str(record["model"]) if isinstance(record, Mapping) and "model" in record else None
+
+
+_MOST_SUGGESTIONS = 3
+
+
+def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str) -> list[str]:
+    """Names that the caller wants, each once, all of which exist.
+
+    Parameters
+    ----------
+    wanted
+        One name or several.
+    known
+        Names that exist.
+    where
+        What holds them, for the message.
+
+    Raises
+    ------
+    KeyError
+        If a name does not exist; the nearest names are suggested.
+    ValueError
+        If no name is given.
+    """
+    names = [wanted] if isinstance(wanted, str) else [str(name) for name in wanted]
+    names = list(dict.fromkeys(names))
+    if not names:
+        raise ValueError("gene_sets is empty: name at least one gene set, or leave it out.")
+    exists = set(known)
+    missing = [name for name in names if name not in exists]
+    if missing:
+        raise KeyError(
+            f"There is no gene set {missing[0]!r} in {where}{nearest(missing[0], known)}"
+        )
+    return names
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """Say which names are near, as the end of a sentence."""
+    # Names are compared without case, since collections differ in that more than in letters.
+    lower: dict[str, str] = {}
+    for other in known:
+        lower.setdefault(other.lower(), other)
+    close = get_close_matches(name.lower(), list(lower), n=_MOST_SUGGESTIONS, cutoff=0.5)
+    parts = [other for other in lower if name.lower() in other]
+    found = list(dict.fromkeys([*close, *sorted(parts, key=len)]))[:_MOST_SUGGESTIONS]
+    if not found:
+        return f", which holds {len(known)}."
+    return f"; did you mean {' or '.join(repr(lower[other]) for other in found)}?"
+
+
+# What tools append to the key of an annotation, and their names.
+_WRITERS = {
+    "_attribution": "attribute",
+    "_presence": "attribute",
+    "_weighted": "weight_attention",
+}
+
+
+def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list[str]]:
+    """Attention of every cell to every gene set, as ``model.annotate`` wrote it.
+
+    Parameters
+    ----------
+    adata
+        Annotated query.
+    key
+        ``key_added`` of ``model.annotate``.
+
+    Returns
+    -------
+    Attention, shape (n, P−m), not copied, and the P−m gene set names.
+
+    Raises
+    ------
+    TypeError
+        If ``key`` is not a string.
+    KeyError
+        If ``adata`` was not annotated under ``key``, or half of what that wrote is gone.
+    ValueError
+        If embedding and names do not fit together, or the embedding holds NaN or infinity.
+    """
+    if not isinstance(key, str):
+        raise TypeError(
+            f"key must be a string, the key_added of model.annotate, not {type(key).__name__}."
+        )
+    embedding_key = f"X_{key}"
+    has_embedding, has_record = embedding_key in adata.obsm, key in adata.uns
+    call = _call_for(key)
+    if not has_embedding and not has_record:
+        raise KeyError(
+            f"Neither adata.obsm[{embedding_key!r}] nor adata.uns[{key!r}] exists: "
+            f"run {call} first{_other_keys(adata)}."
+        )
+    if not has_embedding:
+        raise KeyError(
+            f"adata.uns[{key!r}] is there but adata.obsm[{embedding_key!r}] is gone: "
+            f"run {call} again{_other_keys(adata)}."
+        )
+    if not has_record:
+        raise KeyError(
+            f"adata.obsm[{embedding_key!r}] is there but adata.uns[{key!r}], which names its gene "
+            f"sets, is gone (anndata.concat drops uns unless uns_merge='same'): "
+            f"copy it back or run {call} again."
+        )
+    record = adata.uns[key]
+    if not isinstance(record, Mapping) or "gene_sets" not in record:
+        raise KeyError(
+            f"adata.uns[{key!r}] holds no 'gene_sets', the names of the columns: run {call} again."
+        )
+
+    attention = np.asarray(adata.obsm[embedding_key])
+    gene_sets = [str(name) for name in np.asarray(record["gene_sets"]).ravel()]
+    if attention.ndim != 2 or attention.shape[1] != len(gene_sets):
+        raise ValueError(
+            f"adata.obsm[{embedding_key!r}] has shape {attention.shape} but "
+            f"adata.uns[{key!r}]['gene_sets'] names {len(gene_sets)} gene sets: "
+            f"they come from different models; run {call} again."
+        )
+    if not np.isfinite(attention).all():
+        n_bad = int((~np.isfinite(attention).all(axis=1)).sum())
+        raise ValueError(
+            f"adata.obsm[{embedding_key!r}] holds NaN or infinity in {n_bad} of {adata.n_obs} "
+            f"cells: run {call} again, or leave these cells out."
+        )
+    return attention, gene_sets
+
+
+def _call_for(key: str) -> str:
+    """Say which call writes what is looked for."""
+    for ending, tool in _WRITERS.items():
+        if key.endswith(ending):
+            annotated = key.removesuffix(ending)
+            moved = "" if annotated == "tosica" else f", key={annotated!r}"
+            return f"tosica.tl.{tool}(adata, model{moved})"
+    return f"model.annotate(adata, key_added={key!r})"
+
+
+def _other_keys(adata: AnnData) -> str:
+    """Point to annotations that are there under another name."""
+    found = [
+        name
+        for name, value in adata.uns.items()
+        if isinstance(value, Mapping) and "gene_sets" in value and f"X_{name}" in adata.obsm
+    ]
+    return f", or pass key={found[0]!r}, which is there" if found else ""

@@ -1,0 +1,1 @@
+"""Read expression matrices: any container, any scale, the model's genes in the model's order."""

@@ -1,0 +1,158 @@
+"""Read an AnnData a block of rows at a time, whatever its matrix is kept in."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import scipy.sparse as sp
+from anndata import AnnData
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pandas as pd
+
+# A CSR matrix or a dense array; scipy's matrices have no types that a checker could use.
+Block: TypeAlias = Any
+
+
+class CellMatrix:
+    """The rows of one matrix of an AnnData: ``X``, a layer, or ``raw``.
+
+    In memory or on disk, CSR, CSC or dense, a view or not: blocks come as CSR matrices or dense
+    arrays, sparse ones with sorted indices and each entry once. A matrix on disk is read block by
+    block, unless it is CSC, which is read whole.
+
+    Parameters
+    ----------
+    adata
+        Where to read.
+    layer
+        Read ``adata.layers[layer]`` instead of ``adata.X``.
+    use_raw
+        Read ``adata.raw`` instead of ``adata.X``.
+    name
+        What the AnnData is called in sentences, such as ``mdata['rna']``.
+
+    Raises
+    ------
+    TypeError
+        If ``adata`` is not an AnnData, or its matrix does not hold numbers.
+    KeyError
+        If there is no such layer.
+    ValueError
+        If there are no cells, no genes, no matrix or no ``raw``, or if both ``layer`` and
+        ``use_raw`` are given.
+    """
+
+    def __init__(
+        self,
+        adata: AnnData,
+        *,
+        layer: str | None = None,
+        use_raw: bool = False,
+        name: str = "adata",
+    ) -> None:
+        if not isinstance(adata, AnnData):
+            raise TypeError(f"Expected an AnnData, got {type(adata).__name__}.")
+        if adata.n_obs == 0:
+            of = "The AnnData" if name == "adata" else name
+            raise ValueError(f"{of} has no cells (n_obs is 0).")
+        if layer is not None and use_raw:
+            raise ValueError("Give either layer or use_raw=True, not both.")
+        # Looking at the matrix of a view on disk would read it whole, so that of the file is read.
+        view_on_disk = adata.isbacked and adata.is_view
+        source = adata._adata_ref if view_on_disk else adata
+        if use_raw:
+            if adata.raw is None:
+                raise ValueError(f"use_raw=True was given, but {name}.raw is None.")
+            self.where, matrix, names = f"{name}.raw.X", source.raw.X, adata.raw.var_names
+        elif layer is not None:
+            if layer not in adata.layers:
+                known = ", ".join(repr(k) for k in adata.layers if k is not None) or "none"
+                of = "the AnnData" if name == "adata" else name
+                raise KeyError(f"There is no layer {layer!r}; {of}'s layers: {known}.")
+            self.where, names = f"{name}.layers[{layer!r}]", adata.var_names
+            matrix = adata.layers[layer]
+        else:
+            self.where, names = f"{name}.X", adata.var_names
+            matrix = _x(source)
+            if matrix is None:
+                raise ValueError(
+                    f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True."
+                )
+        if len(names) == 0:
+            raise ValueError(f"{self.where} has no genes.")
+        self.names: pd.Index = names
+        self.n_obs: int = adata.n_obs
+        if not (np.issubdtype(matrix.dtype, np.number) or np.issubdtype(matrix.dtype, np.bool_)):
+            raise TypeError(f"{self.where} holds {matrix.dtype} values instead of numbers.")
+        # Which of the matrix's rows and columns are meant, where not all of them in their order.
+        self._cells: np.ndarray | None = None
+        self._genes: np.ndarray | None = None
+        # Layers are in memory, whatever X is.
+        if view_on_disk and layer is None:
+            self._cells = _positions(adata._oidx, source.n_obs)
+            self._genes = None if use_raw else _positions(adata._vidx, source.n_vars)
+        if getattr(matrix, "format", None) == "csc":
+            # Rows of a column-wise matrix are scattered: turn it once instead of at every block.
+            matrix = (matrix if sp.issparse(matrix) else matrix.to_memory()).tocsr()
+        self._matrix = matrix
+        self._in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
+
+    def block(self, start: int, stop: int) -> Block:
+        """CellMatrix ``start`` to ``stop`` (exclusive)."""
+        if self._cells is not None:
+            return self.take(np.arange(start, stop))
+        return _tidy(self._matrix[start:stop])
+
+    def take(self, cells: np.ndarray) -> Block:
+        """Any rows, in any order, a row possibly more than once."""
+        if self._cells is not None:
+            cells = self._cells[cells]
+        if self._in_memory:
+            rows = _tidy(self._matrix[cells])
+        else:
+            # Files are read in their own order, and each row once.
+            once, back = np.unique(cells, return_inverse=True)
+            rows = _tidy(self._matrix[once])[back]
+        return rows if self._genes is None else _tidy(rows[:, self._genes])
+
+    def blocks(self, size: int) -> Iterator[tuple[int, Block]]:
+        """Every row once, in order: the position of a block's first row, and the block."""
+        for start in range(0, self.n_obs, size):
+            yield start, self.block(start, min(start + size, self.n_obs))
+
+
+def _x(adata: AnnData) -> Any:
+    try:
+        return adata.X
+    except KeyError:  # what a file without X gives
+        return None
+
+
+def _positions(index: Any, size: int) -> np.ndarray:
+    """Positions that one axis of a view picks from its parent's."""
+    return np.arange(size)[index if isinstance(index, slice) else np.asarray(index)]
+
+
+def _tidy(rows: Any) -> Block:
+    if not sp.issparse(rows):
+        return np.asarray(rows)
+    rows = rows.tocsr()
+    if not rows.has_canonical_format:
+        # Parts of an entry are no values. Picked rows are a copy, so the user's matrix stays as is.
+        rows.sum_duplicates()
+    return rows
+
+
+def check_unique(names: pd.Index, what: str, remedy: str) -> None:
+    """Refuse names that occur twice; the sentence names two of them and the remedy."""
+    if not names.is_unique:
+        twice = names[names.duplicated()].unique()
+        shown = ", ".join(repr(str(name)) for name in twice[:2])
+        raise ValueError(
+            f"{len(twice)} {what} occur more than once ({shown}{', …' if len(twice) > 2 else ''}): "
+            f"call {remedy} first."
+        )

@@ -1,0 +1,169 @@
+"""Modalities of a MuData: which ones are meant, and their cells in one order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import scipy.sparse as sp
+from mudata import MuData
+
+from tosica.data._cell_matrix import CellMatrix
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from tosica.model._modalities import Modality
+
+# What a modality can be, in the order in which a model has them: whatever the order in the MuData
+# or in the dict, it is the same model.
+ROLES: Final = ("rna", "protein", "atac")
+DEFAULT_MODALITIES: Final = {"rna": "rna", "protein": "protein"}
+
+
+def check_mudata(mdata: MuData) -> None:
+    """Refuse what is no MuData, and a view of one.
+
+    Raises
+    ------
+    TypeError
+        If ``mdata`` is no MuData.
+    ValueError
+        If it is a view.
+    """
+    if not isinstance(mdata, MuData):
+        raise TypeError(f"mdata must be a MuData, not {type(mdata).__name__}.")
+    if mdata.is_view:
+        raise ValueError("mdata is a view of another MuData: call mdata = mdata.copy() first.")
+
+
+def resolve_modalities(mdata: MuData, modalities: Mapping[str, str] | None) -> dict[str, str]:
+    """Say which modality of a MuData has which role.
+
+    Parameters
+    ----------
+    mdata
+        Where the modalities are.
+    modalities
+        Role to name; ``None`` for "rna" and "protein" under these names.
+
+    Returns
+    -------
+    Role to name, in the order of the roles.
+
+    Raises
+    ------
+    TypeError
+        If ``modalities`` is no dict of strings.
+    ValueError
+        If it is empty, has an unknown role or names a modality twice.
+    KeyError
+        If ``mdata`` has no modality of that name.
+    """
+    if modalities is None:
+        modalities = DEFAULT_MODALITIES
+    if not isinstance(modalities, Mapping) or not all(
+        isinstance(name, str) for name in modalities.values()
+    ):
+        raise TypeError(
+            f"modalities must be a dict of roles and names, such as {DEFAULT_MODALITIES}, not "
+            f"{modalities!r}."
+        )
+    if not modalities:
+        raise ValueError(f"modalities is empty: name one at least, such as {DEFAULT_MODALITIES}.")
+    unknown = [role for role in modalities if role not in ROLES]
+    if unknown:
+        raise ValueError(
+            f"modalities has a role {unknown[0]!r}; the roles, which say how counts are "
+            f"normalised, are {', '.join(map(repr, ROLES))}, as in {{'protein': 'name in mdata'}}."
+        )
+    for name in modalities.values():
+        if name not in mdata.mod:
+            known = ", ".join(map(repr, mdata.mod)) or "none"
+            raise KeyError(
+                f"mdata has no modality {name!r}; its modalities: {known}. Say which is which, as "
+                f"in modalities={{'rna': {next(iter(mdata.mod), 'rna')!r}, …}}."
+            )
+    if len(set(modalities.values())) < len(modalities):
+        raise ValueError(f"modalities gives one modality two roles: {dict(modalities)}.")
+    return {role: modalities[role] for role in ROLES if role in modalities}
+
+
+def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
+    """Find each cell of a MuData in some of its modalities.
+
+    Parameters
+    ----------
+    mdata
+        Where the modalities are; may be a view.
+    names
+        Names of the modalities.
+
+    Returns
+    -------
+    For each name the positions, in the modality, of the cells of ``mdata``, shape ``(n_obs,)``.
+
+    Raises
+    ------
+    ValueError
+        If the modalities have different cells, or cells whose names occur twice.
+    """
+    for name in names:
+        if not mdata[name].obs_names.is_unique:
+            raise ValueError(
+                f"obs_names of mdata[{name!r}] occur more than once: give each cell a name of its "
+                "own in all modalities first."
+            )
+    places = {name: mdata[name].obs_names.get_indexer(mdata.obs_names) for name in names}
+    if all(
+        mdata[name].n_obs == mdata.n_obs and (place >= 0).all() for name, place in places.items()
+    ):
+        return places
+    common = mdata[names[0]].obs_names
+    for name in names[1:]:
+        common = common.intersection(mdata[name].obs_names)
+    sizes = ", ".join(f"{name!r} {mdata[name].n_obs}" for name in names)
+    joined = ".intersection(".join(f"mdata[{name!r}].obs_names" for name in names)
+    raise ValueError(
+        f"mdata's modalities have different cells ({sizes}, mdata itself {mdata.n_obs}; "
+        f"{len(common)} are in all): keep these, with muon.pp.intersect_obs(mdata) or "
+        f"mdata = mdata[{joined}{')' * (len(names) - 1)}].copy()."
+    )
+
+
+def reindex_obs(adata: AnnData, place: np.ndarray) -> AnnData:
+    """Give a modality's cells in another order; itself if that is theirs."""
+    return adata if np.array_equal(place, np.arange(adata.n_obs)) else adata[place]
+
+
+class JointMatrix:
+    """The expression matrices of a MuData's modalities side by side, as they are.
+
+    Has the methods of :class:`~tosica.data._cell_matrix.CellMatrix` that minibatches need. Cells
+    are in the order of the MuData.
+
+    Parameters
+    ----------
+    mdata
+        Where to read.
+    modalities
+        Which modalities, in which order.
+    """
+
+    def __init__(self, mdata: MuData, modalities: list[Modality]) -> None:
+        names = [str(modality.name) for modality in modalities]
+        places = cell_indexers(mdata, names)
+        self.n_obs: int = mdata.n_obs
+        self._rows = [
+            CellMatrix(
+                reindex_obs(mdata[name], places[name]), layer=m.layer, name=f"mdata[{name!r}]"
+            )
+            for name, m in zip(names, modalities, strict=True)
+        ]
+
+    def take(self, cells: np.ndarray) -> np.ndarray:
+        """Any rows, in any order, ``(n_cells, n_genes)`` float32."""
+        blocks = [rows.take(cells) for rows in self._rows]
+        dense = [block.toarray() if sp.issparse(block) else block for block in blocks]
+        return np.concatenate([np.asarray(part, dtype=np.float32) for part in dense], axis=1)

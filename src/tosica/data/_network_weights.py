@@ -1,0 +1,103 @@
+"""Weights of the network that a mask was built from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from scipy.sparse import coo_matrix, csr_matrix
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+
+def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
+    """Weights and signs of the network that the mask was built from, one for each gene and set.
+
+    Parameters
+    ----------
+    adata
+        Reference with a mask from a table with a column ``weight``. It is not changed.
+    key
+        ``key_added`` of :func:`tosica.pp.build_mask`.
+
+    Returns
+    -------
+    scipy.sparse.csr_matrix
+        (n_vars, P) float32, rows and columns as those of ``adata.varm[key]``. An entry is stored
+        where there is a weight, even if it is zero; fully connected columns have none.
+
+    Raises
+    ------
+    KeyError
+        If there is no mask, or it was built from gene sets without weights.
+
+    See Also
+    --------
+    tosica.TOSICA.start_from_network : lets training begin with them.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    >>> network = pd.DataFrame(
+    ...     {
+    ...         "source": ["SPI1", "SPI1", "PAX5", "PAX5"],
+    ...         "target": ["LYZ", "CST3", "CD79A", "LYZ"],
+    ...         "weight": [1.0, 0.5, 2.0, -1.0],
+    ...     }
+    ... )
+    >>> adata = adata[:, ["LYZ", "CST3", "CD79A"]].copy()
+    >>> tosica.pp.build_mask(adata, network, min_genes=2)
+    >>> tosica.get.network_weights(adata).toarray()
+    array([[ 1. , -1. ],
+           [ 0.5,  0. ],
+           [ 0. ,  2. ]], dtype=float32)
+    """
+    if key not in adata.uns or "gene_sets" not in adata.uns[key]:
+        raise KeyError(
+            f"There is no mask in adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first."
+        )
+    if "weights" not in adata.uns[key]:
+        raise KeyError(
+            f"The mask in adata.uns[{key!r}] was built from gene sets without weights: pass a "
+            "table with a column 'weight' to tosica.pp.build_mask."
+        )
+    table = adata.uns[key]["weights"]
+    gene_sets = pd.Index(np.asarray(adata.uns[key]["gene_sets"], dtype=object))
+    row = adata.var_names.get_indexer(pd.Index(table["gene"]))
+    column = gene_sets.get_indexer(pd.Index(table["gene_set"].astype(str), dtype=object))
+    # Genes may have been left out since.
+    found = (row >= 0) & (column >= 0)
+    values = table["weight"].to_numpy(dtype=np.float32)[found]
+    return coo_matrix(
+        (values, (row[found], column[found])), shape=(adata.n_vars, len(gene_sets))
+    ).tocsr()
+
+
+def pair_weights(adata: AnnData, mask_key: str, state: dict[str, Any]) -> np.ndarray:
+    """Weight of each pair of gene and token, by tokens; NaN where the network has none.
+
+    `state` is that of the model's :class:`~tosica.model._fields.MaskField`.
+    """
+    weights = network_weights(adata, key=mask_key).tocoo()
+    n_genes, n_columns = adata.varm[mask_key].shape
+    columns = np.asarray(state.get("columns", np.arange(n_columns)))
+    indptr, genes = np.asarray(state["indptr"]), np.asarray(state["genes"])
+    token_of_column = np.full(n_columns, -1)
+    token_of_column[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
+    # Numbered, not multiplied: a weight may be zero.
+    number = sp.csc_matrix(
+        (np.arange(1, len(genes) + 1), genes, indptr), shape=(n_genes, len(columns))
+    )
+    token = token_of_column[weights.col]
+    is_token = token >= 0
+    place = np.asarray(number[weights.row[is_token], token[is_token]]).ravel()
+    pairs = np.full(len(genes), np.nan, dtype=np.float32)
+    inside = place > 0
+    pairs[place[inside] - 1] = weights.data[is_token][inside]
+    return pairs

@@ -1,0 +1,1 @@
+"""Read the folder that the original code leaves after training."""

@@ -1,0 +1,176 @@
+"""Make a model of what the original code leaves in a folder after training."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from anndata import AnnData
+
+from tosica._logging import logger
+from tosica.data._scale import Scale
+from tosica.legacy._project import LegacyProject, read_project
+from tosica.model._fields import ExpressionField, MaskField
+from tosica.module import REGISTRY_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+
+    from tosica.model._tosica import TOSICA
+    from tosica.module import TOSICAModule
+
+_SOURCE, _ORGANISM = "legacy project", "unknown"
+_MIXED = (
+    "In a model of the original code each token mixes numbers of several gene sets, so attention "
+    "under a gene set's name is what the original reported, but is not about that set alone."
+)
+
+
+def load_legacy(
+    cls: type[TOSICA],
+    project_dir: str | Path,
+    var_names: Iterable[str] | None,
+    *,
+    n_heads: int,
+    weights: str | None,
+    labels_key: str | None,
+    target_sum: float,
+    adata: AnnData | None,
+    device: torch.device,
+) -> TOSICA:
+    """Do what :meth:`TOSICA.load_legacy` says."""
+    if not isinstance(target_sum, Real) or not 0 < target_sum < math.inf:
+        raise ValueError(f"target_sum must be a number above 0, not {target_sum!r}.")
+    if adata is not None and not isinstance(adata, AnnData):
+        raise TypeError(f"adata must be an AnnData, not {type(adata).__name__}.")
+    project = read_project(Path(project_dir), var_names, n_heads, weights)
+    if labels_key is not None:
+        project = project._replace(labels_key=labels_key)
+    registry = _registry(cls, project, target_sum)
+    if adata is not None:
+        _register(cls, adata, project, registry)
+    model = cls(
+        adata,
+        registry=None if adata is not None else registry,
+        embed_dim=project.embed_dim,
+        n_heads=int(n_heads),
+        n_layers=project.n_layers,
+        linear=False,
+        max_gene_sets=None,
+        modules=False,
+    )
+    _fill(model.module, project)
+    model.is_trained_ = True
+    model.to_device(device)
+    model.module.eval()
+    logger.info(
+        "load_legacy: read %s: %d genes, %d tokens, %d labels, width %d, %d layers",
+        project.weights,
+        len(project.genes),
+        len(project.gene_sets),
+        len(project.labels),
+        project.embed_dim,
+        project.n_layers,
+    )
+    warnings.warn(_MIXED, UserWarning, stacklevel=3)
+    return model
+
+
+def _registry(cls: type[TOSICA], project: LegacyProject, target_sum: float) -> dict[str, Any]:
+    """What ``setup_anndata`` would have registered of the reference that is not there."""
+    stand_in = _stand_in(project)
+    cls.setup_anndata(stand_in, labels_key=project.labels_key)
+    manager = cls._get_most_recent_anndata_manager(stand_in, required=True)
+    # scvi-tools keeps all that was ever set up, for models to come; of this there will be none.
+    del cls._setup_adata_manager_store[manager.adata_uuid]
+    fields = manager.registry["field_registries"]
+    # The original takes expression as it comes, usually cut down to some genes after it was
+    # normalised over all.
+    scale = Scale("log1p", float(target_sum), "matrix")
+    fields[REGISTRY_KEYS.X_KEY]["state_registry"][ExpressionField.SCALE_KEY] = scale._asdict()
+    fields[REGISTRY_KEYS.X_KEY]["summary_stats"]["n_cells"] = 0
+    fields[REGISTRY_KEYS.MASK_KEY]["state_registry"][MaskField.MIXED_KEY] = True
+    return manager.registry
+
+
+def _stand_in(project: LegacyProject) -> AnnData:
+    """The smallest reference with the project's genes, labels and mask."""
+    codes = np.repeat(np.arange(len(project.labels)), 2)
+    first_gene = (np.full(len(codes), 0.5), (np.arange(len(codes)), np.zeros(len(codes), int)))
+    stand_in = AnnData(sp.csr_matrix(first_gene, (len(codes), len(project.genes)), np.float32))
+    stand_in.var_names = pd.Index(project.genes)
+    stand_in.obs[project.labels_key] = pd.Categorical.from_codes(codes, pd.Index(project.labels))
+    _write_mask(stand_in, "tosica_mask", project)
+    return stand_in
+
+
+def _register(
+    cls: type[TOSICA], adata: AnnData, project: LegacyProject, registry: dict[str, Any]
+) -> None:
+    """Set up a reference to go on with; it stays as it was if it does not fit."""
+    if list(adata.var_names) != project.genes.tolist():
+        raise ValueError(
+            "adata's var_names are not the legacy model's genes in the model's order: load it "
+            "without adata and take adata[:, model.get_var_names()]."
+        )
+    settings = registry["setup_args"]
+    key = settings["mask_key"]
+    taken = key in adata.varm or key in adata.uns
+    if taken and not _is_mask_of(adata, key, project):
+        raise ValueError(
+            f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the legacy model's mask: "
+            "delete both, and load_legacy writes the mask there."
+        )
+    if not taken:
+        _write_mask(adata, key, project)
+    try:
+        # Batches only spread the validation cells, so new ones do no harm.
+        cls.setup_anndata(adata, source_registry=registry, extend_categories=True, **settings)
+    except BaseException:
+        if not taken:
+            del adata.varm[key], adata.uns[key]
+        raise
+
+
+def _is_mask_of(adata: AnnData, key: str, project: LegacyProject) -> bool:
+    if key not in adata.varm or key not in adata.uns:
+        return False
+    mask = sp.csc_matrix(adata.varm[key])
+    return (
+        mask.shape == project.mask.shape
+        and (mask != project.mask).nnz == 0
+        and list(adata.uns[key]["gene_sets"]) == project.gene_sets.tolist()
+    )
+
+
+def _write_mask(adata: AnnData, key: str, project: LegacyProject) -> None:
+    """Write the mask as :func:`tosica.pp.build_mask` writes one."""
+    n_sets = len(project.gene_sets) - project.n_unannotated
+    n_covered = len(np.unique(project.mask[:, :n_sets].indices))
+    adata.varm[key] = project.mask.tocsr()
+    adata.uns[key] = {
+        "gene_sets": project.gene_sets.copy(),
+        "source": _SOURCE,
+        "organism": _ORGANISM,
+        "release": "",
+        "matched_by": "var_names",
+        "n_genes_mapped": 0,
+        "params": {"n_unannotated": project.n_unannotated},
+        "n_unannotated": project.n_unannotated,
+        "n_genes": len(project.genes),
+        "n_genes_covered": n_covered,
+        "coverage": n_covered / len(project.genes),
+    }
+
+
+def _fill(module: TOSICAModule, project: LegacyProject) -> None:
+    """Give a module the project's weights; its buffers stay as they are."""
+    module.load_state_dict({**module.state_dict(), **project.state})

@@ -1,0 +1,1 @@
+"""Fit the linear branch: logistic regressions whose weights go through gene sets."""

@@ -1,0 +1,215 @@
+"""The reference as a Lightning data module: splits, balanced sampling, minibatches."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from lightning.pytorch import LightningDataModule
+from scvi import settings
+from torch.utils.data import BatchSampler, Sampler
+
+from tosica.module import REGISTRY_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tosica.data._cell_matrix import Block, CellMatrix
+    from tosica.data._mudata import JointMatrix
+
+# Minibatches that are read before they are asked for.
+_AHEAD = 2
+
+
+class Minibatches:
+    """Dense minibatches of a reference, read ahead by a thread.
+
+    Rows are picked, made dense and put beside their labels in another thread than the caller's.
+    Which cells come is decided in the caller's, so that random numbers are drawn in one order.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    codes
+        Code of each cell's label, shape ``(n_obs,)``.
+    batches
+        Positions of the cells of each minibatch.
+    """
+
+    def __init__(
+        self,
+        rows: CellMatrix | JointMatrix,
+        codes: np.ndarray,
+        batches: BatchSampler | Sequence[np.ndarray],
+    ) -> None:
+        self._rows = rows
+        self._codes = codes
+        self._batches = batches
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        ahead: deque[Future[dict[str, torch.Tensor]]] = deque()
+        with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
+            for cells in self._batches:
+                ahead.append(reader.submit(self._read, np.asarray(cells)))
+                if len(ahead) > _AHEAD:
+                    yield ahead.popleft().result()
+            while ahead:
+                yield ahead.popleft().result()
+
+    def _read(self, cells: np.ndarray) -> dict[str, torch.Tensor]:
+        # One lookup a minibatch is much faster on sparse rows than one a cell.
+        block: Block = self._rows.take(cells)
+        dense = block.toarray() if sp.issparse(block) else block
+        return {
+            REGISTRY_KEYS.X_KEY: torch.from_numpy(np.asarray(dense, dtype=np.float32)),
+            REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(self._codes[cells])[:, None],
+        }
+
+
+class ReferenceData(LightningDataModule):
+    """Minibatches of a reference: classes balanced in training, every cell once in validation.
+
+    Rows are read and made dense a minibatch at a time, from memory or from disk; nothing of the
+    matrix is copied.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    codes
+        Code of each cell's label, shape ``(n_obs,)``; -1 for cells without one, which are in
+        neither part.
+    left_out
+        Positions of labelled cells that are in neither part.
+    strata
+        What to spread evenly over both parts within each label, shape ``(n_obs,)``: the batch.
+    validation_size
+        Share of each class that is held out: at least one cell, and never all of them.
+    batch_size
+        Cells in a minibatch.
+    """
+
+    def __init__(
+        self,
+        rows: CellMatrix | JointMatrix,
+        codes: np.ndarray,
+        strata: np.ndarray,
+        *,
+        left_out: Sequence[int] | np.ndarray = (),
+        validation_size: float,
+        batch_size: int,
+    ) -> None:
+        super().__init__()
+        self.rows = rows
+        self.codes = codes
+        self.strata = strata
+        self._batch_size = batch_size
+        # Named as scvi-tools' splitter names them, for its training runner to find.
+        self.left_out = np.asarray(left_out, dtype=np.int64)
+        kept = codes.copy()
+        kept[self.left_out] = -1
+        self.train_idx, self.val_idx = split(kept, strata, validation_size)
+        self.test_idx = np.flatnonzero(codes < 0)
+        self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
+
+    def train_dataloader(self) -> Minibatches:
+        """Training cells, each class equally often."""
+        sampler = BalancedSampler(self.train_idx, self.codes[self.train_idx], self._batch_size)
+        batches = BatchSampler(sampler, self._batch_size, drop_last=False)
+        return Minibatches(self.rows, self.codes, batches)
+
+    def join(self) -> None:
+        """Make the validation cells training cells."""
+        self.train_idx = np.union1d(self.train_idx, self.val_idx)
+        self.val_idx = self.val_idx[:0]
+        self.n_train, self.n_val = len(self.train_idx), 0
+
+    def val_dataloader(self) -> Minibatches:
+        """Validation cells, in order."""
+        starts = range(0, self.n_val, self._batch_size)
+        batches = [self.val_idx[start : start + self._batch_size] for start in starts]
+        return Minibatches(self.rows, self.codes, batches)
+
+
+def split(
+    codes: np.ndarray, strata: np.ndarray, validation_size: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Hold out a share of each class, so that every class of two cells is on both sides.
+
+    Within a class, cells are dealt out evenly over the strata.
+
+    Parameters
+    ----------
+    codes
+        Class of each cell, -1 for none, shape ``(n_obs,)``. A class of a single cell is not held
+        out.
+    strata
+        Stratum of each cell, shape ``(n_obs,)``.
+    validation_size
+        Share to hold out, above 0 and below 1.
+
+    Returns
+    -------
+    Positions of the training cells and of the validation cells, each sorted.
+    """
+    if not 0 < validation_size < 1:
+        raise ValueError(f"validation_size must lie between 0 and 1, not {validation_size}.")
+    rng = np.random.default_rng(settings.seed)
+    held_out = []
+    for code in np.unique(codes[codes >= 0]):
+        cells = rng.permutation(np.flatnonzero(codes == code))
+        # Strata one behind the other; every (1 / share)-th cell then hits each in proportion.
+        cells = cells[np.argsort(strata[cells], kind="stable")]
+        n_held = min(max(round(validation_size * len(cells)), 1), len(cells) - 1)
+        if n_held == 0:
+            continue
+        places = (np.arange(n_held) + rng.random()) * len(cells) / n_held
+        held_out.append(cells[places.astype(int)])
+    validation = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *held_out]))
+    training = np.setdiff1d(np.flatnonzero(codes >= 0), validation)
+    return training, validation
+
+
+class BalancedSampler(Sampler[int]):
+    """Draw cells so that each class comes equally often, whatever its size.
+
+    A class goes through all of its cells in random order before one of them comes again. An epoch
+    has as many draws as there are cells, rounded up to whole minibatches.
+
+    Parameters
+    ----------
+    cells
+        Positions of the cells, shape ``(n_cells,)``.
+    codes
+        Class of each of them, shape ``(n_cells,)``.
+    batch_size
+        Cells in a minibatch.
+    """
+
+    def __init__(self, cells: np.ndarray, codes: np.ndarray, batch_size: int) -> None:
+        self._classes = [cells[codes == code] for code in np.unique(codes)]
+        self._n_draws = -(-len(cells) // batch_size) * batch_size
+
+    def __len__(self) -> int:
+        return self._n_draws
+
+    def __iter__(self) -> Iterator[int]:
+        n_classes = len(self._classes)
+        share = -(-self._n_draws // n_classes)
+        drawn = [_deal(cells, share) for cells in self._classes]
+        mixed = np.concatenate(drawn)[torch.randperm(n_classes * share).numpy()]
+        yield from mixed[: self._n_draws].tolist()
+
+
+def _deal(cells: np.ndarray, n: int) -> np.ndarray:
+    rounds = -(-n // len(cells))
+    order = torch.cat([torch.randperm(len(cells)) for _ in range(rounds)]).numpy()
+    return cells[order[:n]]

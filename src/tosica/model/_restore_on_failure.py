@@ -1,0 +1,41 @@
+"""A training that does not end leaves the model as it was."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from tosica._logging import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tosica.model._training_mixin import TrainingMixin
+
+
+@contextmanager
+def restore_on_failure(model: TrainingMixin) -> Iterator[None]:
+    """Put weights and attributes back if anything ends the block early, such as Ctrl-C.
+
+    Until then there are two copies of the weights.
+    """
+    module, attributes = model.module, dict(model.__dict__)
+    state = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    if isinstance(model.history_, dict):
+        # scvi-tools adds the rows of a further training to the dict itself.
+        attributes["history_"] = dict(model.history_)
+    in_training = module.training
+    try:
+        yield
+    except BaseException:
+        if module.linear is not None:
+            # Their number depends on the reference.
+            module.linear.loadings = torch.zeros_like(state["linear.loadings"])
+        module.load_state_dict(state)
+        module.train(in_training)
+        model.__dict__.clear()
+        model.__dict__.update(attributes)
+        logger.warning("train: did not end, and the model is as it was before")
+        raise

@@ -1,0 +1,231 @@
+"""Choose the tokens: the gene sets by which labels are told apart, and modules for the rest."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+
+from tosica._logging import logger
+from tosica.data._cell_matrix import CellMatrix
+from tosica.data._mudata import JointMatrix
+from tosica.linear._classifier import PENALTY
+from tosica.linear._logistic_regression import fit_logistic_regression
+from tosica.linear._subsample import draw, read
+from tosica.model._fields import LabelsField, MaskField
+from tosica.model._modalities import field_keys, is_joint, read_modalities
+from tosica.module import REGISTRY_KEYS
+from tosica.pp._coexpression import coexpression_modules
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anndata import AnnData
+    from mudata import MuData
+    from numpy.typing import NDArray
+
+# More cells hardly change the choice.
+_MOST_CELLS = 2_000
+
+
+def with_chosen_tokens(
+    registry: dict[str, Any],
+    adata: AnnData | MuData,
+    codes_of: Callable[[str], NDArray[np.integer]],
+    max_gene_sets: int | None,
+    modules: bool,
+) -> dict[str, Any]:
+    """Registry of a reference in which the mask holds the tokens that were chosen.
+
+    Parameters
+    ----------
+    registry
+        Registry as :meth:`tosica.TOSICA.setup_anndata` left it; it is not changed. If its tokens
+        were chosen already, as those of a saved model, they stay.
+    adata
+        The reference.
+    codes_of
+        Gives the codes of a registered field, for the reference's cells in order.
+    max_gene_sets, modules
+        As in :class:`tosica.TOSICA`. Of a MuData they are about RNA.
+
+    Raises
+    ------
+    ValueError
+        If there are more tokens than memory allows.
+    """
+    joint = is_joint(registry)
+    key = field_keys("rna")[1] if joint else REGISTRY_KEYS.MASK_KEY
+    fields = registry["field_registries"]
+    if key not in fields:
+        return registry
+    state = fields[key]["state_registry"]
+    # Tokens of a loaded model have their columns; those of the original's projects mix gene sets.
+    if MaskField.COLUMNS_KEY in state or state.get(MaskField.MIXED_KEY):
+        return registry
+    parts = read_modalities(registry)
+    part = parts[0]
+    if joint:
+        part = next(m for m in parts if m.name == registry["setup_args"]["modalities"]["rna"])
+    rows = JointMatrix(adata, [part]) if joint else CellMatrix(adata, layer=part.layer)
+    of_labels = fields[REGISTRY_KEYS.LABELS_KEY]["state_registry"]
+    known = np.asarray(of_labels[LabelsField.CATEGORICAL_MAPPING_KEY], dtype=object)
+    labels = codes_of(REGISTRY_KEYS.LABELS_KEY).astype(np.int64)
+    labels = np.where(known[labels] == of_labels[LabelsField.UNLABELED_KEY], -1, labels)
+    n_unannotated = int(state["n_unannotated"])
+    n_sets = len(state["gene_sets"]) - n_unannotated
+    indptr, genes = np.asarray(state["indptr"]), np.asarray(state["genes"])
+    n_genes = len(part.genes)
+    candidates = sp.csr_matrix(
+        (np.ones(indptr[n_sets]), genes[: indptr[n_sets]], indptr[: n_sets + 1]),
+        shape=(n_sets, n_genes),
+    )
+    names = np.asarray(state["gene_sets"], dtype=object)
+    chosen = choose_tokens(
+        lambda cells: read(rows, cells, part.how),
+        labels,
+        candidates,
+        names[:n_sets],
+        part.genes.to_numpy(),
+        max_gene_sets=n_sets if max_gene_sets is None else max_gene_sets,
+        modules=modules and n_unannotated == 0,
+    )
+    _check_memory(len(chosen.names) + n_unannotated)
+    n_modules = int((chosen.columns < 0).sum())
+    if n_modules or len(chosen.names) < n_sets:
+        logger.info(
+            "TOSICA: %d of %d gene sets and %d modules of genes that none of them holds are tokens",
+            len(chosen.names) - n_modules,
+            n_sets,
+            n_modules,
+        )
+    state = {
+        **state,
+        "gene_sets": np.append(chosen.names, names[n_sets:]),
+        "indptr": np.append(
+            chosen.indptr, chosen.indptr[-1] + indptr[n_sets + 1 :] - indptr[n_sets]
+        ),
+        "genes": np.append(chosen.genes, genes[indptr[n_sets] :]),
+        MaskField.COLUMNS_KEY: np.append(
+            chosen.columns, np.arange(n_sets, len(names), dtype=np.int64)
+        ),
+        MaskField.MODULES_KEY: n_modules,
+    }
+    return {
+        **registry,
+        "field_registries": {**fields, key: {**fields[key], "state_registry": state}},
+    }
+
+
+def _check_memory(n_tokens: int) -> None:
+    """Refuse so many tokens that the attention of a single cell would not fit."""
+    if not hasattr(os, "sysconf"):
+        return
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    # A few heads' weights in single precision, of one cell, there and back.
+    needed = 64 * n_tokens**2
+    if needed > memory:
+        most = int((memory / 64) ** 0.5)
+        raise ValueError(
+            f"{n_tokens} tokens are more than this machine's memory allows, since every token "
+            f"attends to every other: choose at most {most} with max_gene_sets."
+        )
+
+
+class Tokens(NamedTuple):
+    """Chosen tokens: names, genes as a CSC matrix's ``indptr`` and ``indices``, and origins.
+
+    ``columns`` are the positions of the tokens among the candidates, -1 for modules.
+    """
+
+    names: NDArray[np.object_]
+    indptr: NDArray[np.int64]
+    genes: NDArray[np.int64]
+    columns: NDArray[np.int64]
+
+
+def choose_tokens(
+    read: Callable[[NDArray[np.integer]], sp.csr_matrix],
+    labels: NDArray[np.integer],
+    candidates: sp.csr_matrix,
+    names: NDArray[np.object_],
+    gene_names: NDArray[np.object_],
+    *,
+    max_gene_sets: int,
+    modules: bool,
+) -> Tokens:
+    """Choose gene sets by a group lasso over all candidates, and group the genes that are left.
+
+    The regression of :func:`~tosica.linear._logistic_regression.fit_logistic_regression` goes
+    through all candidates. A set's score is the largest share, over the labels, that its part of
+    the weights has in the sum of all norms. Genes in none of the chosen sets are put into
+    co-expression modules.
+
+    Parameters
+    ----------
+    read
+        Gives log-normalised expression, ``(n, n_genes)``, of cells by their positions among
+        `labels`.
+    labels
+        Label of each cell as a number, -1 for none, shape ``(n_cells,)``.
+    candidates
+        Which gene is in which set, shape ``(n_sets, n_genes)``.
+    names
+        Names of the sets.
+    gene_names
+        Names of the genes.
+    max_gene_sets
+        Most sets to choose. If there are no more candidates than this, all are taken.
+    modules
+        Whether to make modules.
+
+    Returns
+    -------
+    The tokens: gene sets in the order of the candidates, then modules.
+    """
+    chosen = np.arange(candidates.shape[0])
+    x: sp.csr_matrix | None = None
+    if modules or len(chosen) > max_gene_sets:
+        known = np.flatnonzero(labels >= 0)
+        drawn = known[draw(labels[known], _MOST_CELLS)]
+        _, codes = np.unique(labels[drawn], return_inverse=True)
+        x = read(drawn)
+    if x is not None and len(chosen) > max_gene_sets:
+        _, extra = _modules(x, candidates, gene_names) if modules else ([], [])
+        given = sp.vstack([candidates, _members(extra, candidates.shape[1])]).tocsr()
+        found = fit_logistic_regression(x, codes, gene_sets=given, penalty=PENALTY)
+        assert found.relevance is not None
+        norms = found.relevance * np.sqrt(np.asarray(given.sum(1)).ravel())
+        total = norms.sum(1, keepdims=True)
+        shares = np.divide(norms, total, out=np.zeros_like(norms), where=total > 0)
+        score = shares.max(0)[: len(chosen)]
+        chosen = np.sort(np.argsort(-score, kind="stable")[:max_gene_sets])
+    members = candidates[chosen]
+    members.sort_indices()
+    module_names: list[str] = []
+    of_modules: list[NDArray[np.integer]] = []
+    if modules and x is not None:
+        module_names, of_modules = _modules(x, members, gene_names)
+    tokens = sp.vstack([members, _members(of_modules, candidates.shape[1])]).tocsr()
+    return Tokens(
+        np.array([*names[chosen], *module_names], dtype=object),
+        tokens.indptr.astype(np.int64),
+        tokens.indices.astype(np.int64),
+        np.append(chosen, np.full(len(of_modules), -1)).astype(np.int64),
+    )
+
+
+def _modules(
+    x: sp.csr_matrix, members: sp.csr_matrix, gene_names: NDArray[np.object_]
+) -> tuple[list[str], list[NDArray[np.integer]]]:
+    held = np.asarray(members.sum(0)).ravel() > 0
+    return coexpression_modules(x, np.flatnonzero(~held), gene_names)
+
+
+def _members(modules: list[NDArray[np.integer]], n_genes: int) -> sp.csr_matrix:
+    sizes = [len(genes) for genes in modules]
+    indices = np.concatenate(modules) if modules else np.empty(0, dtype=np.int64)
+    indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return sp.csr_matrix((np.ones(len(indices)), indices, indptr), shape=(len(modules), n_genes))

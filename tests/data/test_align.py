@@ -1,0 +1,519 @@
+"""A query's cells on the genes of a model, whatever its genes' order and number."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tosica import gs
+from tosica.data import _align
+from tosica.data._align import AlignedBatch, align
+from tosica.data._scale import Scale
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+N_CELLS, N_GENES = 30, 20
+GENES = pd.Index([f"CD{i}" for i in range(1, N_GENES + 1)])
+COUNTS = Scale("counts", 1e4, "genes")
+OVER_MATRIX = Scale("log1p", 1e4, "matrix")
+
+
+@pytest.fixture
+def counts() -> np.ndarray:
+    counts = np.random.default_rng(0).poisson(1.0, (N_CELLS, N_GENES)) + 0.0
+    counts[:, [0, 9, 19]] += 1
+    return counts
+
+
+def query(matrix: Any, names: Any = GENES) -> ad.AnnData:
+    obs = pd.DataFrame(index=[f"cell{i}" for i in range(matrix.shape[0])])
+    return ad.AnnData(matrix, obs=obs, var=pd.DataFrame(index=list(names)))
+
+
+def together(
+    adata: ad.AnnData, scale: Scale = COUNTS, genes: pd.Index = GENES, **kwargs: Any
+) -> AlignedBatch:
+    """Join all batches, after a look at each."""
+    size = kwargs.setdefault("batch_size", 256)
+    batches = list(align(adata, genes, scale, **kwargs))
+    assert [batch.start for batch in batches] == list(range(0, adata.n_obs, size))
+    assert all(len(batch.expression) == size for batch in batches[:-1])
+    for batch in batches:
+        assert batch.expression.dtype == np.float32
+        assert batch.expression.shape[1] == len(genes)
+        assert batch.expression.flags.c_contiguous
+        assert batch.expression.flags.writeable
+        assert batch.total is None or len(batch.total) == len(batch.expression)
+        np.testing.assert_array_equal(batch.measured, batches[0].measured)
+    (kind,) = {batch.counts for batch in batches}
+    totals = [batch.total for batch in batches]
+    return AlignedBatch(
+        0,
+        np.concatenate([batch.expression for batch in batches]),
+        kind,
+        None if totals[0] is None else np.concatenate(totals),
+        batches[0].measured,
+    )
+
+
+FORMATS = [sp.csr_matrix, sp.csr_array, sp.csc_matrix, np.ascontiguousarray, np.asfortranarray]
+
+
+# ------------------------------------------------------------------ genes
+
+
+def test_the_models_own_genes(counts: np.ndarray) -> None:
+    got = together(query(counts))
+    np.testing.assert_array_equal(got.expression, counts)
+    assert got.counts
+    assert got.total is None
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint16", "bool"])
+def test_genes_in_any_order(counts: np.ndarray, format_: Any, dtype: str) -> None:
+    counts = counts.astype(dtype)
+    order = np.random.default_rng(1).permutation(N_GENES)
+    adata = query(format_(counts[:, order]), GENES[order])
+    before = adata.X.copy()
+    got = together(adata)
+    np.testing.assert_array_equal(got.expression, counts)
+    assert got.counts
+    changed = before != adata.X
+    assert not (changed.nnz if sp.issparse(changed) else changed.any())
+    assert list(adata.var_names) == list(GENES[order])
+
+
+@given(
+    st.permutations(list(range(N_GENES))),
+    st.integers(N_GENES - 1, N_GENES),
+    st.integers(0, 15),
+    st.booleans(),
+    st.integers(1, 40),
+)
+@settings(max_examples=40, deadline=None)
+def test_every_gene_goes_to_its_place(
+    order: list[int], n_kept: int, n_extra: int, sparse: bool, batch_size: int
+) -> None:
+    rng = np.random.default_rng(n_extra)
+    kept = order[:n_kept]
+    names = [*GENES[kept], *(f"extra{i}" for i in range(n_extra))]
+    values = rng.gamma(1, 1, (9, len(names))) * (rng.random((9, len(names))) < 0.7)
+    values[:, 0] += 0.1
+    mixed = rng.permutation(len(names))
+    matrix = sp.csr_matrix(values[:, mixed]) if sparse else values[:, mixed]
+    adata = query(matrix, np.array(names)[mixed])
+    got = together(adata, Scale("log1p", 1e4, "genes"), batch_size=batch_size)
+    expected = np.zeros((9, N_GENES), dtype=np.float32)
+    expected[:, kept] = values[:, :n_kept]
+    np.testing.assert_array_equal(got.expression, expected)
+    np.testing.assert_array_equal(got.measured, np.isin(np.arange(N_GENES), kept))
+    assert not got.counts
+
+
+def test_a_tenth_of_the_genes_missing(counts: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
+    sentence = r"^The query has only 18 of the model's 20 genes \(90%\); the network sees the"
+    with (
+        caplog.at_level(logging.INFO, "tosica"),
+        pytest.warns(UserWarning, match=sentence),
+    ):
+        got = together(query(np.delete(counts, [3, 8], 1), GENES.delete([3, 8])))
+    expected = counts.copy()
+    expected[:, [3, 8]] = 0
+    np.testing.assert_array_equal(got.expression, expected)
+    assert "query: matched 18 of the model's 20 genes (90%); 0 others are not used" in caplog.text
+    assert "query: adata.X holds counts" in caplog.text
+
+
+def test_three_tenths_of_the_genes_missing(counts: np.ndarray) -> None:
+    adata = query(counts[:, :14], GENES[:14])
+    sentence = (
+        r"^The query has only 14 of the model's 20 genes \(70%\); the network sees the missing "
+        r"ones as zero, and labels may suffer\.$"
+    )
+    with pytest.warns(UserWarning, match=sentence) as caught:
+        got = together(adata)
+    np.testing.assert_array_equal(got.expression[:, :14], counts[:, :14])
+    assert (got.expression[:, 14:] == 0).all()
+    assert len(caught) == 1
+    assert caught[0].filename == __file__  # the user's line, not one of the package
+
+
+def test_edges_of_what_is_accepted(counts: np.ndarray) -> None:
+    together(query(counts[:, :19], GENES[:19]))  # 95 %, no warning
+    with pytest.warns(UserWarning, match=r"only 18 of the model's 20 genes \(90%\)"):
+        together(query(counts[:, :18], GENES[:18]))
+    with pytest.warns(UserWarning, match=r"only 10 of the model's 20 genes \(50%\)"):
+        together(query(counts[:, :10], GENES[:10]))
+    with pytest.raises(ValueError, match=r"only 9 of the model's 20 genes \(45%\)"):
+        together(query(counts[:, :9], GENES[:9]))
+
+
+def test_six_tenths_of_the_genes_missing(counts: np.ndarray) -> None:
+    sentence = (
+        r"^The query has only 8 of the model's 20 genes \(40%\) among its var_names, and at least "
+        r"half are needed: was it cut down to its variable genes\?$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        align(query(counts[:, :8], GENES[:8]), GENES, COUNTS)
+
+
+def test_names_of_another_species(counts: np.ndarray) -> None:
+    adata = query(counts, GENES.str.capitalize())
+    sentence = (
+        r"^The query has only 0 of the model's 20 genes \(0%\) among its var_names, and at least "
+        r"half are needed; names in the query look like mouse symbols while the model's look like "
+        r"human symbols, so use the same species .*\.$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        align(adata, GENES, COUNTS)
+
+
+def test_names_in_a_column_of_var(counts: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
+    adata = query(counts, [f"ENSG{i:011d}" for i in range(N_GENES)])
+    adata.var["symbol"] = list(GENES)
+    before = adata.var.copy()
+    with caplog.at_level(logging.INFO, "tosica"):
+        got = together(adata)
+    np.testing.assert_array_equal(got.expression, counts)
+    assert "query: genes named by var['symbol']" in caplog.messages
+    pd.testing.assert_frame_equal(adata.var, before)
+    # A column of var is of no use to the genes of raw.
+    adata.raw = adata.copy()
+    with pytest.raises(ValueError, match=r"human Ensembl IDs .* so map them to symbols first\.$"):
+        align(adata, GENES, COUNTS, use_raw=True)
+
+
+def test_wrong_names_are_refused_before_anything_is_read(counts: np.ndarray) -> None:
+    counts[0, 0] = np.nan
+    with pytest.raises(ValueError, match="only 0 of"):
+        align(query(counts, GENES.str.lower()), GENES, COUNTS)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+def test_extra_genes_are_not_used(counts: np.ndarray, format_: Any) -> None:
+    extra = np.full((N_CELLS, 3), 7.0)
+    matrix = format_(np.hstack([extra, counts]))
+    got = together(query(matrix, ["A", "B", "C", *GENES]))
+    np.testing.assert_array_equal(got.expression, counts)
+
+
+@pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
+def test_duplicates_among_needed_genes(counts: np.ndarray) -> None:
+    names = [*GENES[:-2], "CD1", "CD2"]
+    sentence = (
+        r"^2 var_names of the query that the model needs occur more than once \('CD1', 'CD2'\): "
+        r"call adata\.var_names_make_unique\(\) first\.$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        align(query(counts, names), GENES, COUNTS)
+
+
+@pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
+def test_duplicates_in_raw(counts: np.ndarray) -> None:
+    adata = query(counts)
+    adata.raw = query(np.hstack([counts, counts]), [*GENES, *GENES])
+    sentence = r"call adata = adata\.raw\.to_adata\(\) and adata\.var_names_make_unique\(\) first"
+    with pytest.raises(ValueError, match=sentence):
+        align(adata, GENES, COUNTS, use_raw=True)
+    assert together(adata).counts
+
+
+@pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
+def test_duplicates_among_other_genes(counts: np.ndarray) -> None:
+    matrix = np.hstack([counts, np.ones((N_CELLS, 3))])
+    got = together(query(matrix, [*GENES, "A", "A", "A"]))
+    np.testing.assert_array_equal(got.expression, counts)
+
+
+@pytest.mark.filterwarnings("ignore:Observation names are not unique:UserWarning")
+def test_duplicated_cells(counts: np.ndarray) -> None:
+    adata = query(counts)
+    adata.obs_names = ["a", "a", *adata.obs_names[2:]]
+    sentence = (
+        r"^1 obs_names of the query occur more than once \('a'\): call "
+        r"adata\.obs_names_make_unique\(\) first\.$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        align(adata, GENES, COUNTS)
+
+
+# ------------------------------------------------------------------ cells
+
+
+@pytest.mark.parametrize("scale", [COUNTS, OVER_MATRIX])
+@pytest.mark.parametrize("block", [4096, 8])
+@pytest.mark.parametrize("batch_size", [1, 7, 512])
+def test_batches_of_any_size(
+    counts: np.ndarray,
+    batch_size: int,
+    block: int,
+    scale: Scale,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matrix = sp.csr_matrix(np.hstack([counts, np.ones((N_CELLS, 2))]))
+    adata = query(matrix, [*GENES, "A", "B"])
+    expected = together(adata, scale)
+    monkeypatch.setattr(_align, "BLOCK", block)
+    got = together(adata, scale, batch_size=batch_size)
+    np.testing.assert_array_equal(got.expression, expected.expression)
+    assert got.counts == expected.counts
+    if scale is COUNTS:
+        assert got.total is expected.total is None
+    else:
+        np.testing.assert_array_equal(got.total, expected.total)
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint16", "bool"])
+def test_totals_over_the_matrix_or_the_genes(counts: np.ndarray, format_: Any, dtype: str) -> None:
+    values = np.hstack([counts, np.full((N_CELLS, 2), 60_000)]).astype(dtype)
+    adata = query(format_(values), [*GENES, "A", "B"])
+    assert together(adata, COUNTS).total is None
+    got = together(adata, OVER_MATRIX)
+    assert got.counts
+    assert got.total.dtype == np.float64
+    np.testing.assert_array_equal(got.total, values.sum(1, dtype=np.float64))
+
+
+def test_log_normalised_values_are_used_as_they_are(
+    counts: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = np.log1p(counts * 1.7).astype(np.float32)
+    for scale in (COUNTS, OVER_MATRIX, Scale("log1p", 1e4, "genes")):
+        with caplog.at_level(logging.INFO, "tosica"):
+            got = together(query(values), scale)
+        np.testing.assert_array_equal(got.expression, values)
+        assert not got.counts
+        assert got.total is None
+    assert "query: adata.X holds log1p values" in caplog.text
+
+
+def test_layer_and_raw(counts: np.ndarray) -> None:
+    adata = query(np.log1p(counts * 1.7))
+    adata.layers["counts"] = sp.csr_matrix(counts)
+    adata.raw = query(counts[:, ::-1] + 1, GENES[::-1])
+    np.testing.assert_array_equal(together(adata, layer="counts").expression, counts)
+    np.testing.assert_array_equal(together(adata, use_raw=True).expression, counts + 1)
+    assert not together(adata).counts
+
+
+def test_views_and_files(counts: np.ndarray, tmp_path: Path) -> None:
+    order = np.random.default_rng(1).permutation(N_GENES)
+    cells = np.array([20, 3, 11, 4, 5])
+    adata = query(sp.csr_matrix(counts))
+    np.testing.assert_array_equal(together(adata[cells][:, order]).expression, counts[cells])
+    adata.write_h5ad(tmp_path / "query.h5ad")
+    backed = ad.read_h5ad(tmp_path / "query.h5ad", backed="r")
+    np.testing.assert_array_equal(together(backed, batch_size=7).expression, counts)
+    view = backed[cells, order]
+    np.testing.assert_array_equal(together(view, batch_size=2).expression, counts[cells])
+    assert view.is_view
+    backed.file.close()
+
+
+@pytest.mark.parametrize("make", [sp.csr_matrix, sp.csr_array])
+def test_an_untidy_matrix_is_read_well_and_left_alone(counts: np.ndarray, make: Any) -> None:
+    """Each entry in two parts, the columns descending."""
+    backwards = sp.csr_matrix(counts[:, ::-1])
+    indices = np.repeat(N_GENES - 1 - backwards.indices, 2)
+    data = np.repeat(backwards.data, 2) * np.tile([0.25, 0.75], backwards.nnz)
+    matrix = make((data, indices, backwards.indptr * 2), shape=counts.shape)
+    adata = query(matrix)
+    before = [part.tobytes() for part in (matrix.data, matrix.indices, matrix.indptr)]
+    got = together(adata, OVER_MATRIX)
+    np.testing.assert_array_equal(got.expression, counts)
+    np.testing.assert_array_equal(got.total, counts.sum(1))
+    assert got.counts
+    assert adata.X is matrix
+    assert before == [part.tobytes() for part in (matrix.data, matrix.indices, matrix.indptr)]
+
+
+def test_writing_into_a_batch_leaves_the_query_alone(counts: np.ndarray) -> None:
+    adata = query(counts.astype(np.float32))
+    for batch in align(adata, GENES, COUNTS):
+        batch.expression[:] = -1
+    np.testing.assert_array_equal(adata.X, counts)
+
+
+@pytest.mark.parametrize("format_", [sp.csr_matrix, np.asarray])
+def test_cells_without_any_of_the_genes(counts: np.ndarray, format_: Any) -> None:
+    counts[[4, 9, 22]] = 0
+    adata = query(format_(np.hstack([counts, np.ones((N_CELLS, 1))])), [*GENES, "A"])
+    sentence = r"^3 cells of the query express none of the model's genes; their labels mean nothing"
+    with pytest.warns(UserWarning, match=sentence) as caught:
+        got = together(adata, batch_size=7)
+    np.testing.assert_array_equal(got.expression, counts)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+def test_empty_cells_before_others_do_not_decide_what_the_query_holds(
+    counts: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_align, "BLOCK", 5)
+    values = np.log1p(counts * 1.7)
+    values[:7] = 0
+    with pytest.warns(UserWarning, match="^7 cells"):
+        batches = list(align(query(values), GENES, COUNTS, batch_size=5))
+    # An empty cell is zero on either scale; from the first value on it is known.
+    assert [batch.counts for batch in batches[1:]] == [False] * 5
+
+
+# ------------------------------------------------------------------ values that are refused
+
+
+def first_error(adata: ad.AnnData, **kwargs: Any) -> str:
+    """What is said as values are read; names were fine."""
+    batches = align(adata, GENES, COUNTS, **kwargs)
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        list(batches)
+    return str(caught.value)
+
+
+def test_values_of_no_use(counts: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_align, "BLOCK", 8)
+    for value, name in ((np.nan, "NaN"), (np.inf, "infinity")):
+        matrix = counts.copy()
+        matrix[17, 2] = value
+        assert f"adata.X holds {name} (first in cell 17)" in first_error(query(matrix))
+    assert "neither counts nor" in first_error(query(counts * 33.3))
+
+
+def test_scaled_values_and_where_others_are(counts: np.ndarray) -> None:
+    adata = query(counts - 1.5)
+    sentence = (
+        r"^adata\.X holds negative values \(first in cell 0\), so it was scaled or centred; tosica "
+        r"needs counts or log-normalised expression\. No unscaled matrix was found"
+    )
+    assert re.search(sentence, first_error(adata))
+    adata.raw = query(counts)
+    adata.layers["log"] = np.log1p(1.5 * counts)
+    said = first_error(adata)
+    assert said.endswith(
+        "Unscaled expression is in adata.raw (use_raw=True, or adata.raw.to_adata() for a "
+        "reference) and in adata.layers['log'] (layer='log')."
+    )
+    assert together(adata, use_raw=True).counts
+    assert not together(adata, layer="log").counts
+
+
+@pytest.mark.parametrize("counts_first", [True, False])
+@pytest.mark.parametrize("changes_at", [12, 16])
+def test_normalised_in_part(
+    counts: np.ndarray, counts_first: bool, changes_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_align, "BLOCK", 8)
+    matrix = np.log1p(counts * 1.7)
+    whole = slice(changes_at) if counts_first else slice(changes_at, None)
+    matrix[whole] = counts[whole]
+    said = first_error(query(matrix), batch_size=4)
+    assert f"it changes at about cell {changes_at}): cells were normalised in part" in said
+
+
+# ------------------------------------------------------------------ genes by other names
+
+
+def real_genes() -> list[str]:
+    """Approved symbols that have one Ensembl ID."""
+    names = sc.datasets.pbmc68k_reduced().raw.var_names
+    symbols = gs.map_genes(names, organism="human").dropna().unique()
+    return list(gs.map_genes(symbols, to="ensembl", organism="human").dropna().index[:200])
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+@pytest.mark.parametrize("turned", [False, True])
+def test_query_and_model_in_other_identifiers(
+    turned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    symbols = real_genes()
+    ids = [f"{name}.3" for name in gs.map_genes(symbols, to="ensembl", organism="human")]
+    theirs, ours = (symbols, ids) if turned else (ids, symbols)
+    values = np.random.default_rng(0).poisson(2, (5, 200)).astype(np.float32)
+    values[:, 0] += 1
+    adata = query(values[:, ::-1], theirs[::-1])
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        got = together(adata, genes=pd.Index(ours))
+    np.testing.assert_array_equal(got.expression, values)
+    kind = "symbols" if turned else "Ensembl IDs"
+    assert caplog.messages[0] == f"query: translated 200 {kind}"
+    assert list(adata.var_names) == theirs[::-1]
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+def test_old_symbols_of_a_query() -> None:
+    symbols = [*real_genes()[:100], "SEPTIN7", "CXCL8", "SARS1", "FYB1"]
+    old = [*symbols[:100], "SEPT7", "IL8", "SARS", "FYB"]
+    values = np.random.default_rng(0).poisson(2, (5, 104)).astype(np.float32)
+    names = [*old[8:], *(f"other{i}" for i in range(8))]
+    with pytest.warns(UserWarning, match=r"only 95 of the model's 104 genes \(91%\)"):
+        got = together(query(np.roll(values, -8, 1), names), genes=pd.Index(symbols))
+    # SARS may be SARS1 or SARS2: left out; the first eight genes are missing.
+    values[:, [*range(8), 102]] = 0
+    np.testing.assert_array_equal(got.expression, values)
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+@pytest.mark.parametrize("turned", [False, True])
+def test_composite_names_of_query_or_model(turned: bool, caplog: pytest.LogCaptureFixture) -> None:
+    symbols = real_genes()
+    composite = [f"{s}_{i}" for s, i in gs.map_genes(symbols, to="ensembl").items()]
+    theirs, ours = (symbols, composite) if turned else (composite, symbols)
+    values = np.random.default_rng(0).poisson(2, (5, 200)).astype(np.float32)
+    values[:, 0] += 1
+    with caplog.at_level(logging.INFO, "tosica"):
+        caplog.clear()
+        got = together(query(values[:, ::-1], theirs[::-1]), genes=pd.Index(ours))
+    np.testing.assert_array_equal(got.expression, values)
+    assert caplog.messages[0] == "query: translated 200 composite names"
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+def test_numbered_symbols_of_query_and_model() -> None:
+    symbols = real_genes()[:40]
+    values = np.random.default_rng(0).poisson(2, (5, 40)).astype(np.float32)
+    # Three of the query's genes are numbered. The model's last one is its first one's repeat.
+    names = [f"{s}.1" if i in (3, 4, 5) else s for i, s in enumerate(symbols)]
+    model = [*symbols[:-1], f"{symbols[0]}.1"]
+    got = together(query(values, names), genes=pd.Index(model))
+    values[:, 39] = 0
+    np.testing.assert_array_equal(got.expression, values)
+
+
+@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+def test_query_of_the_mouse_is_refused() -> None:
+    symbols = real_genes()
+    mouse = gs.map_genes(symbols, organism="human", to_organism="mouse").dropna()
+    sentence = (
+        r"only 0 of the model's 200 genes .* mouse symbols while the model's look like human "
+        r"symbols, so use the same species .* first \(tosica\.gs\.map_genes\)\.$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        align(query(np.ones((2, len(mouse))), mouse), pd.Index(symbols), COUNTS)
+    # What the sentence says can be done.
+    back = gs.map_genes(mouse, organism="mouse", to_organism="human").to_list()
+    got = together(query(np.ones((2, len(back))), back), genes=pd.Index(back))
+    assert (got.expression == 1).all()
+
+
+@pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
+def test_column_of_var_that_repeats_a_gene(counts: np.ndarray) -> None:
+    adata = query(counts, [f"row{i}" for i in range(N_GENES)])
+    adata.var["symbol"] = [*GENES[:-1], GENES[0]]
+    with pytest.warns(UserWarning, match=r"only 18 of the model's 20 genes \(90%\)"):
+        got = together(adata)
+    # Which of the two is meant is not guessed.
+    counts[:, [0, N_GENES - 1]] = 0
+    np.testing.assert_array_equal(got.expression, counts)

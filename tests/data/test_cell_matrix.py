@@ -1,0 +1,316 @@
+"""The same rows come out of a matrix whatever it is kept in, and it stays as it was."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from tosica.data._cell_matrix import CellMatrix, check_unique
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+N_CELLS, N_GENES = 23, 7
+FORMATS: dict[str, Callable[[np.ndarray], Any]] = {
+    "csr_matrix": sp.csr_matrix,
+    "csr_array": sp.csr_array,
+    "csc_matrix": sp.csc_matrix,
+    "csc_array": sp.csc_array,
+    "C": np.ascontiguousarray,
+    "F": np.asfortranarray,
+}
+DTYPES = ["float32", "float64", "int32", "int64", "uint16", "bool"]
+# What a view takes: cells and genes in another order, and not all of them.
+CELLS, GENES = np.array([20, 3, 4, 5, 0, 11, 10, 22, 7]), np.array([5, 0, 2, 6])
+
+
+def values(dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    """Counts; cell 5 and gene 2 have none."""
+    counts = np.random.default_rng(seed).poisson(1.0, (N_CELLS, N_GENES))
+    counts[5], counts[:, 2] = 0, 0
+    return counts.astype(dtype)
+
+
+def dense(block: Any) -> np.ndarray:
+    if sp.issparse(block):
+        assert block.format == "csr"
+        assert block.has_canonical_format
+        return block.toarray()
+    assert type(block) is np.ndarray
+    return block
+
+
+def check(rows: CellMatrix, expected: np.ndarray) -> None:
+    """Read rows in every way."""
+    n = len(expected)
+    assert rows.n_obs == n
+    assert len(rows.names) == expected.shape[1]
+    for start, stop in [(0, n), (0, 1), (2, 6), (n - 1, n)]:
+        got = dense(rows.block(start, stop))
+        np.testing.assert_array_equal(got, expected[start:stop])
+        assert got.dtype == expected.dtype
+    for size in (4, n + 5):
+        starts, blocks = zip(*rows.blocks(size), strict=True)
+        assert starts == tuple(range(0, n, size))
+        assert all(block.shape[0] == size for block in blocks[:-1])
+        np.testing.assert_array_equal(np.concatenate([dense(b) for b in blocks]), expected)
+    for cells in ([0], [n - 1, 0, 3, 3, 1, 0], range(n), range(n)[::-1], [2] * 9):
+        cells = np.array(cells) % n
+        np.testing.assert_array_equal(dense(rows.take(cells)), expected[cells])
+
+
+def contents(matrix: Any) -> list[bytes]:
+    """Every byte of a matrix in memory."""
+    if sp.issparse(matrix):
+        return [part.tobytes() for part in (matrix.data, matrix.indices, matrix.indptr)]
+    return [matrix.tobytes("A"), str(matrix.flags).encode()]
+
+
+def adata_with(matrix: Any) -> ad.AnnData:
+    obs = pd.DataFrame(index=[f"cell{i}" for i in range(matrix.shape[0])])
+    var = pd.DataFrame(index=[f"gene{i}" for i in range(matrix.shape[1])])
+    return ad.AnnData(matrix, obs=obs, var=var)
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Any:
+    """Write an AnnData and open it without reading X."""
+    opened = []
+
+    def write(adata: ad.AnnData) -> ad.AnnData:
+        path = tmp_path / f"{len(opened)}.h5ad"
+        adata.write_h5ad(path)
+        opened.append(ad.read_h5ad(path, backed="r"))
+        return opened[-1]
+
+    yield write
+    for adata in opened:
+        adata.file.close()
+
+
+# ------------------------------------------------------------------ every kind of matrix
+
+
+class TestX:
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("format_", FORMATS)
+    def test_in_memory(self, format_: str, dtype: str) -> None:
+        matrix = FORMATS[format_](values(dtype))
+        adata = adata_with(matrix)
+        before = contents(matrix)
+        rows = CellMatrix(adata)
+        check(rows, values(dtype))
+        assert rows.where == "adata.X"
+        assert adata.X is matrix
+        assert contents(matrix) == before
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("format_", FORMATS)
+    def test_view(self, format_: str, dtype: str) -> None:
+        adata = adata_with(FORMATS[format_](values(dtype)))
+        before = contents(adata.X)
+        view = adata[CELLS][:, GENES]
+        rows = CellMatrix(view)
+        check(rows, values(dtype)[np.ix_(CELLS, GENES)])
+        assert list(rows.names) == [f"gene{i}" for i in GENES]
+        assert view.is_view
+        assert contents(adata.X) == before
+
+    @pytest.mark.parametrize("format_", FORMATS)
+    def test_on_disk(self, format_: str, on_disk: Any) -> None:
+        adata = on_disk(adata_with(FORMATS[format_](values())))
+        check(CellMatrix(adata), values())
+        assert adata.isbacked
+        mask = np.arange(N_CELLS) % 3 == 0
+        for cells in (slice(3, 17, 2), slice(None), CELLS, mask):
+            view = adata[cells, GENES]
+            rows = CellMatrix(view)
+            check(rows, values()[cells][:, GENES])
+            assert list(rows.names) == [f"gene{i}" for i in GENES]
+            assert view.is_view
+            assert view.isbacked
+
+    @pytest.mark.parametrize("dtype", DTYPES)
+    def test_numbers_on_disk(self, dtype: str, on_disk: Any) -> None:
+        for format_ in ("csr_matrix", "C"):
+            adata = on_disk(adata_with(FORMATS[format_](values(dtype))))
+            check(CellMatrix(adata), values(dtype))
+            check(CellMatrix(adata[CELLS, GENES]), values(dtype)[np.ix_(CELLS, GENES)])
+
+
+@pytest.mark.parametrize("format_", FORMATS)
+class TestOtherMatrices:
+    @pytest.fixture
+    def adata(self, format_: str) -> ad.AnnData:
+        """X, a layer and raw differ in values, raw in genes too."""
+        adata = adata_with(FORMATS[format_](values("int64", seed=1)))
+        adata.raw = adata.copy()
+        adata = adata[:, ::2].copy()
+        adata.X = FORMATS[format_](values("float64", seed=2)[:, ::2])
+        adata.layers["other"] = FORMATS[format_](values("float32", seed=3)[:, ::2])
+        return adata
+
+    def test_layer(self, adata: ad.AnnData, on_disk: Any) -> None:
+        expected = values("float32", seed=3)[:, ::2]
+        before = contents(adata.layers["other"])
+        rows = CellMatrix(adata, layer="other")
+        check(rows, expected)
+        assert rows.where == "adata.layers['other']"
+        assert list(rows.names) == ["gene0", "gene2", "gene4", "gene6"]
+        check(CellMatrix(adata[CELLS][:, [3, 0]], layer="other"), expected[CELLS][:, [3, 0]])
+        assert contents(adata.layers["other"]) == before
+        backed = on_disk(adata)
+        check(CellMatrix(backed, layer="other"), expected)
+        check(CellMatrix(backed[CELLS, [3, 0]], layer="other"), expected[CELLS][:, [3, 0]])
+
+    def test_raw(self, adata: ad.AnnData, on_disk: Any) -> None:
+        expected = values("int64", seed=1)
+        before = contents(adata.raw.X)
+        rows = CellMatrix(adata, use_raw=True)
+        check(rows, expected)
+        assert rows.where == "adata.raw.X"
+        assert list(rows.names) == [f"gene{i}" for i in range(N_GENES)]
+        check(CellMatrix(adata[CELLS][:, [3, 0]], use_raw=True), expected[CELLS])
+        assert contents(adata.raw.X) == before
+        backed = on_disk(adata)
+        check(CellMatrix(backed, use_raw=True), expected)
+        check(CellMatrix(backed[CELLS, [3, 0]], use_raw=True), expected[CELLS])
+
+    def test_x_beside_them(self, adata: ad.AnnData, on_disk: Any) -> None:
+        expected = values("float64", seed=2)[:, ::2]
+        check(CellMatrix(adata), expected)
+        check(CellMatrix(on_disk(adata)[CELLS, [3, 0]]), expected[CELLS][:, [3, 0]])
+
+
+@pytest.mark.parametrize("make", [sp.csr_matrix, sp.csr_array])
+@pytest.mark.parametrize("untidy", ["unsorted", "duplicates", "both"])
+def test_an_untidy_matrix_is_left_as_it_is(make: Any, untidy: str) -> None:
+    """Column indices out of order, and entries in parts that are to be summed."""
+    indices = {"unsorted": [3, 1, 0, 2], "duplicates": [1, 1, 0, 2], "both": [3, 3, 1, 0]}[untidy]
+    data = np.array([1.5, 2, 4, 8])
+    matrix = make((data, np.array(indices), np.array([0, 2, 2, 4])), shape=(3, 4))
+    expected = np.zeros((3, 4))
+    np.add.at(expected, ([0, 0, 2, 2], indices), data)
+    adata = adata_with(matrix)
+    before = contents(matrix)
+    check(CellMatrix(adata), expected[:3])
+    check(CellMatrix(adata[[2, 0]]), expected[[2, 0]])
+    check(CellMatrix(adata[:, [3, 1]]), expected[:, [3, 1]])
+    assert adata.X is matrix
+    assert contents(matrix) == before
+
+
+@pytest.mark.parametrize("format_", ["csr_matrix", "C"])
+def test_of_a_file_only_the_rows_at_hand_are_read(format_: str, on_disk: Any) -> None:
+    class Watched:
+        def __init__(self, matrix: Any) -> None:
+            self._matrix, self.asked = matrix, []
+
+        def __getitem__(self, which: Any) -> Any:
+            found = self._matrix[which]
+            self.asked.append(found.shape[0])
+            return found
+
+    adata = on_disk(adata_with(FORMATS[format_](values())))
+    for rows in (CellMatrix(adata), CellMatrix(adata[CELLS, GENES])):
+        rows._matrix = watched = Watched(rows._matrix)
+        rows.block(2, 5)
+        rows.take(np.array([4, 1, 1, 1, 4]))
+        assert watched.asked == [3, 2]
+
+
+def test_columns_are_turned_into_rows_once(on_disk: Any) -> None:
+    adata = adata_with(sp.csc_matrix(values()))
+    for some in (adata, adata[::2], on_disk(adata), on_disk(adata)[::2]):
+        assert CellMatrix(some)._matrix.format == "csr"
+
+
+# ------------------------------------------------------------------ wrong input
+
+
+@pytest.mark.parametrize("thing", [pd.DataFrame(values()), values(), None, "query.h5ad"])
+def test_not_an_anndata(thing: Any) -> None:
+    with pytest.raises(TypeError, match=rf"^Expected an AnnData, got {type(thing).__name__}\.$"):
+        CellMatrix(thing)
+
+
+def test_no_cells() -> None:
+    with pytest.raises(ValueError, match=r"^The AnnData has no cells \(n_obs is 0\)\.$"):
+        CellMatrix(adata_with(values())[:0])
+
+
+def test_no_genes() -> None:
+    with pytest.raises(ValueError, match=r"^adata\.X has no genes\.$"):
+        CellMatrix(adata_with(values())[:, :0])
+
+
+def without_x() -> ad.AnnData:
+    adata = adata_with(values())
+    adata.layers["counts"] = values()
+    adata.X = None
+    return adata
+
+
+def test_no_x(on_disk: Any) -> None:
+    adata = without_x()
+    backed = on_disk(adata)
+    for empty in (adata, adata[:3], backed, backed[:3]):
+        with pytest.raises(ValueError, match=r"^adata\.X is empty \(None\); name the matrix to us"):
+            CellMatrix(empty)
+        np.testing.assert_array_equal(CellMatrix(empty, layer="counts").block(0, 3), values()[:3])
+
+
+def test_unknown_layer(on_disk: Any) -> None:
+    adata = adata_with(values())
+    with pytest.raises(KeyError, match=r"There is no layer 'count'; the AnnData's layers: none\."):
+        CellMatrix(adata, layer="count")
+    adata.layers["counts"], adata.layers["scaled"] = values(), values()
+    for some in (adata, on_disk(adata)):
+        with pytest.raises(KeyError, match=r"no layer 'count'; .* layers: 'counts', 'scaled'\."):
+            CellMatrix(some, layer="count")
+
+
+def test_layer_and_raw() -> None:
+    adata = adata_with(values())
+    with pytest.raises(ValueError, match=r"^Give either layer or use_raw=True, not both\.$"):
+        CellMatrix(adata, layer="counts", use_raw=True)
+
+
+def test_no_raw(on_disk: Any) -> None:
+    adata = adata_with(values())
+    for some in (adata, adata[:3], on_disk(adata), on_disk(adata)[:3]):
+        with pytest.raises(ValueError, match=r"^use_raw=True was given, but adata\.raw is None\.$"):
+            CellMatrix(some, use_raw=True)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "dtype"),
+    [
+        (np.array([["1", "2"]]), "<U1"),
+        (np.array([["a", 2]], dtype=object), "object"),
+        (np.array([[1, 2]], dtype=object), "object"),
+    ],
+)
+def test_no_numbers(matrix: np.ndarray, dtype: str) -> None:
+    adata = adata_with(matrix)
+    adata.layers["numbers"] = np.ones((1, 2))
+    with pytest.raises(TypeError, match=rf"^adata\.X holds {dtype} values instead of numbers\.$"):
+        CellMatrix(adata)
+    assert CellMatrix(adata, layer="numbers").n_obs == 1
+
+
+def test_names_that_occur_twice() -> None:
+    names = pd.Index(["a", "b", "a", "c", "c", "c", "d"])
+    sentence = r"^2 obs_names occur more than once \('a', 'c'\): call fix\(\) first\.$"
+    with pytest.raises(ValueError, match=sentence):
+        check_unique(names, "obs_names", "fix()")
+    many = pd.Index(list("abcdef") * 2)
+    with pytest.raises(ValueError, match=r"^6 genes .* \('a', 'b', …\): call fix\(\) first\.$"):
+        check_unique(many, "genes", "fix()")
+    check_unique(pd.Index(["a", "b"]), "obs_names", "fix()")

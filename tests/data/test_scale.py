@@ -1,0 +1,300 @@
+"""What a matrix holds: counts, log-normalised expression, or neither."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tosica.data import _scale
+from tosica.data._cell_matrix import CellMatrix
+from tosica.data._scale import Scale, kind_of, scale_of, unscaled_in
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+N_CELLS, N_GENES = 60, 40
+COUNTS_SCALE = Scale("counts", 1e4, "genes")
+
+
+@pytest.fixture
+def counts() -> np.ndarray:
+    """Counts of cells that differ tenfold in depth; the fourth is empty."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rng.uniform(0.3, 3, (N_CELLS, 1)), (N_CELLS, N_GENES)) + 0.0
+    counts[:, 0] += 3
+    counts[3] = 0
+    return counts
+
+
+def normalised(counts: np.ndarray, target_sum: float | None = 1e4, log: bool = True) -> np.ndarray:
+    """As ``sc.pp.normalize_total`` and ``sc.pp.log1p`` do, but empty cells pass in silence."""
+    total = counts.sum(1, keepdims=True)
+    target = np.median(total[total > 0]) if target_sum is None else target_sum
+    scaled = counts * np.divide(target, total, out=np.zeros_like(total), where=total > 0)
+    return (np.log1p(scaled) if log else scaled).astype(np.float32)
+
+
+def rows(matrix: Any) -> CellMatrix:
+    return CellMatrix(ad.AnnData(matrix))
+
+
+FORMATS = [sp.csr_matrix, sp.csr_array, np.ascontiguousarray, np.asfortranarray]
+each_format = pytest.mark.parametrize("format_", FORMATS, ids=["csr", "csr_array", "C", "F"])
+
+
+@pytest.fixture(params=[4096, 7], ids=["one block", "blocks of 7"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(_scale, "_BLOCK", request.param)
+    return request.param
+
+
+# ------------------------------------------------------------------ a block
+
+
+@each_format
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint16", "bool"])
+def test_counts(counts: np.ndarray, format_: Any, dtype: str) -> None:
+    assert kind_of(format_(counts.astype(dtype)), "adata.X") == "counts"
+
+
+@each_format
+def test_log1p(counts: np.ndarray, format_: Any) -> None:
+    for dtype in ("float32", "float64"):
+        assert kind_of(format_(normalised(counts).astype(dtype)), "adata.X") == "log1p"
+
+
+def test_log1p_in_half_precision(counts: np.ndarray) -> None:
+    assert kind_of(normalised(counts).astype("float16"), "adata.X") == "log1p"
+
+
+@each_format
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_zero_is_of_no_kind(format_: Any, dtype: str) -> None:
+    assert kind_of(format_(np.zeros((3, 4), dtype=dtype)), "adata.X") is None
+    stored = sp.csr_matrix(np.ones((3, 4), dtype=dtype))
+    stored.data[:] = 0
+    assert kind_of(stored, "adata.X") is None
+
+
+@each_format
+@pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (np.inf, "infinity")])
+def test_missing_and_infinite(
+    counts: np.ndarray, format_: Any, value: float, name: str, blocks: int
+) -> None:
+    matrix = normalised(counts)
+    matrix[[11, 31], [2, 5]] = value
+    sentence = rf"^adata\.X holds {name} \(first in cell 11\); replace or remove such values before"
+    with pytest.raises(ValueError, match=sentence):
+        scale_of(rows(format_(matrix)))
+    # The name of the matrix and the number of the block's first cell are given.
+    sentence = rf"^adata\.layers\['a'\] holds {name} \(first in cell 111\)"
+    with pytest.raises(ValueError, match=sentence):
+        kind_of(format_(matrix), "adata.layers['a']", first_cell=100)
+
+
+@each_format
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_negative(counts: np.ndarray, format_: Any, dtype: str, blocks: int) -> None:
+    matrix = counts.astype(dtype)
+    matrix[[23, 40], [7, 1]] = -1
+    with pytest.raises(ValueError, match=r"^adata\.X holds negative values \(first in cell 23\), "):
+        scale_of(rows(format_(matrix)))
+    with pytest.raises(ValueError, match=r"log-normalised expression\. Take the layer\.$"):
+        scale_of(rows(format_(matrix)), hint="Take the layer.")
+    with pytest.raises(ValueError, match=r"log-normalised expression\.$"):
+        scale_of(rows(format_(matrix)))
+
+
+@each_format
+@pytest.mark.parametrize("target_sum", [1e4, 1e6])
+def test_normalised_but_not_logged(counts: np.ndarray, format_: Any, target_sum: float) -> None:
+    matrix = normalised(counts, target_sum, log=False)
+    sentence = f"adata.X holds fractions with values up to {matrix.max():.4g}: neither counts nor"
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        kind_of(format_(matrix), "adata.X")
+    # Cells in which normalisation left whole numbers do not hide what the matrix is.
+    matrix[5:9] = np.arange(N_GENES) * 20
+    with pytest.raises(ValueError, match=r"call sc\.pp\.log1p on normalised expression\.$"):
+        kind_of(format_(matrix), "adata.X")
+
+
+def test_a_few_whole_numbers_among_logarithms_are_chance(counts: np.ndarray) -> None:
+    matrix = normalised(counts)
+    matrix[20:40] = 0
+    matrix[20:30, 4], matrix[25:30, 9] = 1, 2
+    assert kind_of(matrix, "adata.X") == "log1p"
+    assert kind_of(sp.csr_matrix(matrix), "adata.X") == "log1p"
+
+
+# ------------------------------------------------------------------ a reference
+
+
+@each_format
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
+def test_scale_of_counts(counts: np.ndarray, format_: Any, dtype: str, blocks: int) -> None:
+    assert scale_of(rows(format_(counts.astype(dtype)))) == COUNTS_SCALE
+
+
+@each_format
+@pytest.mark.parametrize("target_sum", [1e4, 1e6, 37.0, None])
+def test_target_sum_is_recovered(
+    counts: np.ndarray, format_: Any, target_sum: float | None, blocks: int
+) -> None:
+    expected = np.median(counts.sum(1)[counts.sum(1) > 0]) if target_sum is None else target_sum
+    kind, found, over = scale_of(rows(format_(normalised(counts, target_sum))))
+    assert (kind, over) == ("log1p", "genes")
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_target_sum_of_scanpy(counts: np.ndarray) -> None:
+    adata = ad.AnnData(counts[4:].astype(np.float32))
+    median = np.median(counts[4:].sum(1))
+    sc.pp.normalize_total(adata)
+    sc.pp.log1p(adata)
+    assert scale_of(CellMatrix(adata)) == ("log1p", pytest.approx(median, rel=1e-5), "genes")
+
+
+@given(st.floats(0.5, 1e6), st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_any_target_sum_is_recovered(target_sum: float, seed: int) -> None:
+    counts = np.random.default_rng(seed).poisson(2.0, (30, 20)) + 0.0
+    counts[:, 0] += 1
+    scale = scale_of(rows(normalised(counts, target_sum)))
+    assert scale == ("log1p", pytest.approx(target_sum, rel=1e-4), "genes")
+
+
+@each_format
+def test_genes_that_were_left_out_after_normalising(
+    counts: np.ndarray, format_: Any, blocks: int
+) -> None:
+    matrix = format_(normalised(counts)[:, :15])
+    assert scale_of(rows(matrix)) == Scale("log1p", 1e4, "matrix")
+
+
+def test_duplicate_entries_are_summed_before_the_exponential(counts: np.ndarray) -> None:
+    tidy = sp.csr_matrix(normalised(counts))
+    halves = [np.repeat(tidy.data / 2, 2), np.repeat(tidy.indices, 2), tidy.indptr * 2]
+    assert scale_of(rows(sp.csr_matrix(tuple(halves), shape=tidy.shape))).over == "genes"
+
+
+@each_format
+def test_all_zero(format_: Any, blocks: int) -> None:
+    with pytest.raises(ValueError, match=r"^adata\.X is zero everywhere\.$"):
+        scale_of(rows(format_(np.zeros((20, 3)))))
+
+
+@each_format
+@pytest.mark.parametrize("counts_first", [True, False])
+@pytest.mark.parametrize("changes_at", [10, 14])
+def test_normalised_in_part(
+    counts: np.ndarray, format_: Any, counts_first: bool, changes_at: int, blocks: int
+) -> None:
+    # In the middle of a block of 7, and at its edge.
+    matrix = normalised(counts)
+    whole = slice(changes_at) if counts_first else slice(changes_at, None)
+    matrix[whole] = counts[whole]
+    sentence = (
+        r"^adata\.X holds counts in some cells and fractions in others \(it changes at about cell "
+        rf"{changes_at}\): cells were normalised in part; give counts for all of them\.$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        scale_of(rows(format_(matrix)))
+
+
+def test_cells_normalised_here_and_there(counts: np.ndarray) -> None:
+    matrix = normalised(counts)
+    matrix[4::2] = counts[4::2]
+    with pytest.raises(ValueError, match="it changes at about cell 4"):
+        scale_of(rows(matrix))
+
+
+def test_the_matrix_stays_as_it_is(counts: np.ndarray) -> None:
+    for matrix in (sp.csr_matrix(normalised(counts)), sp.csc_matrix(counts), normalised(counts)):
+        before = matrix.copy()
+        scale_of(rows(matrix))
+        same = matrix != before
+        assert not (same.nnz if sp.issparse(same) else same.any())
+
+
+# ------------------------------------------------------------------ where counts are kept
+
+
+def scaled(counts: np.ndarray) -> ad.AnnData:
+    obs = pd.DataFrame(index=[f"cell{i}" for i in range(N_CELLS)])
+    var = pd.DataFrame(index=[f"gene{i}" for i in range(N_GENES)])
+    return ad.AnnData(counts - counts.mean(0), obs=obs, var=var)
+
+
+def with_all(counts: np.ndarray) -> ad.AnnData:
+    adata = scaled(counts)
+    adata.raw = ad.AnnData(sp.csr_matrix(normalised(counts)), obs=adata.obs, var=adata.var)
+    adata.layers["counts"] = sp.csc_matrix(counts)
+    adata.layers["scaled"] = adata.X.copy()
+    adata.layers["empty"] = np.zeros_like(counts)
+    adata.layers["words"] = np.full(counts.shape, "a", dtype=object)
+    return adata
+
+
+BOTH = (
+    "Unscaled expression is in adata.raw (use_raw=True, or adata.raw.to_adata() for a reference) "
+    "and in adata.layers['counts'] (layer='counts')."
+)
+
+
+def test_no_unscaled_matrix(counts: np.ndarray) -> None:
+    adata = scaled(counts)
+    nowhere = "No unscaled matrix was found in .raw or in the layers; go back to one."
+    assert unscaled_in(adata) == nowhere
+    adata.raw = adata.copy()
+    adata.layers["scaled"] = adata.X.copy()
+    assert unscaled_in(adata) == nowhere
+
+
+def test_x_is_no_layer(counts: np.ndarray, tmp_path: Path) -> None:
+    # To some versions of anndata it is, under the name None.
+    adata = ad.AnnData(counts)
+    assert unscaled_in(adata).startswith("No unscaled matrix")
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    assert unscaled_in(backed).startswith("No unscaled matrix")
+    backed.file.close()
+
+
+def test_unscaled_matrices(counts: np.ndarray) -> None:
+    adata = with_all(counts)
+    assert unscaled_in(adata) == BOTH
+    assert unscaled_in(adata[::-1][:, :30]) == BOTH
+    del adata.raw
+    assert (
+        unscaled_in(adata) == "Unscaled expression is in adata.layers['counts'] (layer='counts')."
+    )
+
+
+def test_unscaled_matrices_on_disk(counts: np.ndarray, tmp_path: Path) -> None:
+    adata = with_all(counts)
+    del adata.layers["words"]
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    assert unscaled_in(backed) == BOTH
+    assert unscaled_in(backed[5:30, :20]) == BOTH
+    backed.file.close()
+
+
+def test_advice_looks_at_few_cells(counts: np.ndarray) -> None:
+    adata = ad.concat([scaled(counts)] * 3, index_unique="-")
+    layer = np.tile(counts, (3, 1))
+    layer[_scale._GLANCE] = -1
+    adata.layers["counts"] = layer
+    assert "layers['counts']" in unscaled_in(adata)
+    layer[_scale._GLANCE - 1] = -1
+    adata.layers["counts"] = layer
+    assert "layers['counts']" not in unscaled_in(adata)

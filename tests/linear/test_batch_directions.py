@@ -1,0 +1,326 @@
+"""Differences between the batches of a reference, and models that look past them."""
+
+from __future__ import annotations
+
+import logging
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+import scvi
+import torch
+
+import tosica
+from tosica.data._cell_matrix import CellMatrix
+from tosica.linear import _batch_directions as _batch_directions
+from tosica.linear import _logistic_regression
+from tosica.linear._batch_directions import batch_directions
+from tosica.linear._logistic_regression import fit_logistic_regression
+from tosica.linear._subsample import draw
+from tosica.model import _training_mixin
+from tosica.model._training_plan import TrainingPlan
+from tosica.module import ModalitySlice
+
+LOGGED = ModalitySlice(0, 20, None)
+LABELS = np.repeat([0, 1, 2], [300, 300, 150])
+BATCHES = np.concatenate([np.repeat([0, 1, 2], 100), np.repeat([0, 1], 150), np.repeat([0], 150)])
+
+
+def expression(strength=1.0, noise=0.0):
+    """Labels differ in genes 0 to 2, batches in genes 10 to 12."""
+    rng = np.random.default_rng(0)
+    x = 2 + 2 * np.eye(3, 20)[LABELS] + strength * np.eye(3, 20, 10)[BATCHES]
+    return ad.AnnData(sp.csr_matrix(x + noise * rng.random(x.shape), dtype=np.float32))
+
+
+def found_in(adata, labels=LABELS, batches=BATCHES):
+    return batch_directions(CellMatrix(adata), np.arange(adata.n_obs), labels, batches, LOGGED)
+
+
+def test_shifts_are_those_of_the_means():
+    found = found_in(expression())
+    # Of label 0 in three batches of 100 cells, of label 1 in two of 150; label 2 has one. Means of
+    # few cells count less.
+    three, two = np.eye(3, 20, 10) - np.eye(3, 20, 10).mean(0), np.eye(2, 20, 10)
+    three, two = three * (100 / 110) ** 0.5, (two - two.mean(0)) * (150 / 160) ** 0.5
+    rows = np.concatenate([three, two])
+    np.testing.assert_allclose(found.T @ found, rows.T @ rows / len(rows), atol=1e-6)
+    assert found.shape == (2, 20)
+
+
+def test_without_two_batches_in_a_label_there_are_none():
+    assert found_in(expression(), batches=np.zeros_like(BATCHES)) is None
+    assert found_in(expression(), batches=LABELS) is None
+
+
+def test_two_cells_make_no_mean():
+    batches = np.zeros_like(BATCHES)
+    batches[:2] = 1
+    assert found_in(expression(), batches=batches) is None
+    batches[2] = 1
+    assert found_in(expression(), batches=batches) is not None
+
+
+def test_what_is_equal_in_all_batches_is_no_shift():
+    found = found_in(expression(noise=0.01))
+    assert np.abs(found[:, :10]).max() < 0.01
+    assert np.abs(found[:, 10:12]).max() > 0.3
+
+
+def test_only_drawn_cells_are_read(monkeypatch):
+    monkeypatch.setattr(_batch_directions, "MOST_CELLS", 250)
+    # Label 2 is in one batch, and says nothing.
+    pairs = np.unique(3 * LABELS + BATCHES, return_inverse=True)[1][:600]
+    some = draw(pairs, 250)
+    assert len(some) == 250
+    adata = expression()
+    adata.X = adata.X.toarray()
+    adata.X[np.setdiff1d(np.arange(750), some)] = np.nan
+    found = found_in(adata)
+    assert found.shape == (2, 20)
+    np.testing.assert_allclose(found[:, :10], 0, atol=1e-6)
+
+
+def test_chance_is_no_shift():
+    """Some of 30 batches always look different, but not more than if batches were shuffled."""
+    n_found = []
+    for seed in range(20):
+        x = np.random.default_rng(seed).random((150, 60)).astype(np.float32)
+        batches = np.arange(150) % 30
+        found = batch_directions(
+            CellMatrix(ad.AnnData(x)),
+            np.arange(150),
+            np.zeros(150, int),
+            batches,
+            ModalitySlice(0, 60, None),
+        )
+        n_found.append(len(found))
+    assert np.mean(n_found) < 0.3
+    # But a batch that is different is seen among them.
+    x[batches == 3, :20] += 0.5
+    found = batch_directions(
+        CellMatrix(ad.AnnData(x)),
+        np.arange(150),
+        np.zeros(150, int),
+        batches,
+        ModalitySlice(0, 60, None),
+    )
+    assert len(found) == 1
+    assert np.abs(found[0, :20]).mean() > 3 * np.abs(found[0, 20:]).mean()
+
+
+def test_a_regression_keeps_away_from_shifts():
+    adata = expression(strength=3, noise=0.5)
+    # Label 1 is told from label 0 by the batch almost as well as by its own gene.
+    some = np.isin(LABELS * 10 + BATCHES, [0, 11, 20])
+    shifts = found_in(adata)
+    plain = fit_logistic_regression(adata.X[some], LABELS[some]).weights
+    kept = fit_logistic_regression(adata.X[some], LABELS[some], batch_directions=shifts).weights
+    assert np.abs(kept @ shifts.T).max() < 0.2 * np.abs(plain @ shifts.T).max()
+    # Genes of the labels still tell them apart.
+    np.testing.assert_array_equal(kept[:, :3].argmax(0), [0, 1, 2])
+
+
+@pytest.fixture(scope="module")
+def confounded():
+    """Cells of two batches, of which the second lacks a type; and this type's cells in it.
+
+    In the second batch a fifth of the genes is up, and no cell in which they are is of that type,
+    which is not easy to tell from the others.
+    """
+    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    kinds = ["CD8+ Cytotoxic T", "CD4+/CD25 T Reg", "CD56+ NK", "CD8+/CD45RA+ Naive Cytotoxic"]
+    adata = adata[adata.obs["bulk_labels"].isin(kinds)].copy()
+    rng = np.random.default_rng(1)
+    batch = rng.integers(0, 2, adata.n_obs)
+    effect = rng.random(adata.n_vars) < 0.2
+    adata.X = sp.csr_matrix(adata.X.toarray() + batch[:, None] * effect, dtype=np.float32)
+    adata.obs = pd.DataFrame(
+        {"kind": adata.obs["bulk_labels"].astype(str), "run": [f"run{i}" for i in batch]},
+        index=adata.obs_names,
+    )
+    new = ((adata.obs["kind"] == kinds[0]) & (batch == 1)).to_numpy()
+    reference, query = adata[~new].copy(), adata[new].copy()
+    tosica.pp.build_mask(reference, max_gene_sets=40)
+    return reference, query
+
+
+def trained(reference, batch_key="run", *, linear=True, **kwargs):
+    reference = reference.copy()
+    tosica.TOSICA.setup_anndata(reference, labels_key="kind", batch_key=batch_key)
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(reference, embed_dim=24, linear=linear)
+    settings = {"max_epochs": 20, "accelerator": "cpu", "enable_progress_bar": False}
+    model.train(**settings | {"plan_kwargs": {"lr": 3e-3}} | kwargs)
+    return model
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, linear, monkeypatch):
+    reference, query = confounded
+    # What the linear branch looks past where nobody names the batches is another test's.
+    monkeypatch.setattr(
+        _logistic_regression, "within_class_directions", lambda x, _: np.zeros((0, x.shape[1]))
+    )
+    plain = trained(reference, correct_batches=False, linear=linear)
+    corrected = trained(reference, linear=linear)
+    right = [
+        (np.asarray(m.predict(query)) == "CD8+ Cytotoxic T").mean() for m in (plain, corrected)
+    ]
+    assert right[0] < 0.3
+    assert right[1] > right[0] + 0.1
+
+
+def test_what_the_reference_has_is_not_lost(confounded):
+    reference, _ = confounded
+    held = np.arange(reference.n_obs) % 3 == 0
+    rest, query = reference[~held].copy(), reference[held].copy()
+    right = [
+        (np.asarray(trained(rest, correct_batches=on).predict(query)) == query.obs["kind"]).mean()
+        for on in (False, True)
+    ]
+    assert right[0] > 0.6
+    assert right[1] > right[0] - 0.05
+
+
+def test_many_pairs_of_label_and_batch_are_all_looked_at():
+    """More than could have three of 10 000 cells each."""
+    labels, batches = np.divmod(np.repeat(np.arange(4000), 6), 100)
+    rng = np.random.default_rng(0)
+    x = rng.random((len(labels), 8), dtype=np.float32)
+    x[:, 2] += rng.normal(0, 3, 100).astype(np.float32)[batches]
+    found = batch_directions(
+        CellMatrix(ad.AnnData(x)),
+        np.arange(len(labels)),
+        labels,
+        batches,
+        ModalitySlice(0, 8, None),
+    )
+    assert len(found) == 1
+    assert np.abs(found[0]).argmax() == 2
+
+
+def test_labels_and_batches_that_say_nothing_are_left_out():
+    adata = expression()
+    expected = found_in(adata)
+    more = ad.AnnData(sp.vstack([adata.X, adata.X[:2], adata.X[:5]]).tocsr())
+    labels = np.concatenate([LABELS, LABELS[:2], np.full(5, 7)])
+    batches = np.concatenate([BATCHES, np.full(2, 8), np.full(5, 9)])
+    np.testing.assert_allclose(found_in(more, labels, batches), expected)
+
+
+@pytest.mark.parametrize("kind", ["dense", "counts", "backed"])
+def test_expression_however_it_is_kept(tmp_path, kind):
+    adata = expression()
+    adata.X = np.round(adata.X.toarray()).astype(np.float32)
+    section = ModalitySlice(0, 20, "log1p", 50.0)
+    arguments = np.arange(adata.n_obs), LABELS, BATCHES, section
+    expected = batch_directions(CellMatrix(adata), *arguments)
+    if kind == "dense":
+        adata.X = sp.csr_matrix(adata.X)
+    elif kind == "counts":
+        adata.X = adata.X.astype(np.int64)
+    else:
+        adata.write_h5ad(tmp_path / "adata.h5ad")
+        adata = ad.read_h5ad(tmp_path / "adata.h5ad", backed="r")
+    found = batch_directions(CellMatrix(adata), *arguments)
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-6)
+
+
+def test_the_network_sees_them_and_the_regressions_are_kept_from_them(confounded, monkeypatch):
+    """In the training and in that of all cells: six times as strong, and the same ones."""
+    seen, fitted = [], []
+    inference, fit = tosica.module.TOSICAModule.inference, _training_mixin.fit_linear_classifier
+
+    def look(self, x, *args, shifts=None, **kwargs):
+        if self.training:
+            seen.append(shifts)
+        return inference(self, x, *args, shifts=shifts, **kwargs)
+
+    def keep(*args, **options):
+        fitted.append(options)
+        return fit(*args, **options)
+
+    monkeypatch.setattr(tosica.module.TOSICAModule, "inference", look)
+    monkeypatch.setattr(_training_mixin, "fit_linear_classifier", keep)
+    reference, _ = confounded
+    trained(reference, max_epochs=2)
+    assert len(seen) > 3
+    assert len(fitted) == 2
+    for shifts in seen:
+        np.testing.assert_allclose(shifts.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5)
+    assert fitted[1]["batch_directions"] is fitted[0]["batch_directions"]
+    assert fitted[1]["temperature"] == fitted[0]["temperature"] != 1
+    seen.clear(), fitted.clear()
+    trained(reference, max_epochs=2, correct_batches=False)
+    assert not any(shifts is not None for shifts in seen)
+    assert fitted[0]["batch_directions"] is None
+
+
+def test_cells_are_shifted_at_random_and_not_below_zero(confounded, monkeypatch):
+    model = trained(confounded[0], max_epochs=1, linear=False)
+    shifts = torch.zeros(2, 765)
+    shifts[0, 3], shifts[1, 5] = 2.0, 0.5
+    shown = []
+    monkeypatch.setattr(model.module, "_latent", lambda x, *_: shown.append(x) or x)
+    model.module.inference(torch.full((4000, 765), 1.0), shifts=shifts)
+    (x,) = shown
+    untouched = torch.ones(765, dtype=bool)
+    untouched[[3, 5]] = False
+    assert (x[:, untouched] == 1).all()
+    assert x.min() == 0
+    assert x[:, 5].std() == pytest.approx(0.5, rel=0.05)
+    # Where a normal number is below minus a half.
+    assert (x[:, 3] == 0).float().mean() == pytest.approx(0.31, abs=0.03)
+    assert abs(np.corrcoef(x[:, 3], x[:, 5])[0, 1]) < 0.1
+
+
+def test_one_batch_changes_nothing(confounded):
+    reference, query = confounded
+    reference = reference[reference.obs["run"] == "run0"].copy()
+    settings = {"max_epochs": 2}
+    plain = trained(reference, batch_key=None, **settings)
+    one = trained(reference, **settings)
+    off = trained(reference, correct_batches=False, **settings)
+    expected = plain.predict(query, soft=True)
+    pd.testing.assert_frame_equal(one.predict(query, soft=True), expected)
+    pd.testing.assert_frame_equal(off.predict(query, soft=True), expected)
+
+
+def test_batches_by_chance_change_nothing(confounded, caplog):
+    reference, query = confounded
+    reference = reference.copy()
+    reference.obs["run"] = np.random.default_rng(0).permutation(reference.obs["run"])
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        by_chance = trained(reference, max_epochs=2)
+    assert "in which batches differ beyond chance: 0" in caplog.text
+    off = trained(reference, correct_batches=False, max_epochs=2)
+    expected = off.predict(query, soft=True)
+    pd.testing.assert_frame_equal(by_chance.predict(query, soft=True), expected)
+
+
+def test_batches_that_are_labels_are_told_of(confounded, caplog):
+    reference, _ = confounded
+    reference = reference.copy()
+    reference.obs["run"] = "of " + reference.obs["kind"]
+    with caplog.at_level(logging.WARNING, logger="tosica"):
+        model = trained(reference, max_epochs=1)
+    assert "no label has three cells in each of two batches" in caplog.text
+    assert model.is_trained
+
+
+def test_shifts_are_not_saved(confounded, tmp_path):
+    reference, query = confounded
+    model = trained(reference, max_epochs=1)
+    model.save(tmp_path / "model")
+    loaded = tosica.TOSICA.load(tmp_path / "model")
+    assert not any("shift" in name for name in loaded.module.state_dict())
+    plan = TrainingPlan(model.module)
+    plan.shifts = torch.ones(2, 765)
+    assert not any("shift" in name for name in plan.state_dict())
+    # But it goes where the plan goes.
+    assert "shifts" in dict(plan.named_buffers())
+    pd.testing.assert_frame_equal(loaded.predict(query, soft=True), model.predict(query, soft=True))

@@ -1,0 +1,566 @@
+"""The linear branch: how it is fitted, what it may say, and what it does in a model."""
+
+from __future__ import annotations
+
+import warnings
+
+import anndata as ad
+import numpy as np
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tosica
+from tosica import TOSICA
+from tosica._calibration import fit_temperature
+from tosica.data._cell_matrix import CellMatrix
+from tosica.data._normalize import ModalitySlice, normalize
+from tosica.linear import _classifier as _linear_classifier
+from tosica.linear._classifier import (
+    cross_validate,
+    fit_linear_classifier,
+    fit_regression,
+    linear_weight,
+    logit_adjustment,
+    to_tokens,
+)
+from tosica.linear._cross_fit import MOST_CELLS
+from tosica.linear._logistic_regression import LogisticRegression, fit_logistic_regression
+from tosica.linear._subsample import draw
+from tosica.model import _training_mixin
+
+COUNTS = ModalitySlice(0, 30, "log1p", 1e4)
+# As the small reference's: types in the first three, and some genes in two.
+SETS = [range(8), range(8, 16), range(16, 24), range(4, 20, 3), range(24, 30)]
+
+
+def members(sets, n_genes=30):
+    """Which gene is in which set."""
+    found = np.zeros((len(sets), n_genes))
+    for row, genes in enumerate(sets):
+        found[row, list(genes)] = 1
+    return sp.csr_matrix(found)
+
+
+TOKENS = members(SETS)
+EVERY = np.arange(90)
+
+
+def codes(adata):
+    return adata.obs["kind"].cat.codes.to_numpy().astype(np.int64)
+
+
+def expression(adata, cells=slice(None)):
+    x = normalize(torch.from_numpy(adata.X.toarray()), (COUNTS,)).numpy()
+    return sp.csr_matrix(x[cells])
+
+
+def fit(adata, cells=EVERY, *, labels=None, n_labels=3, tokens=TOKENS, **kwargs):
+    labels = codes(adata)[cells] if labels is None else labels
+    return fit_linear_classifier(
+        CellMatrix(adata), cells, labels, n_labels, COUNTS, tokens, **kwargs
+    )
+
+
+def scores_of(found, adata, tokens=TOKENS):
+    """What a classifier says of cells, one token after the other."""
+    x = expression(adata).toarray()
+    pairs = np.split(found.weights, tokens.indptr[1:-1], axis=1)
+    scores = np.tile(found.biases, (len(x), 1))
+    for token, weights in enumerate(pairs):
+        scores += x[:, tokens[token].indices] @ weights.T
+    return scores
+
+
+# ------------------------------------------------------------------ weights to tokens
+
+
+def regression(seed, tokens, n_labels=3):
+    """Any weights of genes that a token holds, and any relevances, some of them zero."""
+    rng = np.random.default_rng(seed)
+    held = np.asarray(tokens.sum(0)).ravel() > 0
+    weights = rng.normal(size=(n_labels, tokens.shape[1])) * held
+    relevance = rng.gamma(0.5, size=(n_labels, tokens.shape[0]))
+    relevance *= rng.integers(0, 2, relevance.shape)
+    return LogisticRegression(weights, relevance)
+
+
+def by_gene(pairs, tokens):
+    return np.stack([np.bincount(tokens.indices, of, tokens.shape[1]) for of in pairs])
+
+
+@given(st.integers(0, 999), st.integers(1, 12), st.integers(1, 40))
+@settings(max_examples=50, deadline=None)
+def test_a_genes_parts_sum_to_its_weight(seed, n_tokens, n_genes):
+    rng = np.random.default_rng(seed)
+    tokens = members(
+        [rng.permutation(n_genes)[: rng.integers(1, n_genes + 1)] for _ in range(n_tokens)], n_genes
+    )
+    found = regression(seed, tokens)
+    pairs = to_tokens(found, tokens)
+    assert pairs.shape == (3, tokens.nnz)
+    np.testing.assert_allclose(by_gene(pairs, tokens), found.weights, rtol=0, atol=1e-10)
+
+
+def test_a_weight_is_divided_in_proportion_to_relevance():
+    tokens = members([[0, 1], [1, 2], [1]], 3)
+    weights = np.array([[5.0, 8.0, -3.0]])
+    relevance = np.array([[3.0, 1.0, 4.0]])
+    found = to_tokens(LogisticRegression(weights, relevance), tokens)
+    np.testing.assert_allclose(found, [[5, 3, 1, -3, 4]])
+
+
+def test_a_set_that_is_not_relevant_gets_the_genes_of_no_other():
+    tokens = members([[0, 1], [1, 2]], 3)
+    weights, relevance = np.array([[6.0, 8.0, 4.0]]), np.array([[1.0, 0.0]])
+    of_gene, one, other, alone = to_tokens(LogisticRegression(weights, relevance), tokens)[0]
+    assert (of_gene, alone) == (6, 4)
+    assert one == pytest.approx(8, rel=0.02)
+    assert one + other == pytest.approx(8)
+    assert 0 < other < 0.02 * one
+
+
+def test_without_a_relevant_set_all_are_equal():
+    tokens = members([[0, 1], [1, 2]], 3)
+    weights = np.array([[6.0, 8.0, 4.0]])
+    found = to_tokens(LogisticRegression(weights, np.zeros((1, 2))), tokens)
+    np.testing.assert_allclose(found, [[6, 4, 4, 4]])
+    # What is next to nothing beside another label says as little.
+    hardly = np.array([[1e-9, 1e-8], [1, 1]])
+    found = to_tokens(LogisticRegression(weights.repeat(2, 0), hardly), tokens)
+    np.testing.assert_allclose(found[0], [6, 4, 4, 4])
+
+
+def test_a_regression_without_gene_sets_is_refused():
+    with pytest.raises(ValueError, match="fitted without gene sets"):
+        to_tokens(LogisticRegression(np.zeros((1, 3))), members([[0, 1, 2]], 3))
+
+
+# ------------------------------------------------------------------ the fit
+
+
+def test_the_regression_is_the_mean_of_two(toy):
+    x, labels = expression(toy), codes(toy)
+    found = fit_regression(x, labels, TOKENS)
+    plain = fit_logistic_regression(x, labels, gene_sets=TOKENS)
+    sparse = fit_logistic_regression(
+        x, labels, gene_sets=TOKENS, penalty=_linear_classifier.PENALTY
+    )
+    np.testing.assert_allclose(found.weights, (plain.weights + sparse.weights) / 2)
+    np.testing.assert_allclose(found.relevance, sparse.relevance)
+    strong = fit_regression(x, labels, TOKENS, penalty=1e-2, nuisance=False)
+    assert np.abs(strong.weights).sum() < np.abs(found.weights).sum()
+
+
+def test_it_is_that_regression_weighted_against_the_network(toy):
+    # Three cells of one label, whose score is raised for it, and the network's as well.
+    cells = np.setdiff1d(np.arange(20, 90), np.flatnonzero(codes(toy) == 2)[10:-3])
+    labels = codes(toy)[cells]
+    found = fit(toy, cells, temperature=0.8)
+    expected = fit_regression(expression(toy, cells), labels, TOKENS)
+    raised = logit_adjustment(labels)
+    factor = linear_weight(len(cells)) / 0.8
+    pairs = factor * to_tokens(expected, TOKENS)
+    biases = (factor + 1) * raised
+    np.testing.assert_allclose(found.weights, pairs - pairs.mean(0), atol=0.02, rtol=1e-2)
+    np.testing.assert_allclose(found.biases, biases - biases.mean(), atol=0.02, rtol=1e-2)
+    np.testing.assert_allclose(found.upper, expression(toy, cells).toarray().max(0), rtol=1e-6)
+    # It tells the types apart, each by its own set.
+    assert (scores_of(found, toy).argmax(1) == codes(toy)).mean() > 0.95
+    assert not len(found.inactive)
+    np.testing.assert_array_equal(fit_regression(
+        expression(toy), codes(toy), TOKENS
+    ).relevance.argmax(1), [0, 1, 2])  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float64])
+def test_dense_or_sparse_whole_numbers_or_not(toy, dtype):
+    expected = fit(toy)
+    toy.X = toy.X.toarray().astype(dtype)
+    for one, other in zip(fit(toy), expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-3)
+
+
+def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
+    x = toy.X.toarray()
+    x[:, 5] = 0
+    toy.X = sp.csr_matrix(x)
+    found = fit(toy)
+    assert (found.weights[:, TOKENS.indices == 5] == 0).all()
+    assert found.upper[5] == 0
+
+
+def test_genes_in_no_token_do_not_matter(toy):
+    tokens = members(SETS[:4])
+    found = fit(toy, tokens=tokens)
+    assert found.weights.shape == (3, tokens.nnz)
+    assert (scores_of(found, toy, tokens).argmax(1) == codes(toy)).mean() > 0.95
+
+
+def test_two_labels(toy):
+    two = toy[toy.obs["kind"] != "c"].copy()
+    two.obs["kind"] = two.obs["kind"].cat.remove_unused_categories()
+    found = fit(two, np.arange(two.n_obs), n_labels=2)
+    np.testing.assert_allclose(found.weights.sum(0), 0, atol=1e-12)
+    assert (scores_of(found, two).argmax(1) == codes(two)).mean() > 0.95
+
+
+def test_a_label_without_cells_is_out_of_reach(toy):
+    some = np.flatnonzero(codes(toy) != 1)
+    found = fit(toy, some)
+    scores = scores_of(found, toy)
+    assert (found.weights[1] == 0).all()
+    assert (scores[some].argmax(1) == codes(toy)[some]).mean() > 0.95
+    assert (scores[:, 1] < scores.max(1) - 50).all()
+
+
+def test_a_label_with_a_single_cell_is_learnt(toy):
+    single = np.setdiff1d(EVERY, np.flatnonzero(codes(toy) == 2)[1:])
+    found = fit(toy, single)
+    called = scores_of(found, toy).argmax(1)
+    # Its other cells are new, and a gene set tells them.
+    assert (called[codes(toy) == 2] == 2).mean() > 0.6
+    assert (called == codes(toy))[codes(toy) < 2].mean() > 0.9
+
+
+def test_a_label_is_raised_by_how_few_its_cells_are():
+    labels = np.repeat([0, 1, 2], [60, 40, 20])
+    np.testing.assert_allclose(np.exp(logit_adjustment(labels)), [80 / 60, 60 / 40, 40 / 20])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_new_cells_of_a_rare_label_are_found(seed):
+    """They score less than the three that taught it."""
+    rng = np.random.default_rng(seed)
+    taught, new = np.repeat([0, 1, 2], [100, 100, 3]), np.repeat([0, 1, 2], 200)
+    mean = 0.5 + 1.5 * np.repeat(np.eye(3), 10, 1) @ np.eye(30, 200)
+    x, query = (sp.csr_matrix(np.log1p(rng.poisson(mean[of]))) for of in (taught, new))
+    scores = query @ fit_logistic_regression(x, taught).weights.T
+    plain, raised = (
+        [(called == new)[new == label].mean() for label in range(3)]
+        for called in (scores.argmax(1), (scores + logit_adjustment(taught)).argmax(1))
+    )
+    assert plain[2] < 0.35
+    assert raised[2] > 0.5
+    assert min(*plain[:2], *raised[:2]) > 0.98
+
+
+def test_the_regression_counts_more_if_there_are_few_cells():
+    weights = [linear_weight(n) for n in (30, 300, 3000, 30_000, 10**9)]
+    assert (np.diff(weights) < 0).all()
+    assert weights[-1] > 1
+    assert weights[0] > 2 * weights[-1]
+
+
+# ------------------------------------------------------------------ temperature
+
+
+LOGGED = ModalitySlice(0, 765, None)
+CLEAR = ["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]
+BY_FIFTEEN = members([range(i, i + 15) for i in range(0, 765, 15)], 765)
+
+
+def temperature_of(adata, labels, section=LOGGED, tokens=BY_FIFTEEN):
+    labels = np.unique(labels, return_inverse=True)[1]
+    return cross_validate(
+        CellMatrix(adata), np.arange(adata.n_obs), labels, section, tokens
+    ).temperature
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return sc.datasets.pbmc68k_reduced().raw.to_adata()
+
+
+@pytest.mark.parametrize(
+    ("overlapping", "times", "least"), [("CD8", 1.2, 2.5), ("CD4|CD8", 1.1, 2.2)]
+)
+def test_types_that_overlap_ask_for_more_doubt(cells, overlapping, times, least):
+    kinds = cells.obs["bulk_labels"]
+    clear = kinds.isin(CLEAR).to_numpy()
+    alike = kinds.str.contains(overlapping)
+    # That rare types are raised takes some of the doubt.
+    alike &= kinds.map(kinds.value_counts()).astype(int) > 30
+    alike = alike.to_numpy()
+    surely = temperature_of(cells[clear], kinds[clear])
+    hardly = temperature_of(cells[alike], kinds[alike])
+    assert hardly > times * surely
+    assert hardly > least
+
+
+@pytest.mark.parametrize("overlapping", ["CD8", "CD4|CD8"])
+def test_types_that_overlap_ask_for_more_doubt_whatever_their_sizes(cells, overlapping):
+    kinds = cells.obs["bulk_labels"]
+    sizes = kinds[kinds.str.contains(overlapping)].value_counts()
+    asked = []
+    for types in (CLEAR, sizes.index[sizes > 30]):
+        of_type = [np.flatnonzero(kinds == kind)[:31] for kind in types]
+        some = np.concatenate(of_type)
+        asked.append(temperature_of(cells[some], kinds.iloc[some]))
+    assert asked[1] > 1.3 * asked[0]
+    assert asked[1] > 2.2
+
+
+def test_rare_labels_are_raised_first(cells, monkeypatch):
+    kinds = cells.obs["bulk_labels"]
+    fitted = []
+
+    def keep(logits, labels, **kwargs):
+        fitted.append((logits, labels))
+        return fit_temperature(logits, labels, **kwargs)
+
+    monkeypatch.setattr(_linear_classifier, "fit_temperature", keep)
+    found = temperature_of(cells, kinds)
+    monkeypatch.setattr(_linear_classifier, "logit_adjustment", lambda labels: 0.0)
+    plain = temperature_of(cells, kinds)
+    n_shares = len(_linear_classifier.SPARSE_SHARES)
+    assert len(fitted) == 2 * n_shares
+    for (raised, labels), (scores, _) in zip(fitted[:n_shares], fitted[n_shares:], strict=True):
+        n_cells = np.bincount(labels)
+        assert n_cells.min() < 10
+        np.testing.assert_allclose(raised - scores, np.log(1 + 20 / n_cells)[None].repeat(700, 0))
+    asked = [fit_temperature(*each, expected=2.0, spread=0.4) for each in fitted]
+    assert found in asked[:n_shares]
+    assert plain in asked[n_shares:]
+    # That rare labels were given too seldom no longer counts as doubt.
+    assert (np.array(asked[:n_shares]) < np.array(asked[n_shares:])).all()
+
+
+def test_a_few_cells_say_little(cells):
+    kinds = cells.obs["bulk_labels"]
+    two = np.concatenate([np.flatnonzero(kinds == kind)[:2] for kind in ("CD19+ B", "CD56+ NK")])
+    assert temperature_of(cells[two], kinds.iloc[two]) == pytest.approx(2, rel=0.2)
+
+
+def test_single_cells_say_nothing(cells):
+    kinds = cells.obs["bulk_labels"]
+    one = [np.flatnonzero(kinds == kind)[0] for kind in CLEAR]
+    assert temperature_of(cells[one], kinds.iloc[one]) == 2
+    # Beside others they are no cell that the temperature is fitted to.
+    clear = np.flatnonzero(kinds.isin(CLEAR[:2]))
+    with_one = np.append(clear, one[2])
+    assert np.isfinite(temperature_of(cells[with_one], kinds.iloc[with_one]))
+
+
+def test_large_references_are_drawn_from():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 3, 3 * MOST_CELLS)
+    x = rng.poisson(1 + np.eye(3)[labels] @ np.eye(3, 20)).astype(np.float32)
+    some = draw(labels, MOST_CELLS)
+    assert len(some) < len(labels)
+    # Nothing but the drawn cells is looked at.
+    x[np.setdiff1d(np.arange(len(labels)), some)] = 1
+    spoilt = ad.AnnData(sp.csr_matrix(x))
+    section, tokens = ModalitySlice(0, 20, "log1p", 20.0), members([range(12), range(8, 20)], 20)
+    found = temperature_of(spoilt, labels, section, tokens)
+    of_drawn = cross_validate(CellMatrix(spoilt), some, labels[some], section, tokens).temperature
+    assert found == of_drawn
+
+
+# ------------------------------------------------------------------ in a model
+
+
+def network_logits(model, x):
+    """Logits of the network alone."""
+    with torch.no_grad():
+        x = model.module.bounded(normalize(x, model.module.sections))
+        return model.module.head(model.module.annotate(x, attention=False).latent)
+
+
+def test_adds_to_what_the_network_says(toy, toy_query, train):
+    model = train(toy.copy())
+    x = torch.from_numpy(toy_query.X.toarray())
+    expected = network_logits(model, x).numpy()
+    normed = torch.minimum(normalize(x, model.module.sections), model.module.linear.upper)
+    table = model.get_linear_weights()
+    by_gene = table.groupby(level="gene").sum().reindex(toy.var_names).to_numpy()
+    expected = expected + normed.numpy() @ by_gene + model.module.linear.bias.numpy()
+    with torch.no_grad():
+        found = model.module.annotate(normalize(x, model.module.sections)).logits
+    np.testing.assert_allclose(found, expected, atol=1e-3)
+    probabilities = torch.softmax(found / model.module.temperature, 1)
+    np.testing.assert_allclose(model.predict(toy_query, soft=True), probabilities, atol=1e-5)
+
+
+def test_weights_are_named_by_token_and_gene(toy, train):
+    model = train(toy, max_epochs=1)
+    table = model.get_linear_weights()
+    assert table.index.names == ["gene_set", "gene"]
+    assert list(table.columns) == ["a", "b", "c"]
+    assert list(dict.fromkeys(table.index.get_level_values(0))) == model.gene_sets
+    assert table.loc["alpha"].index.tolist() == [f"G{i}" for i in range(8)]
+    assert (table.dtypes == np.float32).all()
+    # Less the mean of all labels.
+    np.testing.assert_allclose(table.sum(axis=1), 0, atol=1e-4)
+
+
+def test_no_weights_without_it(toy, train):
+    model = train(toy, max_epochs=1, linear=False)
+    assert "linear branch" not in repr(model)
+    with pytest.raises(ValueError, match="made with linear=False, of a MuData or by the original"):
+        model.get_linear_weights()
+
+
+def by_rows(toy, cells):
+    """What a model of these cells has as its linear branch."""
+    found = cross_validate(CellMatrix(toy), EVERY, codes(toy), COUNTS, TOKENS)
+    assert found.temperature != pytest.approx(1, abs=0.1)
+    return fit(toy, cells, weight=linear_weight(len(EVERY)), **found._asdict())
+
+
+def test_the_last_fit_has_all_cells(toy, train):
+    expected = by_rows(toy, EVERY)
+    model = train(toy.copy())
+    np.testing.assert_allclose(model.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(model.module.linear.bias, expected.biases, rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(model.module.linear.upper, expected.upper, rtol=1e-6)
+    before = train(toy.copy(), refit=False)
+    expected = by_rows(toy, before.train_indices)
+    np.testing.assert_allclose(
+        before.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3
+    )
+
+
+def test_cells_without_a_label_teach_nothing(toy, train):
+    some = toy.copy()
+    some.obs["kind"] = some.obs["kind"].cat.add_categories("?")
+    some.obs.loc[some.obs_names[::5], "kind"] = "?"
+    labelled = np.flatnonzero(some.obs["kind"] != "?")
+    found = train(some, setup={"unlabeled_category": "?"}, modules=False)
+    alone = train(toy[labelled].copy(), modules=False)
+    assert found.get_linear_weights().shape == alone.get_linear_weights().shape
+    np.testing.assert_allclose(
+        found.get_linear_weights(), alone.get_linear_weights(), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_validation_is_the_networks_alone(toy, train):
+    model = train(toy, refit=False, calibrate=False)
+    for _ in range(2):
+        validation = model.validation_indices
+        model.module.linear.upper.fill_(torch.inf)
+        logits = network_logits(model, torch.from_numpy(toy.X.toarray()[validation]))
+        labels = torch.from_numpy(codes(toy)[validation])
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        last = float(model.history["validation_loss"].iloc[-1].iloc[0])
+        assert last == pytest.approx(float(loss), rel=1e-3)
+        model.train(
+            max_epochs=2,
+            accelerator="cpu",
+            enable_progress_bar=False,
+            batch_size=16,
+            refit=False,
+            calibrate=False,
+        )
+
+
+def test_tokens_start_from_it_once(toy, train, monkeypatch):
+    calls = []
+    kind = tosica.module.MaskedEmbedding
+    start = kind.start_from_scores
+
+    def keep(self, scores, x, mean):
+        calls.append((scores, x, mean))
+        start(self, scores, x, mean)
+
+    monkeypatch.setattr(kind, "start_from_scores", keep)
+    model = train(toy, max_epochs=1, refit=False)
+    ((scores, x, mean),) = calls
+    np.testing.assert_allclose(scores, model.module.linear.weight, rtol=1e-5)
+    torch.testing.assert_close(mean, x.mean(0))
+    assert x.shape == (len(model.train_indices), 30)
+    # What was learnt is not thrown away by more training.
+    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    assert len(calls) == 1
+    train(toy, max_epochs=1, linear=False)
+    assert len(calls) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"plan_kwargs": {"gene_dropout": 1}}, {"no_such_option": 1}])
+def test_a_refused_training_leaves_a_trained_model_as_it_was(toy, toy_query, train, wrong):
+    model = train(toy)
+    before, fingerprint = model.predict(toy_query, soft=True), model.fingerprint
+    with pytest.raises((TypeError, ValueError)):
+        model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False, **wrong)
+    assert model.fingerprint == fingerprint
+    assert model.predict(toy_query, soft=True).equals(before)
+    assert model.predict_set(toy_query, coverage=0.5).shape == (toy_query.n_obs, 3)
+
+
+def test_saved_with_the_model(toy_model, toy_query, tmp_path):
+    toy_model.save(tmp_path / "model")
+    loaded = TOSICA.load(tmp_path / "model")
+    assert loaded.get_linear_weights().equals(toy_model.get_linear_weights())
+    assert "linear branch" in repr(loaded)
+    assert loaded.predict(toy_query, soft=True).equals(toy_model.predict(toy_query, soft=True))
+
+
+def test_what_is_expected_of_lacking_genes_is_saved(toy_model, toy_query, tmp_path):
+    assert toy_model.module.linear.loadings.any()
+    toy_model.save(tmp_path / "model")
+    loaded = TOSICA.load(tmp_path / "model")
+    lacking = toy_query[:, 1:].copy()
+    assert loaded.predict(lacking, soft=True).equals(toy_model.predict(lacking, soft=True))
+
+
+def test_more_than_the_reference_has_counts_as_its_most(toy_model, toy_query):
+    """A gene that a query expresses beyond all measure does not outweigh the others."""
+    sc.pp.normalize_total(toy_query, target_sum=1e4)
+    sc.pp.log1p(toy_query)
+    x = toy_query.X.toarray()
+    x[:, 0] = float(toy_model.module.linear.upper[0])
+    at_most = toy_model.module.annotate(torch.from_numpy(x)).logits
+    x[:, 0] = 1e3
+    beyond = toy_model.module.annotate(torch.from_numpy(x)).logits
+    torch.testing.assert_close(beyond, at_most, rtol=0, atol=0)
+
+
+def test_labels_that_no_gene_set_tells_are_named(toy, train, monkeypatch):
+    fitted = _linear_classifier.fit_linear_classifier
+
+    def inactive(*args, **kwargs):
+        return fitted(*args, **kwargs)._replace(inactive=np.array([0, 2]))
+
+    monkeypatch.setattr(_training_mixin, "fit_linear_classifier", inactive)
+    with pytest.warns(UserWarning, match=r"No gene set tells these labels .* others: 'a', 'c'\."):
+        train(toy, max_epochs=1)
+    monkeypatch.undo()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        train(toy, max_epochs=1)
+    assert not any("No gene set tells" in str(warning.message) for warning in caught)
+
+
+def test_cross_validation_weighs_the_group_lasso():
+    """Sets that are drawn at random help nobody; sets that are what labels differ by do."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], 30)
+    counts = rng.poisson(0.5, (90, 240)).astype(np.float32)
+    for label in range(3):
+        counts[labels == label, 40 * label : 40 * label + 40] += rng.poisson(0.25, (30, 40))
+    rows, section = CellMatrix(ad.AnnData(counts)), ModalitySlice(0, 240, "log1p", 1e4)
+    true_sets = np.kron(np.eye(6), np.ones((1, 40)))
+    shares = {}
+    for name, sets in {"true": true_sets, "random": rng.permutation(true_sets.T).T}.items():
+        tokens = sp.csr_matrix(sets)
+        found = cross_validate(rows, np.arange(90), labels, section, tokens)
+        assert found.sparse_share in _linear_classifier.SPARSE_SHARES
+        shares[name] = found.sparse_share
+    assert shares["true"] == 0.5
+    assert shares["random"] < 0.5
+
+
+def test_labels_without_a_relevant_gene_set_are_named():
+    labels = np.repeat([0, 1], 20)
+    counts = np.ones((40, 6), dtype=np.float32)
+    counts[labels == 0, 4:] = 5
+    # What differs is in no set.
+    tokens = sp.csr_matrix(np.array([[1.0, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0]]))
+    section = ModalitySlice(0, 6, None)
+    rows = CellMatrix(ad.AnnData(counts))
+    found = fit_linear_classifier(rows, np.arange(40), labels, 2, section, tokens)
+    np.testing.assert_array_equal(found.inactive, [0, 1])
+    assert np.isfinite(found.weights).all()

@@ -1,0 +1,71 @@
+"""Classifiers of parts of a reference, to each of which other cells are new."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+import scvi
+
+from tosica.linear._cross_fit import cross_fit
+from tosica.linear._logistic_regression import fit_logistic_regression
+
+# The last label has a single cell.
+LABELS = np.repeat([0, 1, 2, 3], [50, 20, 2, 1])
+
+
+def expression():
+    rng = np.random.default_rng(0)
+    return sp.csr_matrix(rng.gamma(1.0, size=(73, 30)) + np.eye(4)[LABELS] @ np.eye(4, 30))
+
+
+def folds():
+    """Which cells are in each fold."""
+    return np.array([held for held, _ in cross_fit(expression(), LABELS, lambda x, labels: None)])
+
+
+def test_each_cell_is_new_to_one_classifier():
+    held = folds()
+    assert len(held) == 5
+    np.testing.assert_array_equal(held[:, :72].sum(0), 1)
+
+
+def test_the_single_cell_of_a_label_is_in_no_fold():
+    np.testing.assert_array_equal(folds()[:, 72], False)
+
+
+def test_folds_have_equal_parts_of_each_label():
+    for held in folds():
+        found = np.bincount(LABELS[held], minlength=4)
+        assert found[0] == 10
+        assert found[1] == 4
+        # So that the others still have one.
+        assert found[2] <= 1
+
+
+def test_every_classifier_knows_every_label():
+    known = [set(labels) for _, labels in cross_fit(expression(), LABELS, lambda _, of: of)]
+    assert known == [{0, 1, 2, 3}] * 5
+
+
+def test_a_classifier_is_fitted_to_the_other_folds_alone():
+    x = expression()
+    for held, found in cross_fit(x, LABELS, fit_logistic_regression):
+        spoilt = x.toarray()
+        spoilt[held] = 100
+        expected = fit_logistic_regression(sp.csr_matrix(spoilt)[~held], LABELS[~held])
+        np.testing.assert_allclose(found.weights, expected.weights)
+
+
+def test_there_is_no_fold_without_cells():
+    x, labels = expression()[[0, 1, 50, 72]], np.array([0, 0, 1, 2])
+    held = [held for held, _ in cross_fit(x, labels, lambda x, labels: None)]
+    assert 1 <= len(held) <= 2
+    np.testing.assert_array_equal(np.sum(held, 0), [1, 1, 0, 0])
+    assert not list(cross_fit(x[[0, 2, 3]], np.arange(3), lambda x, labels: None))
+
+
+def test_folds_follow_the_seed():
+    one, same = folds(), folds()
+    np.testing.assert_array_equal(one, same)
+    scvi.settings.seed = 1
+    assert (folds() != one).any()

@@ -1,0 +1,241 @@
+"""Cells whose labels the other cells contradict do not teach."""
+
+from __future__ import annotations
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+from sklearn.linear_model import LogisticRegression
+
+import tosica
+from tosica.data._cell_matrix import CellMatrix
+from tosica.linear import _label_errors as _mislabelled
+from tosica.linear._label_errors import _fit, _judge, find_label_errors, find_suspects
+from tosica.module import ModalitySlice
+
+LOGGED = ModalitySlice(0, 765, None)
+QUIET = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
+KINDS = ["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]
+
+
+def spoilt(labels, share, seed=0):
+    """Labels of which a share is wrong, and which ones."""
+    rng = np.random.default_rng(seed)
+    wrong = np.sort(rng.permutation(len(labels))[: round(share * len(labels))])
+    labels = labels.copy()
+    labels[wrong] = (labels[wrong] + rng.integers(1, 3, len(wrong))) % 3
+    return labels, wrong
+
+
+@pytest.fixture
+def cells():
+    """Log-normalised cells of three kinds."""
+    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    return adata[adata.obs["bulk_labels"].isin(KINDS)].copy()
+
+
+@pytest.fixture
+def codes(cells):
+    return cells.obs["bulk_labels"].cat.codes.to_numpy().astype(np.int64)
+
+
+def found_in(cells, labels):
+    return find_label_errors(CellMatrix(cells), np.arange(cells.n_obs), labels, LOGGED)
+
+
+def assert_found(found, wrong, precision=0.9):
+    assert len(set(found) & set(wrong)) > 0.5 * len(wrong)
+    assert len(set(found) & set(wrong)) > precision * len(found)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
+def test_wrong_labels_are_found(cells, codes, share):
+    labels, wrong = spoilt(codes, share)
+    assert_found(found_in(cells, labels), wrong)
+
+
+def test_right_labels_are_kept(cells, codes):
+    assert found_in(cells, codes).size == 0
+
+
+def test_a_few_are_taken_for_hard_cells(cells, codes):
+    labels, wrong = spoilt(codes, 0.03)
+    assert len(wrong) > 5
+    assert found_in(cells, labels).size == 0
+
+
+def test_types_that_are_hard_to_tell_apart_are_not_wrong():
+    """Of so few cells of 13 types a classifier learns little, and is often sure of a wrong one."""
+    adata = tosica.datasets.synthetic(300, 400, n_gene_sets=20, seed=0)
+    common = adata.obs["cell_type"].value_counts()
+    adata = adata[adata.obs["cell_type"].isin(common.index[common > 1])].copy()
+    labels = adata.obs["cell_type"].astype("category").cat.codes.to_numpy().astype(np.int64)
+    everything = CellMatrix(adata), np.arange(adata.n_obs), labels, ModalitySlice(0, 400, "log1p")
+    suspect, disputed = find_suspects(*everything)
+    assert suspect.mean() > 0.1
+    assert disputed.mean() > 0.4
+    assert find_label_errors(*everything).size == 0
+
+
+def test_the_single_cell_of_a_label_is_not_wrong(cells, codes):
+    labels, wrong = spoilt(codes, 0.2)
+    # A cell that all others contradict, but there is none like it to be judged by.
+    labels[wrong[0]] = labels.max() + 1
+    found = found_in(cells, labels)
+    assert_found(found, wrong[1:])
+    assert wrong[0] not in found
+    # Nor is one of those of which no label has two.
+    some = np.array([np.flatnonzero(codes == code)[0] for code in np.unique(codes)])
+    assert find_label_errors(CellMatrix(cells), some, codes[some], LOGGED).size == 0
+
+
+def test_positions_are_those_of_the_cells(cells, codes):
+    """In a reference of which only some cells have labels."""
+    labels, wrong = spoilt(codes, 0.2)
+    some = np.arange(40, cells.n_obs)
+    found = find_label_errors(CellMatrix(cells), some, labels[40:], LOGGED)
+    assert_found(found, wrong[wrong >= 40])
+
+
+def test_cells_that_are_not_drawn_are_judged_too(cells, codes, monkeypatch):
+    monkeypatch.setattr(_mislabelled, "MOST_CELLS", 150)
+    monkeypatch.setattr(_mislabelled, "BLOCK", 7)
+    labels, wrong = spoilt(codes, 0.2)
+    found = found_in(cells, labels)
+    assert_found(found, wrong)
+    drawn = _mislabelled.draw(labels, 150)
+    assert set(found) - set(drawn)
+
+
+def test_half_of_a_label_is_kept(cells, codes):
+    """Of a label that is given to cells of other kinds only."""
+    labels, _ = spoilt(codes, 0.2)
+    labels[:10] = 3
+    found = found_in(cells, labels)
+    assert found.size
+    assert len(set(found) & set(range(10))) == 5
+
+
+def test_rare_types_are_not_wiped_out(cells, codes):
+    """Ten cells of a type, whose labels are right, in a reference with many wrong ones."""
+    kept = np.r_[np.flatnonzero(codes == 1)[:10], np.flatnonzero(codes != 1)]
+    few, truth = cells[kept].copy(), codes[kept]
+    for seed in range(5):
+        labels, wrong = spoilt(truth, 0.2, seed)
+        suspect, _ = find_suspects(CellMatrix(few), np.arange(few.n_obs), labels, LOGGED)
+        assert suspect[wrong].mean() > 0.3
+        right = np.setdiff1d(np.arange(10), wrong)
+        assert suspect[right].sum() <= 2
+
+
+def test_rare_labels_are_not_judged(cells, codes):
+    """Two of four cells have a wrong one, which nothing else would keep."""
+    stem = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    stem = stem[stem.obs["bulk_labels"] == "CD34+"][:2].copy()
+    both = ad.concat([stem, cells])
+    labels = np.r_[3, 3, spoilt(codes, 0.2)[0]]
+    labels[2:4] = 3
+    found = found_in(both, labels)
+    assert found.size
+    assert not set(found) & set(range(4))
+
+
+def test_a_label_may_have_no_cell(cells, codes):
+    labels, wrong = spoilt(codes, 0.2)
+    # As if the model knew labels between these.
+    assert_found(found_in(cells, 2 * labels + 1), wrong)
+
+
+def test_two_labels(cells, codes):
+    two = cells[codes < 2].copy()
+    truth = codes[codes < 2]
+    wrong = np.arange(0, len(truth), 5)
+    labels = truth.copy()
+    labels[wrong] = 1 - labels[wrong]
+    assert_found(found_in(two, labels), wrong)
+
+
+@pytest.mark.parametrize("kind", ["dense", "integers", "backed"])
+def test_counts_however_they_are_kept(shared, tmp_path, kind):
+    adata = sc.read_h5ad(shared / "kang_pbmc.h5ad")
+    adata = adata[adata.obs["sample_id"] == "ctrl107"].copy()
+    truth = adata.obs["cluster_id"].cat.remove_unused_categories().cat.codes.to_numpy()
+    labels = truth.astype(np.int64)
+    wrong = np.random.default_rng(0).permutation(len(labels))[: len(labels) // 5]
+    labels[wrong] = (labels[wrong] + 1) % (labels.max() + 1)
+    counts = ModalitySlice(0, adata.n_vars, "log1p")
+    expected = find_label_errors(CellMatrix(adata), np.arange(adata.n_obs), labels, counts)
+    assert_found(expected, wrong, precision=0.85)
+    if kind == "backed":
+        adata.write_h5ad(tmp_path / "adata.h5ad")
+        adata = ad.read_h5ad(tmp_path / "adata.h5ad", backed="r")
+    else:
+        adata.X = adata.X.toarray() if kind == "dense" else adata.X.astype(np.int32)
+    found = find_label_errors(CellMatrix(adata), np.arange(adata.n_obs), labels, counts)
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.fixture
+def noisy(cells, codes):
+    """The cells, of which a fifth has a wrong label in ``obs["given"]``."""
+    labels, _ = spoilt(codes, 0.2)
+    cells.obs["given"] = np.array(KINDS)[labels]
+    cells.obs["truth"] = pd.Categorical(np.array(KINDS)[codes], KINDS)
+    return cells
+
+
+def test_training_leaves_them_out_and_says_so(noisy, tmp_path):
+    held = np.arange(noisy.n_obs) % 3 == 0
+    reference, query = noisy[~held].copy(), noisy[held].copy()
+    tosica.pp.build_mask(reference, max_gene_sets=30)
+    tosica.TOSICA.setup_anndata(reference, labels_key="given")
+    before = reference.obs.copy()
+    model = tosica.TOSICA(reference, embed_dim=16)
+    assert model.mislabeled_indices is None
+    with pytest.warns(UserWarning, match=r"labels of the reference \(\d+%\) are contradicted by"):
+        model.train(**QUIET | {"max_epochs": 20})
+    found = model.mislabeled_indices
+    assert_found(found, np.flatnonzero(reference.obs["given"] != reference.obs["truth"]))
+    parts = [model.train_indices, model.validation_indices]
+    assert not set(found) & set(np.concatenate(parts))
+    assert sum(map(len, parts)) + len(found) == reference.n_obs
+    assert reference.obs.equals(before)
+    misled = tosica.TOSICA(reference, embed_dim=16)
+    misled.train(**QUIET | {"max_epochs": 20}, check_labels=False)
+    of_truth = np.arange(query.n_obs), query.obs["truth"].cat.codes.to_numpy()
+    sure, unsure = (m.predict(query, soft=True).to_numpy()[of_truth] for m in (model, misled))
+    assert sure.mean() > unsure.mean() + 0.03
+    assert (model.predict(query) == query.obs["truth"]).mean() > 0.9
+    model.save(tmp_path / "model")
+    loaded = tosica.TOSICA.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.mislabeled_indices, found)
+    # They are labelled, so that they are not among the cells without a label either.
+    assert model.test_indices.size == 0
+    # A further training judges them anew.
+    model.train(**QUIET, check_labels=False)
+    assert model.mislabeled_indices.size == 0
+
+
+def test_not_if_labels_are_not_to_be_checked(noisy):
+    tosica.pp.build_mask(noisy, max_gene_sets=30)
+    tosica.TOSICA.setup_anndata(noisy, labels_key="given")
+    model = tosica.TOSICA(noisy, embed_dim=16)
+    model.train(**QUIET, check_labels=False)
+    assert model.mislabeled_indices.size == 0
+    taught = np.r_[model.train_indices, model.validation_indices]
+    assert len(taught) == noisy.n_obs
+
+
+@pytest.mark.parametrize("n_labels", [2, 3])
+def test_the_judge_is_scikit_learns_regression(n_labels):
+    rng = np.random.default_rng(0)
+    labels = np.arange(90) % n_labels
+    x = sp.csr_matrix(rng.gamma(1.0, size=(90, 12)) + np.eye(n_labels, 12)[labels])
+    z = x.toarray() / np.asarray(x.mean(0)).ravel() ** 0.25
+    expected = LogisticRegression(C=0.3, class_weight="balanced").fit(z, labels).predict_proba(z)
+    given, best = _judge(x, _fit(x, labels), labels)
+    np.testing.assert_allclose(given, expected[np.arange(90), labels], atol=1e-6)
+    np.testing.assert_allclose(best, expected.max(1), atol=1e-6)

@@ -1,0 +1,336 @@
+"""Logistic regression through gene sets, against its formula and where it could go astray."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.optimize import minimize
+from scipy.special import expit, log_expit
+from sklearn.linear_model import LogisticRegression
+
+from tosica.linear import _logistic_regression
+from tosica.linear._logistic_regression import fit_logistic_regression, within_class_directions
+
+LABELS = np.repeat([0, 1, 2], [60, 40, 20])
+
+
+@pytest.fixture
+def patiently(monkeypatch):
+    """Search until nothing changes, not only until it is good enough."""
+    for name, n in (("_MAX_ITER", 5000), ("_REWEIGHTED_ITER", 200), ("_N_REWEIGHTED", 100)):
+        monkeypatch.setattr(_logistic_regression, name, n)
+
+
+def expression(seed=0):
+    """Labels differ in genes 0 to 2, cells of each label in genes 10 to 12."""
+    rng = np.random.default_rng(seed)
+    x = rng.gamma(1.0, size=(120, 20)) + np.eye(3)[LABELS] @ np.eye(3, 20)
+    x[:, 10:13] += 4 * rng.integers(0, 2, (120, 1))
+    return sp.csr_matrix(x)
+
+
+def test_directions_are_the_components_of_the_deviations():
+    rng = np.random.default_rng(0)
+    x = rng.gamma(1.0, size=(120, 300)) + 2 * np.eye(3)[LABELS] @ np.eye(3, 300)
+    x += 8 * rng.normal(size=(120, 5)) * [5, 4, 3, 2, 1] @ rng.normal(size=(5, 300)) / 300**0.5
+    found = within_class_directions(sp.csr_matrix(x, dtype=np.float32), LABELS)
+    counts = np.array([60 / 70, 40 / 50, 20 / 30])
+    counts /= counts.sum()
+    for label in range(3):
+        of_label = np.flatnonzero(label == LABELS)
+        x[of_label] -= x[of_label].mean(0)
+        x[of_label] *= np.sqrt(counts[label] / len(of_label))
+    squares, axes = np.linalg.eigh(x.T @ x)
+    expected = (axes[:, -5:] * squares[-5:]) @ axes[:, -5:].T
+    np.testing.assert_allclose(found.T @ found, expected, atol=2e-3 * np.abs(expected).max())
+
+
+def test_a_few_cells_of_rare_labels_are_no_direction():
+    rng = np.random.default_rng(0)
+    labels = np.r_[np.repeat([0, 1, 2], 150), np.repeat(np.arange(3, 9), 3), [9, 10]]
+    x = rng.gamma(0.5, size=(len(labels), 500))
+    batch = np.zeros(500)
+    batch[:100] = 0.7
+    x[::2] += batch
+    length = np.linalg.norm(within_class_directions(sp.csr_matrix(x), labels) @ batch) / 0.7 / 10
+    # Half of the cells differ by it from the others.
+    assert length == pytest.approx(np.linalg.norm(batch) / 2, rel=0.15)
+
+
+@pytest.mark.parametrize("n_each", [1, 2, 4])
+def test_few_cells_differ_in_few_directions(n_each):
+    labels = np.repeat([0, 1], n_each)
+    x = sp.csr_matrix(np.random.default_rng(0).random((2 * n_each, 6)))
+    found = within_class_directions(x, labels)
+    assert len(found) == min(2 * n_each - 2, 5)
+    assert fit_logistic_regression(x, labels).weights.shape == (2, 6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", range(5))
+def test_cells_that_are_all_alike_differ_in_none(dtype, seed):
+    profiles = np.random.default_rng(seed).gamma(1.0, size=(3, 8)).astype(dtype)
+    x = sp.csr_matrix(profiles[LABELS])
+    assert within_class_directions(x, LABELS).shape == (0, 8)
+    weights = fit_logistic_regression(x, LABELS).weights
+    assert ((x @ weights.T).argmax(1) == LABELS).all()
+
+
+@pytest.mark.parametrize("with_shifts", [False, True])
+@pytest.mark.parametrize("n_obs", [120, 1200])
+def test_is_the_optimum_of_its_formula(with_shifts, n_obs, patiently):
+    x = sp.vstack([expression(seed) for seed in range(n_obs // 120)]).tocsr()
+    labels = np.tile(LABELS, n_obs // 120)
+    shifts = np.random.default_rng(1).random((2, 20)) if with_shifts else np.zeros((0, 20))
+    within = within_class_directions(x, labels)
+    weights, relevance = fit_logistic_regression(
+        x, labels, batch_directions=shifts if with_shifts else None, tol=1e-8
+    )
+    assert relevance is None
+    strength = 10
+    scale = torch.from_numpy(np.asarray(x.mean(0)).ravel() ** 0.25)
+    balance = torch.from_numpy(n_obs / 3 / np.bincount(labels))
+
+    def loss(values):
+        w = values.reshape(3, 20)
+        scores = torch.from_numpy(x.toarray()) @ w.T
+        is_label = torch.nn.functional.one_hot(torch.from_numpy(labels)).double()
+        fit = torch.nn.functional.binary_cross_entropy_with_logits(
+            scores, is_label, weight=balance[labels, None], reduction="sum"
+        )
+        change = 10 * ((w @ torch.from_numpy(shifts).T) ** 2).sum()
+        change = change + 0.1 * max(1, n_obs / 500) * ((w @ torch.from_numpy(within).T) ** 2).sum()
+        return fit + ((w * scale) ** 2).sum() / strength / 2 + change / 2
+
+    at = torch.from_numpy(weights.ravel()).requires_grad_()
+    loss(at).backward()
+    elsewhere = torch.zeros(60, dtype=torch.float64, requires_grad=True)
+    loss(elsewhere).backward()
+    assert at.grad.abs().max() < 1e-3 * elsewhere.grad.abs().max()
+
+
+@pytest.mark.parametrize("n_labels", [2, 3])
+def test_without_directions_it_is_scikit_learns(n_labels, patiently):
+    x, labels = expression()[n_labels > LABELS], LABELS[n_labels > LABELS]
+    scale = np.asarray(x.mean(0)).ravel() ** 0.25
+    balance = (len(labels) / n_labels / np.bincount(labels))[labels]
+    found = x @ fit_logistic_regression(x, labels, nuisance=False, tol=1e-9).weights.T
+    for label in range(n_labels):
+        expected = LogisticRegression(C=10, fit_intercept=False, tol=1e-9, max_iter=5000)
+        expected.fit(x.toarray() / scale, labels == label, sample_weight=balance)
+        scores = expected.decision_function(x.toarray() / scale)
+        np.testing.assert_allclose(found[:, label], scores, atol=1e-3)
+
+
+def test_a_label_is_not_taken_for_the_batch_it_is_known_from():
+    """Nobody names the batches; the last label is known from the second one only."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1, 2], 60)
+    x = rng.normal(5, 0.5, (180, 200)) + 0.65 * np.repeat(np.eye(3), 10, 1)[labels] @ np.eye(
+        30, 200
+    )
+    second = np.arange(180) % 2 == 0
+    known = (labels < 2) | second
+    x[second, 40:140] += 4
+    elsewhere = np.flatnonzero(~known)
+    right = {}
+    for nuisance in (True, False):
+        weights = fit_logistic_regression(
+            sp.csr_matrix(x[known]), labels[known], nuisance=nuisance
+        ).weights
+        right[nuisance] = ((x[elsewhere] @ weights.T).argmax(1) == 2).mean()
+    assert right[False] < 0.5
+    assert right[True] > 0.7
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_neither_the_order_of_cells_nor_of_genes_matters(seed, patiently):
+    rng = np.random.default_rng(seed)
+    cells, genes = rng.permutation(120), rng.permutation(20)
+    x = expression()
+    weights = fit_logistic_regression(x, LABELS, tol=1e-9).weights
+    other = fit_logistic_regression(x[cells][:, genes], LABELS[cells], tol=1e-9)
+    np.testing.assert_allclose(other.weights, weights[:, genes], atol=1e-3)
+
+
+# ------------------------------------------------------------------ gene sets
+
+
+# Overlapping; nested; and genes 17 to 19 are in none.
+SETS = [[0, 3, 4], [1, 5, 6, 7], [2, 8], [0, 1, 2, 9], [10, 11, 12], [3, 4, 13, 14, 15], [13, 16]]
+
+
+def members(sets: list[list[int]] = SETS, n_genes: int = 20) -> sp.csr_matrix:
+    """Which gene is in which set."""
+    found = np.zeros((len(sets), n_genes))
+    for row, genes in enumerate(sets):
+        found[row, genes] = 1
+    return sp.csr_matrix(found)
+
+
+class Objective:
+    """What is minimised, over the latent vectors of all labels and sets; all of it written out."""
+
+    def __init__(self, x: sp.csr_matrix, shifts: np.ndarray, penalty: float) -> None:
+        n_cells, self.n_genes = x.shape
+        self.m = np.asarray(x.mean(0)).ravel() ** 0.25
+        self.z = x.toarray() / self.m
+        self.is_label = np.eye(3, dtype=bool)[LABELS]
+        self.balance = 1 / (3 * np.bincount(LABELS))[LABELS, None]
+        self.ridge = 1 / (10 * n_cells)
+        nuisance = [0.1**0.5 * within_class_directions(x, LABELS), 10**0.5 * shifts]
+        self.nuisance = np.vstack(nuisance) / n_cells**0.5 / self.m
+        self.penalty = penalty
+        self.genes = np.concatenate(SETS)
+        self.token = np.repeat(np.arange(len(SETS)), list(map(len, SETS)))
+        self.root = np.sqrt(list(map(len, SETS)))
+
+    def __call__(self, flat: np.ndarray, rounded: float = 0.0) -> tuple[float, np.ndarray]:
+        """Value and gradient at the vectors; norms may be rounded at zero."""
+        v = flat.reshape(3, -1)
+        w = np.zeros((3, self.n_genes))
+        np.add.at(w.T, self.genes, v.T)
+        scores = self.z @ w.T
+        errors = (expit(scores) - self.is_label) * self.balance
+        along = w @ self.nuisance.T
+        squares = np.zeros((3, len(SETS)))
+        np.add.at(squares.T, self.token, (v**2).T)
+        norms = np.sqrt(squares + rounded**2)
+        value = -(log_expit(np.where(self.is_label, scores, -scores)) * self.balance).sum()
+        value += self.ridge * (w**2).sum() / 2 + (along**2).sum() / 2
+        value += self.penalty * (norms @ self.root).sum()
+        slope = (errors.T @ self.z + self.ridge * w + along @ self.nuisance)[:, self.genes]
+        if rounded:
+            slope = slope + self.penalty * (self.root / norms)[:, self.token] * v
+        return value, slope.ravel()
+
+    def minimum(self) -> float:
+        """The least value that a plain search finds; norms are rounded less and less."""
+        flat = np.zeros(3 * len(self.genes))
+        for rounded in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5):
+            options = {"maxiter": 5000, "maxfun": 20_000, "ftol": 1e-15, "gtol": 1e-10}
+            found = minimize(self, flat, (rounded,), jac=True, method="L-BFGS-B", options=options)
+            flat = found.x
+        return self(flat)[0]
+
+    def at(self, found: _logistic_regression.LogisticRegression) -> float:
+        """Value of a regression whose weights are divided by the sets' relevance."""
+        total = found.relevance @ members()
+        share = np.divide(found.weights * self.m, total, out=0 * total, where=total > 0)
+        v = share[:, self.genes] * found.relevance[:, self.token]
+        return self(v.ravel())[0]
+
+
+@pytest.mark.parametrize("penalty", [1e-4, 1e-2, 3e-2])
+def test_with_gene_sets_it_is_the_optimum_of_its_formula(penalty, request):
+    x, shifts = expression(), np.random.default_rng(1).random((2, 20))
+    objective = Objective(x, shifts, penalty)
+    least, nothing = objective.minimum(), objective(np.zeros(3 * len(objective.genes)))[0]
+    how = {"batch_directions": shifts, "gene_sets": members(), "penalty": penalty}
+    found = objective.at(fit_logistic_regression(x, LABELS, **how))
+    assert -1e-6 < (found - least) / (nothing - least) < 6e-3
+    request.getfixturevalue("patiently")
+    found = objective.at(fit_logistic_regression(x, LABELS, **how, tol=1e-7))
+    assert -1e-6 < (found - least) / (nothing - least) < 1e-5
+
+
+@pytest.mark.parametrize("penalty", [0.0, 1e-4, 1e-2])
+def test_genes_in_no_set_get_no_weight(penalty):
+    weights, relevance = fit_logistic_regression(
+        expression(), LABELS, gene_sets=members(), penalty=penalty
+    )
+    held = np.asarray(members().sum(0)).ravel() > 0
+    assert not weights[:, ~held].any()
+    assert weights[:, held].any(0).all()
+    if penalty:
+        assert relevance.shape == (3, len(SETS))
+        assert (relevance >= 0).all()
+    else:
+        assert relevance is None
+
+
+def test_without_a_penalty_sets_only_say_which_genes_there_are(patiently):
+    x = expression()
+    plain = fit_logistic_regression(x, LABELS)
+    every = fit_logistic_regression(x, LABELS, gene_sets=members([list(range(20)), [3, 4]]))
+    np.testing.assert_allclose(every.weights, plain.weights, rtol=1e-9)
+    some = fit_logistic_regression(x, LABELS, gene_sets=members(), nuisance=False, tol=1e-7)
+    held = np.arange(17)
+    alone = fit_logistic_regression(x[:, held], LABELS, nuisance=False, tol=1e-7)
+    np.testing.assert_allclose(some.weights[:, held], alone.weights, atol=1e-3)
+
+
+def test_a_penalty_that_nothing_is_worth_leaves_no_weights():
+    weights, relevance = fit_logistic_regression(
+        expression(), LABELS, gene_sets=members(), penalty=1e3
+    )
+    assert np.isfinite(np.concatenate([weights.ravel(), relevance.ravel()])).all()
+    np.testing.assert_allclose(weights, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_neither_the_order_of_genes_nor_of_sets_matters(seed, patiently):
+    rng = np.random.default_rng(seed)
+    cells, genes, sets = (rng.permutation(n) for n in (120, 20, len(SETS)))
+    x, how = expression(), {"penalty": 1e-3, "tol": 1e-7}
+    one = fit_logistic_regression(x, LABELS, gene_sets=members(), **how)
+    other = fit_logistic_regression(
+        x[cells][:, genes], LABELS[cells], gene_sets=members()[sets][:, genes], **how
+    )
+    np.testing.assert_allclose(other.weights, one.weights[:, genes], atol=1e-3)
+    np.testing.assert_allclose(other.relevance, one.relevance[:, sets], atol=1e-3)
+
+
+def planted(seed: int) -> tuple[sp.csr_matrix, list[list[int]]]:
+    """Label k differs in genes 8 k to 8 k + 7, which are a set; others hold some of them."""
+    rng = np.random.default_rng(seed)
+    x = rng.gamma(1.0, size=(120, 100))
+    for label in range(3):
+        x[label == LABELS, 8 * label : 8 * label + 8] += 0.7
+    own = [list(range(8 * k, 8 * k + 8)) for k in range(3)]
+    rest = [rng.permutation(np.arange(24, 100)).tolist() for _ in range(36)]
+    larger = [genes + more[:32] for genes, more in zip(own, rest[:3], strict=True)]
+    some = [genes[:3] + more[:5] for genes, more in zip(own, rest[3:6], strict=True)]
+    others = [genes[:8] for genes in rest[6:]]
+    return sp.csr_matrix(x), [*own, *larger, *some, *others]
+
+
+@pytest.mark.parametrize("penalty", [1e-4, 1e-3])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_planted_set_is_the_most_relevant(seed, penalty):
+    x, sets = planted(seed)
+    relevance = fit_logistic_regression(
+        x, LABELS, gene_sets=members(sets, 100), penalty=penalty
+    ).relevance
+    np.testing.assert_array_equal(relevance.argmax(1), [0, 1, 2])
+
+
+def test_equal_sets_are_equally_relevant():
+    x, sets = planted(0)
+    twice = fit_logistic_regression(
+        x, LABELS, gene_sets=members([*sets, sets[0]], 100), penalty=1e-3
+    ).relevance
+    np.testing.assert_allclose(twice[:, -1], twice[:, 0], rtol=1e-6)
+
+
+def test_scores_do_not_change_along_what_batches_differ_by():
+    rng = np.random.default_rng(0)
+    x = expression().toarray()
+    batch = np.zeros(20)
+    batch[:3] = 3
+    x[LABELS == 0] += batch * rng.integers(0, 2, ((LABELS == 0).sum(), 1))
+    how = {"gene_sets": members(), "penalty": 1e-4}
+    plain = fit_logistic_regression(sp.csr_matrix(x), LABELS, **how)
+    blind = fit_logistic_regression(sp.csr_matrix(x), LABELS, batch_directions=batch[None], **how)
+    assert np.abs(blind.weights @ batch).max() < 0.3 * np.abs(plain.weights @ batch).max()
+
+
+def test_nuisance_directions_can_be_left_out():
+    x, shifts = expression(), np.random.default_rng(1).random((2, 20))
+    plain = fit_logistic_regression(x, LABELS, batch_directions=shifts, nuisance=False)
+    without = fit_logistic_regression(x, LABELS, nuisance=False)
+    np.testing.assert_array_equal(plain.weights, without.weights)
+    penalised = fit_logistic_regression(x, LABELS, batch_directions=shifts)
+    assert np.abs(penalised.weights @ shifts.T).max() < np.abs(plain.weights @ shifts.T).max() / 2

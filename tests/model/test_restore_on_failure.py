@@ -1,0 +1,103 @@
+"""A training that does not end, in whatever phase, leaves the model as it was."""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+import pandas as pd
+import pytest
+from lightning.pytorch.callbacks import Callback
+
+from tosica import TOSICA
+
+ONCE = {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu", "enable_progress_bar": False}
+# Between and after the network's epochs.
+PHASES = [
+    "_cross_validate",
+    "_start_from",
+    "_set_linear",
+    "_calibrate",
+    "_refit",
+    "_fit_ppca",
+]
+
+
+class EndAt(Callback):
+    """Raise in the second epoch."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.current_epoch == 1:
+            raise self.error
+
+
+@pytest.fixture
+def untrained(toy):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    return TOSICA(toy, embed_dim=16, n_heads=2)
+
+
+def end(model: TOSICA, monkeypatch, phase: str, error: BaseException) -> None:
+    """Train, and have the training ended."""
+
+    def fail(*_, **__):
+        raise error
+
+    with monkeypatch.context() as patch:
+        callbacks = [EndAt(error)] if phase == "epochs" else []
+        if phase != "epochs":
+            patch.setattr(TOSICA, phase, fail)
+        with pytest.raises(type(error)):
+            model.train(**ONCE, callbacks=callbacks)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of memory")], ids=repr)
+@pytest.mark.parametrize("phase", ["epochs", *(name for name in PHASES if name != "_start_from")])
+def test_a_trained_model_stays_as_it_was(toy, toy_query, train, monkeypatch, caplog, phase, error):
+    model = train(toy)
+    expected, attributes = model.predict(toy_query, soft=True), dict(model.__dict__)
+    fingerprint, history = model.fingerprint, {k: len(v) for k, v in model.history.items()}
+    text, sets = repr(model), model.predict_set(toy_query, coverage=0.5)
+
+    end(model, monkeypatch, phase, error)
+
+    assert "train: did not end, and the model is as it was before" in caplog.text
+    pd.testing.assert_frame_equal(model.predict(toy_query, soft=True), expected)
+    pd.testing.assert_frame_equal(model.predict_set(toy_query, coverage=0.5), sets)
+    assert model.fingerprint == fingerprint
+    assert repr(model) == text
+    assert {k: len(v) for k, v in model.history.items()} == history
+    assert model.__dict__.keys() == attributes.keys()
+    assert model.trainer is attributes["trainer"]
+    np.testing.assert_array_equal(model.train_indices, attributes["train_indices_"])
+    assert not model.module.training
+    model.train(**ONCE)
+    assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() > 0.8
+
+
+@pytest.mark.parametrize("phase", ["epochs", *PHASES])
+def test_an_untrained_model_stays_untrained(untrained, toy_query, monkeypatch, tmp_path, phase):
+    fingerprint, handler = untrained.fingerprint, signal.getsignal(signal.SIGINT)
+
+    end(untrained, monkeypatch, phase, KeyboardInterrupt())
+
+    assert not untrained.is_trained
+    assert untrained.fingerprint == fingerprint
+    assert untrained.history is None
+    # Lightning would ignore any further Ctrl-C.
+    assert signal.getsignal(signal.SIGINT) is handler
+    with pytest.raises(RuntimeError, match="not trained"):
+        untrained.annotate(toy_query)
+    untrained.save(tmp_path / "model")
+    with pytest.raises(RuntimeError, match="not trained"):
+        TOSICA.load(tmp_path / "model").predict(toy_query)
+    untrained.train(**ONCE)
+    assert untrained.is_trained
+
+
+def test_other_exits_are_not_taken_for_an_interrupt(untrained, monkeypatch):
+    end(untrained, monkeypatch, "epochs", SystemExit(3))
+    assert not untrained.is_trained

@@ -1,0 +1,406 @@
+"""Which gene sets and modules become tokens, and that a model keeps them."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+
+import tosica
+from tosica import TOSICA, pp
+from tosica.model import _tokens as _choose_tokens
+from tosica.model._tokens import choose_tokens
+
+N_GENES, N_CELLS = 120, 90
+NAMES = np.array([f"G{i}" for i in range(N_GENES)], dtype=object)
+# Each label differs from the others in eight genes, which are a set; the genes from 100 on are in
+# no set, of which the first ten vary together and the last five are not expressed.
+PLANTED = {f"type {label}": range(8 * i, 8 * i + 8) for i, label in enumerate("abc")}
+LABELS = np.arange(N_CELLS) % 3
+
+
+def make_sets(n_others=40, seed=0):
+    """Planted sets among others of genes that say nothing of labels."""
+    rng = np.random.default_rng(seed)
+    sets = {f"other {i}": rng.choice(np.arange(24, 100), 8, False) for i in range(n_others)}
+    # In the midst of the others, so that their place does not tell.
+    names = [*list(sets)[: n_others // 2], *PLANTED, *list(sets)[n_others // 2 :]]
+    return {name: NAMES[list({**sets, **PLANTED}[name])].tolist() for name in names}
+
+
+def make(seed=0, labels=LABELS):
+    """Counts of three types."""
+    rng = np.random.default_rng(seed)
+    rate = np.full((N_CELLS, N_GENES), 0.7)
+    for i in range(3):
+        rate[labels == i, 8 * i : 8 * i + 8] = 3
+    rate[:, 100:110] *= rng.gamma(1.0, 2.0, (N_CELLS, 1))
+    rate[:, 115:] = 0
+    adata = ad.AnnData(sp.csr_matrix(rng.poisson(rate).astype(np.float32)))
+    adata.obs_names, adata.var_names = [f"cell{i}" for i in range(N_CELLS)], NAMES.tolist()
+    adata.obs["kind"] = pd.Categorical(np.array(["a", "b", "c"])[labels])
+    return adata
+
+
+@pytest.fixture(scope="module")
+def _reference():
+    adata = make()
+    # All sets fit, so all are candidates.
+    pp.build_mask(adata, make_sets(), min_genes=3)
+    TOSICA.setup_anndata(adata, labels_key="kind")
+    return adata
+
+
+@pytest.fixture
+def reference(_reference):
+    """90 cells × 120 genes with a mask of 43 gene sets, of which three are planted."""
+    return _reference.copy()
+
+
+def model_of(adata, **kwargs):
+    TOSICA.setup_anndata(adata, labels_key="kind")
+    return TOSICA(adata, **{"embed_dim": 8, "n_heads": 2, "max_gene_sets": 6, **kwargs})
+
+
+def quick(model, **kwargs):
+    settings = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
+    model.train(**settings | kwargs)
+    return model
+
+
+def members_of(model):
+    """Genes of each token, by its name."""
+    embedding = model.module.embedding
+    parts = np.split(embedding.genes.numpy(), embedding.indptr.numpy()[1:-1])
+    return dict(zip(model.gene_sets, parts, strict=True))
+
+
+def state_of(model):
+    return model.registry_["field_registries"]["mask"]["state_registry"]
+
+
+# --------------------------------------------------------------------------- the choice
+
+
+def test_planted_sets_are_chosen(reference):
+    assert len(reference.uns["tosica_mask"]["gene_sets"]) == 43
+    model = model_of(reference, max_gene_sets=3)
+    assert model.gene_sets[:3] == list(PLANTED)
+    for name, genes in PLANTED.items():
+        np.testing.assert_array_equal(members_of(model)[name], list(genes))
+
+
+def test_chosen_sets_keep_the_order_of_the_candidates(reference):
+    model = model_of(reference, max_gene_sets=10)
+    names = reference.uns["tosica_mask"]["gene_sets"].tolist()
+    chosen = [name for name in model.gene_sets if not name.startswith("module: ")]
+    assert len(chosen) == 10
+    assert set(PLANTED) <= set(chosen)
+    assert [names.index(name) for name in chosen] == sorted(names.index(name) for name in chosen)
+    mask = reference.varm["tosica_mask"].toarray()
+    for name in chosen:
+        np.testing.assert_array_equal(
+            members_of(model)[name], np.flatnonzero(mask[:, names.index(name)])
+        )
+
+
+@pytest.mark.parametrize("max_gene_sets", [43, 300, None])
+def test_all_are_taken_if_there_are_no_more(reference, max_gene_sets):
+    model = model_of(reference, max_gene_sets=max_gene_sets)
+    names = reference.uns["tosica_mask"]["gene_sets"].tolist()
+    assert model.gene_sets[:43] == names
+    assert all(name.startswith("module: ") for name in model.gene_sets[43:])
+
+
+@pytest.mark.parametrize("max_gene_sets", [3, None])
+def test_every_expressed_gene_is_in_a_token(reference, max_gene_sets):
+    model = model_of(reference, max_gene_sets=max_gene_sets)
+    tokens = members_of(model)
+    modules = {name: genes for name, genes in tokens.items() if name.startswith("module: ")}
+    of_sets = np.unique(np.concatenate([g for name, g in tokens.items() if name not in modules]))
+    of_modules = np.concatenate(list(modules.values()))
+    expressed = np.flatnonzero(reference.X.toarray().std(0) > 0)
+    assert len(expressed) == 115
+    # In one module each, and in none if a set holds them.
+    np.testing.assert_array_equal(np.sort(of_modules), np.setdiff1d(expressed, of_sets))
+    for name, genes in modules.items():
+        leading = name.removeprefix("module: ").split(", ")
+        assert 1 <= len(leading) <= 3
+        assert set(leading) <= set(NAMES[genes])
+        assert (np.diff(genes) > 0).all()
+
+
+def test_genes_that_vary_together_are_a_module(reference):
+    tokens = members_of(model_of(reference, max_gene_sets=None))
+    assert sum(name.startswith("module: ") for name in tokens) == 1
+    (name,) = (name for name in tokens if name.startswith("module: "))
+    assert set(range(100, 110)) <= set(tokens[name])
+    assert set(name.removeprefix("module: ").split(", ")) <= set(NAMES[100:110])
+
+
+def test_no_modules_on_request(reference):
+    model = model_of(reference, modules=False)
+    assert len(model.gene_sets) == 6
+    assert state_of(model)["n_modules"] == 0
+    assert quick(model).get_attention(reference).shape == (90, 6)
+
+
+def test_no_modules_beside_a_token_of_every_gene(reference):
+    pp.build_mask(reference, make_sets(), min_genes=3, n_unannotated=2)
+    model = model_of(reference)
+    assert len(model.gene_sets) == 6
+    assert set(PLANTED) <= set(model.gene_sets)
+    table = quick(model).get_attention(reference, unannotated=True)
+    assert list(table)[6:] == ["unannotated_1", "unannotated_2"]
+    embedding = model.module.embedding
+    np.testing.assert_array_equal(embedding.indptr.diff()[6:], [120, 120])
+    assert len(state_of(model)["columns"]) == 8
+
+
+def test_the_same_each_time(reference):
+    first, second = model_of(reference.copy()), model_of(reference.copy())
+    assert first.gene_sets == second.gene_sets
+    for name, genes in members_of(first).items():
+        np.testing.assert_array_equal(genes, members_of(second)[name])
+
+
+def test_neither_names_nor_kind_of_matrix_matter(reference):
+    expected = members_of(model_of(reference.copy()))
+    other = reference.copy()
+    other.X = other.X.toarray().astype(np.float64)
+    other.obs["kind"] = other.obs["kind"].cat.rename_categories({"a": "z"})
+    found = members_of(model_of(other))
+    assert list(found) == list(expected)
+    for name, genes in expected.items():
+        np.testing.assert_array_equal(found[name], genes)
+
+
+def test_log_normalised_counts_have_the_same_tokens(reference):
+    expected = model_of(reference.copy()).gene_sets
+    counts = reference.X.toarray()
+    reference.X = np.log1p(1e4 * counts / counts.sum(1, keepdims=True))
+    assert model_of(reference).gene_sets == expected
+
+
+def test_layer_is_read(reference):
+    expected = model_of(reference.copy()).gene_sets
+    reference.layers["counts"] = reference.X.copy()
+    reference.X = reference.X.multiply(-1).tocsr()
+    TOSICA.setup_anndata(reference, labels_key="kind", layer="counts")
+    model = TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=6)
+    assert model.gene_sets == expected
+
+
+def test_unlabelled_cells_are_not_used(reference):
+    """Whatever they are, and as if they were not there."""
+    some = np.arange(N_CELLS) % 4 > 0
+    expected = model_of(reference[some].copy())
+    rng = np.random.default_rng(0)
+    x = reference.X.toarray()
+    x[~some] = rng.poisson(5, ((~some).sum(), N_GENES))
+    reference.X = sp.csr_matrix(x)
+    reference.obs["kind"] = reference.obs["kind"].cat.add_categories("?")
+    reference.obs.loc[~some, "kind"] = "?"
+    TOSICA.setup_anndata(reference, labels_key="kind", unlabeled_category="?")
+    model = TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=6)
+    assert model.gene_sets == expected.gene_sets
+    for name, genes in members_of(expected).items():
+        np.testing.assert_array_equal(members_of(model)[name], genes)
+
+
+def test_many_cells_are_drawn_from(monkeypatch):
+    read = []
+
+    def take(cells):
+        read.append(cells)
+        return x[cells]
+
+    x = sp.csr_matrix(np.log1p(make().X))
+    candidates = sp.csr_matrix(
+        [[float(name in genes) for name in NAMES] for genes in make_sets().values()]
+    )
+    names = np.array(list(make_sets()), dtype=object)
+    monkeypatch.setattr(_choose_tokens, "_MOST_CELLS", 60)
+    how = {"max_gene_sets": 3, "modules": True}
+    found = choose_tokens(take, np.where(LABELS == 2, -1, LABELS), candidates, names, NAMES, **how)
+    (cells,) = read
+    assert len(cells) <= 60
+    assert not (LABELS[cells] == 2).any()
+    assert {"type a", "type b"} & set(found.names)
+    assert len(found.indptr) == len(found.names) + 1 == len(found.columns) + 1
+
+
+def test_nothing_is_read_if_nothing_is_to_be_chosen():
+    def take(cells):
+        raise AssertionError("read")
+
+    candidates = sp.csr_matrix(np.eye(3, N_GENES))
+    names = np.array(["x", "y", "z"], dtype=object)
+    how = {"max_gene_sets": 3, "modules": False}
+    found = choose_tokens(take, LABELS, candidates, names, NAMES, **how)
+    assert found.names.tolist() == ["x", "y", "z"]
+    assert found.columns.tolist() == [0, 1, 2]
+    assert found.genes.tolist() == [0, 1, 2]
+
+
+# --------------------------------------------------------------------------- what it says
+
+
+def test_the_choice_is_logged(reference, caplog):
+    with caplog.at_level("INFO", logger="tosica"):
+        model = model_of(reference)
+    n_modules = len(model.gene_sets) - 6
+    assert (
+        f"TOSICA: 6 of 43 gene sets and {n_modules} modules of genes that none of them holds are "
+        "tokens"
+    ) in caplog.messages
+
+
+def test_the_mask_keeps_the_candidates(reference):
+    before = reference.varm["tosica_mask"].copy(), dict(reference.uns["tosica_mask"])
+    model = model_of(reference)
+    assert (reference.varm["tosica_mask"] != before[0]).nnz == 0
+    assert reference.uns["tosica_mask"]["gene_sets"].tolist() == before[1]["gene_sets"].tolist()
+    columns = state_of(model)["columns"]
+    named = np.array(before[1]["gene_sets"], dtype=object)[columns[columns >= 0]]
+    assert named.tolist() == model.gene_sets[:6]
+    assert (columns[6:] == -1).all()
+    assert state_of(model)["n_modules"] == len(model.gene_sets) - 6
+
+
+def test_two_models_of_one_reference(reference):
+    """Each chooses by itself; neither changes the other's or the manager's registry."""
+    few, many = model_of(reference, max_gene_sets=3), model_of(reference, max_gene_sets=20)
+    assert len(few.gene_sets) != len(many.gene_sets)
+    assert sum(not name.startswith("module") for name in few.gene_sets) == 3
+    assert quick(few).get_attention(reference).shape[1] == len(few.gene_sets)
+    assert quick(many).get_attention(reference).shape[1] == len(many.gene_sets)
+
+
+@pytest.mark.parametrize("wrong", [0, -3])
+def test_impossible_number(reference, wrong):
+    with pytest.raises(ValueError, match=f"max_gene_sets must be at least 1 or None, not {wrong}"):
+        model_of(reference, max_gene_sets=wrong)
+
+
+def test_more_tokens_than_memory_allows(reference, monkeypatch):
+    # 64 bytes a pair of tokens: a machine of so little memory has room for ten.
+    sizes = {"SC_PAGE_SIZE": 64, "SC_PHYS_PAGES": 100}
+    monkeypatch.setattr(os, "sysconf", sizes.__getitem__)
+    sentence = re.escape(
+        "43 tokens are more than this machine's memory allows, since every token attends to "
+        "every other: choose at most 10 with max_gene_sets."
+    )
+    with pytest.raises(ValueError, match=sentence):
+        model_of(reference, max_gene_sets=None, modules=False)
+    assert len(model_of(reference, max_gene_sets=10, modules=False).gene_sets) == 10
+    # Where nobody says how much memory there is, nothing is refused.
+    monkeypatch.delattr(os, "sysconf")
+    assert len(model_of(reference, max_gene_sets=None, modules=False).gene_sets) == 43
+
+
+# --------------------------------------------------------------------------- saved and loaded
+
+
+def test_a_loaded_model_has_the_same_tokens(reference, tmp_path):
+    model = quick(model_of(reference))
+    model.save(tmp_path / "model")
+    loaded = TOSICA.load(tmp_path / "model")
+    assert loaded.gene_sets == model.gene_sets
+    assert repr(loaded) == repr(model)
+    for name, genes in members_of(model).items():
+        np.testing.assert_array_equal(members_of(loaded)[name], genes)
+    query = make(seed=1)
+    for call in ("get_attention", "get_latent_representation"):
+        np.testing.assert_array_equal(getattr(loaded, call)(query), getattr(model, call)(query))
+    expected = model.predict(query, soft=True)
+    pd.testing.assert_frame_equal(loaded.predict(query, soft=True), expected)
+    pd.testing.assert_frame_equal(loaded.get_linear_weights(), model.get_linear_weights())
+
+
+def test_training_goes_on_with_the_same_tokens(reference, tmp_path, monkeypatch):
+    model = quick(model_of(reference))
+    model.save(tmp_path / "model")
+    # Chosen once, and not anew by other cells.
+    monkeypatch.setattr(_choose_tokens, "choose_tokens", None)
+    other = make(seed=7)
+    other.varm, other.uns = reference.varm, reference.uns
+    loaded = TOSICA.load(tmp_path / "model", adata=other)
+    assert loaded.gene_sets == model.gene_sets
+    for name, genes in members_of(model).items():
+        np.testing.assert_array_equal(members_of(loaded)[name], genes)
+    expected = model.predict(other, soft=True)
+    pd.testing.assert_frame_equal(loaded.predict(soft=True), expected)
+    quick(loaded)
+    assert loaded.fingerprint != model.fingerprint
+    assert loaded.get_attention(other).columns.tolist() == model.gene_sets
+    # Saved once more, with the same tokens as ever.
+    loaded.save(tmp_path / "again")
+    assert TOSICA.load(tmp_path / "again").gene_sets == model.gene_sets
+
+
+def test_another_mask_is_refused(reference, tmp_path):
+    model = quick(model_of(reference))
+    model.save(tmp_path / "model")
+    sentence = re.escape(
+        "adata.varm['tosica_mask'] is not the mask that the model was trained with "
+        f"({len(model.gene_sets)} tokens of dict): build it from the same gene sets"
+    )
+    others = make_sets(seed=1)
+    for sets in (others, dict(list(make_sets().items())[1:]), {"only": NAMES[:60].tolist()}):
+        other = make(seed=7)
+        pp.build_mask(other, sets, min_genes=3)
+        with pytest.raises(ValueError, match=sentence):
+            TOSICA.load(tmp_path / "model", adata=other)
+
+
+def test_saved_before_tokens_were_chosen_or_by_another_reader(reference, tmp_path):
+    """A registry without the columns of its tokens has the candidates as they are."""
+    model = quick(model_of(reference, max_gene_sets=None, modules=False))
+    model.save(tmp_path / "model")
+    file = tmp_path / "model" / "model.pt"
+    contents = torch.load(file, weights_only=True)
+    state = contents["attr_dict"]["registry_"]["field_registries"]["mask"]["state_registry"]
+    del state["columns"], state["n_modules"]
+    torch.save(contents, file)
+    query = make(seed=1)
+    loaded = TOSICA.load(tmp_path / "model")
+    assert loaded.gene_sets == model.gene_sets
+    pd.testing.assert_frame_equal(loaded.predict(query, soft=True), model.predict(query, soft=True))
+
+
+# --------------------------------------------------------------------------- several modalities
+
+
+def test_of_a_mudata_the_choice_is_of_rna(tmp_path):
+    md = pytest.importorskip("mudata")
+    rna = make()
+    rng = np.random.default_rng(0)
+    protein = ad.AnnData(
+        sp.csr_matrix(rng.poisson(5, (N_CELLS, 12)).astype(np.float32)),
+        obs=pd.DataFrame(index=rna.obs_names),
+        var=pd.DataFrame(index=[f"P{i}" for i in range(12)]),
+    )
+    kinds = rna.obs.pop("kind")
+    # Cells in another order than the MuData's.
+    mdata = md.MuData({"protein": protein, "rna": rna[::-1].copy()})
+    mdata.obs["kind"] = kinds.reindex(mdata.obs_names)
+    pp.build_mask(mdata, make_sets(), min_genes=3)
+    TOSICA.setup_mudata(mdata, "kind")
+    model = tosica.TOSICA(mdata, embed_dim=8, n_heads=2, max_gene_sets=3)
+    of_rna = [name for name in model.gene_sets if name.startswith("rna:")]
+    assert of_rna[:3] == [f"rna:{name}" for name in PLANTED]
+    assert all(name.startswith("rna:module: ") for name in of_rna[3:])
+    assert len(of_rna) > 3
+    # Every antibody is a token, whatever the number of gene sets.
+    assert len(model.gene_sets) == len(of_rna) + 12
+    quick(model).save(tmp_path / "model")
+    assert TOSICA.load(tmp_path / "model").gene_sets == model.gene_sets
+    loaded = TOSICA.load(tmp_path / "model", adata=mdata)
+    assert quick(loaded).gene_sets == model.gene_sets
