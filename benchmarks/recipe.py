@@ -184,7 +184,7 @@ def logits(model: tosica.TOSICA, query: AnnData) -> dict[str, NDArray]:
     """Logits of network and linear branch, over the temperature, and of parts of the model."""
     module = model.module
     of_network, of_branch = [], []
-    for _, x, measured in model._minibatches(query, layer=None, use_raw=False, batch_size=64):
+    for _, x, measured in model.iter_batches(query, layer=None, use_raw=False, batch_size=64):
         found = module.annotate(x, attention=False, measured=measured)
         of_network.append(module.head(found.latent))
         of_branch.append(module.linear(x, measured))

@@ -20,7 +20,7 @@ from tosica.linear import _logistic_regression
 from tosica.linear._batch_directions import batch_directions
 from tosica.linear._logistic_regression import fit_logistic_regression
 from tosica.linear._subsample import draw
-from tosica.model import _training_mixin
+from tosica.model import _linear_fit
 from tosica.model._training_plan import TrainingPlan
 from tosica.module import ModalitySlice
 
@@ -233,30 +233,30 @@ def test_expression_however_it_is_kept(tmp_path, kind):
 def test_the_network_sees_them_and_the_regressions_are_kept_from_them(confounded, monkeypatch):
     """In the training and in that of all cells: six times as strong, and the same ones."""
     seen, fitted = [], []
-    inference, fit = tosica.module.TOSICAModule.inference, _training_mixin.fit_linear_classifier
+    inference, fit = tosica.module.TOSICAModule.inference, _linear_fit.fit_linear_classifier
 
-    def look(self, x, *args, shifts=None, **kwargs):
+    def look(self, x, *args, batch_directions=None, **kwargs):
         if self.training:
-            seen.append(shifts)
-        return inference(self, x, *args, shifts=shifts, **kwargs)
+            seen.append(batch_directions)
+        return inference(self, x, *args, batch_directions=batch_directions, **kwargs)
 
     def keep(*args, **options):
         fitted.append(options)
         return fit(*args, **options)
 
     monkeypatch.setattr(tosica.module.TOSICAModule, "inference", look)
-    monkeypatch.setattr(_training_mixin, "fit_linear_classifier", keep)
+    monkeypatch.setattr(_linear_fit, "fit_linear_classifier", keep)
     reference, _ = confounded
     trained(reference, max_epochs=2)
     assert len(seen) > 3
     assert len(fitted) == 2
-    for shifts in seen:
-        np.testing.assert_allclose(shifts.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5)
+    for directions in seen:
+        np.testing.assert_allclose(directions.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5)
     assert fitted[1]["batch_directions"] is fitted[0]["batch_directions"]
     assert fitted[1]["temperature"] == fitted[0]["temperature"] != 1
     seen.clear(), fitted.clear()
     trained(reference, max_epochs=2, correct_batches=False)
-    assert not any(shifts is not None for shifts in seen)
+    assert not any(directions is not None for directions in seen)
     assert fitted[0]["batch_directions"] is None
 
 
@@ -266,7 +266,7 @@ def test_cells_are_shifted_at_random_and_not_below_zero(confounded, monkeypatch)
     shifts[0, 3], shifts[1, 5] = 2.0, 0.5
     shown = []
     monkeypatch.setattr(model.module, "_latent", lambda x, *_: shown.append(x) or x)
-    model.module.inference(torch.full((4000, 765), 1.0), shifts=shifts)
+    model.module.inference(torch.full((4000, 765), 1.0), batch_directions=shifts)
     (x,) = shown
     untouched = torch.ones(765, dtype=bool)
     untouched[[3, 5]] = False
@@ -312,15 +312,14 @@ def test_batches_that_are_labels_are_told_of(confounded, caplog):
     assert model.is_trained
 
 
-def test_shifts_are_not_saved(confounded, tmp_path):
+def test_batch_directions_are_not_saved(confounded, tmp_path):
     reference, query = confounded
     model = trained(reference, max_epochs=1)
     model.save(tmp_path / "model")
     loaded = tosica.TOSICA.load(tmp_path / "model")
-    assert not any("shift" in name for name in loaded.module.state_dict())
-    plan = TrainingPlan(model.module)
-    plan.shifts = torch.ones(2, 765)
-    assert not any("shift" in name for name in plan.state_dict())
+    assert not any("directions" in name for name in loaded.module.state_dict())
+    plan = TrainingPlan(model.module, batch_directions=torch.ones(2, 765))
+    assert not any("directions" in name for name in plan.state_dict())
     # But it goes where the plan goes.
-    assert "shifts" in dict(plan.named_buffers())
+    assert "batch_directions" in dict(plan.named_buffers())
     pd.testing.assert_frame_equal(loaded.predict(query, soft=True), model.predict(query, soft=True))

@@ -30,7 +30,7 @@ from tosica.linear._classifier import (
 from tosica.linear._cross_fit import MOST_CELLS
 from tosica.linear._logistic_regression import LogisticRegression, fit_logistic_regression
 from tosica.linear._subsample import draw
-from tosica.model import _training_mixin
+from tosica.model import _linear_fit
 
 COUNTS = ModalitySlice(0, 30, "log1p", 1e4)
 # As the small reference's: types in the first three, and some genes in two.
@@ -366,7 +366,7 @@ def test_large_references_are_drawn_from():
 def network_logits(model, x):
     """Logits of the network alone."""
     with torch.no_grad():
-        x = model.module.bounded(normalize(x, model.module.sections))
+        x = model.module.bounded(normalize(x, model.module.slices))
         return model.module.head(model.module.annotate(x, attention=False).latent)
 
 
@@ -374,12 +374,12 @@ def test_adds_to_what_the_network_says(toy, toy_query, train):
     model = train(toy.copy())
     x = torch.from_numpy(toy_query.X.toarray())
     expected = network_logits(model, x).numpy()
-    normed = torch.minimum(normalize(x, model.module.sections), model.module.linear.upper)
+    normed = torch.minimum(normalize(x, model.module.slices), model.module.linear.upper)
     table = model.get_linear_weights()
     by_gene = table.groupby(level="gene").sum().reindex(toy.var_names).to_numpy()
     expected = expected + normed.numpy() @ by_gene + model.module.linear.bias.numpy()
     with torch.no_grad():
-        found = model.module.annotate(normalize(x, model.module.sections)).logits
+        found = model.module.annotate(normalize(x, model.module.slices)).logits
     np.testing.assert_allclose(found, expected, atol=1e-3)
     probabilities = torch.softmax(found / model.module.temperature, 1)
     np.testing.assert_allclose(model.predict(toy_query, soft=True), probabilities, atol=1e-5)
@@ -524,8 +524,8 @@ def test_labels_that_no_gene_set_tells_are_named(toy, train, monkeypatch):
     def inactive(*args, **kwargs):
         return fitted(*args, **kwargs)._replace(inactive=np.array([0, 2]))
 
-    monkeypatch.setattr(_training_mixin, "fit_linear_classifier", inactive)
-    with pytest.warns(UserWarning, match=r"No gene set tells these labels .* others: 'a', 'c'\."):
+    monkeypatch.setattr(_linear_fit, "fit_linear_classifier", inactive)
+    with pytest.warns(UserWarning, match=r"No gene set distinguishes these labels: 'a', 'c'\."):
         train(toy, max_epochs=1)
     monkeypatch.undo()
     with warnings.catch_warnings(record=True) as caught:

@@ -157,9 +157,9 @@ def test_modality_dropout_shows_each_cell_in_every_choice_of_modalities(model, d
     with torch.inference_mode():
         views = module.inference(x, modality_dropout=dropout)
         blocks = views["latent"].split(5)
-        for seen, block in enumerate(blocks, start=1):
-            torch.testing.assert_close(block, module.inference(x, seen=seen)["latent"])
-    assert len(blocks) == module.everything == 3
+        for choice, block in zip(module.modality_choices, blocks, strict=True):
+            torch.testing.assert_close(block, module.inference(x, modalities=choice)["latent"])
+    assert module.modality_choices == [(0,), (1,), (0, 1)]
     counts = views["weight"].view(3, 5)
     torch.testing.assert_close(counts.sum(0), torch.ones(5))
     torch.testing.assert_close(counts[2], torch.full((5,), 1 - dropout))
@@ -184,8 +184,8 @@ def test_the_loss_counts_each_choice_as_it_should(model):
     tensors = {"X": x, "labels": torch.zeros(6, 1)}
     with torch.inference_mode():
         each = []
-        for seen in (1, 2, 3):
-            found = module.inference(x, seen=seen)
+        for choice in module.modality_choices:
+            found = module.inference(x, modalities=choice)
             each.append(module.loss(tensors, found, module.generative(**found)).loss)
         found = module.inference(x, modality_dropout=0.5)
         loss = module.loss(tensors, found, module.generative(found["latent"])).loss

@@ -12,7 +12,7 @@ from lightning.pytorch import Callback
 from sklearn.metrics import log_loss
 
 from tosica import TOSICA
-from tosica.model._training_plan import TrainingPlan
+from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig
 
 
 def weights_of(model) -> dict[str, np.ndarray]:
@@ -316,7 +316,9 @@ def test_weight_decay_spares_biases_norms_and_the_class_token(toy, train):
 def test_hiding_makes_steps_random(toy, hidden, changes):
     TOSICA.setup_anndata(toy, labels_key="kind")
     module = TOSICA(toy, embed_dim=8, n_heads=2).module
-    plan = TrainingPlan(module, **{"gene_dropout": 0.0, "token_dropout": 0.0, **hidden})
+    plan = TrainingPlan(
+        module, TrainingPlanConfig(**{"gene_dropout": 0.0, "token_dropout": 0.0, **hidden})
+    )
     module.train()
     plan.log = lambda *args, **kwargs: None
     batch = {
@@ -335,7 +337,8 @@ def test_label_smoothing_is_part_of_the_training_loss_only(toy):
     logged = {}
     losses = {}
     for smoothing in (0.0, 0.3):
-        plan = TrainingPlan(module, gene_dropout=0, token_dropout=0, label_smoothing=smoothing)
+        config = TrainingPlanConfig(gene_dropout=0, token_dropout=0, label_smoothing=smoothing)
+        plan = TrainingPlan(module, config)
         plan.log = lambda name, value, **kwargs: logged.update({name: value.item()})
         losses[smoothing] = plan.training_step(batch, 0).item()
         plan.validation_step(batch, 0)

@@ -10,7 +10,7 @@ from _literal import MaskedEmbedding as LiteralEmbedding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tosica.module import MaskedEmbedding, MixedEmbedding, TOSICAModule
+from tosica.module import MaskedEmbedding, MixedEmbedding, TokenLayout, TOSICAModule
 
 
 def embedding_pair(seed, n_genes, n_sets, width, n_full=1):
@@ -81,7 +81,7 @@ def test_nothing_is_mixed_where_there_is_one_set_or_one_number(n_sets, width):
 
 
 def test_modules_do_not_mix_unless_asked():
-    plan = {"indptr": np.array([0, 2, 4]), "genes": np.array([0, 1, 1, 2])}
-    sizes = {"n_genes": 3, "n_labels": 2, "embed_dim": 4, "n_heads": 2}
-    assert type(TOSICAModule(**plan, **sizes).embedding) is MaskedEmbedding
-    assert type(TOSICAModule(**plan, **sizes, mixed_tokens=True).embedding) is MixedEmbedding
+    pairs = np.array([0, 2, 4]), np.array([0, 1, 1, 2])
+    for mixed, kind in ((False, MaskedEmbedding), (True, MixedEmbedding)):
+        tokens = TokenLayout.of_one_modality(*pairs, 3, mixed=mixed)
+        assert type(TOSICAModule(tokens, 2, embed_dim=4, n_heads=2).embedding) is kind

@@ -13,7 +13,7 @@ from _literal import LiteralTOSICA
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tosica.module import REGISTRY_KEYS, TOSICAModule, log_normalize
+from tosica.module import REGISTRY_KEYS, TokenLayout, TOSICAModule, log_normalize
 
 N_LABELS = 3
 
@@ -45,17 +45,21 @@ def nets(draw: st.DrawFn) -> Net:
     return Net(n_genes, sizes, n_unannotated, n_heads, head_dim, n_layers, draw(st.integers(0, 99)))
 
 
-def make(net: Net, **kwargs: object) -> TOSICAModule:
+def make(net: Net, target_sum: float | None = None, **kwargs: object) -> TOSICAModule:
     """Make a module in double precision with weights far enough from 0 to matter."""
     rng = np.random.default_rng(net.seed)
     torch.manual_seed(net.seed)
     sets = [np.sort(rng.choice(net.n_genes, size, replace=False)) for size in net.sizes]
     sets += [np.arange(net.n_genes)] * net.n_unannotated
-    module = TOSICAModule(
+    tokens = TokenLayout.of_one_modality(
         np.cumsum([0, *map(len, sets)]),
         np.concatenate(sets),
-        n_genes=net.n_genes,
-        n_labels=N_LABELS,
+        net.n_genes,
+        target_sum=target_sum,
+    )
+    module = TOSICAModule(
+        tokens,
+        N_LABELS,
         embed_dim=net.n_heads * net.head_dim,
         n_heads=net.n_heads,
         n_layers=net.n_layers,
@@ -442,10 +446,11 @@ def test_weights_are_all_that_is_saved() -> None:
 
 
 def test_the_head_and_the_class_token_are_seeded() -> None:
+    tokens = TokenLayout.of_one_modality(np.array([0, 2]), np.array([0, 1]), 2)
     torch.manual_seed(3)
-    one = TOSICAModule(np.array([0, 2]), np.array([0, 1]), n_genes=2, n_labels=2)
+    one = TOSICAModule(tokens, 2)
     torch.manual_seed(3)
-    other = TOSICAModule(np.array([0, 2]), np.array([0, 1]), n_genes=2, n_labels=2)
+    other = TOSICAModule(tokens, 2)
     for a, b in zip(one.parameters(), other.parameters(), strict=True):
         assert torch.equal(a, b)
     assert (one.head.bias == 0).all()

@@ -13,7 +13,7 @@ from mudata import MuData
 from tosica._calibration import conformal_threshold
 from tosica._validation import check_count, check_key_added
 from tosica.model._fields import LabelsField
-from tosica.model._modalities import TokenAxis, is_joint
+from tosica.model._modalities import is_joint
 from tosica.model._query import Query
 from tosica.model._registry_mixin import RegistryMixin
 from tosica.model._write_annotation import write_annotation
@@ -133,8 +133,7 @@ class AnnotationMixin(RegistryMixin):
             batch_size=batch_size,
             precision=precision,
         )
-        modalities = self._modalities
-        tokens, shown = TokenAxis(modalities), found["tokens"]
+        modalities, tokens, columns = self._modalities, self._tokens, found["tokens"]
         result = adata.copy() if copy else adata
         write_annotation(
             result,
@@ -142,8 +141,8 @@ class AnnotationMixin(RegistryMixin):
             found["attention"],
             labels=self.labels,
             colors=self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.COLORS_KEY],
-            gene_sets=[tokens.names[i] for i in shown],
-            modalities=[str(modalities[tokens.modality[i]].name) for i in shown]
+            gene_sets=[tokens.names[i] for i in columns],
+            modalities=[str(modalities[tokens.modality[i]].name) for i in columns]
             if is_joint(self.registry_)
             else None,
             cutoff=cutoff,
@@ -253,8 +252,9 @@ class AnnotationMixin(RegistryMixin):
         found = self._infer(
             adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size
         )
-        least = conformal_threshold(self.held_out_probabilities_[found["seen"] - 1], coverage)
-        inside = found["probabilities"] >= least
+        choice = self.module.modality_choices.index(found["modalities"])
+        threshold = conformal_threshold(self.held_out_probabilities_[choice], coverage)
+        inside = found["probabilities"] >= threshold
         return pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)
 
     def get_latent_representation(
@@ -315,8 +315,59 @@ class AnnotationMixin(RegistryMixin):
             batch_size=batch_size,
             unannotated=unannotated,
         )
-        names = np.array(TokenAxis(self._modalities).names, dtype=object)[found["tokens"]]
+        names = np.array(self._tokens.names, dtype=object)[found["tokens"]]
         return pd.DataFrame(found["attention"], index=adata.obs_names, columns=names)
+
+    def iter_batches(
+        self,
+        adata: AnnData | MuData | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+        batch_size: int | None = None,
+    ) -> Iterator[Minibatch]:
+        """Iterate over a query as the network reads it: the model's genes, normalized.
+
+        Parameters
+        ----------
+        adata
+            The query; by default the reference.
+        layer, use_raw, batch_size
+            As in :meth:`annotate`.
+
+        Yields
+        ------
+        start
+            Position of the minibatch's first cell in ``adata``.
+        x
+            Normalized expression, shape ``(n_cells, n_genes)``, float32, on the model's device.
+            Genes are those of :meth:`get_var_names`, in their order; ones that the query lacks are
+            zero.
+        measured
+            Shape ``(n_genes,)``, bool: whether the query has a gene. ``None`` if it has all.
+
+        Raises
+        ------
+        RuntimeError, ValueError
+            As :meth:`annotate`.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> adata.obs_names_make_unique()
+        >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(adata, embed_dim=16)
+        >>> model.train(max_epochs=2, enable_progress_bar=False)
+        >>> [(batch.start, tuple(batch.x.shape)) for batch in model.iter_batches(batch_size=500)]
+        [(0, (500, 765)), (500, (200, 765))]
+        """
+        adata = self._query(adata)
+        batch_size = self._annotation_batch_size(batch_size)
+        query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
+        return query.batches(batch_size, self.module.device)
 
     def _query(
         self, adata: AnnData | MuData | None, indices: Sequence[int] | None = None
@@ -352,34 +403,37 @@ class AnnotationMixin(RegistryMixin):
         precision: Precision = "32-true",
         unannotated: bool = False,
     ) -> dict[str, Any]:
-        """Go through the cells once and keep what is wanted of each minibatch.
+        """Run the network over all cells once and collect the outputs named in ``wanted``.
 
-        Beside that, ``"tokens"`` says which tokens the columns of the attention are, and ``"seen"``
-        which modalities the query has.
+        The result also has ``"tokens"``, the positions of the attention's columns among the tokens,
+        and ``"modalities"``, the positions of the modalities that the query has.
         """
         if precision not in get_args(Precision):
             known = " or ".join(map(repr, get_args(Precision)))
             raise ValueError(f"precision must be {known}, not {precision!r}.")
         batch_size = self._annotation_batch_size(batch_size)
         query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
-        tokens = TokenAxis(self._modalities)
+        tokens = self._tokens
         device = self.module.device
         bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
-        present = np.flatnonzero((query.seen >> np.array(tokens.modality)) % 2)
+        present = tokens.tokens_of(query.modalities)
         # Gene sets come before tokens that are none.
-        n_sets = len(present) if unannotated else int((present < tokens.n_annotated).sum())
-        found: dict[str, Any] = {"tokens": present[:n_sets], "seen": query.seen}
+        n_sets = len(present) if unannotated else int((present < tokens.n_gene_sets).sum())
+        found: dict[str, Any] = {"tokens": present[:n_sets], "modalities": query.modalities}
         for start, x, measured in query.batches(batch_size, device):
             with bfloat16:
-                seen = self.module.annotate(
-                    x, attention="attention" in wanted, seen=query.seen, measured=measured
+                output = self.module.annotate(
+                    x,
+                    attention="attention" in wanted,
+                    modalities=query.modalities,
+                    measured=measured,
                 )
             values = {
-                "latent": seen.latent,
-                "probabilities": self.module.probabilities(seen.logits, query.seen),
+                "latent": output.latent,
+                "probabilities": self.module.probabilities(output.logits, query.modalities),
             }
-            if seen.attention is not None:
-                values["attention"] = seen.attention[:, :n_sets]
+            if output.attention is not None:
+                values["attention"] = output.attention[:, :n_sets]
             for name in wanted:
                 part = values[name].float().cpu().numpy()
                 if not np.isfinite(part).all():
@@ -392,14 +446,6 @@ class AnnotationMixin(RegistryMixin):
                     found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
                 found[name][start : start + len(part)] = part
         return found
-
-    def _minibatches(
-        self, adata: AnnData, *, layer: str | None, use_raw: bool, batch_size: int | None
-    ) -> Iterator[Minibatch]:
-        """Cells on the model's genes, normalised as the model was trained, on its device."""
-        batch_size = self._annotation_batch_size(batch_size)
-        query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
-        return query.batches(batch_size, self.module.device)
 
     def _annotation_batch_size(self, batch_size: int | None) -> int:
         if batch_size is None:

@@ -15,8 +15,8 @@ import pandas as pd
 
 from tosica.data._antibodies import AntibodyScale
 from tosica.data._scale import Scale
-from tosica.model._fields import ExpressionField
-from tosica.module import REGISTRY_KEYS, ModalitySlice
+from tosica.model._fields import ExpressionField, MaskField
+from tosica.module import REGISTRY_KEYS, ModalitySlice, TokenLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,8 +37,8 @@ class Modality:
     mask: dict[str, Any]
 
     @property
-    def how(self) -> ModalitySlice:
-        """What is done to a minibatch of the reference, as a section that starts at 0."""
+    def slice(self) -> ModalitySlice:
+        """How a minibatch of the reference is normalized, as a slice that starts at 0."""
         stop = len(self.genes)
         if isinstance(self.scale, Scale):
             if self.scale.kind == "counts":
@@ -88,62 +88,48 @@ def is_joint(registry: dict[str, Any]) -> bool:
     return registry.get("setup_method_name") == "setup_mudata"
 
 
-class TokenAxis:
-    """The tokens of all modalities: gene sets of each, then unannotated tokens of each.
+def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
+    """Put the tokens of all modalities on one axis: gene sets of each, then unannotated tokens.
 
     Parameters
     ----------
     modalities
         The modalities of a model, in its order.
     """
-
-    def __init__(self, modalities: list[Modality]) -> None:
-        self.names: list[str] = []
-        self.modality: list[int] = []
-        columns: list[np.ndarray] = []
-        # Of each token its modality, and where its pairs are among those of the modality's mask.
-        self._pairs: list[tuple[int, slice]] = []
-        self.n_unannotated = sum(int(m.mask["n_unannotated"]) for m in modalities)
-        offsets = np.cumsum([0, *(len(m.genes) for m in modalities)])
-        for annotated in (True, False):
-            for i, modality in enumerate(modalities):
-                mask = modality.mask
-                names = modality.label(mask["gene_sets"])
-                n_sets = len(names) - int(mask["n_unannotated"])
-                for p in range(n_sets) if annotated else range(n_sets, len(names)):
-                    self.names.append(names[p])
-                    self.modality.append(i)
-                    pairs = slice(int(mask["indptr"][p]), int(mask["indptr"][p + 1]))
-                    columns.append(np.asarray(mask["genes"][pairs]) + offsets[i])
-                    self._pairs.append((i, pairs))
-        self.indptr = np.cumsum([0, *(len(genes) for genes in columns)])
-        self.genes = np.concatenate(columns).astype(np.int64)
-        self.sections = tuple(
-            m.how._replace(start=int(start), stop=int(start) + len(m.genes))
-            for m, start in zip(modalities, offsets, strict=False)
-        )
-        sizes = np.array([len(m.genes) for m in modalities])
-        n_genes = np.diff(self.indptr)
-        self.full = n_genes == sizes[self.modality]
-        if len(modalities) > 1 or isinstance(modalities[0].scale, AntibodyScale):
-            # Hiding genes hides a token of a single one already; hiding it twice leaves too little.
-            self.full |= n_genes == 1
-
-    def join_pairs(self, values: list[np.ndarray | None]) -> np.ndarray:
-        """Put one value for each pair of gene and token, of each modality, into one order.
-
-        NaN for modalities without values.
-        """
-        return np.concatenate(
-            [
-                np.full(pairs.stop - pairs.start, np.nan, dtype=np.float32)
-                if (of_modality := values[i]) is None
-                else of_modality[pairs]
-                for i, pairs in self._pairs
-            ]
-        )
-
-    @property
-    def n_annotated(self) -> int:
-        """Number of gene sets."""
-        return len(self.names) - self.n_unannotated
+    n_genes = np.array([len(m.genes) for m in modalities])
+    first_gene = np.append(0, np.cumsum(n_genes))
+    first_pair = np.append(0, np.cumsum([len(m.mask["genes"]) for m in modalities]))
+    names: list[str] = []
+    owners: list[int] = []
+    pairs: list[np.ndarray] = []
+    genes: list[np.ndarray] = []
+    for annotated in (True, False):
+        for i, modality in enumerate(modalities):
+            mask = modality.mask
+            token_names = modality.label(mask["gene_sets"])
+            n_sets = len(token_names) - int(mask["n_unannotated"])
+            for p in range(n_sets) if annotated else range(n_sets, len(token_names)):
+                of_token = np.arange(int(mask["indptr"][p]), int(mask["indptr"][p + 1]))
+                names.append(token_names[p])
+                owners.append(i)
+                pairs.append(of_token + first_pair[i])
+                genes.append(np.asarray(mask["genes"])[of_token] + first_gene[i])
+    sizes = np.array([len(part) for part in genes])
+    always_kept = sizes == n_genes[owners]
+    if len(modalities) > 1 or isinstance(modalities[0].scale, AntibodyScale):
+        # Gene dropout hides a token of one gene already; hiding it twice leaves too little.
+        always_kept |= sizes == 1
+    return TokenLayout(
+        np.append(0, np.cumsum(sizes)),
+        np.concatenate(genes).astype(np.int64),
+        tuple(
+            m.slice._replace(start=int(start), stop=int(start) + len(m.genes))
+            for m, start in zip(modalities, first_gene, strict=False)
+        ),
+        np.array(owners),
+        always_kept,
+        names=tuple(names),
+        n_unannotated=sum(int(m.mask["n_unannotated"]) for m in modalities),
+        mixed=bool(modalities[0].mask.get(MaskField.MIXED_KEY, False)),
+        pair_order=np.concatenate(pairs),
+    )

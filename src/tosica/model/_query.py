@@ -92,8 +92,8 @@ class Query:
             self._parts = [_of_adata(data, modalities, layer, use_raw)]
         else:
             self._parts = _of_mdata(data, modalities, layer, use_raw)
-        # One bit for each modality, as the network wants to know it.
-        self.seen: int = sum(1 << part.position for part in self._parts)
+        # In the order of the model, as the network takes them.
+        self.modalities: tuple[int, ...] = tuple(sorted(part.position for part in self._parts))
 
     def batches(self, batch_size: int, device: torch.device) -> Iterator[Minibatch]:
         """Go through the cells in their order."""

@@ -1,4 +1,4 @@
-"""What is in a model: labels, gene sets, genes, and how they hang together."""
+"""Labels, gene sets, genes and weights of a model, from its registry and its module."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from scvi.model.base import BaseModelClass
 
 from tosica.model._checkpoint import fingerprint
 from tosica.model._fields import LabelsField
-from tosica.model._modalities import Modality, TokenAxis, is_joint, read_modalities
+from tosica.model._modalities import Modality, is_joint, lay_out_tokens, read_modalities
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
-    from tosica.module import TOSICAModule
+    from tosica.module import TokenLayout, TOSICAModule
 
 
 class RegistryMixin(BaseModelClass):
-    """What the registry of the reference and the weights of the network say."""
+    """Read access to labels, gene sets, genes and weights."""
 
     if TYPE_CHECKING:  # scvi-tools' class has no types
         module: TOSICAModule
         registry_: dict[str, Any]
 
-    # Of the right label of each held-out cell, a row for each choice of modalities.
+    # Probability of the true label of each held-out cell, a row for each choice of modalities.
     held_out_probabilities_: np.ndarray | None = None
-    # Whether the weights have learnt the held-out cells.
+    # Whether the model was trained on the held-out cells after calibration.
     refitted_: bool = False
 
     # Positions in the reference.
@@ -53,8 +53,8 @@ class RegistryMixin(BaseModelClass):
     @property
     def gene_sets(self) -> list[str]:
         """Names of the gene sets, in the order of the mask, without unannotated tokens."""
-        tokens = TokenAxis(self._modalities)
-        return tokens.names[: tokens.n_annotated]
+        tokens = self._tokens
+        return list(tokens.names[: tokens.n_gene_sets])
 
     def get_gene_weights(self, how: Literal["mean", "max"] = "mean") -> pd.DataFrame:
         """Get how strongly each gene feeds each gene set.
@@ -71,7 +71,7 @@ class RegistryMixin(BaseModelClass):
         """
         if how not in ("mean", "max"):
             raise ValueError(f"how must be 'mean' or 'max', not {how!r}.")
-        tokens = TokenAxis(self._modalities)
+        tokens = self._tokens
         weights = self.module.embedding.gene_weights(how).float().cpu().numpy()
         shape = (self.module.embedding.n_genes, self.module.embedding.n_tokens)
         table = sp.csc_matrix((weights, tokens.genes, tokens.indptr), shape=shape).toarray()
@@ -102,7 +102,7 @@ class RegistryMixin(BaseModelClass):
                 "The model has no linear branch: it was made with linear=False, of a MuData or by "
                 "the original code."
             )
-        tokens = TokenAxis(self._modalities)
+        tokens = self._tokens
         sets = np.repeat(np.array(tokens.names, dtype=object), np.diff(tokens.indptr))
         index = pd.MultiIndex.from_arrays(
             [sets, self._var_names[tokens.genes]], names=["gene_set", "gene"]
@@ -144,6 +144,11 @@ class RegistryMixin(BaseModelClass):
     def _modalities(self) -> list[Modality]:
         """The model's modalities; one without a name if the reference is an AnnData."""
         return read_modalities(self.registry_)
+
+    @property
+    def _tokens(self) -> TokenLayout:
+        """The tokens of all modalities."""
+        return lay_out_tokens(self._modalities)
 
     @property
     def _var_names(self) -> np.ndarray:

@@ -84,7 +84,7 @@ def with_chosen_tokens(
     )
     names = np.asarray(state["gene_sets"], dtype=object)
     chosen = choose_tokens(
-        lambda cells: read(rows, cells, part.how),
+        lambda cells: read(rows, cells, part.slice),
         labels,
         candidates,
         names[:n_sets],

@@ -10,7 +10,7 @@ import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its imp
 from tosica.data._scale import Scale
 from tosica.model._annotation_mixin import AnnotationMixin
 from tosica.model._fields import LabelsField, MaskField
-from tosica.model._modalities import Modality, TokenAxis, is_joint
+from tosica.model._modalities import Modality, is_joint, lay_out_tokens
 from tosica.model._save_load_mixin import SaveLoadMixin
 from tosica.model._setup_mixin import SetupMixin
 from tosica.model._tokens import with_chosen_tokens
@@ -102,13 +102,9 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
                 self.registry_, adata, self._codes, max_gene_sets, modules
             )
         names = self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.CATEGORICAL_MAPPING_KEY]
-        modalities = self._modalities
-        tokens = TokenAxis(modalities)
         self.module = self._module_cls(
-            tokens.indptr,
-            tokens.genes,
-            n_genes=sum(len(modality.genes) for modality in modalities),
-            n_labels=len(self.labels),
+            lay_out_tokens(self._modalities),
+            len(self.labels),
             embed_dim=embed_dim,
             n_heads=n_heads,
             n_layers=n_layers,
@@ -116,10 +112,6 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
             label_of_code=np.where(
                 np.arange(len(names)) < len(self.labels), np.arange(len(names)), -1
             ),
-            mixed_tokens=bool(modalities[0].mask.get(MaskField.MIXED_KEY, False)),
-            sections=tokens.sections,
-            token_modality=np.array(tokens.modality),
-            full=tokens.full,
             linear=linear and not is_joint(self.registry_),
         )
         self.module.eval()

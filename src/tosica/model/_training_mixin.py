@@ -7,10 +7,10 @@ import signal
 import threading
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from scvi.train import TrainRunner
 
@@ -21,23 +21,16 @@ from tosica.data._cell_matrix import CellMatrix
 from tosica.data._mudata import JointMatrix
 from tosica.data._network_weights import pair_weights
 from tosica.linear._batch_directions import batch_directions
-from tosica.linear._classifier import (
-    CrossValidated,
-    LinearClassifier,
-    cross_validate,
-    fit_linear_classifier,
-    linear_weight,
-)
+from tosica.linear._classifier import linear_weight
 from tosica.linear._label_errors import find_label_errors
-from tosica.linear._missing_genes import fit_ppca
-from tosica.linear._subsample import MOST_CELLS, draw, read
 from tosica.model._data_module import ReferenceData
 from tosica.model._device import compiled, find_device
-from tosica.model._modalities import TokenAxis, field_keys, is_joint
+from tosica.model._linear_fit import LinearFit, fit_missing_genes
+from tosica.model._modalities import field_keys, is_joint
 from tosica.model._registry_mixin import RegistryMixin
 from tosica.model._restore_on_failure import restore_on_failure
 from tosica.model._setup_mudata import reindex_codes
-from tosica.model._training_plan import KeepBest, TrainingPlan
+from tosica.model._training_plan import KeepBest, TrainingPlan, TrainingPlanConfig
 from tosica.module import REGISTRY_KEYS
 
 # Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
@@ -47,11 +40,25 @@ _DRAWS_PER_ROOT = 500
 # Learning the held-out cells: as many epochs as this share of those before, and a learning rate of
 # this share, so that what was learnt is refined and the calibration stays true.
 _REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
-# Cells by which the size of the tokens' first weights is measured.
-MOST_START_CELLS = 256
-# How many times stronger than between the batches of the reference are the shifts that the network
-# sees in training: other batches differ more, and along single directions.
+# Batch directions are scaled by this in training: batches of a query differ more than those of the
+# reference do, and along single directions.
 _BATCH_EFFECT_SCALE = 6.0
+# Arguments of the trainer that need validation cells, of which the refit has none.
+_VALIDATION_ARGUMENTS = {
+    "callbacks",
+    "logger",
+    "check_val_every_n_epoch",
+    "enable_checkpointing",
+    "checkpointing_monitor",
+    "early_stopping",
+    "early_stopping_monitor",
+    "early_stopping_min_delta",
+    "early_stopping_patience",
+    "early_stopping_warmup_epochs",
+    "early_stopping_mode",
+    "additional_val_metrics",
+    "val_check_interval",
+}
 
 
 def default_epochs(n_cells: int) -> int:
@@ -151,16 +158,16 @@ class TrainingMixin(RegistryMixin):
             check_count("max_epochs", max_epochs)
         if not 0 < train_size < 1:
             raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
-        plan = TrainingPlan(self.module, **(plan_kwargs or {}))
+        config = TrainingPlanConfig(**(plan_kwargs or {}))
         data = self._reference_data(train_size, batch_size, check_labels)
         if early_stopping and not data.n_val:
             raise ValueError(
                 "early_stopping=True needs held-out cells, of which there are none, because no "
                 "label has two cells: train without it."
             )
-        shifts = self._batch_directions(data) if correct_batches else None
-        if shifts is not None:
-            plan.shifts = torch.from_numpy(_BATCH_EFFECT_SCALE * shifts).float()
+        directions = self._batch_directions(data) if correct_batches else None
+        scaled = None if directions is None else torch.from_numpy(_BATCH_EFFECT_SCALE * directions)
+        plan = TrainingPlan(self.module, config, None if scaled is None else scaled.float())
         if max_epochs is None:
             max_epochs = default_epochs(data.n_train)
         # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
@@ -175,39 +182,44 @@ class TrainingMixin(RegistryMixin):
             }
             kwargs["callbacks"] = [*kwargs.get("callbacks", []), KeepBest()]
         device = find_device(accelerator, "auto")
-        options: dict[str, Any] = {"batch_directions": shifts}
         with compiled(self.module.encoder, device) if compile else nullcontext():
             watched = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
             runner = self._runner(plan, data, max_epochs, **watched | stopping | kwargs)
             # Not before: the runner refuses wrong arguments.
             with restore_on_failure(self):
-                linear = self._prepare(data, options)
+                linear = self._fit_linear(data, directions)
                 self._run(runner)
-                self._set_linear(linear)
+                if linear is not None:
+                    linear.write()
                 if calibrate and data.n_val:
                     self._calibrate(data)
-                    self._warn_of_learnt()
+                    self._warn_of_trained_validation_cells()
                 if refit:
-                    self._refit(plan, data, options, **kwargs)
+                    self._refit(plan, data, **kwargs)
+                    if linear is not None:
+                        linear.refit()
+                        linear.write()
                     self.refitted_ = True
-                self._fit_ppca(data)
+                fit_missing_genes(self.module, data)
 
-    def _prepare(self, data: ReferenceData, options: dict[str, Any]) -> LinearClassifier | None:
-        """Fit the linear branch, which the network starts from and is trained without."""
+    def _fit_linear(
+        self, data: ReferenceData, batch_directions: np.ndarray | None
+    ) -> LinearFit | None:
+        """Fit the regressions of the linear branch, from which the tokens start.
+
+        The branch stays zero until the network is trained.
+        """
         first = not self.is_trained_
-        self._forget(data)
+        self._reset(data)
         if self.module.linear is None:
             return None
-        options |= self._cross_validate(data, options)._asdict()
-        # Held-out cells are to judge what the refit makes of all cells.
-        options["weight"] = linear_weight(data.n_train + data.n_val)
-        linear = self._fit_linear(data, options)
-        self._warn_of_inactive(linear)
+        linear = LinearFit(self.module, data, self.labels, batch_directions)
+        linear.warn_of_inactive()
         if first and not self._starts_from_network:
-            self._start_from(linear, data)
+            linear.start_tokens()
         return linear
 
-    def _warn_of_learnt(self) -> None:
+    def _warn_of_trained_validation_cells(self) -> None:
         """Nothing can be promised by held-out cells that were learnt in an earlier training."""
         if self.refitted_:
             self.held_out_probabilities_ = None
@@ -239,41 +251,24 @@ class TrainingMixin(RegistryMixin):
                 signal.signal(signal.SIGINT, on_interrupt)
             raise KeyboardInterrupt from None
 
-    def _refit(
-        self, plan: TrainingPlan, data: ReferenceData, options: dict[str, Any], **kwargs: Any
-    ) -> None:
-        """Go on with all cells; what the model tells of its training stays that of before."""
-        told = {
-            name: getattr(self, name)
-            for name in ("history_", "train_indices_", "validation_indices_", "trainer")
-        }
+    def _refit(self, plan: TrainingPlan, data: ReferenceData, **kwargs: Any) -> None:
+        """Go on with all cells; history and indices stay those of the training before."""
+        names = ("history_", "train_indices_", "validation_indices_", "trainer")
+        before = {name: getattr(self, name) for name in names}
         if isinstance(self.history_, dict):
             # scvi-tools adds the rows of a further training to the dict itself.
-            told["history_"] = dict(self.history_)
+            before["history_"] = dict(self.history_)
         epochs = math.ceil(_REFIT_EPOCHS * self.trainer.current_epoch)
-        settings = TrainingPlan(
-            self.module,
-            lr=_REFIT_LR * plan.lr,
-            weight_decay=plan.weight_decay,
-            gene_dropout=plan.gene_dropout,
-            token_dropout=plan.token_dropout,
-            modality_dropout=plan.modality_dropout,
-            label_smoothing=plan.label_smoothing,
-            warmup=plan.warmup,
-        )
-        settings.shifts = plan.shifts
-        # The user's callbacks and early stopping look at validation cells, of which none are left.
-        watching = ("callbacks", "early_stopping", "checkpoint", "check_val", "logger")
-        kept = {k: v for k, v in kwargs.items() if not any(word in k for word in watching)}
+        config = replace(plan.config, lr=_REFIT_LR * plan.config.lr)
+        refit_plan = TrainingPlan(self.module, config, plan.batch_directions)
         data.join()
-        self._run(self._runner(settings, data, epochs, limit_val_batches=0, **kept))
-        for name, value in told.items():
+        options = {k: v for k, v in kwargs.items() if k not in _VALIDATION_ARGUMENTS}
+        self._run(self._runner(refit_plan, data, epochs, limit_val_batches=0, **options))
+        for name, value in before.items():
             setattr(self, name, value)
-        if self.module.linear is not None:
-            self._set_linear(self._fit_linear(data, options))
 
-    def _forget(self, data: ReferenceData) -> None:
-        """Drop what does not hold for the weights to come, so that the network trains by itself."""
+    def _reset(self, data: ReferenceData) -> None:
+        """Reset calibration and linear branch, so that the network trains by itself."""
         module = self.module
         module.temperature.fill_(self._expected_temperature(data))
         self.held_out_probabilities_ = None
@@ -284,104 +279,29 @@ class TrainingMixin(RegistryMixin):
             module.linear.upper.fill_(torch.inf)
 
     def _expected_temperature(self, data: ReferenceData) -> float:
-        """Unless held-out cells say else, the weighted mean of both branches' logits counts."""
+        """Temperature at which the weighted mean of both branches' logits counts."""
         if self.module.linear is None:
             return 1.0
         return 1.0 + linear_weight(data.n_train + data.n_val)
 
     def _batch_directions(self, data: ReferenceData) -> np.ndarray | None:
-        """What differs between the batches of the training cells, if there are several."""
+        """Directions in which the batches of the training cells differ, if there are several."""
         if not isinstance(data.rows, CellMatrix):
             return None
         cells = data.train_idx
         labels, batches = data.codes[cells], data.strata[cells]
         if (batches == batches[0]).all():
             return None
-        found = batch_directions(data.rows, cells, labels, batches, self.module.sections[0])
-        if found is None:
+        directions = batch_directions(data.rows, cells, labels, batches, self.module.slices[0])
+        if directions is None:
             logger.warning(
-                "train: no label has three cells in each of two batches, so that what is the label "
-                "and what is the batch cannot be told apart, and batches are not corrected for; "
-                "more cells of one label in two batches would tell"
+                "train: no label has three cells in each of two batches, so that labels and "
+                "batches cannot be separated, and batches are not corrected for; it takes more "
+                "cells of one label in two batches"
             )
             return None
-        logger.info("train: directions in which batches differ beyond chance: %d", len(found))
-        return found if len(found) else None
-
-    def _cross_validate(self, data: ReferenceData, options: dict[str, Any]) -> CrossValidated:
-        cells = np.union1d(data.train_idx, data.val_idx)
-        section = self.module.sections[0]
-        return cross_validate(
-            data.rows, cells, data.codes[cells], section, self._token_matrix, **options
-        )
-
-    def _fit_linear(self, data: ReferenceData, options: dict[str, Any]) -> LinearClassifier:
-        """Fit the linear branch to the training cells."""
-        cells = data.train_idx
-        return fit_linear_classifier(
-            data.rows,
-            cells,
-            data.codes[cells],
-            len(self.labels),
-            self.module.sections[0],
-            self._token_matrix,
-            **options,
-        )
-
-    def _warn_of_inactive(self, fitted: LinearClassifier) -> None:
-        if len(fitted.inactive):
-            names = ", ".join(repr(self.labels[code]) for code in fitted.inactive)
-            warnings.warn(
-                f"No gene set tells these labels from the others: {names}. Their attributions are "
-                "shared equally among the gene sets that hold a gene, and say little: look whether "
-                "these labels are a type, or pass gene sets that know it to build_mask.",
-                UserWarning,
-                stacklevel=3,
-            )
-
-    def _set_linear(self, fitted: LinearClassifier | None) -> None:
-        linear = self.module.linear
-        if fitted is None or linear is None:
-            return
-        buffers = {"weight": fitted.weights, "bias": fitted.biases, "upper": fitted.upper}
-        for name, values in buffers.items():
-            linear.get_buffer(name).copy_(torch.from_numpy(values))
-
-    def _start_from(self, fitted: LinearClassifier, data: ReferenceData) -> None:
-        """Let the tokens begin as what the linear branch says through them."""
-        codes = data.codes[data.train_idx]
-        x = read(data.rows, data.train_idx[draw(codes, MOST_START_CELLS)], self.module.sections[0])
-        cells = torch.from_numpy(x.toarray().astype(np.float32))
-        device = self.module.device
-        taught = np.unique(codes)
-        self.module.embedding.start_from_scores(
-            torch.from_numpy(fitted.weights[taught]).float().to(device),
-            cells.to(device),
-            cells.mean(0).to(device),
-        )
-
-    @property
-    def _token_matrix(self) -> sp.csr_matrix:
-        """Which gene is in which token, ``(n_tokens, n_genes)``."""
-        embedding = self.module.embedding
-        indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
-        shape = (embedding.n_tokens, embedding.n_genes)
-        return sp.csr_matrix((np.ones(len(genes)), genes, indptr), shape=shape)
-
-    def _fit_ppca(self, data: ReferenceData) -> None:
-        """Learn the mean cell, and what to expect of genes that a query lacks."""
-        module, cells = self.module, data.train_idx
-        if len(module.sections) > 1:
-            return
-        codes = data.codes[cells]
-        if module.linear is None:
-            mean = read(data.rows, cells[draw(codes, MOST_CELLS)], module.sections[0]).mean(0)
-            module.baseline.copy_(torch.from_numpy(np.asarray(mean).ravel()))
-            return
-        mean, loadings = fit_ppca(data.rows, cells, codes, module.sections[0])
-        module.baseline.copy_(torch.from_numpy(mean))
-        module.linear.mean.copy_(torch.from_numpy(mean))
-        module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
+        logger.info("train: directions in which batches differ beyond chance: %d", len(directions))
+        return directions if len(directions) else None
 
     def _reference_data(
         self, train_size: float, batch_size: int, check_labels: bool
@@ -396,7 +316,7 @@ class TrainingMixin(RegistryMixin):
             rows = CellMatrix(self.adata, layer=modalities[0].layer)
             if check_labels:
                 labelled = np.flatnonzero(codes >= 0)
-                section = self.module.sections[0]
+                section = self.module.slices[0]
                 mislabelled = find_label_errors(rows, labelled, codes[labelled], section)
                 _warn_of(len(mislabelled), len(labelled))
         return ReferenceData(
@@ -417,19 +337,19 @@ class TrainingMixin(RegistryMixin):
     @torch.inference_mode()
     def _calibrate(self, data: ReferenceData) -> None:
         held_out = []
-        # How sure the model may be depends on which modalities it sees.
-        for seen in range(1, self.module.everything + 1):
+        # The fewer modalities a cell has, the less sure the model may be.
+        for i, choice in enumerate(self.module.modality_choices):
             logits, labels = [], []
             for batch in data.val_dataloader():
-                _, generative, losses = self.module(batch, inference_kwargs={"seen": seen})
+                _, generative, losses = self.module(batch, inference_kwargs={"modalities": choice})
                 logits.append(generative["logits"].float().cpu())
                 labels.append(losses.true_labels.cpu())
             scores, truth = torch.cat(logits), torch.cat(labels)
-            self.module.temperature.view(-1)[seen - 1] = fit_temperature(
+            self.module.temperature.view(-1)[i] = fit_temperature(
                 scores, truth, expected=self._expected_temperature(data)
             )
             scores = scores.to(self.module.device)
-            of_truth = self.module.probabilities(scores, seen).cpu().gather(1, truth[:, None])
+            of_truth = self.module.probabilities(scores, choice).cpu().gather(1, truth[:, None])
             held_out.append(of_truth[:, 0].numpy())
         self.held_out_probabilities_ = np.stack(held_out)
 
@@ -500,7 +420,7 @@ class TrainingMixin(RegistryMixin):
         # Antibodies have no network as a rule; one modality with weights is enough.
         if error is not None and all(weights is None for weights in found):
             raise error
-        return TokenAxis(self._modalities).join_pairs(found)
+        return self._tokens.join_pairs(found)
 
 
 def _warn_of(n_mislabelled: int, n_labelled: int) -> None:

@@ -6,6 +6,7 @@ from tosica.module._embedding import MaskedEmbedding
 from tosica.module._encoder import Encoder
 from tosica.module._mixed_embedding import MixedEmbedding
 from tosica.module._module import Annotation, TOSICAModule
+from tosica.module._token_layout import TokenLayout
 
 __all__ = [
     "REGISTRY_KEYS",
@@ -15,6 +16,7 @@ __all__ = [
     "MixedEmbedding",
     "ModalitySlice",
     "TOSICAModule",
+    "TokenLayout",
     "center_log_ratio",
     "log_normalize",
     "normalize",

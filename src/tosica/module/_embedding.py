@@ -44,7 +44,7 @@ class MaskedEmbedding(nn.Module):
         Number of genes.
     embed_dim
         Width of a token.
-    full
+    always_kept
         Shape ``(n_tokens,)``, bool. Tokens that a random part of the gene sets always has beside
         it. By default those with every gene.
 
@@ -65,7 +65,7 @@ class MaskedEmbedding(nn.Module):
         genes: np.ndarray,
         n_genes: int,
         embed_dim: int,
-        full: np.ndarray | None = None,
+        always_kept: np.ndarray | None = None,
     ) -> None:
         super().__init__()
         token = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -76,9 +76,9 @@ class MaskedEmbedding(nn.Module):
         self.embed_dim = embed_dim
         self._register_plan("indptr", np.asarray(indptr))
         self._register_plan("genes", np.asarray(genes))
-        if full is None:
-            full = np.diff(indptr) == n_genes
-        self._plan_buckets(np.asarray(indptr), np.asarray(genes), full)
+        if always_kept is None:
+            always_kept = np.diff(indptr) == n_genes
+        self._plan_buckets(np.asarray(indptr), np.asarray(genes), always_kept)
         self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
         self.reset_parameters()
 
@@ -178,25 +178,25 @@ class MaskedEmbedding(nn.Module):
             self.bias.uniform_(-half, half).sub_(offset)
             self._set_pairs(weights)
 
-    def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, full: np.ndarray) -> None:
+    def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, always_kept: np.ndarray) -> None:
         """Group tokens by size; for each group, remember which genes it takes.
 
         Padding points to a row of zeros behind the last gene, so the weight that it meets does
         not matter. Full tokens are groups of their own, the last ones.
         """
         sizes = np.diff(indptr)
-        by_size = np.lexsort((sizes, full))
-        self._is_full: list[bool] = []
+        by_size = np.lexsort((sizes, always_kept))
+        self._is_always_kept: list[bool] = []
         row_of_pair = np.empty(len(genes), dtype=np.int64)
         start = n_rows = 0
         while start < len(by_size):
             limit = max(int(sizes[by_size[start]] * _BUCKET_RATIO), _SMALL_SET)
-            is_full = full[by_size[start]]
+            kept = always_kept[by_size[start]]
             stop = start
             while (
                 stop < len(by_size)
                 and sizes[by_size[stop]] <= limit
-                and full[by_size[stop]] == is_full
+                and always_kept[by_size[stop]] == kept
             ):
                 stop += 1
             tokens = by_size[start:stop]
@@ -206,14 +206,14 @@ class MaskedEmbedding(nn.Module):
                 pairs = slice(indptr[p], indptr[p + 1])
                 gene_rows[row, : sizes[p]] = genes[pairs]
                 row_of_pair[pairs] = n_rows + row * width + np.arange(sizes[p])
-            i = len(self._is_full)
+            i = len(self._is_always_kept)
             self._register_plan(f"_tokens_{i}", tokens)
             self._register_plan(f"_genes_{i}", gene_rows)
             # Padding meets a row of zeros, so it stays as it is.
             weights = nn.Parameter(torch.zeros(*gene_rows.shape, self.embed_dim))
             self.register_parameter(f"_weight_{i}", weights)
             n_rows += gene_rows.size
-            self._is_full.append(bool(is_full))
+            self._is_always_kept.append(bool(kept))
             start = stop
         self._register_plan("_place", np.argsort(by_size))
         self._register_plan("_row_of_pair", row_of_pair)
@@ -231,8 +231,8 @@ class MaskedEmbedding(nn.Module):
             Expression, shape ``(n_cells, n_genes)``.
         keep
             Share of the gene sets to embed. Below 1, a random part of them is drawn anew at each
-            call, evenly over their sizes; full tokens are always there. The tokens then come in
-            no particular order.
+            call, evenly over their sizes, beside the tokens that are always kept. The order of
+            the tokens is then random.
         present
             Shape ``(n_tokens,)``, bool. Tokens to embed at all; by default every one.
 
@@ -268,7 +268,7 @@ class MaskedEmbedding(nn.Module):
         """Embed every gene set, in the order of the mask; shapes as in :meth:`forward`."""
         return MaskedEmbedding.forward(self, x)
 
-    def deal(self, vectors: Tensor) -> Tensor:
+    def to_tokens(self, vectors: Tensor) -> Tensor:
         """Make tokens of what :meth:`gene_set_embeddings` gives: here they are the tokens."""
         return vectors
 
@@ -280,7 +280,7 @@ class MaskedEmbedding(nn.Module):
             tokens, genes = getattr(self, f"_tokens_{i}"), getattr(self, f"_genes_{i}")
             rows = None if present is None else present[tokens].nonzero().reshape(-1)
             n_tokens = len(tokens) if rows is None else len(rows)
-            if keep < 1 and n_tokens and not self._is_full[i]:
+            if keep < 1 and n_tokens and not self._is_always_kept[i]:
                 n_kept = max(1, round(keep * n_tokens))
                 drawn = torch.randperm(n_tokens, device=tokens.device)[:n_kept]
                 rows = drawn if rows is None else rows[drawn]
@@ -299,7 +299,7 @@ class MaskedEmbedding(nn.Module):
     @property
     def weights(self) -> list[nn.Parameter]:
         """Weights as they are multiplied, padded, ``(n_sets, n_genes, embed_dim)`` each."""
-        return [self.get_parameter(f"_weight_{i}") for i in range(len(self._is_full))]
+        return [self.get_parameter(f"_weight_{i}") for i in range(len(self._is_always_kept))]
 
     def of_pairs(self, tables: Sequence[Tensor]) -> Tensor:
         """What tables shaped as ``weights`` have for the pairs, in the order of ``genes``."""
@@ -322,7 +322,7 @@ class MaskedEmbedding(nn.Module):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        tables = [destination.pop(f"{prefix}_weight_{i}") for i in range(len(self._is_full))]
+        tables = [destination.pop(f"{prefix}_weight_{i}") for i in range(len(self._is_always_kept))]
         destination[f"{prefix}weight"] = self.of_pairs(tables)
 
     def _load_from_state_dict(

@@ -41,14 +41,14 @@ class MixedEmbedding(MaskedEmbedding):
         -------
         Tokens, shape ``(n_cells, n_tokens, embed_dim)``.
         """
-        tokens = self.deal(self.gene_set_embeddings(x))
+        tokens = self.to_tokens(self.gene_set_embeddings(x))
         if keep >= 1:
             return tokens
         n_kept = max(1, round(keep * self.n_tokens))
         drawn = torch.randperm(self.n_tokens, device=tokens.device)[:n_kept]
         return tokens.index_select(1, drawn)
 
-    def deal(self, vectors: Tensor) -> Tensor:
+    def to_tokens(self, vectors: Tensor) -> Tensor:
         """Make tokens of the gene sets' vectors, shape ``(n_cells, n_tokens, embed_dim)`` both."""
         row = vectors.flatten(1)
         return row.view(len(vectors), self.embed_dim, self.n_tokens).transpose(1, 2)

@@ -214,7 +214,7 @@ def _follow(
     members = torch.zeros(n_sets, embedding.n_genes, device=start.device)
     for p in range(n_sets):
         members[p, genes[indptr[p] : indptr[p + 1]]] = 1
-    for first, x, measured in model._minibatches(
+    for first, x, measured in model.iter_batches(
         adata, layer=layer, use_raw=use_raw, batch_size=None
     ):
         rows = slice(first, first + len(x))

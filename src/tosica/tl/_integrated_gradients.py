@@ -45,7 +45,7 @@ def baseline_expression(
     if adata.n_obs == 1:
         raise ValueError("A single cell is its own mean: pass more cells, or baseline='zero'.")
     total = torch.zeros(n_genes, dtype=torch.float64)
-    for _, x, _ in model._minibatches(adata, layer=layer, use_raw=use_raw, batch_size=None):
+    for _, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
         total += x.sum(0, dtype=torch.float64).cpu()
     return (total / adata.n_obs).float()[None].to(model.module.device)
 
@@ -181,7 +181,7 @@ def iter_attributions(
     Rows of the minibatch, the label of each cell, ``(n_cells,)``, and its attribution.
     """
     module = model.module
-    for first, x, measured in model._minibatches(
+    for first, x, measured in model.iter_batches(
         adata, layer=layer, use_raw=use_raw, batch_size=batch_size
     ):
         if label is None:

@@ -191,7 +191,7 @@ class _Side:
         use_raw: bool = False,
     ) -> None:
         self.n = adata.n_obs
-        self._read = lambda: model._minibatches(
+        self._read = lambda: model.iter_batches(
             adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
         )
         rng = np.random.default_rng(random_state)

@@ -87,8 +87,8 @@ def weight_attention(
     embedding = model.module.embedding
     weighted = np.empty((adata.n_obs, len(gene_sets)), dtype=np.float32)
     with torch.no_grad():
-        for first, x, _ in model._minibatches(adata, layer=layer, use_raw=use_raw, batch_size=None):
-            carried = embedding.deal(embedding.gene_set_embeddings(x) - embedding.bias)
+        for first, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
+            carried = embedding.to_tokens(embedding.gene_set_embeddings(x) - embedding.bias)
             norm = carried[:, : len(gene_sets)].norm(dim=2).cpu().numpy()
             rows = slice(first, first + len(x))
             weighted[rows] = attention[rows] * norm

@@ -1,0 +1,149 @@
+"""Fit the linear branch of a module to the reference, and start the network from it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from tosica.linear._classifier import (
+    CrossValidated,
+    LinearClassifier,
+    cross_validate,
+    fit_linear_classifier,
+    linear_weight,
+)
+from tosica.linear._missing_genes import fit_ppca
+from tosica.linear._subsample import MOST_CELLS, draw, read
+
+if TYPE_CHECKING:
+    from tosica.model._data_module import ReferenceData
+    from tosica.module import TOSICAModule
+
+# Cells by which the size of the tokens' first weights is measured.
+_N_START_CELLS = 256
+
+
+class LinearFit:
+    """Logistic regressions whose weights go through the tokens of a module.
+
+    They are cross-validated once, on all labelled cells, then fitted to the training cells, and
+    after ``data.join()`` to all cells.
+
+    Parameters
+    ----------
+    module
+        The module with the linear branch.
+    data
+        The reference.
+    labels
+        Names of the labels, for warnings.
+    batch_directions
+        Shape ``(n_directions, n_genes)``. Directions in which batches differ, or ``None``.
+    """
+
+    def __init__(
+        self,
+        module: TOSICAModule,
+        data: ReferenceData,
+        labels: list[str],
+        batch_directions: np.ndarray | None,
+    ) -> None:
+        self._module = module
+        self._data = data
+        self._labels = labels
+        self._batch_directions = batch_directions
+        embedding = module.embedding
+        indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
+        self._tokens = sp.csr_matrix(
+            (np.ones(len(genes)), genes, indptr), shape=(embedding.n_tokens, embedding.n_genes)
+        )
+        # The same for both fits: held-out cells judge the model that is fitted to all cells.
+        self._weight = linear_weight(data.n_train + data.n_val)
+        self._chosen = self._cross_validate()
+        self._fitted = self._fit()
+
+    def refit(self) -> None:
+        """Fit the regressions anew, to the training cells as they are now."""
+        self._fitted = self._fit()
+
+    def write(self) -> None:
+        """Give the regressions to the linear branch."""
+        linear, fitted = self._module.linear, self._fitted
+        if linear is not None:
+            linear.weight.copy_(torch.from_numpy(fitted.weights))
+            linear.bias.copy_(torch.from_numpy(fitted.biases))
+            linear.upper.copy_(torch.from_numpy(fitted.upper))
+
+    def start_tokens(self) -> None:
+        """Let each token start as what the regressions say through it."""
+        data, device = self._data, self._module.device
+        codes = data.codes[data.train_idx]
+        cells = data.train_idx[draw(codes, _N_START_CELLS)]
+        x = torch.from_numpy(read(data.rows, cells, self._module.slices[0]).toarray()).float()
+        self._module.embedding.start_from_scores(
+            torch.from_numpy(self._fitted.weights[np.unique(codes)]).float().to(device),
+            x.to(device),
+            x.mean(0).to(device),
+        )
+
+    def warn_of_inactive(self) -> None:
+        """Name the labels that the group lasso found no gene set for."""
+        inactive = self._fitted.inactive
+        if len(inactive):
+            names = ", ".join(repr(self._labels[code]) for code in inactive)
+            warnings.warn(
+                f"No gene set distinguishes these labels: {names}. Their attributions are shared "
+                "equally among the gene sets that hold a gene, and mean little: check that these "
+                "labels are cell types, or pass gene sets that describe them to build_mask.",
+                UserWarning,
+                stacklevel=4,
+            )
+
+    def _fit(self) -> LinearClassifier:
+        cells = self._data.train_idx
+        return fit_linear_classifier(
+            self._data.rows,
+            cells,
+            self._data.codes[cells],
+            len(self._labels),
+            self._module.slices[0],
+            self._tokens,
+            batch_directions=self._batch_directions,
+            weight=self._weight,
+            **self._chosen._asdict(),
+        )
+
+    def _cross_validate(self) -> CrossValidated:
+        data = self._data
+        cells = np.union1d(data.train_idx, data.val_idx)
+        return cross_validate(
+            data.rows,
+            cells,
+            data.codes[cells],
+            self._module.slices[0],
+            self._tokens,
+            self._batch_directions,
+        )
+
+
+def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
+    """Write the reference's mean cell, and what the imputation of missing genes needs.
+
+    Only for models of one modality.
+    """
+    if len(module.slices) > 1:
+        return
+    cells = data.train_idx
+    codes = data.codes[cells]
+    if module.linear is None:
+        mean = read(data.rows, cells[draw(codes, MOST_CELLS)], module.slices[0]).mean(0)
+        module.baseline.copy_(torch.from_numpy(np.asarray(mean).ravel()))
+        return
+    mean, loadings = fit_ppca(data.rows, cells, codes, module.slices[0])
+    module.baseline.copy_(torch.from_numpy(mean))
+    module.linear.mean.copy_(torch.from_numpy(mean))
+    module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)

@@ -1,0 +1,126 @@
+"""Which genes each token of the network has, and which modality they belong to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tosica.data._normalize import ModalitySlice
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, eq=False)
+class TokenLayout:
+    """Genes and tokens of all modalities, on one gene axis and one token axis.
+
+    Parameters
+    ----------
+    indptr
+        Shape ``(n_tokens + 1,)``. Genes of token ``p`` are ``genes[indptr[p]:indptr[p + 1]]``, as
+        in a CSC matrix.
+    genes
+        Shape ``(n_pairs,)``. Column of each pair's gene in the expression matrix, ascending within
+        a token.
+    slices
+        The modalities: which columns of the expression matrix each has, and how it is normalized.
+    modality
+        Shape ``(n_tokens,)``. Position of each token's modality in ``slices``.
+    always_kept
+        Shape ``(n_tokens,)``, bool. Tokens that token dropout never leaves out.
+    names
+        Names of the tokens; tokens that are no gene set come last. Empty if nobody needs names.
+    n_unannotated
+        Number of tokens that are no gene set, but have every gene of their modality.
+    mixed
+        Whether a token mixes numbers of several gene sets, as in models of the original code.
+    """
+
+    indptr: np.ndarray
+    genes: np.ndarray
+    slices: tuple[ModalitySlice, ...]
+    modality: np.ndarray
+    always_kept: np.ndarray
+    names: tuple[str, ...] = ()
+    n_unannotated: int = 0
+    mixed: bool = False
+    # For each pair its position among the pairs of all modalities' masks, one after the other.
+    pair_order: np.ndarray | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_one_modality(
+        cls,
+        indptr: np.ndarray,
+        genes: np.ndarray,
+        n_genes: int,
+        *,
+        target_sum: float | None = None,
+        mixed: bool = False,
+    ) -> TokenLayout:
+        """Lay out the tokens of RNA alone.
+
+        Parameters
+        ----------
+        indptr, genes, mixed
+            As in :class:`TokenLayout`.
+        n_genes
+            Number of genes.
+        target_sum
+            Total that the counts of each cell are scaled to before the logarithm; ``None`` if
+            minibatches hold log-normalized expression.
+        """
+        if target_sum is None:
+            rna = ModalitySlice(0, n_genes, None)
+        else:
+            rna = ModalitySlice(0, n_genes, "log1p", target_sum)
+        return cls(
+            indptr,
+            genes,
+            (rna,),
+            np.zeros(len(indptr) - 1, dtype=np.int64),
+            np.diff(indptr) == n_genes,
+            mixed=mixed,
+        )
+
+    @property
+    def n_genes(self) -> int:
+        """Number of genes of all modalities."""
+        return self.slices[-1].stop
+
+    @property
+    def n_tokens(self) -> int:
+        """Number of tokens of all modalities."""
+        return len(self.indptr) - 1
+
+    @property
+    def n_gene_sets(self) -> int:
+        """Number of tokens that are gene sets; they come first."""
+        return self.n_tokens - self.n_unannotated
+
+    def tokens_of(self, modalities: Sequence[int]) -> np.ndarray:
+        """Positions of the tokens of some modalities, in their order."""
+        return np.flatnonzero(np.isin(self.modality, modalities))
+
+    def join_pairs(self, values: Sequence[np.ndarray | None]) -> np.ndarray:
+        """Put one value for each pair of gene and token into the order of ``genes``.
+
+        Parameters
+        ----------
+        values
+            For each modality its pairs' values in the order of its mask, or ``None`` if it has no
+            values, which become NaN.
+
+        Returns
+        -------
+        Shape ``(n_pairs,)``, float32.
+        """
+        pairs_of = np.repeat(self.modality, np.diff(self.indptr))
+        parts = [
+            np.full((pairs_of == i).sum(), np.nan) if part is None else np.asarray(part)
+            for i, part in enumerate(values)
+        ]
+        joined = np.concatenate(parts).astype(np.float32)
+        return joined if self.pair_order is None else joined[self.pair_order]
