@@ -117,7 +117,7 @@ def test_cells_that_were_learnt_promise_nothing(toy, train, toy_query, caplog, t
     assert model.held_out_probabilities_ is not None
     with caplog.at_level("WARNING", logger="tosica"):
         model.train(**once)
-    assert "the held-out cells were learnt in an earlier training" in caplog.text
+    assert "the held-out cells were trained on in an earlier training" in caplog.text
     with pytest.raises(ValueError, match=r"make a new model of a reference .* train it once"):
         model.predict_set(toy_query, coverage=0.5)
     kept = train(toy, refit=False)

@@ -660,9 +660,9 @@ def test_model_and_reference_are_replaced_together(toy_model, tmp_path, monkeypa
 
 def test_a_folder_that_cannot_be(toy_model, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"There cannot be a folder .*file/model"):
+    with pytest.raises(OSError, match=r"The folder .*file/model. cannot be made"):
         toy_model.save(tmp_path / "file" / "model")
-    with pytest.raises(OSError, match=r"There cannot be a folder .*file'"):
+    with pytest.raises(OSError, match=r"The folder .*file' cannot be made"):
         toy_model.save(tmp_path / "file", overwrite=True)
 
 

@@ -14,7 +14,7 @@ import torch
 
 import tosica
 from tosica import TOSICA, pp
-from tosica.model import _tokens as _choose_tokens
+from tosica.model import _tokens
 from tosica.model._tokens import choose_tokens
 
 N_GENES, N_CELLS = 120, 90
@@ -226,7 +226,7 @@ def test_many_cells_are_drawn_from(monkeypatch):
         [[float(name in genes) for name in NAMES] for genes in make_sets().values()]
     )
     names = np.array(list(make_sets()), dtype=object)
-    monkeypatch.setattr(_choose_tokens, "_MOST_CELLS", 60)
+    monkeypatch.setattr(_tokens, "_MAX_CELLS", 60)
     how = {"max_gene_sets": 3, "modules": True}
     found = choose_tokens(take, np.where(LABELS == 2, -1, LABELS), candidates, names, NAMES, **how)
     (cells,) = read
@@ -328,7 +328,7 @@ def test_training_goes_on_with_the_same_tokens(reference, tmp_path, monkeypatch)
     model = quick(model_of(reference))
     model.save(tmp_path / "model")
     # Chosen once, and not anew by other cells.
-    monkeypatch.setattr(_choose_tokens, "choose_tokens", None)
+    monkeypatch.setattr(_tokens, "choose_tokens", None)
     other = make(seed=7)
     other.varm, other.uns = reference.varm, reference.uns
     loaded = TOSICA.load(tmp_path / "model", adata=other)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica.module import _attention
-from tosica.module._attention import AttentionTrace, OwnTrace, SelfAttention, rollout_step
+from tosica.module._attention import AttentionTrace, KernelTrace, SelfAttention, rollout_step
 
 DTYPES = {torch.float64: 1e-12, torch.float32: 2e-6, torch.bfloat16: 3e-2}
 
@@ -62,7 +62,7 @@ def test_three_ways_through_a_layer(embed_dim: int, n_heads: int, n_tokens: int)
     attention, t = make(embed_dim, n_heads), tokens(n_tokens, embed_dim)
     expected, weights = written_out(attention, t)
     torch.testing.assert_close(attention(t), expected)
-    out, trace = attention.traced(t)
+    out, trace = attention.forward_with_trace(t)
     torch.testing.assert_close(out, expected)
     from_trace = (trace.query @ trace.key.transpose(-2, -1) - trace.logsumexp[..., None]).exp()
     torch.testing.assert_close(from_trace, weights)
@@ -71,7 +71,7 @@ def test_three_ways_through_a_layer(embed_dim: int, n_heads: int, n_tokens: int)
     torch.testing.assert_close(row, weights.mean(1)[:, 0])
 
 
-@pytest.mark.parametrize("way", ["forward", "traced", "class_token"])
+@pytest.mark.parametrize("way", ["forward", "forward_with_trace", "class_token"])
 def test_gradients_of_a_layer(way: str) -> None:
     attention, t = make(), tokens().requires_grad_()
     out = getattr(attention, way)(t)
@@ -149,7 +149,7 @@ def test_kernel_and_open_way_agree(
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, n_tokens, width, dtype=dtype) for _ in range(3))
     kernel = _attention._attend(query, key, value)
-    in_the_open = _attention._attend_in_the_open(query, key, value)
+    in_the_open = _attention._attend_unfused(query, key, value)
     for one, other in zip(kernel, in_the_open, strict=True):
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
 
@@ -163,11 +163,11 @@ def test_open_way_is_taken_where_there_is_no_kernel() -> None:
 
 def test_layers_do_not_depend_on_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     attention, t = make(), tokens()
-    out, trace = attention.traced(t)
+    out, trace = attention.forward_with_trace(t)
     row = torch.full((5, 9), 1 / 9, dtype=torch.float64)
     carried = rollout_step(row, trace)
-    monkeypatch.setattr(_attention, "_attend", _attention._attend_in_the_open)
-    other, other_trace = attention.traced(t)
+    monkeypatch.setattr(_attention, "_attend", _attention._attend_unfused)
+    other, other_trace = attention.forward_with_trace(t)
     torch.testing.assert_close(other, out)
     torch.testing.assert_close(other_trace, trace)
     torch.testing.assert_close(rollout_step(row, other_trace), carried)
@@ -178,14 +178,18 @@ def test_layers_do_not_depend_on_the_kernel(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_own_kernel_is_for_narrow_heads_in_single_precision_on_a_processor() -> None:
     t = tokens()
-    for dtype, kind in {torch.float32: OwnTrace, torch.float64: AttentionTrace}.items():
-        assert isinstance(make().to(dtype).traced(t.to(dtype))[1], kind)
+    for dtype, kind in {torch.float32: KernelTrace, torch.float64: AttentionTrace}.items():
+        assert isinstance(make().to(dtype).forward_with_trace(t.to(dtype))[1], kind)
     with torch.autocast("cpu", torch.bfloat16):
-        assert isinstance(make().float().traced(t.float())[1], AttentionTrace)
-    assert isinstance(make(64, 4).float().traced(tokens(9, 64).float())[1], OwnTrace)
-    assert isinstance(make(51, 3).float().traced(tokens(9, 51).float())[1], AttentionTrace)
+        assert isinstance(make().float().forward_with_trace(t.float())[1], AttentionTrace)
+    assert isinstance(make(64, 4).float().forward_with_trace(tokens(9, 64).float())[1], KernelTrace)
+    assert isinstance(
+        make(51, 3).float().forward_with_trace(tokens(9, 51).float())[1], AttentionTrace
+    )
     on_meta = SelfAttention(12, 4).to("meta")
-    assert isinstance(on_meta.traced(torch.empty(2, 9, 12, device="meta"))[1], AttentionTrace)
+    assert isinstance(
+        on_meta.forward_with_trace(torch.empty(2, 9, 12, device="meta"))[1], AttentionTrace
+    )
 
 
 @pytest.mark.parametrize(("embed_dim", "n_heads"), [(12, 4), (48, 4), (7, 1), (4, 4), (51, 3)])
@@ -198,7 +202,7 @@ def test_either_kernel_in_single_precision(embed_dim: int, n_heads: int, n_token
     attention = attention.float()
     # Cells as they come out of a product: the first axis is not the slowest one.
     t = t.float().transpose(0, 1).contiguous().transpose(0, 1)
-    out, trace = attention.traced(t)
+    out, trace = attention.forward_with_trace(t)
     size = float(expected.detach().abs().max())
     limits = {"rtol": 0.0, "check_dtype": False}
     torch.testing.assert_close(out, expected, atol=size * DTYPES[torch.float32], **limits)
@@ -211,6 +215,6 @@ def test_either_kernel_in_single_precision(embed_dim: int, n_heads: int, n_token
 def test_large_scores_in_single_precision(embed_dim: int, n_heads: int, size: float) -> None:
     attention, t = make(embed_dim, n_heads).float(), size * tokens(9, embed_dim).float()
     expected, _ = written_out(attention, t)
-    out, trace = attention.traced(t)
+    out, trace = attention.forward_with_trace(t)
     assert torch.isfinite(trace.logsumexp).all()
     torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-3)

@@ -67,7 +67,7 @@ def test_a_row_is_carried(shape: tuple[int, ...], size: float, seed: int) -> Non
     qkv = projection(*shape, size=size, seed=seed)
     row = torch.from_numpy(np.random.default_rng(seed).random(shape[:2])).float()
     _, logsumexp = kernel.attend(qkv, SCALE)
-    carried = kernel.carry(row, qkv, SCALE, logsumexp)
+    carried = kernel.rollout_row(row, qkv, SCALE, logsumexp)
     expected = torch.einsum("ni,nhij->nhj", row.double(), written_out(qkv)[2])
     torch.testing.assert_close(carried.double(), expected, rtol=2e-5, atol=1e-7)
     torch.testing.assert_close(carried.sum(2), row.sum(1)[:, None].expand(carried.shape[:2]))
@@ -82,10 +82,10 @@ def test_threads_and_neighbours_change_nothing(
     def everything(qkv: torch.Tensor, row: torch.Tensor) -> list[torch.Tensor]:
         mixed, logsumexp = kernel.attend(qkv, SCALE)
         (slope,) = torch.autograd.grad(mixed.square().sum(), qkv)
-        return [mixed, logsumexp, slope, kernel.carry(row, qkv, SCALE, logsumexp)]
+        return [mixed, logsumexp, slope, kernel.rollout_row(row, qkv, SCALE, logsumexp)]
 
     together = everything(qkv, row)
-    monkeypatch.setattr(kernel, "_LEAST", 1)
+    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
     for one, other in zip(together, everything(qkv, row), strict=True):
         assert torch.equal(one, other)
@@ -98,7 +98,7 @@ def test_sharp_attention_neither_overflows_nor_vanishes(size: float) -> None:
     qkv = projection(2, 20, 2, 4, size=size).requires_grad_()
     mixed, logsumexp = kernel.attend(qkv, SCALE)
     (slope,) = torch.autograd.grad(mixed.sum(), qkv)
-    carried = kernel.carry(torch.ones(2, 20), qkv, SCALE, logsumexp)
+    carried = kernel.rollout_row(torch.ones(2, 20), qkv, SCALE, logsumexp)
     for found in (mixed, logsumexp, slope, carried):
         assert torch.isfinite(found).all()
     # Scores of a million leave single precision a digit behind the point.
@@ -119,7 +119,7 @@ def test_scores_that_are_all_very_small(size: float) -> None:
     even = qkv.detach()[:, :, 2].mean(1, keepdim=True).expand_as(mixed)
     torch.testing.assert_close(mixed, even)
     row = torch.rand(2, 9)
-    carried = kernel.carry(row, qkv, SCALE, logsumexp)
+    carried = kernel.rollout_row(row, qkv, SCALE, logsumexp)
     torch.testing.assert_close(
         carried, row.mean(1)[:, None, None].expand_as(carried), rtol=1e-2, atol=0
     )
@@ -147,7 +147,7 @@ def test_input_is_left_as_it_was() -> None:
     before = qkv.detach().clone(), row.clone()
     mixed, logsumexp = kernel.attend(qkv, SCALE)
     mixed.sum().backward()
-    kernel.carry(row, qkv, SCALE, logsumexp)
+    kernel.rollout_row(row, qkv, SCALE, logsumexp)
     assert torch.equal(qkv, before[0])
     assert torch.equal(row, before[1])
 
@@ -156,7 +156,7 @@ def test_input_is_left_as_it_was() -> None:
 # Of processes that fork beside other threads Python warns; users' data loaders do it.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_LEAST", 1)
+    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     kernel.attend(projection(4, 30, 2, 4), SCALE)
     child = multiprocessing.get_context("fork").Process(target=_fork_target)
@@ -184,7 +184,7 @@ def test_without_openmp_threads_do_as_well(
             raise OSError(f"{name}: cannot open shared object file")
         return object()
 
-    monkeypatch.setattr(kernel, "_LEAST", 1)
+    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     monkeypatch.setattr(kernel.ctypes, "CDLL", load)
     kernel._openmp.cache_clear()
@@ -214,7 +214,7 @@ def test_torchs_threads_are_let_go_of_where_they_are_in_the_way(
     monkeypatch.setattr(
         kernel.os, "sched_getaffinity", lambda _: set(range(n_processors)), raising=False
     )
-    monkeypatch.setattr(kernel, "_LEAST", 1)
+    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
     kernel.attend(projection(4, 30, 2, 4), SCALE)
     assert openmp.pauses == [1] * n_pauses
@@ -232,7 +232,7 @@ def test_without_new_threads_all_is_done_all_the_same(monkeypatch: pytest.Monkey
         def submit(self, *_: object) -> None:
             raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
-    monkeypatch.setattr(kernel, "_threads", lambda *_: Ended())
-    monkeypatch.setattr(kernel, "_LEAST", 1)
+    monkeypatch.setattr(kernel, "_thread_pool", lambda *_: Ended())
+    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
     assert torch.equal(kernel.attend(qkv, SCALE)[0], expected)

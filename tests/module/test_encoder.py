@@ -29,7 +29,7 @@ def in_full(encoder: Encoder, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
     t = torch.cat([encoder.class_token.expand(len(t), 1, -1), t], 1)
     joint = torch.eye(t.shape[1], dtype=t.dtype).expand(len(t), -1, -1)
     for block in encoder.blocks:
-        query, key, _ = _attention._by_head(block.attention._project(block.norm1(t)))
+        query, key, _ = _attention._split_heads(block.attention._project(block.norm1(t)))
         weights = (query @ key.transpose(-2, -1) * block.attention.scale).softmax(-1).mean(1)
         joint = (weights + torch.eye(t.shape[1], dtype=t.dtype)) / 2 @ joint
         t = block(t)
@@ -91,7 +91,7 @@ def test_attention_has_no_gradient_but_the_latent_has(
     n_layers: int, kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not kernel:
-        monkeypatch.setattr(_attention, "_attend", _attention._attend_in_the_open)
+        monkeypatch.setattr(_attention, "_attend", _attention._attend_unfused)
     encoder, t = make(n_layers), tokens().requires_grad_()
     latent, attention = encoder.rollout(t)
     assert not attention.requires_grad
@@ -131,11 +131,11 @@ def test_weights_start_with_the_variance_that_layers_keep() -> None:
 def test_without_the_rollout_nothing_is_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder, t = make(2), tokens()
     expected, _ = in_full(encoder, t)
-    monkeypatch.delattr(_attention.SelfAttention, "traced")
+    monkeypatch.delattr(_attention.SelfAttention, "forward_with_trace")
     torch.testing.assert_close(encoder(t), expected[:, 0])
     with torch.inference_mode():
         torch.testing.assert_close(encoder(t), expected[:, 0].detach())
-    with pytest.raises(AttributeError, match="traced"):
+    with pytest.raises(AttributeError, match="forward_with_trace"):
         encoder.rollout(t)
 
 
@@ -146,7 +146,7 @@ def test_cells_at_a_time_change_nothing(
 ) -> None:
     encoder, t = make(n_layers), tokens()
     expected, joint = in_full(encoder, t)
-    monkeypatch.setattr(_encoder, "_CACHE", n_cells_at_a_time * 4 * 18 * DIM * 8)
+    monkeypatch.setattr(_encoder, "_CACHE_BYTES", n_cells_at_a_time * 4 * 18 * DIM * 8)
     n_parts = -(-5 // max(n_cells_at_a_time, 1))
     assert len(encoder._parts(encoder._with_class_token(t))) == n_parts
     with torch.inference_mode():

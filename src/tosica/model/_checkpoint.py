@@ -1,4 +1,4 @@
-"""The file of a model: written whole, read without running anything."""
+"""Write the file of a model atomically, and read it without executing anything."""
 
 from __future__ import annotations
 
@@ -20,8 +20,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+MODEL_FILE = "model.pt"
+STATE, VAR_NAMES, ATTRIBUTES = "model_state_dict", "var_names", "attr_dict"
+FINGERPRINT = "fingerprint"
+# Attributes that every model has.
+_NEEDED = ("registry_", "init_params_", "is_trained_", "history_", FINGERPRINT)
+# Tensors that may be infinite: before training, expression is not clipped.
+_MAY_BE_INFINITE = ("linear.upper",)
+
+
 def fingerprint(state: Mapping[str, Tensor], *names: Iterable[str]) -> str:
-    """Sixteen characters for weights and what they belong to.
+    """Hash of the weights and of the names that they belong to, sixteen characters.
 
     Parameters
     ----------
@@ -35,29 +44,20 @@ def fingerprint(state: Mapping[str, Tensor], *names: Iterable[str]) -> str:
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for kind in names:
-        # A name may hold any other character.
+        # A name may have any character but these.
         digest.update("\0".join([*map(str, kind), ""]).encode() + b"\1")
     return digest.hexdigest()[:16]
-
-
-MODEL_FILE = "model.pt"
-STATE, VAR_NAMES, ATTRIBUTES = "model_state_dict", "var_names", "attr_dict"
-FINGERPRINT = "fingerprint"
-# Attributes without which there is no model.
-_NEEDED = ("registry_", "init_params_", "is_trained_", "history_", FINGERPRINT)
-# Tensors that may hold infinity: without training, expression has no bound.
-_MAY_BE_INFINITE = ("linear.upper",)
 
 
 def write_model(
     folder: Path, prefix: str, state: dict[str, Any], var_names: np.ndarray, attributes: dict
 ) -> None:
-    """Write a model's file into a folder that exists, whole or not at all.
+    """Write the file of a model atomically into an existing folder.
 
     Raises
     ------
     OSError
-        If the file cannot be written. One that was there stays.
+        If the file cannot be written. An older file is kept.
     """
     contents = {
         STATE: state,
@@ -69,7 +69,7 @@ def write_model(
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder for a model if it is not there.
+    """Make the folder of a model if it does not exist.
 
     Raises
     ------
@@ -80,26 +80,25 @@ def make_folder(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise type(error)(
-            f"There cannot be a folder {str(folder)!r} ({_reason(error)}): choose another one."
+            f"The folder {str(folder)!r} cannot be made ({_reason(error)}): choose another one."
         ) from error
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a name to write to, and put that file in the place of `path` once it is whole.
+    """Yield a temporary name to write to, and rename that file to ``path`` at the end.
 
     Raises
     ------
     OSError
-        If the file cannot be written. One that was there stays.
+        If the file cannot be written. An older file is kept.
     """
-    # Other than those of tempfile, its permissions are those of any new file. The suffix stays:
-    # writers look at it.
+    # Not tempfile, whose files only the owner may read. The suffix is kept, as writers need it.
     name = path.with_name(f".{uuid4().hex}.{path.name}")
     try:
         yield name
         name.replace(path)
-    # torch's writer has errors of its own.
+    # torch's writer raises RuntimeError.
     except (OSError, RuntimeError) as error:
         raise OSError(
             f"{str(path)!r} could not be written ({_reason(error)}): is the disk full, or the "
@@ -114,7 +113,7 @@ def _reason(error: Exception) -> str:
 
 
 def read_model(folder: Path, prefix: str, device: torch.device | str) -> dict[str, Any]:
-    """Read a model's file without running anything that it may hold.
+    """Read the file of a model without executing anything.
 
     Raises
     ------
@@ -123,8 +122,8 @@ def read_model(folder: Path, prefix: str, device: torch.device | str) -> dict[st
     PermissionError
         If the file may not be read.
     ValueError
-        If the file is damaged, or holds anything but tensors and plain values, or numbers that are
-        not finite.
+        If the file is damaged, holds anything but tensors and plain values, or weights that are not
+        finite.
     """
     path = folder / f"{prefix}{MODEL_FILE}"
     if not folder.is_dir():
@@ -142,7 +141,7 @@ def read_model(folder: Path, prefix: str, device: torch.device | str) -> dict[st
             f"{str(path)!r} holds more than tensors and plain values, so tosica did not write it, "
             "and it was not opened further because that could run code."
         ) from error
-    # Of bytes that are no model the unpickler may raise anything.
+    # The unpickler may raise anything on bytes that are no model.
     except Exception as error:
         raise ValueError(_not_whole(path)) from error
     missing = _missing_from(contents, STATE, VAR_NAMES, ATTRIBUTES)
@@ -160,7 +159,7 @@ def read_model(folder: Path, prefix: str, device: torch.device | str) -> dict[st
 
 
 def _check_archive(path: Path) -> None:
-    """Hold each part of the file against its checksum."""
+    """Verify the checksum of every member of the file."""
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
@@ -168,7 +167,7 @@ def _check_archive(path: Path) -> None:
         raise PermissionError(
             f"{str(path)!r} may not be read by this user: ask its owner for permission."
         ) from error
-    # Of bytes that are no archive it may raise anything.
+    # zipfile may raise anything on bytes that are no archive.
     except Exception as error:
         raise ValueError(_not_whole(path)) from error
     if damaged is not None:
@@ -184,9 +183,9 @@ def _not_whole(path: Path) -> str:
 
 
 def to_plain(value: Any) -> Any:
-    """Turn arrays into tensors or lists, and tables into dicts, all the way down."""
+    """Turn arrays into tensors or lists, and tables into dicts, recursively."""
     match value:
-        # Before float and str, whose subclasses some of numpy's scalars are.
+        # Before float and str, because some numpy scalars are subclasses of these.
         case np.generic():
             return value.item()
         case None | bool() | int() | float() | str() | torch.Tensor():
@@ -205,7 +204,7 @@ def to_plain(value: Any) -> Any:
 
 
 def restore_registry(registry: dict[str, Any]) -> dict[str, Any]:
-    """Give the fields of a registry the arrays back that scvi-tools and tosica put there."""
+    """Turn tensors and lists of a saved registry back into the arrays of the fields."""
     for field in registry["field_registries"].values():
         state = field["state_registry"]
         for key, value in state.items():
@@ -217,7 +216,7 @@ def restore_registry(registry: dict[str, Any]) -> dict[str, Any]:
 
 
 def restore_history(history: dict[str, Any] | None) -> dict[str, pd.DataFrame] | None:
-    """Give the training history its tables back."""
+    """Turn a saved training history back into tables."""
     if history is None:
         return None
     return {

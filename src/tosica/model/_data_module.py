@@ -1,4 +1,4 @@
-"""The reference as a Lightning data module: splits, balanced sampling, minibatches."""
+"""Lightning data module of the reference: split, balanced sampling, minibatches."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from tosica.data._cell_matrix import Block, CellMatrix
     from tosica.data._mudata import JointMatrix
 
-# Minibatches that are read before they are asked for.
-_AHEAD = 2
+# Number of minibatches that are read in advance.
+_N_PREFETCHED = 2
 
 
 class Minibatches:
-    """Dense minibatches of a reference, read ahead by a thread.
+    """Dense minibatches of a reference, read in advance by a thread.
 
-    Rows are picked, made dense and put beside their labels in another thread than the caller's.
-    Which cells come is decided in the caller's, so that random numbers are drawn in one order.
+    The thread reads rows, makes them dense and adds their labels. Cells are drawn in the caller's
+    thread, so that random numbers are drawn in one order.
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ class Minibatches:
         with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
             for cells in self._batches:
                 ahead.append(reader.submit(self._read, np.asarray(cells)))
-                if len(ahead) > _AHEAD:
+                if len(ahead) > _N_PREFETCHED:
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()
 
     def _read(self, cells: np.ndarray) -> dict[str, torch.Tensor]:
-        # One lookup a minibatch is much faster on sparse rows than one a cell.
+        # On sparse matrices, one lookup for a minibatch is much faster than one for each cell.
         block: Block = self._rows.take(cells)
         dense = block.toarray() if sp.issparse(block) else block
         return {
@@ -75,10 +75,10 @@ class Minibatches:
 
 
 class ReferenceData(LightningDataModule):
-    """Minibatches of a reference: classes balanced in training, every cell once in validation.
+    """Minibatches of a reference: balanced labels in training, every cell once in validation.
 
-    Rows are read and made dense a minibatch at a time, from memory or from disk; nothing of the
-    matrix is copied.
+    One minibatch is read and made dense at a time, from memory or from disk. The matrix is not
+    copied.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class ReferenceData(LightningDataModule):
     left_out
         Positions of labelled cells that are in neither part.
     strata
-        What to spread evenly over both parts within each label, shape ``(n_obs,)``: the batch.
+        Batch of each cell, shape ``(n_obs,)``. The split is stratified by it within each label.
     validation_size
         Share of each class that is held out: at least one cell, and never all of them.
     batch_size
@@ -112,22 +112,22 @@ class ReferenceData(LightningDataModule):
         self.codes = codes
         self.strata = strata
         self._batch_size = batch_size
-        # Named as scvi-tools' splitter names them, for its training runner to find.
         self.left_out = np.asarray(left_out, dtype=np.int64)
         kept = codes.copy()
         kept[self.left_out] = -1
+        # scvi-tools' training runner reads the attributes under these names.
         self.train_idx, self.val_idx = split(kept, strata, validation_size)
         self.test_idx = np.flatnonzero(codes < 0)
         self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
 
     def train_dataloader(self) -> Minibatches:
-        """Training cells, each class equally often."""
+        """Training cells, each label equally often."""
         sampler = BalancedSampler(self.train_idx, self.codes[self.train_idx], self._batch_size)
         batches = BatchSampler(sampler, self._batch_size, drop_last=False)
         return Minibatches(self.rows, self.codes, batches)
 
     def join(self) -> None:
-        """Make the validation cells training cells."""
+        """Move the validation cells to the training cells."""
         self.train_idx = np.union1d(self.train_idx, self.val_idx)
         self.val_idx = self.val_idx[:0]
         self.n_train, self.n_val = len(self.train_idx), 0
@@ -142,9 +142,9 @@ class ReferenceData(LightningDataModule):
 def split(
     codes: np.ndarray, strata: np.ndarray, validation_size: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Hold out a share of each class, so that every class of two cells is on both sides.
+    """Hold out a share of each class; every class of two or more cells is in both parts.
 
-    Within a class, cells are dealt out evenly over the strata.
+    Within a class the split is stratified.
 
     Parameters
     ----------
@@ -166,22 +166,22 @@ def split(
     held_out = []
     for code in np.unique(codes[codes >= 0]):
         cells = rng.permutation(np.flatnonzero(codes == code))
-        # Strata one behind the other; every (1 / share)-th cell then hits each in proportion.
+        # Cells are sorted by stratum, so that equally spaced positions hit each in proportion.
         cells = cells[np.argsort(strata[cells], kind="stable")]
         n_held = min(max(round(validation_size * len(cells)), 1), len(cells) - 1)
         if n_held == 0:
             continue
-        places = (np.arange(n_held) + rng.random()) * len(cells) / n_held
-        held_out.append(cells[places.astype(int)])
+        positions = (np.arange(n_held) + rng.random()) * len(cells) / n_held
+        held_out.append(cells[positions.astype(int)])
     validation = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *held_out]))
     training = np.setdiff1d(np.flatnonzero(codes >= 0), validation)
     return training, validation
 
 
 class BalancedSampler(Sampler[int]):
-    """Draw cells so that each class comes equally often, whatever its size.
+    """Draw each class equally often, whatever its size.
 
-    A class goes through all of its cells in random order before one of them comes again. An epoch
+    All cells of a class are drawn in random order before any of them is drawn again. An epoch
     has as many draws as there are cells, rounded up to whole minibatches.
 
     Parameters
@@ -204,12 +204,12 @@ class BalancedSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         n_classes = len(self._classes)
         share = -(-self._n_draws // n_classes)
-        drawn = [_deal(cells, share) for cells in self._classes]
+        drawn = [_draw(cells, share) for cells in self._classes]
         mixed = np.concatenate(drawn)[torch.randperm(n_classes * share).numpy()]
         yield from mixed[: self._n_draws].tolist()
 
 
-def _deal(cells: np.ndarray, n: int) -> np.ndarray:
+def _draw(cells: np.ndarray, n: int) -> np.ndarray:
     rounds = -(-n // len(cells))
     order = torch.cat([torch.randperm(len(cells)) for _ in range(rounds)]).numpy()
     return cells[order[:n]]

@@ -1,4 +1,4 @@
-"""Find the device, and compile for it."""
+"""Choose a device, and compile the encoder for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def find_device(accelerator: str, device: int | str) -> torch.device:
-    """Turn the arguments of :meth:`tosica.TOSICA.load` into a device; of "auto" the best one.
+    """Device for the arguments ``accelerator`` and ``device`` of :meth:`tosica.TOSICA.load`.
 
     Raises
     ------
@@ -37,19 +37,19 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
 
 @contextmanager
 def compiled(encoder: Encoder, device: torch.device) -> Iterator[None]:
-    """Run the encoder's training steps compiled, and give it back as it was.
+    """Compile the encoder's training steps inside the context.
 
     Parameters
     ----------
     encoder
-        What is compiled. The embedding is not: it draws other gene sets at each step.
+        The encoder. The embedding is not compiled: it draws other gene sets at each step.
     device
-        Where it will train.
+        Device of the training.
 
     Warns
     -----
     UserWarning
-        If nothing can be compiled there; training then goes on without.
+        If torch.compile does not work; training then goes on without it.
     """
     reason = _why_not(device)
     if reason:
@@ -65,10 +65,10 @@ def compiled(encoder: Encoder, device: torch.device) -> Iterator[None]:
     fast = torch.compile(plain)
 
     def forward(tokens: Tensor) -> Tensor:
-        # Validation has its own way, which depends on the data.
+        # Without gradients the encoder splits cells, which depends on the data.
         return fast(tokens) if torch.is_grad_enabled() else plain(tokens)
 
-    encoder.forward = forward  # type: ignore[method-assign] # of this one encoder, for a while
+    encoder.forward = forward  # type: ignore[method-assign] # of this encoder, in this context
     try:
         yield
     finally:
@@ -76,10 +76,10 @@ def compiled(encoder: Encoder, device: torch.device) -> Iterator[None]:
 
 
 def _why_not(device: torch.device) -> str:
-    """Compile next to nothing, and tell in a few words what stood in the way, if anything did."""
+    """Reason why torch.compile fails on a tiny function; empty if it works."""
     try:
         torch.compile(torch.neg)(torch.ones(2, device=device))
-    # Whatever a missing or broken compiler raises, training can go on without it.
+    # A missing or broken compiler may raise anything.
     except Exception as error:
         return str(error).strip().partition("\n")[0] or type(error).__name__
     return ""

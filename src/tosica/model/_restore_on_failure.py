@@ -1,4 +1,4 @@
-"""A training that does not end leaves the model as it was."""
+"""Restore a model if its training fails."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 @contextmanager
 def restore_on_failure(model: TrainingMixin) -> Iterator[None]:
-    """Put weights and attributes back if anything ends the block early, such as Ctrl-C.
+    """Restore weights and attributes if the block raises, also on Ctrl-C.
 
-    Until then there are two copies of the weights.
+    The weights are in memory twice meanwhile.
     """
     module, attributes = model.module, dict(model.__dict__)
     state = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
@@ -31,7 +31,7 @@ def restore_on_failure(model: TrainingMixin) -> Iterator[None]:
         yield
     except BaseException:
         if module.linear is not None:
-            # Their number depends on the reference.
+            # The number of components depends on the reference.
             module.linear.loadings = torch.zeros_like(state["linear.loadings"])
         module.load_state_dict(state)
         module.train(in_training)

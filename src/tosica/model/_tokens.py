@@ -1,4 +1,4 @@
-"""Choose the tokens: the gene sets by which labels are told apart, and modules for the rest."""
+"""Choose the tokens: gene sets that separate the labels, and co-expression modules."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from mudata import MuData
     from numpy.typing import NDArray
 
-# More cells hardly change the choice.
-_MOST_CELLS = 2_000
+# The choice hardly changes with more cells.
+_MAX_CELLS = 2_000
 
 
 def with_chosen_tokens(
@@ -37,19 +37,19 @@ def with_chosen_tokens(
     max_gene_sets: int | None,
     modules: bool,
 ) -> dict[str, Any]:
-    """Registry of a reference in which the mask holds the tokens that were chosen.
+    """Replace the candidate gene sets in a registry by the chosen tokens.
 
     Parameters
     ----------
     registry
-        Registry as :meth:`tosica.TOSICA.setup_anndata` left it; it is not changed. If its tokens
-        were chosen already, as those of a saved model, they stay.
+        Registry that :meth:`tosica.TOSICA.setup_anndata` made; it is not changed. Tokens that were
+        chosen before, such as those of a saved model, stay.
     adata
         The reference.
     codes_of
-        Gives the codes of a registered field, for the reference's cells in order.
+        Returns the codes of a registered field, in the order of the reference's cells.
     max_gene_sets, modules
-        As in :class:`tosica.TOSICA`. Of a MuData they are about RNA.
+        As in :class:`tosica.TOSICA`. In a MuData they apply to RNA.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def with_chosen_tokens(
     if key not in fields:
         return registry
     state = fields[key]["state_registry"]
-    # Tokens of a loaded model have their columns; those of the original's projects mix gene sets.
+    # A loaded model has its tokens already; tokens of the original code's models mix gene sets.
     if MaskField.COLUMNS_KEY in state or state.get(MaskField.MIXED_KEY):
         return registry
     parts = read_modalities(registry)
@@ -120,22 +120,22 @@ def with_chosen_tokens(
 
 
 def _check_memory(n_tokens: int) -> None:
-    """Refuse so many tokens that the attention of a single cell would not fit."""
+    """Refuse a number of tokens at which the attention of one cell exceeds the memory."""
     if not hasattr(os, "sysconf"):
         return
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    # A few heads' weights in single precision, of one cell, there and back.
+    # Attention weights of one cell: a few heads, single precision, forward and backward.
     needed = 64 * n_tokens**2
     if needed > memory:
-        most = int((memory / 64) ** 0.5)
+        limit = int((memory / 64) ** 0.5)
         raise ValueError(
             f"{n_tokens} tokens are more than this machine's memory allows, since every token "
-            f"attends to every other: choose at most {most} with max_gene_sets."
+            f"attends to every other: choose at most {limit} with max_gene_sets."
         )
 
 
 class Tokens(NamedTuple):
-    """Chosen tokens: names, genes as a CSC matrix's ``indptr`` and ``indices``, and origins.
+    """Chosen tokens: their names, and their genes as ``indptr`` and ``indices`` of a CSC matrix.
 
     ``columns`` are the positions of the tokens among the candidates, -1 for modules.
     """
@@ -156,28 +156,28 @@ def choose_tokens(
     max_gene_sets: int,
     modules: bool,
 ) -> Tokens:
-    """Choose gene sets by a group lasso over all candidates, and group the genes that are left.
+    """Choose gene sets by a group lasso over all candidates; put the other genes into modules.
 
     The regression of :func:`~tosica.linear._logistic_regression.fit_logistic_regression` goes
-    through all candidates. A set's score is the largest share, over the labels, that its part of
-    the weights has in the sum of all norms. Genes in none of the chosen sets are put into
+    through all candidates. The score of a gene set is its largest share, over the labels, in the
+    sum of the norms of all gene sets' weights. Genes in none of the chosen gene sets are put into
     co-expression modules.
 
     Parameters
     ----------
     read
-        Gives log-normalised expression, ``(n, n_genes)``, of cells by their positions among
-        `labels`.
+        Returns log-normalized expression, ``(n, n_genes)``, of cells given by their positions in
+        ``labels``.
     labels
-        Label of each cell as a number, -1 for none, shape ``(n_cells,)``.
+        Code of each cell's label, -1 for none, shape ``(n_cells,)``.
     candidates
-        Which gene is in which set, shape ``(n_sets, n_genes)``.
+        Which gene is in which gene set, shape ``(n_gene_sets, n_genes)``.
     names
-        Names of the sets.
+        Names of the gene sets.
     gene_names
         Names of the genes.
     max_gene_sets
-        Most sets to choose. If there are no more candidates than this, all are taken.
+        Largest number of gene sets to choose. If there are no more candidates, all are taken.
     modules
         Whether to make modules.
 
@@ -189,7 +189,7 @@ def choose_tokens(
     x: sp.csr_matrix | None = None
     if modules or len(chosen) > max_gene_sets:
         known = np.flatnonzero(labels >= 0)
-        drawn = known[draw(labels[known], _MOST_CELLS)]
+        drawn = known[draw(labels[known], _MAX_CELLS)]
         _, codes = np.unique(labels[drawn], return_inverse=True)
         x = read(drawn)
     if x is not None and len(chosen) > max_gene_sets:

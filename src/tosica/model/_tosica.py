@@ -1,4 +1,4 @@
-"""The model as a user meets it: set up a reference, train, annotate a query, look inside."""
+"""The model class: set up a reference, train, annotate a query, save and load."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
-    A reference with labels trains the model; on a query it gives each cell a label, a probability
-    and the attention that its class token pays to every gene set.
+    The model is trained on a reference with labels. It gives each cell of a query a label, a
+    probability and the attention of the class token to every gene set.
 
     Parameters
     ----------
@@ -41,16 +41,16 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
     n_layers
         Number of Transformer layers.
     linear
-        Add the logits of logistic regressions to those of the network, see :meth:`train`. Their
-        weights go through the same tokens. ``False`` leaves it out, as the paper does. Models of a
-        MuData have none.
+        Add the logits of logistic regressions whose weights go through the same tokens, see
+        :meth:`train`. ``False`` leaves them out, as in the paper. Models of a MuData have none.
     max_gene_sets
-        Most gene sets to make tokens of. If the mask has more, those are chosen by which the
-        reference's labels are told apart best (a group lasso over all of them). ``None`` takes all.
+        Largest number of gene sets that become tokens. If the mask has more, those that separate
+        the reference's labels best are chosen, by a group lasso over all of them. ``None`` takes
+        all.
     modules
-        Put the genes that none of the chosen gene sets holds into co-expression modules of the
-        reference, which are tokens named by their leading genes, such as
-        ``"module: CD37, LIMD2, TAGLN2"``. Not where a token has every gene.
+        Put genes in none of the chosen gene sets into co-expression modules of the reference. They
+        are tokens named by their leading genes, such as ``"module: CD37, LIMD2, TAGLN2"``. No
+        modules are made if a token has every gene.
 
     Raises
     ------
@@ -108,7 +108,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
             embed_dim=embed_dim,
             n_heads=n_heads,
             n_layers=n_layers,
-            # Cells without a label have the last code, which stands for no label.
+            # Unlabeled cells have the last code.
             label_of_code=np.where(
                 np.arange(len(names)) < len(self.labels), np.arange(len(names)), -1
             ),
@@ -123,7 +123,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         heads = self.init_params_["non_kwargs"]["n_heads"]
         layers = self.init_params_["non_kwargs"]["n_layers"]
         epochs = 0 if not self.history_ else len(next(iter(self.history_.values())))
-        # As saved: padding is no parameter.
+        # In the state dict, because weights in the module are padded.
         buffers = {name for name, _ in self.module.named_buffers()}
         state = self.module.state_dict()
         n_parameters = sum(state[name].numel() for name in state.keys() - buffers)

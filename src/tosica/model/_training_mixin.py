@@ -1,4 +1,4 @@
-"""Train on the reference."""
+"""Training, calibration and refit of a model."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from tosica.model._setup_mudata import reindex_codes
 from tosica.model._training_plan import KeepBest, TrainingPlan, TrainingPlanConfig
 from tosica.module import REGISTRY_KEYS
 
-# Training length: draws of a cell, counted over all epochs. Enough steps for a small reference,
-# and fewer passes the larger it is.
+# Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
+# number of cells, so that a larger reference has fewer epochs.
 _MIN_DRAWS = 12_000
 _DRAWS_PER_ROOT = 500
-# Learning the held-out cells: as many epochs as this share of those before, and a learning rate of
-# this share, so that what was learnt is refined and the calibration stays true.
+# The refit on all cells has this share of the epochs and of the learning rate, so that the weights
+# change little and the calibration holds.
 _REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
 # Batch directions are scaled by this in training: batches of a query differ more than those of the
 # reference do, and along single directions.
@@ -62,12 +62,12 @@ _VALIDATION_ARGUMENTS = {
 
 
 def default_epochs(n_cells: int) -> int:
-    """How often each of so many cells is drawn in the mean."""
+    """Number of epochs for a number of training cells."""
     return math.ceil(max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells)) / n_cells)
 
 
 class TrainingMixin(RegistryMixin):
-    """Training: on most cells, calibration on those held out, and a last round on all."""
+    """Training on most cells, calibration on held-out cells, and a refit on all cells."""
 
     _starts_from_network = False
 
@@ -91,44 +91,44 @@ class TrainingMixin(RegistryMixin):
 
         A training that does not end, because of Ctrl-C or an error, leaves the model as it was.
 
-        In every minibatch each label comes equally often, and half of the genes and three
-        quarters of the gene sets, drawn at random, are hidden. Beside the network, logistic
-        regressions whose weights go through the same tokens are fitted to the same cells, and the
-        tokens start from their weights. ``scvi.settings.seed`` makes the result reproducible.
+        Every minibatch has each label equally often, and a random half of the genes and three
+        quarters of the gene sets are hidden in it. Logistic regressions whose weights go through
+        the same tokens are fitted to the same cells, and the tokens start from their weights.
+        ``scvi.settings.seed`` makes the result reproducible.
 
         Parameters
         ----------
         max_epochs
-            Passes over the training cells. By default as many as make 12 000 draws of a cell, or
-            500 times the square root of their number if that is more.
+            Passes over the training cells. By default so many that 12 000 cells are drawn, or 500
+            times the square root of their number if that is more.
         accelerator, devices
-            What to train on, as in :class:`lightning.pytorch.Trainer`.
+            Device to train on, as in :class:`lightning.pytorch.Trainer`.
         train_size
             Share of each label's cells to train on; the rest, at least one cell a label, is held
             out for validation and calibration.
         batch_size
             Cells in a minibatch.
         early_stopping
-            Stop once the validation loss falls no more, and go back to the best epoch.
+            Stop when the validation loss no longer falls, and restore the best epoch.
         calibrate
             Fit the temperature of the probabilities to the held-out cells.
         refit
-            Learn the held-out cells too, once they have served: go on for a fifth of the epochs on
-            all cells, at three tenths of the learning rate. ``history`` and
-            ``validation_indices`` tell of the training before.
+            After calibration, train on all cells, the held-out ones included, for a fifth of the
+            epochs at three tenths of the learning rate. ``history`` and ``validation_indices``
+            describe the training before.
         check_labels
-            Look for cells whose labels the others contradict, and if they are more than 7 % of the
-            reference, and not because its types are hard to tell apart, leave them out and warn;
+            Look for label errors by cross-validation. If they are more than 7 % of the reference,
+            and not because its types are hard to separate, leave these cells out and warn;
             ``mislabeled_indices`` has their positions. Not for models of a MuData.
         correct_batches
-            If the reference was set up with a ``batch_key``, teach the model to look past what
-            differs between batches within a label, so that labels hold in batches where the
-            reference lacks them. Without a label that has three cells in each of two batches it
-            has no effect. Not for models of a MuData.
+            If the reference was set up with a ``batch_key``, train the model to ignore differences
+            between batches within a label, so that it also recognizes labels in batches where the
+            reference lacks them. It needs a label with three cells in each of two batches, and has
+            no effect otherwise. Not for models of a MuData.
         compile
-            Compile the encoder's training steps with :func:`torch.compile`, which takes up to a
-            minute first and pays on a GPU; on a processor it gives up our own kernel. Without a
-            compiler it warns and has no effect.
+            Compile the encoder's training steps with :func:`torch.compile`. This takes up to a
+            minute at first and pays on a GPU; on a CPU it replaces our own attention kernel.
+            Without a compiler it warns and has no effect.
         plan_kwargs
             Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
             ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.
@@ -145,8 +145,8 @@ class TrainingMixin(RegistryMixin):
         Warns
         -----
         UserWarning
-            If ``compile=True`` and nothing can be compiled, labels look wrong, or no gene set tells
-            a label from the others.
+            If ``compile=True`` and nothing can be compiled, if there are label errors, or if no
+            gene set distinguishes a label.
         """
         if self.adata is None:
             raise ValueError(
@@ -220,11 +220,11 @@ class TrainingMixin(RegistryMixin):
         return linear
 
     def _warn_of_trained_validation_cells(self) -> None:
-        """Nothing can be promised by held-out cells that were learnt in an earlier training."""
+        """Drop the label sets if the held-out cells were trained on before."""
         if self.refitted_:
             self.held_out_probabilities_ = None
             logger.warning(
-                "train: the held-out cells were learnt in an earlier training, so that "
+                "train: the held-out cells were trained on in an earlier training, so that "
                 "probabilities may be too high and there are no label sets: make a new model, or "
                 "train with refit=False from the start"
             )
@@ -238,7 +238,7 @@ class TrainingMixin(RegistryMixin):
 
     def _run(self, runner: TrainRunner) -> None:
         self.module.train()
-        # scvi-tools begins a history with the first training, which a legacy model had elsewhere.
+        # scvi-tools starts a history with the first training; a legacy model has none yet.
         self.is_trained_ = self.is_trained and self.history_ is not None
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
@@ -246,7 +246,7 @@ class TrainingMixin(RegistryMixin):
         except SystemExit as end:
             if not isinstance(end.__context__, KeyboardInterrupt):
                 raise
-            # At Ctrl-C lightning ignores further ones, and would end the whole process.
+            # On Ctrl-C lightning ignores further interrupts and ends the process.
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGINT, on_interrupt)
             raise KeyboardInterrupt from None
@@ -309,21 +309,20 @@ class TrainingMixin(RegistryMixin):
         modalities = self._modalities
         codes = self.module.label_of_code.cpu().numpy()[self._codes(REGISTRY_KEYS.LABELS_KEY)]
         rows: CellMatrix | JointMatrix
-        mislabelled = np.empty(0, dtype=np.int64)
+        errors = np.empty(0, dtype=np.int64)
         if is_joint(self.registry_):
             rows = JointMatrix(self.adata, modalities)
         else:
             rows = CellMatrix(self.adata, layer=modalities[0].layer)
             if check_labels:
-                labelled = np.flatnonzero(codes >= 0)
-                section = self.module.slices[0]
-                mislabelled = find_label_errors(rows, labelled, codes[labelled], section)
-                _warn_of(len(mislabelled), len(labelled))
+                labeled = np.flatnonzero(codes >= 0)
+                errors = find_label_errors(rows, labeled, codes[labeled], self.module.slices[0])
+                _warn_of_label_errors(len(errors), len(labeled))
         return ReferenceData(
             rows,
             codes,
             self._codes(REGISTRY_KEYS.BATCH_KEY),
-            left_out=mislabelled,
+            left_out=errors,
             validation_size=1 - train_size,
             batch_size=batch_size,
         )
@@ -331,8 +330,8 @@ class TrainingMixin(RegistryMixin):
     def _codes(self, key: str) -> np.ndarray:
         """Codes of the labels or batches, in the order of the reference's cells."""
         codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
-        place = self.adata_manager.data_registry[key].get("mod_key")
-        return codes if place is None else reindex_codes(self.adata, codes, place)
+        modality = self.adata_manager.data_registry[key].get("mod_key")
+        return codes if modality is None else reindex_codes(self.adata, codes, modality)
 
     @torch.inference_mode()
     def _calibrate(self, data: ReferenceData) -> None:
@@ -354,12 +353,12 @@ class TrainingMixin(RegistryMixin):
         self.held_out_probabilities_ = np.stack(held_out)
 
     def start_from_network(self) -> None:
-        """Let training begin with the weights and signs of the network behind the mask.
+        """Start training from the weights and signs of a gene regulatory network.
 
-        Each gene set with weights starts as the weighted sum of its genes, along a random
-        direction: genes of opposite sign pull its token in opposite directions. Everything else
-        stays as it was drawn, and training changes all of it. Call it before :meth:`train`; the
-        directions follow ``scvi.settings.seed``.
+        The token of each gene set with weights starts as the weighted sum of its genes, times a
+        random vector: genes of opposite sign move the token in opposite directions. All other
+        weights keep their random values, and training changes all of them. Call it before
+        :meth:`train`. ``scvi.settings.seed`` makes the result reproducible.
 
         Raises
         ------
@@ -417,17 +416,17 @@ class TrainingMixin(RegistryMixin):
             except KeyError as missing:
                 found.append(None)
                 error = missing
-        # Antibodies have no network as a rule; one modality with weights is enough.
+        # Antibodies rarely have a network; weights in one modality are enough.
         if error is not None and all(weights is None for weights in found):
             raise error
         return self._tokens.join_pairs(found)
 
 
-def _warn_of(n_mislabelled: int, n_labelled: int) -> None:
-    if n_mislabelled:
+def _warn_of_label_errors(n_errors: int, n_labeled: int) -> None:
+    if n_errors:
         warnings.warn(
-            f"{n_mislabelled} of {n_labelled} labels of the reference "
-            f"({n_mislabelled / n_labelled:.0%}) are contradicted by the other cells, and these "
+            f"{n_errors} of {n_labeled} labels of the reference "
+            f"({n_errors / n_labeled:.0%}) are contradicted by the other cells, and these "
             "cells are left out of training: look at them in "
             "model.adata.obs_names[model.mislabeled_indices], or train with check_labels=False.",
             UserWarning,

@@ -1,4 +1,4 @@
-"""Write what a model found into a query's AnnData."""
+"""Write an annotation into the AnnData or MuData of a query."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-# scanpy's own grey for what has no colour.
+# The grey that scanpy gives to missing values.
 _UNKNOWN_COLOR = "#d3d3d3"
 
 
@@ -33,10 +33,10 @@ def write_annotation(
     fingerprint: str,
     key_added: str,
 ) -> None:
-    """Write labels, probabilities, attention and what they mean.
+    """Write labels, probabilities, attention, and the metadata of the model.
 
-    Only labels that occur become categories: one without a cell would stop
-    ``sc.tl.rank_genes_groups``. The full list is in ``adata.uns[key_added]["labels"]``.
+    Only labels that occur become categories: ``sc.tl.rank_genes_groups`` fails on a category
+    without cells. The full list is in ``adata.uns[key_added]["labels"]``.
 
     Parameters
     ----------
@@ -47,19 +47,19 @@ def write_annotation(
     attention
         Shape ``(n_obs, n_gene_sets)``.
     labels, colors
-        The model's labels, and a colour for each.
+        Labels of the model, and their colours.
     gene_sets
-        Name of each gene set.
+        Names of the gene sets.
     modalities
         Modality of each gene set, if the model has several.
     cutoff
-        Least probability of a label.
+        Cells whose largest probability is below this are called "Unknown".
     all_probabilities
         Whether to write the probability of every label.
     fingerprint
-        Of the model.
+        Fingerprint of the model.
     key_added
-        Part of all keys.
+        Part of all keys, as in :meth:`tosica.TOSICA.annotate`.
     """
     best = probabilities.argmax(1)
     probability = probabilities[np.arange(len(best)), best]
@@ -76,10 +76,10 @@ def write_annotation(
         f".obs['{key_added}_probability']",
         f".obsm['X_{key_added}']",
     ]
-    # A table of an earlier call would stand beside labels that it does not belong to.
+    # The table of an earlier call would contradict the new labels.
     adata.obsm.pop(f"{key_added}_probabilities", None)
     if all_probabilities:
-        # Columns become keys in a file: zarr refuses a slash there, HDF5 takes it for a subgroup.
+        # Columns become keys in a file, where zarr refuses a slash and HDF5 makes a subgroup.
         columns = [label.replace("/", "|") for label in labels]
         adata.obsm[f"{key_added}_probabilities"] = pd.DataFrame(
             probabilities, index=adata.obs_names, columns=columns

@@ -1,8 +1,9 @@
-"""Attention on a processor without writing its weights out: forth, back, and one rollout row.
+"""Attention on CPUs that does not store its weights: forward, backward, and one rollout row.
 
-Heads of a gene-set encoder are narrow, so scores are quick to compute and slow to keep: a few rows
-of them at a time never leave the processor's nearest cache. All functions take the projection that
-``SelfAttention`` computes as it is, and do heads from ``start`` to ``stop``, numbered cell by cell.
+Heads of a gene-set encoder are narrow, so attention scores are quick to compute and slow to
+store. The kernels compute four rows of scores at a time, which stay in the first-level cache. Every
+kernel takes the projection of ``SelfAttention`` and computes the heads from ``start`` to ``stop``,
+numbered cell by cell.
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from torch.autograd.function import once_differentiable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Wider heads are left to torch: the loops over a head's width are unrolled.
-WIDEST = 16
-# Queries that are done together, and the multiple that their keys are padded to: a processor adds
-# so many numbers at a time, several times over.
+# torch computes wider heads: the loops over the width of a head are unrolled here.
+MAX_HEAD_DIM = 16
+# Number of queries computed together, and the multiple that the number of keys is padded to: a few
+# vector registers.
 _ROWS, _LANES = 4, 32
-# Powers of two are quicker than powers of e.
+# Powers of two are quicker to compute than powers of e.
 _LOG2_E, _LN_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
-# Scores up to this size can be raised to powers of two and summed as they are.
-_SAFE = np.float32(60)
+# Scores up to this size need no shift by their maximum before they are exponentiated.
+_MAX_UNSHIFTED = np.float32(60)
 _ZERO, _HALF, _ONE, _LOWEST = (np.float32(value) for value in (0, 0.5, 1, -126))
 _SERIES = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(7))
-# Weights to compute for which it is worth to start a thread.
-_LEAST = 2**19
-# OpenMP's number for a pause after which things go on as before.
-_SOFT = 1
+# Number of attention weights for which another thread pays.
+_MIN_WEIGHTS = 2**19
+# Value of omp_pause_soft: threads end, settings stay.
+_OMP_PAUSE_SOFT = 1
 
-# Not all of what is called fast: what is no number has to stay so.
+# Fast math without the flags under which NaN would be lost.
 _jit = nb.njit(
     nogil=True,
     cache=True,
@@ -51,7 +52,7 @@ _jit = nb.njit(
 
 @nb.njit(nogil=True, cache=True, fastmath={"contract"})
 def _exp2(x):  # type: ignore[no-untyped-def]
-    """Two to the power of x, or of -126 if x is less; x is at most 128."""
+    """``2 ** x`` for x up to 128; values below -126 count as -126."""
     x = max(x, _LOWEST)
     whole = np.floor(x + _HALF)
     rest = x - whole
@@ -67,14 +68,14 @@ def _exp2(x):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _raise(scores):  # type: ignore[no-untyped-def]
+def _exp2_in_place(scores):  # type: ignore[no-untyped-def]
     for r in range(_ROWS):
         for j in range(scores.shape[1]):
             scores[r, j] = _exp2(scores[r, j])
 
 
 @_jit
-def _products(rows, i, start, columns, out, width):  # type: ignore[no-untyped-def]
+def _multiply(rows, i, start, columns, out, width):  # type: ignore[no-untyped-def]
     """``out[r, j] = start[i + r] + sum_d rows[i + r, d] columns[d, j]``."""
     for r in range(_ROWS):
         for j in range(out.shape[1]):
@@ -85,7 +86,7 @@ def _products(rows, i, start, columns, out, width):  # type: ignore[no-untyped-d
 
 
 @_jit
-def _sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
+def _weighted_sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
     """``out[i + r, d] = sum_j weights[r, j] columns[d, j]``, two columns at a time."""
     for d in range(0, columns.shape[0], 2):
         a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = _ZERO
@@ -105,7 +106,7 @@ def _sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _spread(weights, rows, i, out):  # type: ignore[no-untyped-def]
+def _add_outer(weights, rows, i, out):  # type: ignore[no-untyped-def]
     """``out[d, j] += sum_r weights[r, j] rows[i + r, d]``, two columns at a time."""
     for d in range(0, out.shape[0], 2):
         a0, a1, a2, a3 = rows[i, d], rows[i + 1, d], rows[i + 2, d], rows[i + 3, d]
@@ -117,8 +118,8 @@ def _spread(weights, rows, i, out):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _as_rows(table, cell, head, factor, out, width):  # type: ignore[no-untyped-def]
-    """Copy one head of the tokens, times a factor; return the length of the longest row."""
+def _load_rows(table, cell, head, factor, out, width):  # type: ignore[no-untyped-def]
+    """Copy one head times a factor, tokens in rows; return the largest norm of a row."""
     longest = _ZERO
     for i in range(table.shape[1]):
         square = _ZERO
@@ -130,8 +131,8 @@ def _as_rows(table, cell, head, factor, out, width):  # type: ignore[no-untyped-
 
 
 @_jit
-def _as_columns(table, cell, head, out, width):  # type: ignore[no-untyped-def]
-    """Copy one head of the tokens turned round; return the length of the longest column."""
+def _load_columns(table, cell, head, out, width):  # type: ignore[no-untyped-def]
+    """Copy one head, tokens in columns; return the largest norm of a column."""
     longest = _ZERO
     for i in range(table.shape[1]):
         square = _ZERO
@@ -144,33 +145,33 @@ def _as_columns(table, cell, head, out, width):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _room(n, width):  # type: ignore[no-untyped-def]
-    """How many rows and columns there are with padding, and how wide a head is with it."""
+def _padded_shape(n, width):  # type: ignore[no-untyped-def]
+    """Number of rows and columns, and width of a head, with padding."""
     return n + _ROWS, -(-n // _LANES) * _LANES, len(width) + len(width) % 2
 
 
 @_jit
 def _forward(qkv, scale, mixed, logsumexp, width, start, stop):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
-    n_rows, n_columns, wide = _room(n, width)
+    n_rows, n_columns, wide = _padded_shape(n, width)
     query, sums = np.zeros((n_rows, wide), np.float32), np.zeros((n_rows, wide), np.float32)
     key, value = np.zeros((wide, n_columns), np.float32), np.zeros((wide, n_columns), np.float32)
     weights = np.empty((_ROWS, n_columns), np.float32)
     zeros, shift = np.zeros(n_rows, np.float32), np.zeros(_ROWS, np.float32)
     for unit in range(start, stop):
         cell, head = divmod(unit, n_heads)
-        longest = _as_rows(qkv[:, :, 0], cell, head, scale, query, width)
-        longest *= _as_columns(qkv[:, :, 1], cell, head, key, width)
-        _as_columns(qkv[:, :, 2], cell, head, value, width)
+        longest = _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
+        longest *= _load_columns(qkv[:, :, 1], cell, head, key, width)
+        _load_columns(qkv[:, :, 2], cell, head, value, width)
         for i in range(0, n, _ROWS):
-            _products(query, i, zeros, key, weights, width)
+            _multiply(query, i, zeros, key, weights, width)
             for r in range(_ROWS):
-                shift[r] = _ZERO if longest < _SAFE else weights[r, :n].max()
+                shift[r] = _ZERO if longest < _MAX_UNSHIFTED else weights[r, :n].max()
                 if shift[r] != _ZERO:
                     weights[r] -= shift[r]
-            _raise(weights)
+            _exp2_in_place(weights)
             weights[:, n:] = _ZERO
-            _sums(weights, value, sums, i)
+            _weighted_sums(weights, value, sums, i)
             for r in range(min(_ROWS, n - i)):
                 total = weights[r].sum()
                 logsumexp[cell, head, i + r] = shift[r] + np.log2(total)
@@ -183,7 +184,7 @@ def _backward(  # type: ignore[no-untyped-def]
     qkv, scale, mixed, logsumexp, slope, out, width, start, stop
 ):
     n, n_heads = qkv.shape[1], qkv.shape[3]
-    n_rows, n_columns, wide = _room(n, width)
+    n_rows, n_columns, wide = _padded_shape(n, width)
     query, of_mixed = np.zeros((n_rows, wide), np.float32), np.zeros((n_rows, wide), np.float32)
     key, value = np.zeros((wide, n_columns), np.float32), np.zeros((wide, n_columns), np.float32)
     of_query = np.zeros((n_rows, wide), np.float32)
@@ -193,10 +194,10 @@ def _backward(  # type: ignore[no-untyped-def]
     less, common = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.float32)
     for unit in range(start, stop):
         cell, head = divmod(unit, n_heads)
-        _as_rows(qkv[:, :, 0], cell, head, scale, query, width)
-        _as_columns(qkv[:, :, 1], cell, head, key, width)
-        _as_columns(qkv[:, :, 2], cell, head, value, width)
-        _as_rows(slope, cell, head, _ONE, of_mixed, width)
+        _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
+        _load_columns(qkv[:, :, 1], cell, head, key, width)
+        _load_columns(qkv[:, :, 2], cell, head, value, width)
+        _load_rows(slope, cell, head, _ONE, of_mixed, width)
         for i in range(n):
             less[i] = -logsumexp[cell, head, i]
             common[i] = _ZERO
@@ -205,17 +206,17 @@ def _backward(  # type: ignore[no-untyped-def]
         of_key[:] = _ZERO
         of_value[:] = _ZERO
         for i in range(0, n, _ROWS):
-            _products(query, i, less, key, weights, width)
-            _raise(weights)
-            # In the padding a score of zero may be far above the others.
+            _multiply(query, i, less, key, weights, width)
+            _exp2_in_place(weights)
+            # A score of zero in the padding may be far above the scores of the tokens.
             weights[:, n:] = _ZERO
-            _products(of_mixed, i, common, value, of_scores, width)
+            _multiply(of_mixed, i, common, value, of_scores, width)
             for r in range(_ROWS):
                 for j in range(n_columns):
                     of_scores[r, j] *= weights[r, j]
-            _sums(of_scores, key, of_query, i)
-            _spread(of_scores, query, i, of_key)
-            _spread(weights, of_mixed, i, of_value)
+            _weighted_sums(of_scores, key, of_query, i)
+            _add_outer(of_scores, query, i, of_key)
+            _add_outer(weights, of_mixed, i, of_value)
         for i in range(n):
             for d in range(len(width)):
                 out[cell, i, 0, head, d] = of_query[i, d] * (scale * _LN_2)
@@ -224,22 +225,22 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _carry(qkv, scale, logsumexp, row, out, width, start, stop):  # type: ignore[no-untyped-def]
+def _rollout_row(qkv, scale, logsumexp, row, out, width, start, stop):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
-    n_rows, n_columns, wide = _room(n, width)
+    n_rows, n_columns, wide = _padded_shape(n, width)
     query, key = np.zeros((n_rows, wide), np.float32), np.zeros((wide, n_columns), np.float32)
     weights, total = np.empty((_ROWS, n_columns), np.float32), np.empty(n_columns, np.float32)
     less, share = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.float32)
     for unit in range(start, stop):
         cell, head = divmod(unit, n_heads)
-        _as_rows(qkv[:, :, 0], cell, head, scale, query, width)
-        _as_columns(qkv[:, :, 1], cell, head, key, width)
+        _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
+        _load_columns(qkv[:, :, 1], cell, head, key, width)
         less[:n] = -logsumexp[cell, head]
         share[:n] = row[cell]
         total[:] = _ZERO
         for i in range(0, n, _ROWS):
-            _products(query, i, less, key, weights, width)
-            _raise(weights)
+            _multiply(query, i, less, key, weights, width)
+            _exp2_in_place(weights)
             for j in range(n_columns):
                 total[j] += (
                     weights[0, j] * share[i]
@@ -259,13 +260,12 @@ def attend(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
         Queries, keys and values of the tokens, in single precision,
         ``(n_cells, n_tokens, 3, n_heads, head_dim)``.
     scale
-        What the products of queries and keys are multiplied by.
+        Factor of the products of queries and keys.
 
     Returns
     -------
-    Mixed values, ``(n_cells, n_tokens, n_heads, head_dim)``, and of each query the logarithm to
-    base two of the sum of the exponentials of its scores, ``(n_cells, n_heads, n_tokens)``. No
-    gradient flows through the latter.
+    Mixed values, ``(n_cells, n_tokens, n_heads, head_dim)``, and the log-sum-exp of each query's
+    scores, to base two, ``(n_cells, n_heads, n_tokens)``. No gradient flows through the latter.
     """
     return _Attend.apply(qkv.contiguous(), scale)  # type: ignore[no-any-return]
 
@@ -276,7 +276,7 @@ class _Attend(torch.autograd.Function):
         n_cells, n_tokens, _, n_heads, width = qkv.shape
         mixed = qkv.new_empty(n_cells, n_tokens, n_heads, width)
         logsumexp = qkv.new_empty(n_cells, n_heads, n_tokens)
-        _do(_forward, qkv, scale, mixed, logsumexp)
+        _run_on_threads(_forward, qkv, scale, mixed, logsumexp)
         ctx.save_for_backward(qkv, mixed, logsumexp)
         ctx.scale = scale
         ctx.mark_non_differentiable(logsumexp)
@@ -287,11 +287,11 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor, None]:
         qkv, mixed, logsumexp = ctx.saved_tensors
         of_qkv = torch.empty_like(qkv)
-        _do(_backward, qkv, ctx.scale, mixed, logsumexp, slope.contiguous(), of_qkv)
+        _run_on_threads(_backward, qkv, ctx.scale, mixed, logsumexp, slope.contiguous(), of_qkv)
         return of_qkv, None
 
 
-def carry(row: Tensor, qkv: Tensor, scale: float, logsumexp: Tensor) -> Tensor:
+def rollout_row(row: Tensor, qkv: Tensor, scale: float, logsumexp: Tensor) -> Tensor:
     """Multiply a row by the attention of each head.
 
     Parameters
@@ -299,39 +299,41 @@ def carry(row: Tensor, qkv: Tensor, scale: float, logsumexp: Tensor) -> Tensor:
     row
         Shape ``(n_cells, n_tokens)``.
     qkv, scale
-        What :func:`attend` was given.
+        Arguments of :func:`attend`.
     logsumexp
-        What it returned.
+        Second return value of :func:`attend`.
 
     Returns
     -------
     Shape ``(n_cells, n_heads, n_tokens)``.
     """
     out = torch.empty_like(logsumexp)
-    # By this name a profile shows it; what autograd knows has a name already.
-    with torch.profiler.record_function("_Carry"):
-        _do(_carry, qkv, scale, logsumexp, row.contiguous(), out)
+    # Autograd functions are named in a profile; this one is not, so it is named here.
+    with torch.profiler.record_function("rollout_row"):
+        _run_on_threads(_rollout_row, qkv, scale, logsumexp, row.contiguous(), out)
     return out
 
 
-def _do(kernel: Callable[..., None], qkv: Tensor, scale: float, *tensors: Tensor) -> None:
+def _run_on_threads(
+    kernel: Callable[..., None], qkv: Tensor, scale: float, *tensors: Tensor
+) -> None:
     """Run a kernel over all cells and heads, on as many threads as torch has."""
     n_cells, n_tokens, _, n_heads, width = qkv.shape
     arrays = [tensor.detach().numpy() for tensor in tensors]
-    # The length of a tuple, unlike that of an axis, is known to the compiler.
+    # Unlike the length of an axis, the length of a tuple is known to the compiler.
     given = (qkv.detach().numpy(), np.float32(scale * _LOG2_E), *arrays, (0,) * width)
     n_units = n_cells * n_heads
-    n_parts = min(torch.get_num_threads(), n_units, n_units * n_tokens**2 // _LEAST)
+    n_parts = min(torch.get_num_threads(), n_units, n_units * n_tokens**2 // _MIN_WEIGHTS)
     n_parts = max(n_parts, 1)
     ends = [n_units * (i + 1) // n_parts for i in range(n_parts)]
     if n_parts > 1:
-        _let_go_of_processors()
+        _pause_openmp()
     others = []
     for start, stop in pairwise(ends):
         try:
-            pool = _threads(os.getpid(), torch.get_num_threads())
+            pool = _thread_pool(os.getpid(), torch.get_num_threads())
             others.append(pool.submit(kernel, *given, start, stop))
-        except RuntimeError:  # the interpreter is about to end and lets no thread begin
+        except RuntimeError:  # the interpreter is shutting down and starts no thread
             kernel(*given, start, stop)
     kernel(*given, 0, ends[0])
     for other in others:
@@ -339,22 +341,22 @@ def _do(kernel: Callable[..., None], qkv: Tensor, scale: float, *tensors: Tensor
 
 
 @lru_cache(maxsize=1)
-def _threads(process: int, number: int) -> ThreadPoolExecutor:
-    """Threads of this process: a child has none of its parent's."""
+def _thread_pool(process: int, number: int) -> ThreadPoolExecutor:
+    """Thread pool of this process; a forked child makes its own."""
     return ThreadPoolExecutor(number, thread_name_prefix="tosica-attention")
 
 
-def _let_go_of_processors() -> None:
-    """End torch's threads, which wait for their next work at full speed; it starts them anew."""
+def _pause_openmp() -> None:
+    """End torch's OpenMP threads, which spin while they wait; torch starts them again."""
     openmp = _openmp()
-    # Where there are processors to spare, who waits is in nobody's way.
+    # Spinning threads only harm where there are fewer than two cores for each of them.
     if openmp is not None and 2 * torch.get_num_threads() > len(os.sched_getaffinity(0)):
-        openmp.omp_pause_resource_all(_SOFT)
+        openmp.omp_pause_resource_all(_OMP_PAUSE_SOFT)
 
 
 @lru_cache
 def _openmp() -> ctypes.CDLL | None:
-    """GNU's OpenMP library, on Linux mostly torch's, if it has the call that is needed."""
+    """The GNU OpenMP library, which torch uses on Linux, if it has the function."""
     try:
         library = ctypes.CDLL("libgomp.so.1")
         return library if hasattr(library, "omp_pause_resource_all") else None

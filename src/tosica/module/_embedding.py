@@ -1,4 +1,4 @@
-"""The masked embedding: from genes to one vector for each gene set."""
+"""Masked embedding: one token for each gene set, from the genes of the set."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Padding a set to the largest of its bucket costs memory and arithmetic, one more bucket costs a
-# call. Sets in a bucket differ in size by at most this factor.
+# Gene sets in a bucket differ in size by at most this factor. A higher one costs padding, a lower
+# one more calls.
 _BUCKET_RATIO = 1.25
-# Below this many genes a bucket of its own does not pay.
+# Gene sets up to this size share one bucket.
 _SMALL_SET = 16
-# Size of drawn weights beside those that tokens start from.
+# Scale of random weights that are added to weights from a linear classifier.
 _DRAWN_SHARE = 0.3
 
 
@@ -25,12 +25,11 @@ class MaskedEmbedding(nn.Module):
 
     .. math:: E_{cp} = \sum_{g \in p} x_{cg} W_{gp} + b_p, \quad W_{gp}, b_p \in \mathbb{R}^d
 
-    This is the linear layer of the paper whose weight is multiplied by a genes × sets mask. Only
-    the weights of (gene, set) pairs inside the mask exist here, so memory and arithmetic follow
-    their number. Sets of similar size are padded to one size and multiplied together. Weights are
-    stored as they are multiplied, a parameter for each size, so that a step neither looks them up
-    nor moves their gradients; :meth:`pair_weights` and the state have the pairs alone, in the order
-    of ``genes``.
+    The paper multiplies the weight of a linear layer by a genes × gene sets mask. Here only the
+    weights inside the mask exist, so memory and time grow with their number. Gene sets of similar
+    size are padded to one size and multiplied together: a bucket, which is one parameter.
+    :meth:`pair_weights` and the state dict have the weights without padding, in the order of
+    ``genes``.
 
     Parameters
     ----------
@@ -45,8 +44,8 @@ class MaskedEmbedding(nn.Module):
     embed_dim
         Width of a token.
     always_kept
-        Shape ``(n_tokens,)``, bool. Tokens that a random part of the gene sets always has beside
-        it. By default those with every gene.
+        Shape ``(n_tokens,)``, bool. Tokens that token dropout never leaves out. By default those
+        with every gene.
 
     Raises
     ------
@@ -83,11 +82,11 @@ class MaskedEmbedding(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights so that a token's variance does not depend on the size of its set.
+        """Draw weights so that a token's variance does not depend on the size of its gene set.
 
-        A token of a single gene is a multiple of one vector, and the encoder's first norm leaves of
-        that multiple nothing but its sign. Such tokens start with a bias, beside which it shows and
-        which takes half of the variance.
+        A token of a single gene is a multiple of one vector, of which the encoder's first layer
+        norm keeps the sign only. Such tokens start with a bias as well, which has half of the
+        variance.
         """
         sizes = self.indptr[1:] - self.indptr[:-1]
         bound = torch.repeat_interleave(sizes.to(self.bias.dtype).rsqrt(), sizes)
@@ -103,10 +102,10 @@ class MaskedEmbedding(nn.Module):
             self._set_pairs(drawn)
 
     def start_from(self, pair_weights: np.ndarray) -> None:
-        """Let each token begin as the weighted sum of its genes, along a direction of its own.
+        """Initialize each token as the weighted sum of its genes, times a random vector.
 
-        The variance of a token stays what :meth:`reset_parameters` gives it. Pairs without a weight
-        keep what they were drawn.
+        The variance of a token is the one that :meth:`reset_parameters` gives it. Pairs without a
+        weight keep their random weights.
 
         Parameters
         ----------
@@ -119,7 +118,7 @@ class MaskedEmbedding(nn.Module):
         has = ~given.isnan() & (sizes[token] > 0)
         square = given.new_zeros(self.n_tokens).index_add(0, token[has], given[has] ** 2)
         number = torch.bincount(token[has], minlength=self.n_tokens)
-        # The weighted part of a token has the share of its variance that its genes have.
+        # Genes with a weight have their share of a token's variance.
         least = torch.finfo(given.dtype).tiny
         part = (number / sizes.clamp(min=1) / square.clamp(min=least)).sqrt()
         has &= square[token] > 0
@@ -130,14 +129,14 @@ class MaskedEmbedding(nn.Module):
             self._set_pairs(started)
 
     def start_from_scores(self, scores: Tensor, x: Tensor, mean: Tensor) -> None:
-        """Let each token begin as what its genes say of the labels.
+        """Initialize each token from the weights of a linear classifier of the labels.
 
-        A token starts as the sum, over the labels, of the label's score through this token, along a
-        direction of the label's own: what separates labels is there before training begins, and the
-        encoder learns which tokens to heed. Scores are those of a cell less those of the mean cell.
-        To this are added the weights and biases that :meth:`reset_parameters` draws, the weights
-        smaller, so that tokens stay different from each other. The mean variance of a token is what
-        it would be otherwise.
+        A token starts as the sum, over the labels, of the label's score through this token times a
+        random vector of the label. Scores are those of a cell minus those of the mean cell. So the
+        tokens separate the labels before training begins, and the encoder learns which tokens to
+        attend to. Random biases, and random weights on a smaller scale, are added, so that tokens
+        with equal scores differ. The mean variance of a token is the one that
+        :meth:`reset_parameters` gives.
 
         Parameters
         ----------
@@ -179,10 +178,10 @@ class MaskedEmbedding(nn.Module):
             self._set_pairs(weights)
 
     def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, always_kept: np.ndarray) -> None:
-        """Group tokens by size; for each group, remember which genes it takes.
+        """Group tokens of similar size into buckets.
 
-        Padding points to a row of zeros behind the last gene, so the weight that it meets does
-        not matter. Full tokens are groups of their own, the last ones.
+        Padding points to a row of zeros after the last gene, so its weights have no effect. Tokens
+        that are always kept have buckets of their own, the last ones.
         """
         sizes = np.diff(indptr)
         by_size = np.lexsort((sizes, always_kept))
@@ -209,7 +208,7 @@ class MaskedEmbedding(nn.Module):
             i = len(self._is_always_kept)
             self._register_plan(f"_tokens_{i}", tokens)
             self._register_plan(f"_genes_{i}", gene_rows)
-            # Padding meets a row of zeros, so it stays as it is.
+            # The weights of padding get no gradient, and stay zero.
             weights = nn.Parameter(torch.zeros(*gene_rows.shape, self.embed_dim))
             self.register_parameter(f"_weight_{i}", weights)
             n_rows += gene_rows.size
@@ -219,11 +218,11 @@ class MaskedEmbedding(nn.Module):
         self._register_plan("_row_of_pair", row_of_pair)
 
     def _register_plan(self, name: str, values: np.ndarray) -> None:
-        # Not saved: the mask comes with the model's registry, and a later version may plan anew.
+        # Not saved: the mask is in the registry, and a later version may have other buckets.
         self.register_buffer(name, torch.as_tensor(values, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
-        """Embed cells.
+        """Compute the tokens of cells.
 
         Parameters
         ----------
@@ -243,10 +242,10 @@ class MaskedEmbedding(nn.Module):
         """
         plan = self._plan(keep, present)
         by_gene = torch.cat([x.T, x.new_zeros(1, x.shape[0])])
-        # One lookup for all buckets: fewer calls, of which each costs as much as a small bucket.
+        # One lookup for all buckets: a call costs as much as a small bucket.
         values = by_gene.index_select(0, torch.cat([genes.reshape(-1) for _, genes, _ in plan]))
         biases = self.bias.index_select(0, torch.cat([tokens for tokens, _, _ in plan]))
-        # Split, not sliced: the gradients of the parts are then put side by side in one go.
+        # torch.split, because the gradients of slices would be added one by one.
         parts = [
             torch.baddbmm(bias[:, None], value.view(*genes.shape, -1).transpose(1, 2), weight)
             for (_, genes, weight), value, bias in zip(
@@ -265,15 +264,15 @@ class MaskedEmbedding(nn.Module):
         return embedded.transpose(0, 1)
 
     def gene_set_embeddings(self, x: Tensor) -> Tensor:
-        """Embed every gene set, in the order of the mask; shapes as in :meth:`forward`."""
+        """Embedding of every gene set, in the order of the mask; shapes as in :meth:`forward`."""
         return MaskedEmbedding.forward(self, x)
 
     def to_tokens(self, vectors: Tensor) -> Tensor:
-        """Make tokens of what :meth:`gene_set_embeddings` gives: here they are the tokens."""
+        """Tokens from what :meth:`gene_set_embeddings` returns; here they are the same."""
         return vectors
 
     def _plan(self, keep: float, present: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """Of each bucket its tokens, and their genes and weights; a random part if asked."""
+        """Tokens, genes and weights of each bucket, or of a random part of each."""
         plan: list[tuple[Tensor, Tensor, Tensor]] = []
         weights: Tensor
         for i, weights in enumerate(self.weights):
@@ -298,16 +297,16 @@ class MaskedEmbedding(nn.Module):
 
     @property
     def weights(self) -> list[nn.Parameter]:
-        """Weights as they are multiplied, padded, ``(n_sets, n_genes, embed_dim)`` each."""
+        """Padded weights of each bucket, ``(n_sets, n_genes, embed_dim)`` each."""
         return [self.get_parameter(f"_weight_{i}") for i in range(len(self._is_always_kept))]
 
     def of_pairs(self, tables: Sequence[Tensor]) -> Tensor:
-        """What tables shaped as ``weights`` have for the pairs, in the order of ``genes``."""
+        """Rows of tables shaped as ``weights``, without padding and in the order of ``genes``."""
         rows = torch.cat([table.reshape(-1, self.embed_dim) for table in tables])
         return rows.index_select(0, self._row_of_pair)
 
     def _padded(self, pairs: Tensor) -> list[Tensor]:
-        """Tables shaped as the weights, from what each pair has; zeros in the padding."""
+        """Inverse of :meth:`of_pairs`, with zeros as padding."""
         shapes = [weight.shape for weight in self.weights]
         rows = pairs.new_zeros(sum(shape[:2].numel() for shape in shapes), self.embed_dim)
         rows[self._row_of_pair.to(rows.device)] = pairs

@@ -8,15 +8,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tosica.module._attention import AttentionTrace, OwnTrace, SelfAttention, rollout_step
+from tosica.module._attention import AttentionTrace, KernelTrace, SelfAttention, rollout_step
 from tosica.module._constants import LAYER_NORM_EPS, MLP_RATIO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-# Bytes of what a layer computes that a processor's cache holds.
-_CACHE = 2**23
+# Size of a layer's intermediate values that fits the cache of a CPU.
+_CACHE_BYTES = 2**23
 
 
 class Block(nn.Module):
@@ -39,16 +39,16 @@ class Block(nn.Module):
         self.fc2 = nn.Linear(MLP_RATIO * embed_dim, embed_dim)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Every token in, every token out."""
+        """Transform every token."""
         return self._mlp(tokens + self.attention(self.norm1(tokens)))
 
-    def traced(self, tokens: Tensor) -> tuple[Tensor, AttentionTrace | OwnTrace]:
-        """Do what ``forward`` does, and keep what the rollout needs."""
-        mixed, trace = self.attention.traced(self.norm1(tokens))
+    def forward_with_trace(self, tokens: Tensor) -> tuple[Tensor, AttentionTrace | KernelTrace]:
+        """Forward pass that also returns what the rollout needs."""
+        mixed, trace = self.attention.forward_with_trace(self.norm1(tokens))
         return self._mlp(tokens + mixed), trace
 
     def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Every token in, the class token and its attention out."""
+        """Transform the class token alone; also return its attention."""
         mixed, weights = self.attention.class_token(self.norm1(tokens))
         return self._mlp(tokens[:, 0] + mixed), weights
 
@@ -57,9 +57,9 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Encode tokens and read the class token.
+    """Encode tokens and return the class token.
 
-    The class token is all that leaves the encoder, so the last layer computes nothing else.
+    Only the class token is returned, so the last layer computes nothing else.
 
     Parameters
     ----------
@@ -79,10 +79,10 @@ class Encoder(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights so that the variance of what passes through a layer is kept.
+        """Draw weights by Xavier's rule, which keeps the variance from layer to layer.
 
-        The standard deviation of 0.02 that vision Transformers start from suits their width; at a
-        width of 48 it leaves the first tenth of a short training without effect.
+        The standard deviation of 0.02, usual in vision Transformers, suits their width. At a width
+        of 48 it leaves the first tenth of a short training without effect.
         """
         nn.init.trunc_normal_(self.class_token, std=0.02)
         for module in self.modules():
@@ -91,7 +91,7 @@ class Encoder(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Encode without looking back.
+        """Encode tokens without the rollout.
 
         Parameters
         ----------
@@ -107,12 +107,13 @@ class Encoder(nn.Module):
         return torch.cat([self._class_token(part) for part in parts])
 
     def rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Encode, and follow the class token's attention back to the input tokens.
+        r"""Encode tokens, and compute the rollout of the class token's attention.
 
         A layer's map is :math:`\tilde A = \tfrac12 (\bar A + I)`, the mean over heads with the
         identity added and rows renormalised (those of :math:`\bar A` sum to one). Of the product
-        :math:`\tilde A_L \dots \tilde A_1` only the class token's row is wanted, so that row is
-        carried from the last layer to the first, and no two maps are ever multiplied.
+        :math:`\tilde A_L \dots \tilde A_1` only the class token's row is needed. That row is
+        multiplied by one map after the other, from the last layer to the first, so no two maps are
+        multiplied.
 
         Parameters
         ----------
@@ -132,20 +133,20 @@ class Encoder(nn.Module):
         return latent, row
 
     def _class_token(self, tokens: Tensor) -> Tensor:
-        *full, last = self._layers()
-        for block in full:
+        *blocks, last = self._layers()
+        for block in blocks:
             tokens = block(tokens)
         latent, _ = last.class_token(tokens)
         return self.norm(latent)
 
     def _rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         traces = []
-        *full, last = self._layers()
-        for block in full:
-            tokens, trace = block.traced(tokens)
+        *blocks, last = self._layers()
+        for block in blocks:
+            tokens, trace = block.forward_with_trace(tokens)
             traces.append(trace)
         latent, row = last.class_token(tokens)
-        # The kernel's log-sum-exp has no gradient, so what came of it would be half a gradient.
+        # The kernel's log-sum-exp has no gradient, so a gradient through it would be incomplete.
         with torch.no_grad():
             if row.dtype in (torch.bfloat16, torch.float16):
                 row = row.float()
@@ -157,11 +158,11 @@ class Encoder(nn.Module):
 
     @staticmethod
     def _parts(tokens: Tensor) -> Sequence[Tensor]:
-        """As many cells at a time as a processor's cache has room for, elsewhere all of them."""
+        """Split cells so that a part fits the cache of a CPU; on other devices do not split."""
         if tokens.device.type != "cpu":
             return [tokens]
         size_of_cell = MLP_RATIO * tokens[:1].numel() * tokens.element_size()
-        return tokens.split(max(_CACHE // max(size_of_cell, 1), 1))
+        return tokens.split(max(_CACHE_BYTES // max(size_of_cell, 1), 1))
 
     def _layers(self) -> list[Block]:
         return list(self.blocks)  # type: ignore[arg-type] # a ModuleList does not know its kind

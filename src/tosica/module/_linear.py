@@ -12,10 +12,10 @@ class LinearBranch(nn.Module):
 
     .. math:: s_{ck} = b_k + \sum_p \sum_{g \in p} v_{kpg} \, \hat x_{cg}
 
-    The weights are fitted outside of the network (:mod:`tosica.linear._classifier`), so they
-    are buffers and no parameters. :math:`\hat x` is expression in which a value above the largest
-    one of the reference counts as that one, and in which genes that a query lacks have their
-    conditional mean given the others (:meth:`expression`).
+    The weights are fitted outside of the network (:mod:`tosica.linear`), so they
+    are buffers and no parameters. :math:`\hat x` is expression that is clipped at each gene's
+    largest value in the reference, and in which genes that a query lacks are imputed by their
+    conditional mean given the measured genes (:meth:`expression`).
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class LinearBranch(nn.Module):
         return F.linear(self.expression(x, measured), self.gene_weight, self.bias)
 
     def expression(self, x: Tensor, measured: Tensor | None = None) -> Tensor:
-        r"""Expression as the branch reads it.
+        r"""Clip expression, and impute genes that were not measured.
 
         With :math:`(x - \mu) / \sigma = L z + \varepsilon`, where :math:`z` and
         :math:`\varepsilon` are standard normal (probabilistic PCA), genes :math:`m` that were not
@@ -96,7 +96,7 @@ class LinearBranch(nn.Module):
         x = torch.minimum(x, self.upper)
         if measured is None or bool(measured.all()):
             return x
-        # Half precision, where it is switched on, knows no solver.
+        # torch.linalg.solve does not support half precision.
         with torch.autocast(x.device.type, enabled=False):
             known = self.loadings[measured]
             inner = known.T @ known + torch.eye(known.shape[1], device=known.device).to(known)
@@ -105,16 +105,16 @@ class LinearBranch(nn.Module):
         return torch.where(measured, x, expected)
 
     def contributions(self, above: Tensor, target: Tensor) -> Tensor:
-        """What each gene adds to a label's score through each token.
+        """Contribution of each pair of gene and token to a label's score.
 
         Parameters
         ----------
         above
-            Expression, as :meth:`expression` gives it, less that of a baseline, shape
+            Expression, as :meth:`expression` returns it, minus that of a baseline, shape
             ``(n_cells, n_genes)``.
         target
-            Label of each cell whose score is explained, shape ``(n_cells,)``. The score is the
-            label's logit less the mean of all labels' logits.
+            The explained label of each cell, shape ``(n_cells,)``. Its score is its logit minus
+            the mean of all labels' logits.
 
         Returns
         -------

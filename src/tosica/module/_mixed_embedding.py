@@ -1,4 +1,4 @@
-"""The masked embedding as the original code deals it out to tokens."""
+"""The masked embedding of the original code, whose tokens mix gene sets."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tosica.module._embedding import MaskedEmbedding
 
 
 class MixedEmbedding(MaskedEmbedding):
-    r"""A masked embedding whose tokens mix gene sets, for weights that were trained that way.
+    r"""Masked embedding whose tokens mix gene sets, for weights trained by the original code.
 
-    The original code numbers the outputs of its embedding in two ways: number :math:`j` of gene
-    set :math:`p` is computed at place :math:`p d + j` of a cell's row of :math:`P d` numbers, and
-    number :math:`j` of token :math:`t` is read from place :math:`j P + t`. So no token is a gene
-    set, unless there is one set or a width of one. Weights, their gradients and
-    :meth:`gene_weights` are those of gene sets all the same.
+    The original code reshapes the output of its embedding in two ways: number :math:`j` of gene
+    set :math:`p` is written to position :math:`p d + j` of a cell's :math:`P d` numbers, and number
+    :math:`j` of token :math:`t` is read from position :math:`j P + t`. So no token is a gene set,
+    unless there is one gene set or the width is one. Weights, their gradients and
+    :meth:`gene_weights` still belong to gene sets.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class MixedEmbedding(MaskedEmbedding):
     """
 
     def forward(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
-        """Embed cells.
+        """Compute the tokens of cells.
 
         Parameters
         ----------
@@ -33,9 +33,8 @@ class MixedEmbedding(MaskedEmbedding):
         keep
             Share of the tokens to return. Below 1, a random part of them is drawn anew at each
             call. All gene sets are embedded, because every token has numbers of many of them.
-
         present
-            Not used: such a model has one modality, whose tokens are all there.
+            Ignored: such a model has one modality.
 
         Returns
         -------
@@ -49,6 +48,6 @@ class MixedEmbedding(MaskedEmbedding):
         return tokens.index_select(1, drawn)
 
     def to_tokens(self, vectors: Tensor) -> Tensor:
-        """Make tokens of the gene sets' vectors, shape ``(n_cells, n_tokens, embed_dim)`` both."""
+        """Tokens from embeddings of gene sets; both ``(n_cells, n_tokens, embed_dim)``."""
         row = vectors.flatten(1)
         return row.view(len(vectors), self.embed_dim, self.n_tokens).transpose(1, 2)
