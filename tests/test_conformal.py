@@ -96,7 +96,7 @@ def test_saved_and_loaded(pbmc_model, pbmc_query, tmp_path):
 def test_not_calibrated(toy, train, toy_query):
     model = train(toy, calibrate=False)
     sentence = (
-        "The model has no held-out cells to promise a coverage by: make a new model of a reference "
+        "The model has no held-out cells to calibrate label sets by: make a new model of a reference "
         "with several cells of a label, and train it once with calibrate=True, which is the "
         "default."
     )

@@ -150,7 +150,7 @@ def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
     if linear:
         truth = toy_query.obs["kind"].astype(str).to_numpy()
         assert (model.predict(toy_query) == truth).mean() > 0.7
-    with pytest.raises(ValueError, match="no held-out cells to promise a coverage by"):
+    with pytest.raises(ValueError, match="no held-out cells to calibrate label sets by"):
         model.predict_set(toy_query)
     with pytest.raises(ValueError, match="because no label has two cells: train without it"):
         train(toy[:3].copy(), early_stopping=True)

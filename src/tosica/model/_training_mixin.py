@@ -19,15 +19,14 @@ from tosica._logging import logger
 from tosica._validation import check_count
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._mudata import JointMatrix
-from tosica.data._network_weights import pair_weights
 from tosica.linear._batch_directions import batch_directions
 from tosica.linear._classifier import linear_weight
 from tosica.linear._label_errors import find_label_errors
 from tosica.model._data_module import ReferenceData
 from tosica.model._device import compiled, find_device
 from tosica.model._linear_fit import LinearFit, fit_missing_genes
-from tosica.model._modalities import field_keys, is_joint
-from tosica.model._registry_mixin import RegistryMixin
+from tosica.model._modalities import is_joint
+from tosica.model._network_start_mixin import NetworkStartMixin
 from tosica.model._restore_on_failure import restore_on_failure
 from tosica.model._setup_mudata import reindex_codes
 from tosica.model._training_plan import KeepBest, TrainingPlan, TrainingPlanConfig
@@ -66,10 +65,8 @@ def default_epochs(n_cells: int) -> int:
     return math.ceil(max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells)) / n_cells)
 
 
-class TrainingMixin(RegistryMixin):
+class TrainingMixin(NetworkStartMixin):
     """Training on most cells, calibration on held-out cells, and a refit on all cells."""
-
-    _starts_from_network = False
 
     def train(
         self,
@@ -351,75 +348,6 @@ class TrainingMixin(RegistryMixin):
             of_truth = self.module.probabilities(scores, choice).cpu().gather(1, truth[:, None])
             held_out.append(of_truth[:, 0].numpy())
         self.held_out_probabilities_ = np.stack(held_out)
-
-    def start_from_network(self) -> None:
-        """Start training from the weights and signs of a gene regulatory network.
-
-        The token of each gene set with weights starts as the weighted sum of its genes, times a
-        random vector: genes of opposite sign move the token in opposite directions. All other
-        weights keep their random values, and training changes all of them. Call it before
-        :meth:`train`. ``scvi.settings.seed`` makes the result reproducible.
-
-        Raises
-        ------
-        KeyError
-            If the mask was built from gene sets without weights.
-        ValueError
-            If the model has no reference, or was trained already.
-
-        Examples
-        --------
-        >>> import pandas as pd
-        >>> import scanpy as sc
-        >>> import tosica
-        >>> ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
-        >>> network = pd.DataFrame(
-        ...     {
-        ...         "source": ["SPI1"] * 4 + ["PAX5"] * 4,
-        ...         "target": ["LYZ", "CST3", "FCN1", "CD79A", "CD79A", "CD79B", "CD19", "LYZ"],
-        ...         "weight": [1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, -1.0],
-        ...     }
-        ... )
-        >>> import warnings
-        >>> with warnings.catch_warnings(action="ignore"):  # so few genes are in a set
-        ...     tosica.pp.build_mask(ref, network, min_genes=3)
-        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
-        >>> model = tosica.TOSICA(ref, embed_dim=16)
-        >>> model.start_from_network()
-        """
-        if self.adata is None:
-            raise ValueError(
-                "The model was loaded without a reference: pass it to "
-                "TOSICA.load(folder, adata=reference)."
-            )
-        if self.is_trained_:
-            raise ValueError(
-                "The model was trained already, which its first weights no longer matter to: make "
-                "a new one and call start_from_network before train."
-            )
-        self.module.embedding.start_from(self._network_weights())
-        self._starts_from_network = True
-
-    def _network_weights(self) -> np.ndarray:
-        """Weights of the pairs of gene and token, in the order of the embedding."""
-        registry = self.adata_manager.data_registry
-        if not is_joint(self.registry_):
-            state = self._modalities[0].mask
-            return pair_weights(self.adata, registry[REGISTRY_KEYS.MASK_KEY]["attr_key"], state)
-        found: list[np.ndarray | None] = []
-        error: KeyError | None = None
-        modalities = self.registry_["setup_args"]["modalities"].items()
-        for (role, name), part in zip(modalities, self._modalities, strict=True):
-            key = registry[field_keys(role)[1]]["attr_key"]
-            try:
-                found.append(pair_weights(self.adata[name], key, part.mask))
-            except KeyError as missing:
-                found.append(None)
-                error = missing
-        # Antibodies rarely have a network; weights in one modality are enough.
-        if error is not None and all(weights is None for weights in found):
-            raise error
-        return self._tokens.join_pairs(found)
 
 
 def _warn_of_label_errors(n_errors: int, n_labeled: int) -> None:

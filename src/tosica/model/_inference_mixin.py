@@ -1,0 +1,226 @@
+"""Run the network over a query: latent representation, attention, minibatches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from anndata import AnnData
+from mudata import MuData
+
+from tosica._validation import check_count
+from tosica.model._modalities import is_joint
+from tosica.model._query import Query
+from tosica.model._registry_mixin import RegistryMixin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tosica.model._query import Minibatch
+
+Precision = Literal["32-true", "bf16-mixed"]
+# The first fits the cache of a CPU, the second occupies an accelerator.
+_BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
+
+
+class InferenceMixin(RegistryMixin):
+    """Latent representation and attention of the cells of a query."""
+
+    def get_latent_representation(
+        self,
+        adata: AnnData | MuData | None = None,
+        indices: Sequence[int] | None = None,
+        batch_size: int | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+    ) -> np.ndarray:
+        """Get the class token, from which the network predicts labels.
+
+        Parameters
+        ----------
+        adata, indices, batch_size, layer, use_raw
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        Shape ``(n_obs, embed_dim)``, float32.
+        """
+        adata = self._query(adata, indices)
+        return self._infer(adata, ("latent",), layer=layer, use_raw=use_raw, batch_size=batch_size)[
+            "latent"
+        ]
+
+    def get_attention(
+        self,
+        adata: AnnData | MuData | None = None,
+        indices: Sequence[int] | None = None,
+        batch_size: int | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+        unannotated: bool = False,
+    ) -> pd.DataFrame:
+        """Get the attention of the class token to each gene set (attention rollout).
+
+        Parameters
+        ----------
+        adata, indices, batch_size, layer, use_raw
+            As in :meth:`predict`.
+        unannotated
+            Also return the unannotated tokens, which have every gene, as the last columns.
+
+        Returns
+        -------
+        Table ``(n_obs, n_gene_sets)``, float32. With unannotated tokens and the class token's
+        attention to itself, each row sums to one.
+        """
+        adata = self._query(adata, indices)
+        found = self._infer(
+            adata,
+            ("attention",),
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+            unannotated=unannotated,
+        )
+        names = np.array(self._tokens.names, dtype=object)[found["tokens"]]
+        return pd.DataFrame(found["attention"], index=adata.obs_names, columns=names)
+
+    def iter_batches(
+        self,
+        adata: AnnData | MuData | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+        batch_size: int | None = None,
+    ) -> Iterator[Minibatch]:
+        """Iterate over a query as the network reads it: the model's genes, normalized.
+
+        Parameters
+        ----------
+        adata
+            The query; by default the reference.
+        layer, use_raw, batch_size
+            As in :meth:`annotate`.
+
+        Yields
+        ------
+        start
+            Position of the minibatch's first cell in ``adata``.
+        x
+            Normalized expression, shape ``(n_cells, n_genes)``, float32, on the model's device.
+            Genes are those of :meth:`get_var_names`, in their order; ones that the query lacks are
+            zero.
+        measured
+            Shape ``(n_genes,)``, bool: whether the query has a gene. ``None`` if it has all.
+
+        Raises
+        ------
+        RuntimeError, ValueError
+            As :meth:`annotate`.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> adata.obs_names_make_unique()
+        >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(adata, embed_dim=16)
+        >>> model.train(max_epochs=2, enable_progress_bar=False)
+        >>> [(batch.start, tuple(batch.x.shape)) for batch in model.iter_batches(batch_size=500)]
+        [(0, (500, 765)), (500, (200, 765))]
+        """
+        adata = self._query(adata)
+        batch_size = self._annotation_batch_size(batch_size)
+        query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
+        return query.batches(batch_size, self.module.device)
+
+    def _query(
+        self, adata: AnnData | MuData | None, indices: Sequence[int] | None = None
+    ) -> AnnData | MuData:
+        self._check_if_trained(
+            warn=False,
+            message="The model is not trained: call model.train() first, or load a trained one.",
+        )
+        if adata is None:
+            adata = self.adata
+        if adata is None:
+            raise ValueError("The model was loaded without a reference: pass the query as adata.")
+        joint = is_joint(self.registry_)
+        if isinstance(adata, MuData) and not joint:
+            raise TypeError(
+                "Expected an AnnData, got MuData: the model's reference was an AnnData, so pass "
+                f"one modality, e.g. mdata[{next(iter(adata.mod), 'rna')!r}]."
+            )
+        if not isinstance(adata, AnnData | MuData):
+            expected = "a MuData or an AnnData" if joint else "an AnnData"
+            raise TypeError(f"Expected {expected}, got {type(adata).__name__}.")
+        return adata if indices is None else adata[indices]
+
+    @torch.inference_mode()
+    def _infer(
+        self,
+        adata: AnnData | MuData,
+        wanted: tuple[str, ...],
+        *,
+        layer: str | Mapping[str, str] | None,
+        use_raw: bool,
+        batch_size: int | None,
+        precision: Precision = "32-true",
+        unannotated: bool = False,
+    ) -> dict[str, Any]:
+        """Run the network over all cells once and collect the outputs named in ``wanted``.
+
+        The result also has ``"tokens"``, the positions of the attention's columns among the tokens,
+        and ``"modalities"``, the positions of the modalities that the query has.
+        """
+        if precision not in get_args(Precision):
+            known = " or ".join(map(repr, get_args(Precision)))
+            raise ValueError(f"precision must be {known}, not {precision!r}.")
+        batch_size = self._annotation_batch_size(batch_size)
+        query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
+        tokens = self._tokens
+        device = self.module.device
+        bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
+        present = tokens.tokens_of(query.modalities)
+        # Unannotated tokens come last.
+        n_sets = len(present) if unannotated else int((present < tokens.n_gene_sets).sum())
+        found: dict[str, Any] = {"tokens": present[:n_sets], "modalities": query.modalities}
+        for start, x, measured in query.batches(batch_size, device):
+            with bfloat16:
+                output = self.module.annotate(
+                    x,
+                    attention="attention" in wanted,
+                    modalities=query.modalities,
+                    measured=measured,
+                )
+            values = {
+                "latent": output.latent,
+                "probabilities": self.module.probabilities(output.logits, query.modalities),
+            }
+            if output.attention is not None:
+                values["attention"] = output.attention[:, :n_sets]
+            for name in wanted:
+                part = values[name].float().cpu().numpy()
+                if not np.isfinite(part).all():
+                    raise ValueError(
+                        f"The model gives cells no {name} that are numbers (NaN or infinity), so "
+                        "that its weights are spoilt, as by a training that diverged: train a new "
+                        "model, with a smaller plan_kwargs={'lr': ...} if it was raised."
+                    )
+                if name not in found:
+                    found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
+                found[name][start : start + len(part)] = part
+        return found
+
+    def _annotation_batch_size(self, batch_size: int | None) -> int:
+        if batch_size is None:
+            on_cpu = self.module.device.type == "cpu"
+            return _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
+        check_count("batch_size", batch_size)
+        return batch_size
