@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import scanpy as sc
 import scipy.sparse as sp
 from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
 from tosica._constants import UNKNOWN
+from tosica._palette import default_palette
 from tosica.data._antibodies import AntibodyScale, antibody_scale_of
 from tosica.data._cell_matrix import CellMatrix, check_unique
 from tosica.data._scale import Scale, scale_of, unscaled_in
@@ -224,11 +224,7 @@ def _colors(adata: AnnData, key: str, n_categories: int, used: np.ndarray) -> li
     kept = adata.uns.get(f"{key}_colors")
     if kept is not None and len(kept) >= n_categories:
         return [str(kept[i]) for i in used]
-    palettes = sc.pl.palettes
-    for palette in (palettes.default_20, palettes.default_28, palettes.default_102):
-        if len(used) <= len(palette):
-            return list(palette[: len(used)])
-    return ["#808080"] * len(used)
+    return default_palette(len(used))
 
 
 class MaskField(BaseAnnDataField):
