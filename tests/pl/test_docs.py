@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 import tosica
-from tosica.pl._figure import fill_docs
+from tosica.pl._docs import fill_docs
 
 
 @pytest.mark.parametrize("name", tosica.pl.__all__)

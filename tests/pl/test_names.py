@@ -5,7 +5,7 @@ from get.annotated_pbmc import LONG_NAME
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tosica.pl._figure import shorten
+from tosica.pl._names import shorten
 
 TERMS = st.text(alphabet="abcdef _-(),/", min_size=1, max_size=120)
 

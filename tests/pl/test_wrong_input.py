@@ -39,7 +39,7 @@ def ax():
         (lambda a: pl.gene_set_dotplot(a, "phase"), r"run model\.annotate"),
         (lambda a: pl.gene_set_matrixplot(a, "phase"), r"run model\.annotate"),
         (lambda a: pl.gene_set_violin(a, "phase"), r"run model\.annotate"),
-        (pl.novelty, r"no column 'tosica_novelty': nothing has measured how new"),
+        (pl.novelty, r"no column 'tosica_novelty': run tosica\.tl\.novelty\(adata, model, "),
         (lambda a: pl.reliability(a, "phase"), r"no column 'tosica_prediction'"),
         (lambda a: pl.label_flow(a, "phase"), r"no column 'tosica_prediction'"),
     ],

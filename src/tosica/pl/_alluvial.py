@@ -1,11 +1,10 @@
-"""Columns of nodes and the ribbons between them, for plots that show where things go."""
+"""Alluvial plots: columns of nodes, and ribbons between each column and the next."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.patches import PathPatch, Rectangle
 from matplotlib.path import Path
@@ -17,22 +16,27 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-FONT_SIZE = 8.5
+    from tosica.pl._figure import Canvas
 
-# All in inches.
-LINE = 0.155
+_FONT_SIZE = 8.5
+_ALPHA = 0.45
+
+# In inches.
+_MIN_HEIGHT = 0.155
 _GAP = 0.045
 _NODE = 0.16
 _RIBBON = 1.7
 _TEXT = 0.07
 _MARGIN = 0.12
 _HEADER = 0.28
-_ALPHA = 0.45
+
+_CURVE = [Path.CURVE4] * 3
+_RIBBON_CODES = [Path.MOVETO, *_CURVE, Path.LINETO, *_CURVE, Path.CLOSEPOLY]
 
 
 @dataclass(frozen=True)
 class Ribbon:
-    """What goes from a node of one column to a node of the next."""
+    """Flow from a node of one column to a node of the next."""
 
     source: str
     target: str
@@ -42,7 +46,7 @@ class Ribbon:
 
 @dataclass(frozen=True)
 class Column:
-    """Nodes from top to bottom, what is written beside them, and their colours."""
+    """Nodes from top to bottom, with the names to write beside them and their colours."""
 
     title: str
     nodes: list[str]
@@ -53,20 +57,20 @@ class Column:
 def ordered_by_sources(
     ribbons: Sequence[Ribbon], nodes: Sequence[str], sources: Sequence[str]
 ) -> list[str]:
-    """Nodes in the order of the middles of what flows into them, so that few ribbons cross."""
-    place = {name: i for i, name in enumerate(sources)}
+    """Order nodes by the mean position of their sources, so that few ribbons cross."""
+    position = {name: i for i, name in enumerate(sources)}
     weight = dict.fromkeys(nodes, 0.0)
     moment = dict.fromkeys(nodes, 0.0)
     for ribbon in ribbons:
         weight[ribbon.target] += ribbon.value
-        moment[ribbon.target] += ribbon.value * place[ribbon.source]
+        moment[ribbon.target] += ribbon.value * position[ribbon.source]
     return sorted(nodes, key=lambda name: moment[name] / weight[name] if weight[name] else np.inf)
 
 
-def size_of(columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]) -> tuple[float, float]:
-    """Width and height in inches that let every name be read."""
+def _size(columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]) -> tuple[float, float]:
+    """Width and height in inches at which every name has room."""
     widths = _name_widths(columns)
-    # Names of the first column stand left of it, all others right of theirs.
+    # Names are left of the first column, and right of the other columns.
     between = sum(_TEXT + width + _TEXT for width in widths[1:-1])
     width = (
         2 * _MARGIN
@@ -81,79 +85,111 @@ def size_of(columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]) -> tup
     return width, max(height, 1.5) + 2 * _MARGIN + _HEADER
 
 
-def draw_alluvial(ax: Axes, columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]) -> None:
-    """Draw into axes whose unit is the inch, whatever size the axes have.
+def draw_alluvial(
+    canvas: Canvas, columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]
+) -> Axes:
+    """Draw into axes whose unit is the inch: given ones of any size, or those of a new figure.
 
-    Nodes are as high as what flows through them, but not lower than a line of text.
+    The height of a node is proportional to the flow through it, but at least that of a line of
+    text.
 
     Parameters
     ----------
-    ax
-        Axes; their limits are set.
+    canvas
+        What to draw into.
     columns
-        Two or more.
+        Two or more columns.
     flows
         Ribbons between each column and the next.
+
+    Returns
+    -------
+    The axes.
     """
-    width, height = size_of(columns, flows)
-    widths = _name_widths(columns)
+    width, height = _size(columns, flows)
+    ax = canvas.ax
+    if ax is None:
+        ax = canvas.new_figure((width, height)).add_axes((0, 0, 1, 1))
     ax.set(xlim=(0, width), ylim=(height, 0))
     ax.axis("off")
-    figure = ax.get_figure(root=True)
-    assert figure is not None  # own_axes has looked
-    # In axes that are smaller than they should be, text shrinks with the rest.
+    # In axes that are smaller than needed, text shrinks with the rest.
     box = ax.get_position()
-    inches = figure.get_size_inches()
+    inches = canvas.figure.get_size_inches()
     shrink = min(1.0, box.width * inches[0] / width, box.height * inches[1] / height)
-    font = FONT_SIZE * shrink
-    x = _MARGIN + widths[0] + _TEXT
-    lefts = []
-    for i in range(len(columns)):
-        lefts.append(x)
-        x += _NODE + _RIBBON + (0 if i == 0 else widths[i] + 2 * _TEXT)
+    font_size = _FONT_SIZE * shrink
+
+    name_widths = _name_widths(columns)
     spans = [_spans(column, _through(column, flows, i), height) for i, column in enumerate(columns)]
-    starts = [
-        lefts[i] + _NODE + (0 if i == 0 else widths[i] + 2 * _TEXT) for i in range(len(columns))
-    ]
+    # Where nodes begin, and where the ribbons that leave them begin: right of inner names.
+    left = _MARGIN + name_widths[0] + _TEXT
+    lefts, starts = [], []
+    for i in range(len(columns)):
+        names_beside = 0.0 if i == 0 else name_widths[i] + 2 * _TEXT
+        lefts.append(left)
+        starts.append(left + _NODE + names_beside)
+        left += _NODE + _RIBBON + names_beside
     for i, ribbons in enumerate(flows):
         _draw_ribbons(
             ax, ribbons, columns[i], columns[i + 1], spans[i], spans[i + 1], starts[i], lefts[i + 1]
         )
     for i, column in enumerate(columns):
-        for node, name, color in zip(column.nodes, column.names, column.colors, strict=True):
-            top, bottom = spans[i][node]
-            ax.add_patch(Rectangle((lefts[i], top), _NODE, bottom - top, color=color, linewidth=0))
-            if 0 < i < len(columns) - 1:
-                # A plate, so that names in the middle do not stand on ribbons.
-                ax.add_patch(
-                    Rectangle((lefts[i] + _NODE, top), starts[i] - lefts[i] - _NODE, bottom - top,
-                              color=color, alpha=0.12, linewidth=0)
-                )  # fmt: skip
-            at, align = (
-                (lefts[i] - _TEXT, "right") if i == 0 else (lefts[i] + _NODE + _TEXT, "left")
-            )
-            ax.text(at, (top + bottom) / 2, name, ha=align, va="center", fontsize=font)
-        at, align = (lefts[i] + _NODE, "right") if i == 0 else (lefts[i], "left")
-        ax.text(at, _MARGIN + _HEADER / 3, column.title, ha=align, va="center", fontsize=font + 1,
-                fontweight="bold")  # fmt: skip
+        is_inner = 0 < i < len(columns) - 1
+        background = starts[i] - lefts[i] - _NODE if is_inner else 0.0
+        _draw_nodes(ax, column, spans[i], lefts[i], font_size, background, names_left=i == 0)
+    return ax
+
+
+def _draw_nodes(
+    ax: Axes,
+    column: Column,
+    spans: dict[str, tuple[float, float]],
+    left: float,
+    font_size: float,
+    background: float,
+    *,
+    names_left: bool,
+) -> None:
+    """Draw the nodes of a column, its names and its title.
+
+    Names of an inner column get a background of this width, so that they are not on ribbons.
+    """
+    align = "right" if names_left else "left"
+    x = left - _TEXT if names_left else left + _NODE + _TEXT
+    for node, name, color in zip(column.nodes, column.names, column.colors, strict=True):
+        top, bottom = spans[node]
+        size = bottom - top
+        ax.add_patch(Rectangle((left, top), _NODE, size, color=color, linewidth=0))
+        if background:
+            corner = (left + _NODE, top)
+            ax.add_patch(Rectangle(corner, background, size, color=color, alpha=0.12, linewidth=0))
+        ax.text(x, (top + bottom) / 2, name, ha=align, va="center", fontsize=font_size)
+    ax.text(
+        left + _NODE if names_left else left,
+        _MARGIN + _HEADER / 3,
+        column.title,
+        ha=align,
+        va="center",
+        fontsize=font_size + 1,
+        fontweight="bold",
+    )
 
 
 def _name_widths(columns: Sequence[Column]) -> list[float]:
-    """Room for the names beside each column; titles of the outer ones stand over it as well."""
-    widths = [text_width(column.names, FONT_SIZE) for column in columns]
+    """Width of the names of each column; titles of the outer columns need it as well."""
+    widths = [text_width(column.names, _FONT_SIZE) for column in columns]
     for i in (0, -1):
         # Bold letters are wider by about an eighth.
-        title = 1.13 * text_width([columns[i].title], FONT_SIZE + 1)
+        title = 1.13 * text_width([columns[i].title], _FONT_SIZE + 1)
         widths[i] = max(widths[i], title - _NODE)
     return widths
 
 
 def _column_height(column: Column) -> float:
-    return len(column.nodes) * (LINE + _GAP) * 1.15
+    return len(column.nodes) * (_MIN_HEIGHT + _GAP) * 1.15
 
 
 def _through(column: Column, flows: Sequence[Sequence[Ribbon]], i: int) -> dict[str, float]:
-    """What flows through each node: into it, or out of those of the first column."""
+    """Flow through each node: into it or, in the first column, out of it."""
     total = dict.fromkeys(column.nodes, 0.0)
     for ribbon in flows[max(i - 1, 0)]:
         total[ribbon.source if i == 0 else ribbon.target] += ribbon.value
@@ -163,15 +199,15 @@ def _through(column: Column, flows: Sequence[Sequence[Ribbon]], i: int) -> dict[
 def _spans(
     column: Column, through: dict[str, float], height: float
 ) -> dict[str, tuple[float, float]]:
-    """Top and bottom of each node. Small ones get a line; the others share what is left."""
+    """Top and bottom of each node: small nodes are as high as a line, others share the rest."""
     room = height - 2 * _MARGIN - _HEADER - _GAP * (len(column.nodes) - 1)
     values = np.array([through[name] for name in column.nodes])
-    heights = np.full(len(values), LINE)
+    heights = np.full(len(values), _MIN_HEIGHT)
     free = np.ones(len(values), dtype=bool)
     while free.any():
-        left = room - LINE * (~free).sum()
+        left = room - _MIN_HEIGHT * (~free).sum()
         share = left * values / max(values[free].sum(), 1e-12)
-        low = free & (share < LINE)
+        low = free & (share < _MIN_HEIGHT)
         if not low.any():
             heights[free] = share[free]
             break
@@ -203,7 +239,7 @@ def _draw_ribbons(
         out[ribbon.source] += ribbon.value
         into[ribbon.target] += ribbon.value
     edges: dict[tuple[int, int], tuple[float, float]] = {}
-    # On either side, ribbons lie in the order of where they go to, or come from.
+    # On both sides, ribbons are in the order of their targets, then of their sources.
     for side, (spans, total) in enumerate(((left_spans, out), (right_spans, into))):
         used = {name: span[0] for name, span in spans.items()}
         order = sorted(
@@ -219,17 +255,7 @@ def _draw_ribbons(
     middle = (start + end) / 2
     for j, ribbon in enumerate(ribbons):
         (a, b), (c, d) = edges[0, j], edges[1, j]
-        path = Path(
-            [
-                (start, a), (middle, a), (middle, c), (end, c),
-                (end, d), (middle, d), (middle, b), (start, b), (start, a),
-            ],
-            [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path.CLOSEPOLY],
-        )  # fmt: skip
+        upper = [(start, a), (middle, a), (middle, c), (end, c)]
+        lower = [(end, d), (middle, d), (middle, b), (start, b)]
+        path = Path([*upper, *lower, (start, a)], _RIBBON_CODES)
         ax.add_patch(PathPatch(path, facecolor=ribbon.color, alpha=_ALPHA, linewidth=0))
-
-
-def inch_axes(figsize: tuple[float, float]) -> Axes:
-    """Axes that fill a new figure."""
-    figure = plt.figure(figsize=figsize)
-    return figure.add_axes((0, 0, 1, 1))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
 from matplotlib.ticker import MaxNLocator
 
-from tosica.pl._figure import check_save, finish, fitting_font, shorten, text_width
+from tosica.pl._docs import fill_docs
+from tosica.pl._figure import Canvas, fitting_font, text_width
+from tosica.pl._names import shorten
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
@@ -22,107 +23,29 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-FONT_SIZE = 9.0
-TITLE_SIZE = 10.0
+_FONT_SIZE = 9.0
+_TITLE_SIZE = 10.0
+_NUMBER_SIZE = 8.0
+_MIN_NUMBER_SIZE = 5.0
+# By default, numbers are written for at most this many rows and columns.
+_MAX_NUMBERS = 25
 
-# Numbers of four letters are readable in a cell of this size.
+# Sizes of cells in inches: for a number of four characters, without numbers, and for few labels.
 _CELL_WITH_NUMBER = 0.42
 _CELL_WITHOUT = 0.19
 _CELL_OF_FEW = 0.65
 _FEW = 4
+# Other sizes in inches. That of the axis label includes its distance from the names.
 _MARGIN = 0.1
 _TICK = 0.09
-# Height of a line with the axis' title, and its distance from the names.
-_AXIS_TITLE = 0.3
+_AXIS_LABEL = 0.3
 _BAR_GAP = 0.2
 _BAR_WIDTH = 0.16
 _BAR_TEXT = 0.75
 _BAR_HEIGHT = 2.2
 
 
-def new_axes(
-    row_names: list[str],
-    column_names: list[str],
-    y_title: str,
-    *,
-    with_numbers: bool,
-    has_title: bool,
-    figsize: tuple[float, float] | None,
-) -> tuple[Axes, Axes, float]:
-    """Axes of a heatmap and of its colour bar in a new figure, where all names have room.
-
-    matplotlib's own layouts shrink a heatmap with square cells or let the axis' title slip off the
-    figure when names are long.
-
-    Parameters
-    ----------
-    row_names, column_names
-        Names beside and, turned by 90 degrees, below the heatmap.
-    y_title
-        What is written left of the row names.
-    with_numbers
-        Make cells large enough for a number.
-    has_title
-        Leave room for a title.
-    figsize
-        Width and height of the figure in inches; by default as large as needed. The heatmap takes
-        what names and colour bar leave, with square cells.
-
-    Returns
-    -------
-    Axes of the heatmap, axes of the colour bar, font size of the names.
-    """
-    n_rows, n_columns = len(row_names), len(column_names)
-    cell = _CELL_WITH_NUMBER if with_numbers else _CELL_WITHOUT
-    cell = _CELL_OF_FEW if max(n_rows, n_columns) <= _FEW else cell
-    top = _MARGIN + (_AXIS_TITLE if has_title else 0)
-    right = _BAR_GAP + _BAR_WIDTH + _BAR_TEXT + _MARGIN
-    font = FONT_SIZE
-    # In a figure of fixed size the names' size depends on the cells' and the other way round: the
-    # second pass uses the font size that the first has found.
-    for _ in range(2):
-        left = _MARGIN + _AXIS_TITLE + _TICK + text_width(row_names, font)
-        bottom = _MARGIN + _AXIS_TITLE + _TICK + text_width(column_names, font)
-        if figsize is not None:
-            width, height = figsize
-            cell = min((width - left - right) / n_columns, (height - top - bottom) / n_rows)
-            cell = max(cell, 0.1 * min(width / n_columns, height / n_rows))
-        font = fitting_font(cell, FONT_SIZE)
-    heatmap_width, heatmap_height = n_columns * cell, n_rows * cell
-    if figsize is None:
-        # A long title of the axis may be higher than a heatmap with few rows.
-        overhang = (text_width([y_title], TITLE_SIZE) - heatmap_height) / 2
-        top = max(top, overhang + _MARGIN)
-        bottom = max(bottom, overhang + _MARGIN)
-        figsize = (left + heatmap_width + right, top + heatmap_height + bottom)
-    width, height = figsize
-    figure = plt.figure(figsize=figsize)
-    bar_height = min(_BAR_HEIGHT, heatmap_height)
-    ax = figure.add_axes(
-        (
-            left / width,
-            1 - (top + heatmap_height) / height,
-            heatmap_width / width,
-            heatmap_height / height,
-        )
-    )
-    color_bar = figure.add_axes(
-        (
-            (left + heatmap_width + _BAR_GAP) / width,
-            1 - (top + bar_height) / height,
-            _BAR_WIDTH / width,
-            bar_height / height,
-        )
-    )
-    return ax, color_bar, font
-
-
-# More rows or columns than this are better read by colour.
-_MOST_NUMBERS = 25
-_NUMBER_SIZE = 8.0
-_SMALLEST_NUMBER = 5.0
-
-
+@fill_docs()
 def confusion(
     adata: AnnData,
     labels_key: str,
@@ -141,8 +64,8 @@ def confusion(
 ) -> Figure | Axes | None:
     """Heatmap of known labels (rows) against predictions (columns).
 
-    The table is that of :func:`tosica.tl.confusion`: both axes run through the labels in the order
-    of their categories, so that right answers lie on the diagonal, and ``"Unknown"`` is last.
+    The table is that of :func:`tosica.tl.confusion`: labels are in the order of their categories on
+    both axes, so that correct predictions are on the diagonal, and ``"Unknown"`` is last.
 
     Parameters
     ----------
@@ -153,46 +76,39 @@ def confusion(
     prediction_key
         Column of ``adata.obs`` with the predictions.
     normalize
-        Show shares of each row's cells, from 0 to 1, instead of numbers of cells.
+        Show shares of the cells of each row, from 0 to 1, instead of numbers of cells.
     annotate
-        Write the numbers into the cells, zeros left blank. ``None`` does so if there are at most
-        25 rows and 25 columns and the cells are large enough.
+        Write the numbers into the heatmap, except zeros. ``None`` does so if there are at most 25
+        rows and 25 columns and the numbers fit.
     cmap
-        Colour map; the default's lightness falls steadily, so it can be read without colours.
-    max_name_length
-        Longer labels are cut in the middle.
+        Colour map. The default has steadily falling lightness, so it is readable in greyscale.
+    {max_name_length}
     title
         Title of the plot.
-    ax
-        Axes to draw into, instead of a new figure.
-    figsize
-        Width and height of the new figure in inches; by default as the labels need it.
-    show
-        Show the figure. ``None`` shows it unless ``ax``, ``save`` or ``return_fig`` is given or
-        ``scanpy.settings.autoshow`` is off.
-    save
-        Path to save the figure to; its ending decides the format.
-    return_fig
-        Return the figure.
+    {ax}
+    {figure}
 
     Returns
     -------
-    The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.
+    {returns}
 
     Raises
     ------
     KeyError
         If a column is missing.
     TypeError
-        If a column cannot be read as labels, or ``save`` is no path.
+        If a column cannot be read as labels.
     ValueError
-        If cells have no label or no prediction, or ``ax`` and ``figsize`` are both given.
-    FileNotFoundError
-        If the folder of ``save`` does not exist.
+        If cells have no label or no prediction.
+    {ax_raises}
+
+    Notes
+    -----
+    The last five parameters are the same in all plots.
 
     Examples
     --------
-    A prediction that mistakes every stem cell (CD34+) stands for what ``model.annotate`` writes.
+    Predictions that are wrong for all stem cells (CD34+) stand for what ``model.annotate`` writes.
 
     >>> import scanpy as sc
     >>> import tosica
@@ -204,23 +120,15 @@ def confusion(
     >>> [label.get_text() for label in axes.get_yticklabels()]
     ['CD19+ B', 'CD34+', 'CD56+ NK']
     """
-    path = check_save(save)
-    if ax is not None and figsize is not None:
-        raise ValueError("figsize belongs to a new figure: give either ax or figsize, not both.")
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
     table = confusion_table(adata, labels_key, prediction_key=prediction_key, normalize=normalize)
-    with_numbers = max(table.shape) <= _MOST_NUMBERS if annotate is None else annotate
+    with_numbers = max(table.shape) <= _MAX_NUMBERS if annotate is None else annotate
     row_names = shorten(list(table.index), max_name_length)
     column_names = shorten(list(table.columns), max_name_length)
-    own_figure = ax is None
-    color_bar, font = None, FONT_SIZE
+    color_bar, font_size = None, _FONT_SIZE
     if ax is None:
-        ax, color_bar, font = new_axes(
-            row_names,
-            column_names,
-            labels_key,
-            with_numbers=with_numbers,
-            has_title=title is not None,
-            figsize=figsize,
+        ax, color_bar, font_size = _new_axes(
+            canvas, row_names, column_names, labels_key, with_numbers, has_title=title is not None
         )
     sns.heatmap(
         table,
@@ -229,12 +137,12 @@ def confusion(
         cmap=cmap,
         vmin=0,
         vmax=1 if normalize else None,
-        square=not own_figure,
+        square=canvas.ax is not None,
         linewidths=0.5 if with_numbers else 0,
         linecolor="white",
         annot=_numbers(table, normalize=normalize) if with_numbers else False,
         fmt="",
-        # Set below: seaborn draws all labels to see whether they overlap.
+        # Set below, because seaborn would draw all names to check whether they overlap.
         xticklabels=False,
         yticklabels=False,
         cbar_kws={
@@ -244,42 +152,104 @@ def confusion(
     )
     ax.set_xticks(np.arange(len(column_names)) + 0.5, column_names, rotation=90)
     ax.set_yticks(np.arange(len(row_names)) + 0.5, row_names, rotation=0)
-    ax.tick_params(labelsize=font, length=2)
-    ax.set_xlabel(prediction_key, fontsize=TITLE_SIZE)
-    ax.set_ylabel(labels_key, fontsize=TITLE_SIZE)
+    ax.tick_params(labelsize=font_size, length=2)
+    ax.set_xlabel(prediction_key, fontsize=_TITLE_SIZE)
+    ax.set_ylabel(labels_key, fontsize=_TITLE_SIZE)
     if title is not None:
         ax.set_title(title)
-    figure = ax.get_figure(root=True)
-    if figure is None:
-        raise ValueError(
-            "ax belongs to no figure any more: draw into the axes of an existing figure."
-        )
     if with_numbers:
-        _fit_numbers(figure, ax, table.shape[1], drop_if_small=annotate is None)
-    return finish(figure, ax, show=show, save=path, return_fig=return_fig, own_figure=own_figure)
+        _fit_numbers(canvas.figure, ax, table.shape[1], drop_if_small=annotate is None)
+    return canvas.finish(ax)
+
+
+def _new_axes(
+    canvas: Canvas,
+    row_names: list[str],
+    column_names: list[str],
+    y_label: str,
+    with_numbers: bool,
+    *,
+    has_title: bool,
+) -> tuple[Axes, Axes, float]:
+    """Axes of a heatmap and of its colour bar in a new figure, where all names have room.
+
+    matplotlib's own layouts shrink a heatmap with square cells, or cut off the label of the axis,
+    if names are long. In a figure of given size, the heatmap gets the room that names and colour
+    bar leave.
+
+    Parameters
+    ----------
+    canvas
+        Makes the figure.
+    row_names, column_names
+        Names left of the heatmap and, rotated by 90 degrees, below it.
+    y_label
+        Label of the y axis.
+    with_numbers
+        Make cells large enough for a number.
+    has_title
+        Leave room for a title.
+
+    Returns
+    -------
+    Axes of the heatmap, axes of the colour bar, font size of the names.
+    """
+    n_rows, n_columns = len(row_names), len(column_names)
+    cell = _CELL_WITH_NUMBER if with_numbers else _CELL_WITHOUT
+    cell = _CELL_OF_FEW if max(n_rows, n_columns) <= _FEW else cell
+    top = _MARGIN + (_AXIS_LABEL if has_title else 0)
+    right = _BAR_GAP + _BAR_WIDTH + _BAR_TEXT + _MARGIN
+    figsize, font_size = canvas.figsize, _FONT_SIZE
+    # In a figure of given size, font size and size of the cells depend on each other: the second
+    # pass uses the font size of the first.
+    for _ in range(2):
+        left = _MARGIN + _AXIS_LABEL + _TICK + text_width(row_names, font_size)
+        bottom = _MARGIN + _AXIS_LABEL + _TICK + text_width(column_names, font_size)
+        if figsize is not None:
+            width, height = figsize
+            cell = min((width - left - right) / n_columns, (height - top - bottom) / n_rows)
+            cell = max(cell, 0.1 * min(width / n_columns, height / n_rows))
+        font_size = fitting_font(cell, _FONT_SIZE)
+    heatmap_width, heatmap_height = n_columns * cell, n_rows * cell
+    if figsize is None:
+        # A long axis label may be longer than a heatmap with few rows is high.
+        overhang = (text_width([y_label], _TITLE_SIZE) - heatmap_height) / 2
+        top = max(top, overhang + _MARGIN)
+        bottom = max(bottom, overhang + _MARGIN)
+    width, height = figsize or (left + heatmap_width + right, top + heatmap_height + bottom)
+    figure = canvas.new_figure((width, height))
+
+    def add_axes(x: float, w: float, h: float) -> Axes:
+        """Add axes of this width and height, so many inches from the left, aligned at the top."""
+        return figure.add_axes((x / width, 1 - (top + h) / height, w / width, h / height))
+
+    ax = add_axes(left, heatmap_width, heatmap_height)
+    bar_height = min(_BAR_HEIGHT, heatmap_height)
+    color_bar = add_axes(left + heatmap_width + _BAR_GAP, _BAR_WIDTH, bar_height)
+    return ax, color_bar, font_size
 
 
 def _numbers(table: pd.DataFrame, *, normalize: bool) -> NDArray[np.str_]:
-    """What is written into the cells: nothing for zero, so that the eye finds the mistakes."""
+    """Texts of the cells: none for zero, so that errors are easy to find."""
 
-    def written(value: float) -> str:
+    def text(value: float) -> str:
         if value == 0:
             return ""
         if not normalize:
             return f"{value:d}"
         return f"{value:.2f}" if value >= 0.005 else "<.01"
 
-    return np.array([[written(value) for value in row] for row in table.to_numpy()])
+    return np.array([[text(value) for value in row] for row in table.to_numpy()])
 
 
 def _fit_numbers(figure: Figure, ax: Axes, n_columns: int, *, drop_if_small: bool) -> None:
-    """Give the numbers a size at which they fit into the cells; drop them if it is too small."""
+    """Shrink the numbers until they fit into the cells; drop them if they would be too small."""
     figure.draw_without_rendering()
     cell = ax.get_window_extent().width / figure.dpi / n_columns
     widest = text_width([text.get_text() for text in ax.texts], _NUMBER_SIZE)
     size = min(_NUMBER_SIZE, _NUMBER_SIZE * 0.85 * cell / widest) if widest else _NUMBER_SIZE
     for text in list(ax.texts):
-        if drop_if_small and size < _SMALLEST_NUMBER:
+        if drop_if_small and size < _MIN_NUMBER_SIZE:
             text.remove()
         else:
             text.set_fontsize(max(size, 1.0))

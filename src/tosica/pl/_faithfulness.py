@@ -1,4 +1,4 @@
-"""How fast the probability falls as gene sets are removed."""
+"""Faithfulness of explanations: how fast the probability falls as gene sets are removed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 import seaborn as sns
 
-from tosica.pl._figure import check_save, finish, own_axes
+from tosica._palette import BLUE, GREEN, GREY, ORANGE, PURPLE
+from tosica.pl._docs import fill_docs
+from tosica.pl._figure import Canvas
 
 if TYPE_CHECKING:
     import os
@@ -16,16 +18,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's, and lines that differ too.
 _STYLES = {
-    "presence": ("#0072b2", "-", "o"),
-    "attribution": ("#cc79a7", (0, (6, 1.5)), "D"),
-    "attention": ("#d55e00", "--", "s"),
-    "weighted attention": ("#009e73", "-.", "^"),
-    "random": ("#8c8c8c", ":", "x"),
+    "presence": (BLUE, "-", "o"),
+    "attribution": (PURPLE, (0, (6, 1.5)), "D"),
+    "attention": (ORANGE, "--", "s"),
+    "weighted attention": (GREEN, "-.", "^"),
+    "random": (GREY, ":", "x"),
 }
 
 
+@fill_docs()
 def faithfulness(
     adata: AnnData,
     *,
@@ -39,7 +41,8 @@ def faithfulness(
 ) -> Figure | Axes | None:
     """Probability of the label against the share of gene sets that were removed.
 
-    The lower a curve, the more faithful the order; the legend has the areas.
+    One curve for each order in which gene sets were removed: the lower the curve, the more faithful
+    the order. The legend has the areas under the curves.
 
     Parameters
     ----------
@@ -49,30 +52,18 @@ def faithfulness(
         ``key_added`` of :func:`tosica.tl.faithfulness`.
     title
         Title of the plot.
-    ax
-        Axes to draw into, instead of a new figure.
-    figsize
-        Width and height of the new figure in inches; by default as the names need it.
-    show
-        Show the figure. ``None`` shows it unless ``ax``, ``save`` or ``return_fig`` is given or
-        ``scanpy.settings.autoshow`` is off.
-    save
-        Path to save the figure to; its ending decides the format.
-    return_fig
-        Return the figure.
+    {ax}
+    {figure}
 
     Returns
     -------
-    The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.
+    {returns}
 
     Raises
     ------
     KeyError
         If there is no such result.
-    ValueError
-        If ``ax`` and ``figsize`` are both given.
-    FileNotFoundError
-        If the folder of ``save`` does not exist.
+    {ax_raises}
 
     Examples
     --------
@@ -87,22 +78,22 @@ def faithfulness(
     >>> axes.get_legend_handles_labels()[1]
     ['random: 0.600']
     """
-    path = check_save(save)
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
     result = adata.uns.get(key)
     if not isinstance(result, Mapping) or not {"curves", "area"} <= set(result):
         raise KeyError(
             f"adata.uns[{key!r}] holds no result of tosica.tl.faithfulness: "
             f"run tosica.tl.faithfulness(adata, model, key_added={key!r}) first."
         )
-    figure, ax, own_figure = own_axes(ax, figsize, (6.2, 3.4))
+    ax = canvas.axes((6.2, 3.4))
     areas = result["area"].set_index("order")["area"].sort_values()
     for name in areas.index:
-        part = result["curves"][result["curves"]["order"] == name]
-        color, line, marker = _STYLES.get(name, ("#8c8c8c", "-", "."))
+        curve = result["curves"][result["curves"]["order"] == name]
+        color, line_style, marker = _STYLES.get(name, (GREY, "-", "."))
         ax.plot(
-            part["share"],
-            part["probability"],
-            linestyle=line,
+            curve["share"],
+            curve["probability"],
+            linestyle=line_style,
             marker=marker,
             markersize=4,
             color=color,
@@ -116,10 +107,10 @@ def faithfulness(
     )
     ax.grid(False)
     ax.spines[["top", "right"]].set_visible(False)
-    # In a figure of its own, the legend is where no curve can be.
     ax.legend(title="removed first, area", fontsize=9, frameon=False)
-    if own_figure:
+    if canvas.ax is None:
+        # A new figure has room beside the axes, where the legend hides no curve.
         sns.move_legend(ax, "upper left", bbox_to_anchor=(1, 1))
     if title is not None:
         ax.set_title(title)
-    return finish(figure, ax, show=show, save=path, return_fig=return_fig, own_figure=own_figure)
+    return canvas.finish(ax)

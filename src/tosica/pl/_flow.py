@@ -1,4 +1,4 @@
-"""Flow of contributions from labels to gene sets and genes, and of labels between columns."""
+"""Alluvial plots: from labels to gene sets and genes, and from labels to predictions."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ import numpy as np
 import pandas as pd
 
 from tosica._constants import UNKNOWN
+from tosica._palette import GREY
 from tosica.get import top_genes_df
-from tosica.pl._alluvial import (
-    Column,
-    Ribbon,
-    draw_alluvial,
-    inch_axes,
-    ordered_by_sources,
-    size_of,
-)
-from tosica.pl._figure import check_save, finish, group_colors, own_axes, shorten
+from tosica.pl._alluvial import Column, Ribbon, draw_alluvial, ordered_by_sources
+from tosica.pl._docs import fill_docs
+from tosica.pl._figure import Canvas, group_colors
+from tosica.pl._names import shorten
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
@@ -28,12 +24,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Nodes to aim at in the columns of gene sets and of genes.
-_ALL_GENE_SETS, _MOST_GENE_SETS = 30, 3
-_ALL_GENES, _MOST_GENES = 60, 4
-_GREY = "#8c8c8c"
+# Default number of nodes, of all groups together, and at most for each group or gene set.
+_N_GENE_SETS, _MAX_GENE_SETS = 30, 3
+_N_GENES, _MAX_GENES = 60, 4
 
 
+@fill_docs()
 def flow(
     adata: AnnData,
     groups: str | Iterable[str] | None = None,
@@ -48,11 +44,11 @@ def flow(
     save: str | os.PathLike[str] | None = None,
     return_fig: bool = False,
 ) -> Figure | Axes | None:
-    """Ribbons from each label to its gene sets, and from these to their genes.
+    """Alluvial plot from each label to its gene sets, and from these to their genes.
 
-    A group's ribbons share its height in proportion to the weights of its gene sets among those
-    that are shown, a gene set's in proportion to its genes'. Ribbons keep the group's colour as
-    far as the genes; small nodes are drawn as high as their name.
+    The width of a ribbon is proportional to the weight of the gene set in the group, or of the gene
+    in the gene set, among those that are shown. Ribbons have the colour of the group. Small nodes
+    are drawn as high as their name.
 
     Parameters
     ----------
@@ -63,34 +59,24 @@ def flow(
     n_gene_sets, n_genes
         Gene sets for each group and genes for each gene set, of those that
         :func:`tosica.tl.top_genes` kept. ``None``: up to 3 and 4, and fewer for many groups.
-    max_name_length
-        Longer names are cut in the middle.
+    {max_name_length}
     key
         ``key_added`` of :func:`tosica.tl.top_genes`.
     ax
-        Axes to draw into, instead of a new figure. Text shrinks where they are small.
-    figsize
-        Width and height of the new figure in inches; by default as the names need it.
-    show
-        Show the figure. ``None`` shows it unless ``ax``, ``save`` or ``return_fig`` is given or
-        ``scanpy.settings.autoshow`` is off.
-    save
-        Path to save the figure to; its ending decides the format.
-    return_fig
-        Return the figure.
+        Axes to draw into, instead of a new figure. Text shrinks if they are small.
+    {figure}
 
     Returns
     -------
-    The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.
+    {returns}
 
     Raises
     ------
     KeyError
         If there is no such result, or no such group in it.
     ValueError
-        If ``ax`` and ``figsize`` are both given, or a number is below 1.
-    FileNotFoundError
-        If the folder of ``save`` does not exist.
+        If ``n_gene_sets`` or ``n_genes`` is below 1.
+    {ax_raises}
 
     Examples
     --------
@@ -105,7 +91,7 @@ def flow(
     >>> [text.get_text() for text in axes.texts]
     ['B', 'label', 'B cell activation', 'gene set', 'CD79A', 'MS4A1', 'gene']
     """
-    path = check_save(save)
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
     for name, number in {"n_gene_sets": n_gene_sets, "n_genes": n_genes}.items():
         if number is not None and number < 1:
             raise ValueError(f"{name} must be at least 1, or None, not {number}.")
@@ -119,29 +105,28 @@ def flow(
     to_sets, to_genes = _ribbons(table, colors)
     sets = ordered_by_sources(to_sets, list(dict.fromkeys(table["gene_set"])), names)
     genes = ordered_by_sources(to_genes, list(dict.fromkeys(table["gene"])), sets)
+    group_column = Column(
+        "label",
+        names,
+        shorten(names, max_name_length),
+        [colors.get(name, GREY) for name in names],
+    )
     columns = [
-        Column("label", names, shorten(names, max_name_length),
-               [colors.get(name, _GREY) for name in names]),
-        Column("gene set", sets, shorten(sets, max_name_length), [_GREY] * len(sets)),
-        Column("gene", genes, shorten(genes, max_name_length), [_GREY] * len(genes)),
-    ]  # fmt: skip
-    flows = [to_sets, to_genes]
-    own_figure = ax is None
-    if ax is None:
-        ax = inch_axes(figsize or size_of(columns, flows))
-    figure, ax, _ = own_axes(ax, None if own_figure else figsize, (1, 1))
-    draw_alluvial(ax, columns, flows)
-    return finish(figure, ax, show=show, save=path, return_fig=return_fig, own_figure=own_figure)
+        group_column,
+        Column("gene set", sets, shorten(sets, max_name_length), [GREY] * len(sets)),
+        Column("gene", genes, shorten(genes, max_name_length), [GREY] * len(genes)),
+    ]
+    return canvas.finish(draw_alluvial(canvas, columns, [to_sets, to_genes]))
 
 
 def _cut(
     table: pd.DataFrame, n_groups: int, n_gene_sets: int | None, n_genes: int | None
 ) -> pd.DataFrame:
-    """Keep the heaviest gene sets of each group, and the heaviest genes of these."""
+    """Keep the first gene sets of each group, and the first genes of each gene set."""
     if n_gene_sets is None:
-        n_gene_sets = min(_MOST_GENE_SETS, max(1, _ALL_GENE_SETS // n_groups))
+        n_gene_sets = min(_MAX_GENE_SETS, max(1, _N_GENE_SETS // n_groups))
     if n_genes is None:
-        n_genes = min(_MOST_GENES, max(1, _ALL_GENES // (n_groups * n_gene_sets)))
+        n_genes = min(_MAX_GENES, max(1, _N_GENES // (n_groups * n_gene_sets)))
     parts = []
     for _, part in table.groupby("group", sort=False):
         chosen = list(dict.fromkeys(part["gene_set"]))[:n_gene_sets]
@@ -154,7 +139,7 @@ def _ribbons(table: pd.DataFrame, colors: dict[str, str]) -> tuple[list[Ribbon],
     for group, of_group in table.groupby("group", sort=False):
         weights = of_group.drop_duplicates("gene_set").set_index("gene_set")["gene_set_weight"]
         shares = weights / weights.sum()
-        color = colors.get(str(group), _GREY)
+        color = colors.get(str(group), GREY)
         for name, part in of_group.groupby("gene_set", sort=False):
             share = float(shares[name])
             to_sets.append(Ribbon(str(group), str(name), share, color))
@@ -166,6 +151,7 @@ def _ribbons(table: pd.DataFrame, colors: dict[str, str]) -> tuple[list[Ribbon],
     return to_sets, to_genes
 
 
+@fill_docs()
 def label_flow(
     adata: AnnData,
     labels_key: str,
@@ -180,10 +166,10 @@ def label_flow(
     save: str | os.PathLike[str] | None = None,
     return_fig: bool = False,
 ) -> Figure | Axes | None:
-    """Ribbons from each known label, or cluster, to the predictions of its cells.
+    """Alluvial plot from each known label, or cluster, to the predictions of its cells.
 
-    The table is that of :func:`tosica.tl.confusion`. Ribbons have the colour of the known label,
-    and predictions lie opposite of the labels that they come from.
+    The table is that of :func:`tosica.tl.confusion`. Ribbons have the colour of the known label.
+    Predictions are in the order of the labels that their cells have.
 
     Parameters
     ----------
@@ -194,27 +180,18 @@ def label_flow(
     prediction_key
         Column of ``adata.obs`` with the predictions.
     min_share
-        Ribbons with a smaller share of a known label's cells are left out.
+        Ribbons with a smaller share of the cells of a known label are left out.
     normalize
-        Make all known labels equally high, so that rare ones can be seen; ``False`` makes them as
-        high as their number of cells.
-    max_name_length
-        Longer names are cut in the middle.
+        Make all known labels equally high, so that rare labels are visible. ``False`` makes heights
+        proportional to numbers of cells.
+    {max_name_length}
     ax
-        Axes to draw into, instead of a new figure. Text shrinks where they are small.
-    figsize
-        Width and height of the new figure in inches; by default as the names need it.
-    show
-        Show the figure. ``None`` shows it unless ``ax``, ``save`` or ``return_fig`` is given or
-        ``scanpy.settings.autoshow`` is off.
-    save
-        Path to save the figure to; its ending decides the format.
-    return_fig
-        Return the figure.
+        Axes to draw into, instead of a new figure. Text shrinks if they are small.
+    {figure}
 
     Returns
     -------
-    The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.
+    {returns}
 
     Raises
     ------
@@ -223,10 +200,8 @@ def label_flow(
     TypeError
         If a column cannot be read as labels.
     ValueError
-        If cells have no label, ``ax`` and ``figsize`` are both given, or ``min_share`` is not
-        between 0 and 1.
-    FileNotFoundError
-        If the folder of ``save`` does not exist.
+        If cells have no label, or ``min_share`` is not between 0 and 1.
+    {ax_raises}
 
     Examples
     --------
@@ -237,7 +212,7 @@ def label_flow(
     >>> axes.texts[0].get_text()
     'G1'
     """
-    path = check_save(save)
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
     if not 0 <= min_share < 1:
         raise ValueError(f"min_share must lie between 0 and 1, not {min_share}.")
     counts = confusion_table(adata, labels_key, prediction_key=prediction_key)
@@ -246,24 +221,22 @@ def label_flow(
     table = shares.where(shares >= min_share, 0.0) if normalize else counts.astype(float)
     known = list(table.index)
     predicted = [name for name in table.columns if table[name].sum() > 0]
-    place = np.arange(len(known))
-    middle = {name: np.average(place, weights=table[name]) for name in predicted}
-    predicted.sort(key=lambda name: (name == UNKNOWN, middle[name]))
-    left, right = group_colors(adata, labels_key), group_colors(adata, prediction_key)
+    position = np.arange(len(known))
+    mean_position = {name: np.average(position, weights=table[name]) for name in predicted}
+    predicted.sort(key=lambda name: (name == UNKNOWN, mean_position[name]))
+    known_colors = group_colors(adata, labels_key)
+    predicted_colors = group_colors(adata, prediction_key)
     ribbons = [
-        Ribbon(name, other, float(table.loc[name, other]), left[name])
+        Ribbon(name, other, float(table.loc[name, other]), known_colors[name])
         for name in known
         for other in predicted
         if table.loc[name, other] > 0
     ]
     columns = [
-        Column(labels_key, known, shorten(known, max_name_length), [left[name] for name in known]),
-        Column(prediction_key, predicted, shorten(predicted, max_name_length),
-               [right[name] for name in predicted]),
-    ]  # fmt: skip
-    own_figure = ax is None
-    if ax is None:
-        ax = inch_axes(figsize or size_of(columns, [ribbons]))
-    figure, ax, _ = own_axes(ax, None if own_figure else figsize, (1, 1))
-    draw_alluvial(ax, columns, [ribbons])
-    return finish(figure, ax, show=show, save=path, return_fig=return_fig, own_figure=own_figure)
+        Column(title, names, shorten(names, max_name_length), [colors[name] for name in names])
+        for title, names, colors in (
+            (labels_key, known, known_colors),
+            (prediction_key, predicted, predicted_colors),
+        )
+    ]
+    return canvas.finish(draw_alluvial(canvas, columns, [ribbons]))

@@ -10,11 +10,12 @@ import numpy as np
 import seaborn as sns
 from scipy.cluster.hierarchy import leaves_list, linkage
 
-from tosica._annotated import find_gene_sets, kind_of, resolve_key
+from tosica._annotated import kind_of, resolve_key
 from tosica.get import mean_attention
-from tosica.pl._figure import check_save, finish, group_colors, shorten, value_name
-from tosica.pl._heatmap_layout import lay_out
-from tosica.pl._specific_gene_sets import specific_gene_sets
+from tosica.pl._choose_gene_sets import choose_gene_sets
+from tosica.pl._docs import fill_docs
+from tosica.pl._figure import Canvas, fitting_font, group_colors, text_width
+from tosica.pl._names import shorten, value_name
 
 if TYPE_CHECKING:
     import os
@@ -26,19 +27,35 @@ if TYPE_CHECKING:
     from matplotlib.colors import Colormap
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
+    from seaborn.matrix import ClusterGrid
 
     from tosica.get._attention import Scale
 
-# Gene sets to aim at when the caller does not say how many, and the most for one group.
-_ALL_GENE_SETS = 36
-_MOST_PER_GROUP = 5
-# Standard deviations at which the colours end: a rare type's z-scores would make all others pale.
-_MOST_EXTREME = 2.5
-
-# What a colour bar's title begins with.
+# Default number of gene sets, of all groups together and at most for each.
+_N_GENE_SETS, _MAX_PER_GROUP = 36, 5
+# Colours end at this mean z-score, so that those of a rare type do not make all others pale.
+_MAX_Z_SCORE = 2.5
+# First line of the title of the colour bar.
 _SCALES = {"z_score": "mean z-score of", "min_max": "mean (0 to 1) of", None: "mean of"}
 
+_FONT_SIZE = 8.5
+_TICK_LENGTH = 2.0
+# In inches.
+_CELL = 0.175
+_MIN_HEATMAP = 0.9
+_TREE = 0.5
+_STRIP = 0.13
+_GAP = 0.04
+_MARGIN = 0.12
+_TICK = 0.08
+_BAR_GAP = 0.25
+_BAR_WIDTH = 0.15
+_BAR_HEIGHT = 1.1
+_BAR_TICKS = 0.55
+_BAR_TITLE_LINE = 0.14
 
+
+@fill_docs()
 def gene_set_heatmap(
     adata: AnnData,
     groupby: str,
@@ -59,12 +76,12 @@ def gene_set_heatmap(
     save: str | os.PathLike[str] | None = None,
     return_fig: bool = False,
 ) -> Figure | dict[str, Axes] | None:
-    """Clustered heatmap of what gene sets contribute in groups of cells, or of attention to them.
+    """Clustered heatmap of gene sets in groups of cells: mean contributions, or mean attention.
 
-    Values are those of :func:`tosica.get.mean_attention`. By default each group brings gene sets:
-    those with the largest mean contribution, or, of attention, those whose mean lies furthest above
-    the mean of the other groups, in standard deviations within groups. The strip beside the heatmap
-    has the groups' colours from ``adata.uns[f"{groupby}_colors"]``.
+    Values are those of :func:`tosica.get.mean_attention`. By default the most important gene sets
+    of each group are shown: those with the highest mean contribution or, for attention, those whose
+    mean is furthest above the mean of the other groups, in standard deviations within groups. The
+    strip beside the heatmap has the colours of the groups, ``adata.uns[f"{groupby}_colors"]``.
 
     Parameters
     ----------
@@ -73,40 +90,29 @@ def gene_set_heatmap(
     groupby
         Column of ``adata.obs`` with the groups, such as ``"tosica_prediction"``.
     gene_sets
-        Gene sets to show instead, in this order if they are not clustered.
+        Gene sets to show instead, in this order unless they are clustered.
     n_gene_sets
-        How many gene sets each group brings. ``None``: as many as make about 36 in all, from 1
-        to 5.
+        Number of gene sets for each group. ``None``: as many as make about 36 in all, from 1 to 5.
     scale
-        ``"z_score"`` (over cells), ``"min_max"`` (over groups), both for each gene set, or
-        ``None`` for the values themselves; see :func:`tosica.get.mean_attention`.
+        How the values of each gene set are scaled: ``"z_score"`` (over cells), ``"min_max"`` (over
+        groups), or ``None`` for no scaling; see :func:`tosica.get.mean_attention`.
     cluster_groups, cluster_gene_sets
-        Order by average linkage of Euclidean distances and draw the tree. Groups that are not
-        clustered keep the order of their categories; gene sets that are not clustered follow the
-        groups in which they are highest, or keep the order of ``gene_sets``.
+        Order by average linkage of Euclidean distances, and draw the tree. Groups that are not
+        clustered are in the order of their categories. Gene sets that are not clustered are in the
+        order of the groups in which they are highest, or of ``gene_sets``.
     swap_axes
-        Gene sets are the rows, as long names are best read; ``False`` makes groups the rows.
+        Draw gene sets as rows, where long names are easiest to read; ``False`` draws groups as
+        rows.
     cmap
-        Colour map, by default ``"vlag"`` with white at 0 for z-scores and for contributions with
-        ``scale=None``, which have a sign, and ``"viridis"`` otherwise.
+        Colour map. The default is ``"vlag"`` for values with a sign, which are z-scores and, with
+        ``scale=None``, contributions, and ``"viridis"`` otherwise.
     vmin, vmax
-        Values where the colours end. Where white is 0 the default is symmetric around it, for
-        z-scores 2.5 at most; an arrow at the colour bar says that values lie beyond.
-    max_name_length
-        Longer names are cut in the middle, at words, and stay different from each other.
-    key
-        What to show. ``None``: the presence that :func:`tosica.tl.attribute` wrote
-        (``"tosica_presence"``) or, without it, the attention that ``model.annotate`` wrote
-        (``"tosica"``); a log line says which.
-    figsize
-        Width and height in inches; by default as many as groups, gene sets and names need.
-    show
-        Show the figure. ``None`` shows it unless ``save`` or ``return_fig`` is given or
-        ``scanpy.settings.autoshow`` is off.
-    save
-        Path to save the figure to; its ending decides the format.
-    return_fig
-        Return the figure.
+        Values where the colours end. For values with a sign the default is symmetric around 0, so
+        that 0 is white, and at most 2.5 for z-scores; an arrow at the colour bar shows that there
+        are values beyond.
+    {max_name_length}
+    {values_key}
+    {figure}
 
     Returns
     -------
@@ -118,12 +124,17 @@ def gene_set_heatmap(
     KeyError
         If ``adata`` was not annotated under ``key``, or ``groupby`` or a gene set is missing.
     TypeError
-        If ``groupby`` cannot be read as groups, or ``save`` is no path.
+        If ``groupby`` cannot be read as groups.
     ValueError
-        If cells have no group, ``scale``, ``gene_sets`` or ``n_gene_sets`` make no sense, or the
-        presence was written by another model than the annotation.
-    FileNotFoundError
-        If the folder of ``save`` does not exist.
+        If cells have no group, ``scale`` is unknown, ``gene_sets`` is empty or given together with
+        ``n_gene_sets``, ``n_gene_sets`` is below 1, or the presence was written by another model
+        than the annotation.
+    {save_raises}
+
+    Notes
+    -----
+    There are many parameters because those that :func:`scanpy.pl.heatmap`,
+    :func:`seaborn.clustermap` and all plots of this package have are kept under the same names.
 
     Examples
     --------
@@ -139,59 +150,48 @@ def gene_set_heatmap(
     >>> len(axes["heatmap"].get_xticklabels())
     10
     """
-    path = check_save(save)
+    canvas = Canvas(None, figsize, show=show, save=save, return_fig=return_fig)
     key = resolve_key(adata, key)
     table = mean_attention(adata, groupby, scale=scale, key=key)
-    shown = _gene_sets_to_show(adata, groupby, table, gene_sets, n_gene_sets, key)
-    # A name that occurs twice is shown once: the first of its columns.
+    shown = choose_gene_sets(
+        adata,
+        groupby,
+        gene_sets,
+        n_gene_sets,
+        key=key,
+        n_total=_N_GENE_SETS,
+        max_per_group=_MAX_PER_GROUP,
+    )
+    # Of gene sets with the same name, only the first is drawn.
     table = table.loc[:, ~table.columns.duplicated()].loc[:, shown]
     group_tree = _tree(table.to_numpy()) if cluster_groups else None
     if gene_sets is None:
-        shown = _along_groups(table, group_tree)
-        table = table.loc[:, shown]
-    values = table.to_numpy()
-
-    of_contributions = kind_of(adata, key) in ("presence", "attribution")
-    signed = scale == "z_score" or (scale is None and of_contributions)
-    if signed:
-        most = _MOST_EXTREME if scale == "z_score" else np.inf
-        limit = min(float(np.abs(values).max()), most) or 1.0
-        vmin, vmax = -limit if vmin is None else vmin, limit if vmax is None else vmax
+        table = table.loc[:, _along_groups(table, group_tree)]
+    set_tree = _tree(table.to_numpy().T) if cluster_gene_sets else None
     colors = group_colors(adata, groupby)
-    strip = [colors[name] for name in table.index]
+    has_sign = scale == "z_score" or (
+        scale is None and kind_of(adata, key) in ("presence", "attribution")
+    )
+    max_limit = _MAX_Z_SCORE if scale == "z_score" else np.inf
+    grid = _clustermap(
+        table,
+        group_tree,
+        set_tree,
+        [colors[name] for name in table.index],
+        swap_axes=swap_axes,
+        cmap=cmap or ("vlag" if has_sign else "viridis"),
+        title=value_name(adata, key, _SCALES[scale]),
+        **_color_limits(table.to_numpy(), vmin, vmax, max_limit if has_sign else None),
+    )
     group_names = shorten(list(table.index), max_name_length)
-    set_names = shorten(shown, max_name_length)
-    set_tree = _tree(values.T) if cluster_gene_sets else None
-    row_tree, column_tree = (set_tree, group_tree) if swap_axes else (group_tree, set_tree)
-
-    with warnings.catch_warnings():
-        # seaborn asks for a tight layout, which a narrow figure refuses; lay_out places everything.
-        warnings.filterwarnings("ignore", message=".*[Tt]ight.layout", category=UserWarning)
-        grid = sns.clustermap(
-            table.T if swap_axes else table,
-            row_cluster=row_tree is not None,
-            row_linkage=row_tree,
-            col_cluster=column_tree is not None,
-            col_linkage=column_tree,
-            row_colors=None if swap_axes else strip,
-            col_colors=strip if swap_axes else None,
-            # Set below: seaborn draws all labels several times to see whether they overlap.
-            xticklabels=False,
-            yticklabels=False,
-            cmap=cmap or ("vlag" if signed else "viridis"),
-            vmin=vmin,
-            vmax=vmax,
-            cbar_kws={
-                "label": value_name(adata, key, _SCALES[scale]),
-                "extend": _beyond(values, vmin, vmax),
-            },
-            tree_kws={"linewidths": 0.7, "colors": plt.rcParams["text.color"]},
-        )
+    set_names = shorten(list(table.columns), max_name_length)
+    rows, columns = _ticks(group_names, group_tree), _ticks(set_names, set_tree)
+    if swap_axes:
+        rows, columns = columns, rows
     grid.ax_heatmap.set(xlabel="", ylabel="")
-    row_names, column_names = (set_names, group_names) if swap_axes else (group_names, set_names)
-    grid.ax_heatmap.set_yticks(*_ticks(row_names, row_tree), rotation=0)
-    grid.ax_heatmap.set_xticks(*_ticks(column_names, column_tree), rotation=90)
-    lay_out(grid, figsize)
+    grid.ax_heatmap.set_yticks(*rows, rotation=0)
+    grid.ax_heatmap.set_xticks(*columns, rotation=90)
+    _lay_out(grid, figsize)
     axes = {
         "heatmap": grid.ax_heatmap,
         "colorbar": grid.ax_cbar,
@@ -199,26 +199,57 @@ def gene_set_heatmap(
         "group_tree": grid.ax_col_dendrogram if swap_axes else grid.ax_row_dendrogram,
         "gene_set_tree": grid.ax_row_dendrogram if swap_axes else grid.ax_col_dendrogram,
     }
-    return finish(grid.figure, axes, show=show, save=path, return_fig=return_fig)
+    canvas.figure = grid.figure
+    return canvas.finish(axes)
 
 
-def _gene_sets_to_show(
-    adata: AnnData,
-    groupby: str,
+def _clustermap(
     table: pd.DataFrame,
-    gene_sets: Sequence[str] | None,
-    n_gene_sets: int | None,
-    key: str,
-) -> list[str]:
-    if gene_sets is None:
-        if n_gene_sets is None:
-            n_gene_sets = min(_MOST_PER_GROUP, max(1, _ALL_GENE_SETS // len(table)))
-        elif n_gene_sets < 1:
-            raise ValueError(f"n_gene_sets must be at least 1, not {n_gene_sets}.")
-        return specific_gene_sets(adata, groupby, n_gene_sets, key=key)
-    if n_gene_sets is not None:
-        raise ValueError("gene_sets says which gene sets to show: leave n_gene_sets out.")
-    return find_gene_sets(gene_sets, list(table.columns), f"adata.uns[{key!r}]['gene_sets']")
+    group_tree: NDArray[np.float64] | None,
+    set_tree: NDArray[np.float64] | None,
+    strip: list[str],
+    *,
+    swap_axes: bool,
+    cmap: str | Colormap,
+    title: str,
+    vmin: float | None,
+    vmax: float | None,
+) -> ClusterGrid:
+    """Seaborn's clustered heatmap of a table of groups × gene sets, without names."""
+    row_tree, column_tree = (set_tree, group_tree) if swap_axes else (group_tree, set_tree)
+    with warnings.catch_warnings():
+        # seaborn tries a tight layout, which fails in narrow figures; _lay_out replaces it.
+        warnings.filterwarnings("ignore", message=".*[Tt]ight.layout", category=UserWarning)
+        return sns.clustermap(
+            table.T if swap_axes else table,
+            row_cluster=row_tree is not None,
+            row_linkage=row_tree,
+            col_cluster=column_tree is not None,
+            col_linkage=column_tree,
+            row_colors=None if swap_axes else strip,
+            col_colors=strip if swap_axes else None,
+            # Set later, because seaborn would draw all names to check whether they overlap.
+            xticklabels=False,
+            yticklabels=False,
+            cmap=cmap,
+            vmin=vmin,
+            vmax=vmax,
+            cbar_kws={"label": title, "extend": _extend(table.to_numpy(), vmin, vmax)},
+            tree_kws={"linewidths": 0.7, "colors": plt.rcParams["text.color"]},
+        )
+
+
+def _color_limits(
+    values: NDArray[np.float64],
+    vmin: float | None,
+    vmax: float | None,
+    max_limit: float | None,
+) -> dict[str, float | None]:
+    """Given limits or, for values with a sign, symmetric ones up to ``max_limit``."""
+    if max_limit is not None:
+        limit = min(float(np.abs(values).max()), max_limit) or 1.0
+        vmin, vmax = -limit if vmin is None else vmin, limit if vmax is None else vmax
+    return {"vmin": vmin, "vmax": vmax}
 
 
 def _tree(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
@@ -233,22 +264,84 @@ def _drawn_order(n_leaves: int, tree: NDArray[np.float64] | None) -> NDArray[np.
 def _ticks(
     names: list[str], tree: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.floating], list[str]]:
-    """Middles of the cells, and their names in the order that is drawn."""
+    """Positions of the ticks, and names in the order in which they are drawn."""
     order = _drawn_order(len(names), tree)
     return np.arange(len(names)) + 0.5, [names[i] for i in order]
 
 
 def _along_groups(table: pd.DataFrame, group_tree: NDArray[np.float64] | None) -> list[str]:
-    """Gene sets in the order of the drawn groups in which they are highest: a diagonal."""
+    """Order gene sets by the group in which they are highest, so that these form a diagonal."""
     values = table.to_numpy()[_drawn_order(len(table), group_tree)]
     order = np.lexsort((-values.max(axis=0), values.argmax(axis=0)))
     return [str(table.columns[i]) for i in order]
 
 
-def _beyond(values: NDArray[np.float64], vmin: float | None, vmax: float | None) -> str:
-    """On which sides values lie beyond the colours, as matplotlib's colour bar calls it."""
-    below = vmin is not None and values.min() < vmin
-    above = vmax is not None and values.max() > vmax
-    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
-        (below, above), "neither"
+def _extend(values: NDArray[np.float64], vmin: float | None, vmax: float | None) -> str:
+    """Ends of the colour bar beyond which there are values, in matplotlib's terms."""
+    is_below = vmin is not None and values.min() < vmin
+    is_above = vmax is not None and values.max() > vmax
+    if is_below and is_above:
+        return "both"
+    if is_below:
+        return "min"
+    return "max" if is_above else "neither"
+
+
+def _lay_out(grid: ClusterGrid, figsize: tuple[float, float] | None) -> None:
+    """Position tree, strip, heatmap, names and colour bar so that nothing is cut off or overlaps.
+
+    seaborn divides a figure by ratios, so that many or long names leave too little room for the
+    heatmap. Here each part gets the inches that it needs, and the figure is as large as all of
+    them. With ``figsize``, the heatmap gets the room that the other parts leave.
+    """
+    heatmap = grid.ax_heatmap
+    n_rows, n_columns = grid.data2d.shape
+    row_labels = [label.get_text() for label in heatmap.get_yticklabels()]
+    column_labels = [label.get_text() for label in heatmap.get_xticklabels()]
+    has_row_tree = grid.dendrogram_row is not None
+    has_column_tree = grid.dendrogram_col is not None
+    left = _MARGIN + _TREE * has_row_tree + (_STRIP + _GAP) * (grid.ax_row_colors is not None)
+    top = _MARGIN + _TREE * has_column_tree + (_STRIP + _GAP) * (grid.ax_col_colors is not None)
+    bar_text = _BAR_TICKS + _BAR_TITLE_LINE * len(grid.ax_cbar.get_ylabel().splitlines())
+    row_font = column_font = _FONT_SIZE
+    width = max(n_columns * _CELL, _MIN_HEATMAP)
+    height = max(n_rows * _CELL, _MIN_HEATMAP)
+    # In a figure of given size, font sizes and size of the heatmap depend on each other: the second
+    # pass uses the font sizes of the first.
+    for _ in range(2):
+        bottom = _TICK + text_width(column_labels, column_font) + _MARGIN
+        row_names_width = _TICK + text_width(row_labels, row_font)
+        right = row_names_width + _BAR_GAP + _BAR_WIDTH + bar_text + _MARGIN
+        if figsize is not None:
+            width = max(figsize[0] - left - right, 0.1 * figsize[0])
+            height = max(figsize[1] - top - bottom, 0.1 * figsize[1])
+        row_font = fitting_font(height / n_rows, _FONT_SIZE)
+        column_font = fitting_font(width / n_columns, _FONT_SIZE)
+    total_width, total_height = figsize or (
+        left + width + right,
+        max(top + height + bottom, top + _BAR_HEIGHT + 2 * _MARGIN),
     )
+    figure = grid.figure
+    figure.set_layout_engine("none")
+    figure.set_size_inches(total_width, total_height)
+
+    def place(ax: Axes, x: float, y: float, w: float, h: float) -> None:
+        """Position axes at inches from the left and the top."""
+        ax.set_position(
+            (x / total_width, 1 - (y + h) / total_height, w / total_width, h / total_height)
+        )
+
+    place(heatmap, left, top, width, height)
+    place(grid.ax_row_dendrogram, _MARGIN, top, _TREE, height)
+    place(grid.ax_col_dendrogram, left, _MARGIN, width, _TREE)
+    if grid.ax_row_colors is not None:
+        place(grid.ax_row_colors, left - _STRIP - _GAP, top, _STRIP, height)
+    if grid.ax_col_colors is not None:
+        place(grid.ax_col_colors, left, top - _STRIP - _GAP, width, _STRIP)
+    bar_height = min(_BAR_HEIGHT, total_height - top - _MARGIN)
+    place(grid.ax_cbar, left + width + row_names_width + _BAR_GAP, top, _BAR_WIDTH, bar_height)
+    grid.ax_cbar.tick_params(labelsize=_FONT_SIZE - 1)
+    grid.ax_cbar.yaxis.label.set_fontsize(_FONT_SIZE - 0.5)
+
+    heatmap.tick_params(axis="y", labelsize=row_font, length=_TICK_LENGTH)
+    heatmap.tick_params(axis="x", labelsize=column_font, length=_TICK_LENGTH)

@@ -1,20 +1,37 @@
-"""Gene sets in groups of cells, as dots, a matrix or violins."""
+"""Dot plot, matrix plot and violin plot of gene sets in groups of cells, drawn by scanpy."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
-from tosica.pl._figure import fill_docs
-from tosica.pl._gene_set_panel import GeneSetPanel
+import numpy as np
+import pandas as pd
+import scanpy as sc
+
+from tosica._annotated import resolve_key
+from tosica._groups import read_groups
+from tosica.get import attention
+from tosica.pl._choose_gene_sets import choose_gene_sets
+from tosica.pl._docs import fill_docs
+from tosica.pl._figure import Canvas, text_width
+from tosica.pl._names import shorten, value_name
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-    from typing import Any
 
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Default number of gene sets, of all groups together and at most for each.
+_N_GENE_SETS, _MAX_PER_GROUP = 24, 4
+_FONT_SIZE = 9.0
+# In inches: of what scanpy draws beside the cells, of margins and of ticks.
+_LEGEND, _MARGIN, _TICK = 1.6, 0.12, 0.1
+# Colours end at this mean z-score, so that those of a rare type do not make all others pale.
+_MAX_Z_SCORE = 2.5
 
 _PARAMETERS = """\
 adata
@@ -22,29 +39,16 @@ adata
 groupby
     Column of ``adata.obs`` with the groups, such as ``"tosica_prediction"``.
 gene_sets
-    Gene sets to show, in this order; by default those that each group brings, as in
+    Gene sets to show, in this order; by default the most important of each group, as in
     :func:`tosica.pl.gene_set_heatmap`.
 n_gene_sets
-    How many gene sets each group brings. ``None``: as many as make about 24 in all.
+    Number of gene sets for each group. ``None``: as many as make about 24 in all.
 swap_axes
-    Gene sets are the rows, as long names are best read; ``False`` makes groups the rows.
-max_name_length
-    Longer names are cut in the middle.
-key
-    What to show, such as ``"tosica_attribution"``. ``None``: the presence that
-    :func:`tosica.tl.attribute` wrote (``"tosica_presence"``) or, without it, the attention that
-    ``model.annotate`` wrote (``"tosica"``); a log line says which.
-ax
-    Axes to draw into, instead of a new figure.
-figsize
-    Width and height of the new figure in inches; by default as the names need it.
-show
-    Show the figure. ``None`` shows it unless ``ax``, ``save`` or ``return_fig`` is given or
-    ``scanpy.settings.autoshow`` is off.
-save
-    Path to save the figure to; its ending decides the format.
-return_fig
-    Return the figure.
+    Draw gene sets as rows, where long names are easiest to read; ``False`` draws groups as rows.
+{max_name_length}
+{values_key}
+{ax}
+{figure}
 """
 _SECTIONS = """\
 Returns
@@ -59,10 +63,13 @@ KeyError
 TypeError
     If ``groupby`` cannot be read as groups.
 ValueError
-    If cells have no group, ``gene_sets`` or ``n_gene_sets`` make no sense, ``ax`` and ``figsize``
-    are both given, or the presence was written by another model than the annotation.
-FileNotFoundError
-    If the folder of ``save`` does not exist.
+    If cells have no group, ``gene_sets`` is empty or given together with ``n_gene_sets``,
+    ``n_gene_sets`` is below 1, or the presence was written by another model than the annotation.
+{ax_raises}
+
+Notes
+-----
+``ax``, ``figsize``, ``show``, ``save`` and ``return_fig`` are the same in all plots.
 
 Examples
 --------
@@ -97,12 +104,11 @@ def gene_set_dotplot(
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | dict[str, Axes] | None:
-    """Dots of groups × gene sets: how far values lie above the average, and in how many cells.
+    """Dot plot of gene sets in groups of cells.
 
     :class:`scanpy.pl.DotPlot` on :func:`tosica.get.attention`. Values are contributions to the
-    label's score, or attention. Colour is the mean z-score of the group's cells. All cells have a
-    value for all gene sets, so that there is no zero to count from: size is the share of cells
-    whose value is above that of the average cell.
+    label's score, or attention. Colour is the mean z-score in the group. Size is the share of its
+    cells whose value is above the mean of all cells, because no value is zero as counts are.
 
     Parameters
     ----------
@@ -112,12 +118,23 @@ def gene_set_dotplot(
 
     {sections}
     """
-    panel = GeneSetPanel(
-        adata, groupby, gene_sets, n_gene_sets, max_name_length=max_name_length, key=key
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    data = _Values(adata, groupby, gene_sets, n_gene_sets, swap_axes, max_name_length, key)
+    data.z_score()
+    plot = sc.pl.DotPlot(
+        data.values,
+        data.names,
+        "group",
+        expression_cutoff=0,
+        **data.color_limits(),
+        ax=ax,
+        figsize=data.inner_size(canvas, cell=0.26, min_height=1.9),
+    ).legend(
+        colorbar_title=data.title("mean z-score of"),
+        size_title="cells above\naverage (%)",
+        width=_LEGEND,
     )
-    return panel.draw(
-        "dotplot", kwargs, swap_axes, ax, figsize, show=show, save=save, return_fig=return_fig
-    )
+    return _draw(canvas, data, plot, {"cmap": "vlag", "dot_edge_lw": 0.3} | kwargs)
 
 
 @fill_docs(parameters=_PARAMETERS, sections=_SECTIONS)
@@ -137,10 +154,10 @@ def gene_set_matrixplot(
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | dict[str, Axes] | None:
-    """Matrix of groups × gene sets, coloured by mean z-scores.
+    """Matrix plot of gene sets in groups of cells, coloured by mean z-scores.
 
-    :class:`scanpy.pl.MatrixPlot` on :func:`tosica.get.attention`. Z-scores of contributions to the
-    label's score, or of attention, are over all cells; white is the average.
+    :class:`scanpy.pl.MatrixPlot` on :func:`tosica.get.attention`. Values are contributions to the
+    label's score, or attention, z-scored over all cells: white is the mean of all cells.
 
     Parameters
     ----------
@@ -150,12 +167,18 @@ def gene_set_matrixplot(
 
     {sections}
     """
-    panel = GeneSetPanel(
-        adata, groupby, gene_sets, n_gene_sets, max_name_length=max_name_length, key=key
-    )
-    return panel.draw(
-        "matrixplot", kwargs, swap_axes, ax, figsize, show=show, save=save, return_fig=return_fig
-    )
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    data = _Values(adata, groupby, gene_sets, n_gene_sets, swap_axes, max_name_length, key)
+    data.z_score()
+    plot = sc.pl.MatrixPlot(
+        data.values,
+        data.names,
+        "group",
+        **data.color_limits(),
+        ax=ax,
+        figsize=data.inner_size(canvas, cell=0.22),
+    ).legend(title=data.title("mean z-score of"), width=_LEGEND)
+    return _draw(canvas, data, plot, {"cmap": "vlag", "edge_lw": 0.2} | kwargs)
 
 
 @fill_docs(parameters=_PARAMETERS, sections=_SECTIONS)
@@ -175,11 +198,11 @@ def gene_set_violin(
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | dict[str, Axes] | None:
-    """Violins of groups × gene sets: the distribution over cells.
+    """Violin plots of gene sets in groups of cells.
 
     :class:`scanpy.pl.StackedViolin` on :func:`tosica.get.attention`. Values are contributions to
-    the label's score, or attention. Each gene set has an axis of its own, from its 0.5th to its
-    99.5th percentile; colour is the median.
+    the label's score, or attention. They are scaled for each gene set, from its 0.5th percentile
+    (0) to its 99.5th (1). Colour is the median.
 
     Parameters
     ----------
@@ -189,9 +212,146 @@ def gene_set_violin(
 
     {sections}
     """
-    panel = GeneSetPanel(
-        adata, groupby, gene_sets, n_gene_sets, max_name_length=max_name_length, key=key
-    )
-    return panel.draw(
-        "violin", kwargs, swap_axes, ax, figsize, show=show, save=save, return_fig=return_fig
-    )
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    data = _Values(adata, groupby, gene_sets, n_gene_sets, swap_axes, max_name_length, key)
+    data.scale_to_percentiles()
+    plot = sc.pl.StackedViolin(
+        data.values,
+        data.names,
+        "group",
+        ax=ax,
+        figsize=data.inner_size(canvas, cell=0.34),
+    ).legend(title=data.title("median (0 to 1) of"), width=_LEGEND)
+    return _draw(canvas, data, plot, {"cmap": "viridis", "linewidth": 0.3} | kwargs)
+
+
+class _Values:
+    """Values of the gene sets to show, as an AnnData that scanpy draws.
+
+    Parameters
+    ----------
+    adata, groupby, gene_sets, n_gene_sets, swap_axes, max_name_length, key
+        As in the public functions.
+
+    Attributes
+    ----------
+    values
+        AnnData of shape ``(n_cells, n_gene_sets)``, with short names and ``obs["group"]``.
+    names, group_names
+        Short names of gene sets and of groups.
+    """
+
+    def __init__(
+        self,
+        adata: AnnData,
+        groupby: str,
+        gene_sets: Sequence[str] | None,
+        n_gene_sets: int | None,
+        swap_axes: bool,
+        max_name_length: int,
+        key: str | None,
+    ) -> None:
+        self._adata = adata
+        self._key = resolve_key(adata, key)
+        values = attention(adata, key=self._key)
+        groups = read_groups(adata, groupby)
+        shown = choose_gene_sets(
+            adata,
+            groupby,
+            gene_sets,
+            n_gene_sets,
+            key=self._key,
+            n_total=_N_GENE_SETS,
+            max_per_group=_MAX_PER_GROUP,
+        )
+        # Of gene sets with the same name, only the first is drawn.
+        values = values[:, ~values.var_names.duplicated()][:, shown].copy()
+        self.names = shorten(shown, max_name_length)
+        values.var_names = self.names
+        self.group_names = shorten(list(groups.categories), max_name_length)
+        values.obs = values.obs[[]].copy()
+        values.obs["group"] = pd.Categorical.from_codes(groups.codes, pd.Index(self.group_names))
+        self.values = values
+        self.swap_axes = swap_axes
+
+    def title(self, prefix: str) -> str:
+        """Name of the values, after the name of what is drawn of them."""
+        return value_name(self._adata, self._key, prefix)
+
+    def z_score(self) -> None:
+        """Scale each gene set to mean 0 and standard deviation 1 over all cells."""
+        values = np.asarray(self.values.X, dtype=np.float64)
+        deviation = values.std(axis=0)
+        scaled = (values - values.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
+        self.values.X = scaled.astype(np.float32)
+
+    def scale_to_percentiles(self) -> None:
+        """Scale each gene set from its 0.5th percentile (0) to its 99.5th (1)."""
+        values = np.asarray(self.values.X)
+        low, high = np.percentile(values, [0.5, 99.5], axis=0)
+        width = np.where(high > low, high - low, 1.0)
+        self.values.X = np.clip((values - low) / width, 0, 1).astype(np.float32)
+
+    def color_limits(self) -> dict[str, float]:
+        """Limits of the colours, symmetric so that white is the mean of all cells."""
+        values, groups = np.asarray(self.values.X), self.values.obs["group"]
+        means = [np.abs(values[groups == name].mean(axis=0)).max() for name in self.group_names]
+        limit = min(float(max(means)), _MAX_Z_SCORE) or 1.0
+        return {"vmin": -limit, "vmax": limit}
+
+    def inner_size(
+        self, canvas: Canvas, *, cell: float, min_height: float = 1.2
+    ) -> tuple[float, float] | None:
+        """Inches of what scanpy draws without the names, for cells of this size.
+
+        ``None`` if it is drawn into given axes.
+        """
+        if canvas.ax is not None:
+            return None
+        if canvas.figsize is not None:
+            outer = zip(canvas.figsize, self.names_size(), strict=True)
+            width, height = (max(inches - names - 2 * _MARGIN, 1.0) for inches, names in outer)
+            return width, height
+        rows, columns = self._rows_and_columns()
+        return len(columns) * cell + _LEGEND + 0.4, max(len(rows) * cell, min_height)
+
+    def names_size(self) -> tuple[float, float]:
+        """Inches that names need left of the cells and below them."""
+        rows, columns = self._rows_and_columns()
+        return text_width(rows, _FONT_SIZE) + _TICK, text_width(columns, _FONT_SIZE) + _TICK
+
+    def _rows_and_columns(self) -> tuple[list[str], list[str]]:
+        return (self.names, self.group_names) if self.swap_axes else (self.group_names, self.names)
+
+
+def _draw(
+    canvas: Canvas,
+    data: _Values,
+    plot: sc.pl.DotPlot | sc.pl.MatrixPlot | sc.pl.StackedViolin,
+    style: dict[str, Any],
+) -> Figure | dict[str, Axes] | None:
+    """Draw a plot of scanpy, with room for the names, which scanpy puts outside of the figure."""
+    plot.style(**style)
+    if data.swap_axes:
+        plot.swap_axes()
+    with warnings.catch_warnings():
+        # A group with few cells has no distribution.
+        warnings.filterwarnings("ignore", category=UserWarning, module="seaborn")
+        plot.make_figure()
+    axes = plot.get_axes()
+    if canvas.ax is None:
+        canvas.figure = plot.fig
+        left, bottom = data.names_size()
+        inner_width, inner_height = plot.fig.get_size_inches()
+        width, height = inner_width + left + 2 * _MARGIN, inner_height + bottom + 2 * _MARGIN
+        plot.fig.set_size_inches(width, height)
+        plot.fig.subplots_adjust(
+            left=(left + _MARGIN) / width,
+            right=1 - _MARGIN / width,
+            bottom=(bottom + _MARGIN) / height,
+            top=1 - _MARGIN / height,
+        )
+    main = axes["mainplot_ax"]
+    for label in [*main.get_xticklabels(), *main.get_yticklabels()]:
+        label.set_fontsize(_FONT_SIZE)
+    return canvas.finish(axes)

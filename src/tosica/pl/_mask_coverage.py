@@ -1,16 +1,16 @@
-"""How well a mask's gene sets cover the genes, as three panels."""
+"""Coverage of the genes by the gene sets of a mask."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from tosica._logging import format_thousands
 from tosica.get import mask_coverage as coverage_table
-from tosica.pl._figure import check_save, finish
+from tosica.pl._docs import fill_docs
+from tosica.pl._figure import Canvas
 
 if TYPE_CHECKING:
     import os
@@ -27,6 +27,7 @@ _COLOR = "#35608d"
 _PALE = "#d9d9d9"
 
 
+@fill_docs()
 def mask_coverage(
     adata: AnnData,
     *,
@@ -38,12 +39,12 @@ def mask_coverage(
     save: str | os.PathLike[str] | None = None,
     return_fig: bool = False,
 ) -> Figure | Sequence[Axes] | None:
-    """Genes covered by a mask's gene sets, the sets' sizes and their overlaps.
+    """Coverage of the genes by a mask, and sizes and overlaps of its gene sets.
 
-    Three panels, of the table that :func:`tosica.get.mask_coverage` gives: how many genes the
-    largest sets cover together, against how many genes there are; how many genes the sets have;
-    and how much of its genes each set shares with the one that is most like it. A mask to read from
-    rises steeply in the first panel and stays left in the third.
+    Three panels of the table of :func:`tosica.get.mask_coverage`: number of genes that the largest
+    gene sets cover together; histogram of the sizes of the gene sets; histogram of the Jaccard
+    index of each gene set with its most similar one. A mask that is easy to interpret rises steeply
+    in the first panel and has low values in the third.
 
     Parameters
     ----------
@@ -52,18 +53,10 @@ def mask_coverage(
     key
         ``key_added`` of :func:`tosica.pp.build_mask`.
     title
-        Title of the figure; not for given axes.
+        Title of a new figure.
     ax
         Three axes to draw into, instead of a new figure.
-    figsize
-        Width and height of the new figure in inches.
-    show
-        Show the figure. ``None`` shows it unless ``ax``, ``save`` or ``return_fig`` is given or
-        ``scanpy.settings.autoshow`` is off.
-    save
-        Path to save the figure to; its ending decides the format.
-    return_fig
-        Return the figure.
+    {figure}
 
     Returns
     -------
@@ -74,13 +67,10 @@ def mask_coverage(
     ------
     KeyError
         If there is no mask.
-    TypeError
-        If ``save`` is no path.
     ValueError
-        If ``ax`` is not three axes, ``ax`` comes with ``figsize`` or ``title``, or the mask is
-        broken.
-    FileNotFoundError
-        If the folder of ``save`` does not exist.
+        If ``ax`` is not three axes, ``ax`` is given together with ``title``, or the mask cannot be
+        read.
+    {ax_raises}
 
     Examples
     --------
@@ -92,40 +82,33 @@ def mask_coverage(
     >>> axes[0].get_xlabel()
     'gene sets, largest first'
     """
-    path = check_save(save)
     if ax is not None and (figsize is not None or title is not None):
         raise ValueError("figsize and title belong to a new figure: give either them or ax.")
+    axes: list[Axes] = [] if ax is None else list(np.ravel(np.asarray(ax, dtype=object)))
+    if ax is not None and len(axes) != _N_PANELS:
+        raise ValueError(f"ax must be {_N_PANELS} axes, one for each panel, not {len(axes)}.")
+    given = axes[0] if axes else None
+    canvas = Canvas(given, figsize, show=show, save=save, return_fig=return_fig)
     table = coverage_table(adata, key=key)
-    own_figure = ax is None
-    if ax is None:
-        figure, grid = plt.subplots(1, _N_PANELS, figsize=figsize or _FIGSIZE, layout="constrained")
-        axes: Sequence[Axes] = list(grid)
+    if not axes:
+        figure = canvas.new_figure(_FIGSIZE, "constrained")
+        axes = list(figure.subplots(1, _N_PANELS))
         if title is not None:
             figure.suptitle(title)
-    else:
-        axes = list(np.ravel(np.asarray(ax, dtype=object)))
-        if len(axes) != _N_PANELS:
-            raise ValueError(f"ax must be {_N_PANELS} axes, one for each panel, not {len(axes)}.")
-        root = axes[0].get_figure(root=True)
-        if root is None:
-            raise ValueError(
-                "ax belongs to no figure any more: draw into the axes of an existing figure."
-            )
-        figure = root
     _draw_coverage(axes[0], table, adata.n_vars)
     _draw_sizes(axes[1], table)
     _draw_overlaps(axes[2], table)
-    for each in axes:
-        each.spines[["top", "right"]].set_visible(False)
-    return finish(figure, axes, show=show, save=path, return_fig=return_fig, own_figure=own_figure)
+    for panel in axes:
+        panel.spines[["top", "right"]].set_visible(False)
+    return canvas.finish(axes)
 
 
 def _draw_coverage(ax: Axes, table: pd.DataFrame, n_genes: int) -> None:
-    number = np.arange(len(table) + 1)
+    n_sets = np.arange(len(table) + 1)
     covered = np.concatenate([[0], table["n_covered"].to_numpy()])
     ax.axhline(n_genes, color="0.5", linewidth=1, linestyle="--")
-    ax.fill_between(number, covered, color=_PALE)
-    ax.plot(number, covered, color=_COLOR)
+    ax.fill_between(n_sets, covered, color=_PALE)
+    ax.plot(n_sets, covered, color=_COLOR)
     ax.set(xlim=(0, len(table)), ylim=(0, 1.12 * n_genes))
     ax.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     ax.set_xlabel("gene sets, largest first")
@@ -135,7 +118,7 @@ def _draw_coverage(ax: Axes, table: pd.DataFrame, n_genes: int) -> None:
 
 def _draw_sizes(ax: Axes, table: pd.DataFrame) -> None:
     sizes = table["n_genes"].to_numpy()
-    # Bars of whole numbers of genes, or some would hold more sizes than others.
+    # Bins of whole numbers, because bins of other widths would hold unequal numbers of sizes.
     width = max(1, int(np.ceil((sizes.max() - sizes.min() + 1) / 30)))
     edges = np.arange(sizes.min(), sizes.max() + width + 1, width) - 0.5
     ax.hist(sizes, bins=edges.tolist(), color=_COLOR)

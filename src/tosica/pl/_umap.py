@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import matplotlib.pyplot as plt
 import scanpy as sc
 
 from tosica._annotated import find_gene_sets, resolve_key
 from tosica.get import attention
-from tosica.pl._figure import check_save, finish, group_colors, own_axes, shorten, value_name
+from tosica.pl._docs import fill_docs
+from tosica.pl._figure import Canvas, group_colors
+from tosica.pl._names import shorten, value_name
 
 if TYPE_CHECKING:
     import os
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_MOST_LEGEND = 20
+# Groups with a legend of normal font size; more get a small one.
+_MAX_LEGEND = 20
 
 
+@fill_docs()
 def umap(
     adata: AnnData,
     color: str | Sequence[str],
@@ -41,7 +44,7 @@ def umap(
 ) -> Figure | list[Axes] | Axes | None:
     """Contributions of gene sets, or attention to them, and columns of ``adata.obs``, on a UMAP.
 
-    :func:`scanpy.pl.embedding` on :func:`tosica.get.attention`, with names that fit.
+    This is :func:`scanpy.pl.embedding` on :func:`tosica.get.attention`, with shortened names.
 
     Parameters
     ----------
@@ -51,28 +54,16 @@ def umap(
     color
         Gene set, column of ``adata.obs``, or a list of both.
     basis
-        ``adata.obsm[f"X_{basis}"]`` is what is drawn.
+        Embedding to draw, ``adata.obsm[f"X_{basis}"]``.
     n_columns
-        Panels beside each other.
+        Panels side by side.
     cmap
-        Colour map of numbers.
-    max_name_length
-        Longer names are cut in the middle.
-    key
-        What to show of gene sets, such as ``"tosica_attribution"``. ``None``: the presence that
-        :func:`tosica.tl.attribute` wrote (``"tosica_presence"``) or, without it, the attention that
-        ``model.annotate`` wrote (``"tosica"``); a log line says which.
+        Colour map of gene sets and numeric columns.
+    {max_name_length}
+    {values_key}
     ax
         Axes to draw a single panel into, instead of a new figure.
-    figsize
-        Width and height of the new figure in inches; by default as the names need it.
-    show
-        Show the figure. ``None`` shows it unless ``ax``, ``save`` or ``return_fig`` is given or
-        ``scanpy.settings.autoshow`` is off.
-    save
-        Path to save the figure to; its ending decides the format.
-    return_fig
-        Return the figure.
+    {figure}
     **kwargs
         Passed to :func:`scanpy.pl.embedding`, such as ``size`` or ``vmax="p99"``.
 
@@ -86,10 +77,13 @@ def umap(
         If ``adata`` was not annotated under ``key``, has no such embedding, or no gene set or
         column of such a name.
     ValueError
-        If ``ax`` is given for several panels or together with ``figsize``, or the presence was
-        written by another model than the annotation.
-    FileNotFoundError
-        If the folder of ``save`` does not exist.
+        If ``ax`` is given for several panels, or the presence was written by another model than the
+        annotation.
+    {ax_raises}
+
+    Notes
+    -----
+    ``ax``, ``figsize``, ``show``, ``save`` and ``return_fig`` are the same in all plots.
 
     Examples
     --------
@@ -105,7 +99,7 @@ def umap(
     >>> [ax.get_title() for ax in axes]
     ['bulk_labels', 'phagocytosis']
     """
-    path = check_save(save)
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
     key = resolve_key(adata, key)
     by_set = attention(adata, key=key)
     if f"X_{basis}" not in adata.obsm:
@@ -118,7 +112,7 @@ def umap(
     if rest or not colors:
         where = f"adata.uns[{key!r}]['gene_sets'], and no such column in adata.obs"
         find_gene_sets(rest, list(by_set.var_names), where)
-    # A name that occurs twice is drawn once: the first of its columns.
+    # Of gene sets with the same name, only the first is drawn.
     by_set = by_set[:, ~by_set.var_names.duplicated()].copy()
     for name in columns:
         if f"{name}_colors" not in by_set.uns and not _is_number(by_set, name):
@@ -126,16 +120,11 @@ def umap(
             by_set.uns[f"{name}_colors"] = list(group_colors(by_set, name).values())
     if ax is not None and len(colors) > 1:
         raise ValueError(f"ax has room for one panel, and color names {len(colors)}.")
-    own_figure = ax is None
-    if ax is None:
-        axes, figure = _panels(len(colors), n_columns, figsize)
-    else:
-        figure, ax, _ = own_axes(ax, figsize, (1, 1))
-        axes = [ax]
+    axes = _new_axes(canvas, len(colors), n_columns) if ax is None else [ax]
     titles = shorten(colors, max_name_length)
     for panel, name, title in zip(axes, colors, titles, strict=True):
-        many = name in columns and not _is_number(by_set, name)
-        many = many and by_set.obs[name].nunique() > _MOST_LEGEND
+        is_group = name in columns and not _is_number(by_set, name)
+        is_large = is_group and by_set.obs[name].nunique() > _MAX_LEGEND
         sc.pl.embedding(
             by_set,
             basis,
@@ -144,32 +133,24 @@ def umap(
             ax=panel,
             show=False,
             cmap=cmap,
-            **({"frameon": False, "legend_fontsize": 5.5 if many else 8} | kwargs),
+            **({"frameon": False, "legend_fontsize": 5.5 if is_large else 8} | kwargs),
         )
         panel.set_title(title, fontsize=10)
         bar = panel.collections[0].colorbar if name in rest else None
         if bar is not None:
             bar.set_label(value_name(adata, key), fontsize=8)
-    drawn = axes if own_figure else axes[0]
-    return finish(figure, drawn, show=show, save=path, return_fig=return_fig, own_figure=own_figure)
+    return canvas.finish(axes if ax is None else ax)
 
 
 def _is_number(adata: AnnData, name: str) -> bool:
     return adata.obs[name].dtype.kind in "fiu"
 
 
-def _panels(
-    n_panels: int, n_columns: int, figsize: tuple[float, float] | None
-) -> tuple[list[Axes], Figure]:
+def _new_axes(canvas: Canvas, n_panels: int, n_columns: int) -> list[Axes]:
     n_columns = min(n_panels, n_columns)
     n_rows = -(-n_panels // n_columns)
-    figure, grid = plt.subplots(
-        n_rows,
-        n_columns,
-        figsize=figsize or (4.3 * n_columns, 3.6 * n_rows),
-        squeeze=False,
-        layout="constrained",
-    )
-    for left_over in grid.ravel()[n_panels:]:
-        left_over.remove()
-    return list(grid.ravel()[:n_panels]), figure
+    figure = canvas.new_figure((4.3 * n_columns, 3.6 * n_rows), "constrained")
+    axes = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
+    for unused in axes[n_panels:]:
+        unused.remove()
+    return list(axes[:n_panels])

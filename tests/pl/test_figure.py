@@ -6,7 +6,7 @@ import pytest
 import scanpy as sc
 from get.annotated_pbmc import annotated_pbmc
 
-from tosica.pl._figure import check_save, finish, group_colors, text_width
+from tosica.pl._figure import Canvas, group_colors, text_width
 
 
 @pytest.fixture
@@ -17,10 +17,14 @@ def shown(monkeypatch):
     plt.close("all")
 
 
+def _canvas(ax=None, figsize=None, *, show=None, save=None, return_fig=False):
+    return Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+
+
 def _finish(**kwargs):
-    figure, ax = plt.subplots()
-    kwargs = {"show": None, "save": None, "return_fig": False} | kwargs
-    return figure, ax, finish(figure, ax, **kwargs)
+    canvas = _canvas(**kwargs)
+    ax = canvas.axes((2, 2))
+    return canvas.figure, ax, canvas.finish(ax)
 
 
 @pytest.mark.parametrize("autoshow", [True, False])
@@ -59,19 +63,41 @@ def test_saved_figures_are_neither_shown_nor_kept(shown, tmp_path):
 
 
 def test_the_callers_axes_are_handed_back_open(shown, tmp_path):
-    figure, ax, result = _finish(save=tmp_path / "figure.png", own_figure=False)
-    assert result is ax
+    given = plt.subplots()[1]
+    figure, ax, result = _finish(ax=given, save=tmp_path / "figure.png")
+    assert result is ax is given
     assert not shown
     assert plt.fignum_exists(figure.number)
 
 
-def test_save_takes_a_path(tmp_path):
-    assert check_save(None) is None
-    assert check_save(str(tmp_path / "a.png")) == tmp_path / "a.png"
-    with pytest.raises(TypeError, match=r"the path of the figure, such as 'figure\.pdf', not True"):
-        check_save(True)
+@pytest.mark.parametrize("save", [True, 3])
+def test_save_is_no_path(save):
+    message = rf"the path of the figure, such as 'figure\.pdf', not {save}\.$"
+    with pytest.raises(TypeError, match=message):
+        _canvas(save=save)
+
+
+def test_save_takes_a_string(shown, tmp_path):
+    _finish(save=str(tmp_path / "a.png"))
+    assert (tmp_path / "a.png").exists()
     with pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere'"):
-        check_save(tmp_path / "nowhere" / "a.png")
+        _canvas(save=tmp_path / "nowhere" / "a.png")
+
+
+def test_axes_are_the_given_ones_or_new(shown):
+    figure, ax = plt.subplots()
+    canvas = _canvas(ax)
+    assert canvas.axes((9, 9)) is ax
+    assert canvas.figure is figure
+    assert tuple(_canvas().axes((3, 2)).figure.get_size_inches()) == (3, 2)
+    assert tuple(_canvas(figsize=(5, 4)).axes((3, 2)).figure.get_size_inches()) == (5, 4)
+
+
+def test_axes_of_no_figure_are_refused(shown):
+    _, ax = plt.subplots()
+    ax.remove()
+    with pytest.raises(ValueError, match="ax belongs to no figure any more"):
+        _canvas(ax)
 
 
 def test_wider_text_is_wider():

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from get.annotated_pbmc import annotated_pbmc, planted
 
-from tosica.pl._specific_gene_sets import specific_gene_sets
+from tosica.pl._choose_gene_sets import specific_gene_sets
 
 
 def test_each_group_brings_its_planted_gene_set():

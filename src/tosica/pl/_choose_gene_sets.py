@@ -1,0 +1,116 @@
+"""Gene sets that a plot shows: those that are asked for, or the most important of each group."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tosica._annotated import find_gene_sets, kind_of, read_attention
+from tosica._groups import read_groups
+from tosica._statistics import group_moments
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anndata import AnnData
+
+
+def choose_gene_sets(
+    adata: AnnData,
+    groupby: str,
+    gene_sets: Sequence[str] | None,
+    n_gene_sets: int | None,
+    *,
+    key: str,
+    n_total: int,
+    max_per_group: int,
+) -> list[str]:
+    """Names of the gene sets to show.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model.annotate`` has annotated.
+    groupby
+        Column of ``adata.obs`` with the groups.
+    gene_sets
+        Gene sets that the user asks for, if any.
+    n_gene_sets
+        Gene sets for each group; ``None``: as many as make about ``n_total`` in all.
+    key
+        Key of the values.
+    n_total
+        Default number of gene sets of all groups together.
+    max_per_group
+        Largest default number for each group.
+
+    Raises
+    ------
+    KeyError
+        If a gene set is missing.
+    ValueError
+        If ``n_gene_sets`` is below 1, or given together with ``gene_sets``.
+    """
+    if gene_sets is not None:
+        if n_gene_sets is not None:
+            raise ValueError("gene_sets says which gene sets to show: leave n_gene_sets out.")
+        _, known = read_attention(adata, key)
+        return find_gene_sets(gene_sets, known, f"adata.uns[{key!r}]['gene_sets']")
+    if n_gene_sets is None:
+        n_groups = len(read_groups(adata, groupby).categories)
+        n_gene_sets = min(max_per_group, max(1, n_total // n_groups))
+    elif n_gene_sets < 1:
+        raise ValueError(f"n_gene_sets must be at least 1, not {n_gene_sets}.")
+    return specific_gene_sets(adata, groupby, n_gene_sets, key=key)
+
+
+def specific_gene_sets(
+    adata: AnnData, groupby: str, n_gene_sets: int, *, key: str = "tosica"
+) -> list[str]:
+    """Most important gene sets of each group, in the order of the groups, each name once.
+
+    For contributions to a label's score, these are the gene sets with the highest mean in the
+    group: contributions are already differences from the mean cell of the reference.
+
+    For attention, these are the most specific gene sets. Specificity is the mean attention of the
+    group minus the mean of the means of the other groups, divided by the standard deviation within
+    groups (Cohen's d with a pooled standard deviation). Unlike a test statistic it does not depend
+    on the number of cells, rare types count as much as common ones, and it is defined for a group
+    with a single cell. If there is only one group, the mean is used.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model.annotate`` has annotated.
+    groupby
+        Column of ``adata.obs`` with the groups.
+    n_gene_sets
+        Gene sets for each group; fewer, but at least one, if fewer are above zero.
+    key
+        Key of the values.
+
+    Returns
+    -------
+    Names of gene sets.
+    """
+    values, gene_sets = read_attention(adata, key)
+    moments = group_moments(values, read_groups(adata, groupby))
+    n_groups = len(moments.n_cells)
+    if n_groups == 1 or kind_of(adata, key) in ("presence", "attribution"):
+        importance = moments.mean
+    else:
+        mean_of_others = (moments.mean.sum(axis=0) - moments.mean) / (n_groups - 1)
+        deviation = np.sqrt(moments.variance_within)
+        # Without variance within groups, as with one cell in each, differences are not scaled.
+        floor = deviation[deviation > 0].min(initial=np.inf)
+        deviation = np.maximum(deviation, floor) if np.isfinite(floor) else np.ones_like(deviation)
+        importance = (moments.mean - mean_of_others) / deviation
+    chosen: dict[str, None] = {}
+    for row in importance:
+        best = np.argsort(-row, kind="stable")[:n_gene_sets]
+        positive = best[row[best] > 0]
+        chosen.update(
+            dict.fromkeys(gene_sets[i] for i in (positive if positive.size else best[:1]))
+        )
+    return list(chosen)

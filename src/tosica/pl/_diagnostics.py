@@ -1,0 +1,304 @@
+"""Plots of how far to trust a model: training, calibration and novelty."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from tosica._groups import read_groups
+from tosica._palette import BLUE, GREEN, ORANGE, PURPLE
+from tosica.pl._docs import fill_docs
+from tosica.pl._figure import Canvas, group_colors, text_width
+from tosica.pl._names import shorten
+from tosica.tl import reliability as reliability_table
+from tosica.tl._reliability import expected_calibration_error
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    import pandas as pd
+    from anndata import AnnData
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_LINE_STYLES = [(BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":")]
+_QUANTITIES = {
+    "train_loss": "training loss",
+    "validation_loss": "validation loss",
+    "validation_accuracy": "validation accuracy",
+}
+_FONT_SIZE = 9.0
+
+
+@fill_docs()
+def training(
+    history: Mapping[str, pd.DataFrame],
+    *,
+    keys: Sequence[str] = ("train_loss", "validation_loss"),
+    title: str | None = None,
+    ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
+    show: bool | None = None,
+    save: str | os.PathLike[str] | None = None,
+    return_fig: bool = False,
+) -> Figure | Axes | None:
+    """Losses over the epochs.
+
+    The training loss is usually higher than the validation loss, because half of the genes and
+    three quarters of the gene sets are dropped out during training.
+
+    Parameters
+    ----------
+    history
+        ``model.history``: a table for each quantity, with one row for each epoch.
+    keys
+        Quantities to draw, of those in ``history``.
+    title
+        Title of the plot.
+    {ax}
+    {figure}
+
+    Returns
+    -------
+    {returns}
+
+    Raises
+    ------
+    KeyError
+        If ``history`` lacks a quantity.
+    TypeError
+        If ``history`` is no mapping, such as the model itself.
+    {ax_raises}
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import tosica
+    >>> history = {"train_loss": pd.DataFrame({"train_loss": [2.0, 1.5, 1.2]})}
+    >>> axes = tosica.pl.training(history, keys=["train_loss"], show=False)
+    >>> axes.get_xlabel()
+    'epoch'
+    """
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    if not hasattr(history, "keys"):
+        raise TypeError(
+            f"history must be model.history, a dict of tables, not {type(history).__name__}."
+        )
+    missing = [name for name in keys if name not in history]
+    if missing:
+        known = ", ".join(map(repr, history.keys()))
+        raise KeyError(f"history has no {missing[0]!r}: it holds {known}.")
+    ax = canvas.axes((4.2, 3.0))
+    for i, name in enumerate(keys):
+        values = np.asarray(history[name], dtype=float).ravel()
+        color, line_style = _LINE_STYLES[i % len(_LINE_STYLES)]
+        epochs = np.arange(1, len(values) + 1)
+        ax.plot(epochs, values, line_style, color=color, label=_QUANTITIES.get(name, name))
+    ax.set_xlabel("epoch")
+    ax.set_ylabel("cross-entropy" if all(name.endswith("loss") for name in keys) else "")
+    _plain(ax)
+    ax.legend(frameon=False)
+    if title is not None:
+        ax.set_title(title)
+    return canvas.finish(ax)
+
+
+@fill_docs()
+def reliability(
+    adata: AnnData,
+    labels_key: str,
+    *,
+    key: str = "tosica",
+    n_bins: int = 10,
+    title: str | None = None,
+    ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
+    show: bool | None = None,
+    save: str | os.PathLike[str] | None = None,
+    return_fig: bool = False,
+) -> Figure | Axes | None:
+    """Reliability diagram: share of correct labels against the probability of the label.
+
+    Points on the diagonal are well calibrated. Above it the model is underconfident, below it
+    overconfident. Error bars are 95 % intervals, bars in the background are shares of the cells.
+    The title has the expected calibration error. The table is that of
+    :func:`tosica.tl.reliability`.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model.annotate`` has annotated and whose labels are known. It is not changed.
+    labels_key
+        Column of ``adata.obs`` with the known labels, named as the predictions are.
+    key
+        ``key_added`` of ``model.annotate``.
+    n_bins
+        Number of bins of equal width between 0 and 1.
+    title
+        Title instead of the expected calibration error.
+    {ax}
+    {figure}
+
+    Returns
+    -------
+    {returns}
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        As :func:`tosica.tl.reliability`.
+    {ax_raises}
+
+    Examples
+    --------
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata.obs["tosica_prediction"] = adata.obs["bulk_labels"]
+    >>> adata.obs["tosica_probability"] = 0.95
+    >>> axes = tosica.pl.reliability(adata, "bulk_labels", show=False)
+    >>> axes.get_title()
+    'expected calibration error 5.0 %'
+    """
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    table = reliability_table(adata, labels_key, key=key, n_bins=n_bins)
+    ax = canvas.axes((3.6, 3.6))
+    ax.bar(
+        (table["low"] + table["high"]) / 2,
+        table["n_cells"] / table["n_cells"].sum(),
+        width=0.92 / n_bins,
+        color=plt.rcParams["text.color"],
+        alpha=0.15,
+        linewidth=0,
+        label="share of cells",
+    )
+    ax.plot([0, 1], [0, 1], color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--")
+    interval = table[["accuracy_low", "accuracy_high"]].to_numpy().T
+    ax.errorbar(
+        table["probability"],
+        table["accuracy"],
+        yerr=np.abs(interval - table["accuracy"].to_numpy()),
+        fmt="o-",
+        markersize=4.5,
+        linewidth=1.2,
+        elinewidth=1.2,
+        color=BLUE,
+        label="right labels",
+    )
+    ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability of the label", ylabel="share")
+    ax.set_aspect("equal")
+    _plain(ax)
+    ax.legend(frameon=False, loc="upper left", fontsize=9)
+    if title is None:
+        title = f"expected calibration error {100 * expected_calibration_error(table):.1f} %"
+    ax.set_title(title, fontsize=10)
+    return canvas.finish(ax)
+
+
+@fill_docs()
+def novelty(
+    adata: AnnData,
+    groupby: str | None = None,
+    *,
+    key: str = "tosica",
+    cutoff: float | None = None,
+    max_name_length: int = 40,
+    ax: Axes | None = None,
+    figsize: tuple[float, float] | None = None,
+    show: bool | None = None,
+    save: str | os.PathLike[str] | None = None,
+    return_fig: bool = False,
+) -> Figure | Axes | None:
+    """Box plots of the novelty of cells, one for each group, the highest median on top.
+
+    A box spans the quartiles and has a line at the median. Whiskers end at the furthest cell
+    within 1.5 times the interquartile range, dots are the cells beyond.
+
+    Parameters
+    ----------
+    adata
+        Query that :func:`tosica.tl.novelty` has scored. It is not changed.
+    groupby
+        Column of ``adata.obs`` with the groups; by default the predictions.
+    key
+        ``key_added`` of ``model.annotate``.
+    cutoff
+        Novelty at which to draw a line.
+    {max_name_length}
+    {ax}
+    {figure}
+
+    Returns
+    -------
+    {returns}
+
+    Raises
+    ------
+    KeyError
+        If a column is missing.
+    TypeError
+        If ``groupby`` cannot be read as groups.
+    ValueError
+        If cells have no group.
+    {ax_raises}
+
+    Examples
+    --------
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata.obs["tosica_novelty"] = adata.obs["percent_mito"]
+    >>> axes = tosica.pl.novelty(adata, "phase", show=False)
+    >>> len(axes.get_yticklabels())
+    3
+    """
+    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    column = f"{key}_novelty"
+    if column not in adata.obs:
+        raise KeyError(
+            f"adata.obs has no column {column!r}: run tosica.tl.novelty(adata, model, key={key!r}) "
+            "first."
+        )
+    groupby = f"{key}_prediction" if groupby is None else groupby
+    groups = read_groups(adata, groupby)
+    values = adata.obs[column].to_numpy(dtype=float)
+    medians = adata.obs[column].groupby(groups, observed=True).median()
+    order = [str(name) for name in medians.sort_values(ascending=False).index]
+    names = shorten(order, max_name_length)
+    ax = canvas.axes((3.2 + text_width(names, _FONT_SIZE), 0.24 * len(order) + 0.7))
+    color = plt.rcParams["text.color"]
+    line = {"color": color, "linewidth": 0.8}
+    # seaborn's box plot uses what newer versions of matplotlib deprecate.
+    boxes = ax.boxplot(
+        [values[np.asarray(groups) == name] for name in order],
+        orientation="horizontal",
+        positions=range(len(order)),
+        widths=0.7,
+        patch_artist=True,
+        boxprops={"edgecolor": color, "linewidth": 0.8},
+        whiskerprops=line,
+        capprops=line,
+        medianprops=line | {"linewidth": 1.4},
+        flierprops={"marker": ".", "markersize": 3, "markeredgecolor": color},
+        manage_ticks=False,
+    )
+    colors = group_colors(adata, groupby)
+    for box, name in zip(boxes["boxes"], order, strict=True):
+        box.set_facecolor(colors[name])
+    ax.set_ylim(len(order) - 0.5, -0.5)
+    ax.set_yticks(range(len(order)), names, fontsize=_FONT_SIZE)
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel("novelty", fontsize=10)
+    ax.set_ylabel("")
+    _plain(ax)
+    if cutoff is not None:
+        ax.axvline(cutoff, linestyle="--", linewidth=1, color=ORANGE)
+    return canvas.finish(ax)
+
+
+def _plain(ax: Axes) -> None:
+    ax.grid(False)
+    ax.spines[["top", "right"]].set_visible(False)
