@@ -1,4 +1,4 @@
-"""Real cells with random attention, presence and made-up results of everything that is drawn."""
+"""Real cells with random attention and presence, and invented results of all that is drawn."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GROUPBY = "bulk_labels"
 
 
 def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
-    """What ``annotate``, ``attribute``, ``rank_gene_sets``, ``top_genes`` and so on leave."""
+    """Cells after ``annotate``, ``attribute``, ``rank_gene_sets``, ``top_genes`` and so on."""
     adata = add_presence(annotated_pbmc(n_labels=n_labels, long_names=long_names, n_gene_sets=80))
     rng = np.random.default_rng(0)
     adata.obs["tosica_novelty"] = rng.gamma(2.0, size=adata.n_obs)
@@ -26,7 +26,7 @@ def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
     genes = adata.raw.var_names
     rows = []
     for i, group in enumerate(adata.obs[GROUPBY].cat.categories):
-        # Neighbours share gene sets, and gene sets share genes.
+        # Neighbouring groups share gene sets, and gene sets share genes.
         for j in range(4):
             p = (i + 2 * j) % len(names)
             chosen = genes[[(3 * p + k) % len(genes) for k in range(6)]]

@@ -2,18 +2,11 @@ from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import pytest
 import scanpy as sc
 from get.annotated_pbmc import annotated_pbmc
 
 import tosica
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def _texts(labels):
@@ -126,32 +119,6 @@ def test_other_predictions():
     assert _texts(ax.get_xticklabels()) == [str(i) for i in range(11)]
 
 
-def test_saves(tmp_path):
-    path = tmp_path / "confusion.svg"
-    assert tosica.pl.confusion(annotated_pbmc(), "bulk_labels", save=path) is None
-    assert "<svg" in path.read_text()
-    assert not plt.get_fignums()
-
-
-def test_leaves_the_data_alone():
-    adata = annotated_pbmc()
-    before = adata.copy()
-    tosica.pl.confusion(adata, "bulk_labels", show=False)
-    assert set(adata.uns) == set(before.uns)
-    pd.testing.assert_frame_equal(adata.obs, before.obs)
-
-
-def test_ax_and_figsize():
-    _, ax = plt.subplots()
-    with pytest.raises(ValueError, match="either ax or figsize"):
-        tosica.pl.confusion(annotated_pbmc(), "bulk_labels", ax=ax, figsize=(3, 3))
-
-
 def test_not_annotated():
     with pytest.raises(KeyError, match=r"model\.annotate"):
         tosica.pl.confusion(sc.datasets.pbmc68k_reduced(), "bulk_labels")
-
-
-def test_save_is_no_path():
-    with pytest.raises(TypeError, match="save must be the path of the figure"):
-        tosica.pl.confusion(annotated_pbmc(), "bulk_labels", save=True)

@@ -13,8 +13,7 @@ from tosica.pl._figure import Canvas, group_colors, text_width
 def shown(monkeypatch):
     calls = []
     monkeypatch.setattr(plt, "show", lambda: calls.append(True))
-    yield calls
-    plt.close("all")
+    return calls
 
 
 def _canvas(ax=None, figsize=None, *, show=None, save=None, return_fig=False):
@@ -77,14 +76,14 @@ def test_save_is_no_path(save):
         _canvas(save=save)
 
 
-def test_save_takes_a_string(shown, tmp_path):
+def test_save_takes_a_string(tmp_path):
     _finish(save=str(tmp_path / "a.png"))
     assert (tmp_path / "a.png").exists()
     with pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere'"):
         _canvas(save=tmp_path / "nowhere" / "a.png")
 
 
-def test_axes_are_the_given_ones_or_new(shown):
+def test_axes_are_the_given_ones_or_new():
     figure, ax = plt.subplots()
     canvas = _canvas(ax)
     assert canvas.axes((9, 9)) is ax
@@ -93,7 +92,7 @@ def test_axes_are_the_given_ones_or_new(shown):
     assert tuple(_canvas(figsize=(5, 4)).axes((3, 2)).figure.get_size_inches()) == (5, 4)
 
 
-def test_axes_of_no_figure_are_refused(shown):
+def test_axes_of_no_figure_are_refused():
     _, ax = plt.subplots()
     ax.remove()
     with pytest.raises(ValueError, match="ax belongs to no figure any more"):

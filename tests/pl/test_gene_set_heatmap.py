@@ -1,20 +1,12 @@
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import pytest
 import scanpy as sc
 from get.annotated_pbmc import annotated_pbmc, planted
 from matplotlib.colors import to_hex
 
 import tosica
-
-
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
 
 
 def _texts(labels):
@@ -127,24 +119,6 @@ def test_figsize_is_kept(figsize):
     assert tuple(figure.get_size_inches()) == figsize
 
 
-def test_saves(tmp_path):
-    path = tmp_path / "heatmap.png"
-    adata = annotated_pbmc()
-    assert tosica.pl.gene_set_heatmap(adata, "bulk_labels", save=path) is None
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert not plt.get_fignums()
-
-
-def test_leaves_the_data_alone():
-    adata = annotated_pbmc()
-    del adata.uns["louvain_colors"]
-    before = adata.copy()
-    tosica.pl.gene_set_heatmap(adata, "louvain", show=False)
-    assert set(adata.uns) == set(before.uns)
-    pd.testing.assert_frame_equal(adata.obs, before.obs)
-    np.testing.assert_array_equal(adata.obsm["X_tosica"], before.obsm["X_tosica"])
-
-
 def test_not_annotated():
     with pytest.raises(KeyError, match=r"run model\.annotate"):
         tosica.pl.gene_set_heatmap(sc.datasets.pbmc68k_reduced(), "bulk_labels")
@@ -177,9 +151,3 @@ def test_gene_sets_and_their_number():
 def test_unknown_scale():
     with pytest.raises(ValueError, match="scale must be 'z_score', 'min_max' or None"):
         tosica.pl.gene_set_heatmap(annotated_pbmc(), "phase", scale="log")
-
-
-def test_nowhere_to_save(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
-        tosica.pl.gene_set_heatmap(annotated_pbmc(), "phase", save=tmp_path / "no" / "a.png")
-    assert not plt.get_fignums()

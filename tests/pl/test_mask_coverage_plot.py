@@ -13,7 +13,6 @@ from anndata import AnnData
 import tosica
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
@@ -24,12 +23,6 @@ def adata() -> AnnData:
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     tosica.pp.build_mask(adata, max_gene_sets=80)
     return adata
-
-
-@pytest.fixture(autouse=True)
-def _closed() -> Iterator[None]:
-    yield
-    plt.close("all")
 
 
 def test_draws_what_the_table_says(adata: AnnData) -> None:

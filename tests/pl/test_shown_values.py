@@ -16,12 +16,6 @@ GROUPBY = "bulk_labels"
 PRESENCE = ["contribution to", "the label's score", "(presence)"]
 
 
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
 @pytest.fixture(scope="module")
 def adata():
     return add_presence(annotated_pbmc())

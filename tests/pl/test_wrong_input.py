@@ -12,12 +12,6 @@ import tosica
 pl = tosica.pl
 
 
-@pytest.fixture(autouse=True)
-def _close():
-    yield
-    plt.close("all")
-
-
 @pytest.fixture(scope="module")
 def adata():
     return explained_pbmc()

@@ -104,7 +104,7 @@ def confusion(
 
     Notes
     -----
-    The last five parameters are the same in all plots.
+    ``ax``, ``figsize``, ``show``, ``save`` and ``return_fig`` are the same in all plots.
 
     Examples
     --------
