@@ -1,4 +1,4 @@
-"""What ``help`` says of the plots."""
+"""Docstrings of the plots, as ``help`` shows them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tosica.pl._docs import fill_docs
 
 
 @pytest.mark.parametrize("name", tosica.pl.__all__)
-def test_help_tells_of_every_parameter(name):
+def test_every_parameter_is_documented(name):
     function = getattr(tosica.pl, name)
     lines = inspect.getdoc(function).splitlines()
     described = {
@@ -22,7 +22,7 @@ def test_help_tells_of_every_parameter(name):
 
 
 @pytest.mark.parametrize("name", tosica.pl.__all__)
-def test_help_has_no_gaps(name):
+def test_all_parts_are_filled_in(name):
     lines = inspect.getdoc(getattr(tosica.pl, name)).splitlines()
     assert not [line for line in lines if line.startswith("{")]
     assert f"tosica.pl.{name}(" in "\n".join(lines)
@@ -39,6 +39,17 @@ def test_shared_text_is_filled_in_and_braces_of_examples_stay():
         """
 
     assert draw.__doc__ == 'Draw ``{"a": 1}``.\n\nadata\n    Read.\n\nSee draw.'
+
+
+def test_unknown_parts_are_refused():
+    with pytest.raises(KeyError, match="parameter"):
+
+        @fill_docs(parameters="adata")
+        def draw():
+            """Draw.
+
+            {parameter}
+            """
 
 
 def test_functions_without_docstring_stay_callable():

@@ -1,4 +1,4 @@
-"""What plots of gene sets show if the caller does not say, and what they call it."""
+"""Values that plots of gene sets show by default, and the names of these values."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_presence_is_shown_first_and_called_so(name, adata, caplog):
     assert [text for text in caplog.messages if text.startswith("key: ")] == [
         "key: 'tosica_presence', contributions to the labels' scores"
     ]
-    # Each group brings what contributes most to it.
+    # The gene set that contributes most to each group.
     assert sorted(label.get_text() for label in names) == [planted(i + 20) for i in range(10)]
     assert title.split("\n") == [before, *PRESENCE]
 

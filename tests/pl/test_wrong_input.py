@@ -1,4 +1,4 @@
-"""What the plots refuse, and in which words."""
+"""Errors of the plots."""
 
 from __future__ import annotations
 

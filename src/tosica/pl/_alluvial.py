@@ -67,24 +67,6 @@ def ordered_by_sources(
     return sorted(nodes, key=lambda name: moment[name] / weight[name] if weight[name] else np.inf)
 
 
-def _size(columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]) -> tuple[float, float]:
-    """Width and height in inches at which every name has room."""
-    widths = _name_widths(columns)
-    # Names are left of the first column, and right of the other columns.
-    between = sum(_TEXT + width + _TEXT for width in widths[1:-1])
-    width = (
-        2 * _MARGIN
-        + widths[0]
-        + widths[-1]
-        + 2 * _TEXT
-        + len(columns) * _NODE
-        + len(flows) * _RIBBON
-        + between
-    )
-    height = max(_column_height(column) for column in columns)
-    return width, max(height, 1.5) + 2 * _MARGIN + _HEADER
-
-
 def draw_alluvial(
     canvas: Canvas, columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]
 ) -> Axes:
@@ -129,9 +111,7 @@ def draw_alluvial(
         starts.append(left + _NODE + names_beside)
         left += _NODE + _RIBBON + names_beside
     for i, ribbons in enumerate(flows):
-        _draw_ribbons(
-            ax, ribbons, columns[i], columns[i + 1], spans[i], spans[i + 1], starts[i], lefts[i + 1]
-        )
+        _draw_ribbons(ax, ribbons, spans[i], spans[i + 1], starts[i], lefts[i + 1])
     for i, column in enumerate(columns):
         is_inner = 0 < i < len(columns) - 1
         background = starts[i] - lefts[i] - _NODE if is_inner else 0.0
@@ -174,6 +154,24 @@ def _draw_nodes(
     )
 
 
+def _size(columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]) -> tuple[float, float]:
+    """Width and height in inches at which every name has room."""
+    widths = _name_widths(columns)
+    # Names are left of the first column, and right of the other columns.
+    between = sum(_TEXT + width + _TEXT for width in widths[1:-1])
+    width = (
+        2 * _MARGIN
+        + widths[0]
+        + widths[-1]
+        + 2 * _TEXT
+        + len(columns) * _NODE
+        + len(flows) * _RIBBON
+        + between
+    )
+    height = max(len(column.nodes) for column in columns) * (_MIN_HEIGHT + _GAP) * 1.15
+    return width, max(height, 1.5) + 2 * _MARGIN + _HEADER
+
+
 def _name_widths(columns: Sequence[Column]) -> list[float]:
     """Width of the names of each column; titles of the outer columns need it as well."""
     widths = [text_width(column.names, _FONT_SIZE) for column in columns]
@@ -182,10 +180,6 @@ def _name_widths(columns: Sequence[Column]) -> list[float]:
         title = 1.13 * text_width([columns[i].title], _FONT_SIZE + 1)
         widths[i] = max(widths[i], title - _NODE)
     return widths
-
-
-def _column_height(column: Column) -> float:
-    return len(column.nodes) * (_MIN_HEIGHT + _GAP) * 1.15
 
 
 def _through(column: Column, flows: Sequence[Sequence[Ribbon]], i: int) -> dict[str, float]:
@@ -214,48 +208,53 @@ def _spans(
         free &= ~low
     tops = _MARGIN + _HEADER + np.concatenate([[0], np.cumsum(heights + _GAP)[:-1]])
     return {
-        name: (float(top), float(top + tall))
-        for name, top, tall in zip(column.nodes, tops, heights, strict=True)
+        name: (float(top), float(top + node_height))
+        for name, top, node_height in zip(column.nodes, tops, heights, strict=True)
     }
 
 
 def _draw_ribbons(
     ax: Axes,
     ribbons: Sequence[Ribbon],
-    left: Column,
-    right: Column,
-    left_spans: dict[str, tuple[float, float]],
-    right_spans: dict[str, tuple[float, float]],
+    source_spans: dict[str, tuple[float, float]],
+    target_spans: dict[str, tuple[float, float]],
     start: float,
     end: float,
 ) -> None:
-    rank = (
-        {name: i for i, name in enumerate(left.nodes)},
-        {name: i for i, name in enumerate(right.nodes)},
-    )
-    out = dict.fromkeys(left.nodes, 0.0)
-    into = dict.fromkeys(right.nodes, 0.0)
-    for ribbon in ribbons:
-        out[ribbon.source] += ribbon.value
-        into[ribbon.target] += ribbon.value
-    edges: dict[tuple[int, int], tuple[float, float]] = {}
+    """Draw the ribbons between two columns, from one horizontal position to another."""
+    source_rank = {name: i for i, name in enumerate(source_spans)}
+    target_rank = {name: i for i, name in enumerate(target_spans)}
     # On both sides, ribbons are in the order of their targets, then of their sources.
-    for side, (spans, total) in enumerate(((left_spans, out), (right_spans, into))):
-        used = {name: span[0] for name, span in spans.items()}
-        order = sorted(
-            range(len(ribbons)),
-            key=lambda j: (rank[1][ribbons[j].target], rank[0][ribbons[j].source]),
-        )
-        for j in order:
-            name = ribbons[j].source if side == 0 else ribbons[j].target
-            top, bottom = spans[name]
-            tall = (bottom - top) * ribbons[j].value / total[name]
-            edges[side, j] = used[name], used[name] + tall
-            used[name] += tall
+    order = sorted(
+        range(len(ribbons)),
+        key=lambda i: (target_rank[ribbons[i].target], source_rank[ribbons[i].source]),
+    )
+    values = [ribbon.value for ribbon in ribbons]
+    at_source = _edges([ribbon.source for ribbon in ribbons], values, order, source_spans)
+    at_target = _edges([ribbon.target for ribbon in ribbons], values, order, target_spans)
     middle = (start + end) / 2
-    for j, ribbon in enumerate(ribbons):
-        (a, b), (c, d) = edges[0, j], edges[1, j]
+    for ribbon, (a, b), (c, d) in zip(ribbons, at_source, at_target, strict=True):
         upper = [(start, a), (middle, a), (middle, c), (end, c)]
         lower = [(end, d), (middle, d), (middle, b), (start, b)]
         path = Path([*upper, *lower, (start, a)], _RIBBON_CODES)
         ax.add_patch(PathPatch(path, facecolor=ribbon.color, alpha=_ALPHA, linewidth=0))
+
+
+def _edges(
+    nodes: Sequence[str],
+    values: Sequence[float],
+    order: Sequence[int],
+    spans: dict[str, tuple[float, float]],
+) -> list[tuple[float, float]]:
+    """Top and bottom of each ribbon at its node, where ribbons are stacked in this order."""
+    total = dict.fromkeys(spans, 0.0)
+    for node, value in zip(nodes, values, strict=True):
+        total[node] += value
+    used = {node: top for node, (top, _) in spans.items()}
+    edges = [(0.0, 0.0)] * len(nodes)
+    for i in order:
+        top, bottom = spans[nodes[i]]
+        height = (bottom - top) * values[i] / total[nodes[i]]
+        edges[i] = used[nodes[i]], used[nodes[i]] + height
+        used[nodes[i]] += height
+    return edges
