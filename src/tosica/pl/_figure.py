@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 Drawn = TypeVar("Drawn")
 
 _POINTS_PER_INCH = 72
-_SMALLEST_FONT = 4.0
+_MIN_FONT_SIZE = 4.0
 # Letters are up to this much wider on a screen, where their widths are rounded to whole pixels.
 _HINTING = 1.12
 
 
 class Canvas:
-    """What a plot is drawn into: given axes or a new figure, and what is done with it afterwards.
+    """Figure of one plot: given axes or a new figure, which is then saved, shown or returned.
 
-    Arguments are checked here, before anything is computed or drawn.
+    Make it first in a plotting function, so that its arguments are checked before anything is
+    computed or drawn.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class Canvas:
     figsize
         The given size, if any.
     figure
-        Figure that holds ``ax``, or the new figure once there is one.
+        Figure of ``ax``, or the new figure once it is made.
 
     Raises
     ------
@@ -113,14 +114,13 @@ class Canvas:
         The figure if ``return_fig``; ``None`` if it was shown, or saved with ``show=None``; else
         ``axes``.
         """
-        show, saved = self._show, self._save is not None
+        is_own = self.ax is None and not self._return_fig
+        only_saved = self._save is not None and self._show is None and is_own
+        show = self._show
+        if show is None:
+            show = bool(sc.settings.autoshow) and self._save is None and is_own
         if self._save is not None:
             self.figure.savefig(self._save, bbox_inches="tight")
-        only_saved = saved and show is None and self.ax is None and not self._return_fig
-        if show is None:
-            show = bool(sc.settings.autoshow) and not (
-                self._return_fig or saved or self.ax is not None
-            )
         if show:
             plt.show()
         if only_saved:
@@ -155,7 +155,7 @@ def text_width(labels: Iterable[str], font_size: float) -> float:
 
 def fitting_font(height: float, largest: float) -> float:
     """Font size in points for names of rows of this height in inches, from 4 to ``largest``."""
-    return min(largest, max(_SMALLEST_FONT, 0.9 * height * _POINTS_PER_INCH))
+    return min(largest, max(_MIN_FONT_SIZE, 0.9 * height * _POINTS_PER_INCH))
 
 
 def group_colors(adata: AnnData, groupby: str) -> dict[str, str]:

@@ -172,7 +172,9 @@ def gene_set_heatmap(
     has_sign = scale == "z_score" or (
         scale is None and kind_of(adata, key) in ("presence", "attribution")
     )
-    max_limit = _MAX_Z_SCORE if scale == "z_score" else np.inf
+    if has_sign:
+        max_limit = _MAX_Z_SCORE if scale == "z_score" else np.inf
+        vmin, vmax = _symmetric(table.to_numpy(), max_limit, vmin, vmax)
     grid = _clustermap(
         table,
         group_tree,
@@ -181,7 +183,8 @@ def gene_set_heatmap(
         swap_axes=swap_axes,
         cmap=cmap or ("vlag" if has_sign else "viridis"),
         title=value_name(adata, key, _SCALES[scale]),
-        **_color_limits(table.to_numpy(), vmin, vmax, max_limit if has_sign else None),
+        vmin=vmin,
+        vmax=vmax,
     )
     group_names = shorten(list(table.index), max_name_length)
     set_names = shorten(list(table.columns), max_name_length)
@@ -239,17 +242,12 @@ def _clustermap(
         )
 
 
-def _color_limits(
-    values: NDArray[np.float64],
-    vmin: float | None,
-    vmax: float | None,
-    max_limit: float | None,
-) -> dict[str, float | None]:
-    """Given limits or, for values with a sign, symmetric ones up to ``max_limit``."""
-    if max_limit is not None:
-        limit = min(float(np.abs(values).max()), max_limit) or 1.0
-        vmin, vmax = -limit if vmin is None else vmin, limit if vmax is None else vmax
-    return {"vmin": vmin, "vmax": vmax}
+def _symmetric(
+    values: NDArray[np.float64], max_limit: float, vmin: float | None, vmax: float | None
+) -> tuple[float, float]:
+    """Limits of the colours: the given ones or, where they are ``None``, symmetric around 0."""
+    limit = min(float(np.abs(values).max()), max_limit) or 1.0
+    return -limit if vmin is None else vmin, limit if vmax is None else vmax
 
 
 def _tree(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
