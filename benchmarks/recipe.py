@@ -1,14 +1,14 @@
-"""What each part of the recipe brings, measured inside references.
+"""Measure what each part of the recipe contributes, within references.
 
 ``python -m benchmarks.recipe FOLDER`` from the repository's root, with the files of
 ``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/recipe.md`` and ``recipe.json``. Two
-thirds of a reference's cells teach, the others are named: as they are, with a batch effect that is
-made up, and by a model that was taught some wrong labels.
+thirds of a reference's cells train a model, and the other cells are predicted: as they are, with a
+simulated batch effect, and by a model that was trained on some wrong labels.
 
-But for one that is made up, these references are part of the accuracy benchmark's tasks, where each
-of Kang's conditions is also a query of the other and of itself, and so are both technologies of the
-breast: what is chosen here has not seen how a model does across them, but it has seen these cells
-and their labels. The lung tasks are independent of it.
+All references except the simulated one are part of the accuracy benchmark's tasks, where each of
+Kang's conditions is also a query of the other and of itself, and so are both technologies of the
+breast. Choices that are made here are independent of how a model does across conditions and
+technologies, but not of these cells and their labels. The lung tasks are independent of it.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ from benchmarks._accuracy_tasks import (
 )
 from benchmarks._report import table, version_lines, versions, write
 from tosica.data._cell_matrix import CellMatrix
-from tosica.linear._classifier import linear_weight, logit_adjustment
-from tosica.linear._label_errors import find_suspects
+from tosica.linear import flag_label_errors, linear_weight, logit_adjustment
 from tosica.model._training_mixin import default_epochs
 from tosica.module import ModalitySlice
 
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-# What is changed; the rest of the recipe stays.
+# Settings that are changed, one at a time.
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "default": ("the default", {}),
     "start": ("tokens start at random", {"start_at_random": True}),
@@ -68,14 +67,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gene dropout": ("no gene dropout", {"plan_kwargs": {"gene_dropout": 0.0}}),
     "token dropout": ("half of the gene sets hidden", {"plan_kwargs": {"token_dropout": 0.5}}),
     "label smoothing": ("no label smoothing", {"plan_kwargs": {"label_smoothing": 0.0}}),
-    "refit": ("held-out cells are not learnt", {"refit": False}),
+    "refit": ("no refit on held-out cells", {"refit": False}),
     "length": ("half as long", {"length": 0.5}),
     "labels": ("labels are not checked", {"check_labels": False}),
 }
-# With right labels there is nothing to check, and all else is shown where they are right.
+# Checking labels is measured with wrong labels, all other settings with right ones.
 OF_WRONG_LABELS = ["default", "labels"]
 _OF_RIGHT_LABELS = [name for name in VARIANTS if name != "labels"]
-# Parts of the default model, which need no training of their own.
+# Parts of the default model, which are not trained again.
 PARTS = {
     "network": "the network alone",
     "linear": "the linear branch alone",
@@ -91,12 +90,12 @@ TITLES = {
 METRICS = ["accuracy", "macro-F1", "log-likelihood"]
 # Standard deviation of the logarithm of a gene's factor, and share of the counts that are left.
 EFFECT, DEPTH = 1.0, 0.7
-# Of labels with fewer cells nothing can be said.
-FEWEST = 10
+# Labels with fewer cells are left out.
+MIN_CELLS = 10
 
 
 def made_up(seed: int) -> Callable[[Path], AnnData]:
-    """Cells of many types, some of them rare and alike."""
+    """Simulated cells of many types, some of them rare and similar."""
 
     def read(_: Path) -> AnnData:
         adata = tosica.datasets.synthetic(1200, 1500, batch_effect=0.3, seed=seed)
@@ -105,19 +104,19 @@ def made_up(seed: int) -> Callable[[Path], AnnData]:
     return read
 
 
-def without_rarest(adata: AnnData, fewest: int = FEWEST) -> AnnData:
-    """Only cells of labels of which there are enough to say something."""
+def without_rarest(adata: AnnData, min_cells: int = MIN_CELLS) -> AnnData:
+    """Cells of labels that have enough cells."""
     n_cells = adata.obs[LABEL].value_counts()
-    kept = adata[adata.obs[LABEL].isin(n_cells.index[n_cells >= fewest])].copy()
+    kept = adata[adata.obs[LABEL].isin(n_cells.index[n_cells >= min_cells])].copy()
     kept.obs[LABEL] = kept.obs[LABEL].cat.remove_unused_categories()
     return kept
 
 
-def condition(name: str, of: Callable[[Path], AnnData] = kang) -> Callable[[Path], AnnData]:
-    """One condition of Kang's cells, or one batch of others."""
+def condition(name: str, read_all: Callable[[Path], AnnData] = kang) -> Callable[[Path], AnnData]:
+    """One condition of Kang's cells, or one batch of other cells."""
 
     def read(data: Path) -> AnnData:
-        adata = of(data)
+        adata = read_all(data)
         return adata[adata.obs[BATCH] == name].copy()
 
     return read
@@ -141,12 +140,12 @@ KINDS: dict[str, list[str]] = {
 
 
 def batch_effect(adata: AnnData, seed: int) -> AnnData:
-    """The same cells, less deep, each gene seen with an efficiency of its own."""
+    """The same cells at lower depth, with a capture efficiency for each gene."""
     rng = np.random.default_rng(seed)
     factor = DEPTH * np.exp(rng.normal(0, EFFECT, adata.n_vars) - EFFECT**2 / 2)
     changed = adata.copy()
     drawn = rng.poisson(adata.layers[COUNTS].toarray() * factor).astype(np.float32)
-    # A cell must have something.
+    # Every cell has a count.
     drawn[drawn.sum(1) == 0, 0] = 1
     changed.X = csr_matrix(drawn)
     sc.pp.normalize_total(changed, target_sum=1e4)
@@ -164,14 +163,14 @@ def train(
     start_at_random: bool = False,
     **settings: Any,
 ) -> tosica.TOSICA:
-    """Make a mask and a model, and train it quietly."""
+    """Build a mask and a model, and train it without progress bar."""
     tosica.pp.build_mask(reference, **(mask or {}))
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
-    # Set anew each time: scanpy's tools leave torch with as many threads as there are cores.
+    # Set before each model: scanpy's tools reset the number of threads to that of the cores.
     torch.set_num_threads(1)
     scvi.settings.seed = seed
     made = tosica.TOSICA(reference, **(model or {}))
-    # Tokens that start from a network's weights do not start from those of the linear branch.
+    # As after start_from_network, tokens do not start from the linear branch.
     made._starts_from_network = start_at_random
     if length != 1:
         settings["max_epochs"] = round(length * default_epochs(round(0.9 * reference.n_obs)))
@@ -181,7 +180,7 @@ def train(
 
 @torch.no_grad()
 def logits(model: tosica.TOSICA, query: AnnData) -> dict[str, NDArray]:
-    """Logits of network and linear branch, over the temperature, and of parts of the model."""
+    """Logits of the whole model and of its parts, over their temperatures."""
     module = model.module
     of_network, of_branch = [], []
     for _, x, measured in model.iter_batches(query, layer=None, use_raw=False, batch_size=64):
@@ -190,34 +189,34 @@ def logits(model: tosica.TOSICA, query: AnnData) -> dict[str, NDArray]:
         of_branch.append(module.linear(x, measured))
     network, branch = torch.cat(of_network).numpy(), torch.cat(of_branch).numpy()
     temperature = float(module.temperature)
-    taught = np.delete(model.adata.obs[LABEL].astype(str), model.mislabeled_indices)
-    raised = logit_adjustment(pd.Index(model.labels).get_indexer(taught))
-    # The branch adds the regression's logits, weighted, and raises the network's for rare labels.
-    weight = linear_weight(len(taught))
-    linear = (branch - raised) / weight
+    trained_on = np.delete(model.adata.obs[LABEL].astype(str), model.mislabeled_indices)
+    adjustment = logit_adjustment(pd.Index(model.labels).get_indexer(trained_on))
+    # The branch contains the weighted logits of the regression, and the network's adjustment.
+    weight = linear_weight(len(trained_on))
+    linear = (branch - adjustment) / weight
     return {
         "default": (network + branch) / temperature,
         "network": network,
         "linear": linear,
-        "once": (network + raised + linear) / 2,
-        "as rare": (network + branch - raised) / temperature,
+        "once": (network + adjustment + linear) / 2,
+        "as rare": (network + branch - adjustment) / temperature,
         "temperature": (network + branch) / (1 + weight),
     }
 
 
-def scores(found: NDArray, labels: list[str], truth: NDArray) -> dict[str, float]:
+def scores(logits: NDArray, labels: list[str], truth: NDArray) -> dict[str, float]:
     """Accuracy, macro-F1 and the mean log-likelihood of the right label."""
-    called = np.array(labels)[found.argmax(1)]
-    right = np.array([labels.index(label) for label in truth])
-    likelihood = log_softmax(found.astype(np.float64), axis=1)[np.arange(len(right)), right]
-    f1 = f1_score(truth, called, labels=sorted(set(truth)), average="macro")
-    values = float((called == truth).mean()), float(f1), float(likelihood.mean())
+    predicted = np.array(labels)[logits.argmax(1)]
+    codes = np.array([labels.index(label) for label in truth])
+    log_likelihood = log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(codes)), codes]
+    f1 = f1_score(truth, predicted, labels=sorted(set(truth)), average="macro")
+    values = float((predicted == truth).mean()), float(f1), float(log_likelihood.mean())
     return dict(zip(METRICS, values, strict=True))
 
 
 def one_reference(split: Split, seed: int, variants: list[str]) -> list[dict[str, Any]]:
-    """Train every variant, with right and with wrong labels, and name the other cells."""
-    taught = {
+    """Train every variant, with right and with wrong labels, and predict the other cells."""
+    training_data = {
         "right": (
             split,
             {"as they are": split.query, "batch effect": batch_effect(split.query, seed)},
@@ -226,7 +225,7 @@ def one_reference(split: Split, seed: int, variants: list[str]) -> list[dict[str
     }
     truth = split.query.obs[LABEL].astype(str).to_numpy()
     runs = []
-    for labels, (given, queries) in taught.items():
+    for labels, (given, queries) in training_data.items():
         for variant in variants:
             if variant not in (OF_WRONG_LABELS if labels == "wrong" else _OF_RIGHT_LABELS):
                 continue
@@ -241,20 +240,21 @@ def one_reference(split: Split, seed: int, variants: list[str]) -> list[dict[str
     return runs
 
 
-def judged(reference: AnnData, seed: int) -> dict[str, float]:
-    """How many labels look wrong where none is, and which of them where some are."""
+def label_errors(reference: AnnData, seed: int) -> dict[str, float]:
+    """Share of labels that are flagged where none is wrong, and how well wrong ones are found."""
     ((noise, _),) = noisy([Split(reference.copy(), reference)], seed)
     scvi.settings.seed = seed
-    suspect = {}
+    flagged = {}
     for name, adata in {"right": reference, "wrong": noise}.items():
         codes = adata.obs[LABEL].cat.codes.to_numpy().astype(np.int64)
         logged = ModalitySlice(0, adata.n_vars, None)
-        suspect[name], _ = find_suspects(CellMatrix(adata), np.arange(adata.n_obs), codes, logged)
+        found = flag_label_errors(CellMatrix(adata), np.arange(adata.n_obs), codes, logged)
+        flagged[name] = found.is_error
     wrong = (noise.obs[LABEL].astype(str) != reference.obs[LABEL].astype(str)).to_numpy()
     return {
-        "suspect": float(suspect["right"].mean()),
-        "found": float(suspect["wrong"][wrong].mean()),
-        "right": float(1 - wrong[suspect["wrong"]].mean()),
+        "suspect": float(flagged["right"].mean()),
+        "found": float(flagged["wrong"][wrong].mean()),
+        "right": float(1 - wrong[flagged["wrong"]].mean()),
     }
 
 
@@ -266,19 +266,18 @@ def report(result: dict[str, Any]) -> str:
     """The page."""
     runs = pd.DataFrame(result["runs"])
     lines = [
-        "# What each part of the recipe brings",
+        "# What each part of the recipe contributes",
         "",
-        "Written by `python -m benchmarks.recipe`. Two thirds of a reference's cells teach, the "
-        "others are named: as they are,",
-        f"with {DEPTH:.0%} of their counts and a factor for each gene, log-normal with a "
-        f"deviation of {EFFECT:g}, and by a model that",
-        f"was taught {NOISE:.0%} wrong labels. One thing is changed at a time. Differences to the "
-        "default in points (hundredths;",
-        "log-likelihood of the right label: hundredths of a nat), mean over "
+        "Written by `python -m benchmarks.recipe`. Two thirds of a reference's cells train a "
+        "model, the other cells are predicted: as they",
+        f"are, with {DEPTH:.0%} of their counts and a factor for each gene (log-normal with "
+        f"standard deviation {EFFECT:g}), and by a model that",
+        f"was trained on {NOISE:.0%} wrong labels. One setting is changed at a time. Differences "
+        "to the default are in points (hundredths;",
+        "log-likelihood of the right label: hundredths of a nat), as mean over "
         f"{len(runs[['reference', 'seed']].drop_duplicates())} pairs of a",
         f"reference ({_names(runs)}) and a split, ± standard error.",
-        "Parts of the default model were not trained anew, and have the temperature that is "
-        "expected of them.",
+        "Parts of the default model were not trained again, and have their expected temperature.",
         "",
     ]
     lines += _by_kind(runs)
@@ -296,43 +295,43 @@ def report(result: dict[str, Any]) -> str:
             rows.append([what, *(f"{change[m].mean():+.1f} ± {error[m]:.1f}" for m in METRICS)])
         lines += [TITLES[query]]
         lines += ["", *table(["", *METRICS], rows), ""]
-    lines += _labels(pd.DataFrame(result["labels"]))
+    lines += _label_errors(pd.DataFrame(result["labels"]))
     lines += version_lines(result)
     return "\n".join(lines)
 
 
 def _by_kind(runs: pd.DataFrame) -> list[str]:
-    """What the network brings to each kind of reference."""
+    """What the network contributes, by the kind of reference."""
     of = runs.set_index(["variant", "reference", "seed", "query"])[METRICS[:2]]
     gain = 100 * (of.loc["default"] - of.loc["linear"])
     queries = [query for query in TITLES if query in set(runs["query"])]
     rows = []
     for kind, references in KINDS.items():
-        mine = runs[runs["reference"].isin(references)]
-        if mine.empty:
+        of_kind = runs[runs["reference"].isin(references)]
+        if of_kind.empty:
             continue
-        row = [f"{kind} ({_names(mine)})"]
-        mine = gain[gain.index.isin(references, level="reference")]
+        row = [f"{kind} ({_names(of_kind)})"]
+        gain_of_kind = gain[gain.index.isin(references, level="reference")]
         for query in queries:
-            found = mine.xs(query, level="query")
+            found = gain_of_kind.xs(query, level="query")
             error = found.std() / len(found) ** 0.5
             row += [f"{found[m].mean():+.1f} ± {error[m]:.1f}" for m in METRICS[:2]]
         rows.append(row)
     head = [f"{metric}, {query}" for query in queries for metric in METRICS[:2]]
     return [
-        "## What the network brings",
+        "## What the network contributes",
         "",
-        "The default less the linear branch alone, by the kind of reference, in points, ± standard "
-        "error.",
+        "Difference of the default to the linear branch alone, by the kind of reference, in "
+        "points, ± standard error.",
         "",
         *table(["", *head], rows),
         "",
     ]
 
 
-def _labels(judgements: pd.DataFrame) -> list[str]:
-    """How well wrong labels are told from hard cells."""
-    of = judgements.groupby("reference", sort=False)
+def _label_errors(found: pd.DataFrame) -> list[str]:
+    """How well label errors are distinguished from hard cells."""
+    of = found.groupby("reference", sort=False)
     rows = [
         [
             REFERENCES[name][0],
@@ -342,9 +341,9 @@ def _labels(judgements: pd.DataFrame) -> list[str]:
         ]
         for name, each in of
     ]
-    head = ["", "suspect where all are right", "wrong ones found", "right ones among the found"]
+    head = ["", "flagged where none is wrong", "wrong labels found", "right labels among flagged"]
     return [
-        "## Labels that look wrong",
+        "## Label errors",
         "",
         f"Whole references, {of.size().max()} seeds: as they are, and with {NOISE:.0%} of the "
         "labels wrong.",
@@ -379,7 +378,7 @@ def main(arguments: list[str] | None = None) -> None:
             (split,) = few(adata, adata.n_obs * 2 // 3, seed)
             found = one_reference(split, seed, given.variants)
             result["runs"] += [{"reference": name, **run} for run in found]
-            result["labels"].append({"reference": name, "seed": seed, **judged(adata, seed)})
+            result["labels"].append({"reference": name, "seed": seed, **label_errors(adata, seed)})
         write(given.out, "recipe", result, report(result))
 
 

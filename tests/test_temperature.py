@@ -1,4 +1,4 @@
-"""The temperature that makes probabilities mean what they say."""
+"""The temperature that calibrates probabilities."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
 from tosica._calibration import fit_temperature
-from tosica.linear._classifier import linear_weight
+from tosica.linear import linear_weight
 
 
 def drawn(logits: np.ndarray, temperature: float, seed: int = 0) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The benchmark of the linear branch: that it is of the model's, and that it can be run."""
+"""The benchmark of the linear branch: it measures the model's own, and it runs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_run(linear, tmp_path, monkeypatch, capsys):
 
     linear.main([*arguments, "--out", str(tmp_path)])
 
-    assert "# What each part of the linear branch brings" in capsys.readouterr().out
+    assert "# What each part of the linear branch contributes" in capsys.readouterr().out
     result = json.loads((tmp_path / "linear.json").read_text())
     assert (tmp_path / "linear.md").read_text() == linear.report(result)
     runs = pd.DataFrame(result["runs"])

@@ -1,4 +1,4 @@
-"""The benchmark of the recipe: that its page is what was measured, and that it can be run."""
+"""The benchmark of the recipe: its page is what was measured, and it runs."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ def test_parts_make_up_the_whole(recipe):
     model = recipe.train(reference.copy(), 0, max_epochs=1)
     found = recipe.logits(model, reference)
     n_cells = reference.obs[recipe.LABEL].value_counts()[model.labels].to_numpy()
-    raised = np.log1p(20 / n_cells)
+    adjustment = np.log1p(20 / n_cells)
     network, module = found["network"], model.module
     branch = reference.X @ module.linear.gene_weight.numpy().T + module.linear.bias.numpy()
     temperature, weight = float(module.temperature), recipe.linear_weight(reference.n_obs)
     for part, wanted in {
         "default": (network + branch) / temperature,
         "temperature": (network + branch) / (1 + weight),
-        "as rare": (network + branch - raised) / temperature,
-        "linear": (branch - raised) / weight,
-        "once": (network + raised + (branch - raised) / weight) / 2,
+        "as rare": (network + branch - adjustment) / temperature,
+        "linear": (branch - adjustment) / weight,
+        "once": (network + adjustment + (branch - adjustment) / weight) / 2,
     }.items():
         difference = found[part] - wanted
         # Softmax does not see what is the same for all labels.
@@ -97,7 +97,7 @@ def test_a_run(recipe, tmp_path, monkeypatch, capsys):
 
     recipe.main([*arguments, "--out", str(tmp_path)])
 
-    assert "# What each part of the recipe brings" in capsys.readouterr().out
+    assert "# What each part of the recipe contributes" in capsys.readouterr().out
     result = json.loads((tmp_path / "recipe.json").read_text())
     assert (tmp_path / "recipe.md").read_text() == recipe.report(result)
     runs = pd.DataFrame(result["runs"])

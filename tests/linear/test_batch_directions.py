@@ -1,4 +1,4 @@
-"""Differences between the batches of a reference, and models that look past them."""
+"""Directions along which batches differ, and models that correct for them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import torch
 
 import tosica
 from tosica.data._cell_matrix import CellMatrix
-from tosica.linear import _batch_directions as _batch_directions
-from tosica.linear import _logistic_regression
-from tosica.linear._batch_directions import batch_directions
-from tosica.linear._logistic_regression import fit_logistic_regression
-from tosica.linear._subsample import draw
+from tosica.linear import (
+    _logistic_regression,
+    find_batch_directions,
+    fit_logistic_regression,
+    subsample_by_label,
+)
 from tosica.model import _linear_fit
 from tosica.model._training_plan import TrainingPlan
 from tosica.module import ModalitySlice
@@ -36,12 +37,13 @@ def expression(strength=1.0, noise=0.0):
     return ad.AnnData(sp.csr_matrix(x + noise * rng.random(x.shape), dtype=np.float32))
 
 
-def found_in(adata, labels=LABELS, batches=BATCHES):
-    return batch_directions(CellMatrix(adata), np.arange(adata.n_obs), labels, batches, LOGGED)
+def find(adata, labels=LABELS, batches=BATCHES, **kwargs):
+    rows = CellMatrix(adata)
+    return find_batch_directions(rows, np.arange(adata.n_obs), labels, batches, LOGGED, **kwargs)
 
 
-def test_shifts_are_those_of_the_means():
-    found = found_in(expression())
+def test_directions_are_the_components_of_the_shifts():
+    found = find(expression())
     # Of label 0 in three batches of 100 cells, of label 1 in two of 150; label 2 has one. Means of
     # few cells count less.
     three, two = np.eye(3, 20, 10) - np.eye(3, 20, 10).mean(0), np.eye(2, 20, 10)
@@ -52,45 +54,45 @@ def test_shifts_are_those_of_the_means():
 
 
 def test_without_two_batches_in_a_label_there_are_none():
-    assert found_in(expression(), batches=np.zeros_like(BATCHES)) is None
-    assert found_in(expression(), batches=LABELS) is None
+    assert find(expression(), batches=np.zeros_like(BATCHES)) is None
+    assert find(expression(), batches=LABELS) is None
 
 
-def test_two_cells_make_no_mean():
+def test_a_mean_takes_three_cells():
     batches = np.zeros_like(BATCHES)
     batches[:2] = 1
-    assert found_in(expression(), batches=batches) is None
+    assert find(expression(), batches=batches) is None
+    assert find(expression(), batches=batches, min_cells=2) is not None
     batches[2] = 1
-    assert found_in(expression(), batches=batches) is not None
+    assert find(expression(), batches=batches) is not None
 
 
-def test_what_is_equal_in_all_batches_is_no_shift():
-    found = found_in(expression(noise=0.01))
+def test_genes_that_are_equal_in_all_batches_are_in_no_direction():
+    found = find(expression(noise=0.01))
     assert np.abs(found[:, :10]).max() < 0.01
     assert np.abs(found[:, 10:12]).max() > 0.3
 
 
-def test_only_drawn_cells_are_read(monkeypatch):
-    monkeypatch.setattr(_batch_directions, "MOST_CELLS", 250)
-    # Label 2 is in one batch, and says nothing.
+def test_only_the_subsample_is_read():
+    # Label 2 is in a single batch, so that it is not used.
     pairs = np.unique(3 * LABELS + BATCHES, return_inverse=True)[1][:600]
-    some = draw(pairs, 250)
-    assert len(some) == 250
+    subsample = subsample_by_label(pairs, 250)
+    assert len(subsample) == 250
     adata = expression()
     adata.X = adata.X.toarray()
-    adata.X[np.setdiff1d(np.arange(750), some)] = np.nan
-    found = found_in(adata)
+    adata.X[np.setdiff1d(np.arange(750), subsample)] = np.nan
+    found = find(adata, max_cells=250)
     assert found.shape == (2, 20)
     np.testing.assert_allclose(found[:, :10], 0, atol=1e-6)
 
 
-def test_chance_is_no_shift():
-    """Some of 30 batches always look different, but not more than if batches were shuffled."""
+def test_differences_by_chance_are_no_direction():
+    """Some of 30 batches always look different, but not more than permuted batches do."""
     n_found = []
     for seed in range(20):
         x = np.random.default_rng(seed).random((150, 60)).astype(np.float32)
         batches = np.arange(150) % 30
-        found = batch_directions(
+        found = find_batch_directions(
             CellMatrix(ad.AnnData(x)),
             np.arange(150),
             np.zeros(150, int),
@@ -99,9 +101,9 @@ def test_chance_is_no_shift():
         )
         n_found.append(len(found))
     assert np.mean(n_found) < 0.3
-    # But a batch that is different is seen among them.
+    # A batch that is different is found among them.
     x[batches == 3, :20] += 0.5
-    found = batch_directions(
+    found = find_batch_directions(
         CellMatrix(ad.AnnData(x)),
         np.arange(150),
         np.zeros(150, int),
@@ -112,16 +114,18 @@ def test_chance_is_no_shift():
     assert np.abs(found[0, :20]).mean() > 3 * np.abs(found[0, 20:]).mean()
 
 
-def test_a_regression_keeps_away_from_shifts():
+def test_a_regression_avoids_batch_directions():
     adata = expression(strength=3, noise=0.5)
-    # Label 1 is told from label 0 by the batch almost as well as by its own gene.
+    # The batch separates labels 0 and 1 almost as well as the gene of label 1 does.
     some = np.isin(LABELS * 10 + BATCHES, [0, 11, 20])
-    shifts = found_in(adata)
+    shifts = find(adata)
     plain = fit_logistic_regression(adata.X[some], LABELS[some]).weights
-    kept = fit_logistic_regression(adata.X[some], LABELS[some], batch_directions=shifts).weights
-    assert np.abs(kept @ shifts.T).max() < 0.2 * np.abs(plain @ shifts.T).max()
-    # Genes of the labels still tell them apart.
-    np.testing.assert_array_equal(kept[:, :3].argmax(0), [0, 1, 2])
+    corrected = fit_logistic_regression(
+        adata.X[some], LABELS[some], batch_directions=shifts
+    ).weights
+    assert np.abs(corrected @ shifts.T).max() < 0.2 * np.abs(plain @ shifts.T).max()
+    # The genes of the labels still separate them.
+    np.testing.assert_array_equal(corrected[:, :3].argmax(0), [0, 1, 2])
 
 
 @pytest.fixture(scope="module")
@@ -161,9 +165,9 @@ def trained(reference, batch_key="run", *, linear=True, **kwargs):
 @pytest.mark.parametrize("linear", [False, True])
 def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, linear, monkeypatch):
     reference, query = confounded
-    # What the linear branch looks past where nobody names the batches is another test's.
+    # Within-class directions, which correct for unknown batches, have tests of their own.
     monkeypatch.setattr(
-        _logistic_regression, "within_class_directions", lambda x, _: np.zeros((0, x.shape[1]))
+        _logistic_regression, "within_class_directions", lambda x, *_: np.zeros((0, x.shape[1]))
     )
     plain = trained(reference, correct_batches=False, linear=linear)
     corrected = trained(reference, linear=linear)
@@ -174,7 +178,7 @@ def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, l
     assert right[1] > right[0] + 0.1
 
 
-def test_what_the_reference_has_is_not_lost(confounded):
+def test_other_types_stay_as_accurate(confounded):
     reference, _ = confounded
     held = np.arange(reference.n_obs) % 3 == 0
     rest, query = reference[~held].copy(), reference[held].copy()
@@ -186,13 +190,13 @@ def test_what_the_reference_has_is_not_lost(confounded):
     assert right[1] > right[0] - 0.05
 
 
-def test_many_pairs_of_label_and_batch_are_all_looked_at():
-    """More than could have three of 10 000 cells each."""
+def test_all_pairs_of_label_and_batch_are_used():
+    """With 4 000 pairs, the usual subsample would have less than three cells of each."""
     labels, batches = np.divmod(np.repeat(np.arange(4000), 6), 100)
     rng = np.random.default_rng(0)
     x = rng.random((len(labels), 8), dtype=np.float32)
     x[:, 2] += rng.normal(0, 3, 100).astype(np.float32)[batches]
-    found = batch_directions(
+    found = find_batch_directions(
         CellMatrix(ad.AnnData(x)),
         np.arange(len(labels)),
         labels,
@@ -203,22 +207,22 @@ def test_many_pairs_of_label_and_batch_are_all_looked_at():
     assert np.abs(found[0]).argmax() == 2
 
 
-def test_labels_and_batches_that_say_nothing_are_left_out():
+def test_labels_in_a_single_batch_are_left_out():
     adata = expression()
-    expected = found_in(adata)
+    expected = find(adata)
     more = ad.AnnData(sp.vstack([adata.X, adata.X[:2], adata.X[:5]]).tocsr())
     labels = np.concatenate([LABELS, LABELS[:2], np.full(5, 7)])
     batches = np.concatenate([BATCHES, np.full(2, 8), np.full(5, 9)])
-    np.testing.assert_allclose(found_in(more, labels, batches), expected)
+    np.testing.assert_allclose(find(more, labels, batches), expected)
 
 
 @pytest.mark.parametrize("kind", ["dense", "counts", "backed"])
-def test_expression_however_it_is_kept(tmp_path, kind):
+def test_every_kind_of_matrix(tmp_path, kind):
     adata = expression()
     adata.X = np.round(adata.X.toarray()).astype(np.float32)
     section = ModalitySlice(0, 20, "log1p", 50.0)
     arguments = np.arange(adata.n_obs), LABELS, BATCHES, section
-    expected = batch_directions(CellMatrix(adata), *arguments)
+    expected = find_batch_directions(CellMatrix(adata), *arguments)
     if kind == "dense":
         adata.X = sp.csr_matrix(adata.X)
     elif kind == "counts":
@@ -226,12 +230,12 @@ def test_expression_however_it_is_kept(tmp_path, kind):
     else:
         adata.write_h5ad(tmp_path / "adata.h5ad")
         adata = ad.read_h5ad(tmp_path / "adata.h5ad", backed="r")
-    found = batch_directions(CellMatrix(adata), *arguments)
+    found = find_batch_directions(CellMatrix(adata), *arguments)
     np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-6)
 
 
-def test_the_network_sees_them_and_the_regressions_are_kept_from_them(confounded, monkeypatch):
-    """In the training and in that of all cells: six times as strong, and the same ones."""
+def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypatch):
+    """In training and in the refit; the network gets them six times as strong."""
     seen, fitted = [], []
     inference, fit = tosica.module.TOSICAModule.inference, _linear_fit.fit_linear_classifier
 
@@ -250,13 +254,13 @@ def test_the_network_sees_them_and_the_regressions_are_kept_from_them(confounded
     trained(reference, max_epochs=2)
     assert len(seen) > 3
     assert len(fitted) == 2
-    for directions in seen:
-        np.testing.assert_allclose(directions.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5)
+    for shifts in seen:
+        np.testing.assert_allclose(shifts.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5)
     assert fitted[1]["batch_directions"] is fitted[0]["batch_directions"]
     assert fitted[1]["temperature"] == fitted[0]["temperature"] != 1
     seen.clear(), fitted.clear()
     trained(reference, max_epochs=2, correct_batches=False)
-    assert not any(directions is not None for directions in seen)
+    assert not any(shifts is not None for shifts in seen)
     assert fitted[0]["batch_directions"] is None
 
 
@@ -266,7 +270,7 @@ def test_cells_are_shifted_at_random_and_not_below_zero(confounded, monkeypatch)
     shifts[0, 3], shifts[1, 5] = 2.0, 0.5
     shown = []
     monkeypatch.setattr(model.module, "_latent", lambda x, *_: shown.append(x) or x)
-    model.module.inference(torch.full((4000, 765), 1.0), batch_directions=shifts)
+    model.module.inference(torch.full((4000, 765), 1.0), shifts=shifts)
     (x,) = shown
     untouched = torch.ones(765, dtype=bool)
     untouched[[3, 5]] = False
@@ -302,7 +306,7 @@ def test_batches_by_chance_change_nothing(confounded, caplog):
     pd.testing.assert_frame_equal(by_chance.predict(query, soft=True), expected)
 
 
-def test_batches_that_are_labels_are_told_of(confounded, caplog):
+def test_batches_that_are_labels_are_reported(confounded, caplog):
     reference, _ = confounded
     reference = reference.copy()
     reference.obs["run"] = "of " + reference.obs["kind"]
@@ -312,7 +316,7 @@ def test_batches_that_are_labels_are_told_of(confounded, caplog):
     assert model.is_trained
 
 
-def test_batch_directions_are_not_saved(confounded, tmp_path):
+def test_shifts_are_not_saved(confounded, tmp_path):
     reference, query = confounded
     model = trained(reference, max_epochs=1)
     model.save(tmp_path / "model")
@@ -320,6 +324,6 @@ def test_batch_directions_are_not_saved(confounded, tmp_path):
     assert not any("directions" in name for name in loaded.module.state_dict())
     plan = TrainingPlan(model.module, batch_directions=torch.ones(2, 765))
     assert not any("directions" in name for name in plan.state_dict())
-    # But it goes where the plan goes.
+    # They move to the device with the plan.
     assert "batch_directions" in dict(plan.named_buffers())
     pd.testing.assert_frame_equal(loaded.predict(query, soft=True), model.predict(query, soft=True))

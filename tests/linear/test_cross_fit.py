@@ -1,4 +1,4 @@
-"""Classifiers of parts of a reference, to each of which other cells are new."""
+"""Cross-fitting: folds, and the classifiers that are fitted without them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import scipy.sparse as sp
 import scvi
 
+from tosica.linear import fit_logistic_regression
 from tosica.linear._cross_fit import cross_fit
-from tosica.linear._logistic_regression import fit_logistic_regression
 
 # The last label has a single cell.
 LABELS = np.repeat([0, 1, 2, 3], [50, 20, 2, 1])
@@ -23,26 +23,26 @@ def folds():
     return np.array([held for held, _ in cross_fit(expression(), LABELS, lambda x, labels: None)])
 
 
-def test_each_cell_is_new_to_one_classifier():
+def test_each_cell_is_held_out_once():
     held = folds()
     assert len(held) == 5
     np.testing.assert_array_equal(held[:, :72].sum(0), 1)
 
 
-def test_the_single_cell_of_a_label_is_in_no_fold():
+def test_the_only_cell_of_a_label_is_in_no_fold():
     np.testing.assert_array_equal(folds()[:, 72], False)
 
 
-def test_folds_have_equal_parts_of_each_label():
+def test_folds_are_stratified_by_label():
     for held in folds():
         found = np.bincount(LABELS[held], minlength=4)
         assert found[0] == 10
         assert found[1] == 4
-        # So that the others still have one.
+        # The other folds still have one.
         assert found[2] <= 1
 
 
-def test_every_classifier_knows_every_label():
+def test_every_classifier_has_every_label():
     known = [set(labels) for _, labels in cross_fit(expression(), LABELS, lambda _, of: of)]
     assert known == [{0, 1, 2, 3}] * 5
 
@@ -50,9 +50,9 @@ def test_every_classifier_knows_every_label():
 def test_a_classifier_is_fitted_to_the_other_folds_alone():
     x = expression()
     for held, found in cross_fit(x, LABELS, fit_logistic_regression):
-        spoilt = x.toarray()
-        spoilt[held] = 100
-        expected = fit_logistic_regression(sp.csr_matrix(spoilt)[~held], LABELS[~held])
+        changed = x.toarray()
+        changed[held] = 100
+        expected = fit_logistic_regression(sp.csr_matrix(changed)[~held], LABELS[~held])
         np.testing.assert_allclose(found.weights, expected.weights)
 
 
@@ -69,3 +69,9 @@ def test_folds_follow_the_seed():
     np.testing.assert_array_equal(one, same)
     scvi.settings.seed = 1
     assert (folds() != one).any()
+
+
+def test_number_of_folds():
+    folds = list(cross_fit(expression(), LABELS, lambda x, labels: None, n_folds=10))
+    assert len(folds) == 10
+    assert {held[LABELS == 0].sum() for held, _ in folds} == {5}

@@ -1,4 +1,4 @@
-"""Cells whose labels the other cells contradict do not teach."""
+"""Label errors of a reference, and training without them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sklearn.linear_model import LogisticRegression
 
 import tosica
 from tosica.data._cell_matrix import CellMatrix
-from tosica.linear import _label_errors as _mislabelled
-from tosica.linear._label_errors import _fit, _judge, find_label_errors, find_suspects
+from tosica.linear import find_label_errors, flag_label_errors, subsample_by_label
+from tosica.linear._label_errors import fit_multinomial_regression, score_labels
 from tosica.module import ModalitySlice
 
 LOGGED = ModalitySlice(0, 765, None)
@@ -21,7 +21,7 @@ QUIET = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}
 KINDS = ["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]
 
 
-def spoilt(labels, share, seed=0):
+def with_noise(labels, share, seed=0):
     """Labels of which a share is wrong, and which ones."""
     rng = np.random.default_rng(seed)
     wrong = np.sort(rng.permutation(len(labels))[: round(share * len(labels))])
@@ -42,8 +42,9 @@ def codes(cells):
     return cells.obs["bulk_labels"].cat.codes.to_numpy().astype(np.int64)
 
 
-def found_in(cells, labels):
-    return find_label_errors(CellMatrix(cells), np.arange(cells.n_obs), labels, LOGGED)
+def find(cells, labels, **kwargs):
+    everything = np.arange(cells.n_obs)
+    return find_label_errors(CellMatrix(cells), everything, labels, LOGGED, **kwargs)
 
 
 def assert_found(found, wrong, precision=0.9):
@@ -53,68 +54,66 @@ def assert_found(found, wrong, precision=0.9):
 
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.3])
 def test_wrong_labels_are_found(cells, codes, share):
-    labels, wrong = spoilt(codes, share)
-    assert_found(found_in(cells, labels), wrong)
+    labels, wrong = with_noise(codes, share)
+    assert_found(find(cells, labels), wrong)
 
 
 def test_right_labels_are_kept(cells, codes):
-    assert found_in(cells, codes).size == 0
+    assert find(cells, codes).size == 0
 
 
-def test_a_few_are_taken_for_hard_cells(cells, codes):
-    labels, wrong = spoilt(codes, 0.03)
+def test_a_few_label_errors_are_taken_for_hard_cells(cells, codes):
+    labels, wrong = with_noise(codes, 0.03)
     assert len(wrong) > 5
-    assert found_in(cells, labels).size == 0
+    assert find(cells, labels).size == 0
+    assert find(cells, labels, min_share=0.01, min_share_of_misclassified=0).size > 0
 
 
 def test_types_that_are_hard_to_tell_apart_are_not_wrong():
-    """Of so few cells of 13 types a classifier learns little, and is often sure of a wrong one."""
+    """With so few cells of 13 types, a classifier is often confident of a wrong one."""
     adata = tosica.datasets.synthetic(300, 400, n_gene_sets=20, seed=0)
     common = adata.obs["cell_type"].value_counts()
     adata = adata[adata.obs["cell_type"].isin(common.index[common > 1])].copy()
     labels = adata.obs["cell_type"].astype("category").cat.codes.to_numpy().astype(np.int64)
     everything = CellMatrix(adata), np.arange(adata.n_obs), labels, ModalitySlice(0, 400, "log1p")
-    suspect, disputed = find_suspects(*everything)
-    assert suspect.mean() > 0.1
-    assert disputed.mean() > 0.4
+    is_error, is_misclassified = flag_label_errors(*everything)
+    assert is_error.mean() > 0.1
+    assert is_misclassified.mean() > 0.4
     assert find_label_errors(*everything).size == 0
 
 
-def test_the_single_cell_of_a_label_is_not_wrong(cells, codes):
-    labels, wrong = spoilt(codes, 0.2)
-    # A cell that all others contradict, but there is none like it to be judged by.
+def test_the_only_cell_of_a_label_is_not_wrong(cells, codes):
+    labels, wrong = with_noise(codes, 0.2)
+    # No classifier can be fitted without it.
     labels[wrong[0]] = labels.max() + 1
-    found = found_in(cells, labels)
+    found = find(cells, labels)
     assert_found(found, wrong[1:])
     assert wrong[0] not in found
-    # Nor is one of those of which no label has two.
+    # The same holds if every label has one cell.
     some = np.array([np.flatnonzero(codes == code)[0] for code in np.unique(codes)])
     assert find_label_errors(CellMatrix(cells), some, codes[some], LOGGED).size == 0
 
 
 def test_positions_are_those_of_the_cells(cells, codes):
     """In a reference of which only some cells have labels."""
-    labels, wrong = spoilt(codes, 0.2)
+    labels, wrong = with_noise(codes, 0.2)
     some = np.arange(40, cells.n_obs)
     found = find_label_errors(CellMatrix(cells), some, labels[40:], LOGGED)
     assert_found(found, wrong[wrong >= 40])
 
 
-def test_cells_that_are_not_drawn_are_judged_too(cells, codes, monkeypatch):
-    monkeypatch.setattr(_mislabelled, "MOST_CELLS", 150)
-    monkeypatch.setattr(_mislabelled, "BLOCK", 7)
-    labels, wrong = spoilt(codes, 0.2)
-    found = found_in(cells, labels)
+def test_cells_outside_the_subsample_are_scored_too(cells, codes):
+    labels, wrong = with_noise(codes, 0.2)
+    found = find(cells, labels, max_cells=150, block_size=7)
     assert_found(found, wrong)
-    drawn = _mislabelled.draw(labels, 150)
-    assert set(found) - set(drawn)
+    assert set(found) - set(subsample_by_label(labels, 150))
 
 
 def test_half_of_a_label_is_kept(cells, codes):
-    """Of a label that is given to cells of other kinds only."""
-    labels, _ = spoilt(codes, 0.2)
+    """The label is given to cells of other types only."""
+    labels, _ = with_noise(codes, 0.2)
     labels[:10] = 3
-    found = found_in(cells, labels)
+    found = find(cells, labels)
     assert found.size
     assert len(set(found) & set(range(10))) == 5
 
@@ -124,29 +123,28 @@ def test_rare_types_are_not_wiped_out(cells, codes):
     kept = np.r_[np.flatnonzero(codes == 1)[:10], np.flatnonzero(codes != 1)]
     few, truth = cells[kept].copy(), codes[kept]
     for seed in range(5):
-        labels, wrong = spoilt(truth, 0.2, seed)
-        suspect, _ = find_suspects(CellMatrix(few), np.arange(few.n_obs), labels, LOGGED)
-        assert suspect[wrong].mean() > 0.3
+        labels, wrong = with_noise(truth, 0.2, seed)
+        is_error, _ = flag_label_errors(CellMatrix(few), np.arange(few.n_obs), labels, LOGGED)
+        assert is_error[wrong].mean() > 0.3
         right = np.setdiff1d(np.arange(10), wrong)
-        assert suspect[right].sum() <= 2
+        assert is_error[right].sum() <= 2
 
 
-def test_rare_labels_are_not_judged(cells, codes):
-    """Two of four cells have a wrong one, which nothing else would keep."""
+def test_rare_labels_are_not_flagged(cells, codes):
+    """Two of four cells have a wrong label, and would be flagged in a larger label."""
     stem = sc.datasets.pbmc68k_reduced().raw.to_adata()
     stem = stem[stem.obs["bulk_labels"] == "CD34+"][:2].copy()
     both = ad.concat([stem, cells])
-    labels = np.r_[3, 3, spoilt(codes, 0.2)[0]]
+    labels = np.r_[3, 3, with_noise(codes, 0.2)[0]]
     labels[2:4] = 3
-    found = found_in(both, labels)
+    found = find(both, labels)
     assert found.size
     assert not set(found) & set(range(4))
 
 
-def test_a_label_may_have_no_cell(cells, codes):
-    labels, wrong = spoilt(codes, 0.2)
-    # As if the model knew labels between these.
-    assert_found(found_in(cells, 2 * labels + 1), wrong)
+def test_codes_need_not_be_consecutive(cells, codes):
+    labels, wrong = with_noise(codes, 0.2)
+    assert_found(find(cells, 2 * labels + 1), wrong)
 
 
 def test_two_labels(cells, codes):
@@ -155,11 +153,11 @@ def test_two_labels(cells, codes):
     wrong = np.arange(0, len(truth), 5)
     labels = truth.copy()
     labels[wrong] = 1 - labels[wrong]
-    assert_found(found_in(two, labels), wrong)
+    assert_found(find(two, labels), wrong)
 
 
 @pytest.mark.parametrize("kind", ["dense", "integers", "backed"])
-def test_counts_however_they_are_kept(shared, tmp_path, kind):
+def test_every_kind_of_matrix(shared, tmp_path, kind):
     adata = sc.read_h5ad(shared / "kang_pbmc.h5ad")
     adata = adata[adata.obs["sample_id"] == "ctrl107"].copy()
     truth = adata.obs["cluster_id"].cat.remove_unused_categories().cat.codes.to_numpy()
@@ -181,13 +179,13 @@ def test_counts_however_they_are_kept(shared, tmp_path, kind):
 @pytest.fixture
 def noisy(cells, codes):
     """The cells, of which a fifth has a wrong label in ``obs["given"]``."""
-    labels, _ = spoilt(codes, 0.2)
+    labels, _ = with_noise(codes, 0.2)
     cells.obs["given"] = np.array(KINDS)[labels]
     cells.obs["truth"] = pd.Categorical(np.array(KINDS)[codes], KINDS)
     return cells
 
 
-def test_training_leaves_them_out_and_says_so(noisy, tmp_path):
+def test_training_leaves_them_out_and_warns(noisy, tmp_path):
     held = np.arange(noisy.n_obs) % 3 == 0
     reference, query = noisy[~held].copy(), noisy[held].copy()
     tosica.pp.build_mask(reference, max_gene_sets=30)
@@ -212,30 +210,30 @@ def test_training_leaves_them_out_and_says_so(noisy, tmp_path):
     model.save(tmp_path / "model")
     loaded = tosica.TOSICA.load(tmp_path / "model")
     np.testing.assert_array_equal(loaded.mislabeled_indices, found)
-    # They are labelled, so that they are not among the cells without a label either.
+    # They have a label, so that they are not among the cells without one.
     assert model.test_indices.size == 0
-    # A further training judges them anew.
+    # A further training checks labels anew.
     model.train(**QUIET, check_labels=False)
     assert model.mislabeled_indices.size == 0
 
 
-def test_not_if_labels_are_not_to_be_checked(noisy):
+def test_labels_are_not_checked_if_so_asked(noisy):
     tosica.pp.build_mask(noisy, max_gene_sets=30)
     tosica.TOSICA.setup_anndata(noisy, labels_key="given")
     model = tosica.TOSICA(noisy, embed_dim=16)
     model.train(**QUIET, check_labels=False)
     assert model.mislabeled_indices.size == 0
-    taught = np.r_[model.train_indices, model.validation_indices]
-    assert len(taught) == noisy.n_obs
+    trained_on = np.r_[model.train_indices, model.validation_indices]
+    assert len(trained_on) == noisy.n_obs
 
 
 @pytest.mark.parametrize("n_labels", [2, 3])
-def test_the_judge_is_scikit_learns_regression(n_labels):
+def test_the_classifier_is_scikit_learns(n_labels):
     rng = np.random.default_rng(0)
     labels = np.arange(90) % n_labels
     x = sp.csr_matrix(rng.gamma(1.0, size=(90, 12)) + np.eye(n_labels, 12)[labels])
     z = x.toarray() / np.asarray(x.mean(0)).ravel() ** 0.25
     expected = LogisticRegression(C=0.3, class_weight="balanced").fit(z, labels).predict_proba(z)
-    given, best = _judge(x, _fit(x, labels), labels)
-    np.testing.assert_allclose(given, expected[np.arange(90), labels], atol=1e-6)
-    np.testing.assert_allclose(best, expected.max(1), atol=1e-6)
+    own, highest = score_labels(x, fit_multinomial_regression(x, labels), labels)
+    np.testing.assert_allclose(own, expected[np.arange(90), labels], atol=1e-6)
+    np.testing.assert_allclose(highest, expected.max(1), atol=1e-6)

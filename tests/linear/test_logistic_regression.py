@@ -1,6 +1,8 @@
-"""Logistic regression through gene sets, against its formula and where it could go astray."""
+"""Logistic regression over gene sets: against its formula, and in edge cases."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,17 +12,16 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.linear_model import LogisticRegression
 
-from tosica.linear import _logistic_regression
-from tosica.linear._logistic_regression import fit_logistic_regression, within_class_directions
+from tosica.linear import LogisticRegression as FittedRegression
+from tosica.linear import RegressionConfig, fit_logistic_regression
+from tosica.linear._logistic_regression import within_class_directions
 
 LABELS = np.repeat([0, 1, 2], [60, 40, 20])
-
-
-@pytest.fixture
-def patiently(monkeypatch):
-    """Search until nothing changes, not only until it is good enough."""
-    for name, n in (("_MAX_ITER", 5000), ("_REWEIGHTED_ITER", 200), ("_N_REWEIGHTED", 100)):
-        monkeypatch.setattr(_logistic_regression, name, n)
+DEFAULT = RegressionConfig()
+# The optimizer runs until it converges.
+CONVERGED = RegressionConfig(
+    max_iter=5000, max_iter_reweighted=200, n_reweightings=100, tol=1e-9, group_penalty=0
+)
 
 
 def expression(seed=0):
@@ -31,7 +32,7 @@ def expression(seed=0):
     return sp.csr_matrix(x)
 
 
-def test_directions_are_the_components_of_the_deviations():
+def test_within_class_directions_are_principal_components():
     rng = np.random.default_rng(0)
     x = rng.gamma(1.0, size=(120, 300)) + 2 * np.eye(3)[LABELS] @ np.eye(3, 300)
     x += 8 * rng.normal(size=(120, 5)) * [5, 4, 3, 2, 1] @ rng.normal(size=(5, 300)) / 300**0.5
@@ -47,7 +48,7 @@ def test_directions_are_the_components_of_the_deviations():
     np.testing.assert_allclose(found.T @ found, expected, atol=2e-3 * np.abs(expected).max())
 
 
-def test_a_few_cells_of_rare_labels_are_no_direction():
+def test_single_cells_of_rare_labels_are_no_direction():
     rng = np.random.default_rng(0)
     labels = np.r_[np.repeat([0, 1, 2], 150), np.repeat(np.arange(3, 9), 3), [9, 10]]
     x = rng.gamma(0.5, size=(len(labels), 500))
@@ -60,7 +61,7 @@ def test_a_few_cells_of_rare_labels_are_no_direction():
 
 
 @pytest.mark.parametrize("n_each", [1, 2, 4])
-def test_few_cells_differ_in_few_directions(n_each):
+def test_few_cells_differ_along_few_directions(n_each):
     labels = np.repeat([0, 1], n_each)
     x = sp.csr_matrix(np.random.default_rng(0).random((2 * n_each, 6)))
     found = within_class_directions(x, labels)
@@ -70,7 +71,7 @@ def test_few_cells_differ_in_few_directions(n_each):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("seed", range(5))
-def test_cells_that_are_all_alike_differ_in_none(dtype, seed):
+def test_identical_cells_differ_along_no_direction(dtype, seed):
     profiles = np.random.default_rng(seed).gamma(1.0, size=(3, 8)).astype(dtype)
     x = sp.csr_matrix(profiles[LABELS])
     assert within_class_directions(x, LABELS).shape == (0, 8)
@@ -78,15 +79,15 @@ def test_cells_that_are_all_alike_differ_in_none(dtype, seed):
     assert ((x @ weights.T).argmax(1) == LABELS).all()
 
 
-@pytest.mark.parametrize("with_shifts", [False, True])
+@pytest.mark.parametrize("with_batches", [False, True])
 @pytest.mark.parametrize("n_obs", [120, 1200])
-def test_is_the_optimum_of_its_formula(with_shifts, n_obs, patiently):
+def test_is_the_optimum_of_its_formula(with_batches, n_obs):
     x = sp.vstack([expression(seed) for seed in range(n_obs // 120)]).tocsr()
     labels = np.tile(LABELS, n_obs // 120)
-    shifts = np.random.default_rng(1).random((2, 20)) if with_shifts else np.zeros((0, 20))
+    directions = np.random.default_rng(1).random((2, 20)) if with_batches else np.zeros((0, 20))
     within = within_class_directions(x, labels)
     weights, relevance = fit_logistic_regression(
-        x, labels, batch_directions=shifts if with_shifts else None, tol=1e-8
+        x, labels, batch_directions=directions if with_batches else None, config=CONVERGED
     )
     assert relevance is None
     strength = 10
@@ -100,7 +101,7 @@ def test_is_the_optimum_of_its_formula(with_shifts, n_obs, patiently):
         fit = torch.nn.functional.binary_cross_entropy_with_logits(
             scores, is_label, weight=balance[labels, None], reduction="sum"
         )
-        change = 10 * ((w @ torch.from_numpy(shifts).T) ** 2).sum()
+        change = 10 * ((w @ torch.from_numpy(directions).T) ** 2).sum()
         change = change + 0.1 * max(1, n_obs / 500) * ((w @ torch.from_numpy(within).T) ** 2).sum()
         return fit + ((w * scale) ** 2).sum() / strength / 2 + change / 2
 
@@ -112,11 +113,14 @@ def test_is_the_optimum_of_its_formula(with_shifts, n_obs, patiently):
 
 
 @pytest.mark.parametrize("n_labels", [2, 3])
-def test_without_directions_it_is_scikit_learns(n_labels, patiently):
+def test_without_directions_it_is_scikit_learns(n_labels):
     x, labels = expression()[n_labels > LABELS], LABELS[n_labels > LABELS]
     scale = np.asarray(x.mean(0)).ravel() ** 0.25
     balance = (len(labels) / n_labels / np.bincount(labels))[labels]
-    found = x @ fit_logistic_regression(x, labels, nuisance=False, tol=1e-9).weights.T
+    found = (
+        x
+        @ fit_logistic_regression(x, labels, config=CONVERGED.without_nuisance_penalty()).weights.T
+    )
     for label in range(n_labels):
         expected = LogisticRegression(C=10, fit_intercept=False, tol=1e-9, max_iter=5000)
         expected.fit(x.toarray() / scale, labels == label, sample_weight=balance)
@@ -124,8 +128,8 @@ def test_without_directions_it_is_scikit_learns(n_labels, patiently):
         np.testing.assert_allclose(found[:, label], scores, atol=1e-3)
 
 
-def test_a_label_is_not_taken_for_the_batch_it_is_known_from():
-    """Nobody names the batches; the last label is known from the second one only."""
+def test_a_label_is_not_confused_with_the_batch_it_is_known_from():
+    """Batches are unknown, and the last label occurs in the second one only."""
     rng = np.random.default_rng(0)
     labels = np.repeat([0, 1, 2], 60)
     x = rng.normal(5, 0.5, (180, 200)) + 0.65 * np.repeat(np.eye(3), 10, 1)[labels] @ np.eye(
@@ -136,22 +140,22 @@ def test_a_label_is_not_taken_for_the_batch_it_is_known_from():
     x[second, 40:140] += 4
     elsewhere = np.flatnonzero(~known)
     right = {}
-    for nuisance in (True, False):
+    for penalized, config in ((True, DEFAULT), (False, DEFAULT.without_nuisance_penalty())):
         weights = fit_logistic_regression(
-            sp.csr_matrix(x[known]), labels[known], nuisance=nuisance
+            sp.csr_matrix(x[known]), labels[known], config=config
         ).weights
-        right[nuisance] = ((x[elsewhere] @ weights.T).argmax(1) == 2).mean()
+        right[penalized] = ((x[elsewhere] @ weights.T).argmax(1) == 2).mean()
     assert right[False] < 0.5
     assert right[True] > 0.7
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_neither_the_order_of_cells_nor_of_genes_matters(seed, patiently):
+def test_neither_the_order_of_cells_nor_of_genes_matters(seed):
     rng = np.random.default_rng(seed)
     cells, genes = rng.permutation(120), rng.permutation(20)
     x = expression()
-    weights = fit_logistic_regression(x, LABELS, tol=1e-9).weights
-    other = fit_logistic_regression(x[cells][:, genes], LABELS[cells], tol=1e-9)
+    weights = fit_logistic_regression(x, LABELS, config=CONVERGED).weights
+    other = fit_logistic_regression(x[cells][:, genes], LABELS[cells], config=CONVERGED)
     np.testing.assert_allclose(other.weights, weights[:, genes], atol=1e-3)
 
 
@@ -171,16 +175,16 @@ def members(sets: list[list[int]] = SETS, n_genes: int = 20) -> sp.csr_matrix:
 
 
 class Objective:
-    """What is minimised, over the latent vectors of all labels and sets; all of it written out."""
+    """The objective as a function of the latent vectors of all labels and sets, written out."""
 
-    def __init__(self, x: sp.csr_matrix, shifts: np.ndarray, penalty: float) -> None:
+    def __init__(self, x: sp.csr_matrix, directions: np.ndarray, penalty: float) -> None:
         n_cells, self.n_genes = x.shape
         self.m = np.asarray(x.mean(0)).ravel() ** 0.25
         self.z = x.toarray() / self.m
         self.is_label = np.eye(3, dtype=bool)[LABELS]
         self.balance = 1 / (3 * np.bincount(LABELS))[LABELS, None]
         self.ridge = 1 / (10 * n_cells)
-        nuisance = [0.1**0.5 * within_class_directions(x, LABELS), 10**0.5 * shifts]
+        nuisance = [0.1**0.5 * within_class_directions(x, LABELS), 10**0.5 * directions]
         self.nuisance = np.vstack(nuisance) / n_cells**0.5 / self.m
         self.penalty = penalty
         self.genes = np.concatenate(SETS)
@@ -215,7 +219,7 @@ class Objective:
             flat = found.x
         return self(flat)[0]
 
-    def at(self, found: _logistic_regression.LogisticRegression) -> float:
+    def at(self, found: FittedRegression) -> float:
         """Value of a regression whose weights are divided by the sets' relevance."""
         total = found.relevance @ members()
         share = np.divide(found.weights * self.m, total, out=0 * total, where=total > 0)
@@ -224,22 +228,22 @@ class Objective:
 
 
 @pytest.mark.parametrize("penalty", [1e-4, 1e-2, 3e-2])
-def test_with_gene_sets_it_is_the_optimum_of_its_formula(penalty, request):
-    x, shifts = expression(), np.random.default_rng(1).random((2, 20))
-    objective = Objective(x, shifts, penalty)
+def test_with_gene_sets_it_is_the_optimum_of_its_formula(penalty):
+    x, directions = expression(), np.random.default_rng(1).random((2, 20))
+    objective = Objective(x, directions, penalty)
     least, nothing = objective.minimum(), objective(np.zeros(3 * len(objective.genes)))[0]
-    how = {"batch_directions": shifts, "gene_sets": members(), "penalty": penalty}
-    found = objective.at(fit_logistic_regression(x, LABELS, **how))
-    assert -1e-6 < (found - least) / (nothing - least) < 6e-3
-    request.getfixturevalue("patiently")
-    found = objective.at(fit_logistic_regression(x, LABELS, **how, tol=1e-7))
-    assert -1e-6 < (found - least) / (nothing - least) < 1e-5
+    converged = replace(CONVERGED, group_penalty=penalty, tol=1e-7)
+    for config, excess in ((RegressionConfig(group_penalty=penalty), 6e-3), (converged, 1e-5)):
+        regression = fit_logistic_regression(
+            x, LABELS, batch_directions=directions, gene_sets=members(), config=config
+        )
+        assert -1e-6 < (objective.at(regression) - least) / (nothing - least) < excess
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1e-4, 1e-2])
 def test_genes_in_no_set_get_no_weight(penalty):
     weights, relevance = fit_logistic_regression(
-        expression(), LABELS, gene_sets=members(), penalty=penalty
+        expression(), LABELS, gene_sets=members(), config=RegressionConfig(group_penalty=penalty)
     )
     held = np.asarray(members().sum(0)).ravel() > 0
     assert not weights[:, ~held].any()
@@ -251,39 +255,42 @@ def test_genes_in_no_set_get_no_weight(penalty):
         assert relevance is None
 
 
-def test_without_a_penalty_sets_only_say_which_genes_there_are(patiently):
+def test_without_a_penalty_sets_only_say_which_genes_there_are():
     x = expression()
-    plain = fit_logistic_regression(x, LABELS)
-    every = fit_logistic_regression(x, LABELS, gene_sets=members([list(range(20)), [3, 4]]))
+    plain = fit_logistic_regression(x, LABELS, config=CONVERGED)
+    every = fit_logistic_regression(
+        x, LABELS, gene_sets=members([list(range(20)), [3, 4]]), config=CONVERGED
+    )
     np.testing.assert_allclose(every.weights, plain.weights, rtol=1e-9)
-    some = fit_logistic_regression(x, LABELS, gene_sets=members(), nuisance=False, tol=1e-7)
+    config = CONVERGED.without_nuisance_penalty()
+    some = fit_logistic_regression(x, LABELS, gene_sets=members(), config=config)
     held = np.arange(17)
-    alone = fit_logistic_regression(x[:, held], LABELS, nuisance=False, tol=1e-7)
+    alone = fit_logistic_regression(x[:, held], LABELS, config=config)
     np.testing.assert_allclose(some.weights[:, held], alone.weights, atol=1e-3)
 
 
-def test_a_penalty_that_nothing_is_worth_leaves_no_weights():
+def test_a_very_strong_group_lasso_leaves_no_weights():
     weights, relevance = fit_logistic_regression(
-        expression(), LABELS, gene_sets=members(), penalty=1e3
+        expression(), LABELS, gene_sets=members(), config=RegressionConfig(group_penalty=1e3)
     )
     assert np.isfinite(np.concatenate([weights.ravel(), relevance.ravel()])).all()
     np.testing.assert_allclose(weights, 0, atol=1e-6)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_neither_the_order_of_genes_nor_of_sets_matters(seed, patiently):
+def test_neither_the_order_of_genes_nor_of_sets_matters(seed):
     rng = np.random.default_rng(seed)
     cells, genes, sets = (rng.permutation(n) for n in (120, 20, len(SETS)))
-    x, how = expression(), {"penalty": 1e-3, "tol": 1e-7}
-    one = fit_logistic_regression(x, LABELS, gene_sets=members(), **how)
+    x, config = expression(), replace(CONVERGED, group_penalty=1e-3, tol=1e-7)
+    one = fit_logistic_regression(x, LABELS, gene_sets=members(), config=config)
     other = fit_logistic_regression(
-        x[cells][:, genes], LABELS[cells], gene_sets=members()[sets][:, genes], **how
+        x[cells][:, genes], LABELS[cells], gene_sets=members()[sets][:, genes], config=config
     )
     np.testing.assert_allclose(other.weights, one.weights[:, genes], atol=1e-3)
     np.testing.assert_allclose(other.relevance, one.relevance[:, sets], atol=1e-3)
 
 
-def planted(seed: int) -> tuple[sp.csr_matrix, list[list[int]]]:
+def simulate(seed: int) -> tuple[sp.csr_matrix, list[list[int]]]:
     """Label k differs in genes 8 k to 8 k + 7, which are a set; others hold some of them."""
     rng = np.random.default_rng(seed)
     x = rng.gamma(1.0, size=(120, 100))
@@ -299,38 +306,53 @@ def planted(seed: int) -> tuple[sp.csr_matrix, list[list[int]]]:
 
 @pytest.mark.parametrize("penalty", [1e-4, 1e-3])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_planted_set_is_the_most_relevant(seed, penalty):
-    x, sets = planted(seed)
+def test_the_simulated_set_is_the_most_relevant(seed, penalty):
+    x, sets = simulate(seed)
     relevance = fit_logistic_regression(
-        x, LABELS, gene_sets=members(sets, 100), penalty=penalty
+        x, LABELS, gene_sets=members(sets, 100), config=RegressionConfig(group_penalty=penalty)
     ).relevance
     np.testing.assert_array_equal(relevance.argmax(1), [0, 1, 2])
 
 
 def test_equal_sets_are_equally_relevant():
-    x, sets = planted(0)
+    x, sets = simulate(0)
     twice = fit_logistic_regression(
-        x, LABELS, gene_sets=members([*sets, sets[0]], 100), penalty=1e-3
+        x,
+        LABELS,
+        gene_sets=members([*sets, sets[0]], 100),
+        config=RegressionConfig(group_penalty=1e-3),
     ).relevance
     np.testing.assert_allclose(twice[:, -1], twice[:, 0], rtol=1e-6)
 
 
-def test_scores_do_not_change_along_what_batches_differ_by():
+def test_scores_do_not_change_along_batch_directions():
     rng = np.random.default_rng(0)
     x = expression().toarray()
     batch = np.zeros(20)
     batch[:3] = 3
     x[LABELS == 0] += batch * rng.integers(0, 2, ((LABELS == 0).sum(), 1))
-    how = {"gene_sets": members(), "penalty": 1e-4}
-    plain = fit_logistic_regression(sp.csr_matrix(x), LABELS, **how)
-    blind = fit_logistic_regression(sp.csr_matrix(x), LABELS, batch_directions=batch[None], **how)
-    assert np.abs(blind.weights @ batch).max() < 0.3 * np.abs(plain.weights @ batch).max()
+    x = sp.csr_matrix(x)
+    plain = fit_logistic_regression(x, LABELS, gene_sets=members())
+    invariant = fit_logistic_regression(
+        x, LABELS, gene_sets=members(), batch_directions=batch[None]
+    )
+    assert np.abs(invariant.weights @ batch).max() < 0.3 * np.abs(plain.weights @ batch).max()
 
 
 def test_nuisance_directions_can_be_left_out():
-    x, shifts = expression(), np.random.default_rng(1).random((2, 20))
-    plain = fit_logistic_regression(x, LABELS, batch_directions=shifts, nuisance=False)
-    without = fit_logistic_regression(x, LABELS, nuisance=False)
-    np.testing.assert_array_equal(plain.weights, without.weights)
-    penalised = fit_logistic_regression(x, LABELS, batch_directions=shifts)
-    assert np.abs(penalised.weights @ shifts.T).max() < np.abs(plain.weights @ shifts.T).max() / 2
+    x, directions = expression(), np.random.default_rng(1).random((2, 20))
+    config = DEFAULT.without_nuisance_penalty()
+    given = fit_logistic_regression(x, LABELS, batch_directions=directions, config=config)
+    without = fit_logistic_regression(x, LABELS, config=config)
+    np.testing.assert_array_equal(given.weights, without.weights)
+    penalized = fit_logistic_regression(x, LABELS, batch_directions=directions)
+    along = [np.abs(fitted.weights @ directions.T).max() for fitted in (penalized, given)]
+    assert along[0] < along[1] / 2
+
+
+def test_a_stronger_ridge_has_smaller_weights():
+    strong, default = (
+        np.abs(fit_logistic_regression(expression(), LABELS, config=config).weights).sum()
+        for config in (RegressionConfig(C=0.1), DEFAULT)
+    )
+    assert strong < default / 2

@@ -1,4 +1,4 @@
-"""How genes vary together in a reference."""
+"""Probabilistic PCA, from which genes that a query lacks are imputed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from anndata import AnnData
 
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._normalize import ModalitySlice
-from tosica.linear._missing_genes import fit_ppca
+from tosica.linear import fit_ppca
 
 
-def found_in(matrix, cells=None):
+def fit(matrix, cells=None, **kwargs):
     matrix = np.asarray(matrix, dtype=np.float32)
     cells = np.arange(len(matrix)) if cells is None else cells
     rows = CellMatrix(AnnData(sp.csr_matrix(matrix)))
     section = ModalitySlice(0, matrix.shape[1], None, 1.0)
-    return fit_ppca(rows, cells, np.zeros(len(cells), dtype=np.int64), section)
+    return fit_ppca(rows, cells, np.zeros(len(cells), dtype=np.int64), section, **kwargs)
 
 
-def planted(n_cells=2000, n_genes=40, noise=0.3, seed=0):
+def simulate(n_cells=2000, n_genes=40, noise=0.3, seed=0):
     rng = np.random.default_rng(seed)
     loadings = rng.normal(0, 1, (n_genes, 3))
     return 20 + rng.normal(size=(n_cells, 3)) @ loadings.T + rng.normal(
@@ -28,59 +28,74 @@ def planted(n_cells=2000, n_genes=40, noise=0.3, seed=0):
     ), loadings
 
 
-def test_finds_what_was_planted():
-    x, loadings = planted(3000, 150)
-    mean, found = found_in(x)
+def test_finds_the_simulated_components():
+    x, loadings = simulate(3000, 150)
+    mean, found = fit(x)
     np.testing.assert_allclose(mean, x.mean(0), rtol=1e-5)
-    # In units of the noise; directions beyond the planted ones hardly count.
+    # In units of the noise. Further components are short.
     covariance = found @ found.T
     expected = loadings @ loadings.T
     np.testing.assert_allclose(0.3**2 * covariance, expected, atol=0.1 * expected.max())
     assert found.shape == (150, 20)
 
 
-def test_genes_that_share_nothing_tell_nothing_of_each_other():
+def test_independent_genes_do_not_predict_each_other():
     rng = np.random.default_rng(0)
-    mean, loadings = found_in(20 + rng.normal(size=(10_000, 40)))
+    mean, loadings = fit(20 + rng.normal(size=(10_000, 40)))
     new = 20 + rng.normal(size=(2000, 40)) - mean
-    lost, seen = loadings[:10], loadings[10:]
-    expected = new[:, 10:] @ seen @ np.linalg.inv(np.eye(20) + seen.T @ seen) @ lost.T
+    missing, measured = loadings[:10], loadings[10:]
+    expected = (
+        new[:, 10:] @ measured @ np.linalg.inv(np.eye(20) + measured.T @ measured) @ missing.T
+    )
     assert np.square(new[:, :10] - expected).mean() < 1.01 * np.square(new[:, :10]).mean()
 
 
-def test_only_the_cells_asked_for():
-    x, _ = planted(300)
+def test_only_the_given_cells_are_used():
+    x, _ = simulate(300)
     cells = np.arange(0, 300, 2)
     other = x.copy()
     other[1::2] = 0
-    for a, b in zip(found_in(x, cells), found_in(other, cells), strict=True):
+    for a, b in zip(fit(x, cells), fit(other, cells), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize(("n_cells", "n_components"), [(9, 0), (10, 1), (57, 5), (400, 20)])
 def test_few_cells_have_few_components(n_cells, n_components):
-    mean, loadings = found_in(planted(n_cells)[0])
+    mean, loadings = fit(simulate(n_cells)[0])
     assert mean.any()
     assert loadings.shape == (40, n_components)
     assert loadings.any() == (n_components > 0)
 
 
-def test_the_same_at_every_call():
-    x, _ = planted(100)
-    for a, b in zip(found_in(x), found_in(x), strict=True):
+def test_is_deterministic():
+    x, _ = simulate(100)
+    for a, b in zip(fit(x), fit(x), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("value", [0.0, 2.5])
-def test_cells_that_are_all_alike(value):
-    mean, loadings = found_in(np.full((50, 6), value))
+def test_identical_cells_have_no_components(value):
+    mean, loadings = fit(np.full((50, 6), value))
     np.testing.assert_allclose(mean, value, rtol=1e-6)
     assert loadings.shape == (6, 0)
 
 
-def test_noise_is_never_nothing():
-    x, _ = planted(60, noise=0)
-    _, loadings = found_in(x)
+def test_noise_has_a_least_variance():
+    x, _ = simulate(60, noise=0)
+    _, loadings = fit(x)
     assert np.isfinite(loadings).all()
-    # Three directions have all of the variance, and a hundredth of it counts as noise.
+    # Three components have all of the variance, and a hundredth of it counts as noise.
     assert np.square(loadings).sum() == pytest.approx(100 * 40, rel=0.05)
+    _, shorter = fit(x, min_noise=0.1)
+    assert np.square(shorter).sum() == pytest.approx(10 * 40, rel=0.1)
+
+
+def test_number_of_components():
+    assert fit(simulate()[0], n_components=4)[1].shape == (40, 4)
+    assert fit(simulate(57)[0], min_cells_per_component=20)[1].shape == (40, 2)
+
+
+def test_a_subsample_is_used():
+    x, _ = simulate(300)
+    for a, b in zip(fit(x, max_cells=150), fit(x), strict=True):
+        assert not np.array_equal(a, b)

@@ -1,1 +1,56 @@
-"""Fit the linear branch: logistic regressions whose weights go through gene sets."""
+"""Fit the linear branch: logistic regressions whose weights go through gene-set tokens.
+
+The files in the order in which :meth:`tosica.TOSICA.train` uses them:
+
+1. ``_subsample`` draws cells so that rare labels are kept, and reads their expression.
+2. ``_label_errors`` finds cells of the reference with a wrong label (confident learning), which
+   are left out.
+3. ``_batch_directions`` finds the directions along which the batches of the reference differ.
+4. ``_logistic_regression`` fits one-vs-rest logistic regressions with a ridge, a nuisance penalty
+   along such directions, and a group lasso over gene sets. The model also chooses its tokens by it.
+5. ``_cross_fit`` fits classifiers to folds, so that each cell is scored by one that is new to it.
+6. ``_classifier`` averages regressions without and with group lasso, chooses their weights and the
+   temperature by cross-validation, and splits the weights of genes among tokens.
+7. ``_missing_genes`` fits the probabilistic PCA that imputes genes which a query lacks.
+
+Other packages import from here. :class:`~tosica.module._linear.LinearBranch` holds the result.
+"""
+
+from tosica.linear._batch_directions import find_batch_directions
+from tosica.linear._classifier import (
+    CrossValidated,
+    LinearClassifier,
+    cross_validate,
+    fit_averaged_regression,
+    fit_linear_classifier,
+    linear_weight,
+    logit_adjustment,
+)
+from tosica.linear._label_errors import find_label_errors, flag_label_errors
+from tosica.linear._logistic_regression import (
+    LogisticRegression,
+    RegressionConfig,
+    fit_logistic_regression,
+)
+from tosica.linear._missing_genes import fit_ppca
+from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
+
+__all__ = [
+    "MAX_CELLS",
+    "CrossValidated",
+    "LinearClassifier",
+    "LogisticRegression",
+    "RegressionConfig",
+    "cross_validate",
+    "find_batch_directions",
+    "find_label_errors",
+    "fit_averaged_regression",
+    "fit_linear_classifier",
+    "fit_logistic_regression",
+    "fit_ppca",
+    "flag_label_errors",
+    "linear_weight",
+    "logit_adjustment",
+    "read_normalized",
+    "subsample_by_label",
+]

@@ -1,4 +1,4 @@
-"""How expression differs between the batches of a reference."""
+"""Directions in gene expression along which the batches of a reference differ."""
 
 from __future__ import annotations
 
@@ -8,98 +8,112 @@ import numpy as np
 import scipy.sparse as sp
 from scvi import settings
 
-from tosica.linear._subsample import MOST_CELLS, draw, read
+from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tosica.data._cell_matrix import CellMatrix
     from tosica.data._normalize import ModalitySlice
 
-# A mean over fewer cells is that of a cell rather than that of a batch.
-_FEWEST = 3
-# What the mean of so many cells says counts half of what that of very many does.
-_HALF = 10
-# Chance is what remains when batches are shuffled, the largest of so many times.
-_N_SHUFFLES = 9
 
-
-def batch_directions(
+def find_batch_directions(
     rows: CellMatrix,
-    cells: np.ndarray,
-    labels: np.ndarray,
-    batches: np.ndarray,
+    cells: NDArray[np.integer],
+    labels: NDArray[np.integer],
+    batches: NDArray[np.integer],
     section: ModalitySlice,
-) -> np.ndarray | None:
-    r"""Directions in which batches differ within a label, each as long as they typically differ.
+    *,
+    min_cells: int = 3,
+    shrinkage: float = 10,
+    n_permutations: int = 9,
+    max_cells: int = MAX_CELLS,
+) -> NDArray[np.floating] | None:
+    r"""Find directions along which batches differ within labels, scaled to the typical difference.
 
-    In every batch with three or more of its cells, a label has a mean; its shift is how far it lies
-    from the label's mean over these batches. Of all shifts, the principal directions are returned
-    that are stronger than the strongest one of cells whose batches were shuffled within their label
-    (Horn, *Psychometrika* 30, 1965).
+    The shift of a label in a batch is its mean there less the average of its means in all batches.
+    The principal components of all shifts are returned, as far as they are stronger than the
+    strongest one after batches were permuted within labels (parallel analysis; Horn,
+    *Psychometrika* 30, 1965).
 
     Parameters
     ----------
     rows
         Expression of the reference.
     cells
-        Positions of the cells to look at. Of more than 10 000, about as many are drawn, of frequent
-        pairs of label and batch equally many, and ten or more.
+        Positions of the cells to use.
     labels, batches
         Label and batch of each of them as a number, shape ``(n_cells,)``.
     section
         How expression is normalised.
+    min_cells
+        A label has a mean in a batch if it has so many cells there.
+    shrinkage
+        Shifts are weighted by :math:`n / (n + \text{shrinkage})` for :math:`n` cells.
+    n_permutations
+        Number of permutations.
+    max_cells
+        Size of the subsample that is used, balanced over pairs of label and batch. It is larger if
+        that is needed for ``shrinkage`` cells of each pair.
 
     Returns
     -------
-    Shape ``(n_shifts, n_genes)``, in units of log-normalised expression: of directions :math:`s_i`,
-    :math:`\sum_i s_i s_i^\top` is the mean of the shifts' products with themselves, as far as it is
-    not chance. There may be none. ``None`` if no label has cells enough in two batches.
+    Shape ``(n_directions, n_genes)``, in units of log-normalised expression, with no rows if
+    batches differ no more than by chance. For directions :math:`s_i`,
+    :math:`\sum_i s_i s_i^\top` is the mean outer product of the weighted shifts along these
+    directions. ``None`` if no label has ``min_cells`` cells in two batches.
     """
-    usable = _usable(labels, batches)
-    if not usable.any():
+    comparable = _is_comparable(labels, batches, min_cells)
+    if not comparable.any():
         return None
-    cells, labels, batches = cells[usable], labels[usable], batches[usable]
+    cells, labels, batches = cells[comparable], labels[comparable], batches[comparable]
     pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
-    # Or more, so that each pair of label and batch has ten.
-    drawn = draw(pair.ravel(), max(MOST_CELLS, _HALF * len(pairs)))
-    labels, batches = labels[drawn], batches[drawn]
-    x = read(rows, cells[drawn], section)
-    shifts = _shifts(x, labels, batches)
-    squares, axes = np.linalg.eigh(_products(shifts))
-    lengths = np.sqrt(np.maximum(squares, 0))
+    subsample = subsample_by_label(pair.ravel(), max(max_cells, int(shrinkage * len(pairs))))
+    labels, batches = labels[subsample], batches[subsample]
+    x = read_normalized(rows, cells[subsample], section)
+    shifts = _weighted_shifts(x, labels, batches, shrinkage)
+    variances, axes = np.linalg.eigh(_gram_matrix(shifts))
+    lengths = np.sqrt(np.maximum(variances, 0))
     rng = np.random.default_rng(settings.seed)
-    chance = 0.0
-    for _ in range(_N_SHUFFLES):
-        shuffled = batches.copy()
+    by_chance = 0.0
+    for _ in range(n_permutations):
+        permuted = batches.copy()
         for label in np.unique(labels):
             of_label = np.flatnonzero(labels == label)
-            shuffled[of_label] = rng.permutation(batches[of_label])
-        squares = np.linalg.eigvalsh(_products(_shifts(x, labels, shuffled)))
-        chance = max(chance, float(squares[-1]) ** 0.5)
-    # Of cells that are all equal, there is only rounding.
-    certain = lengths > max(chance, 1e-6)
+            permuted[of_label] = rng.permutation(batches[of_label])
+        variances = np.linalg.eigvalsh(
+            _gram_matrix(_weighted_shifts(x, labels, permuted, shrinkage))
+        )
+        by_chance = max(by_chance, float(variances[-1]) ** 0.5)
+    # Shifts of identical cells are rounding errors.
+    significant = lengths > max(by_chance, 1e-6)
     if len(axes) == len(shifts):
-        return axes[:, certain].T @ shifts
-    return (axes[:, certain] * lengths[certain]).T
+        return axes[:, significant].T @ shifts
+    return (axes[:, significant] * lengths[significant]).T
 
 
-def _products(shifts: np.ndarray) -> np.ndarray:
-    """Products of the rows with each other, or of the columns if these are fewer."""
+def _gram_matrix(shifts: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Inner products of the rows, or of the columns if these are fewer."""
     n_rows, n_columns = shifts.shape
     return shifts @ shifts.T if n_rows <= n_columns else shifts.T @ shifts
 
 
-def _usable(labels: np.ndarray, batches: np.ndarray) -> np.ndarray:
-    """Which cells have enough others of their label and batch, and of their label elsewhere."""
+def _is_comparable(
+    labels: NDArray[np.integer], batches: NDArray[np.integer], min_cells: int
+) -> NDArray[np.bool_]:
+    """Whether a cell's label has enough cells in the cell's batch and in another one."""
     pairs = np.stack([labels, batches], 1)
     _, pair, sizes = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
-    enough = sizes[pair.ravel()] >= _FEWEST
-    known = np.unique(pairs[enough], axis=0)[:, 0]
-    several, n_batches = np.unique(known, return_counts=True)
-    return enough & np.isin(labels, several[n_batches > 1])
+    enough = sizes[pair.ravel()] >= min_cells
+    label_of_pair = np.unique(pairs[enough], axis=0)[:, 0]
+    found, n_batches = np.unique(label_of_pair, return_counts=True)
+    return enough & np.isin(labels, found[n_batches > 1])
 
 
-def _shifts(x: sp.csr_matrix, labels: np.ndarray, batches: np.ndarray) -> np.ndarray:
-    """Each label's mean in a batch less that in all, over the root of the number of such means."""
+def _weighted_shifts(
+    x: sp.csr_matrix, labels: NDArray[np.integer], batches: NDArray[np.integer], shrinkage: float
+) -> NDArray[np.floating]:
+    """Weighted shifts over the root of their number, ``(n_shifts, n_genes)``."""
     pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
     pair = pair.ravel()
     sizes = np.bincount(pair)[:, None]
@@ -108,4 +122,4 @@ def _shifts(x: sp.csr_matrix, labels: np.ndarray, batches: np.ndarray) -> np.nda
     for label in np.unique(labels):
         of_label = pairs[:, 0] == label
         shifts[of_label] -= shifts[of_label].mean(0)
-    return shifts * np.sqrt(sizes / (sizes + _HALF) / len(shifts))
+    return shifts * np.sqrt(sizes / (sizes + shrinkage) / len(shifts))

@@ -1,4 +1,4 @@
-"""Fit the linear branch: logistic regressions whose weights are shared among the tokens."""
+"""The classifier of the linear branch: regressions, their tokens, and their weight in the model."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ import scipy.sparse as sp
 from scipy.special import log_softmax
 
 from tosica._calibration import fit_temperature
-from tosica.linear._cross_fit import MOST_CELLS as MOST_CROSS_FITTED
-from tosica.linear._cross_fit import cross_fit
-from tosica.linear._logistic_regression import LogisticRegression, fit_logistic_regression
-from tosica.linear._subsample import MOST_CELLS, draw, read
+from tosica.linear._cross_fit import MAX_CELLS_CROSS_FIT, cross_fit
+from tosica.linear._logistic_regression import (
+    DEFAULT_CONFIG,
+    LogisticRegression,
+    RegressionConfig,
+    fit_logistic_regression,
+)
+from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,43 +25,41 @@ if TYPE_CHECKING:
     from tosica.data._mudata import JointMatrix
     from tosica.data._normalize import ModalitySlice
 
-# Strength of the group lasso. Chosen inside references (benchmarks/linear.py).
-PENALTY = 1e-4
-# Weights that the regression with the group lasso may have in the mean. Cross-validation decides;
-# more than half loses in other batches, which it cannot see.
-SPARSE_SHARES = (0.0, 0.25, 0.5)
-# A smaller weight is taken if it raises the mean log-likelihood of cells by more than so many
-# standard errors.
-_LEAST_GAIN = 2.0
-# A set that the group lasso leaves out gets this share of the most relevant set's relevance, for
-# genes that no other set holds.
-_LEAST_RELEVANCE = 0.01
-# Beside the most relevant set of any label, one of this relevance says nothing.
-_NO_RELEVANCE = 1e-6
-# A label's logit is raised by log(1 + _FEW / n), where n are its cells.
-_FEW = 20
-# One-vs-rest regressions ask for temperatures between one and three, by the reference: their scores
-# were not made to be compared. What a handful of cells asks for is chance.
-_EXPECTED, _SPREAD = 2.0, 0.4
-# How much the regression counts beside the network: this much, and more for few cells, from which
-# a network learns less than a regression does.
-_WEIGHT, _HALF = 4.0, 100
-_OUT_OF_REACH = -100.0
+# Weights of the group lasso regression in the mean of both regressions, from which cross-validation
+# chooses. More than one half is less accurate in other batches, which it cannot see.
+LASSO_SHARES = (0.0, 0.25, 0.5)
+# One-vs-rest scores are not calibrated against each other. Their temperature lies between one and
+# three, depending on the reference.
+EXPECTED_TEMPERATURE = 2.0
+# Relevance of gene sets that the group lasso leaves out, relative to the most relevant set of the
+# label. It counts for genes that no other set holds.
+_MIN_RELEVANCE = 0.01
+# Largest relevance of a label's sets, relative to all labels, at which no set is relevant.
+_NEGLIGIBLE_RELEVANCE = 1e-6
+# Logit of labels without cells.
+_UNREACHABLE = -100.0
 
 
 class LinearClassifier(NamedTuple):
-    """What the linear branch adds to the logits.
+    """Parameters of the linear branch, which adds its logits to those of the network.
 
-    ``weights`` are ``(n_labels, n_pairs)``, for the pairs of gene and token in the order of a CSC
-    matrix's columns; ``biases`` are ``(n_labels,)``; ``upper`` is the largest expression of each
-    gene, ``(n_genes,)``; ``inactive`` are the labels to which no gene set contributes in the group
-    lasso.
+    ``weights`` are ``(n_labels, n_pairs)``, for pairs of gene and token in the order of a CSC
+    matrix ``(n_genes, n_tokens)``; ``biases`` are ``(n_labels,)``; ``upper`` is the largest
+    expression of each gene, ``(n_genes,)``; ``inactive`` are the codes of labels to which no gene
+    set contributes in the group lasso.
     """
 
     weights: NDArray[np.float64]
     biases: NDArray[np.float64]
     upper: NDArray[np.float64]
     inactive: NDArray[np.integer]
+
+
+class CrossValidated(NamedTuple):
+    """Temperature of the regression's logits, and weight of the group lasso in the mean."""
+
+    temperature: float = EXPECTED_TEMPERATURE
+    lasso_share: float = LASSO_SHARES[-1]
 
 
 def fit_linear_classifier(
@@ -71,141 +73,155 @@ def fit_linear_classifier(
     batch_directions: NDArray[np.floating] | None = None,
     weight: float | None = None,
     temperature: float = 1.0,
-    sparse_share: float = SPARSE_SHARES[-1],
+    lasso_share: float = LASSO_SHARES[-1],
+    max_cells: int = MAX_CELLS,
+    config: RegressionConfig = DEFAULT_CONFIG,
 ) -> LinearClassifier:
-    """Fit the regressions of :func:`fit_regression`, and weight them against the network.
+    """Fit the linear branch: regression, logit adjustment, temperature and weight in the model.
 
     Parameters
     ----------
     rows
         Expression of the reference.
     cells
-        Positions of the cells to fit to. Of more than 10 000 about as many are drawn, of frequent
-        labels equally many.
+        Positions of the cells to fit to.
     labels
         Label of each of them as a number, shape ``(n_cells,)``.
     n_labels
-        Number of labels, some of which may not occur: they get a score that is out of reach.
+        Number of labels. Labels that do not occur have a logit that is never the largest.
     section
         How expression is normalised.
     tokens
         Which gene is in which token, shape ``(n_tokens, n_genes)``.
     batch_directions
-        What the scores should not change along, as from
-        :func:`~tosica.linear._batch_directions.batch_directions`.
+        Directions along which scores should not change, as from
+        :func:`~tosica.linear.find_batch_directions`.
     weight
-        How much the regression's logits count beside the network's, by default as
-        :func:`linear_weight` has it for so many cells.
-    temperature, sparse_share
-        What the regression's logits are divided by, and the weight of the group lasso, as from
+        Weight of the regression's logits relative to the network's, by default
+        :func:`linear_weight` of the number of cells.
+    temperature, lasso_share
+        Temperature of the regression's logits and weight of the group lasso in the mean, as from
         :func:`cross_validate`.
+    max_cells
+        Size of the subsample of the cells that is used, as
+        :func:`~tosica.linear.subsample_by_label` draws it.
+    config
+        Penalties of the regression.
+
+    Returns
+    -------
+    The classifier. Its biases contain the logit adjustment of the regression and of the network.
     """
-    drawn = draw(labels, MOST_CELLS)
-    taught, codes = np.unique(labels[drawn], return_inverse=True)
-    x = read(rows, cells[drawn], section)
-    found = fit_regression(x, codes, tokens, batch_directions, sparse_share=sparse_share)
+    subsample = subsample_by_label(labels, max_cells)
+    present, codes = np.unique(labels[subsample], return_inverse=True)
+    x = read_normalized(rows, cells[subsample], section)
+    regression = fit_averaged_regression(
+        x, codes, tokens, batch_directions, lasso_share=lasso_share, config=config
+    )
     weight = linear_weight(len(cells)) if weight is None else weight
-    factor, raised = weight / temperature, logit_adjustment(codes)
-    by_pair = to_tokens(found, tokens)
-    weights = np.zeros((n_labels, by_pair.shape[1]))
-    biases = np.full(n_labels, factor * _OUT_OF_REACH)
-    # The network's logits of rare labels are raised by as much as the regression's.
-    added = factor * by_pair, factor * raised + raised
-    # Softmax does not see what is the same for all labels.
-    weights[taught], biases[taught] = (values - values.mean(0) for values in added)
+    factor, adjustment = weight / temperature, logit_adjustment(codes)
+    pair_weights = split_among_tokens(regression, tokens)
+    weights = np.zeros((n_labels, pair_weights.shape[1]))
+    biases = np.full(n_labels, factor * _UNREACHABLE)
+    # The network's logits get the same adjustment as the regression's.
+    added = factor * pair_weights, factor * adjustment + adjustment
+    # Softmax does not depend on what is the same for all labels.
+    weights[present], biases[present] = (values - values.mean(0) for values in added)
     upper = x.max(0).toarray().ravel().astype(np.float64)
-    return LinearClassifier(weights, biases, upper, taught[_inactive(found)])
+    return LinearClassifier(weights, biases, upper, present[_is_inactive(regression)])
 
 
-def _inactive(regression: LogisticRegression) -> NDArray[np.bool_]:
-    """Labels whose gene sets all have next to no relevance, ``(n_labels,)``."""
-    assert regression.relevance is not None
-    largest = regression.relevance.max(1)
-    return largest <= _NO_RELEVANCE * max(float(largest.max()), 1e-300)
-
-
-def fit_regression(
+def fit_averaged_regression(
     x: sp.csr_matrix,
     labels: NDArray[np.integer],
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None = None,
     *,
-    sparse_share: float = SPARSE_SHARES[-1],
-    penalty: float = PENALTY,
-    nuisance: bool = True,
+    lasso_share: float = LASSO_SHARES[-1],
+    config: RegressionConfig = DEFAULT_CONFIG,
 ) -> LogisticRegression:
-    """Mean of two logistic regressions: one with a ridge alone, one with the group lasso as well.
+    """Fit two logistic regressions, without and with group lasso, and average their weights.
 
-    The first rests on many genes, the second on a few gene sets. They err in different cells, and
-    their mean is more accurate than either (benchmarks/linear.py).
+    The first uses many genes, the second few gene sets. They make different errors, and their mean
+    is more accurate than either (benchmarks/linear.py).
 
     Parameters
     ----------
-    x, labels, tokens, batch_directions
-        As in :func:`~tosica.linear._logistic_regression.fit_logistic_regression`.
-    sparse_share
-        Weight of the one with the group lasso in the mean, as from :func:`cross_validate`.
-    penalty
-        Strength of the group lasso.
-    nuisance
-        Whether to penalise nuisance directions.
+    x, labels, batch_directions, config
+        As in :func:`~tosica.linear.fit_logistic_regression`.
+    tokens
+        Which gene is in which token, shape ``(n_tokens, n_genes)``.
+    lasso_share
+        Weight of the regression with group lasso in the mean, as from :func:`cross_validate`.
+
+    Returns
+    -------
+    The mean, with the relevance of the group lasso.
     """
-    plain, sparse = _fit_both(x, labels, tokens, batch_directions, penalty, nuisance)
-    weights = (1 - sparse_share) * plain.weights + sparse_share * sparse.weights
-    return LogisticRegression(weights, sparse.relevance)
+    ridge, lasso = _fit_ridge_and_lasso(x, labels, tokens, batch_directions, config)
+    weights = (1 - lasso_share) * ridge.weights + lasso_share * lasso.weights
+    return LogisticRegression(weights, lasso.relevance)
 
 
-def _fit_both(
+def _fit_ridge_and_lasso(
     x: sp.csr_matrix,
     labels: NDArray[np.integer],
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None,
-    penalty: float = PENALTY,
-    nuisance: bool = True,
+    config: RegressionConfig,
 ) -> tuple[LogisticRegression, LogisticRegression]:
-    """Regressions without and with the group lasso."""
-    plain, sparse = (
+    """Regressions without and with group lasso."""
+    ridge, lasso = (
         fit_logistic_regression(
-            x,
-            labels,
-            batch_directions=batch_directions,
-            gene_sets=tokens,
-            penalty=strength,
-            nuisance=nuisance,
+            x, labels, batch_directions=batch_directions, gene_sets=tokens, config=penalties
         )
-        for strength in (0.0, penalty)
+        for penalties in (config.without_group_lasso(), config)
     )
-    return plain, sparse
+    return ridge, lasso
 
 
-def to_tokens(regression: LogisticRegression, tokens: sp.csr_matrix) -> NDArray[np.float64]:
-    """Divide each gene's weight among the tokens that hold it, in proportion to their relevance.
+def split_among_tokens(
+    regression: LogisticRegression, tokens: sp.csr_matrix
+) -> NDArray[np.float64]:
+    """Split each gene's weight among the tokens that hold it, in proportion to their relevance.
+
+    Parameters
+    ----------
+    regression
+        A regression with group lasso.
+    tokens
+        Which gene is in which token, shape ``(n_tokens, n_genes)``.
 
     Returns
     -------
-    Shape ``(n_labels, n_pairs)``, by tokens and in a token by genes. Over the tokens that hold a
-    gene they sum to its weight.
+    Shape ``(n_labels, n_pairs)``, ordered by token and then by gene. The sum over the tokens that
+    hold a gene is its weight.
+
+    Raises
+    ------
+    ValueError
+        If the regression has no relevance of gene sets.
     """
     relevance = regression.relevance
     if relevance is None:
         raise ValueError("The regression was fitted without gene sets.")
     largest = relevance.max(1, keepdims=True)
-    # A label without any relevant set is shared out equally.
-    has_sets = ~_inactive(regression)[:, None]
-    relevance = np.where(has_sets, np.maximum(relevance, _LEAST_RELEVANCE * largest), 1.0)
+    # Weights of a label without any relevant set are split equally.
+    is_active = ~_is_inactive(regression)[:, None]
+    relevance = np.where(is_active, np.maximum(relevance, _MIN_RELEVANCE * largest), 1.0)
     tokens = sp.csr_matrix(tokens, dtype=np.float64)
     tokens.sort_indices()
     total = relevance @ tokens
-    of_gene = np.divide(regression.weights, total, out=np.zeros_like(total), where=total > 0)
+    per_relevance = np.divide(regression.weights, total, out=np.zeros_like(total), where=total > 0)
     token = np.repeat(np.arange(tokens.shape[0]), np.diff(tokens.indptr))
-    return of_gene[:, tokens.indices] * relevance[:, token]
+    return per_relevance[:, tokens.indices] * relevance[:, token]
 
 
-class CrossValidated(NamedTuple):
-    """Temperature of the regression's logits, and weight of the group lasso in its mean."""
-
-    temperature: float = _EXPECTED
-    sparse_share: float = SPARSE_SHARES[-1]
+def _is_inactive(regression: LogisticRegression) -> NDArray[np.bool_]:
+    """Whether all gene sets of a label are practically irrelevant, ``(n_labels,)``."""
+    assert regression.relevance is not None
+    largest = regression.relevance.max(1)
+    return largest <= _NEGLIGIBLE_RELEVANCE * max(float(largest.max()), 1e-300)
 
 
 def cross_validate(
@@ -215,71 +231,115 @@ def cross_validate(
     section: ModalitySlice,
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None = None,
+    *,
+    lasso_shares: tuple[float, ...] = LASSO_SHARES,
+    min_standard_errors: float = 2.0,
+    expected_temperature: float = EXPECTED_TEMPERATURE,
+    temperature_spread: float = 0.4,
+    max_cells: int = MAX_CELLS_CROSS_FIT,
+    config: RegressionConfig = DEFAULT_CONFIG,
 ) -> CrossValidated:
-    """Choose temperature and weight of the group lasso by five-fold cross-validation.
+    """Choose the temperature and the weight of the group lasso by cross-validation.
 
-    The temperature depends on the reference, and is higher where its types overlap. The network,
-    which was taught smoothed labels, is about right as it is, so that neither drowns the other once
-    the regression's logits are divided by it. The weight of the group lasso is that of the highest
-    likelihood; it is less than a half where types differ by genes that few gene sets hold together.
+    The temperature makes the regression's logits comparable to the network's, which are calibrated
+    by label smoothing. It is higher where labels overlap. The weight of the group lasso has the
+    highest likelihood; it is below one half where labels differ by genes that few gene sets share.
 
     Parameters
     ----------
     rows, section, tokens, batch_directions
         As in :func:`fit_linear_classifier`.
     cells
-        Positions of the cells that train or validate the model. Of more than 4 000, about as many
-        are drawn.
+        Positions of the cells that train or validate the model.
     labels
         Label of each of them as a number, shape ``(n_cells,)``.
+    lasso_shares
+        Weights of the group lasso to choose from, in ascending order.
+    min_standard_errors
+        A smaller weight is chosen if it raises the mean log-likelihood of the cells by more than so
+        many standard errors.
+    expected_temperature, temperature_spread
+        Prior of the temperature, as in :func:`~tosica._calibration.fit_temperature`. It matters if
+        there are few cells.
+    max_cells
+        Size of the subsample of the cells that is used.
+    config
+        Penalties of the regression.
 
     Returns
     -------
-    The temperature, near 2 if there are few cells, and the weight.
+    Temperature and weight of the group lasso.
     """
-    drawn = draw(labels, MOST_CROSS_FITTED)
-    _, codes = np.unique(labels[drawn], return_inverse=True)
-    x = read(rows, cells[drawn], section)
+    subsample = subsample_by_label(labels, max_cells)
+    _, codes = np.unique(labels[subsample], return_inverse=True)
+    x = read_normalized(rows, cells[subsample], section)
     shape = (len(codes), codes.max() + 1)
-    plain, sparse = np.full(shape, np.nan), np.full(shape, np.nan)
+    ridge_logits, lasso_logits = np.full(shape, np.nan), np.full(shape, np.nan)
 
     def fit(
-        part: sp.csr_matrix, of_part: NDArray[np.integer]
+        x_train: sp.csr_matrix, codes_train: NDArray[np.integer]
     ) -> tuple[LogisticRegression, LogisticRegression]:
-        return _fit_both(part, of_part, tokens, batch_directions)
+        return _fit_ridge_and_lasso(x_train, codes_train, tokens, batch_directions, config)
 
-    for held, both in cross_fit(x, codes, fit):
-        for logits, found in zip((plain, sparse), both, strict=True):
-            logits[held] = x[held] @ found.weights.T
-    known = np.flatnonzero(np.isfinite(plain).all(1))
-    if not len(known):
-        return CrossValidated()
-    truth = codes[known]
-    # By the cells of the whole: a fold lacks more of a rare label, and would raise just its cells.
-    raised = logit_adjustment(codes)
+    for held_out, (ridge, lasso) in cross_fit(x, codes, fit):
+        ridge_logits[held_out] = x[held_out] @ ridge.weights.T
+        lasso_logits[held_out] = x[held_out] @ lasso.weights.T
+    scored = np.flatnonzero(np.isfinite(ridge_logits).all(1))
+    if not len(scored):
+        return CrossValidated(expected_temperature, lasso_shares[-1])
+    truth = codes[scored]
+    # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
+    adjustment = logit_adjustment(codes)
     best: CrossValidated | None = None
     highest = np.zeros(len(truth))
-    # The largest share first: it stays unless the cells speak against it beyond chance.
-    for share in SPARSE_SHARES[::-1]:
-        logits = (1 - share) * plain[known] + share * sparse[known] + raised
-        temperature = fit_temperature(logits, truth, expected=_EXPECTED, spread=_SPREAD)
-        likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
-        gain = likelihood - highest
-        if best is None or gain.mean() > _LEAST_GAIN * gain.std() / np.sqrt(len(gain)):
-            best, highest = CrossValidated(temperature, share), likelihood
+    for share in lasso_shares[::-1]:
+        logits = (1 - share) * ridge_logits[scored] + share * lasso_logits[scored] + adjustment
+        temperature = fit_temperature(
+            logits, truth, expected=expected_temperature, spread=temperature_spread
+        )
+        log_likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
+        gain = log_likelihood - highest
+        least = min_standard_errors * gain.std() / np.sqrt(len(gain))
+        if best is None or gain.mean() > least:
+            best, highest = CrossValidated(temperature, share), log_likelihood
     assert best is not None
     return best
 
 
-def logit_adjustment(labels: NDArray[np.integer]) -> NDArray[np.float64]:
-    r"""What is added to logits of labels, ``(n_labels,)``, so that rare labels are found.
+def logit_adjustment(labels: NDArray[np.integer], pseudocount: float = 20) -> NDArray[np.float64]:
+    r"""Compute what is added to each label's logit, so that rare labels are found.
 
-    New cells of a label score less than those that taught it, and the more so the fewer these were.
-    The logit of a label of :math:`n` cells is raised by :math:`\log(1 + 20 / n)`.
+    New cells of a label score less than those it was fitted to, the more so the fewer these were.
+    The logit of a label with :math:`n` cells is raised by :math:`\log(1 + 20 / n)`, a logit
+    adjustment for label frequency (Menon et al., *Long-tail learning via logit adjustment*, ICLR
+    2021) that is bounded for frequent labels.
+
+    Parameters
+    ----------
+    labels
+        Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
+    pseudocount
+        Number of cells at which a label's logit is raised by :math:`\log 2`.
+
+    Returns
+    -------
+    Shape ``(n_labels,)``.
     """
-    return np.log1p(_FEW / np.bincount(labels))
+    return np.log1p(pseudocount / np.bincount(labels))
 
 
-def linear_weight(n_cells: int) -> float:
-    """How much the regression's logits count beside the network's: 4, and more of few cells."""
-    return _WEIGHT * (1 + _HALF / n_cells)
+def linear_weight(n_cells: int, *, weight: float = 4.0, n_double: int = 100) -> float:
+    """Compute the weight of the regression's logits relative to the network's.
+
+    It is larger for few cells, from which the network learns less than the regression does.
+
+    Parameters
+    ----------
+    n_cells
+        Number of cells that the model is trained on.
+    weight
+        Weight for very many cells.
+    n_double
+        Number of cells for which the weight is twice as large.
+    """
+    return weight * (1 + n_double / n_cells)

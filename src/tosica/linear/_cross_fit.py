@@ -1,4 +1,4 @@
-"""Fit linear classifiers to parts of a reference, so that each of its cells is new to one."""
+"""Cross-fitting: score each cell by a classifier that was not fitted to it."""
 
 from __future__ import annotations
 
@@ -15,44 +15,49 @@ if TYPE_CHECKING:
 
 Fitted = TypeVar("Fitted")
 
-_FOLDS = 5
-# Classifiers of more cells than these would take longer than the network's training.
-MOST_CELLS = 4_000
+# With more cells, cross-fitting would take longer than training the network.
+MAX_CELLS_CROSS_FIT = 4_000
 
 
 def cross_fit(
     x: sp.csr_matrix,
     labels: NDArray[np.integer],
     fit: Callable[[sp.csr_matrix, NDArray[np.integer]], Fitted],
+    *,
+    n_folds: int = 5,
 ) -> Iterator[tuple[NDArray[np.bool_], Fitted]]:
-    """Five folds, and for each of them a classifier of the cells of the others.
+    """Fit one classifier for each fold, to the cells of all other folds.
+
+    Folds are stratified by label.
 
     Parameters
     ----------
     x
         Log-normalised expression, shape ``(n_cells, n_genes)``.
     labels
-        Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs. The cell of a label with a
-        single one is in no fold, so that every classifier knows every label.
+        Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs. A cell that is the only
+        one of its label is in no fold, so that every classifier has every label.
     fit
-        Makes a classifier from cells and their labels.
+        Fits a classifier to cells and their labels.
+    n_folds
+        Number of folds.
 
     Yields
     ------
-    Which cells are in the fold, ``(n_cells,)``, and the classifier.
+    Which cells are in the fold, ``(n_cells,)``, and the classifier that was fitted without them.
     """
-    fold = _fold(labels)
-    for i in range(_FOLDS):
+    fold = _assign_folds(labels, n_folds)
+    for i in range(n_folds):
         if (fold == i).any():
             yield fold == i, fit(x[fold != i], labels[fold != i])
 
 
-def _fold(labels: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Fold of each cell: the cells of a label go to all folds in turn; -1 for single cells."""
+def _assign_folds(labels: NDArray[np.integer], n_folds: int) -> NDArray[np.int64]:
+    """Fold of each cell, stratified by label; -1 for the only cell of a label."""
     rng = np.random.default_rng(settings.seed)
     fold = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         of_label = rng.permutation(np.flatnonzero(labels == label))
-        dealt = (np.arange(len(of_label)) + rng.integers(_FOLDS)) % _FOLDS
-        fold[of_label] = dealt if len(of_label) > 1 else -1
+        assigned = (np.arange(len(of_label)) + rng.integers(n_folds)) % n_folds
+        fold[of_label] = assigned if len(of_label) > 1 else -1
     return fold

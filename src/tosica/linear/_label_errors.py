@@ -1,9 +1,10 @@
-"""Find cells of the reference whose labels the other cells contradict."""
+"""Label errors of the reference, found by confident learning."""
 
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,40 +13,93 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from tosica.data._align import BLOCK
-from tosica.linear._cross_fit import MOST_CELLS, cross_fit
+from tosica.linear._cross_fit import MAX_CELLS_CROSS_FIT, cross_fit
 from tosica.linear._logistic_regression import gene_scale
-from tosica.linear._subsample import draw, read
+from tosica.linear._subsample import read_normalized, subsample_by_label
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tosica.data._cell_matrix import CellMatrix
     from tosica.data._normalize import ModalitySlice
 
-# Weights are held so small that no regression learns single wrong labels by heart.
-_C, _MAX_ITER = 0.3, 200
-# A label this improbable, beside one that is more probable than all others together, is suspect.
-_IMPROBABLE, _PROBABLE = 0.05, 0.5
-# So many hard cells any reference may have.
-_USUAL_SHARE = 0.07
-# Hard cells come in all degrees, wrong labels are contradicted sharply: so large a part of all
-# labels that the classifier would not have given.
-_SHARP = 0.4
-# No more of a label's cells are left out.
-_MOST_OF_A_LABEL = 0.5
-# Of a label with fewer cells, too few would be left to judge the others by.
-_FEWEST = 5
+
+class LabelErrors(NamedTuple):
+    """Which labels look wrong, each ``(n_cells,)``.
+
+    ``is_error`` is whether a cell is confidently predicted to have another label;
+    ``is_misclassified`` whether it is predicted to have another label at all.
+    """
+
+    is_error: NDArray[np.bool_]
+    is_misclassified: NDArray[np.bool_]
+
+
+class MultinomialRegression(NamedTuple):
+    """Weights ``(n_labels, n_genes)`` and biases ``(n_labels,)`` of a multinomial regression."""
+
+    weights: NDArray[np.float64]
+    biases: NDArray[np.float64]
 
 
 def find_label_errors(
-    rows: CellMatrix, cells: np.ndarray, labels: np.ndarray, section: ModalitySlice
+    rows: CellMatrix,
+    cells: NDArray[np.integer],
+    labels: NDArray[np.integer],
+    section: ModalitySlice,
+    *,
+    min_share: float = 0.07,
+    min_share_of_misclassified: float = 0.4,
+    **flagging: Any,
 ) -> np.ndarray:
-    """Cells whose label the other cells contradict, if they are more than a few.
+    """Find cells with a wrong label, if there are more of them than of hard cells in any reference.
 
-    A cell is suspect if a classifier of the other folds' cells gives its label a probability under
-    5 % and another one more than 50 % (after Northcutt et al., *J. Artif. Intell. Res.* 70, 2021).
-    Some cells whose labels are right look so as well. They are taken for hard cells, which are
-    worth most to a network, and none is returned, unless suspects are more than 7 % of the cells,
-    and more than 40 % of those to which the classifier would have given another label: where types
-    are hard to tell apart, it is often wrong, but in all degrees.
+    Some cells with a right label are flagged as well: hard cells, which are the most informative
+    for a network. Hence no cell is returned unless flagged cells are frequent, both among all cells
+    and among the misclassified ones. Where cell types are hard to tell apart, many cells are
+    misclassified, but few of them confidently.
+
+    Parameters
+    ----------
+    rows, cells, labels, section
+        As in :func:`flag_label_errors`.
+    min_share
+        Least share of flagged cells among all cells.
+    min_share_of_misclassified
+        Least share of flagged cells among misclassified cells.
+    **flagging
+        Passed to :func:`flag_label_errors`.
+
+    Returns
+    -------
+    The flagged ones of ``cells``, in their order, or none.
+    """
+    is_error, is_misclassified = flag_label_errors(rows, cells, labels, section, **flagging)
+    frequent = (
+        is_error.mean() > min_share
+        and is_error.sum() > min_share_of_misclassified * is_misclassified.sum()
+    )
+    return cells[is_error] if frequent else cells[:0]
+
+
+def flag_label_errors(
+    rows: CellMatrix,
+    cells: NDArray[np.integer],
+    labels: NDArray[np.integer],
+    section: ModalitySlice,
+    *,
+    max_self_confidence: float = 0.05,
+    min_confidence: float = 0.5,
+    max_share_of_label: float = 0.5,
+    min_cells_of_label: int = 5,
+    max_cells: int = MAX_CELLS_CROSS_FIT,
+    block_size: int = BLOCK,
+    C: float = 0.3,
+) -> LabelErrors:
+    """Flag cells whose label is improbable, while another label is probable.
+
+    Probabilities are those of a classifier that was not fitted to the cell (confident learning;
+    Northcutt et al., *J. Artif. Intell. Res.* 70, 2021).
 
     Parameters
     ----------
@@ -57,85 +111,127 @@ def find_label_errors(
         Label of each of them as a number, shape ``(n_cells,)``.
     section
         How expression is normalised.
+    max_self_confidence
+        Probability of a cell's own label below which it may be flagged.
+    min_confidence
+        Probability of another label above which it may be flagged.
+    max_share_of_label
+        Largest share of a label's cells that is flagged: those with the lowest self-confidence.
+    min_cells_of_label
+        Cells of labels with fewer cells are not flagged.
+    max_cells
+        Size of the subsample that classifiers are fitted to. Other cells are scored by their mean.
+    block_size
+        Number of cells that are read at once to score them.
+    C
+        Inverse strength of the ridge penalty. It is low, so that single wrong labels are not
+        fitted.
 
     Returns
     -------
-    Those of `cells` that are suspect, in their order: of each label at most half, the least
-    probable ones, and of a label with fewer than five cells none.
-    """
-    suspect, disputed = find_suspects(rows, cells, labels, section)
-    many = suspect.mean() > _USUAL_SHARE and suspect.sum() > _SHARP * disputed.sum()
-    return cells[suspect] if many else cells[:0]
-
-
-def find_suspects(
-    rows: CellMatrix, cells: np.ndarray, labels: np.ndarray, section: ModalitySlice
-) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each cell's label is suspect, and whether the classifier would give another one.
-
-    Both are of shape ``(n_cells,)``.
+    Flags of each cell.
     """
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     if sizes.max() < 2:
         # No cell can be held out.
-        return np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool)
-    given, best = _cross_validated(rows, cells, codes, section)
-    suspect = (given < _IMPROBABLE) & (best > _PROBABLE)
+        return LabelErrors(np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool))
+    self_confidence, confidence = _cross_fitted_confidence(
+        rows, cells, codes, section, max_cells, block_size, C
+    )
+    is_error = (self_confidence < max_self_confidence) & (confidence > min_confidence)
     for code, size in enumerate(sizes):
-        of_label = np.flatnonzero((codes == code) & suspect)
-        most = int(_MOST_OF_A_LABEL * size) if size >= _FEWEST else 0
-        suspect[of_label[np.argsort(given[of_label], kind="stable")[most:]]] = False
-    return suspect, given < best
+        flagged = np.flatnonzero((codes == code) & is_error)
+        n_flagged = int(max_share_of_label * size) if size >= min_cells_of_label else 0
+        by_confidence = np.argsort(self_confidence[flagged], kind="stable")
+        is_error[flagged[by_confidence[n_flagged:]]] = False
+    return LabelErrors(is_error, self_confidence < confidence)
 
 
-def _cross_validated(
-    rows: CellMatrix, cells: np.ndarray, codes: np.ndarray, section: ModalitySlice
-) -> tuple[np.ndarray, np.ndarray]:
-    """Probability of the given and of the best label by regressions of other cells."""
-    drawn = draw(codes, MOST_CELLS)
-    x, known = read(rows, cells[drawn], section), codes[drawn]
-    given, best = np.empty(len(cells)), np.empty(len(cells))
-    fitted = []
-    for held, regression in cross_fit(x, known, _fit):
-        of_fold = drawn[held]
-        given[of_fold], best[of_fold] = _judge(x[held], regression, known[held])
-        fitted.append(regression)
-    # The single cell of a label is contradicted by no other.
-    single = drawn[np.bincount(known)[known] == 1]
-    given[single] = best[single] = 1.0
-    # Cells that were not drawn have been seen by none of them.
-    others = np.setdiff1d(np.arange(len(cells)), drawn)
-    weights, biases = zip(*fitted, strict=True)
-    mean = np.mean(weights, axis=0), np.mean(biases, axis=0)
-    for start in range(0, len(others), BLOCK):
-        block = others[start : start + BLOCK]
-        x = read(rows, cells[block], section)
-        given[block], best[block] = _judge(x, mean, codes[block])
-    return given, best
+def _cross_fitted_confidence(
+    rows: CellMatrix,
+    cells: NDArray[np.integer],
+    codes: NDArray[np.integer],
+    section: ModalitySlice,
+    max_cells: int,
+    block_size: int,
+    C: float,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Probability of each cell's own label and of the most probable label, cross-fitted."""
+    subsample = subsample_by_label(codes, max_cells)
+    x, known = read_normalized(rows, cells[subsample], section), codes[subsample]
+    self_confidence, confidence = np.empty(len(cells)), np.empty(len(cells))
+    regressions = []
+    for held_out, regression in cross_fit(x, known, partial(fit_multinomial_regression, C=C)):
+        of_fold = subsample[held_out]
+        self_confidence[of_fold], confidence[of_fold] = score_labels(
+            x[held_out], regression, known[held_out]
+        )
+        regressions.append(regression)
+    # The only cell of a label is in no fold.
+    single = subsample[np.bincount(known)[known] == 1]
+    self_confidence[single] = confidence[single] = 1.0
+    # No regression was fitted to cells outside the subsample.
+    rest = np.setdiff1d(np.arange(len(cells)), subsample)
+    weights, biases = zip(*regressions, strict=True)
+    mean = MultinomialRegression(np.mean(weights, axis=0), np.mean(biases, axis=0))
+    for start in range(0, len(rest), block_size):
+        block = rest[start : start + block_size]
+        x = read_normalized(rows, cells[block], section)
+        self_confidence[block], confidence[block] = score_labels(x, mean, codes[block])
+    return self_confidence, confidence
 
 
-def _fit(x: sp.csr_matrix, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights and biases of a multinomial regression: labels compete for each cell.
+def fit_multinomial_regression(
+    x: sp.csr_matrix, labels: NDArray[np.integer], *, C: float = 0.3, max_iter: int = 200
+) -> MultinomialRegression:
+    """Fit scikit-learn's multinomial logistic regression, with scaled genes and balanced labels.
 
-    It may follow what differs within labels: where labels are wrong, cells of a label differ as
-    labels do.
+    It has no nuisance penalty: where labels are wrong, cells differ within labels as they do
+    between labels.
+
+    Parameters
+    ----------
+    x
+        Log-normalised expression, shape ``(n_cells, n_genes)``.
+    labels
+        Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
+    C, max_iter
+        As in :class:`sklearn.linear_model.LogisticRegression`.
+
+    Returns
+    -------
+    Weights and biases, one row a label.
     """
     scale = gene_scale(x)
-    regression = LogisticRegression(C=_C, class_weight="balanced", max_iter=_MAX_ITER)
+    regression = LogisticRegression(C=C, class_weight="balanced", max_iter=max_iter)
     with warnings.catch_warnings():
-        # Near the optimum is good enough to tell contradictions from doubts.
+        # Close to the optimum, confident errors are found as well as at the optimum.
         warnings.simplefilter("ignore", ConvergenceWarning)
         regression.fit(sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)), labels)
     weights, biases = regression.coef_ / scale, regression.intercept_
     if len(weights) > 1:
-        return weights, biases
-    # Of two labels there is one score, for the second against the first.
-    return np.vstack([-weights, weights]) / 2, np.append(-biases, biases) / 2
+        return MultinomialRegression(weights, biases)
+    # With two labels there is one score: of the second label against the first.
+    return MultinomialRegression(np.vstack([-weights, weights]) / 2, np.append(-biases, biases) / 2)
 
 
-def _judge(
-    x: sp.csr_matrix, regression: tuple[np.ndarray, np.ndarray], codes: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    weights, biases = regression
-    probability = softmax(x @ weights.T + biases, axis=1)
-    return probability[np.arange(len(codes)), codes], probability.max(1)
+def score_labels(
+    x: sp.csr_matrix, regression: MultinomialRegression, labels: NDArray[np.integer]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Compute the probability of each cell's own label and of its most probable label.
+
+    Parameters
+    ----------
+    x
+        Log-normalised expression, shape ``(n_cells, n_genes)``.
+    regression
+        As from :func:`fit_multinomial_regression`.
+    labels
+        Own label of each cell, shape ``(n_cells,)``.
+
+    Returns
+    -------
+    Both probabilities, ``(n_cells,)`` each.
+    """
+    probability = softmax(x @ regression.weights.T + regression.biases, axis=1)
+    return probability[np.arange(len(labels)), labels], probability.max(1)

@@ -1,7 +1,8 @@
-"""One-vs-rest logistic regression whose weights are a sum over gene sets."""
+"""One-vs-rest logistic regression with a ridge, a nuisance and a group lasso penalty."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -13,29 +14,71 @@ from scipy.special import expit, log_expit
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# Power of a gene's mean that the gene is divided by.
-_SCALE = 0.25
-# Inverse strength of the ridge penalty, for one cell.
-_C = 10.0
-# Strength of the nuisance penalty along differences of batches, beside cells that count once, and
-# along what cells of a label differ by; the latter for up to so many cells, and in proportion to
-# their number above.
-_BATCH_PENALTY = 10.0
-_WITHIN_PENALTY, _MANY = 0.1, 500
-# A label of so many cells counts half of what very large ones do for how cells of a label differ.
-_HALF = 10
-# Batches that nobody named are among the first few directions in which a label's cells differ. Of
-# more directions some tell types apart that overlap.
-_MOST_WITHIN = 5
-# Iterations of the search without gene sets, and of each of the reweighted ones with them.
-_MAX_ITER, _REWEIGHTED_ITER, _N_REWEIGHTED = 200, 25, 8
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionConfig:
+    r"""Penalties of :func:`fit_logistic_regression`, and when its optimizer stops.
+
+    Parameters
+    ----------
+    C
+        Inverse strength of the ridge penalty, as in scikit-learn.
+    group_penalty
+        Strength of the latent overlapping group lasso. It was chosen inside references
+        (benchmarks/linear.py).
+    batch_penalty
+        Strength of the nuisance penalty along batch directions.
+    within_class_penalty
+        Strength of the nuisance penalty along within-class directions, for up to
+        ``within_class_cells`` cells. With more cells it grows in proportion to their number.
+    within_class_cells
+        See ``within_class_penalty``.
+    n_within_class_directions
+        Number of within-class directions. Unknown batches are among the first few; among more
+        there are some that tell similar types apart.
+    gene_scale_power
+        Genes are divided by their mean to this power.
+    max_iter
+        Most iterations of the optimizer without group lasso.
+    n_reweightings
+        Number of reweighted ridge regressions by which the group lasso is solved.
+    max_iter_reweighted
+        Most iterations of the optimizer for each of them.
+    tol
+        The optimizer stops at gradients below this times :math:`\sqrt{C n}`, with respect to
+        weights divided by their prior standard deviation; below 0.3 times this with group lasso.
+    """
+
+    C: float = 10.0
+    group_penalty: float = 1e-4
+    batch_penalty: float = 10.0
+    within_class_penalty: float = 0.1
+    within_class_cells: int = 500
+    n_within_class_directions: int = 5
+    gene_scale_power: float = 0.25
+    max_iter: int = 200
+    n_reweightings: int = 8
+    max_iter_reweighted: int = 25
+    tol: float = 1e-4
+
+    def without_group_lasso(self) -> RegressionConfig:
+        """The same configuration with ridge and nuisance penalty only."""
+        return replace(self, group_penalty=0.0)
+
+    def without_nuisance_penalty(self) -> RegressionConfig:
+        """The same configuration with ridge and group lasso only."""
+        return replace(self, batch_penalty=0.0, within_class_penalty=0.0)
+
+
+DEFAULT_CONFIG = RegressionConfig()
 
 
 class LogisticRegression(NamedTuple):
-    """Weights ``(n_labels, n_genes)``, for expression as it is.
+    """A fitted one-vs-rest logistic regression without intercept.
 
-    ``relevance``, ``(n_labels, n_sets)``, is how much each gene set may contribute to each label,
-    relative to the others; ``None`` where gene sets had no part in the fit.
+    ``weights`` are ``(n_labels, n_genes)``, for log-normalised expression. ``relevance`` is
+    ``(n_labels, n_gene_sets)``: how much each gene set contributes to each label, relative to the
+    other gene sets. It is ``None`` without group lasso.
     """
 
     weights: NDArray[np.float64]
@@ -48,30 +91,28 @@ def fit_logistic_regression(
     *,
     batch_directions: NDArray[np.floating] | None = None,
     gene_sets: sp.csr_matrix | None = None,
-    penalty: float = 0.0,
-    nuisance: bool = True,
-    tol: float = 1e-4,
+    config: RegressionConfig = DEFAULT_CONFIG,
 ) -> LogisticRegression:
     r"""Fit one-vs-rest logistic regression with a ridge, nuisance and group lasso penalty.
 
-    Of :math:`n` cells, with :math:`z` the expression of genes divided by the fourth root of their
-    mean, :math:`m`, and with weights :math:`w_k` of these, the smallest is found of
+    Let :math:`z` be the expression of :math:`n` cells, with each gene divided by the fourth root
+    of its mean, :math:`m`. The weights :math:`w_k` of label :math:`k` minimize
 
     .. math:: \sum_k \Big(\sum_i b_i \ell_{ik}
         + \tfrac12 \frac{|w_k|^2}{C n} + \tfrac12 \sum_j q_j \big((w_k / m)^\top s_j\big)^2
         + \lambda \sum_p \sqrt{|p|} \, |v_{kp}|\Big), \quad w_k = \sum_p v_{kp}
 
-    where :math:`\ell_{ik}` is the logistic loss of whether cell :math:`i` is of label :math:`k`,
+    where :math:`\ell_{ik}` is the logistic loss of whether cell :math:`i` has label :math:`k`,
     :math:`b_i` is one over the number of labels times the number of the label's cells, and
-    :math:`C = 10`. The :math:`s_j` are nuisance directions that scores should not change along:
-    what batches differ by (:math:`q_j = 10 / n`) and the main directions in which cells of a label
-    differ (:math:`0.1 \max(1, n / 500) / n`), among which are batches without a name. The
-    last term is the latent overlapping group lasso: :math:`v_{kp}` is zero outside of gene set
-    :math:`p`, which has :math:`|p|` genes.
+    :math:`C = 10`. The :math:`s_j` are nuisance directions, along which scores should not change:
+    batch directions (:math:`q_j = 10 / n`) and the main directions of the variation within labels
+    (:math:`0.1 \max(1, n / 500) / n`), which include unknown batches. The last term is the latent
+    overlapping group lasso: :math:`v_{kp}` is zero outside gene set :math:`p`, which has
+    :math:`|p|` genes.
 
-    There is no intercept, so that the label of the highest score is the same for a cell whose
-    expression is larger or smaller as a whole, as in another technology. With an intercept,
-    accuracy is the same (benchmarks/linear.py).
+    There is no intercept, so that the best label of a cell is the same if its whole expression is
+    larger or smaller, as in another technology. An intercept does not change the accuracy
+    (benchmarks/linear.py).
 
     The group lasso is solved by iteratively reweighted ridge regression. Since :math:`2 |v| =
     \min_\eta |v|^2 / \eta + \eta`, the penalty for given relevances :math:`\eta_{kp}` is a ridge on
@@ -85,17 +126,12 @@ def fit_logistic_regression(
     labels
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
     batch_directions
-        What batches are known to differ by, shape ``(n_directions, n_genes)``.
+        Directions along which known batches differ, shape ``(n_directions, n_genes)``.
     gene_sets
-        Which gene is in which set, shape ``(n_sets, n_genes)``. Genes in no set get no weight. By
-        default there are no sets, and every gene may have a weight.
-    penalty
-        :math:`\lambda`. Without a penalty sets only say which genes may have a weight.
-    nuisance
-        Whether to penalise nuisance directions. Without, all :math:`q_j` are zero.
-    tol
-        Largest slope at which the search may end, for weights in units of their prior's deviation,
-        over :math:`\sqrt{C n}`; with a penalty, three tenths of it.
+        Which gene is in which set, shape ``(n_gene_sets, n_genes)``. Genes in no set have weight
+        zero. Without gene sets there is no group lasso, and every gene may have a weight.
+    config
+        Strengths of the penalties, and when the optimizer stops.
 
     Returns
     -------
@@ -107,168 +143,223 @@ def fit_logistic_regression(
     """
     n_cells, n_genes = x.shape
     n_labels = int(labels.max()) + 1
-    scale = gene_scale(x)
-    problem = _Problem(
+    scale = gene_scale(x, config.gene_scale_power)
+    problem = _PenalizedLogisticLoss(
         sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)),
         labels,
-        (_nuisance(x, labels, batch_directions) if nuisance else np.zeros((0, n_genes))) / scale,
+        _nuisance(x, labels, batch_directions, config) / scale,
     )
-    ridge = 1 / (_C * n_cells)
+    ridge = 1 / (config.C * n_cells)
     weights = np.zeros((n_labels, n_genes))
-    slope = tol * ridge**-0.5
+    tolerance = config.tol * ridge**-0.5
     if gene_sets is None:
-        holders = np.ones(n_genes)
+        n_holding = np.ones(n_genes)
     else:
         gene_sets = sp.csr_matrix(gene_sets, dtype=np.float64)
-        holders = np.asarray(gene_sets.sum(0)).ravel()
-    deviation = np.where(holders > 0, ridge**-0.5, 0.0) * np.ones((n_labels, 1))
-    weights = problem.solve(deviation, weights, _MAX_ITER, slope)
-    if gene_sets is None or not penalty:
+        n_holding = np.asarray(gene_sets.sum(0)).ravel()
+    deviation = np.where(n_holding > 0, ridge**-0.5, 0.0) * np.ones((n_labels, 1))
+    weights = problem.fit(deviation, weights, config.max_iter, tolerance)
+    if gene_sets is None or not config.group_penalty:
         return LogisticRegression(weights / scale)
-    root = np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
-    relevance = _reweight(np.ones((n_labels, len(root))), weights, gene_sets, root)
-    for _ in range(_N_REWEIGHTED):
+    root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
+    relevance = _reweight(np.ones((n_labels, len(root_size))), weights, gene_sets, root_size)
+    for _ in range(config.n_reweightings):
         total = relevance @ gene_sets
         with np.errstate(divide="ignore"):
-            deviation = 1 / np.sqrt(ridge + penalty / total)
-        weights = problem.solve(deviation, weights, _REWEIGHTED_ITER, 0.3 * slope)
-        relevance = _reweight(relevance, weights, gene_sets, root)
+            deviation = 1 / np.sqrt(ridge + config.group_penalty / total)
+        weights = problem.fit(deviation, weights, config.max_iter_reweighted, 0.3 * tolerance)
+        relevance = _reweight(relevance, weights, gene_sets, root_size)
     return LogisticRegression(weights / scale, relevance)
 
 
-class _Problem:
-    """Weighted logistic losses of scaled expression, and the nuisance directions."""
+class _PenalizedLogisticLoss:
+    """Class-balanced one-vs-rest logistic loss with a ridge and a nuisance penalty.
 
-    def __init__(self, z: sp.csr_matrix, labels: np.ndarray, nuisance: np.ndarray) -> None:
+    Parameters
+    ----------
+    z
+        Scaled expression, ``(n_cells, n_genes)``.
+    labels
+        Label of each cell, ``(n_cells,)``.
+    nuisance
+        Nuisance directions times the roots of their penalties, ``(n_directions, n_genes)``.
+    """
+
+    def __init__(
+        self,
+        z: sp.csr_matrix,
+        labels: NDArray[np.integer],
+        nuisance: NDArray[np.float64],
+    ) -> None:
         n_labels = int(labels.max()) + 1
         self._z, self._transposed = z, z.T.tocsr()
         self._nuisance = nuisance
         self._is_label = labels[:, None] == np.arange(n_labels)
         self._balance = 1 / (np.bincount(labels) * float(n_labels))[labels, None]
 
-    def solve(
-        self, deviation: np.ndarray, weights: np.ndarray, max_iter: int, slope: float
-    ) -> np.ndarray:
-        """Minimise the losses plus the ridge of each weight, from given weights.
+    def fit(
+        self,
+        deviation: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        max_iter: int,
+        tolerance: float,
+    ) -> NDArray[np.float64]:
+        """Minimize the loss by L-BFGS, starting from given weights.
 
-        `deviation`, ``(n_labels, n_genes)``, is one over the root of the ridge's strength; a weight
-        is zero where it is zero. The search is for weights that are divided by it, of which the
-        penalty is the plain ridge, so that it is as quick for any deviation.
+        ``deviation``, ``(n_labels, n_genes)``, is the prior standard deviation of each weight: one
+        over the root of its ridge penalty. A weight is zero where it is zero. The optimizer works
+        on whitened weights, of which the penalty is a ridge of strength one, so that it takes
+        equally long for all penalties.
         """
-        factors = [_low_rank_root(self._nuisance * row) for row in deviation]
+        factors = [_inverse_root(self._nuisance * row) for row in deviation]
 
-        def shrink(free: np.ndarray) -> np.ndarray:
+        def unwhiten(free: NDArray[np.float64]) -> NDArray[np.float64]:
             return np.stack(
-                [row + (row @ v.T * less) @ v for row, (v, less) in zip(free, factors, strict=True)]
+                [
+                    row + (row @ v.T * change) @ v
+                    for row, (v, change) in zip(free, factors, strict=True)
+                ]
             )
 
-        def loss(flat: np.ndarray) -> tuple[float, np.ndarray]:
+        def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             free = flat.reshape(weights.shape)
-            scores = self._z @ (deviation * shrink(free)).T
+            scores = self._z @ (deviation * unwhiten(free)).T
             errors = (expit(scores) - self._is_label) * self._balance
-            gradient = shrink(deviation * (self._transposed @ errors).T) + free
-            right = log_expit(np.where(self._is_label, scores, -scores))
-            value = -(right * self._balance).sum() + 0.5 * (free**2).sum()
+            gradient = unwhiten(deviation * (self._transposed @ errors).T) + free
+            log_likelihood = log_expit(np.where(self._is_label, scores, -scores))
+            value = -(log_likelihood * self._balance).sum() + 0.5 * (free**2).sum()
             return float(value), gradient.ravel()
 
         start = np.divide(weights, deviation, out=np.zeros_like(weights), where=deviation > 0)
         start = np.stack(
             [
-                row + (row @ v.T * (1 / (1 + less) - 1)) @ v
-                for row, (v, less) in zip(start, factors, strict=True)
+                row + (row @ v.T * (1 / (1 + change) - 1)) @ v
+                for row, (v, change) in zip(start, factors, strict=True)
             ]
         )
-        found = minimize(
+        result = minimize(
             loss,
             start.ravel(),
             jac=True,
             method="L-BFGS-B",
-            # The optimum takes ten times as long, and is no more accurate.
+            # Full convergence takes ten times as long and is no more accurate.
             options={
                 "maxiter": max_iter,
-                "gtol": slope,
+                "gtol": tolerance,
                 "ftol": 64 * np.finfo(float).eps,
                 "maxls": 50,
             },
         )
-        return deviation * shrink(found.x.reshape(weights.shape))
+        return deviation * unwhiten(result.x.reshape(weights.shape))
 
 
-def _low_rank_root(nuisance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _inverse_root(
+    nuisance: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     r"""Directions :math:`V` and factors for which :math:`(I + A^T A)^{-1/2} = I + V^T f V`."""
     _, lengths, directions = np.linalg.svd(nuisance, full_matrices=False)
     return directions, 1 / np.sqrt(1 + lengths**2) - 1
 
 
 def _reweight(
-    relevance: np.ndarray, weights: np.ndarray, gene_sets: sp.csr_matrix, root: np.ndarray
-) -> np.ndarray:
-    """Norm of each set's part of the weights over the root of its size, ``(n_labels, n_sets)``."""
+    relevance: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    gene_sets: sp.csr_matrix,
+    root_size: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Norm of each set's part of the weights over the root of its size, as the next relevance."""
     total = relevance @ gene_sets
     part = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-    return relevance * np.sqrt(gene_sets @ (part**2).T).T / root
+    return relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
 
 
-def gene_scale(x: sp.csr_matrix) -> NDArray[np.float64]:
-    """What each gene is divided by, ``(n_genes,)``: the fourth root of its mean.
+def gene_scale(x: sp.csr_matrix, power: float = 0.25) -> NDArray[np.float64]:
+    """Scale of each gene, ``(n_genes,)``: its mean to a power, or 1 if it is not expressed.
 
-    Without it the strongest genes would decide; of genes divided by their mean it would be the
-    weakest ones, which are mostly noise.
+    Without scaling, the strongest genes would dominate. Scaled to equal means, the weakest genes
+    would, which are mostly noise.
     """
     mean = np.asarray(x.mean(0)).ravel()
-    return np.where(mean > 0, mean, 1) ** _SCALE
+    return np.where(mean > 0, mean, 1) ** power
 
 
 def _nuisance(
-    x: sp.csr_matrix, labels: np.ndarray, batch_directions: np.ndarray | None
-) -> np.ndarray:
-    """Directions times the roots of their penalties, ``(n_directions, n_genes)``.
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    batch_directions: NDArray[np.floating] | None,
+    config: RegressionConfig,
+) -> NDArray[np.float64]:
+    """Nuisance directions times the roots of their penalties, ``(n_directions, n_genes)``.
 
-    The penalty is that beside cells that count once, and cells count :math:`1 / n` here.
+    Penalties are divided by the number of cells, since the loss is a mean over cells.
     """
-    n_cells = x.shape[0]
-    penalty = _WITHIN_PENALTY * max(1.0, n_cells / _MANY)
-    nuisance = np.sqrt(penalty) * within_class_directions(x, labels)
-    if batch_directions is not None:
-        nuisance = np.vstack([nuisance, np.sqrt(_BATCH_PENALTY) * batch_directions])
+    n_cells, n_genes = x.shape
+    nuisance = np.zeros((0, n_genes))
+    if config.within_class_penalty:
+        penalty = config.within_class_penalty * max(1.0, n_cells / config.within_class_cells)
+        directions = within_class_directions(x, labels, config.n_within_class_directions)
+        nuisance = np.sqrt(penalty) * directions
+    if batch_directions is not None and config.batch_penalty:
+        nuisance = np.vstack([nuisance, np.sqrt(config.batch_penalty) * batch_directions])
     return nuisance / np.sqrt(n_cells)
 
 
 def within_class_directions(
-    x: sp.csr_matrix, labels: NDArray[np.integer], most: int = _MOST_WITHIN
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    n_directions: int = 5,
+    *,
+    shrinkage: float = 10,
 ) -> NDArray[np.float64]:
-    r"""Main directions in which cells of a label differ, each as long as they typically differ.
+    r"""Find the main directions of the variation within labels, scaled to the standard deviation.
 
-    Shape ``(n_directions, n_genes)``, at most `most` of them: the first principal components of
-    cells less their label's mean, times the root of their variance. Labels count equally, but for
-    the smallest: else the directions would be those in which single cells differ.
+    They are the leading principal components of cells less the mean of their label. Labels count
+    equally, except small ones: otherwise the directions would be those of single cells.
+
+    Parameters
+    ----------
+    x
+        Log-normalised expression, shape ``(n_cells, n_genes)``.
+    labels
+        Label of each cell, from 0 on, shape ``(n_cells,)``.
+    n_directions
+        Most directions to return.
+    shrinkage
+        A label with :math:`n > 1` cells has the weight :math:`n / (n + \text{shrinkage})`.
+
+    Returns
+    -------
+    Shape ``(n_directions, n_genes)``: unit vectors times the root of the variance along them.
     """
     n_cells, n_genes = x.shape
-    # Sums in single precision would tell identical cells apart.
+    # Identical cells would differ by rounding errors in single precision.
     x = x.astype(np.float64)
     sizes = np.bincount(labels)
-    counts = np.where(sizes > 1, sizes / (sizes + _HALF), 0)
-    if not counts.any():
+    label_weights = np.where(sizes > 1, sizes / (sizes + shrinkage), 0)
+    if not label_weights.any():
         return np.zeros((0, n_genes))
-    counts /= counts.sum()
-    member = sp.csr_matrix((1 / sizes[labels], (labels, np.arange(n_cells))))
-    means = np.asarray((member @ x).todense())
-    root = np.sqrt(counts / sizes)[labels]
+    label_weights /= label_weights.sum()
+    averaging = sp.csr_matrix((1 / sizes[labels], (labels, np.arange(n_cells))))
+    means = np.asarray((averaging @ x).todense())
+    root_weights = np.sqrt(label_weights / sizes)[labels]
 
-    def forth(gene: np.ndarray) -> np.ndarray:
-        gene = gene.ravel()
-        return root * (x @ gene - (means @ gene)[labels])
+    def matvec(genes: NDArray[np.float64]) -> NDArray[np.float64]:
+        genes = genes.ravel()
+        return root_weights * (x @ genes - (means @ genes)[labels])
 
-    def back(cell: np.ndarray) -> np.ndarray:
-        cell = root * cell.ravel()
-        return x.T @ cell - means.T @ np.bincount(labels, cell, len(sizes))
+    def rmatvec(cells: NDArray[np.float64]) -> NDArray[np.float64]:
+        cells = root_weights * cells.ravel()
+        return x.T @ cells - means.T @ np.bincount(labels, cells, len(sizes))
 
-    whole = float(root**2 @ np.asarray(x.power(2).sum(1)).ravel())
-    left = whole - float(counts @ np.square(means).sum(1))
-    n = min(most, int((sizes[counts > 0] - 1).sum()), min(n_cells, n_genes) - 1)
-    if n < 1 or left <= 1e-9 * whole:
+    total = float(root_weights**2 @ np.asarray(x.power(2).sum(1)).ravel())
+    within = total - float(label_weights @ np.square(means).sum(1))
+    rank = min(int((sizes[label_weights > 0] - 1).sum()), min(n_cells, n_genes) - 1)
+    n_directions = min(n_directions, rank)
+    if n_directions < 1 or within <= 1e-9 * total:
         return np.zeros((0, n_genes))
-    cells = LinearOperator((n_cells, n_genes), matvec=forth, rmatvec=back, dtype=np.float64)
+    deviations = LinearOperator(
+        (n_cells, n_genes), matvec=matvec, rmatvec=rmatvec, dtype=np.float64
+    )
     start = np.random.default_rng(0).standard_normal(min(n_cells, n_genes))
-    _, lengths, directions = svds(cells, n, v0=start, tol=1e-4)
+    _, lengths, directions = svds(deviations, n_directions, v0=start, tol=1e-4)
     return lengths[:, None] * directions

@@ -1,4 +1,4 @@
-"""Some of a reference's cells, for what is worked out of a sample."""
+"""Draw a subsample of the reference that keeps rare labels, and read its expression."""
 
 from __future__ import annotations
 
@@ -11,32 +11,60 @@ from scvi import settings
 from tosica.data._log_normalize import log_normalize
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tosica.data._cell_matrix import CellMatrix
     from tosica.data._mudata import JointMatrix
     from tosica.data._normalize import ModalitySlice
 
-# A line through more cells than these is hardly another line; nor are their covariation and what
-# their batches differ by.
-MOST_CELLS = 10_000
+# More cells hardly change the regression, the principal components or the batch directions.
+MAX_CELLS = 10_000
 
 
-def read(
-    rows: CellMatrix | JointMatrix, cells: np.ndarray, section: ModalitySlice
+def read_normalized(
+    rows: CellMatrix | JointMatrix, cells: NDArray[np.integer], section: ModalitySlice
 ) -> sp.csr_matrix:
-    """Expression of some cells, normalised as the network's minibatches are, but not dense."""
+    """Read the expression of some cells, sparse, normalised as the network's minibatches are.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    cells
+        Positions of the cells, shape ``(n_cells,)``.
+    section
+        How expression is normalised.
+
+    Returns
+    -------
+    Shape ``(n_cells, n_genes)``.
+    """
     x = sp.csr_matrix(rows.take(cells))
     return x if section.how is None else log_normalize(x, section.target_sum)
 
 
-def draw(labels: np.ndarray, most: int) -> np.ndarray:
-    """Positions of at most `most` cells: rare labels whole, frequent ones cut to one size."""
-    if len(labels) <= most:
+def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[np.intp]:
+    """Draw cells: all cells of rare labels, and equally many of each frequent label.
+
+    Parameters
+    ----------
+    labels
+        Label of each cell as a number, shape ``(n_cells,)``.
+    max_cells
+        Size of the subsample. With fewer cells than this, all are taken.
+
+    Returns
+    -------
+    Positions of the drawn cells in order. They follow ``scvi.settings.seed``.
+    """
+    if len(labels) <= max_cells:
         return np.arange(len(labels))
     rng = np.random.default_rng(settings.seed)
     sizes = np.sort(np.bincount(labels))[::-1]
-    # Cut to this size, the i largest labels and all smaller ones together are `most` cells.
-    below = np.append(np.cumsum(sizes[::-1])[::-1][1:], 0)
-    limits = (most - below) // np.arange(1, len(sizes) + 1)
+    # At limits[i] cells for each of the i + 1 largest labels, there are max_cells cells in all.
+    smaller = np.append(np.cumsum(sizes[::-1])[::-1][1:], 0)
+    limits = (max_cells - smaller) // np.arange(1, len(sizes) + 1)
+    # The first limit that no smaller label exceeds.
     fits = limits >= np.append(sizes[1:], 0)
     limit = max(int(limits[np.argmax(fits)]), 1)
     kept = [rng.permutation(np.flatnonzero(labels == label))[:limit] for label in np.unique(labels)]

@@ -9,15 +9,17 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from tosica.linear._classifier import (
+from tosica.linear import (
+    MAX_CELLS,
     CrossValidated,
     LinearClassifier,
     cross_validate,
     fit_linear_classifier,
+    fit_ppca,
     linear_weight,
+    read_normalized,
+    subsample_by_label,
 )
-from tosica.linear._missing_genes import fit_ppca
-from tosica.linear._subsample import MOST_CELLS, draw, read
 
 if TYPE_CHECKING:
     from tosica.model._data_module import ReferenceData
@@ -82,8 +84,10 @@ class LinearFit:
         """Let each token start as what the regressions say through it."""
         data, device = self._data, self._module.device
         codes = data.codes[data.train_idx]
-        cells = data.train_idx[draw(codes, _N_START_CELLS)]
-        x = torch.from_numpy(read(data.rows, cells, self._module.slices[0]).toarray()).float()
+        cells = data.train_idx[subsample_by_label(codes, _N_START_CELLS)]
+        x = torch.from_numpy(
+            read_normalized(data.rows, cells, self._module.slices[0]).toarray()
+        ).float()
         self._module.embedding.start_from_scores(
             torch.from_numpy(self._fitted.weights[np.unique(codes)]).float().to(device),
             x.to(device),
@@ -140,7 +144,9 @@ def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
     cells = data.train_idx
     codes = data.codes[cells]
     if module.linear is None:
-        mean = read(data.rows, cells[draw(codes, MOST_CELLS)], module.slices[0]).mean(0)
+        mean = read_normalized(
+            data.rows, cells[subsample_by_label(codes, MAX_CELLS)], module.slices[0]
+        ).mean(0)
         module.baseline.copy_(torch.from_numpy(np.asarray(mean).ravel()))
         return
     mean, loadings = fit_ppca(data.rows, cells, codes, module.slices[0])

@@ -11,9 +11,7 @@ import scipy.sparse as sp
 from tosica._logging import logger
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._mudata import JointMatrix
-from tosica.linear._classifier import PENALTY
-from tosica.linear._logistic_regression import fit_logistic_regression
-from tosica.linear._subsample import draw, read
+from tosica.linear import fit_logistic_regression, read_normalized, subsample_by_label
 from tosica.model._fields import LabelsField, MaskField
 from tosica.model._modalities import field_keys, is_joint, read_modalities
 from tosica.module import REGISTRY_KEYS
@@ -84,7 +82,7 @@ def with_chosen_tokens(
     )
     names = np.asarray(state["gene_sets"], dtype=object)
     chosen = choose_tokens(
-        lambda cells: read(rows, cells, part.slice),
+        lambda cells: read_normalized(rows, cells, part.slice),
         labels,
         candidates,
         names[:n_sets],
@@ -158,7 +156,7 @@ def choose_tokens(
 ) -> Tokens:
     """Choose gene sets by a group lasso over all candidates; put the other genes into modules.
 
-    The regression of :func:`~tosica.linear._logistic_regression.fit_logistic_regression` goes
+    The regression of :func:`~tosica.linear.fit_logistic_regression` goes
     through all candidates. The score of a gene set is its largest share, over the labels, in the
     sum of the norms of all gene sets' weights. Genes in none of the chosen gene sets are put into
     co-expression modules.
@@ -189,13 +187,13 @@ def choose_tokens(
     x: sp.csr_matrix | None = None
     if modules or len(chosen) > max_gene_sets:
         known = np.flatnonzero(labels >= 0)
-        drawn = known[draw(labels[known], _MAX_CELLS)]
+        drawn = known[subsample_by_label(labels[known], _MAX_CELLS)]
         _, codes = np.unique(labels[drawn], return_inverse=True)
         x = read(drawn)
     if x is not None and len(chosen) > max_gene_sets:
         _, extra = _modules(x, candidates, gene_names) if modules else ([], [])
         given = sp.vstack([candidates, _members(extra, candidates.shape[1])]).tocsr()
-        found = fit_logistic_regression(x, codes, gene_sets=given, penalty=PENALTY)
+        found = fit_logistic_regression(x, codes, gene_sets=given)
         assert found.relevance is not None
         norms = found.relevance * np.sqrt(np.asarray(given.sum(1)).ravel())
         total = norms.sum(1, keepdims=True)

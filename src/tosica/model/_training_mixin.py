@@ -19,9 +19,7 @@ from tosica._logging import logger
 from tosica._validation import check_count
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._mudata import JointMatrix
-from tosica.linear._batch_directions import batch_directions
-from tosica.linear._classifier import linear_weight
-from tosica.linear._label_errors import find_label_errors
+from tosica.linear import find_batch_directions, find_label_errors, linear_weight
 from tosica.model._data_module import ReferenceData
 from tosica.model._device import compiled, find_device
 from tosica.model._linear_fit import LinearFit, fit_missing_genes
@@ -289,7 +287,7 @@ class TrainingMixin(NetworkStartMixin):
         labels, batches = data.codes[cells], data.strata[cells]
         if (batches == batches[0]).all():
             return None
-        directions = batch_directions(data.rows, cells, labels, batches, self.module.slices[0])
+        directions = find_batch_directions(data.rows, cells, labels, batches, self.module.slices[0])
         if directions is None:
             logger.warning(
                 "train: no label has three cells in each of two batches, so that labels and "
