@@ -480,7 +480,7 @@ def test_models_saved_before_there_were_mixed_ones(toy_model, toy_query, toy, tm
         np.testing.assert_array_equal(model.predict(toy_query), toy_model.predict(toy_query))
 
 
-def test_nothing_is_kept_of_the_stand_in(project):
+def test_nothing_is_kept_of_the_minimal_reference(project):
     load_legacy(project.folder)
     kept = dict(TOSICA._setup_adata_manager_store)
     load_legacy(project.folder)
@@ -603,7 +603,9 @@ def test_table_that_is_no_text(project):
 
 def test_single_label(tmp_path):
     project = write_project(tmp_path / "project", labels=["all"])
-    refused(ValueError, "lists a single label ('all'): there is nothing", project.folder)
+    refused(
+        ValueError, "lists a single label ('all'): there is nothing to classify.", project.folder
+    )
 
 
 def _other_sets(table):

@@ -1,4 +1,4 @@
-"""Read the weights that the original code saves, check them, and name them as tosica does."""
+"""Read and check the weights that the original code saves, and rename them as in the module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _EMBEDDING = "feature_embed.fe"
-# Names in a block, the original's on the left.
+# Names of the parts of a block: in the original, and in the module.
 _BLOCK = {
     "norm1": "norm1",
     "attn.qkv": "attention.qkv",
@@ -33,7 +33,7 @@ _BLOCK = {
 
 
 class Sizes(NamedTuple):
-    """Sizes of the network, as its tensors tell them."""
+    """Sizes of the network, inferred from its tensors."""
 
     embed_dim: int
     n_layers: int
@@ -43,7 +43,7 @@ class Sizes(NamedTuple):
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Read a file of tensors by name, and nothing else.
+    """Read a file of named tensors, and refuse any other content.
 
     Raises
     ------
@@ -55,22 +55,22 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     damaged = f"{str(path)!r} is cut short or damaged: copy it again."
     if is_archive and not zipfile.is_zipfile(path):
         raise ValueError(damaged)
-    more = (
+    not_tensors = (
         f"{str(path)!r} holds something other than tensors, and it was not opened further because "
         "that could run code: save the original's model.state_dict()."
     )
     try:
         with warnings.catch_warnings():
-            # torch comments on files of old formats, which is nothing a user could change.
+            # Users cannot act on the warnings of torch about old formats.
             warnings.simplefilter("ignore")
             tensors = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        raise ValueError(more) from error
-    # torch's reader fails on a damaged file wherever it happens to be, and as it happens to.
+        raise ValueError(not_tensors) from error
+    # A damaged file can make torch raise any error.
     except Exception as error:
         raise ValueError(damaged) from error
     if not isinstance(tensors, dict) or not all(isinstance(name, str) for name in tensors):
-        raise ValueError(more)
+        raise ValueError(not_tensors)
     for name, tensor in tensors.items():
         if not isinstance(tensor, Tensor):
             raise ValueError(
@@ -89,8 +89,8 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def sizes_of(tensors: dict[str, Tensor], file: str) -> Sizes:
-    """Read the sizes from the tensors.
+def infer_sizes(tensors: dict[str, Tensor], file: str) -> Sizes:
+    """Infer the sizes of the network from the shapes of its tensors, and check all shapes.
 
     Raises
     ------
@@ -109,12 +109,12 @@ def sizes_of(tensors: dict[str, Tensor], file: str) -> Sizes:
     missing = sorted(needed - tensors.keys())
     if missing:
         raise ValueError(
-            f"{file} does not hold a model of the original: there is no {shown(missing)}."
+            f"{file} does not hold a model of the original: there is no {list_names(missing)}."
         )
     unknown = sorted(tensors.keys() - needed)
     if unknown:
         raise ValueError(
-            f"{file} does not hold a model of the original, which has no {shown(unknown)}."
+            f"{file} does not hold a model of the original, which has no {list_names(unknown)}."
         )
     embed_dim = _size(tensors["cls_token"], -1)
     n_rows, n_genes = (_size(tensors[f"{_EMBEDDING}.weight"], axis) for axis in (0, -1))
@@ -136,7 +136,7 @@ def sizes_of(tensors: dict[str, Tensor], file: str) -> Sizes:
 
 
 def _size(tensor: Tensor, axis: int) -> int:
-    # At least one, so that what follows can divide; a tensor that is empty will not fit then.
+    # At least 1, so that it can be divided by. The check of shapes refuses empty tensors.
     return max(tensor.shape[axis], 1) if tensor.ndim else 1
 
 
@@ -162,13 +162,29 @@ def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     return shapes | {f"{_EMBEDDING}.mask": (rows, sizes.n_genes)}
 
 
-def as_module(tensors: dict[str, Tensor], sizes: Sizes, mask: sp.csc_matrix) -> dict[str, Tensor]:
-    """Parameters by their names in the module; of the embedding, the pairs inside the mask."""
-    by_set = tensors[f"{_EMBEDDING}.weight"].reshape(sizes.n_tokens, sizes.embed_dim, sizes.n_genes)
+def to_state_dict(
+    tensors: dict[str, Tensor], sizes: Sizes, mask: sp.csc_matrix
+) -> dict[str, Tensor]:
+    """Rename tensors as in the module, and keep the embedding's weights inside the mask only.
+
+    Parameters
+    ----------
+    tensors, sizes
+        As from :func:`read_tensors` and :func:`infer_sizes`.
+    mask
+        As from :func:`read_mask`, with sorted indices.
+
+    Returns
+    -------
+    Parameters of a :class:`~tosica.module.TOSICAModule` by name.
+    """
+    by_token = tensors[f"{_EMBEDDING}.weight"].reshape(
+        sizes.n_tokens, sizes.embed_dim, sizes.n_genes
+    )
     token = torch.from_numpy(np.repeat(np.arange(sizes.n_tokens), np.diff(mask.indptr)))
     gene = torch.from_numpy(mask.indices.astype(np.int64))
     state = {
-        "embedding.weight": by_set[token, :, gene],
+        "embedding.weight": by_token[token, :, gene],
         "embedding.bias": tensors[f"{_EMBEDDING}.bias"].reshape(sizes.n_tokens, sizes.embed_dim),
         "encoder.class_token": tensors["cls_token"].flatten(),
     }
@@ -176,22 +192,23 @@ def as_module(tensors: dict[str, Tensor], sizes: Sizes, mask: sp.csc_matrix) -> 
         state[f"encoder.norm.{kind}"] = tensors[f"norm.{kind}"]
         state[f"head.{kind}"] = tensors[f"head.{kind}"]
         for i in range(sizes.n_layers):
-            for theirs, ours in _BLOCK.items():
-                state[f"encoder.blocks.{i}.{ours}.{kind}"] = tensors[f"blocks.{i}.{theirs}.{kind}"]
+            for original, part in _BLOCK.items():
+                tensor = tensors[f"blocks.{i}.{original}.{kind}"]
+                state[f"encoder.blocks.{i}.{part}.{kind}"] = tensor
     return state
 
 
-def mask_of(tensors: dict[str, Tensor], sizes: Sizes, file: str) -> NDArray[np.bool_]:
-    """The mask inside the weights, ``(n_genes, n_tokens)``.
+def read_mask(tensors: dict[str, Tensor], sizes: Sizes, file: str) -> NDArray[np.bool_]:
+    """Read the mask that is saved with the weights, ``(n_genes, n_tokens)``.
 
     Raises
     ------
     ValueError
-        If it has other numbers than 0 and 1, or differs over the width of a token.
+        If it has other values than 0 and 1, or differs over the width of a token.
     """
-    given = tensors[f"{_EMBEDDING}.mask"].reshape(sizes.n_tokens, sizes.embed_dim, sizes.n_genes)
-    first = given[:, 0]
-    if not ((first == 0) | (first == 1)).all() or (given != first[:, None]).any():
+    mask = tensors[f"{_EMBEDDING}.mask"].reshape(sizes.n_tokens, sizes.embed_dim, sizes.n_genes)
+    first = mask[:, 0]
+    if not ((first == 0) | (first == 1)).all() or (mask != first[:, None]).any():
         raise ValueError(
             f"The tensor '{_EMBEDDING}.mask' of {file} is no mask: it needs a 0 or a 1 for each "
             f"gene and gene set, {sizes.embed_dim} times over."
@@ -199,12 +216,15 @@ def mask_of(tensors: dict[str, Tensor], sizes: Sizes, file: str) -> NDArray[np.b
     return first.T.bool().numpy()
 
 
-def weighted(tensors: dict[str, Tensor], sizes: Sizes) -> NDArray[np.bool_]:
-    """Where there is a weight, ``(n_genes, n_tokens)``; outside the mask it has no effect."""
+def nonzero_weights(tensors: dict[str, Tensor], sizes: Sizes) -> NDArray[np.bool_]:
+    """Whether a gene has a weight other than 0 for a token, ``(n_genes, n_tokens)``.
+
+    Weights outside the mask have no effect, but the table of gene weights has them.
+    """
     weight = tensors[f"{_EMBEDDING}.weight"].reshape(sizes.n_tokens, sizes.embed_dim, sizes.n_genes)
     return (weight != 0).any(1).T.numpy()
 
 
-def shown(names: list[str]) -> str:
-    """The first few names, for a sentence."""
+def list_names(names: list[str]) -> str:
+    """The first three names, for a message."""
     return ", ".join(map(repr, names[:3])) + (", …" if len(names) > 3 else "")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from scvi.data import AnnDataManager
 
-from tosica.legacy._load import load_legacy
 from tosica.model._checkpoint import (
     ATTRIBUTES,
     FINGERPRINT,
@@ -23,6 +22,7 @@ from tosica.model._checkpoint import (
     write_model,
 )
 from tosica.model._device import find_device
+from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
 from tosica.model._registry_mixin import RegistryMixin
 
@@ -155,9 +155,7 @@ class SaveLoadMixin(RegistryMixin):
                 f"{cls.__name__} model."
             )
         if adata is not None:
-            # Batches only spread the validation cells, so new ones do no harm.
-            setup = cls.setup_mudata if is_joint(registry) else cls.setup_anndata
-            setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
+            cls._setup_from_registry(adata, registry)
         parameters = attributes.pop("init_params_")["non_kwargs"]
         model = cls(adata, registry=None if adata is not None else registry, **parameters)
         # Belongs to the labels field, which adata may have given one code more: for no label.

@@ -9,6 +9,7 @@ from scvi.data.fields import CategoricalObsField
 from scvi.model.base import BaseModelClass
 
 from tosica.model._fields import ExpressionField, LabelsField, MaskField
+from tosica.model._modalities import is_joint
 from tosica.model._setup_mudata import check_modalities, log_modalities, mudata_fields
 from tosica.module import REGISTRY_KEYS
 
@@ -201,3 +202,14 @@ class SetupMixin(BaseModelClass):
         manager.register_fields(mdata, **kwargs)
         log_modalities(modalities, manager.registry)
         cls.register_manager(manager)
+
+    @classmethod
+    def _setup_from_registry(cls, adata: AnnData | MuData, registry: dict[str, Any]) -> None:
+        """Set up a reference for a model that exists, with the arguments of the model's registry.
+
+        The reference may have batches that the registry lacks: no weight of the model belongs to
+        a batch, and :meth:`train` finds what differs between the batches of its own reference.
+        Labels that the registry lacks are refused.
+        """
+        setup = cls.setup_mudata if is_joint(registry) else cls.setup_anndata
+        setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])

@@ -1,4 +1,4 @@
-"""Make a model of what the original code leaves in a folder after training."""
+"""Build a model from the folder that the original code leaves after training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anndata import AnnData
 
 from tosica._logging import logger
 from tosica.data._scale import Scale
-from tosica.legacy._project import LegacyProject, read_project
+from tosica.legacy import LegacyProject, read_project
 from tosica.model._fields import ExpressionField, MaskField
 from tosica.module import REGISTRY_KEYS
 
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     import torch
 
     from tosica.model._tosica import TOSICA
-    from tosica.module import TOSICAModule
 
 _SOURCE, _ORGANISM = "legacy project", "unknown"
-_MIXED = (
+_MIXED_TOKENS = (
     "In a model of the original code each token mixes numbers of several gene sets, so attention "
     "under a gene set's name is what the original reported, but is not about that set alone."
 )
@@ -46,7 +45,7 @@ def load_legacy(
     adata: AnnData | None,
     device: torch.device,
 ) -> TOSICA:
-    """Do what :meth:`TOSICA.load_legacy` says."""
+    """Load a legacy project, as documented in :meth:`TOSICA.load_legacy`."""
     if not isinstance(target_sum, Real) or not 0 < target_sum < math.inf:
         raise ValueError(f"target_sum must be a number above 0, not {target_sum!r}.")
     if adata is not None and not isinstance(adata, AnnData):
@@ -54,9 +53,9 @@ def load_legacy(
     project = read_project(Path(project_dir), var_names, n_heads, weights)
     if labels_key is not None:
         project = project._replace(labels_key=labels_key)
-    registry = _registry(cls, project, target_sum)
+    registry = _make_registry(cls, project, target_sum)
     if adata is not None:
-        _register(cls, adata, project, registry)
+        _setup_reference(cls, adata, project, registry)
     model = cls(
         adata,
         registry=None if adata is not None else registry,
@@ -67,7 +66,8 @@ def load_legacy(
         max_gene_sets=None,
         modules=False,
     )
-    _fill(model.module, project)
+    # Buffers are not in the project, and stay as they are.
+    model.module.load_state_dict({**model.module.state_dict(), **project.state})
     model.is_trained_ = True
     model.to_device(device)
     model.module.eval()
@@ -80,20 +80,19 @@ def load_legacy(
         project.embed_dim,
         project.n_layers,
     )
-    warnings.warn(_MIXED, UserWarning, stacklevel=3)
+    warnings.warn(_MIXED_TOKENS, UserWarning, stacklevel=3)
     return model
 
 
-def _registry(cls: type[TOSICA], project: LegacyProject, target_sum: float) -> dict[str, Any]:
-    """What ``setup_anndata`` would have registered of the reference that is not there."""
-    stand_in = _stand_in(project)
-    cls.setup_anndata(stand_in, labels_key=project.labels_key)
-    manager = cls._get_most_recent_anndata_manager(stand_in, required=True)
-    # scvi-tools keeps all that was ever set up, for models to come; of this there will be none.
+def _make_registry(cls: type[TOSICA], project: LegacyProject, target_sum: float) -> dict[str, Any]:
+    """Registry that ``setup_anndata`` would have made from the project's reference."""
+    reference = _minimal_reference(project)
+    cls.setup_anndata(reference, labels_key=project.labels_key)
+    manager = cls._get_most_recent_anndata_manager(reference, required=True)
+    # scvi-tools keeps every manager for models of the same data, of which there will be none.
     del cls._setup_adata_manager_store[manager.adata_uuid]
     fields = manager.registry["field_registries"]
-    # The original takes expression as it comes, usually cut down to some genes after it was
-    # normalised over all.
+    # The original uses expression as it is: usually normalised over all genes, and then subset.
     scale = Scale("log1p", float(target_sum), "matrix")
     fields[REGISTRY_KEYS.X_KEY]["state_registry"][ExpressionField.SCALE_KEY] = scale._asdict()
     fields[REGISTRY_KEYS.X_KEY]["summary_stats"]["n_cells"] = 0
@@ -101,46 +100,45 @@ def _registry(cls: type[TOSICA], project: LegacyProject, target_sum: float) -> d
     return manager.registry
 
 
-def _stand_in(project: LegacyProject) -> AnnData:
-    """The smallest reference with the project's genes, labels and mask."""
+def _minimal_reference(project: LegacyProject) -> AnnData:
+    """Smallest AnnData with the project's genes, labels and mask: two cells a label."""
     codes = np.repeat(np.arange(len(project.labels)), 2)
     first_gene = (np.full(len(codes), 0.5), (np.arange(len(codes)), np.zeros(len(codes), int)))
-    stand_in = AnnData(sp.csr_matrix(first_gene, (len(codes), len(project.genes)), np.float32))
-    stand_in.var_names = pd.Index(project.genes)
-    stand_in.obs[project.labels_key] = pd.Categorical.from_codes(codes, pd.Index(project.labels))
-    _write_mask(stand_in, "tosica_mask", project)
-    return stand_in
+    reference = AnnData(sp.csr_matrix(first_gene, (len(codes), len(project.genes)), np.float32))
+    reference.var_names = pd.Index(project.genes)
+    reference.obs[project.labels_key] = pd.Categorical.from_codes(codes, pd.Index(project.labels))
+    _write_mask(reference, "tosica_mask", project)
+    return reference
 
 
-def _register(
+def _setup_reference(
     cls: type[TOSICA], adata: AnnData, project: LegacyProject, registry: dict[str, Any]
 ) -> None:
-    """Set up a reference to go on with; it stays as it was if it does not fit."""
+    """Set up a reference to go on training with. If it does not fit, it stays unchanged."""
     if list(adata.var_names) != project.genes.tolist():
         raise ValueError(
             "adata's var_names are not the legacy model's genes in the model's order: load it "
             "without adata and take adata[:, model.get_var_names()]."
         )
-    settings = registry["setup_args"]
-    key = settings["mask_key"]
-    taken = key in adata.varm or key in adata.uns
-    if taken and not _is_mask_of(adata, key, project):
+    key = registry["setup_args"]["mask_key"]
+    exists = key in adata.varm or key in adata.uns
+    if exists and not _is_mask_of(adata, key, project):
         raise ValueError(
             f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the legacy model's mask: "
             "delete both, and load_legacy writes the mask there."
         )
-    if not taken:
+    if not exists:
         _write_mask(adata, key, project)
     try:
-        # Batches only spread the validation cells, so new ones do no harm.
-        cls.setup_anndata(adata, source_registry=registry, extend_categories=True, **settings)
+        cls._setup_from_registry(adata, registry)
     except BaseException:
-        if not taken:
+        if not exists:
             del adata.varm[key], adata.uns[key]
         raise
 
 
 def _is_mask_of(adata: AnnData, key: str, project: LegacyProject) -> bool:
+    """Whether the mask under a key is the project's."""
     if key not in adata.varm or key not in adata.uns:
         return False
     mask = sp.csc_matrix(adata.varm[key])
@@ -169,8 +167,3 @@ def _write_mask(adata: AnnData, key: str, project: LegacyProject) -> None:
         "n_genes_covered": n_covered,
         "coverage": n_covered / len(project.genes),
     }
-
-
-def _fill(module: TOSICAModule, project: LegacyProject) -> None:
-    """Give a module the project's weights; its buffers stay as they are."""
-    module.load_state_dict({**module.state_dict(), **project.state})
