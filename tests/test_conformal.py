@@ -1,4 +1,4 @@
-"""Sets of labels: the threshold, and what `predict_set` makes of it."""
+"""Label sets: the conformal threshold, and ``predict_set``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tosica._calibration import conformal_threshold
     n_cells=st.integers(20, 200),
     coverage=st.floats(0.5, 0.95),
 )
-def test_any_held_out_cell_would_have_been_covered_as_often_as_promised(seed, n_cells, coverage):
-    # The guarantee: of n + 1 cells in random order, the last one reaches the threshold of the
-    # others. Counted over every cell that could be the last, which is exact.
+def test_coverage_of_exchangeable_cells_is_exact(seed, n_cells, coverage):
+    # The guarantee is about the last of n + 1 cells in random order, with the threshold of the
+    # other n. The average over all cells as the last one is exact.
     scores = np.random.default_rng(seed).random(n_cells + 1)
     covered = [
         last >= conformal_threshold(np.delete(scores, i), coverage) for i, last in enumerate(scores)
@@ -29,13 +29,13 @@ def test_any_held_out_cell_would_have_been_covered_as_often_as_promised(seed, n_
     assert coverage - 1e-9 <= np.mean(covered) < coverage + 1 / (n_cells + 1) + 1e-9
 
 
-def test_shares_that_floats_cannot_hold():
+def test_coverages_that_floats_cannot_represent():
     scores = np.arange(1, 10) / 10
     assert conformal_threshold(scores, 0.9) == 0.1
     assert conformal_threshold(np.arange(19), 0.95) == 0
 
 
-def test_too_few_cells_for_the_promise():
+def test_too_few_cells_for_the_coverage():
     sentence = (
         "coverage=0.95 cannot be promised with 18 held-out cells: that takes 19; lower coverage, "
         "or hold out more cells by a smaller train_size."
@@ -51,7 +51,7 @@ def test_coverage_out_of_range(coverage):
         conformal_threshold(np.ones(100), coverage)
 
 
-def test_of_a_set_are_the_labels_that_are_probable_enough(pbmc_model, pbmc_query):
+def test_label_sets_hold_the_labels_above_the_threshold(pbmc_model, pbmc_query):
     table = pbmc_model.predict_set(pbmc_query, coverage=0.9)
     soft = pbmc_model.predict(pbmc_query, soft=True)
     least = conformal_threshold(pbmc_model.held_out_probabilities_[0], 0.9)
@@ -68,8 +68,8 @@ def test_more_coverage_never_takes_a_label_away(pbmc_model, pbmc_query):
     assert wide.to_numpy().sum() > narrow.to_numpy().sum()
 
 
-def test_held_out_cells_are_those_of_validation(pbmc_model):
-    # Their probabilities were kept before the model learnt them too.
+def test_held_out_cells_are_the_validation_cells(pbmc_model):
+    # Their probabilities are from before the refit on them.
     held_out = pbmc_model.held_out_probabilities_
     assert held_out.shape == (1, len(pbmc_model.validation_indices))
     assert ((held_out > 0) & (held_out <= 1)).all()
@@ -104,12 +104,12 @@ def test_not_calibrated(toy, train, toy_query):
         model.predict_set(toy_query)
 
 
-def test_coverage_is_checked_before_the_work(pbmc_model, pbmc_query):
+def test_coverage_is_checked_first(pbmc_model, pbmc_query):
     with pytest.raises(ValueError, match=re.escape("coverage must lie between 0 and 1, not 95.")):
         pbmc_model.predict_set(pbmc_query, coverage=95)
 
 
-def test_cells_that_were_learnt_promise_nothing(toy, train, toy_query, caplog, tmp_path):
+def test_no_label_sets_after_a_second_training_with_refit(toy, train, toy_query, caplog, tmp_path):
     once = {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu", "enable_progress_bar": False}
     model = train(toy)
     model.save(tmp_path / "model")

@@ -12,8 +12,8 @@ from tosica._calibration import fit_temperature
 from tosica.linear import linear_weight
 
 
-def drawn(logits: np.ndarray, temperature: float, seed: int = 0) -> np.ndarray:
-    """Labels that come with the probabilities softmax(logits / temperature)."""
+def sample_labels(logits: np.ndarray, temperature: float, seed: int = 0) -> np.ndarray:
+    """Labels sampled with the probabilities softmax(logits / temperature)."""
     chance = np.random.default_rng(seed).random((len(logits), 1))
     return (softmax(logits / temperature, axis=1).cumsum(1) < chance).sum(1)
 
@@ -23,9 +23,9 @@ def loss(logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
 
 
 @pytest.mark.parametrize("truth", [0.4, 1.0, 2.5])
-def test_finds_the_temperature_that_labels_were_drawn_with(truth):
+def test_finds_the_temperature_that_labels_were_sampled_with(truth):
     logits = np.random.default_rng(1).normal(0, 3, (20_000, 5))
-    assert fit_temperature(logits, drawn(logits, truth)) == pytest.approx(truth, rel=0.05)
+    assert fit_temperature(logits, sample_labels(logits, truth)) == pytest.approx(truth, rel=0.05)
 
 
 @settings(max_examples=20, deadline=None)
@@ -45,16 +45,17 @@ def test_no_temperature_within_the_limits_fits_better(seed, n_cells, n_labels, s
     assert loss(logits, labels, found) <= best + 1e-3
 
 
-def test_certainty_is_bounded():
+def test_the_temperature_is_bounded():
     logits = np.eye(3)[[0, 1, 2]]
     assert fit_temperature(logits, np.array([0, 1, 2])) == pytest.approx(0.2, rel=1e-3)
     assert fit_temperature(logits, np.array([1, 2, 0])) == pytest.approx(5, rel=1e-3)
+    assert fit_temperature(logits, np.array([1, 2, 0]), max_factor=2) == pytest.approx(2, rel=1e-3)
 
 
 def test_training_calibrates_on_held_out_cells(toy, train):
     plain = train(toy.copy(), calibrate=False, refit=False, train_size=0.5)
     fitted = train(toy.copy(), refit=False, train_size=0.5)
-    # The mean of the logits, those of the regressions as often as they count.
+    # The temperature that makes the sum of both branches' logits their weighted mean.
     uncalibrated = 1 + linear_weight(toy.n_obs)
     assert plain.module.temperature.item() == pytest.approx(uncalibrated)
     held = plain.validation_indices
@@ -90,7 +91,7 @@ def test_few_cells_move_the_expected_temperature_little():
         fit_temperature(logits[:: 6000 // n], labels[:: 6000 // n], expected=2)
         for n in (3, 60, 6000)
     ]
-    # All of them right: the more, the surer.
+    # All of them are right: the more cells, the lower the temperature.
     assert 2 > found[0] > 1.9
     assert found[0] > found[1] > found[2]
     assert found[2] < 1
@@ -100,6 +101,6 @@ def test_few_cells_move_the_expected_temperature_little():
 @pytest.mark.parametrize("n_cells", [20_000])
 def test_many_cells_outweigh_what_was_expected(n_cells):
     logits = np.random.default_rng(0).normal(size=(n_cells, 4)) * 3
-    labels = drawn(logits, 3.0)
+    labels = sample_labels(logits, 3.0)
     free, bound = fit_temperature(logits, labels), fit_temperature(logits, labels, expected=1)
     assert bound == pytest.approx(free, rel=0.1)

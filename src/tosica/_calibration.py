@@ -1,4 +1,4 @@
-"""Temperature of probabilities, and the threshold of label sets."""
+"""Calibrate probabilities by a temperature, and label sets by a conformal threshold."""
 
 from __future__ import annotations
 
@@ -12,25 +12,20 @@ from scipy.special import log_softmax
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
-# How many times warmer or colder than expected.
-_FACTOR = 5.0
-# A handful of held-out cells that are all right would ask for certainty. How far the logarithm of
-# the temperature lies from what is expected, in standard deviations of the normal distribution that
-# is assumed for it, counts as much as what the cells say; of some thousand cells it is outweighed.
-_SPREAD = 0.1
-
 
 def fit_temperature(
     logits: ArrayLike,
     labels: ArrayLike,
     *,
     expected: float | None = None,
-    spread: float = _SPREAD,
+    spread: float = 0.1,
+    max_factor: float = 5.0,
 ) -> float:
-    """Find the temperature at which ``softmax(logits / temperature)`` fits held-out labels best.
+    """Fit the temperature at which ``softmax(logits / temperature)`` is calibrated.
 
-    One number for all labels, so that the best label stays the best one
-    (Guo et al., On calibration of modern neural networks, ICML 2017).
+    It maximizes the likelihood of held-out labels. There is one temperature for all labels, so that
+    the best label of a cell stays the same (Guo et al., On calibration of modern neural networks,
+    ICML 2017).
 
     Parameters
     ----------
@@ -39,20 +34,22 @@ def fit_temperature(
     labels
         Their labels as numbers, shape ``(n_cells,)``.
     expected
-        Temperature that is likely before any cell was seen, which few cells move little. By
-        default none is.
+        Median of a log-normal prior of the temperature. Without a prior, a few held-out cells that
+        are all right would make the model too confident; thousands of cells outweigh it. By default
+        there is no prior.
     spread
-        Standard deviation of its logarithm before any cell was seen.
+        Standard deviation of the logarithm of the temperature in the prior.
+    max_factor
+        The temperature is at most this many times higher or lower than expected (than 1 without
+        prior).
 
     Returns
     -------
-    Temperature between a fifth and five times what is expected (1 by default): the one with the
-    least negative log-likelihood, or with ``expected`` the one of the highest posterior
-    probability.
+    The temperature of the highest likelihood, or of the highest posterior probability with a prior.
 
     Examples
     --------
-    Right three times out of four, however large the difference of the logits:
+    The first label is right in three of four cells, whatever the logits say:
 
     >>> import numpy as np
     >>> logits = np.array([[4.0, 0.0]] * 40)
@@ -61,48 +58,48 @@ def fit_temperature(
     >>> round(float(1 / (1 + np.exp(-4 / temperature))), 2)
     0.75
     """
-    scores = np.asarray(logits, dtype=np.float64)
-    truth = np.asarray(labels)
-    each = np.arange(len(truth))
+    logits = np.asarray(logits, dtype=np.float64)
+    codes = np.asarray(labels)
+    cells = np.arange(len(codes))
 
     def loss(log_temperature: float) -> float:
-        found = float(-log_softmax(scores / np.exp(log_temperature), axis=1)[each, truth].sum())
+        value = float(-log_softmax(logits / np.exp(log_temperature), axis=1)[cells, codes].sum())
         if expected is not None:
-            found += ((log_temperature - np.log(expected)) / spread) ** 2 / 2
-        return found
+            value += ((log_temperature - np.log(expected)) / spread) ** 2 / 2
+        return value
 
-    middle, reach = np.log(expected or 1), np.log(_FACTOR)
-    best = minimize_scalar(loss, bounds=(middle - reach, middle + reach), method="bounded")
+    middle, width = np.log(expected or 1), np.log(max_factor)
+    best = minimize_scalar(loss, bounds=(middle - width, middle + width), method="bounded")
     return float(np.exp(best.x))
 
 
 def conformal_threshold(held_out: ArrayLike, coverage: float) -> float:
-    """Find the probability from which on labels belong to a cell's set.
+    """Find the least probability of labels in a cell's label set.
 
-    Split conformal prediction with the probability of a label as its score (Sadinle et al., Least
-    ambiguous set-valued classifiers with bounded error levels, JASA 2019): of a new cell like the
-    held-out ones, the right label reaches the returned probability at least as often as promised.
+    This is split conformal prediction with the probability of a label as its score (Sadinle et al.,
+    Least ambiguous set-valued classifiers with bounded error levels, JASA 2019): the label sets of
+    new cells that are exchangeable with the held-out cells contain the right label with at least
+    the given coverage.
 
     Parameters
     ----------
     held_out
-        Shape ``(n_cells,)``. Probability that the model gave to the right label of each cell that
-        it had not trained on.
+        Probability of the right label of each held-out cell, shape ``(n_cells,)``.
     coverage
-        Share of the cells whose set is to hold the right label.
+        Share of the cells whose label set is to contain the right label.
 
     Returns
     -------
-    The least probability of a label in a set.
+    The threshold.
 
     Raises
     ------
     ValueError
-        If ``coverage`` does not lie between 0 and 1, or the cells are too few to promise it.
+        If ``coverage`` does not lie between 0 and 1, or there are too few cells for it.
 
     Examples
     --------
-    Of nineteen cells, the worst one may be missed:
+    With 19 cells, a coverage of 95 % is the lowest probability:
 
     >>> import numpy as np
     >>> held_out = np.linspace(0.1, 1, 19)
@@ -114,12 +111,12 @@ def conformal_threshold(held_out: ArrayLike, coverage: float) -> float:
     if not 0 < coverage < 1:
         raise ValueError(f"coverage must lie between 0 and 1, not {coverage}.")
     scores = np.sort(np.asarray(held_out))
-    # Rounded, since 10 * (1 - 0.9) is a little less than 1.
-    missed = math.floor(round((len(scores) + 1) * (1 - coverage), 9))
-    if missed == 0:
+    # Rounded, since 10 * (1 - 0.9) is slightly less than 1.
+    rank = math.floor(round((len(scores) + 1) * (1 - coverage), 9))
+    if rank == 0:
         needed = math.ceil(round(1 / (1 - coverage), 9)) - 1
         raise ValueError(
             f"coverage={coverage} cannot be promised with {len(scores)} held-out cells: that takes "
             f"{needed}; lower coverage, or hold out more cells by a smaller train_size."
         )
-    return float(scores[missed - 1])
+    return float(scores[rank - 1])

@@ -327,3 +327,16 @@ def test_shifts_are_not_saved(confounded, tmp_path):
     # They move to the device with the plan.
     assert "batch_directions" in dict(plan.named_buffers())
     pd.testing.assert_frame_equal(loaded.predict(query, soft=True), model.predict(query, soft=True))
+
+
+def test_a_loaded_model_corrects_for_the_batches_of_its_new_reference(confounded, tmp_path, caplog):
+    reference, _ = confounded
+    # Names of batches that the saved model does not know.
+    model = trained(reference, max_epochs=1, linear=False)
+    model.save(tmp_path / "model")
+    other = reference.copy()
+    other.obs["run"] = "new " + other.obs["run"].astype(str)
+    loaded = tosica.TOSICA.load(tmp_path / "model", adata=other)
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        loaded.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    assert "in which batches differ beyond chance: 1" in caplog.text
