@@ -1,4 +1,4 @@
-"""Models of the original code: the same numbers, and one sentence for what does not fit."""
+"""Models of the original code: the same results, and errors for projects that are wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tosica.module import MaskedEmbedding, MixedEmbedding
 
 MIXED = "each token mixes numbers of several gene sets, so attention under a gene set's name is"
 LABELS = ["NK", "B cell", "T/NKT", "1"]
-# Labels of the reference are drawn at random, which a look at them would see.
+# Labels of the reference are random, so that the check of labels would find errors.
 QUICK = {
     "max_epochs": 1,
     "accelerator": "cpu",
@@ -68,7 +68,7 @@ def write_project(
     weights="model-9.pth",
     gene_weights=True,
 ):
-    """Make a network with random weights and write down what the original writes."""
+    """Write the files that the original writes for a network with random weights."""
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     mask = rng.random((n_genes, n_sets)) < 0.3
@@ -114,10 +114,10 @@ def make_query(project, n_obs=40, seed=1):
 
 
 def load_legacy(folder, *args, **kwargs):
-    """Load, and see that it warns once."""
+    """Load a project, and check that it warns once."""
     with pytest.warns(UserWarning, match=MIXED) as caught:
         model = TOSICA.load_legacy(folder, *args, accelerator="cpu", **kwargs)
-    # Others are what the data's own packages deprecate.
+    # Other warnings are deprecations in anndata and pandas.
     assert [warning.filename for warning in caught if warning.category is UserWarning] == [__file__]
     return model
 
@@ -130,7 +130,7 @@ def project(tmp_path):
 
 @torch.no_grad()
 def assert_same(model, literal, query, tolerance=1e-5):
-    """The model gives what the network that was written gives."""
+    """The model has the results of the network that was written."""
     latent, logits, attention = literal(torch.from_numpy(query.X.toarray()))
     n_sets = len(model.gene_sets)
     found = model.get_attention(query, unannotated=True)
@@ -153,7 +153,7 @@ def assert_same(model, literal, query, tolerance=1e-5):
 
 @pytest.fixture(scope="session")
 def original(shared):
-    """What the original left, the query it was given, and the numbers that it gave."""
+    """Folder that the original left, query, and results of the original for it."""
     folder = shared / "legacy_project"
     if not folder.is_dir():
         pytest.skip("needs the developers' legacy_project")
@@ -180,7 +180,7 @@ def assert_as_the_original(model, query, expected):
     assert model.gene_sets == expected["attention_tokens"].tolist()
 
 
-def test_the_originals_numbers(original, tmp_path):
+def test_results_are_the_originals(original, tmp_path):
     folder, query, expected = original
     model = load_legacy(folder)
     assert_as_the_original(model, query.copy(), expected)
@@ -196,7 +196,7 @@ def test_the_originals_numbers(original, tmp_path):
     assert_as_the_original(load_legacy(folder, query.var_names), query.copy(), expected)
 
 
-def test_the_originals_model_is_trained_on(original):
+def test_the_originals_model_can_be_trained_further(original):
     folder, query, expected = original
     model = load_legacy(folder, adata=query.copy())
     model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
@@ -205,7 +205,7 @@ def test_the_originals_model_is_trained_on(original):
     assert type(model.module.embedding) is MixedEmbedding
 
 
-def test_the_yardstick_reads_the_original_too(original):
+def test_the_literal_network_reads_the_original_too(original):
     folder, query, _ = original
     tensors = torch.load(folder / "model.pth", weights_only=True)
     literal = from_original(tensors, np.load(folder / "mask.npy"), 4)
@@ -225,7 +225,7 @@ def test_the_yardstick_reads_the_original_too(original):
     ],
     ids=["default", "small", "deep", "one set"],
 )
-def test_same_numbers(tmp_path, sizes):
+def test_results_are_those_of_the_literal_network(tmp_path, sizes):
     project = write_project(tmp_path / "project", **sizes)
     model = load_legacy(project.folder, n_heads=sizes.get("n_heads", 4))
     query = make_query(project)
@@ -289,7 +289,7 @@ def test_counts_are_scaled_over_all_genes(project, target_sum):
     )
 
 
-def test_what_it_is_like(project):
+def test_a_loaded_model_describes_itself(project):
     model = load_legacy(project.folder)
     shown = repr(model)
     assert "TOSICA model, trained\n" in shown
@@ -325,7 +325,7 @@ def test_gene_weights_of_another_epoch_are_no_contradiction(project):
     load_legacy(project.folder)
 
 
-def test_random_gene_sets_are_no_unannotated_ones(tmp_path):
+def test_random_gene_sets_are_not_unannotated(tmp_path):
     project = write_project(tmp_path / "project")
     names = [f"node {i}" for i in range(6)]
     pd.DataFrame(names).to_csv(project.folder / "pathway.csv")
@@ -366,7 +366,7 @@ def test_last_epoch_is_taken(project, tmp_path):
     assert bias() == 2
 
 
-def test_torchs_older_format(project):
+def test_older_format_of_torch(project):
     path = project.folder / "model-9.pth"
     tensors = torch.load(path, weights_only=True)
     torch.save(tensors, path, _use_new_zipfile_serialization=False)
@@ -412,7 +412,7 @@ def test_training_on(project, reference, tmp_path, contents, new_keys):
     assert again.history["train_loss"].index.tolist() == [0, 1]
 
 
-def test_training_that_is_cut_off_leaves_a_trained_model(project, reference, monkeypatch):
+def test_training_that_fails_leaves_a_trained_model(project, reference, monkeypatch):
     model = load_legacy(project.folder, adata=reference)
     monkeypatch.setattr(model.module, "loss", None)
     with pytest.raises(TypeError):
@@ -451,7 +451,7 @@ def test_only_the_models_own_labels_key_is_read(project, reference):
     )
 
 
-def test_target_sum_holds_with_a_reference_that_does_not_tell_it(project, reference, tmp_path):
+def test_target_sum_is_kept_with_a_log_normalized_reference(project, reference, tmp_path):
     model = load_legacy(project.folder, adata=reference, target_sum=5e3)
     model.save(tmp_path / "model")
     for found in (model, TOSICA.load(tmp_path / "model", adata=reference)):
@@ -542,7 +542,7 @@ def test_reference_that_does_not_fit(project, reference, contents, change, error
 
 
 def refused(error, sentence, folder, *args, **kwargs):
-    """One sentence, and neither a warning nor a model."""
+    """An error of one sentence, without a warning or a model."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(error) as caught:
@@ -567,12 +567,12 @@ def test_no_folder(tmp_path):
         ("gene2token_weights.csv", "the only file with the names of the genes: pass the var_names"),
     ],
 )
-def test_file_that_is_missing(project, name, sentence):
+def test_missing_file(project, name, sentence):
     (project.folder / name).unlink()
     refused(FileNotFoundError, sentence, project.folder)
 
 
-def test_weights_that_are_not_there(project):
+def test_missing_weights(project):
     sentence = "holds no model-3.pth; its files with weights: 'model-9.pth'."
     refused(FileNotFoundError, sentence, project.folder, weights="model-3.pth")
 
@@ -596,7 +596,7 @@ def test_table_that_contradicts_the_weights(project, name, text, sentence):
     refused(ValueError, sentence, project.folder)
 
 
-def test_table_that_is_no_text(project):
+def test_table_that_is_not_text(project):
     (project.folder / "pathway.csv").write_bytes(b"\xff\xfe\x00\x81,\xc3\x28\n")
     refused(ValueError, "pathway.csv' is not a table of comma-separated values", project.folder)
 
@@ -673,7 +673,7 @@ def test_mask_of_another_shape(project):
     refused(ValueError, "mask.npy has the shape (6, 24), but", project.folder)
 
 
-def test_mask_that_is_not_that_of_the_weights(project):
+def test_mask_that_differs_from_the_weights(project):
     mask = project.mask.astype(float)
     mask[3, 1] = 1 - mask[3, 1]
     mask[4, 2] = np.nan
@@ -683,7 +683,7 @@ def test_mask_that_is_not_that_of_the_weights(project):
 
 
 @pytest.mark.parametrize("kind", ["text", "archive", "cut", "objects", "words"])
-def test_mask_that_is_no_array(project, kind):
+def test_mask_that_is_not_an_array(project, kind):
     path = project.folder / "mask.npy"
     match kind:
         case "text":
@@ -736,7 +736,7 @@ def _with(value):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["head.bias", "feature_embed.fe.weight", "blocks.1.norm2.weight"])
-def test_numbers_that_are_none(project, name, value):
+def test_weights_that_are_not_finite(project, name, value):
     change_weights(project, name, _with(value))
     refused(ValueError, f"model-9.pth holds NaN or infinity in {name!r}", project.folder)
 
@@ -775,7 +775,7 @@ def test_numbers_that_are_none(project, name, value):
     ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
-def test_tensors_that_are_not_the_originals(project, name, change, sentence):
+def test_tensors_that_differ_from_the_originals(project, name, change, sentence):
     change_weights(project, name, change)
     refused(ValueError, sentence, project.folder)
 
@@ -879,5 +879,5 @@ def test_a_whole_network_instead_of_its_tensors(project):
     ],
     ids=str,
 )
-def test_parameters_that_cannot_be(project, kwargs, error, sentence):
+def test_wrong_parameters(project, kwargs, error, sentence):
     refused(error, sentence, project.folder, **kwargs)

@@ -118,12 +118,12 @@ def test_a_regression_avoids_batch_directions():
     adata = expression(strength=3, noise=0.5)
     # The batch separates labels 0 and 1 almost as well as the gene of label 1 does.
     some = np.isin(LABELS * 10 + BATCHES, [0, 11, 20])
-    shifts = find(adata)
+    directions = find(adata)
     plain = fit_logistic_regression(adata.X[some], LABELS[some]).weights
     corrected = fit_logistic_regression(
-        adata.X[some], LABELS[some], batch_directions=shifts
+        adata.X[some], LABELS[some], batch_directions=directions
     ).weights
-    assert np.abs(corrected @ shifts.T).max() < 0.2 * np.abs(plain @ shifts.T).max()
+    assert np.abs(corrected @ directions.T).max() < 0.2 * np.abs(plain @ directions.T).max()
     # The genes of the labels still separate them.
     np.testing.assert_array_equal(corrected[:, :3].argmax(0), [0, 1, 2])
 
@@ -236,12 +236,12 @@ def test_every_kind_of_matrix(tmp_path, kind):
 
 def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypatch):
     """In training and in the refit; the network gets them six times as strong."""
-    seen, fitted = [], []
+    shown, fitted = [], []
     inference, fit = tosica.module.TOSICAModule.inference, _linear_fit.fit_linear_classifier
 
     def look(self, x, *args, batch_directions=None, **kwargs):
         if self.training:
-            seen.append(batch_directions)
+            shown.append(batch_directions)
         return inference(self, x, *args, batch_directions=batch_directions, **kwargs)
 
     def keep(*args, **options):
@@ -252,25 +252,25 @@ def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypa
     monkeypatch.setattr(_linear_fit, "fit_linear_classifier", keep)
     reference, _ = confounded
     trained(reference, max_epochs=2)
-    assert len(seen) > 3
+    assert len(shown) > 3
     assert len(fitted) == 2
-    for shifts in seen:
-        np.testing.assert_allclose(shifts.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5)
+    for directions in shown:
+        np.testing.assert_allclose(directions.numpy(), 6 * fitted[0]["batch_directions"], rtol=1e-5)
     assert fitted[1]["batch_directions"] is fitted[0]["batch_directions"]
     assert fitted[1]["temperature"] == fitted[0]["temperature"] != 1
-    seen.clear(), fitted.clear()
+    shown.clear(), fitted.clear()
     trained(reference, max_epochs=2, correct_batches=False)
-    assert not any(shifts is not None for shifts in seen)
+    assert not any(directions is not None for directions in shown)
     assert fitted[0]["batch_directions"] is None
 
 
 def test_cells_are_shifted_at_random_and_not_below_zero(confounded, monkeypatch):
     model = trained(confounded[0], max_epochs=1, linear=False)
-    shifts = torch.zeros(2, 765)
-    shifts[0, 3], shifts[1, 5] = 2.0, 0.5
+    directions = torch.zeros(2, 765)
+    directions[0, 3], directions[1, 5] = 2.0, 0.5
     shown = []
     monkeypatch.setattr(model.module, "_latent", lambda x, *_: shown.append(x) or x)
-    model.module.inference(torch.full((4000, 765), 1.0), shifts=shifts)
+    model.module.inference(torch.full((4000, 765), 1.0), batch_directions=directions)
     (x,) = shown
     untouched = torch.ones(765, dtype=bool)
     untouched[[3, 5]] = False
@@ -316,7 +316,7 @@ def test_batches_that_are_labels_are_reported(confounded, caplog):
     assert model.is_trained
 
 
-def test_shifts_are_not_saved(confounded, tmp_path):
+def test_batch_directions_are_not_saved(confounded, tmp_path):
     reference, query = confounded
     model = trained(reference, max_epochs=1)
     model.save(tmp_path / "model")

@@ -222,7 +222,7 @@ def test_a_label_without_cells_is_never_predicted(toy):
     assert (scores[:, 1] < scores.max(1) - 50).all()
 
 
-def test_a_label_with_a_single_cell_is_learnt(toy):
+def test_a_label_with_a_single_cell_is_predicted(toy):
     single = np.setdiff1d(EVERY, np.flatnonzero(codes(toy) == 2)[1:])
     found = fit(toy, single)
     called = scores_of(found, toy).argmax(1)

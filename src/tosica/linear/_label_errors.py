@@ -52,12 +52,12 @@ def find_label_errors(
     min_share_of_misclassified: float = 0.4,
     **flagging: Any,
 ) -> np.ndarray:
-    """Find cells with a wrong label, if there are more of them than of hard cells in any reference.
+    """Find cells with a wrong label, if such cells are frequent.
 
     Some cells with a right label are flagged as well: hard cells, which are the most informative
     for a network. Hence no cell is returned unless flagged cells are frequent, both among all cells
-    and among the misclassified ones. Where cell types are hard to tell apart, many cells are
-    misclassified, but few of them confidently.
+    and among the misclassified ones. With similar cell types, many cells are misclassified, but few
+    of them confidently.
 
     Parameters
     ----------

@@ -34,8 +34,8 @@ class RegressionConfig:
     within_class_cells
         See ``within_class_penalty``.
     n_within_class_directions
-        Number of within-class directions. Unknown batches are among the first few; among more
-        there are some that tell similar types apart.
+        Number of within-class directions. Unknown batches are among the first few. More directions
+        would include some that separate similar cell types.
     gene_scale_power
         Genes are divided by their mean to this power.
     max_iter

@@ -89,7 +89,7 @@ def _make_registry(cls: type[TOSICA], project: LegacyProject, target_sum: float)
     reference = _minimal_reference(project)
     cls.setup_anndata(reference, labels_key=project.labels_key)
     manager = cls._get_most_recent_anndata_manager(reference, required=True)
-    # scvi-tools keeps every manager for models of the same data, of which there will be none.
+    # scvi-tools keeps every manager for further models of the same data. There will be none.
     del cls._setup_adata_manager_store[manager.adata_uuid]
     fields = manager.registry["field_registries"]
     # The original uses expression as it is: usually normalised over all genes, and then subset.
