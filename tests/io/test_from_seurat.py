@@ -58,7 +58,7 @@ def test_lost_levels_are_reported(shared, caplog):
     said = "\n".join(record.getMessage() for record in caplog.records)
     assert "'cluster_id'" in said
     assert "may be codes of factors whose levels anndata dropped" in said
-    assert "tosica.io.read_seurat gets them from the file" in said
+    assert "tosica.io.read_seurat restores them from the file" in said
 
 
 def test_the_repaired_object_can_be_written(shared, tmp_path):

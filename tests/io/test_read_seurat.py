@@ -308,7 +308,7 @@ def test_images_are_left_out(tmp_path, counts, caplog):
     value = r.seurat(table(), active="Spatial", images={"slice1": r.s4("VisiumV1")}, Spatial=assay)
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.io.read_seurat(r.write(tmp_path / "spots.rds", value))
-    assert "images and where spots lie in them were left out" in messages(caplog)
+    assert "images and the positions of spots were left out" in messages(caplog)
 
 
 def test_without_data_x_is_normalised_here(tmp_path, counts):
@@ -374,7 +374,7 @@ def test_fractions_are_no_counts(tmp_path, counts, caplog):
     )
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.io.read_seurat(r.write(tmp_path / "soup.rds", value))
-    assert "what is stored as counts holds fractions" in messages(caplog)
+    assert "the stored counts hold fractions" in messages(caplog)
 
 
 # ------------------------------------------------------------------------------- memory
@@ -436,7 +436,7 @@ def test_no_such_file(tmp_path):
 def test_nothing_in_the_assay(tmp_path):
     value = r.seurat(table(), RNA=r.assay(r.empty()))
     path = r.write(tmp_path / "empty.rds", value)
-    refused(path, "the object has neither counts nor log-normalised values")
+    refused(path, "The object has neither counts nor log-normalised values")
 
 
 def test_fractions_only(tmp_path, counts):
@@ -478,10 +478,10 @@ def test_left_behind_by_a_failed_conversion(tmp_path, many, caplog):
     with h5py.File(path, "a") as file:
         del file["var"]["_index"]
         file["var"].create_dataset("_index", data=["a", "b"])
-    refused(path, "X is 40 × 60, but the file names 40 cells and 2 genes: it was left behind by")
+    refused(path, "X is 40 × 60, but the file names 40 cells and 2 genes: its conversion failed")
     with h5py.File(path, "a") as file:
         del file["var"]
-    refused(path, "the file has no 'var', so it is no whole AnnData file")
+    refused(path, "The file has no 'var', so it is not a whole AnnData file")
 
 
 @pytest.mark.parametrize("index", [-1, 5, 99, 2**31 - 2])
@@ -516,12 +516,12 @@ def test_damaged_conversion(tmp_path, many, index):
 
 def test_scaled_only(tmp_path, many):
     path = converted(tmp_path, many - many.mean(0))
-    refused(path, "there are neither counts nor log-normalised values in it")
+    refused(path, "There are neither counts nor log-normalised values in the object")
 
 
 def test_layers_that_overlap(tmp_path, counts):
     path = r.write(tmp_path / "v5.rds", split(counts, overlap=True))
-    refused(path, "layers 'counts.s1', 'counts.s2' of assay 'RNA' overlap: cell 'cell0' is in two")
+    refused(path, "Layers 'counts.s1', 'counts.s2' of assay 'RNA' overlap: cell 'cell0' is in two")
 
 
 def test_cells_in_no_layer(tmp_path, counts):
@@ -532,19 +532,19 @@ def test_cells_in_no_layer(tmp_path, counts):
 def test_assays_of_other_kinds(tmp_path, counts):
     peaks = r.assay(r.sparse(counts, GENES, CELLS), of="ChromatinAssay")
     path = r.write(tmp_path / "atac.rds", r.seurat(table(), active="ATAC", ATAC=peaks))
-    refused(path, "assay 'ATAC' is a ChromatinAssay; what can be read are Assay, Assay5, SCTAssay")
+    refused(path, "Assay 'ATAC' is a ChromatinAssay; only Assay, Assay5, SCTAssay can be read")
 
 
 def test_matrices_on_disk(tmp_path):
     on_disk = r.s4("IterableMatrix", Dimnames=r.plain_list(r.strings(*GENES), r.strings(*CELLS)))
     path = r.write(tmp_path / "disk.rds", r.seurat(table(), RNA=r.assay(on_disk)))
-    refused(path, "counts of assay 'RNA' cannot be read: it is kept as IterableMatrix")
+    refused(path, "counts of assay 'RNA' cannot be read: it is stored as IterableMatrix")
 
 
 def test_names_that_occur_twice(tmp_path, counts):
     twice = ["G0", *GENES[:-1]]
     value = r.seurat(table(), RNA=r.assay(r.sparse(counts, twice, CELLS)))
-    refused(r.write(tmp_path / "x.rds", value), "the gene name 'G0' occurs twice")
+    refused(r.write(tmp_path / "x.rds", value), "The gene name 'G0' occurs twice")
 
 
 def test_columns_that_are_not_there(tmp_path, many):
@@ -554,7 +554,9 @@ def test_columns_that_are_not_there(tmp_path, many):
 
 def test_columns_that_are_no_logicals(tmp_path, many):
     path = converted(tmp_path, many, {"a": np.arange(40)})
-    refused(path, "Column 'a' holds more than 0, 1 and 2, so it is no logical.", logicals=["a"])
+    refused(
+        path, "Column 'a' holds more than 0, 1 and 2, so it is not a logical one.", logicals=["a"]
+    )
 
 
 def test_hints_where_they_are_not_needed(tmp_path, counts, many):

@@ -1,4 +1,4 @@
-"""Arrivals from elsewhere: Seurat objects, however they were saved or converted."""
+"""Read Seurat objects from any common file format, and write annotations for Seurat."""
 
 from tosica.io._from_seurat import from_seurat
 from tosica.io._read_seurat import read_seurat

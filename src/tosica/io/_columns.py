@@ -1,8 +1,8 @@
-"""Repair columns of a table that a conversion from R left with codes for what is missing."""
+"""Repair columns of a table in which a conversion from R left codes for missing values."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -10,27 +10,27 @@ import pandas as pd
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-# What R keeps a missing integer as; conversions pass it on as a number.
-R_MISSING = -(2**31)
+# R's missing integer; conversions write it as an ordinary number.
+_R_MISSING = -(2**31)
 _MISSING_STRING = "NA"
 _MISSING_LOGICAL = 2
 
 
-def repair(
+def repair_columns(
     table: pd.DataFrame,
     notes: list[str],
     *,
     logicals: Collection[str] = (),
     na_strings: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Make missing values missing and drop unused levels; note what cannot be known.
+    """Restore missing values, drop unused levels, and note what cannot be known.
 
     Parameters
     ----------
     table
-        Its columns hold numbers, strings, or categoricals.
+        Columns hold numbers, strings, or categoricals.
     notes
-        Gets a sentence for each kind of doubt.
+        Gets a sentence for each kind of ambiguous column.
     logicals
         Columns of 0, 1 and 2 that are FALSE, TRUE and missing.
     na_strings
@@ -52,40 +52,40 @@ def repair(
             known = ", ".join(map(str, table.columns))
             raise KeyError(f"There is no column {wanted!r} in the cells' table; it has {known}.")
     repaired = {}
-    perhaps_logical: list[str] = []
-    perhaps_missing: list[str] = []
+    maybe_logical: list[str] = []
+    maybe_missing: list[str] = []
     for name in table:
         column = table[name]
         if name in logicals:
             column = _as_logical(column)
         elif pd.api.types.is_integer_dtype(column.dtype):
-            if (column == R_MISSING).any():
-                column = column.astype("Int32").mask(column == R_MISSING)
+            if (column == _R_MISSING).any():
+                column = column.astype("Int32").mask(column == _R_MISSING)
             elif column.isin([0, 1, _MISSING_LOGICAL]).all() and column.nunique() > 1:
-                perhaps_logical.append(str(name))
+                maybe_logical.append(str(name))
         elif (_strings(column) == _MISSING_STRING).any():
             if name in na_strings:
                 column = _without_na(column)
             else:
-                perhaps_missing.append(str(name))
+                maybe_missing.append(str(name))
         if isinstance(column.dtype, pd.CategoricalDtype):
             column = column.cat.remove_unused_categories()
         repaired[name] = column
-    if perhaps_logical:
+    if maybe_logical:
         notes.append(
-            f"not known: 0, 1 and 2 in {_listed(perhaps_logical)} may be FALSE, TRUE and "
+            f"not known: 0, 1 and 2 in {_listed(maybe_logical)} may be FALSE, TRUE and "
             "missing; if they are, name the columns in logicals="
         )
-    if perhaps_missing:
+    if maybe_missing:
         notes.append(
-            f"not known: the string 'NA' in {_listed(perhaps_missing)} may mean missing; if it "
+            f"not known: the string 'NA' in {_listed(maybe_missing)} may mean missing; if it "
             "does, name the columns in na_strings="
         )
     return pd.DataFrame(repaired, index=table.index, columns=table.columns)
 
 
-def missing_codes_to_categorical(codes: np.ndarray, levels: list[str]) -> pd.Categorical:
-    """Zero-based codes and levels, as a factor's conversion leaves them; others are missing."""
+def to_categorical(codes: np.ndarray, levels: list[str]) -> pd.Categorical:
+    """A categorical from zero-based codes; codes without a level are missing values."""
     known = np.where((codes >= 0) & (codes < len(levels)), codes, -1)
     return pd.Categorical.from_codes(
         known.astype(np.intp), categories=pd.Index(levels, dtype=object)
@@ -95,8 +95,10 @@ def missing_codes_to_categorical(codes: np.ndarray, levels: list[str]) -> pd.Cat
 def _as_logical(column: pd.Series) -> pd.Series:
     if column.dtype == bool:
         return column
-    if not column.isin([0, 1, _MISSING_LOGICAL, R_MISSING]).all():
-        raise ValueError(f"Column {column.name!r} holds more than 0, 1 and 2, so it is no logical.")
+    if not column.isin([0, 1, _MISSING_LOGICAL, _R_MISSING]).all():
+        raise ValueError(
+            f"Column {column.name!r} holds more than 0, 1 and 2, so it is not a logical one."
+        )
     missing = ~column.isin([0, 1])
     if not missing.any():
         return column.astype(bool)
@@ -110,7 +112,7 @@ def _without_na(column: pd.Series) -> pd.Series:
 
 
 def _strings(column: pd.Series) -> pd.Series:
-    """The column's strings, or nothing if it has other things."""
+    """Strings or categories of the column; empty if it holds anything else."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return pd.Series(column.cat.categories)
     if pd.api.types.is_string_dtype(column.dtype) or column.dtype == object:
@@ -120,3 +122,8 @@ def _strings(column: pd.Series) -> pd.Series:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(repr(str(name)) for name in names)
+
+
+def decode(values: Any) -> list[str]:
+    """Strings of an HDF5 data set or attribute."""
+    return [v.decode() if isinstance(v, bytes) else str(v) for v in np.atleast_1d(values)]

@@ -1,4 +1,4 @@
-"""Repair a converted Seurat object that is in memory already."""
+"""Repair a converted Seurat object that is in memory."""
 
 from __future__ import annotations
 
@@ -7,34 +7,33 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tosica.io._columns import repair
-from tosica.io._matrices import Matrix, choose
-from tosica.io._parts import Parts, assemble
+from tosica.io._columns import repair_columns
+from tosica.io._matrices import Matrix, select_expression
+from tosica.io._parts import Parts, to_anndata
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from anndata import AnnData
 
-_CALLER = "from_seurat"
 _NAMES = "_index"
 
 
 def from_seurat(
     adata: AnnData, *, logicals: Collection[str] = (), na_strings: Collection[str] = ()
 ) -> AnnData:
-    """Repair an AnnData that came from a Seurat object, as far as it still can be.
+    """Repair an AnnData that was converted from a Seurat object.
 
-    What :func:`read_seurat` does to a file, for an object that is in memory. Levels of factors that
-    anndata dropped when it read the file cannot come back: columns with codes are logged, and
-    :func:`read_seurat` gets them from the file.
+    This does for an object in memory what :func:`read_seurat` does for a file. It cannot restore
+    factor levels that anndata dropped when it read the file. It logs columns with such codes;
+    :func:`read_seurat` restores their levels from the file.
 
     Parameters
     ----------
     adata
-        What a conversion left. It stays as it is.
+        The converted object. It is not changed.
     logicals
-        Columns of 0, 1 and 2 in ``obs`` that are FALSE, TRUE and missing.
+        Columns of ``obs`` in which 0, 1 and 2 mean FALSE, TRUE and missing.
     na_strings
         Columns of ``obs`` in which the string ``NA`` means missing.
 
@@ -61,7 +60,7 @@ def from_seurat(
     0.0
     """
     notes: list[str] = []
-    obs = repair(adata.obs, notes, logicals=logicals, na_strings=na_strings)
+    obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
     codes = [
         repr(str(name))
         for name in adata.obs
@@ -69,8 +68,8 @@ def from_seurat(
     ]
     if codes:
         notes.append(
-            f"{', '.join(codes)} may be codes of factors whose levels anndata dropped; they cannot "
-            "come back here, but tosica.io.read_seurat gets them from the file"
+            f"{', '.join(codes)} may be codes of factors whose levels anndata dropped; "
+            "tosica.io.read_seurat restores them from the file"
         )
     matrices = [] if adata.X is None else [Matrix("adata.X", _values(adata.X), adata.var)]
     matrices += [
@@ -80,7 +79,7 @@ def from_seurat(
     ]
     if adata.raw is not None:
         matrices.append(Matrix("adata.raw.X", _values(adata.raw.X), _raw_names(adata)))
-    chosen = choose(matrices, notes, _CALLER)
+    chosen = select_expression(matrices, notes)
     lost = [f"varm[{key!r}]" for key in adata.varm] + [f"obsp[{key!r}]" for key in adata.obsp]
     lost += ["uns['neighbors']"] if "neighbors" in adata.uns else []
     if lost:
@@ -90,7 +89,7 @@ def from_seurat(
     }
     var = chosen.var.drop(columns=[c for c in ("features", _NAMES) if c in chosen.var])
     parts = Parts(obs, var.copy(), chosen.counts, chosen.data, obsm, notes=notes)
-    return assemble(parts, _CALLER)
+    return to_anndata(parts)
 
 
 def _values(matrix: object) -> object:
@@ -98,7 +97,7 @@ def _values(matrix: object) -> object:
 
 
 def _raw_names(adata: AnnData) -> pd.DataFrame:
-    """Table of the genes of ``raw``, under their names if these were lost to numbers."""
+    """Table of the genes of ``raw``, with names restored where a conversion left numbers."""
     var = adata.raw.var
     numbers = [str(i) for i in range(len(var))]
     if _NAMES in var:
@@ -109,7 +108,7 @@ def _raw_names(adata: AnnData) -> pd.DataFrame:
 
 
 def _looks_like_codes(column: pd.Series) -> bool:
-    """Whether few small integers, all of them from 0 or missing, are all that there is."""
+    """Whether the column holds all integers from 0 to at most 99, as codes of a factor do."""
     if not pd.api.types.is_integer_dtype(column.dtype):
         return False
     known = np.unique(column[column >= 0])

@@ -10,8 +10,8 @@ import h5py
 import numpy as np
 import pandas as pd
 
-from tosica.io._columns import missing_codes_to_categorical, repair
-from tosica.io._matrices import Matrix, check_indices, choose
+from tosica.io._columns import decode, repair_columns, to_categorical
+from tosica.io._matrices import Matrix, check_indices, select_expression
 from tosica.io._parts import Parts
 
 if TYPE_CHECKING:
@@ -21,19 +21,17 @@ _LEVELS = "__categories"
 _NAMES = "_index"
 
 
-def read_h5ad(
-    file: h5py.File, *, logicals: Collection[str], na_strings: Collection[str], caller: str
-) -> Parts:
-    """Read an AnnData file whichever converter wrote it.
+def read_h5ad(file: h5py.File, *, logicals: Collection[str], na_strings: Collection[str]) -> Parts:
+    """Read an AnnData file that any of the converters wrote.
 
-    What the file keeps is read element by element, because anndata drops a factor's levels where
-    SeuratDisk put them, and stops at a file that a failed conversion left behind.
+    The file is read element by element: anndata drops the factor levels of SeuratDisk's files, and
+    fails on the files of failed conversions.
     """
     notes: list[str] = []
     for part in ("obs", "var"):
         if part not in file:
-            raise ValueError(f"{caller}: the file has no {part!r}, so it is no whole AnnData file.")
-    obs = repair(_table(file["obs"]), notes, logicals=logicals, na_strings=na_strings)
+            raise ValueError(f"The file has no {part!r}, so it is not a whole AnnData file.")
+    obs = repair_columns(_table(file["obs"]), notes, logicals=logicals, na_strings=na_strings)
     flags = [repr(str(name)) for name in obs if obs[name].dtype == bool]
     if flags and "X" in file and file["X"].attrs.get("encoding-type") == "csc_matrix":
         notes.append(
@@ -52,15 +50,15 @@ def read_h5ad(
     for name, values, table in matrices:
         if values.shape != (len(obs), len(table)):
             raise ValueError(
-                f"{caller}: {name} is {values.shape[0]} × {values.shape[1]}, but the file names "
-                f"{len(obs)} cells and {len(table)} genes: it was left behind by a conversion that "
-                "failed; convert again, or read the .rds or .h5Seurat file."
+                f"{name} is {values.shape[0]} × {values.shape[1]}, but the file names {len(obs)} "
+                f"cells and {len(table)} genes: its conversion failed; convert the object again, "
+                "or read the .rds or .h5Seurat file."
             )
         try:
             check_indices(values)
         except ValueError as error:
-            raise ValueError(f"{caller}: {name} cannot be read: {error}.") from error
-    chosen = choose(matrices, notes, caller)
+            raise ValueError(f"{name} cannot be read: {error}.") from error
+    chosen = select_expression(matrices, notes)
     if len(chosen.var) > len(var):
         notes.append(f"X has all {len(chosen.var)} genes now, not the {len(var)} variable ones")
     obsm = {
@@ -80,7 +78,7 @@ def read_h5ad(
 
 
 def _table(group: h5py.Group) -> pd.DataFrame:
-    """A table of cells or genes, with factor levels from wherever they are."""
+    """A table of cells or genes; factor levels may be in the column or in ``__categories``."""
     index = group.attrs.get("_index", _NAMES)
     levels = group.get(_LEVELS, {})
     columns: dict[str, Any] = {}
@@ -90,17 +88,13 @@ def _table(group: h5py.Group) -> pd.DataFrame:
         element = group[name]
         if name in levels:
             codes = np.asarray(element[:])
-            columns[name] = missing_codes_to_categorical(codes, _text(levels[name][:]))
+            columns[name] = to_categorical(codes, decode(levels[name][:]))
         elif isinstance(element, h5py.Group):
             columns[name] = _element(element)
         else:
             values = element[:]
-            columns[name] = _text(values) if values.dtype.kind in "OSU" else values
-    order = [
-        name
-        for name in _text(np.atleast_1d(group.attrs.get("column-order", [])))
-        if name in columns
-    ]
+            columns[name] = decode(values) if values.dtype.kind in "OSU" else values
+    order = [name for name in decode(group.attrs.get("column-order", [])) if name in columns]
     order += [name for name in columns if name not in order]
     if index not in group:
         raise ValueError(
@@ -108,13 +102,16 @@ def _table(group: h5py.Group) -> pd.DataFrame:
         )
     stored = group[index]
     # Newer anndata keeps names as it keeps strings that may be missing.
-    text = _text(stored[:] if isinstance(stored, h5py.Dataset) else np.asarray(_element(stored)))
+    text = decode(stored[:] if isinstance(stored, h5py.Dataset) else np.asarray(_element(stored)))
     names = pd.Index(text, dtype=object)
     return pd.DataFrame({name: columns[name] for name in order}, index=names)
 
 
 def _gene_names(raw_var: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:
-    """Names for the genes of ``raw``, where they are numbers because the table had no columns."""
+    """Table of the genes of ``raw``, indexed by their names.
+
+    Some converters write numbers for the names, or the names into a column.
+    """
     if _NAMES in raw_var:
         return raw_var.set_index(raw_var[_NAMES].astype(object)).drop(columns=_NAMES)
     numbers = [str(i) for i in range(len(raw_var))]
@@ -124,7 +121,7 @@ def _gene_names(raw_var: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tidy_var(var: pd.DataFrame) -> pd.DataFrame:
-    """Without the column that repeats the names; the flag of variable genes as scanpy names it."""
+    """Drop columns that repeat the names, and name the variable genes' column as scanpy does."""
     var = var.drop(columns=[c for c in ("features", _NAMES) if c in var])
     if "vst.variable" in var:
         var = var.assign(highly_variable=var["vst.variable"].astype(bool)).drop(
@@ -141,7 +138,3 @@ def _element(element: h5py.Group | h5py.Dataset) -> Any:
 
 def _array(element: h5py.Group | h5py.Dataset) -> np.ndarray | None:
     return np.asarray(element[:]) if isinstance(element, h5py.Dataset) else None
-
-
-def _text(values: np.ndarray) -> list[str]:
-    return [v.decode() if isinstance(v, bytes) else str(v) for v in values]

@@ -1,27 +1,35 @@
-"""Tell which of an object's matrices are counts, which are log-normalised, and which are scaled."""
+"""Find counts and log-normalised values among an object's matrices, and recover lost counts."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 
-from tosica.data._scale import kind_of
+from tosica.data._scale import TARGET_SUM, kind_of
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from collections.abc import Sequence
+
+# Cells on which a recovery of counts is tried before it is computed for all of them.
+_N_TRIED = 200
+# Values that are compared at a time.
+_CHUNK_SIZE = 2**20
+# Ones that a cell must have before its smallest value is taken for a count of one.
+_MIN_ONES = 3
 
 
 class Matrix(NamedTuple):
-    """A matrix of cells × genes, its name for a sentence, and the table of its genes."""
+    """A matrix ``(n_cells, n_genes)``, its name for messages, and the table of its genes."""
 
     name: str
     values: sp.csr_matrix | np.ndarray
     var: pd.DataFrame
 
 
-class Chosen(NamedTuple):
+class Expression(NamedTuple):
     """Counts and log-normalised values over the same genes; either may be missing."""
 
     counts: sp.csr_matrix | None
@@ -29,71 +37,76 @@ class Chosen(NamedTuple):
     var: pd.DataFrame
 
 
-def choose(matrices: list[Matrix], notes: list[str], caller: str) -> Chosen:
-    """Choose the matrices that scanpy would work on: unscaled, over as many genes as there are.
+def select_expression(matrices: Sequence[Matrix], notes: list[str]) -> Expression:
+    """Select counts and log-normalised values over as many genes as possible.
+
+    Parameters
+    ----------
+    matrices
+        All matrices of an object.
+    notes
+        Gets a sentence for each matrix that is left out because of its values.
 
     Raises
     ------
     ValueError
-        If all of them are scaled or otherwise of no use.
+        If no matrix holds counts or log-normalised values.
     """
     usable: list[tuple[str, Matrix]] = []
     reasons = []
     for matrix in matrices:
         try:
-            kind = kind_of(as_csr(matrix.values), matrix.name)
+            kind = kind_of(to_csr(matrix.values), matrix.name)
         except ValueError as error:
             reasons.append(str(error))
-            notes.append(f"{matrix.name} was left out: it is scaled, or no expression")
+            notes.append(f"{matrix.name} was left out: it is scaled, or not expression")
             continue
         if kind is not None:
             usable.append((kind, matrix))
     if not usable:
         raise ValueError(
-            f"{caller}: there are neither counts nor log-normalised values in it. "
-            + " ".join(reasons)
+            "There are neither counts nor log-normalised values in the object. " + " ".join(reasons)
         )
-    widest = max(len(matrix.var) for _, matrix in usable)
-    usable = [(kind, matrix) for kind, matrix in usable if len(matrix.var) == widest]
-    found = dict(reversed(usable))
-    first = usable[0][1]
-    genes = first.var.index
-    for kind, matrix in list(found.items()):
-        if not matrix.var.index.equals(genes):
-            del found[kind]
+    n_genes = max(len(matrix.var) for _, matrix in usable)
+    usable = [(kind, matrix) for kind, matrix in usable if len(matrix.var) == n_genes]
+    var = usable[0][1].var
+    # Reversed, because the first matrix of a kind is preferred.
+    by_kind = {
+        kind: matrix for kind, matrix in reversed(usable) if matrix.var.index.equals(var.index)
+    }
     counts, data = (
-        as_csr(found[kind].values) if kind in found else None for kind in ("counts", "log1p")
+        to_csr(by_kind[kind].values) if kind in by_kind else None for kind in ("counts", "log1p")
     )
-    return Chosen(counts, data, first.var)
+    return Expression(counts, data, var)
 
 
-def rows_from_file(
+def csr_from_arrays(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
 ) -> sp.csr_matrix:
-    """Sparse rows from a file's parts, each of whose indices is checked.
+    """Make a CSR matrix of the arrays of a file, and check every index.
 
     Raises
     ------
     ValueError
-        If the parts do not make a matrix of this shape.
+        If the arrays do not make a matrix of this shape.
     """
     try:
-        rows = sp.csr_matrix((data, indices, indptr), shape=shape)
+        matrix = sp.csr_matrix((data, indices, indptr), shape=shape)
     except (ValueError, TypeError, IndexError, OverflowError) as error:
         raise _damaged(error) from error
-    check_indices(rows)
-    return rows
+    check_indices(matrix)
+    return matrix
 
 
 def check_indices(values: sp.spmatrix | np.ndarray) -> None:
-    """Look whether all indices of a sparse matrix lie inside of it.
+    """Check that all indices of a sparse matrix are inside its shape.
 
-    Others would be read from, or written to, somebody else's memory.
+    Other indices would read or write memory that is not the matrix's.
 
     Raises
     ------
     ValueError
-        If some do not.
+        If one is not.
     """
     if isinstance(values, np.ndarray):
         return
@@ -107,13 +120,84 @@ def _damaged(error: Exception) -> ValueError:
     return ValueError(f"the indices of its sparse matrix are damaged ({str(error).rstrip('.')})")
 
 
-def as_csr(values: sp.csr_matrix | np.ndarray) -> sp.csr_matrix:
-    """The same numbers in sparse rows, in order and without stored zeros."""
-    rows = sp.csr_matrix(values)
-    if not rows.has_canonical_format:
-        rows = rows.copy()
-        rows.sum_duplicates()
-    if rows.data.size and not rows.data.all():
-        rows = rows.copy()
-        rows.eliminate_zeros()
-    return rows
+def to_csr(values: sp.csr_matrix | np.ndarray) -> sp.csr_matrix:
+    """Convert to CSR with sorted indices and without stored zeros."""
+    matrix = sp.csr_matrix(values)
+    if not matrix.has_canonical_format:
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+    if matrix.data.size and not matrix.data.all():
+        matrix = matrix.copy()
+        matrix.eliminate_zeros()
+    return matrix
+
+
+def is_integral(matrix: sp.csr_matrix) -> bool:
+    """Whether all values are whole and none is negative."""
+    # In chunks, because the result of a comparison takes memory beside the matrix.
+    chunks = (matrix.data[i : i + _CHUNK_SIZE] for i in range(0, matrix.nnz, _CHUNK_SIZE))
+    return all(bool(((v >= 0) & (v == np.rint(v))).all()) for v in chunks)
+
+
+def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matrix | None, str]:
+    """Undo Seurat's ``log1p(counts / total * 10 000)`` where the result is certain.
+
+    A cell's total is taken from an ``nCount_`` column, or computed from the cell's smallest value,
+    which stands for a count of one. All values must then be whole.
+
+    Parameters
+    ----------
+    data
+        Log-normalised values ``(n_cells, n_genes)``.
+    obs
+        Table of the cells.
+
+    Returns
+    -------
+    The counts, or ``None`` if they cannot be recovered; and a note for the log.
+    """
+    if data.data.size and data.data.min() < 0:
+        return None, "no counts: the values are negative"
+    unlogged = np.expm1(data.data.astype(np.float64))
+    n_per_cell = np.diff(data.indptr)
+    # Relative rounding error of a count in single and in double precision.
+    tolerance = 2e-6 if data.dtype.itemsize < 8 else 1e-9
+    for column in [name for name in obs if str(name).startswith("nCount_")]:
+        if not pd.api.types.is_numeric_dtype(obs[column].dtype) or obs[column].isna().any():
+            continue
+        factor = obs[column].to_numpy(dtype=np.float64) / TARGET_SUM
+        counts = _whole(unlogged, np.repeat(factor, n_per_cell), data.indptr, tolerance)
+        if counts is not None:
+            return _with_values(data, counts), f"counts were recovered exactly with {column!r}"
+    smallest = np.ones(len(n_per_cell))
+    filled = n_per_cell > 0
+    smallest[filled] = np.minimum.reduceat(unlogged, data.indptr[:-1][filled])
+    counts = _whole(unlogged, np.repeat(1 / smallest, n_per_cell), data.indptr, tolerance)
+    if counts is not None:
+        ones = np.add.reduceat(counts == 1, data.indptr[:-1][filled])
+        if (ones >= np.minimum(_MIN_ONES, n_per_cell[filled])).all():
+            note = "counts were recovered exactly from each cell's smallest value"
+            return _with_values(data, counts), note
+    return None, "there are no counts, and they cannot be recovered from the values"
+
+
+def _whole(
+    values: np.ndarray, factor: np.ndarray, indptr: np.ndarray, tolerance: float
+) -> np.ndarray | None:
+    """Values times factors, rounded, if all are whole up to rounding errors."""
+    first_cells = slice(0, int(indptr[min(_N_TRIED, len(indptr) - 1)]))
+    absolute = 1e-6 + (1e-3 if tolerance > 1e-8 else 0)
+    for part in (first_cells, slice(None)):
+        products = values[part] * factor[part]
+        whole = np.rint(products)
+        if (np.abs(products - whole) > absolute + tolerance * products).any():
+            return None
+        if (whole < 1).any():
+            return None
+    return whole
+
+
+def _with_values(matrix: sp.csr_matrix, values: np.ndarray) -> sp.csr_matrix:
+    """A matrix with other values and a copy of the indices, so that the two share no memory."""
+    indices, indptr = matrix.indices.copy(), matrix.indptr.copy()
+    return type(matrix)((values, indices, indptr), shape=matrix.shape)

@@ -1,4 +1,4 @@
-"""What every way of reading a Seurat object hands on, and the AnnData made of it."""
+"""The contents of a Seurat object, as all readers return them, and the AnnData made of them."""
 
 from __future__ import annotations
 
@@ -7,27 +7,35 @@ from typing import TYPE_CHECKING
 
 import anndata as ad
 import numpy as np
+import pandas as pd
 
 from tosica._logging import logger
 from tosica.data._log_normalize import log_normalize
 from tosica.data._scale import TARGET_SUM
-from tosica.io._counts import is_integral, recover_counts
+from tosica.io._matrices import is_integral, recover_counts
 
 if TYPE_CHECKING:
-    import pandas as pd
     import scipy.sparse as sp
 
+GRAPHS_NOTE = "graphs were left out: they are similarities, not distances; call sc.pp.neighbors"
 # Cells that are normalised at a time.
-_CELLS = 4096
+_CHUNK_SIZE = 4096
 
 
 @dataclass
 class Parts:
-    """Cells × genes, whatever they were in the file.
+    """The parts of an AnnData, read from a Seurat object.
 
-    ``obs`` and ``var`` bear the names of cells and genes. ``counts`` is what the file calls counts
-    and ``data`` what is log-normalised, ``(n_cells, n_genes)``, either may be missing. ``notes``
-    say what was recovered, repaired, dropped, or cannot be known.
+    Attributes
+    ----------
+    obs, var
+        Tables of cells and genes, indexed by their names.
+    counts, data
+        Counts and log-normalised values ``(n_cells, n_genes)``; either may be missing.
+    obsm, varm
+        Reductions and loadings.
+    notes
+        What was recovered, repaired or dropped, or cannot be known; for the log.
     """
 
     obs: pd.DataFrame
@@ -39,42 +47,43 @@ class Parts:
     notes: list[str] = field(default_factory=list)
 
 
-def assemble(parts: Parts, caller: str) -> ad.AnnData:
-    """Make an AnnData as scanpy would have made it, and log what had to be done.
+def to_anndata(parts: Parts) -> ad.AnnData:
+    """Make an AnnData as scanpy users expect it, and log what had to be done.
 
     Raises
     ------
     ValueError
-        If there are neither counts nor log-normalised values, or names of cells or genes occur
-        twice.
+        If there are neither counts nor log-normalised values, or names of cells or genes are not
+        unique.
     """
     for names, what in ((parts.obs.index, "cell"), (parts.var.index, "gene")):
         if names.has_duplicates:
             raise ValueError(
-                f"{caller}: the {what} name {names[names.duplicated()][0]!r} occurs twice; "
+                f"The {what} name {names[names.duplicated()][0]!r} occurs twice; "
                 f"make the names of {what}s unique in R before saving."
             )
     notes = list(parts.notes)
     counts, data = parts.counts, parts.data
     if counts is not None and not is_integral(counts):
-        notes.append("what is stored as counts holds fractions, so it was not taken for counts")
+        notes.append("the stored counts hold fractions, so they were not taken for counts")
         if data is None:
             raise ValueError(
-                f"{caller}: the object has no log-normalised values, and its counts hold "
-                "fractions; run NormalizeData in R, or save the raw counts."
+                "The object has no log-normalised values, and its counts hold fractions; run "
+                "NormalizeData in R, or save the raw counts."
             )
         counts = None
     if counts is None and data is not None:
-        counts, how = recover_counts(data, parts.obs)
-        notes.append(how)
+        counts, note = recover_counts(data, parts.obs)
+        notes.append(note)
     if data is None:
         if counts is None:
-            raise ValueError(f"{caller}: the object has neither counts nor log-normalised values.")
-        notes.append(f"X was log-normalised here, to {TARGET_SUM:.0f} counts a cell")
+            raise ValueError("The object has neither counts nor log-normalised values.")
+        notes.append(f"X was log-normalised to {TARGET_SUM:.0f} counts a cell")
     if counts is not None:
-        counts = parts.counts = _single(counts)
+        # The counts in double precision are released before X is computed.
+        counts = parts.counts = _to_float32(counts)
     adata = ad.AnnData(
-        _log_normalised(counts) if data is None else _single(data),
+        _log_normalize_in_chunks(counts) if data is None else _to_float32(data),
         obs=parts.obs,
         var=parts.var,
         obsm=parts.obsm,
@@ -82,24 +91,60 @@ def assemble(parts: Parts, caller: str) -> ad.AnnData:
     )
     if counts is not None:
         adata.layers["counts"] = counts
-    logger.info("%s: %d cells × %d genes", caller, *adata.shape)
+    logger.info("Seurat object: %d cells × %d genes", *adata.shape)
     for note in notes:
-        logger.info("%s: %s", caller, note)
+        logger.info("Seurat object: %s", note)
     return adata
 
 
-def _single(matrix: sp.csr_matrix) -> sp.csr_matrix:
-    """The same matrix in single precision; what else it consists of is not copied."""
+def _to_float32(matrix: sp.csr_matrix) -> sp.csr_matrix:
+    """The matrix in single precision, with the same index arrays."""
     values = matrix.data.astype(np.float32, copy=False)
     return type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
-def _log_normalised(counts: sp.csr_matrix) -> sp.csr_matrix:
-    """Scale and take the logarithm as Seurat does, a few cells at a time."""
+def _log_normalize_in_chunks(counts: sp.csr_matrix) -> sp.csr_matrix:
+    """Log-normalise as Seurat does, without a second matrix in double precision."""
     values = np.empty(counts.nnz, dtype=np.float32)
-    for start in range(0, counts.shape[0], _CELLS):
-        rows: sp.csr_matrix = log_normalize(counts[start : start + _CELLS])
+    for start in range(0, counts.shape[0], _CHUNK_SIZE):
+        rows: sp.csr_matrix = log_normalize(counts[start : start + _CHUNK_SIZE])
         first = counts.indptr[start]
         values[first : first + rows.nnz] = rows.data
-    # Not the same index twice: who changes one matrix in place must not change the other.
+    # Indices are copied, so that a change of one matrix in place does not change the other.
     return type(counts)((values, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
+
+
+def choose_assay(assays: list[str], active: str, wanted: str | None, notes: list[str]) -> str:
+    """The assay that was asked for, or else the active one.
+
+    Raises
+    ------
+    KeyError
+        If the object has no such assay.
+    """
+    if wanted is None:
+        inactive = [name for name in assays if name != active]
+        if inactive:
+            notes.append(
+                f"the active assay, {active!r}, was read; there are also "
+                f"{', '.join(map(repr, inactive))} "
+                "(assay=)"
+            )
+        wanted = active
+    if wanted not in assays:
+        raise KeyError(
+            f"There is no assay {wanted!r}; the object has {', '.join(map(repr, assays))}."
+        )
+    if wanted == "SCT":
+        notes.append(
+            "assay 'SCT' holds counts that sctransform corrected; assay='RNA' has the measured ones"
+        )
+    return wanted
+
+
+def align_loadings(loadings: np.ndarray, features: list[str], genes: pd.Index) -> np.ndarray:
+    """Loadings ``(n_genes, n_components)`` in the order of ``genes``; zero for other genes."""
+    indexer = genes.get_indexer(pd.Index(features, dtype=object))
+    aligned = np.zeros((len(genes), loadings.shape[1]))
+    aligned[indexer[indexer >= 0]] = loadings[indexer >= 0]
+    return aligned

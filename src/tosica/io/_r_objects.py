@@ -1,15 +1,15 @@
-"""Plain Python values from a parsed R object."""
+"""Parse ``.rds`` files, and convert R objects to values of Python, numpy and pandas."""
 
 from __future__ import annotations
 
 import gzip
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica.io._matrices import rows_from_file
+from tosica.io._matrices import csr_from_arrays
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ _XDR = b"X\n"
 _GZIP = b"\x1f\x8b"
 
 
-def parse(path: Path) -> RObject:
+def parse_rds(path: Path) -> RObject:
     """Parse an ``.rds`` file.
 
     Raises
@@ -26,22 +26,31 @@ def parse(path: Path) -> RObject:
     ImportError
         If the ``rdata`` package is missing.
     ValueError
-        If the file is damaged or no ``.rds`` file.
+        If the file is damaged or not an ``.rds`` file.
     """
     try:
         import rdata
+        from rdata.parser._xdr import ParserXDR
     except ImportError as error:
         raise ImportError(
             "Reading .rds files needs the rdata package: pip install 'tosica[seurat]'."
         ) from error
     try:
         with path.open("rb") as file:
-            packed = file.read(2) == _GZIP
-        with gzip.open(path) if packed else path.open("rb") as stream:
-            if stream.read(2) == _XDR:
-                return RObject(_parse_stream(stream))
-        return RObject(rdata.parser.parse_file(path).object)
-    # A damaged file fails in as many ways as there are places to damage.
+            compressed = file.read(2) == _GZIP
+        with gzip.open(path) if compressed else path.open("rb") as stream:
+            if stream.read(2) != _XDR:
+                return RObject(rdata.parser.parse_file(path).object)
+            # Parsing a stream saves memory: parse_file holds the bytes of the whole file.
+            parser = ParserXDR(
+                memoryview(b""),
+                expand_altrep=True,
+                altrep_constructor_dict=rdata.parser.DEFAULT_ALTREP_MAP,
+            )
+            # Annotated as BytesIO, but any binary stream works.
+            parser.file = cast("Any", stream)
+            return RObject(parser.parse_all().object)
+    # Damaged files raise many kinds of exceptions.
     except Exception as error:
         raise ValueError(
             f"{str(path)!r} is not a whole .rds file ({type(error).__name__}: {error}); was it "
@@ -49,20 +58,8 @@ def parse(path: Path) -> RObject:
         ) from error
 
 
-def _parse_stream(stream: Any) -> Any:
-    """Parse while reading, so that the file is never in memory beside what comes of it."""
-    from rdata.parser import DEFAULT_ALTREP_MAP
-    from rdata.parser._xdr import ParserXDR
-
-    parser = ParserXDR(
-        memoryview(b""), expand_altrep=True, altrep_constructor_dict=DEFAULT_ALTREP_MAP
-    )
-    parser.file = stream
-    return parser.parse_all().object
-
-
 class RObject:
-    """An R object: its class, its slots or attributes, and its value as Python knows it."""
+    """An R object: its class, its slots or attributes, and its value."""
 
     def __init__(self, parsed: Any) -> None:
         while parsed.info.type.name == "REF":
@@ -94,17 +91,17 @@ class RObject:
         return self.attributes[name]
 
     def drop(self, name: str) -> None:
-        """Forget an attribute, and let go of its memory."""
+        """Remove an attribute and free its memory."""
         self.attributes.pop(name, None)
         self._parsed.attributes = None
 
     @property
     def classes(self) -> list[str]:
-        """R classes, first the most special one."""
+        """Names of the R classes, the most specific one first."""
         return self["class"].strings() if "class" in self else []
 
     def strings(self) -> list[Any]:
-        """A character vector; missing ones are ``nan``."""
+        """The values of a character vector; missing ones are ``nan``."""
         if self.kind != "STR":
             return []
         return [
@@ -113,14 +110,14 @@ class RObject:
         ]
 
     def array(self) -> np.ndarray:
-        """A numeric or logical vector, or a matrix; masked where values are missing."""
+        """The values of a numeric or logical vector or matrix, masked where they are missing."""
         values = self._parsed.value
         if "dim" in self:
             values = values.reshape(self["dim"].array(), order="F")
         return values
 
     def items(self) -> dict[str, RObject]:
-        """A named list."""
+        """The elements of a list by name, or by number where they have no names."""
         if self.kind != "VEC":
             return {}
         names = self["names"].strings() if "names" in self else []
@@ -129,7 +126,7 @@ class RObject:
         return dict(zip(names, values, strict=True))
 
     def dimnames(self) -> tuple[list[str], list[str]]:
-        """Names of rows and columns, empty where there are none."""
+        """Names of rows and columns; empty where there are none."""
         if "dimnames" in self:
             named = self["dimnames"]
         elif "Dimnames" in self:
@@ -140,7 +137,7 @@ class RObject:
         return rows, columns
 
     def column(self) -> Any:
-        """A column of a data frame."""
+        """The values of a column of a data frame."""
         if "factor" in self.classes:
             codes = np.ma.filled(self._parsed.value, 0).astype(np.int64) - 1
             levels = pd.Index(self["levels"].strings(), dtype=object)
@@ -157,7 +154,7 @@ class RObject:
         return pd.arrays.IntegerArray(plain.astype(np.int32), mask)
 
     def table(self, index: list[str]) -> pd.DataFrame:
-        """A data frame; columns that are no vectors are left out."""
+        """A data frame, without columns that are not vectors of its length."""
         columns = {
             name: value.column()
             for name, value in self.items().items()
@@ -167,21 +164,21 @@ class RObject:
         return pd.DataFrame(columns, index=pd.Index(index, dtype=object))
 
     def cells_by_genes(self) -> sp.csr_matrix:
-        """A matrix of genes × cells, turned: columns in R are rows here.
+        """The matrix of genes × cells as a CSR matrix ``(n_cells, n_genes)``.
 
         Raises
         ------
         ValueError
-            If it is no matrix in memory.
+            If the object is not a matrix in memory, or is damaged.
         """
         if "dgCMatrix" in self.classes:
             n_genes, n_cells = self["Dim"].array()
             parts = (self[name].array() for name in ("x", "i", "p"))
             values, indices, indptr = (np.asarray(np.ma.getdata(part)) for part in parts)
-            return rows_from_file(values, indices, indptr, (int(n_cells), int(n_genes)))
+            return csr_from_arrays(values, indices, indptr, (int(n_cells), int(n_genes)))
         if self.kind in ("REAL", "INT") and "dim" in self:
             return sp.csr_matrix(np.ma.getdata(self.array()).T)
         raise ValueError(
-            f"it is kept as {' '.join(self.classes) or self.kind}, which is not in the file; "
+            f"it is stored as {' '.join(self.classes) or self.kind}, which is not in the file; "
             "turn it into a sparse matrix in R (as(x, 'dgCMatrix')) before saving"
         )

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica.io._h5seurat import GRAPHS, choose_assay, spread
-from tosica.io._parts import Parts
-from tosica.io._r_objects import RObject, parse
+from tosica.io._parts import GRAPHS_NOTE, Parts, align_loadings, choose_assay
+from tosica.io._r_objects import RObject, parse_rds
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-_ASSAYS = ("Assay", "Assay5", "SCTAssay", "Assay3")
+_ASSAY_CLASSES = ("Assay", "Assay5", "SCTAssay", "Assay3")
+_EXPERIMENT_CLASSES = {
+    "SingleCellExperiment",
+    "RangedSummarizedExperiment",
+    "SummarizedExperiment",
+}
 _SLOTS = ("counts", "data")
 
 
-def read_rds(path: Path, *, assay: str | None, caller: str) -> Parts:
+class _Assay(NamedTuple):
+    """Counts and log-normalised values of an assay; either may be missing."""
+
+    counts: sp.csr_matrix | None
+    data: sp.csr_matrix | None
+    genes: list[str]
+    variable_genes: list[str]
+
+
+def read_rds(path: Path, *, assay: str | None) -> Parts:
     """Read a Seurat object (v3 to v5) or a SingleCellExperiment.
 
     Raises
@@ -29,154 +42,148 @@ def read_rds(path: Path, *, assay: str | None, caller: str) -> Parts:
     ValueError
         If the file holds something else, or an assay that is not supported.
     """
-    found = parse(path)
-    classes = found.classes
+    r_object = parse_rds(path)
+    classes = r_object.classes
     if "Seurat" in classes:
-        return _seurat(found, assay, caller)
-    if {"SingleCellExperiment", "RangedSummarizedExperiment", "SummarizedExperiment"} & {*classes}:
-        return _experiment(found, caller)
-    what = " ".join(classes) or {"VEC": "list", "S4": "S4 object"}.get(found.kind, found.kind)
+        return _read_seurat_object(r_object, assay)
+    if _EXPERIMENT_CLASSES & set(classes):
+        return _read_experiment(r_object)
+    found = " ".join(classes) or {"VEC": "list", "S4": "S4 object"}.get(
+        r_object.kind, r_object.kind
+    )
     raise ValueError(
-        f"{caller}: {str(path)!r} holds a {what}, not a Seurat object or a SingleCellExperiment."
+        f"{str(path)!r} holds a {found}, not a Seurat object or a SingleCellExperiment."
     )
 
 
-# ------------------------------------------------------------------------------- Seurat
-
-
-def _seurat(found: RObject, wanted: str | None, caller: str) -> Parts:
+def _read_seurat_object(seurat: RObject, wanted_assay: str | None) -> Parts:
     notes: list[str] = []
-    assays = found["assays"].items()
-    name = choose_assay(list(assays), found["active.assay"].strings()[0], wanted, notes)
-    assay = assays[name]
-    kind = (assay.classes or [assay.kind])[0]
-    if kind not in _ASSAYS:
+    cells = seurat["meta.data"]["row.names"].strings()
+    obs = seurat["meta.data"].table(cells)
+    assays = seurat["assays"].items()
+    name = choose_assay(list(assays), seurat["active.assay"].strings()[0], wanted_assay, notes)
+    stored = assays[name]
+    kind = (stored.classes or [stored.kind])[0]
+    if kind not in _ASSAY_CLASSES:
         raise ValueError(
-            f"{caller}: assay {name!r} is a {kind}; what can be read are {', '.join(_ASSAYS[:3])}, "
-            f"that is, expression of genes (the object has {', '.join(map(repr, assays))})."
+            f"Assay {name!r} is a {kind}; only {', '.join(_ASSAY_CLASSES[:3])} can be read, that "
+            f"is, gene expression (the object has {', '.join(map(repr, assays))})."
         )
-    cells = found["meta.data"]["row.names"].strings()
-    obs = found["meta.data"].table(cells)
-    read = _layers if "layers" in assay else _slots
-    matrices, genes, variable = read(assay, name, cells, caller)
-    var = pd.DataFrame(index=pd.Index(genes, dtype=object))
-    described = assay.attributes.get("meta.features")
-    if described is not None and described["row.names"].strings() == genes:
-        var = described.table(genes).drop(columns="vst.variable", errors="ignore")
-    if variable:
-        var["highly_variable"] = var.index.isin(variable)
+    read = _read_assay_v5 if "layers" in stored else _read_assay_v3
+    assay = read(stored, name, cells)
+    var = pd.DataFrame(index=pd.Index(assay.genes, dtype=object))
+    features = stored.attributes.get("meta.features")
+    if features is not None and features["row.names"].strings() == assay.genes:
+        var = features.table(assay.genes).drop(columns="vst.variable", errors="ignore")
+    if assay.variable_genes:
+        var["highly_variable"] = var.index.isin(assay.variable_genes)
     obsm, varm = {}, {}
-    for key, reduction in found["reductions"].items().items():
-        embedded = reduction["cell.embeddings"]
-        if embedded.dimnames()[0] != cells:
+    for key, reduction in seurat["reductions"].items().items():
+        embedding = reduction["cell.embeddings"]
+        if embedding.dimnames()[0] != cells:
             notes.append(f"reduction {key!r} was left out: it has other cells")
             continue
-        obsm[f"X_{key.lower()}"] = np.ma.getdata(embedded.array())
+        obsm[f"X_{key.lower()}"] = np.ma.getdata(embedding.array())
         loadings = reduction.attributes.get("feature.loadings")
         if key == "pca" and loadings is not None and loadings.dimnames()[0]:
-            varm["PCs"] = spread(loadings.array(), loadings.dimnames()[0], var.index)
-    if found["graphs"].items():
-        notes.append(GRAPHS)
-    if "images" in found and found["images"].items():
-        notes.append("images and where spots lie in them were left out")
-    _keep_idents(found["active.ident"], obs, notes)
-    counts, data = matrices
-    return Parts(_tidy(obs), var, counts, data, obsm, varm, notes)
+            varm["PCs"] = align_loadings(loadings.array(), loadings.dimnames()[0], var.index)
+    if seurat["graphs"].items():
+        notes.append(GRAPHS_NOTE)
+    if "images" in seurat and seurat["images"].items():
+        notes.append("images and the positions of spots were left out")
+    _add_active_ident(seurat["active.ident"], obs, notes)
+    obs = _remove_unused_categories(obs)
+    return Parts(obs, var, assay.counts, assay.data, obsm, varm, notes)
 
 
-def _slots(
-    assay: RObject, name: str, cells: list[str], caller: str
-) -> tuple[list[sp.csr_matrix | None], list[str], list[str]]:
-    """The matrices of an ``Assay``, the only kind before version 5."""
-    matrices: list[sp.csr_matrix | None] = []
+def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
+    """Read an ``Assay``, the only class before Seurat 5."""
+    matrices: dict[str, sp.csr_matrix] = {}
     genes: list[str] = []
     for slot in _SLOTS:
         stored = assay[slot]
         rows, columns = stored.dimnames()
-        if not rows or not columns:  # an empty matrix stands for one that is not there
-            matrices.append(None)
+        if not rows or not columns:  # Seurat stores an empty matrix for a missing one.
             continue
         if columns != cells:
             raise ValueError(
-                f"{caller}: {slot} of assay {name!r} has other cells than the table of the cells."
+                f"{slot} of assay {name!r} has other cells than the table of the cells."
             )
         if genes and rows != genes:
-            raise ValueError(f"{caller}: counts and data of assay {name!r} have other genes.")
+            raise ValueError(f"Counts and data of assay {name!r} have other genes.")
         genes = rows
-        matrices.append(_matrix(stored, f"{slot} of assay {name!r}", caller))
+        matrices[slot] = _to_csr(stored, f"{slot} of assay {name!r}")
         assay.drop(slot)
     variable = assay["var.features"].strings() if "var.features" in assay else []
-    return matrices, genes, variable
+    return _Assay(matrices.get("counts"), matrices.get("data"), genes, variable)
 
 
-def _layers(
-    assay: RObject, name: str, cells: list[str], caller: str
-) -> tuple[list[sp.csr_matrix | None], list[str], list[str]]:
-    """The matrices of an ``Assay5``, joined if they are split into layers.
+def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
+    """Read an ``Assay5``, and join its layers if it is split.
 
-    Layers have no names of their own: which cells and genes they have is marked in two tables.
+    Layers have no names of their own: two logical matrices say which cells and genes they have.
     """
     genes = assay["features"].dimnames()[0]
     layers = assay["layers"].items()
-    in_layer = {
-        axis: dict(zip(assay[axis].dimnames()[1], assay[axis].array().T, strict=True))
+    has_cells, has_genes = (
+        dict(zip(assay[axis].dimnames()[1], assay[axis].array().T, strict=True))
         for axis in ("cells", "features")
-    }
-    order = assay["cells"].dimnames()[0]
-    position = pd.Index(cells).get_indexer(pd.Index(order))
-    if sorted(position) != list(range(len(cells))):
-        raise ValueError(f"{caller}: assay {name!r} has other cells than the table of the cells.")
-    matrices: list[sp.csr_matrix | None] = []
+    )
+    indexer = pd.Index(cells).get_indexer(pd.Index(assay["cells"].dimnames()[0]))
+    if sorted(indexer) != list(range(len(cells))):
+        raise ValueError(f"Assay {name!r} has other cells than the table of the cells.")
+    matrices: dict[str, sp.csr_matrix] = {}
     for slot in _SLOTS:
-        parts = [key for key in layers if key == slot or key.startswith(f"{slot}.")]
-        joined, seen = None, np.zeros(len(cells), dtype=bool)
-        for key in parts:
-            rows = position[np.flatnonzero(in_layer["cells"][key])]
-            columns = np.flatnonzero(in_layer["features"][key])
-            if seen[rows].any():
-                twice = cells[int(rows[seen[rows]][0])]
+        keys = [key for key in layers if key == slot or key.startswith(f"{slot}.")]
+        joined, covered = None, np.zeros(len(cells), dtype=bool)
+        for key in keys:
+            rows = indexer[np.flatnonzero(has_cells[key])]
+            columns = np.flatnonzero(has_genes[key])
+            if covered[rows].any():
+                twice = cells[int(rows[covered[rows]][0])]
                 raise ValueError(
-                    f"{caller}: layers {', '.join(map(repr, parts))} of assay {name!r} overlap: "
-                    f"cell {twice!r} is in two of them; call JoinLayers or subset the object in R."
+                    f"Layers {', '.join(map(repr, keys))} of assay {name!r} overlap: cell "
+                    f"{twice!r} is in two of them; call JoinLayers or subset the object in R."
                 )
-            seen[rows] = True
-            part = _matrix(layers[key], f"layer {key!r} of assay {name!r}", caller)
-            if part.shape != (len(rows), len(columns)):
+            covered[rows] = True
+            layer = _to_csr(layers[key], f"layer {key!r} of assay {name!r}")
+            if layer.shape != (len(rows), len(columns)):
                 raise ValueError(
-                    f"{caller}: layer {key!r} of assay {name!r} has {part.shape[0]} cells and "
-                    f"{part.shape[1]} genes where {len(rows)} and {len(columns)} are marked."
+                    f"Layer {key!r} of assay {name!r} is {layer.shape[0]} × {layer.shape[1]}, but "
+                    f"the assay lists {len(rows)} cells and {len(columns)} genes for it."
                 )
-            if part.shape == (len(cells), len(genes)) and (rows == np.arange(len(cells))).all():
-                joined = part
+            if layer.shape == (len(cells), len(genes)) and (rows == np.arange(len(cells))).all():
+                joined = layer
             else:
-                whole = sp.coo_matrix(part)
-                at = (rows[whole.row], columns[whole.col])
-                whole = sp.csr_matrix((whole.data, at), shape=(len(cells), len(genes)))
-                joined = whole if joined is None else joined + whole
-        if joined is not None and not seen.all():
-            if slot == "counts":
-                raise ValueError(
-                    f"{caller}: {int((~seen).sum())} cells of assay {name!r} are in no layer of "
-                    "counts; subset the object in R."
-                )
-            joined = None
-        matrices.append(joined)
+                entries = sp.coo_matrix(layer)
+                indices = (rows[entries.row], columns[entries.col])
+                layer = sp.csr_matrix((entries.data, indices), shape=(len(cells), len(genes)))
+                joined = layer if joined is None else joined + layer
+        if joined is None:
+            continue
+        if covered.all():
+            matrices[slot] = joined
+        elif slot == "counts":
+            raise ValueError(
+                f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; "
+                "subset the object in R."
+            )
     variable: list[str] = []
     described = assay["meta.data"].items() if "meta.data" in assay else {}
     if "var.features" in described:
         variable = [gene for gene in described["var.features"].strings() if isinstance(gene, str)]
-    return matrices, genes, variable
+    return _Assay(matrices.get("counts"), matrices.get("data"), genes, variable)
 
 
-def _matrix(stored: RObject, what: str, caller: str) -> sp.csr_matrix:
+def _to_csr(stored: RObject, name: str) -> sp.csr_matrix:
     try:
         return stored.cells_by_genes()
     except ValueError as error:
-        raise ValueError(f"{caller}: {what} cannot be read: {error}.") from error
+        raise ValueError(f"{name} cannot be read: {error}.") from error
 
 
-def _keep_idents(idents: RObject, obs: pd.DataFrame, notes: list[str]) -> None:
-    """Add the active identities as a column, unless a column says the same."""
+def _add_active_ident(idents: RObject, obs: pd.DataFrame, notes: list[str]) -> None:
+    """Add the active identities as a column, unless another column is the same."""
     active = pd.Series(idents.column(), index=obs.index).astype(str)
     if active.nunique() < 2 or any((obs[name].astype(str) == active).all() for name in obs):
         return
@@ -184,48 +191,36 @@ def _keep_idents(idents: RObject, obs: pd.DataFrame, notes: list[str]) -> None:
     notes.append("the active identities are in obs['active_ident']")
 
 
-# ------------------------------------------------------------------------------- Bioconductor
-
-
-def _experiment(found: RObject, caller: str) -> Parts:
-    """A SingleCellExperiment: assays ``counts`` and ``logcounts``, reduced dimensions."""
-    notes: list[str] = []
-    cells = found["colData"]["rownames"].strings()
-    listed = found["colData"]["listData"]
-    obs = listed.table(cells)
-    genes = found["NAMES"].strings() if "NAMES" in found else []
-    if not genes and "rowRanges" in found:
-        ranges = found["rowRanges"]
+def _read_experiment(experiment: RObject) -> Parts:
+    """Read ``counts``, ``logcounts`` and reduced dimensions of a SingleCellExperiment."""
+    cells = experiment["colData"]["rownames"].strings()
+    obs = experiment["colData"]["listData"].table(cells)
+    genes = experiment["NAMES"].strings() if "NAMES" in experiment else []
+    if not genes and "rowRanges" in experiment:
+        ranges = experiment["rowRanges"]
         genes = ranges["partitioning"]["NAMES"].strings() if "partitioning" in ranges else []
-    stored = found["assays"]["data"]["listData"].items()
+    stored = experiment["assays"]["data"]["listData"].items()
     counts, data = (
-        _matrix(stored[key], f"assay {key!r}", caller) if key in stored else None
+        _to_csr(stored[key], f"assay {key!r}") if key in stored else None
         for key in ("counts", "logcounts")
     )
     if counts is None and data is None:
         raise ValueError(
-            f"{caller}: the SingleCellExperiment has no assay 'counts' or 'logcounts'; it has "
+            "The SingleCellExperiment has no assay 'counts' or 'logcounts'; it has "
             f"{', '.join(map(repr, stored)) or 'none'}."
         )
     if not genes:
         genes = next(iter(stored.values())).dimnames()[0]
     obsm = {}
-    internal = found["int_colData"]["listData"].items() if "int_colData" in found else {}
+    internal = experiment["int_colData"]["listData"].items() if "int_colData" in experiment else {}
     if "reducedDims" in internal:
-        for key, embedded in internal["reducedDims"]["listData"].items().items():
-            obsm[f"X_{key.lower()}"] = np.ma.getdata(embedded.array())
-    return Parts(
-        _tidy(obs),
-        pd.DataFrame(index=pd.Index(genes, dtype=object)),
-        counts,
-        data,
-        obsm,
-        notes=notes,
-    )
+        for key, embedding in internal["reducedDims"]["listData"].items().items():
+            obsm[f"X_{key.lower()}"] = np.ma.getdata(embedding.array())
+    var = pd.DataFrame(index=pd.Index(genes, dtype=object))
+    return Parts(_remove_unused_categories(obs), var, counts, data, obsm)
 
 
-def _tidy(obs: pd.DataFrame) -> pd.DataFrame:
-    """Without levels that no cell has."""
+def _remove_unused_categories(obs: pd.DataFrame) -> pd.DataFrame:
     for name in obs:
         if isinstance(obs[name].dtype, pd.CategoricalDtype):
             obs[name] = obs[name].cat.remove_unused_categories()

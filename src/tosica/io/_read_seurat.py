@@ -1,4 +1,4 @@
-"""Read a Seurat object, however it was saved or converted."""
+"""Read a Seurat object from any of the common file formats."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import h5py
 
 from tosica.io._h5ad import read_h5ad
 from tosica.io._h5seurat import read_h5seurat
-from tosica.io._parts import assemble
+from tosica.io._parts import to_anndata
 from tosica.io._rds import read_rds
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from anndata import AnnData
-
-_CALLER = "read_seurat"
 
 
 def read_seurat(
@@ -27,9 +25,9 @@ def read_seurat(
     logicals: Collection[str] = (),
     na_strings: Collection[str] = (),
 ) -> AnnData:
-    """Read a Seurat object into an AnnData as scanpy would have made it.
+    """Read a Seurat object into an AnnData that scanpy can work with.
 
-    R is not needed. What was recovered, repaired or dropped is logged, a line each.
+    R is not needed. The log says what was recovered, repaired or dropped.
 
     Parameters
     ----------
@@ -39,22 +37,21 @@ def read_seurat(
         SeuratDisk, sceasy, zellkonverter, anndataR or scCustomize wrote. Reading ``.rds`` needs
         ``pip install 'tosica[seurat]'``.
     assay
-        Which assay to read from ``.rds`` and ``.h5Seurat``; by default the active one.
+        Assay to read from an ``.rds`` or ``.h5Seurat`` file; by default the active one.
     logicals
-        Columns of the cells' table that are logical. SeuratDisk turns TRUE and FALSE into 1 and 0,
-        and a missing one into 2, which nobody can tell from numbers.
+        Logical columns of the table of the cells. SeuratDisk writes 1 for TRUE, 0 for FALSE and 2
+        for a missing value, which cannot be distinguished from numbers.
     na_strings
-        Columns of the cells' table in which the string ``NA`` means missing. Conversions write that
-        string for what is missing, which nobody can tell from a name.
+        Columns of the table of the cells in which the string ``NA`` means missing. Converters write
+        this string for missing values, and it cannot be distinguished from a name.
 
     Returns
     -------
-    ``X`` is log-normalised over all genes, float32 CSR; ``layers["counts"]`` has the counts, if the
-    file has them or they can be recovered exactly. Factors are categoricals with R's order of
-    levels and without unused ones; integers and logicals with missing values have
-    pandas' types for that.
-    ``obsm`` has the reductions, ``varm["PCs"]`` the loadings where their genes are known, and
-    ``var["highly_variable"]`` the variable features.
+    An AnnData. ``X`` is log-normalised over all genes, float32 CSR. ``layers["counts"]`` has the
+    counts if the file has them or they can be recovered exactly. Factors are categoricals in R's
+    order of levels, without unused levels. Integers and logicals with missing values have pandas'
+    nullable types. ``obsm`` has the reductions, ``varm["PCs"]`` the loadings where their genes are
+    known, and ``var["highly_variable"]`` the variable features.
 
     Raises
     ------
@@ -65,8 +62,8 @@ def read_seurat(
     KeyError
         If an assay or a column does not exist.
     ValueError
-        If the file is damaged, left behind by a conversion that failed, or holds something else; if
-        it has neither counts nor log-normalised values; if layers overlap.
+        If the file is damaged, comes from a failed conversion, or holds something else; if it has
+        neither counts nor log-normalised values; if layers overlap.
 
     Notes
     -----
@@ -92,26 +89,24 @@ def read_seurat(
     if h5py.is_hdf5(path):
         with _open(path) as file:
             if "assays" in file and "cell.names" in file:
-                parts = read_h5seurat(
-                    file, assay=assay, logicals=logicals, na_strings=na_strings, caller=_CALLER
-                )
+                parts = read_h5seurat(file, assay=assay, logicals=logicals, na_strings=na_strings)
             elif assay is not None:
                 raise ValueError(
                     f"assay={assay!r} was given, but an .h5ad file holds one assay only; "
                     "leave it out."
                 )
             else:
-                parts = read_h5ad(file, logicals=logicals, na_strings=na_strings, caller=_CALLER)
+                parts = read_h5ad(file, logicals=logicals, na_strings=na_strings)
     elif path.suffix.lower() in (".h5ad", ".h5seurat", ".h5"):
         raise _broken(path)
     else:
         if logicals or na_strings:
             raise ValueError(
-                "logicals and na_strings are for converted files: an .rds file says itself what is "
-                "logical and what is missing; leave them out."
+                "logicals and na_strings are for converted files only, because an .rds file stores "
+                "logical and missing values as such; leave them out."
             )
-        parts = read_rds(path, assay=assay, caller=_CALLER)
-    return assemble(parts, _CALLER)
+        parts = read_rds(path, assay=assay)
+    return to_anndata(parts)
 
 
 def _open(path: Path) -> h5py.File:

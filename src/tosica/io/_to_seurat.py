@@ -1,4 +1,4 @@
-"""Hand an annotation back to Seurat."""
+"""Write an annotation for Seurat."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS = ("prediction", "probability", "novelty", "majority_vote")
 
 
 def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> None:
-    """Write an annotation as plain files, with a short R script that adds it to a Seurat object.
+    """Write an annotation as CSV files, with an R script that adds it to a Seurat object.
 
     In R: ``source("folder/add_to_seurat.R"); object <- add_tosica(object, "folder")``.
 
@@ -25,10 +25,10 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     adata
         Annotated by :meth:`tosica.TOSICA.annotate`. Cells are matched by ``obs_names``.
     folder
-        Made if it does not exist. Gets ``metadata.csv`` (prediction, probability, and novelty
-        and majority vote if there are any), ``levels.csv`` (the labels' order), ``X_tosica.csv``,
-        ``probabilities.csv`` if they were asked for, ``X_umap.csv`` if there is a UMAP, and
-        ``add_to_seurat.R``.
+        Created if it does not exist. The files are ``metadata.csv`` (prediction, probability, and
+        novelty and majority vote if ``adata`` has them), ``levels.csv`` (the order of the labels),
+        ``X_tosica.csv``, ``probabilities.csv`` if ``adata`` has probabilities of all labels,
+        ``X_umap.csv`` if it has a UMAP, and ``add_to_seurat.R``.
     key
         The ``key_added`` of the annotation.
 
@@ -56,13 +56,13 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     """
     embedding = f"X_{key}"
     missing = [
-        what
-        for what, there in {
+        name
+        for name, exists in {
             f"obs[{f'{key}_prediction'!r}]": f"{key}_prediction" in adata.obs,
             f"obsm[{embedding!r}]": embedding in adata.obsm,
             f"uns[{key!r}]": key in adata.uns,
         }.items()
-        if not there
+        if not exists
     ]
     if missing:
         raise KeyError(
@@ -115,7 +115,7 @@ add_tosica <- function(object, folder = ".") {
   if (!all(cells %in% rownames(metadata))) {
     stop(sum(!cells %in% rownames(metadata)), " cells of the object were not annotated, first ",
          cells[!cells %in% rownames(metadata)][1],
-         ": subset the object, or check that cells bear the same names")
+         ": subset the object, or check that cells have the same names")
   }
   metadata <- metadata[cells, , drop = FALSE]
   levels <- read.csv(file.path(folder, "levels.csv"), check.names = FALSE)[[1]]
