@@ -1,8 +1,8 @@
-"""The methods of the accuracy benchmark, each as its users call it.
+"""The methods of the accuracy benchmark, called as in their documentation.
 
-A method is a function of a reference, a query and a seed that gives a probability for each of the
-query's cells and each label. All see the same genes, log-normalised in ``X``, or the counts behind
-them in ``layers["counts"]``.
+A method is a function of a reference, a query and a seed. It returns probabilities, ``(n_cells,
+n_labels)``. All methods get the same genes, log-normalised in ``X``, with counts in
+``layers["counts"]``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,8 @@ from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from sklearn.svm import LinearSVC
 
 import tosica
-
-from ._accuracy_tasks import COUNTS, LABEL
-from ._original import probabilities, train_original
+from benchmarks._accuracy_tasks import COUNTS, LABEL
+from benchmarks._original import probabilities, train_original
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,21 +36,21 @@ if TYPE_CHECKING:
 
     Method = Callable[[AnnData, AnnData, int], pd.DataFrame]
 
-# Of the label sets that tosica gives beside probabilities.
+# Coverages of the label sets of tosica.
 COVERAGES = (0.8, 0.9, 0.95)
-# Standard deviations beyond which scanpy's tutorials clip.
+# Maximum of scaled expression in scanpy's tutorials.
 _LARGEST = 10.0
 
 
 def run_tosica(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """Nothing but defaults."""
+    """Tosica with defaults."""
     tosica.pp.build_mask(reference)
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
     scvi.settings.seed = seed
     model = tosica.TOSICA(reference)
     model.train(enable_progress_bar=False, accelerator="cpu")
     found = model.predict(query, soft=True)
-    # With a handful of held-out cells there is nothing to promise a coverage by.
+    # With few held-out cells there are no label sets.
     with contextlib.suppress(ValueError):
         found.attrs["sets"] = {c: model.predict_set(query, coverage=c) for c in COVERAGES}
     return found
@@ -61,22 +60,22 @@ def run_celltypist(reference: AnnData, query: AnnData, seed: int) -> pd.DataFram
     """Scaled logistic regression, one label against the rest (Domínguez Conde et al., 2022)."""
     import celltypist
 
-    # Its check wants the counts of all genes of the organism, its feature selection is off.
+    # The check expects counts of all genes of the organism. Feature selection is off by default.
     model = celltypist.train(reference, labels=LABEL, check_expression=False, n_jobs=1)
     found = celltypist.annotate(query, model=model)
     return found.probability_matrix
 
 
 def run_scanvi(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """A scVI model of both, then scANVI, which sees the query (Xu et al., 2021)."""
+    """ScANVI on an scVI model of reference and query (Xu et al., 2021)."""
     both = ad.concat({"reference": reference, "query": query}, label="origin")
-    both.obs["seen"] = np.where(both.obs["origin"] == "query", "unlabelled", both.obs[LABEL])
+    both.obs["known"] = np.where(both.obs["origin"] == "query", "unlabelled", both.obs[LABEL])
     scvi.settings.seed = seed
     options = {"accelerator": "cpu", "enable_progress_bar": False}
     scvi.model.SCVI.setup_anndata(both, layer=COUNTS, batch_key="origin")
     first = scvi.model.SCVI(both, n_layers=2, n_latent=30, gene_likelihood="nb")
     first.train(**options)
-    model = scvi.model.SCANVI.from_scvi_model(first, "unlabelled", labels_key="seen")
+    model = scvi.model.SCANVI.from_scvi_model(first, "unlabelled", labels_key="known")
     model.train(max_epochs=20, n_samples_per_label=100, **options)
     return model.predict(both[both.obs["origin"] == "query"].copy(), soft=True)
 
@@ -87,22 +86,22 @@ def run_logistic(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
 
 
 def run_svm(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """Linear support vectors, with probabilities by Platt's sigmoid over folds."""
+    """Linear SVM, with probabilities by cross-validated Platt scaling."""
     return _support_vectors(reference, query, seed)
 
 
 def run_platt_svm(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """Linear support vectors, and the label that Platt's sigmoids call most probable."""
+    """Linear SVM, with the label of the highest probability after Platt scaling."""
     return _support_vectors(reference, query, seed, platts_labels=True)
 
 
 def run_scaled_svm(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """The same, on genes that are standardised as the reference's are."""
+    """Linear SVM on genes that are standardised by the reference."""
     return _support_vectors(reference, query, seed, *standardised())
 
 
 def standardised() -> tuple[StandardScaler, FunctionTransformer]:
-    """What ``sc.pp.scale(max_value=10)`` does to the cells that are fitted, for others as well."""
+    """Transformations of ``sc.pp.scale(max_value=10)`` that can be applied to new cells."""
     bounds = {"a_min": -_LARGEST, "a_max": _LARGEST}
     return StandardScaler(), FunctionTransformer(np.clip, kw_args=bounds)
 
@@ -114,9 +113,9 @@ def _support_vectors(
     *scaling: TransformerMixin,
     platts_labels: bool = False,
 ) -> pd.DataFrame:
-    """Labels of the support vectors, and how sure Platt's sigmoids are of the best label.
+    """Labels of a linear SVM, with the highest probability of Platt scaling.
 
-    There is a sigmoid for each label, and the label of the highest one may be another.
+    Platt scaling is done for each label, so its best label may differ from that of the SVM.
     """
     train, test = (x.X.toarray() if scaling else x.X for x in (reference, query))
     for step in scaling:
@@ -155,7 +154,7 @@ def _classified(
 
 
 def run_literal(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """The published code's network and defaults."""
+    """The network and defaults of the authors' code."""
     tosica.pp.build_mask(reference, max_gene_sets=300, n_unannotated=1)
     codes = reference.obs[LABEL].cat.codes.to_numpy()
     model = train_original(reference.X.toarray(), codes, reference.varm["tosica_mask"], seed)
@@ -167,19 +166,19 @@ def run_literal(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
 METHODS: dict[str, tuple[str, Method]] = {
     "tosica": ("**tosica**", run_tosica),
     "celltypist": ("CellTypist", run_celltypist),
-    "scanvi": ("scANVI (sees the query)", run_scanvi),
+    "scanvi": ("scANVI (also trained on the query)", run_scanvi),
     "logistic": ("logistic regression", run_logistic),
     "svm": ("linear SVM", run_svm),
     "svm platt": ("linear SVM, Platt's labels", run_platt_svm),
     "svm scaled": ("linear SVM, scaled genes", run_scaled_svm),
     "knn": ("15 neighbours on PCA", run_knn),
-    "literal": ("the original, its defaults", run_literal),
+    "literal": ("authors' code, defaults", run_literal),
 }
 
 
 def quietly(method: Method, reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
-    """Run a method on copies, without the warnings that its own libraries raise."""
+    """Run a method on copies, without the warnings of its libraries."""
     with warnings.catch_warnings(action="ignore"):
-        # Set anew each time: scanpy's tools leave torch with as many threads as there are cores.
+        # Set before each run, because scanpy's tools change the number of threads of torch.
         torch.set_num_threads(1)
         return method(reference.copy(), query.copy(), seed)

@@ -1,7 +1,7 @@
-"""The tasks of the accuracy benchmark: which cells teach, and which are to be named.
+"""The tasks of the accuracy benchmark: references and queries.
 
-A new dataset is one entry in `TASKS`, or in `UNSEEN`, which has a page of its own: a few words, and
-a function from the data's folder and a seed to the splits of the task.
+A new dataset is one entry in `TASKS`, or in `UNSEEN`, which has its own page: a title, and a
+function from the folder of the data and a seed to the splits of the task.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Split(NamedTuple):
     """A reference and a query on the same genes.
 
     Both have log-normalised expression in ``X``, counts in ``layers["counts"]`` and the truth in
-    ``obs["label"]``, which no method may read of the query.
+    ``obs["label"]``. Methods must not read the labels of the query.
     """
 
     reference: AnnData
@@ -43,7 +43,7 @@ class Split(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What a task is, whether the query is of the reference's batch, and how to make its splits."""
+    """Title, whether the query is of the reference's batch, and a function that returns splits."""
 
     what: str
     within: bool
@@ -88,7 +88,7 @@ def pbmc68k(_: Path) -> AnnData:
 
 
 def simulated(data: Path, seed: int) -> AnnData:
-    """1 500 cells made up by the script beside the data, in two batches; no label is very rare."""
+    """1 500 cells in two batches, simulated by the script beside the data, without rare labels."""
     simulate = runpy.run_path(str(data.parent / "bench" / "simulate.py"))["simulate"]
     made = prepared(simulate(1500, n_genes=2000, seed=seed), "cell_type", "batch")
     sizes = made.obs[LABEL].value_counts()
@@ -100,7 +100,7 @@ def simulated(data: Path, seed: int) -> AnnData:
 def cite(data: Path) -> AnnData:
     """PBMCs of Mimitou et al. (2019): RNA, with labels that come from antibodies."""
     made = prepared(mudata.read(f"{data / 'cite_pbmc.h5mu'}/rna"), "adt_cluster")
-    # Genes of two cells or fewer tell nothing of a type.
+    # Genes in at most two cells are not informative.
     return made[:, np.asarray((made.X > 0).sum(0)).ravel() > 2].copy()
 
 
@@ -115,7 +115,7 @@ def gut(data: Path) -> AnnData:
 
 
 def across(adata: AnnData, batch: str) -> list[Split]:
-    """One batch teaches, the others are the query."""
+    """One batch is the reference, the others are the query."""
     first = (adata.obs[BATCH] == batch).to_numpy()
     return [Split(adata[first].copy(), adata[~first].copy())]
 
@@ -130,13 +130,13 @@ def of_known_types(splits: list[Split]) -> list[Split]:
 
 def folds(adata: AnnData, seed: int, n: int = 5) -> list[Split]:
     """Stratified folds, each the query once."""
-    dealt = StratifiedKFold(n, shuffle=True, random_state=seed)
-    of = dealt.split(np.zeros(adata.n_obs), adata.obs[LABEL])
-    return [Split(adata[train].copy(), adata[test].copy()) for train, test in of]
+    kfold = StratifiedKFold(n, shuffle=True, random_state=seed)
+    pairs = kfold.split(np.zeros(adata.n_obs), adata.obs[LABEL])
+    return [Split(adata[train].copy(), adata[test].copy()) for train, test in pairs]
 
 
 def few(adata: AnnData, n_obs: int, seed: int) -> list[Split]:
-    """A small reference of all batches, drawn by label; everything else is the query."""
+    """A small reference of all batches, stratified by label; all other cells are the query."""
     train, test = train_test_split(
         np.arange(adata.n_obs), train_size=n_obs, stratify=adata.obs[LABEL], random_state=seed
     )
@@ -184,8 +184,8 @@ TASKS: dict[str, Task] = {
     ),
 }
 
-# Not in the list above. Nothing was chosen on the simulated cells; of the CITE-seq data, small
-# references were among those inside of which settings of the linear branch were chosen.
+# Tasks of the second page. No setting was chosen on the simulated cells. Settings of the linear
+# branch were chosen on references that included small ones of the CITE-seq data.
 UNSEEN: dict[str, Task] = {
     "simulated": Task(
         "simulated, one batch → the other",

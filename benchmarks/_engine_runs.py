@@ -1,4 +1,4 @@
-"""One measurement of the engine, in a process of its own so that its memory is its own.
+"""One measurement of the engine, in its own process to measure its memory.
 
 ``python -m benchmarks._engine_runs NAME '{"path": ..., ...}'`` prints one line of JSON.
 """
@@ -20,9 +20,8 @@ import scvi
 import torch
 
 import tosica
-
-from ._original import BATCH as LITERAL_BATCH
-from ._original import DROPOUTS, SGD, LiteralTOSICA, oversampled
+from benchmarks._original import BATCH as LITERAL_BATCH
+from benchmarks._original import DROPOUTS, SGD, LiteralTOSICA, oversampled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,8 +30,8 @@ _WARM_UP_STEPS = 3
 
 
 def peak_mb() -> float:
-    """Largest resident memory of this process so far."""
-    # What getrusage tells begins with the memory of the process that started this one.
+    """Peak resident memory of this process."""
+    # getrusage includes the memory of the parent process.
     status = Path("/proc/self/status")
     for line in status.read_text().splitlines() if status.exists() else []:
         if line.startswith("VmHWM:"):
@@ -45,7 +44,7 @@ def peak_mb() -> float:
 
 
 def literal(reference: ad.AnnData) -> LiteralTOSICA:
-    """The published model for this mask, with the dropouts of the original."""
+    """The published model for this mask, with the dropout of the authors' code."""
     return LiteralTOSICA(
         np.asarray(reference.varm["tosica_mask"].toarray(), dtype=np.float32),
         reference.obs["cell_type"].nunique(),
@@ -63,7 +62,7 @@ def balanced_cells(reference: ad.AnnData, seed: int) -> tuple[torch.Tensor, torc
 
 
 def literal_train(path: str, seconds: float, seed: int, **_: Any) -> dict[str, float]:
-    """Train as the original trains: batches of 8 dense cells, SGD with momentum."""
+    """Train like the authors' code: batches of 8 dense cells, SGD with momentum."""
     reference = prepared(path)
     x, y = balanced_cells(reference, seed)
     model = literal(reference)
@@ -106,7 +105,7 @@ def literal_annotate(path: str, seconds: float, seed: int, **_: Any) -> dict[str
 
 
 class Stopwatch(pl.Callback):
-    """Count cells from the first steps on, and stop the training when the time is over."""
+    """Count cells after the warm-up steps, and stop the training when the time is over."""
 
     def __init__(self, seconds: float, batch_size: int) -> None:
         self.seconds, self.batch_size = seconds, batch_size

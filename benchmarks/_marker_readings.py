@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 COLLECTION = "human_gobp"
-# Genes of a marker set; cells of a label that are explained; points of the path, which is nearly
-# straight.
+# Genes of a marker set; explained cells of a label; integration points, few because the score is
+# nearly linear along the path.
 N_MARKERS, N_CELLS, N_STEPS = 30, 60, 8
-# Leading gene sets of a label that are held against those of another model.
+# First gene sets of a label that are compared between models.
 N_LEADING = 10
 READINGS = {
     "presence, mean": "presence, mean",
@@ -43,7 +43,7 @@ READINGS = {
 
 
 def marker_name(label: str) -> str:
-    """What a label's set of markers is called."""
+    """Name of a label's marker set."""
     return f"markers of {label}"
 
 
@@ -51,7 +51,7 @@ def marker_sets(adata: AnnData) -> dict[str, list[str]]:
     """The first genes of scanpy's t-test of each label against the rest."""
     n_cells = adata.obs[LABEL].value_counts()
     labels = [str(label) for label in n_cells.index[n_cells > 1]]
-    # A single cell has no test.
+    # The test needs two cells.
     ranked = adata[adata.obs[LABEL].isin(labels)].copy()
     sc.tl.rank_genes_groups(ranked, LABEL)
     names = ranked.uns["rank_genes_groups"]["names"]
@@ -61,8 +61,8 @@ def marker_sets(adata: AnnData) -> dict[str, list[str]]:
 def build_mask(reference: AnnData, markers: dict[str, list[str]] | None = None) -> None:
     """The default mask, with sets of markers as well.
 
-    The collection is thinned out first, and the markers are added to what is left: neither may take
-    the place of the other, and markers of two labels that are alike are both there.
+    Similar sets are removed from the collection only, before the marker sets are added. So all
+    marker sets are kept, even if those of two labels are similar.
     """
     with warnings.catch_warnings(action="ignore"):
         tosica.pp.build_mask(reference, COLLECTION)
@@ -79,11 +79,11 @@ def build_mask(reference: AnnData, markers: dict[str, list[str]] | None = None) 
 def train(
     reference: AnnData, seed: int, markers: dict[str, list[str]] | None = None
 ) -> tosica.TOSICA:
-    """A model with every default."""
+    """Train a model with defaults."""
     build_mask(reference, markers)
     with warnings.catch_warnings(action="ignore"):
         tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
-        # Set anew each time: scanpy's tools leave torch with as many threads as there are cores.
+        # Set before each training, because scanpy's tools change the number of threads of torch.
         torch.set_num_threads(1)
         scvi.settings.seed = seed
         model = tosica.TOSICA(reference)
@@ -94,7 +94,7 @@ def train(
 def contributions(
     model: tosica.TOSICA, cells: AnnData, labels: list[str]
 ) -> dict[str, pd.DataFrame]:
-    """Mean presence and attribution of some annotated cells of each label, for its own score."""
+    """Mean presence and attribution of annotated cells of each label, for the label's score."""
     rng = np.random.default_rng(0)
     found: dict[str, list[np.ndarray]] = {"presence": [], "attribution": []}
     for label in labels:
@@ -110,7 +110,7 @@ def contributions(
 
 
 def readings(model: tosica.TOSICA, cells: AnnData, labels: list[str]) -> dict[str, pd.DataFrame]:
-    """Every reading of the model on cells whose labels are known, labels × tokens."""
+    """All readings of labelled cells, each as a table of labels × tokens."""
     model.annotate(cells)
     tosica.tl.weight_attention(cells, model)
     found = {f"{k}, mean": v for k, v in contributions(model, cells, labels).items()}
@@ -135,7 +135,7 @@ def genes_of_tokens(model: tosica.TOSICA) -> Iterator[tuple[str, list[str]]]:
 
 
 def score_genes(model: tosica.TOSICA, cells: AnnData) -> pd.DataFrame:
-    """Score of scanpy of each token's genes in each cell."""
+    """Score of each token's genes in each cell by scanpy."""
     scored = cells.copy()
     found = {}
     for name, genes in genes_of_tokens(model):
@@ -145,7 +145,7 @@ def score_genes(model: tosica.TOSICA, cells: AnnData) -> pd.DataFrame:
 
 
 def univariate_linear_model(model: tosica.TOSICA, cells: AnnData) -> pd.DataFrame:
-    """Score of decoupler of each token's genes in each cell (Badia-i-Mompel et al., 2022)."""
+    """Score of each token's genes in each cell by decoupler (Badia-i-Mompel et al., 2022)."""
     import decoupler
 
     pairs = [(name, gene) for name, genes in genes_of_tokens(model) for gene in genes]
@@ -156,7 +156,7 @@ def univariate_linear_model(model: tosica.TOSICA, cells: AnnData) -> pd.DataFram
 
 
 def above_others(scores: pd.DataFrame, cells: AnnData) -> pd.DataFrame:
-    """Mean of each label's cells less that of all others, labels × tokens."""
+    """Mean of each label's cells minus that of all others, labels × tokens."""
     labels = cells.obs[LABEL].astype(str).to_numpy()
     return pd.DataFrame(
         {
@@ -167,9 +167,9 @@ def above_others(scores: pd.DataFrame, cells: AnnData) -> pd.DataFrame:
 
 
 def own_ranks(found: dict[str, pd.DataFrame], label: str) -> tuple[dict, dict]:
-    """Rank of the label's own markers by each reading, and what is first.
+    """Rank of the label's own markers by each reading, and the first gene set.
 
-    If the markers are no token, the rank is one more than there are tokens.
+    If the markers are not a token, the rank is the number of tokens plus one.
     """
     own = marker_name(label)
     ranks, first = {}, {}
@@ -190,12 +190,12 @@ def leading(model: tosica.TOSICA, cells: AnnData, labels: list[str]) -> dict[str
 
 
 def jaccard(first: set[str], second: set[str]) -> float:
-    """Share of what is in both."""
+    """Jaccard index."""
     return len(first & second) / len(first | second)
 
 
 def deletion_areas(model: tosica.TOSICA, cells: AnnData, n_cells: int) -> dict[str, float]:
-    """Area under the probability of the best label while the genes of gene sets are taken away."""
+    """Area under the probability of the best label while gene sets are removed."""
     some = np.random.default_rng(0).permutation(cells.n_obs)[:n_cells]
     query = cells[np.sort(some)].copy()
     model.annotate(query)

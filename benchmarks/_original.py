@@ -1,4 +1,4 @@
-"""The published code's network, trained as it trains: the yardstick of the benchmarks."""
+"""The network and training of the authors' code, for comparison."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from tosica.module import MixedEmbedding
 from tosica.module._module import _hide
 
-# It is part of the tests, because they hold the engine to its numbers.
+# The implementation is part of the tests, which compare the module with it.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from _literal import LiteralTOSICA
 

@@ -1,4 +1,4 @@
-"""What the benchmarks' pages share: tables in Markdown, versions, and writing both files."""
+"""Markdown tables, versions and files, for the pages of all benchmarks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def versions(*more: str) -> dict[str, str]:
 
 
 def version_lines(result: dict[str, Any]) -> list[str]:
-    """The end of a page: what `versions` told when the result was measured."""
+    """The last section of a page: versions at the time of the measurement."""
     return ["## Versions", "", *table(["", ""], [*result["versions"].items()]), ""]
 
 

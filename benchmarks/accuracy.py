@@ -1,10 +1,10 @@
-"""Who names cells right, and who knows when not to be sure: tosica beside its peers.
+"""Accuracy and calibration of tosica and other methods.
 
 ``python -m benchmarks.accuracy FOLDER`` from the repository's root, with the files named in
 ``_accuracy_tasks.py`` in that folder and ``benchmarks/requirements.txt`` installed, writes
 ``docs/benchmarks/accuracy.md`` and ``accuracy.json``; with ``--unseen``, on other tasks and with
-other seeds, ``accuracy_unseen.md`` and ``accuracy_unseen.json``. A run that was cut off goes on
-where it stopped; ``--again METHOD`` measures a method anew.
+other seeds, ``accuracy_unseen.md`` and ``accuracy_unseen.json``. An interrupted run continues where
+it stopped; ``--again METHOD`` repeats a method.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ METRICS = {
 }
 OURS = "tosica"
 N_BINS = 15
-# What the calibration error would be if every probability were true: it is above 0, the more so
-# the fewer cells a task has.
+# Expected calibration error if all probabilities were exact. It is above 0, most of all in tasks
+# with few cells.
 BY_CHANCE = "calibration error by chance"
-# The list's tasks have the seeds below.
+# Smaller seeds are those of the other page.
 _FIRST_UNSEEN_SEED = 5
 
 
 def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
-    """Run a method on the splits of a task; all of their queries are one set of cells."""
+    """Run a method on the splits of a task, and score their queries together."""
     truth, called, probability, sets = [], [], [], []
     started = time.perf_counter()
     for reference, query in splits:
@@ -64,7 +64,7 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
             }
         )
     seconds = time.perf_counter() - started
-    # Where a reference has too few cells to promise a coverage, there are no sets.
+    # There are no sets for a coverage that a reference has too few cells for.
     levels = [level for level in sets[0] if all(level in part for part in sets)]
     obs = pd.DataFrame(
         {
@@ -90,7 +90,7 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
 
 
 def error_by_chance(probability: np.ndarray, n_draws: int = 200) -> float:
-    """Expected calibration error of labels that are right as often as their probability says."""
+    """Calibration error of labels that are correct with exactly their probability."""
     drawn = np.random.default_rng(0).random((n_draws, len(probability))) < probability
     bins = np.maximum(np.ceil(N_BINS * probability), 1).astype(int) - 1
     gaps = (drawn - probability) @ np.eye(N_BINS)[bins]
@@ -102,17 +102,18 @@ def _inside(table: pd.DataFrame, truth: pd.Series) -> np.ndarray:
     return table.to_numpy()[np.arange(len(table)), table.columns.get_indexer(truth)]
 
 
-_TITLE = ["# Accuracy, beside peers", "", "Written by `python -m benchmarks.accuracy`."]
+_TITLE = ["# Accuracy", "", "Written by `python -m benchmarks.accuracy`."]
 _UNSEEN_TITLE = [
     "# Accuracy on other data",
     "",
-    "Written by `python -m benchmarks.accuracy --unseen`, on data and with seeds that are not in "
-    "[the list](accuracy.md):",
-    "simulated cells, on which nothing was chosen, and CITE-seq data whose labels come from "
-    "antibodies, of which small",
-    "references were among those inside of which settings of the linear branch were chosen. Nobody "
-    "knows how many of these",
-    "labels RNA can tell.",
+    "Written by `python -m benchmarks.accuracy --unseen`, with data and seeds that are not in the "
+    "[first benchmark](accuracy.md).",
+    "No setting of the model was chosen on the simulated cells. Settings of the linear branch were "
+    "chosen on references",
+    "that included small ones of the CITE-seq data. The labels of these data come from antibodies, "
+    "and it is unknown how",
+    "many of them RNA can distinguish.",
+    "",
 ]
 
 
@@ -129,15 +130,14 @@ def report(result: dict[str, Any]) -> str:
     n_seeds = runs.groupby("method")["seed"].nunique()
     lines = [
         *(_UNSEEN_TITLE if result["unseen"] else _TITLE),
-        "All methods get the same cells and the same genes, and are called",
-        "with their defaults, as their own documentation shows; tosica is `model.train()` without "
-        "any argument, on its",
-        "default gene sets. Means over seeds, ± standard deviation: a seed draws folds, small "
-        "references and wrong labels,",
-        "and starts the methods that draw numbers. Where nothing varies, the deviation is 0; of a "
-        "single seed there is none.",
-        "Methods that take long have fewer seeds; what was not run is blank."
-        + (f" {result['note']}" if result.get("note") else ""),
+        "All methods get the same cells and genes, and are called with their defaults, as in their "
+        "documentation;",
+        "tosica is `model.train()` without arguments, on its default gene sets. Values are means "
+        "over seeds ± standard",
+        "deviation. The seed determines folds, small references, wrong labels, and the random "
+        "numbers of the methods.",
+        "Slow methods have fewer seeds, and a single seed has no deviation. Blank cells were not "
+        "run." + (f" {result['note']}" if result.get("note") else ""),
         "",
     ]
     of_task = runs.groupby(["method", "task"])[list(METRICS)]
@@ -172,7 +172,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def _beside_the_best(means: pd.DataFrame, tasks: dict[str, str], methods: list[str]) -> list[str]:
-    """What tosica gains or loses against the best of its peers in each task."""
+    """Difference of tosica to the best other method in each task."""
     peers = [m for m in methods if m != OURS]
     if OURS not in methods or not peers:
         return []
@@ -187,9 +187,9 @@ def _beside_the_best(means: pd.DataFrame, tasks: dict[str, str], methods: list[s
             row += [METHODS[best][0], f"{100 * (of[OURS] - of[best]):+.1f}"]
         rows.append(row)
     gain = "tosica, points"
-    head = ["", "best peer by accuracy", gain, "best peer by macro-F1", gain]
+    head = ["", "best other by accuracy", gain, "best other by macro-F1", gain]
     return [
-        "Beside the best peer of each task:",
+        "Difference to the best other method of each task:",
         "",
         *table(head, rows),
         "",
@@ -197,11 +197,11 @@ def _beside_the_best(means: pd.DataFrame, tasks: dict[str, str], methods: list[s
 
 
 def _by_chance(runs: pd.DataFrame, tasks: list[str]) -> list[str]:
-    """A row for the least calibration error that can be expected of so many cells."""
+    """A row for the expected calibration error of exact probabilities."""
     of_task = runs.dropna(subset=BY_CHANCE).groupby("task")[[BY_CHANCE]]
     means, spreads = of_task.mean(), of_task.std()
     cells = [_cell(means, spreads, task, BY_CHANCE) for task in tasks]
-    return [f"{METHODS[OURS][0]}, were its probabilities true", *cells]
+    return [f"{METHODS[OURS][0]}, if its probabilities were exact", *cells]
 
 
 def _cell(means: pd.DataFrame, spreads: pd.DataFrame, at: Hashable, metric: str) -> str:
@@ -218,7 +218,7 @@ def _shown(value: float, metric: str) -> str:
 
 
 def _label_sets(runs: pd.DataFrame, tasks: dict[str, str]) -> list[str]:
-    """How often the label sets of `predict_set` hold the right label, in the reference's batch."""
+    """Coverage of the label sets of `predict_set` in the reference's batch."""
     runs = runs[runs["task"].isin(tasks)]
     covered = pd.DataFrame(list(runs["covered"]), index=runs["task"]).dropna(how="all")
     if covered.empty:
@@ -234,17 +234,17 @@ def _label_sets(runs: pd.DataFrame, tasks: dict[str, str]) -> list[str]:
     return [
         "## Label sets",
         "",
-        "Share of the query's cells whose set (`model.predict_set`) holds the right label, where "
-        "the query is of the",
-        "reference's batch:",
+        "Share of the query's cells whose set (`model.predict_set`) contains the right label, in "
+        "tasks whose query is of",
+        "the reference's batch:",
         "",
-        *table(["promised", *covered.columns], rows),
+        *table(["requested", *covered.columns], rows),
         "",
     ]
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure what is not there yet, and write the tables after every task."""
+    """Run what is missing, and write the tables after every task."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("data", type=Path, help="folder with the files")
     parser.add_argument("--unseen", action="store_true", help="other tasks, and other seeds")

@@ -1,9 +1,9 @@
-"""What it brings to name the batches of a reference: labels, and embeddings.
+"""Effect of batch correction on labels and embeddings.
 
 ``python -m benchmarks.batches FOLDER`` from the repository's root, with the files named in
 ``_accuracy_tasks.py`` in that folder and ``benchmarks/requirements.txt`` installed, writes
-``docs/benchmarks/batches.md`` and ``batches.json``. A run that was cut off goes on where it
-stopped, but for the methods that ``--again`` measures anew.
+``docs/benchmarks/batches.md`` and ``batches.json``. An interrupted run continues where it
+stopped; ``--again METHOD`` repeats a method.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ PEERS = ("celltypist", "logistic", "svm")
 
 
 def lacking(adata: AnnData, only: str | None = None) -> Iterator[tuple[str, Split]]:
-    """Each label of one or each batch in turn is the query, all other cells are the reference."""
+    """Each label of a batch in turn is the query, all other cells are the reference."""
     for batch in np.unique(adata.obs[BATCH]) if only is None else [only]:
         for label in adata.obs[LABEL].cat.categories:
             new = ((adata.obs[BATCH] == batch) & (adata.obs[LABEL] == label)).to_numpy()
@@ -44,7 +44,7 @@ def lacking(adata: AnnData, only: str | None = None) -> Iterator[tuple[str, Spli
 
 
 def whole(adata: AnnData) -> Iterator[tuple[str, Split]]:
-    """Of two batches both are in the reference, of more the last one is the query."""
+    """Two batches are both in the reference; of more batches, the last one is the query."""
     batches = np.unique(adata.obs[BATCH])
     if len(batches) == 2:
         yield "400 cells", few(adata, 400, 0)[0]
@@ -55,7 +55,7 @@ def whole(adata: AnnData) -> Iterator[tuple[str, Split]]:
 
 
 def made_up(_: Path) -> AnnData:
-    """Four batches of made-up cells, each with effects of its own on every gene."""
+    """Four batches of simulated cells, each with its own effects on every gene."""
     adata = tosica.datasets.synthetic(1500, 1200, n_batches=4, batch_effect=0.5, seed=3)
     common = adata.obs["cell_type"].value_counts()
     adata = adata[adata.obs["cell_type"].isin(common.index[common >= 20])]
@@ -66,19 +66,19 @@ TASKS: dict[
     str,
     tuple[str, Callable[[Path], AnnData], Callable[[AnnData], Iterator[tuple[str, Split]]]],
 ] = {
-    # One direction, for the time that it takes.
+    # One direction only, to limit the time.
     "lung lacking": (
-        "lung, a line known from CEL-seq2 only",
+        "lung, cell line known from CEL-seq2 only",
         lung,
         partial(lacking, only="sc_dropseq"),
     ),
     "kang whole": ("Kang, 400 cells of both conditions", kang, whole),
-    "made up": ("made up, a fourth batch", made_up, whole),
+    "made up": ("simulated, fourth batch", made_up, whole),
 }
 
 
 def trained(reference: AnnData, *, named: bool, seed: int = 0) -> tosica.TOSICA:
-    """A model with defaults, of a reference whose batches are named or not."""
+    """A model with defaults, trained with or without `batch_key`."""
     tosica.pp.build_mask(reference)
     batch_key = BATCH if named else None
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL, batch_key=batch_key)
@@ -89,7 +89,7 @@ def trained(reference: AnnData, *, named: bool, seed: int = 0) -> tosica.TOSICA:
 
 
 def right(split: Split, method: str) -> float:
-    """Share of the query's cells that a method names right."""
+    """Share of the query's cells that a method labels correctly."""
     reference, query = split.reference.copy(), split.query
     if method in OURS:
         called = trained(reference, named=OURS[method]).predict(query)
@@ -100,14 +100,14 @@ def right(split: Split, method: str) -> float:
 
 
 def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
-    """Scores of scib-metrics for embeddings of the half of the cells that taught no label."""
+    """Scores of scib-metrics for embeddings of the half of the cells that is not the reference."""
     import harmonypy
     from scib_metrics.benchmark import Benchmarker
 
     reference, query = few(adata, adata.n_obs // 2, 0)[0]
     both = adata.copy()
     sc.pp.pca(both, n_comps=50, random_state=0)
-    # scanpy's wrapper turns the result of harmonypy 2 the wrong way.
+    # scanpy's wrapper transposes the result of harmonypy 2.
     corrected = harmonypy.run_harmony(both.obsm["X_pca"], both.obs, BATCH, verbose=False)
     both.obsm["X_pca_harmony"] = np.asarray(corrected.Z_corr)
     scvi.settings.seed = 0
@@ -140,26 +140,26 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Batches",
         "",
-        "Written by `python -m benchmarks.batches`. All methods are called with their defaults; "
+        "Written by `python -m benchmarks.batches`. All methods are called with their defaults. "
         "tosica is `model.train()`,",
-        "once with a `batch_key` and once without. One seed.",
+        "with a `batch_key` (batches named) and without. There is one seed.",
         *([result["note"]] if result.get("note") else []),
         "",
         "## Labels",
         "",
-        "Share of cells named right. Where a type is known from one batch only, each label of the "
-        "other batch in turn is left",
-        "out of the reference, and its cells are the query: the reference has the batch, and has "
-        "the type, but no cell with",
-        "both. Where a reference is of both batches, or the query is a batch of its own, every "
-        "batch has every type.",
+        "Values are shares of cells with a correct label. In the task with a cell line known from "
+        "one batch only, each label of",
+        "the other batch in turn is left out of the reference, and its cells are the query. So the "
+        "reference has cells of this",
+        "batch and cells of this type, but no cells of both. In the other tasks, every batch has "
+        "every type.",
         "",
     ]
     of = runs.groupby(["method", "task"])["right"].mean()
     tasks = [task for task in TASKS if task in set(runs["task"])]
     rows = [[titles[m], *(f"{of[m, task]:.3f}" for task in tasks)] for m in methods]
     lines += [*table(["", *(TASKS[task][0] for task in tasks)], rows), ""]
-    lines += ["Each of them:", ""]
+    lines += ["Each query:", ""]
     each = runs.pivot_table(index=["task", "split"], columns="method", values="right", sort=False)
     rows = [
         [TASKS[task][0], split, *(f"{row[m]:.3f}" for m in methods)]
@@ -171,11 +171,11 @@ def report(result: dict[str, Any]) -> str:
         lines += [
             "## Embeddings",
             "",
-            "Kang, both conditions. Half of the cells teach the labels, the embeddings of the "
-            "other half are scored by",
-            "scib-metrics: 1 is best. PCA, Harmony and scVI see all cells and no label, so that "
-            "labels are kept",
-            "by tosica alone is no merit; that conditions are mixed is.",
+            "The data are Kang, both conditions. Half of the cells are the reference, and the "
+            "embeddings of the other half are scored by",
+            "scib-metrics (1 is best). PCA, Harmony and scVI use all cells and no labels. So "
+            "compare the scores of batch correction, not",
+            "those of bio conservation.",
             "",
             *table(
                 ["", *scores.columns],
@@ -188,7 +188,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure what is not there yet, and write the tables after every split."""
+    """Run what is missing, and write the tables after every split."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("data", type=Path, help="folder with the files")
     parser.add_argument("--tasks", nargs="*", choices=TASKS, default=list(TASKS))

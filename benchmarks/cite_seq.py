@@ -1,9 +1,9 @@
-"""What antibodies add to RNA, and what a model of both does with RNA alone.
+"""Accuracy of a model of RNA and antibodies, with both modalities and with one.
 
 ``python -m benchmarks.cite_seq PATH.h5mu`` from the repository's root writes
 ``docs/benchmarks/cite_seq.md`` and ``cite_seq.json``. For each split, half of the cells of each
-label are the reference and the other half the query. What was measured is kept after every run, and
-a run that was measured with the same settings is not repeated, so that it can be broken off.
+label are the reference and the other half the query. Results are written after every run, and an
+interrupted benchmark continues where it stopped if the settings are the same.
 """
 
 from __future__ import annotations
@@ -30,18 +30,17 @@ from sklearn.model_selection import StratifiedShuffleSplit
 import tosica
 from benchmarks._report import table, version_lines, versions, write
 
-# Antibody and the gene by whose RNA the label that it should carry is recognised: B cells and
-# monocytes.
+# An antibody for B cells and one for monocytes, and the gene whose RNA identifies their label.
 MARKERS = {"CD19": "MS4A1", "CD14": "LYZ"}
 MODELS = {"joint": {"rna": "rna", "protein": "protein"}, "RNA only": {"rna": "rna"}}
-# Of the joint model what it is shown; of the other one RNA.
+# Each model with the modalities of its query.
 COLUMNS = {
     "joint, RNA and protein": "joint model, RNA and antibodies",
     "joint, RNA alone": "joint model, RNA alone",
     "joint, protein alone": "joint model, antibodies alone",
     "RNA only": "model of RNA",
 }
-# Antibodies that are kept of each ranking.
+# Antibodies of each ranking that are stored.
 FIRST = 5
 
 
@@ -65,8 +64,8 @@ def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict
     found: dict[str, Any] = {"split": split, "seed": seed}
     for name, modalities in MODELS.items():
         tosica.TOSICA.setup_mudata(reference, labels_key, modalities=modalities)
-        # More threads do not pay for networks of this size. Set anew each time: scanpy's tests take
-        # all of them, and leave torch with as many.
+        # More threads do not help networks of this size. Set in each run, because scanpy's tests
+        # change the number of threads of torch.
         torch.set_num_threads(1)
         scvi.settings.seed = seed
         model = tosica.TOSICA(reference)
@@ -94,11 +93,11 @@ def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict
 def antibodies(
     model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, markers: dict[str, str]
 ) -> dict[str, Any]:
-    """For each label the antibodies that carry it most, and the ranks of those that should.
+    """For each label its first antibodies, and the ranks of its known marker.
 
-    Once by attention, as :func:`tosica.tl.rank_gene_sets` ranks it among cells that are called so;
-    once, for the labels with such an antibody, by how much the label's probability falls in its
-    cells if an antibody is hidden.
+    Antibodies are ranked by attention with :func:`tosica.tl.rank_gene_sets` in the cells with this
+    prediction. For labels with a known marker they are also ranked by how much the label's
+    probability falls in its cells if the antibody is removed.
     """
     annotated = model.annotate(query, copy=True)
     called = annotated.obs["tosica_prediction"]
@@ -137,7 +136,7 @@ def antibodies(
 
 
 def marker_labels(mdata: md.MuData, truth: np.ndarray) -> dict[str, str]:
-    """Which label is which type, told by the RNA of a gene that needs no antibody."""
+    """The label with the highest RNA of each marker gene."""
     rna = mdata["rna"]
     means = {
         antibody: pd.Series(np.asarray(rna[:, gene].X.sum(1)).ravel()).groupby(truth).mean()
@@ -147,7 +146,7 @@ def marker_labels(mdata: md.MuData, truth: np.ndarray) -> dict[str, str]:
 
 
 def separation(mdata: md.MuData, truth: np.ndarray) -> dict[str, dict[str, float]]:
-    """How well each antibody's own centred log-ratio tells each label from the rest (AUROC)."""
+    """AUROC of each antibody's centred log-ratio for each label against the rest."""
     protein = mdata["protein"]
     values = protein.X.toarray() if sp.issparse(protein.X) else np.asarray(protein.X)
     logs = np.log1p(values)
@@ -181,23 +180,25 @@ def report(result: dict[str, Any]) -> str:
         f"Written by `python -m benchmarks.cite_seq`, from {len(runs)} runs: "
         f"{scores['split'].nunique()} stratified halves of `{settings['data']}` times "
         f"{scores['seed'].nunique()} seeds. One half is the reference, the other the query. Labels",
-        f"are `{settings['labels_key']}`, which were clustered from the antibodies. Genes in at "
+        f"are `{settings['labels_key']}`, clusters of the antibodies. The models have genes in at "
         f"least {settings['min_share']:.0%} of the",
         f"reference's cells, the {settings['max_gene_sets']} largest sets of `human_gobp` and "
-        "modules of the genes in none of them,",
-        f"minibatches of {settings['batch_size']} cells, {length}.",
+        "modules of the genes in none of them. They are",
+        f"trained with minibatches of {settings['batch_size']} cells and {length}.",
         "",
-        "Macro-F1 in percent, mean ± standard deviation, and the difference to the model of RNA,",
-        "run by run, mean ± standard error:",
+        "The table has macro-F1 in percent (mean ± standard deviation) and the difference to the "
+        "model of RNA in the same run (mean ±",
+        "standard error):",
         "",
-        *table(["", "macro-F1", "to the model of RNA", "better in"], rows),
+        *table(["", "macro-F1", "difference to the model of RNA", "better in"], rows),
         "",
-        "## Antibodies that carry a label",
+        "## First antibodies of each label",
         "",
-        "By attention: ranked among the antibodies by {func}`~tosica.tl.rank_gene_sets`. By",
-        "hiding: how much a label's probability falls in its cells if the model sees antibodies",
-        "only, and all but this one. By value: how well the antibody's centred log-ratio tells the",
-        "label from the rest without a model (AUROC).",
+        "Antibodies are ranked in three ways. Attention: by {func}`~tosica.tl.rank_gene_sets`.",
+        "Removal: by how much the probability of a label falls in its cells if the antibody is "
+        "removed from a query of antibodies",
+        "only. Value: by the AUROC of the antibody's centred log-ratio for the label, without a "
+        "model.",
         "",
     ]
     rows = []
@@ -211,7 +212,7 @@ def report(result: dict[str, Any]) -> str:
             row.append(f"{np.median(ranks):.0f} of {len(areas[label])}")
         place = list(areas[label]).index(antibody) + 1
         rows.append([*row, f"{place} ({areas[label][antibody]:.2f})"])
-    head = ["antibody for label (gene)", "first by attention", "median rank", "first by hiding"]
+    head = ["antibody for label (gene)", "first by attention", "median rank", "first by removal"]
     lines += [*table([*head, "median rank", "rank by value (AUROC)"], rows), ""]
     rows = []
     for label, values in areas.items():
@@ -222,14 +223,14 @@ def report(result: dict[str, Any]) -> str:
             row.append(", ".join(f"{name} ({n})" for name, n in names[:3]) or "–")
         best = list(values.items())[:3]
         rows.append([*row, ", ".join(f"{name} ({area:.2f})" for name, area in best)])
-    lines += ["Antibodies that come first, and in how many runs:", ""]
-    lines += [*table(["label", "by attention", "by hiding", "by value (AUROC)"], rows), ""]
+    lines += ["Antibodies with the first rank, and the number of runs:", ""]
+    lines += [*table(["label", "by attention", "by removal", "by value (AUROC)"], rows), ""]
     lines += version_lines(result)
     return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Measure what was not measured yet, and write the tables."""
+    """Run what is missing, and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("data", type=Path, help="h5mu with modalities rna and protein")
     parser.add_argument("--labels-key", default="adt_cluster")
@@ -243,7 +244,6 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     for name in ("lightning.pytorch", "tosica"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    # What mudata and lightning say at every step of their own.
     warnings.filterwarnings("ignore", module="mudata|lightning")
     mdata = md.read_h5mu(given.data)
     truth = mdata.obs[given.labels_key].astype(str).to_numpy()

@@ -1,8 +1,8 @@
-"""The engine against the literal implementation, side by side in one run.
+"""Speed and memory of tosica and of a literal implementation.
 
 ``python -m benchmarks.engine`` from the repository's root writes ``docs/benchmarks/engine.md`` and
-``engine.json``. Every measurement runs in a process of its own; those that are compared take turns,
-and the ratios are of their medians. The machine should have nothing else to do.
+``engine.json``. Every measurement runs in its own process. Measurements that are compared
+alternate, and ratios are those of their medians. Run nothing else on the machine.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ TRAININGS = {
     "tosica, batch 8": ("tosica_train", {"batch_size": 8, "token_dropout": 0.75}),
     "tosica, batch 8, every token": ("tosica_train", {"batch_size": 8, "token_dropout": 0.0}),
 }
-# Dense, and with labels oversampled, the literal run's data would not fit beyond this.
+# Above this, dense and oversampled data of the literal run would not fit in memory.
 LITERAL_LIMIT = 200_000
 
 
 def measure(name: str, **settings: Any) -> dict[str, Any]:
-    """Run one measurement in a process of its own."""
+    """Run one measurement in its own process."""
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks._engine_runs", name, json.dumps(settings)],
         capture_output=True,
@@ -130,7 +130,7 @@ def run(
 def trainings_by_size(
     paths: dict[int, str], rounds: int, common: dict[str, Any]
 ) -> dict[str, dict[str, float]]:
-    """Median speed and largest memory of trainings with the defaults, which take turns."""
+    """Median speed and maximal memory of alternating trainings with defaults."""
     settings = common | {"seconds": min(common["seconds"], 5)} | TRAININGS["tosica, defaults"][1]
     turns = [
         {n: measure("tosica_train", path=path, **settings) for n, path in paths.items()}
@@ -174,30 +174,28 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Speed and memory of the engine",
         "",
-        "Written by `python -m benchmarks.engine`. The literal implementation is the published",
-        "model in plain torch, trained as the original code trains: dense cells, labels",
-        "oversampled, batches of 8, SGD. Both read the same synthetic counts and the same mask of "
-        f"{settings['genes']} genes ×",
-        f"{settings['gene sets']} gene sets and one unannotated token, width {settings['width']}; "
-        f"{settings['cells'][0]} cells unless said otherwise.",
-        "What is compared is the published network: tosica's has neither linear branch nor "
-        "modules here. Compared runs took",
-        f"turns in {settings['rounds']} rounds; medians are shown, from which a round's speed lay "
-        f"up to {farthest(result['turns']):.0%}",
-        "away: a machine that others use as well is not always equally fast.",
+        "Written by `python -m benchmarks.engine`. The literal implementation is the published "
+        "model in plain torch, trained like the",
+        "authors' code: dense cells, oversampled labels, batches of 8, SGD. Both have the same "
+        f"simulated counts, a mask of {settings['genes']} genes ×",
+        f"{settings['gene sets']} gene sets and one unannotated token, and {settings['width']} "
+        f"embedding dimensions. There are {settings['cells'][0]} cells unless another number is",
+        "given. tosica has neither linear branch nor modules here. Values are medians of "
+        f"{settings['rounds']} alternating rounds; the speed of a",
+        f"round deviated from the median by up to {farthest(result['turns']):.0%}.",
         *([result["note"]] if result.get("note") else []),
         "",
         "## Training",
         "",
         *table(
-            ["", "cells/s", "times the literal run"],
+            ["", "cells/s", "relative to the literal run"],
             [[k, v, v / speed["literal, batch 8"]] for k, v in speed.items() if k in TRAININGS],
         ),
         "",
         "## Annotation with attention",
         "",
         *table(
-            ["", "cells/s", "times the literal run"],
+            ["", "cells/s", "relative to the literal run"],
             [
                 [k.removeprefix("annotate "), v, v / speed["annotate literal"]]
                 for k, v in speed.items()
@@ -205,16 +203,18 @@ def report(result: dict[str, Any]) -> str:
             ],
         ),
         "",
-        f"A cell needs {flop:.0f} MFLOP, so annotation in single precision reaches {reached:.0f}",
-        f"GFLOP/s: {reached / peak:.0%} of the {peak:.0f} GFLOP/s that a plain matrix product gave",
-        "in the same run. Labels in bfloat16 agree with those in single precision on",
+        f"Annotation takes {flop:.0f} MFLOP a cell. In single precision it reaches {reached:.0f} "
+        f"GFLOP/s, {reached / peak:.0%} of the",
+        f"{peak:.0f} GFLOP/s of a matrix product in the same run. Labels in bfloat16 agree with "
+        "those in single precision for",
         f"{result['agreement']:.2%} of the cells of a briefly trained model; this processor "
         + ("multiplies" if machine["bfloat16 in hardware"] else "does not multiply")
         + " bfloat16 in hardware.",
         "",
         "## Memory, and speed by the number of cells",
         "",
-        "Peak resident memory above the imports. tosica annotates from the file.",
+        "Memory is the peak resident memory minus that of the imports. tosica annotates from the "
+        "file.",
         "",
         *table(
             [
@@ -239,7 +239,7 @@ def report(result: dict[str, Any]) -> str:
             ],
         ),
         "",
-        "## Where the time of annotation goes",
+        "## Time of annotation by operator",
         "",
         *table(
             ["operator", "share"],
@@ -255,13 +255,13 @@ def report(result: dict[str, Any]) -> str:
 
 
 def farthest(turns: dict[str, list[dict[str, Any]]]) -> float:
-    """How far a round lay from the median of its kind, as a share of it, at most."""
+    """Largest relative deviation of a round from the median of its kind."""
     speeds = [[turn["cells_per_second"] for turn in of] for k, of in turns.items() if k != "peak"]
     return max(abs(speed / median(of) - 1) for of in speeds for speed in of)
 
 
 def shares_of_literal(size: dict[str, dict[str, float]]) -> list[Any]:
-    """Memory of the literal run, and tosica's as a share of it; dashes where it did not run."""
+    """Memory of the literal run, and that of tosica as a share of it; dashes if it did not run."""
     if "literal train" not in size:
         return ["-", "-"]
     literal = size["literal train"]["peak_mb"]

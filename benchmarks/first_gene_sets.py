@@ -1,9 +1,9 @@
-"""What each label is explained by: its first gene sets, and their first genes.
+"""First gene sets of each label, and their first genes.
 
 ``python -m benchmarks.first_gene_sets FOLDER`` from the repository's root, with the files of
 ``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/first_gene_sets.md`` and
-``first_gene_sets.json``: what ``tosica.tl.top_genes`` says of models with every default. Nothing
-is scored here. The page is to be read by somebody who knows the cells.
+``first_gene_sets.json``: results of ``tosica.tl.top_genes`` for models with defaults. There are no
+scores: the page is to be judged by somebody who knows the cells.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ N_GENE_SETS, N_GENES = 3, 4
 
 
 def first_gene_sets(adata: AnnData, seed: int) -> list[dict[str, Any]]:
-    """First gene sets of each label in the third of the cells that taught nothing."""
+    """First gene sets of each label in the third of the cells that is not the reference."""
     ((reference, query),) = few(adata, adata.n_obs * 2 // 3, seed)
     model = train(reference, seed)
     model.annotate(query)
@@ -67,14 +67,15 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# First gene sets of each label",
         "",
-        "Written by `python -m benchmarks.first_gene_sets`. Models with every default learn two "
-        "thirds of the cells, on the biological",
-        "processes of the Gene Ontology. Of the other cells, {func}`~tosica.tl.top_genes` lists "
-        f"the first {N_GENE_SETS} gene sets of each label and",
-        f"the first {N_GENES} genes of each of these. In brackets: by how much the gene set's "
-        "presence raises the label's logit above the mean",
-        "of all labels, before calibration. Whether the lists make sense is discussed in "
-        "[reading a model](../explanation.md#do-the-lists-make-sense).",
+        "Written by `python -m benchmarks.first_gene_sets`. Models with defaults are trained on "
+        "two thirds of the cells, with the biological",
+        "processes of the Gene Ontology. {func}`~tosica.tl.top_genes` lists the first "
+        f"{N_GENE_SETS} gene sets of each label in the other cells, and the",
+        f"first {N_GENES} genes of each gene set. The number in brackets is the mean presence: by "
+        "how much the gene set raises the label's logit",
+        "above the mean of all labels, before calibration. "
+        "[Reading a model](../explanation.md#are-the-first-gene-sets-plausible) discusses the "
+        "lists.",
         "",
     ]
     runs = pd.DataFrame(result["runs"])

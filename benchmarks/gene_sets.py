@@ -1,9 +1,9 @@
-"""Which rule of choosing gene sets gives accurate models and masks that can be read.
+"""Effect of the selection of gene sets on accuracy and redundancy.
 
 ``python -m benchmarks.gene_sets`` from the repository's root writes
 ``docs/benchmarks/gene_sets.md`` and ``gene_sets.json``. Only references are used: with each seed, a
-third of a reference's cells, drawn by label, is held out and annotated by a model of the others.
-No query of another benchmark is touched.
+third of a reference's cells, stratified by label, is held out and annotated by a model of the
+others. Queries of other benchmarks are not used.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MOST = 300
-# Arguments of `build_mask`. The last rule leaves the choice to the model, which knows the labels.
+# Arguments of `build_mask`. With the last rule, the model selects the sets by the labels.
 RULES: dict[str, dict[str, Any]] = {
     "largest": {"max_gene_sets": MOST, "max_jaccard": 1.0},
     "largest, max_jaccard=0.5": {"max_gene_sets": MOST, "max_jaccard": 0.5},
@@ -85,7 +85,7 @@ def seconds_to_build(select: str, *, repeats: int = 3) -> float:
 
 
 def one_run(adata: ad.AnnData, labels_key: str, seed: int, **rule: Any) -> dict[str, float]:
-    """Choose sets and train on two thirds; describe the tokens, score the other third."""
+    """Select sets and train on two thirds; describe the tokens, score the other third."""
     truth = adata.obs[labels_key].astype(str).to_numpy()
     train, test = train_test_split(
         np.arange(adata.n_obs), test_size=1 / 3, stratify=truth, random_state=seed
@@ -94,7 +94,7 @@ def one_run(adata: ad.AnnData, labels_key: str, seed: int, **rule: Any) -> dict[
     tosica.pp.build_mask(reference, **rule)
     tosica.TOSICA.setup_anndata(reference, labels_key=labels_key)
     scvi.settings.seed = seed
-    # Modules would make up for genes that no set holds, and the linear branch for the network.
+    # Modules would compensate for missing genes, and the linear branch for the network.
     model = tosica.TOSICA(reference, linear=False, modules=False, max_gene_sets=MOST)
     mask = tosica.get.mask_coverage(of_tokens(reference, model))
     model.train(accelerator="cpu", enable_progress_bar=False)
@@ -110,7 +110,7 @@ def one_run(adata: ad.AnnData, labels_key: str, seed: int, **rule: Any) -> dict[
 
 
 def of_tokens(reference: ad.AnnData, model: tosica.TOSICA) -> ad.AnnData:
-    """The genes of the reference with a mask that holds the gene sets that are tokens."""
+    """The genes of the reference, with a mask of the gene sets that are tokens."""
     names = reference.uns["tosica_mask"]["gene_sets"]
     chosen = np.flatnonzero(np.isin(names, model.gene_sets))
     masked = ad.AnnData(var=reference.var[[]])
@@ -126,14 +126,15 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Choosing gene sets",
         "",
-        f"Written by `python -m benchmarks.gene_sets`. `human_gobp`, {MOST} sets at most; networks "
-        "without linear branch, modules and",
-        "unannotated token, so that gene sets are all they have, with default training; "
+        f"Written by `python -m benchmarks.gene_sets`. Each rule selects at most {MOST} sets of "
+        "`human_gobp`. Networks without linear",
+        "branch, modules and unannotated token are trained with defaults. There are "
         f"{runs['seed'].nunique()} seeds, each with its own third of the",
-        "reference held out. Scores are in percent: mean ± standard deviation over the seeds, and "
-        "in brackets",
-        "the mean difference to the first rule (that of the paper), seed by seed. The Jaccard",
-        "index is that of a set with the one most like it.",
+        "reference held out. Scores are percentages: mean ± standard deviation over the seeds, and "
+        "in brackets the mean",
+        "difference to the first rule (that of the paper) with the same seed. The Jaccard index is "
+        "that of each set with the",
+        "most similar one.",
     ]
     for reference, of_reference in runs.groupby("reference", sort=False):
         rows = []
@@ -165,13 +166,14 @@ def report(result: dict[str, Any]) -> str:
         "",
         "## All references",
         "",
-        "Difference to the first rule in percentage points, mean ± standard error.",
+        "The table has the difference to the first rule in percentage points, mean ± standard "
+        "error.",
         "",
         *table(["rule", *SCORES], rows),
         "",
         "## Speed",
         "",
-        "CPU seconds that `build_mask` takes for 20 000 genes and 16 000 sets of 100 genes: "
+        "CPU seconds of `build_mask` for 20 000 genes and 16 000 sets of 100 genes: "
         + ", ".join(f"{seconds:.2f} ({name})" for name, seconds in result["seconds"].items())
         + ".",
         "",

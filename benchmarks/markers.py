@@ -1,12 +1,12 @@
-"""Does a model explain labels by their markers, and would another model say the same?
+"""Ranks of marker sets in explanations, and stability of explanations.
 
 ``python -m benchmarks.markers FOLDER`` from the repository's root, with the files of
 ``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/markers.md`` and ``markers.json``.
-Marker sets of one half of the cells join the default gene sets, a model is trained on the other
-half, and its readings of that half are asked for the label's own markers. Beside that: whether the
-leading gene sets of a label depend on the seed or on the cells of the reference, and how soon a
-label is lost as leading gene sets are taken away. With decoupler installed
-(``benchmarks/requirements.txt``), its scores of the same gene sets are a row as well.
+Marker sets of one half of the cells are added to the default gene sets, and a model is trained on
+the other half. The benchmark ranks each label's own markers in the readings of that half. It also
+measures whether the first gene sets of a label depend on the seed or on the cells of the reference,
+and how fast the probability of a label falls when gene sets are removed. If decoupler is installed
+(``benchmarks/requirements.txt``), its scores of the same gene sets are included.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ DATASETS: dict[str, tuple[str, Callable[[Path], AnnData]]] = {
     "pbmc68k": ("pbmc68k", pbmc68k),
     "lung": ("lung", lung),
 }
-# Of labels with fewer cells nothing can be said.
+# Labels with fewer cells are left out.
 FEWEST = 30
-# Cells whose gene sets are taken away.
+# Cells from which gene sets are removed.
 N_DELETED = 200
-# The readings that a user is shown first.
+# The default readings.
 SHOWN = ("presence, mean", "attribution, mean")
 RANDOM = "random order"
 SAME, HALVES = "other seed, same reference", "halves of the reference"
@@ -73,7 +73,7 @@ def halves(adata: AnnData, seed: int) -> tuple[AnnData, AnnData]:
 
 
 def own_markers(adata: AnnData, seed: int) -> list[dict[str, Any]]:
-    """Ranks of each label's own markers, known from the other half of the cells."""
+    """Ranks of each label's own markers, which come from the other half of the cells."""
     of_markers, taught = halves(adata, seed)
     model = train(taught.copy(), seed, marker_sets(of_markers))
     labels = asked(adata)
@@ -88,9 +88,9 @@ def own_markers(adata: AnnData, seed: int) -> list[dict[str, Any]]:
 
 
 def stability(adata: AnnData, n_seeds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Leading gene sets of other seeds and other cells, and areas of deletion.
+    """Overlap of first gene sets between seeds and between halves, and areas of deletion.
 
-    All models explain the same cells, which none of them was taught.
+    All models explain the same cells, which none of them was trained on.
     """
     held_out, reference = halves(adata, 0)
     labels = asked(adata)
@@ -123,31 +123,31 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Markers among gene sets",
         "",
-        "Written by `python -m benchmarks.markers`. Of one half of the cells, the first "
-        f"{N_MARKERS} genes by scanpy's t-test are the markers of each",
-        "label. These sets join the Gene Ontology (`human_gobp`), and a model with every default "
-        "is trained on the other half, and",
-        "read in that half: of each label of at least "
-        f"{FEWEST} cells, is its own set of markers first among all tokens? "
-        f"{runs['seed'].nunique()} seeds, each with its",
-        f"own halves and its own markers; there were at most {runs['tokens'].max()} tokens. A set "
-        "of markers is a token only if the model",
-        "chooses it; otherwise its rank counts as one more than there are tokens, which was so in "
+        "Written by `python -m benchmarks.markers`. The markers of each label are the first "
+        f"{N_MARKERS} genes of scanpy's t-test in one half of the",
+        "cells. These sets are added to the Gene Ontology (`human_gobp`), and a model with "
+        "defaults is trained on the other half. For each",
+        f"label of at least {FEWEST} cells, the tables show the rank of its own markers among all "
+        "tokens in that half. There are",
+        f"{runs['seed'].nunique()} seeds, each with its own halves and markers, and at most "
+        f"{runs['tokens'].max()} tokens. A marker set is a token only if the model",
+        "chooses it. If not, its rank is the number of tokens plus one, which was so in "
         f"{(~runs['kept']).sum()} of {len(runs)} cases.",
         "",
-        f"Presence and attribution: {{func}}`~tosica.tl.attribute` of up to {N_CELLS} cells of the "
-        "label, with the label as `target`. *Mean*: of the",
-        "label's cells, without a comparison. *Rank-sum test*: by "
-        "{func}`~tosica.tl.rank_gene_sets` against all other cells. Scores of",
-        "expression alone are of the same tokens: the label's mean less that of all others. They "
-        "say which genes differ between",
-        "types, and not what a model made of them.",
+        "| reading | definition |",
+        "| --- | --- |",
+        f"| presence, attribution | {{func}}`~tosica.tl.attribute` of up to {N_CELLS} cells of the "
+        "label, with the label as `target` |",
+        "| mean | mean over the label's cells, without a comparison |",
+        "| rank-sum test | {func}`~tosica.tl.rank_gene_sets` against all other cells |",
+        "| expression alone | scores of the same tokens without a model: mean of the label minus "
+        "mean of all others |",
         *([result["note"]] if result.get("note") else []),
         "",
     ]
     for title, of in [
         *((DATASETS[name][0], runs[runs["dataset"] == name]) for name in there),
-        *([("All of them", runs)] if len(there) > 1 else []),
+        *([("All data", runs)] if len(there) > 1 else []),
     ]:
         head = ["", "first", "among the first five", "median rank"]
         lines += [f"## {title}", "", *table(head, _summary(of)), ""]
@@ -159,7 +159,7 @@ def report(result: dict[str, Any]) -> str:
 
 
 def _summary(runs: pd.DataFrame) -> list[list[str]]:
-    """Of each reading how often it finds the own markers."""
+    """How often each reading ranks the own markers first."""
     ranks = pd.DataFrame(list(runs["ranks"]))
     rows = [
         [
@@ -178,7 +178,7 @@ def _summary(runs: pd.DataFrame) -> list[list[str]]:
 
 
 def _not_first(runs: pd.DataFrame) -> list[str]:
-    """Labels whose markers were not always first, and what was."""
+    """Labels whose markers were not always first, and the gene sets that were."""
     rows = []
     for (dataset, label), of in runs.groupby(["dataset", "label"], sort=False):
         row = [DATASETS[dataset][0], label]
@@ -195,19 +195,20 @@ def _not_first(runs: pd.DataFrame) -> list[str]:
             rows.append(row)
     head = ["", "label"]
     for name in SHOWN:
-        head += [f"ranks by {name.removesuffix(', mean')}", "what is first instead (how often)"]
+        head += [f"ranks by {name.removesuffix(', mean')}", "first instead (number of seeds)"]
     return [
         "## Labels whose markers are not always first",
         "",
-        "The rank of the own markers with each seed, by the mean over the label's cells.",
+        "The table has the rank of the own markers with each seed, by the mean over the label's "
+        "cells.",
         "",
-        *(table(head, rows) if rows else ["There is none."]),
+        *(table(head, rows) if rows else ["There are none."]),
         "",
     ]
 
 
 def _stability(shared: pd.DataFrame) -> list[str]:
-    """How much leading gene sets have in common."""
+    """Overlap of the first gene sets of models."""
     if shared.empty:
         return []
     rows = []
@@ -226,12 +227,12 @@ def _stability(shared: pd.DataFrame) -> list[str]:
     return [
         "## Stability",
         "",
-        f"The {N_LEADING} gene sets with the largest mean presence of each label in cells that "
-        "taught no model: Jaccard index between",
-        "models of the same cells with other seeds, and between models of two halves of a "
-        "reference, mean ± standard deviation over",
-        "pairs and labels. Modules have other genes and names in each half, and count as "
-        "different.",
+        f"The {N_LEADING} gene sets with the largest mean presence of each label, in cells that "
+        "no model was trained on, are compared by the",
+        "Jaccard index: between models of the same reference with other seeds, and between models "
+        "of two halves of a reference.",
+        "Values are means ± standard deviation over pairs and labels. Modules have other genes and "
+        "names in each half, so they always differ.",
         "",
         *table(head, rows),
         "",
@@ -239,7 +240,7 @@ def _stability(shared: pd.DataFrame) -> list[str]:
 
 
 def _areas(areas: pd.DataFrame) -> list[str]:
-    """How soon labels are lost."""
+    """Areas of deletion."""
     if areas.empty:
         return []
     of = areas.groupby(["order", "dataset"], sort=False)["area"].agg(["mean", "std"])
@@ -251,10 +252,11 @@ def _areas(areas: pd.DataFrame) -> list[str]:
     return [
         "## Deletion",
         "",
-        f"Area under the probability of a cell's label while gene sets lose their genes, the first "
-        f"ones first ({{func}}`~tosica.tl.faithfulness`), in {N_DELETED}",
-        "cells that taught no model; smaller is more faithful. Mean ± standard deviation over the "
-        "seeds.",
+        "Values are areas under the probability of a cell's label while gene sets are removed in "
+        "the order of a reading",
+        f"({{func}}`~tosica.tl.faithfulness`), in {N_DELETED} cells that the model was not trained "
+        "on. A smaller area is more faithful. They are means ±",
+        "standard deviation over the seeds.",
         "",
         *table(["order", *(DATASETS[name][0] for name in datasets)], rows),
         "",
@@ -275,7 +277,7 @@ def main(arguments: list[str] | None = None) -> None:
     with_decoupler = find_spec("decoupler") is not None
     result: dict[str, Any] = {
         "versions": versions(*(["decoupler"] if with_decoupler else [])),
-        "note": None if with_decoupler else "decoupler was not installed, and has no row.",
+        "note": None if with_decoupler else "decoupler was not installed, so it has no row.",
         "runs": [],
         "stability": [],
         "areas": [],

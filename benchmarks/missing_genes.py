@@ -1,10 +1,9 @@
-"""What labels suffer when a query lacks genes, and what it brings to impute them.
+"""Effect of missing genes on labels, with and without imputation.
 
 ``python -m benchmarks.missing_genes FOLDER`` from the repository's root, with the files of
 ``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/missing_genes.md`` and
-``missing_genes.json``. A model with defaults names the query with all genes, and with random genes
-gone: as it is, so that the linear branch reads their conditional means, and with zeros in the place
-of the genes, which the model cannot tell from genes that are not expressed.
+``missing_genes.json``. A model with defaults annotates the query with all genes, without random
+genes (which the linear branch imputes), and with zeros for these genes (as if not expressed).
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ WAYS = {"imputed": "imputed", "zero": "zeros"}
 
 
 def halves(adata: AnnData) -> Split:
-    """Half of the cells teach, the others are named."""
+    """Half of the cells are the reference, the other half is the query."""
     return few(adata, adata.n_obs // 2, 0)[0]
 
 
 def of_counts(split: Split) -> Split:
-    """Counts, whose sum over the genes that are there is what they are divided by."""
+    """The same split with counts, which are normalised over the genes of the query."""
     for adata in split:
         adata.X = adata.layers[COUNTS].copy()
     return split
@@ -52,13 +51,13 @@ PAIRS: dict[str, tuple[str, Callable[[Path], Split]]] = {
     "stimulated": ("Kang, IFN-β, halves", lambda d: halves(condition("stim")(d))),
     "pbmc68k": ("pbmc68k, halves", lambda d: halves(pbmc68k(d))),
     "across": ("Kang, control → IFN-β", lambda d: across(kang(d), "ctrl")[0]),
-    "counts": ("the same, of counts", lambda d: of_counts(across(kang(d), "ctrl")[0])),
+    "counts": ("the same, counts", lambda d: of_counts(across(kang(d), "ctrl")[0])),
     "few": ("Kang, 50 cells", lambda d: few(kang(d), 50, 0)[0]),
 }
 
 
 def without(query: AnnData, share: float, seed: int) -> dict[str, AnnData]:
-    """The query with random genes gone, and with zeros in their place."""
+    """The query without random genes, and with zeros for these genes."""
     there = np.ones(query.n_vars)
     rng = np.random.default_rng(seed)
     there[rng.permutation(query.n_vars)[: round(share * query.n_vars)]] = 0
@@ -118,19 +117,19 @@ def report(result: dict[str, Any]) -> str:
                     *(f"{by[way]['log-likelihood'].mean():.3f}" for way in WAYS),
                 ]
             )
-    head = ["", "genes gone"]
+    head = ["", "missing genes"]
     for what in ("same labels (worst draw)", "accuracy", "log-likelihood"):
         head += [f"{what}, {way}" for way in WAYS.values()]
     lines = [
         "# Genes that a query lacks",
         "",
-        "Written by `python -m benchmarks.missing_genes`. A model with defaults (one seed) names "
-        "cells, log-normalised if nothing else is said, with all",
-        f"genes and with random ones gone, {n_draws} draws of each share. Either the query does "
-        "not have these genes, and the linear",
-        "branch imputes them from the others, or it has them as zeros, which is how they would "
-        "count otherwise. The network reads",
-        "zeros in both. The number of components by which genes are imputed was chosen on halves "
+        "Written by `python -m benchmarks.missing_genes`. A model with defaults (one seed) "
+        "annotates cells with all genes and without",
+        f"random genes, {n_draws} draws of each share. Queries are log-normalised unless the row "
+        "says counts. In the columns *imputed*, the query",
+        "lacks these genes, and the linear branch imputes them. In the columns *zeros*, these "
+        "genes are zeros in the query. They are zeros in",
+        "the network in both cases. The number of components for imputation was chosen on halves "
         "of these references.",
         *([result["note"]] if result.get("note") else []),
         "",

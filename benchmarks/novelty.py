@@ -1,10 +1,10 @@
-"""Cells of a type that the reference lacks: who sees them.
+"""Detection of cells of types that the reference lacks.
 
 ``python -m benchmarks.novelty FOLDER`` from the repository's root, with the files named in
-``TASKS`` in that folder, writes ``docs/benchmarks/novelty.md`` and ``novelty.json``. Each type is
-left out of the reference in turn, and the scores are asked which of the query's cells are of that
-type. The settings of ``tosica.tl.novelty`` were chosen on another split of the first task's cells,
-so that the second task is the independent one.
+``TASKS`` in that folder, writes ``docs/benchmarks/novelty.md`` and ``novelty.json``. Each type in
+turn is left out of the reference, and scores are evaluated by how well they detect its cells in the
+query. The settings of ``tosica.tl.novelty`` were chosen on another split of the first task's cells,
+so only the second task is independent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Task(NamedTuple):
-    """A file, its column of labels, and a column and value that tell its two batches apart."""
+    """A file, its column of labels, and a column and value that define its two batches."""
 
     file: str
     labels_key: str
@@ -69,7 +69,7 @@ SCORES = {
 }
 # Neighbours in the class token's latent space.
 N_NEIGHBORS = 10
-# A type needs as many cells in a query to be counted.
+# Types with fewer cells in a query are not counted.
 FEWEST = 10
 
 
@@ -106,20 +106,20 @@ def one_task(adata: AnnData, task: Task, seed: int, max_epochs: int | None) -> l
 
 
 def train(reference: AnnData, labels_key: str, seed: int, max_epochs: int | None) -> tosica.TOSICA:
-    """A model with default settings but for its length."""
+    """Train a network of `max_epochs` epochs, with defaults otherwise."""
     tosica.pp.build_mask(reference)
     tosica.TOSICA.setup_anndata(reference, labels_key=labels_key)
-    # Set anew each time: scanpy's tools leave torch with as many threads as there are cores.
+    # Set before each training, because scanpy's tools change the number of threads of torch.
     torch.set_num_threads(1)
     scvi.settings.seed = seed
-    # The scores of the other rows are those of the network, the class token's among them.
+    # The other scores are computed from the network alone.
     model = tosica.TOSICA(reference, linear=False)
     model.train(max_epochs, accelerator="cpu", enable_progress_bar=False)
     return model
 
 
 def scores(model: tosica.TOSICA, query: AnnData, labels_key: str) -> dict[str, NDArray]:
-    """Each score of each cell; large is new."""
+    """Scores of each cell; large scores indicate a new type."""
     reference = model.adata
     model.annotate(query)
     tosica.tl.novelty(query, model)
@@ -132,17 +132,17 @@ def scores(model: tosica.TOSICA, query: AnnData, labels_key: str) -> dict[str, N
     spread = LedoitWolf().fit(known - centres.loc[truth].to_numpy())
     distances = [spread.mahalanobis(latent - centre) for centre in centres.to_numpy()]
     nearest = NearestNeighbors(n_neighbors=min(N_NEIGHBORS, len(known))).fit(known)
-    lines = [expression(model, data) for data in (reference, query)]
-    linear = LogisticRegression(C=0.02, max_iter=500).fit(lines[0], truth)
+    expressed = [expression(model, data) for data in (reference, query)]
+    linear = LogisticRegression(C=0.02, max_iter=500).fit(expressed[0], truth)
     novelty = query.obs["tosica_novelty"]
     found = {
         "probability": 1 - query.obs["tosica_probability"].to_numpy(),
         "energy": -logsumexp(logits, axis=1),
         "mahalanobis": np.min(distances, axis=0),
         "neighbours": nearest.kneighbors(latent)[0].mean(1),
-        "logistic": 1 - linear.predict_proba(lines[1]).max(1),
+        "logistic": 1 - linear.predict_proba(expressed[1]).max(1),
     }
-    # Averaged over the same clusters, each of which has a value of its own.
+    # The novelty is constant in each cluster, so its values identify the clusters.
     averaged = {
         f"{name}, clusters": pd.Series(values).groupby(novelty.to_numpy()).transform("mean")
         for name, values in found.items()
@@ -161,19 +161,19 @@ def expression(model: tosica.TOSICA, adata: AnnData) -> NDArray:
 def report(result: dict[str, Any]) -> str:
     """The page."""
     runs, length = pd.DataFrame(result["runs"]), result["settings"]["max_epochs"]
-    trained = "default length" if length is None else f"{length} epochs"
+    trained = "the default length" if length is None else f"{length} epochs"
     lines = [
         "# Types that the reference lacks",
         "",
-        "Written by `python -m benchmarks.novelty`. Half of a batch without one type is the "
-        "reference, each type",
-        "in turn; the queries are the other half and the other batch. AUROC of the type's cells "
-        "against all",
-        f"others, mean over types, both batches and {runs['seed'].nunique()} splits, ± standard "
-        "deviation of the splits' means;",
-        f"training of {trained}. One half is chance. The settings of `tosica.tl.novelty` "
-        "were chosen on another split",
-        "of the first task's cells, so that the second task is the independent one.",
+        "Written by `python -m benchmarks.novelty`. The reference is half of a batch, without each "
+        "type in turn. The queries",
+        "are the other half and the other batch. Values are the AUROC of the type's cells against "
+        "all others (0.5 is chance): the",
+        f"mean over types, both batches and {runs['seed'].nunique()} splits ± the standard "
+        "deviation of the splits' means. Models are",
+        f"trained for {trained}. The settings of `tosica.tl.novelty` were chosen on another split "
+        "of the first task's cells,",
+        "so only the second task is independent.",
         "",
     ]
     columns = [(task, query) for task in result["settings"]["tasks"] for query in QUERIES]
@@ -188,8 +188,8 @@ def report(result: dict[str, Any]) -> str:
     head = [f"{TASKS[task].what}: {QUERIES[query]}" for task, query in columns]
     lines += [*table(["score", *head], rows), ""]
     lines += [
-        "How often `tosica.tl.novelty` has the largest AUROC, and its mean in the cells of the "
-        "type that was left out and in the others:",
+        "The next table shows how often `tosica.tl.novelty` has the largest AUROC, and its mean in "
+        "cells of the type that was left out and in others:",
         "",
     ]
     rows = []

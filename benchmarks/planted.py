@@ -1,11 +1,11 @@
-"""Is the gene set that separates two classes found, and by which reading of the model?
+"""Detection of a planted gene set by each reading of the model.
 
 ``python -m benchmarks.planted`` from the repository's root writes
-``docs/benchmarks/planted.md`` and ``planted.json``: for each reading of the model, in how many of
-20 seeds the planted gene set ranks first for the class that raises it, and its median rank; and how
-many gene sets are called different between two conditions that do not differ. Counts are made up:
-800 cells, 600 genes, 30 random sets of 20 genes, of which one has four times the expression in one
-of two classes.
+``docs/benchmarks/planted.md`` and ``planted.json``. For each reading of the model, it counts in how
+many of 20 seeds the planted gene set ranks first for its class, with its median rank. It also
+counts the gene sets that a test reports between two conditions that do not differ. Counts are
+simulated: 800 cells, 600 genes, and 30 random sets of 20 genes, of which one has four times the
+expression in one of two classes.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ N_CELLS, N_GENES, N_SETS, SET_SIZE, FOLD, DEPTH = 800, 600, 30, 20, 4.0, 1_000
 
 
 N_SAMPLES, SAMPLE_SIZE, SAMPLE_EFFECT = 8, 50, 0.2
-# Of the training; all else is the default.
+# Arguments of `train`; all others are defaults.
 TRAINING: dict[str, Any] = {}
-# Far fewer than the default: along these paths the score is nearly straight.
+# Fewer than the default, because the score is nearly linear along these paths.
 N_STEPS = 8
 READINGS = {
     "attention": "tosica",
@@ -62,7 +62,7 @@ def planted(seed: int) -> tuple[AnnData, dict[str, list[str]], str]:
 
 
 def alike(adata: AnnData, seed: int) -> AnnData:
-    """Cells of one class in samples of two conditions that differ by nothing but their samples."""
+    """Cells of one class, in samples of two conditions without an effect of the condition."""
     rng = np.random.default_rng(1_000 + seed)
     sample = np.repeat(np.arange(N_SAMPLES), SAMPLE_SIZE)
     rate = adata.uns["base"] * rng.lognormal(0, SAMPLE_EFFECT, (N_SAMPLES, N_GENES))[sample]
@@ -83,7 +83,7 @@ def _counts(rng: np.random.Generator, rate: np.ndarray, genes: Any, obs: pd.Data
 
 
 def one_seed(seed: int, *, n_unannotated: int) -> dict[str, float]:
-    """Rank of the planted gene set by each reading, and what else is known of the model."""
+    """Rank of the planted gene set by each reading, accuracy, and properties of the model."""
     adata, sets, truth = planted(seed)
     held_out = np.arange(N_CELLS) % 2 == 1
     reference, query = adata[~held_out].copy(), adata[held_out].copy()
@@ -95,7 +95,7 @@ def one_seed(seed: int, *, n_unannotated: int) -> dict[str, float]:
     model.annotate(query)
     tosica.tl.weight_attention(query, model)
     tosica.tl.attribute(query, model, target="raised", n_steps=N_STEPS)
-    # Which cells are of the class is known here; what the model says of them is what is read.
+    # Groups are the true classes, not predictions.
     found = {"accuracy": float((query.obs["tosica_prediction"] == query.obs["label"]).mean())}
     for name, key in READINGS.items():
         tosica.tl.rank_gene_sets(query, "label", groups=["raised"], key=key)
@@ -112,7 +112,7 @@ def one_seed(seed: int, *, n_unannotated: int) -> dict[str, float]:
 
 
 def reported_where_nothing_differs(model: tosica.TOSICA, query: AnnData) -> dict[str, float]:
-    """Share of the gene sets with an FDR below 5 %, by what counts as a replicate."""
+    """Share of the gene sets with an FDR below 5 %, with samples and with cells as replicates."""
     model.annotate(query)
     found = {}
     for name, sample_key in {"samples": "sample", "cells": None}.items():
@@ -130,7 +130,7 @@ def reported_where_nothing_differs(model: tosica.TOSICA, query: AnnData) -> dict
 
 
 def summary(table: pd.DataFrame) -> pd.DataFrame:
-    """How often each reading puts the planted set first, and its median rank."""
+    """How often each reading ranks the planted set first, and its median rank."""
     readings = [name for name in table if name.rpartition(", ")[0] in READINGS]
     return pd.DataFrame(
         {
@@ -143,23 +143,26 @@ def summary(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def report(result: dict[str, Any]) -> str:
-    """Put the result into the page of the documentation."""
+    """The page."""
     lines = [
         "# Planted gene sets",
         "",
-        f"Written by `python -m benchmarks.planted`. {N_CELLS} cells with made-up counts of "
-        f"{N_GENES} genes, half",
-        f"for training; {N_SETS} random sets of {SET_SIZE} genes, of which one has {FOLD:g} times "
-        "the expression in one of",
-        "two classes and nothing else differs. Genes of no set are in modules, unless a token has "
-        "all of them. Models have every default.",
-        f"How often does each reading of the trained model put that set first, of "
-        f"{result['settings']['seeds']} seeds? *Rank-sum test*: by",
-        "{func}`~tosica.tl.rank_gene_sets` of the class's cells against the others. *Mean*: by the "
-        "mean of the class's cells, as one",
-        "would read them without a comparison. {func}`~tosica.tl.attribute` is called with the "
-        "class as `target`, for all cells, and compares",
-        "with the mean cell of the reference, its default.",
+        f"Written by `python -m benchmarks.planted`. The data are {N_CELLS} cells with simulated "
+        f"counts of {N_GENES} genes, half of them",
+        f"for training. There are {N_SETS} random sets of {SET_SIZE} genes. One set has {FOLD:g} "
+        "times the expression in one of two classes,",
+        "and nothing else differs. Models have defaults; genes in no set are in modules, unless a "
+        "token has every gene. The tables",
+        "show how often each reading ranks the planted set first in "
+        f"{result['settings']['seeds']} seeds.",
+        "",
+        "| reading | definition |",
+        "| --- | --- |",
+        "| rank-sum test | {func}`~tosica.tl.rank_gene_sets` of the class's cells against the "
+        "others |",
+        "| mean | mean of the class's cells, without a comparison |",
+        "| attribution, presence | {func}`~tosica.tl.attribute` of all cells with the class as "
+        "`target`, compared with the mean cell of the reference |",
         "",
     ]
     for n_unannotated, rows in result["runs"].items():
@@ -171,30 +174,48 @@ def report(result: dict[str, Any]) -> str:
             *markdown_table(
                 ["reading", "first", "median rank", "worst rank"],
                 [
-                    [name, f"{row['first']:.0f} of {row['of']:.0f}", row["median rank"],
-                     row["worst rank"]]
+                    [
+                        name,
+                        f"{row['first']:.0f} of {row['of']:.0f}",
+                        row["median rank"],
+                        row["worst rank"],
+                    ]
                     for name, row in summary(frame).iterrows()
                 ],
             ),
             "",
-            f"Accuracy on the other half of the cells {frame['accuracy'].mean():.2f} "
-            f"({frame['accuracy'].min():.2f} to {frame['accuracy'].max():.2f}).",
-            f"Beside the {N_SETS} sets there were {frame['modules'].mean():.0f} modules in the "
-            f"mean. {frame['linear share'].mean():.0%} of the attribution was the linear branch's, "
-            "and",
-            f"{frame['unannotated share'].mean():.0%} fell to unannotated tokens; its largest "
-            f"completeness error was {frame['completeness error'].max():.1e}.",
+            *markdown_table(
+                ["property of the models", "value"],
+                [
+                    [
+                        "accuracy on the other half of the cells",
+                        f"{frame['accuracy'].mean():.2f} ({frame['accuracy'].min():.2f} to "
+                        f"{frame['accuracy'].max():.2f})",
+                    ],
+                    ["gene sets", N_SETS],
+                    ["mean number of modules", f"{frame['modules'].mean():.0f}"],
+                    [
+                        "share of the linear branch in the attribution",
+                        f"{frame['linear share'].mean():.0%}",
+                    ],
+                    [
+                        "share of unannotated tokens in the attribution",
+                        f"{frame['unannotated share'].mean():.0%}",
+                    ],
+                    ["largest completeness error", f"{frame['completeness error'].max():.1e}"],
+                ],
+            ),
             "",
-        ]  # fmt: skip
+        ]
     everything = pd.concat([pd.DataFrame(rows) for rows in result["runs"].values()])
     lines += [
-        "## Where nothing differs",
+        "## False positives",
         "",
-        f"{N_SAMPLES} samples of {SAMPLE_SIZE} cells of one class, four a condition. Samples "
-        "differ (each gene by a factor of",
-        f"about {np.exp(SAMPLE_EFFECT):.1f}), conditions do not. Share of gene sets that "
-        "{func}`~tosica.tl.rank_gene_sets` reports at an",
-        f"FDR of 5 % by attention, mean of {len(everything)} models:",
+        f"There are {N_SAMPLES} samples of {SAMPLE_SIZE} cells of one class, four in each "
+        "condition. Samples differ (each gene by a factor",
+        f"of about {np.exp(SAMPLE_EFFECT):.1f}), but conditions do not. The table has the share of "
+        "gene sets that {func}`~tosica.tl.rank_gene_sets`",
+        f"reports by attention at an FDR of 5 %, as a mean over {len(everything)} models:",
         "",
         *markdown_table(
             ["replicates", "reported"],

@@ -164,7 +164,7 @@ def test_a_task_without_peers_is_beside_nobody(accuracy):
     assert "| mouse gut, 22 types, halves | linear SVM" not in page
     # What was not run is blank, and has no mean over all tasks.
     assert "| linear SVM | 0.800 |  |" in page
-    assert "linear SVM" not in page.partition("Beside the best peer")[0]
+    assert "linear SVM" not in page.partition("Difference to the best other")[0]
 
 
 @pytest.mark.filterwarnings("ignore")  # of so few steps and cells
@@ -180,13 +180,13 @@ def test_a_run(accuracy, tasks, cells, tmp_path, monkeypatch, capsys):
 
     accuracy.main(arguments)
 
-    assert "# Accuracy, beside peers" in capsys.readouterr().out
+    assert "# Accuracy" in capsys.readouterr().out
     result = json.loads((tmp_path / "accuracy.json").read_text())
     assert (tmp_path / "accuracy.md").read_text() == accuracy.report(result)
     runs = pd.DataFrame(result["runs"])
     assert len(runs) == 2 * 2 * len(methods)
     page = (tmp_path / "accuracy.md").read_text()
-    assert "| **tosica**, were its probabilities true | 0." in page
+    assert "| **tosica**, if its probabilities were exact | 0." in page
     by_method = runs.groupby("method")["accuracy"].mean()
     assert by_method.drop("literal").min() > 0.9
     assert by_method["literal"] < by_method["tosica"]

@@ -104,7 +104,7 @@ def test_the_page_counts_cases(markers):
     assert "| Kang | a |" not in page
     assert "| Kang | 0.38 ± 0.18 | 0.25 (b) | 0.38 ± 0.18 | 0.25 (b) |" in page
     assert "| presence | 0.200 ± 0.000 |" in page
-    assert "All of them" not in page
+    assert "All data" not in page
 
 
 @pytest.mark.filterwarnings("ignore")  # of so few steps and cells
