@@ -54,10 +54,7 @@ def read_h5ad(file: h5py.File, *, logicals: Collection[str], na_strings: Collect
                 f"cells and {len(table)} genes: its conversion failed; convert the object again, "
                 "or read the .rds or .h5Seurat file."
             )
-        try:
-            check_indices(values)
-        except ValueError as error:
-            raise ValueError(f"{name} cannot be read: {error}.") from error
+        check_indices(values, name)
     chosen = select_expression(matrices, notes)
     if len(chosen.var) > len(var):
         notes.append(f"X has all {len(chosen.var)} genes now, not the {len(var)} variable ones")

@@ -82,7 +82,4 @@ def _matrix(group: h5py.Group, slot: str, shape: tuple[int, int]) -> sp.csr_matr
         values = element[:]
         return sp.csr_matrix(values) if values.shape == shape else None
     data, indices, indptr = (element[name][:] for name in ("data", "indices", "indptr"))
-    try:
-        return csr_from_arrays(data, indices, indptr, shape)
-    except ValueError as error:
-        raise ValueError(f"{slot} cannot be read: {error}.") from error
+    return csr_from_arrays(data, indices, indptr, shape, slot)

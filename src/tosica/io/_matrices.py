@@ -81,24 +81,24 @@ def select_expression(matrices: Sequence[Matrix], notes: list[str]) -> Expressio
 
 
 def csr_from_arrays(
-    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int]
+    data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, shape: tuple[int, int], name: str
 ) -> sp.csr_matrix:
     """Make a CSR matrix of the arrays of a file, and check every index.
 
     Raises
     ------
     ValueError
-        If the arrays do not make a matrix of this shape.
+        If the arrays do not make a matrix of this shape; the message begins with ``name``.
     """
     try:
         matrix = sp.csr_matrix((data, indices, indptr), shape=shape)
     except (ValueError, TypeError, IndexError, OverflowError) as error:
-        raise _damaged(error) from error
-    check_indices(matrix)
+        raise _damaged(error, name) from error
+    check_indices(matrix, name)
     return matrix
 
 
-def check_indices(values: sp.spmatrix | np.ndarray) -> None:
+def check_indices(values: sp.spmatrix | np.ndarray, name: str) -> None:
     """Check that all indices of a sparse matrix are inside its shape.
 
     Other indices would read or write memory that is not the matrix's.
@@ -106,18 +106,21 @@ def check_indices(values: sp.spmatrix | np.ndarray) -> None:
     Raises
     ------
     ValueError
-        If one is not.
+        If one is not; the message begins with ``name``.
     """
     if isinstance(values, np.ndarray):
         return
     try:
         values.check_format(full_check=True)
     except (ValueError, IndexError) as error:
-        raise _damaged(error) from error
+        raise _damaged(error, name) from error
 
 
-def _damaged(error: Exception) -> ValueError:
-    return ValueError(f"the indices of its sparse matrix are damaged ({str(error).rstrip('.')})")
+def _damaged(error: Exception, name: str) -> ValueError:
+    return ValueError(
+        f"{name} cannot be read: the indices of its sparse matrix are damaged "
+        f"({str(error).rstrip('.')})."
+    )
 
 
 def to_csr(values: sp.csr_matrix | np.ndarray) -> sp.csr_matrix:

@@ -163,22 +163,24 @@ class RObject:
         columns = {name: value for name, value in columns.items() if len(value) == len(index)}
         return pd.DataFrame(columns, index=pd.Index(index, dtype=object))
 
-    def cells_by_genes(self) -> sp.csr_matrix:
+    def cells_by_genes(self, name: str) -> sp.csr_matrix:
         """The matrix of genes × cells as a CSR matrix ``(n_cells, n_genes)``.
 
         Raises
         ------
         ValueError
-            If the object is not a matrix in memory, or is damaged.
+            If the object is not a matrix in memory, or is damaged; the message begins with
+            ``name``.
         """
         if "dgCMatrix" in self.classes:
             n_genes, n_cells = self["Dim"].array()
-            parts = (self[name].array() for name in ("x", "i", "p"))
-            values, indices, indptr = (np.asarray(np.ma.getdata(part)) for part in parts)
-            return csr_from_arrays(values, indices, indptr, (int(n_cells), int(n_genes)))
+            arrays = (self[slot].array() for slot in ("x", "i", "p"))
+            data, indices, indptr = (np.asarray(np.ma.getdata(array)) for array in arrays)
+            return csr_from_arrays(data, indices, indptr, (int(n_cells), int(n_genes)), name)
         if self.kind in ("REAL", "INT") and "dim" in self:
             return sp.csr_matrix(np.ma.getdata(self.array()).T)
         raise ValueError(
-            f"it is stored as {' '.join(self.classes) or self.kind}, which is not in the file; "
-            "turn it into a sparse matrix in R (as(x, 'dgCMatrix')) before saving"
+            f"{name} cannot be read: it is stored as {' '.join(self.classes) or self.kind}, which "
+            "is not in the file; turn it into a sparse matrix in R (as(x, 'dgCMatrix')) before "
+            "saving."
         )

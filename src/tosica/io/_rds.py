@@ -42,26 +42,21 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
     ValueError
         If the file holds something else, or an assay that is not supported.
     """
-    r_object = parse_rds(path)
-    classes = r_object.classes
-    if "Seurat" in classes:
-        return _read_seurat_object(r_object, assay)
+    seurat = parse_rds(path)
+    classes = seurat.classes
     if _EXPERIMENT_CLASSES & set(classes):
-        return _read_experiment(r_object)
-    found = " ".join(classes) or {"VEC": "list", "S4": "S4 object"}.get(
-        r_object.kind, r_object.kind
-    )
-    raise ValueError(
-        f"{str(path)!r} holds a {found}, not a Seurat object or a SingleCellExperiment."
-    )
-
-
-def _read_seurat_object(seurat: RObject, wanted_assay: str | None) -> Parts:
+        return _read_experiment(seurat)
+    if "Seurat" not in classes:
+        kind = {"VEC": "list", "S4": "S4 object"}.get(seurat.kind, seurat.kind)
+        raise ValueError(
+            f"{str(path)!r} holds a {' '.join(classes) or kind}, not a Seurat object or a "
+            "SingleCellExperiment."
+        )
     notes: list[str] = []
     cells = seurat["meta.data"]["row.names"].strings()
     obs = seurat["meta.data"].table(cells)
     assays = seurat["assays"].items()
-    name = choose_assay(list(assays), seurat["active.assay"].strings()[0], wanted_assay, notes)
+    name = choose_assay(list(assays), seurat["active.assay"].strings()[0], assay, notes)
     stored = assays[name]
     kind = (stored.classes or [stored.kind])[0]
     if kind not in _ASSAY_CLASSES:
@@ -70,13 +65,13 @@ def _read_seurat_object(seurat: RObject, wanted_assay: str | None) -> Parts:
             f"is, gene expression (the object has {', '.join(map(repr, assays))})."
         )
     read = _read_assay_v5 if "layers" in stored else _read_assay_v3
-    assay = read(stored, name, cells)
-    var = pd.DataFrame(index=pd.Index(assay.genes, dtype=object))
+    expression = read(stored, name, cells)
+    var = pd.DataFrame(index=pd.Index(expression.genes, dtype=object))
     features = stored.attributes.get("meta.features")
-    if features is not None and features["row.names"].strings() == assay.genes:
-        var = features.table(assay.genes).drop(columns="vst.variable", errors="ignore")
-    if assay.variable_genes:
-        var["highly_variable"] = var.index.isin(assay.variable_genes)
+    if features is not None and features["row.names"].strings() == expression.genes:
+        var = features.table(expression.genes).drop(columns="vst.variable", errors="ignore")
+    if expression.variable_genes:
+        var["highly_variable"] = var.index.isin(expression.variable_genes)
     obsm, varm = {}, {}
     for key, reduction in seurat["reductions"].items().items():
         embedding = reduction["cell.embeddings"]
@@ -93,7 +88,7 @@ def _read_seurat_object(seurat: RObject, wanted_assay: str | None) -> Parts:
         notes.append("images and the positions of spots were left out")
     _add_active_ident(seurat["active.ident"], obs, notes)
     obs = _remove_unused_categories(obs)
-    return Parts(obs, var, assay.counts, assay.data, obsm, varm, notes)
+    return Parts(obs, var, expression.counts, expression.data, obsm, varm, notes)
 
 
 def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
@@ -112,7 +107,7 @@ def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
         if genes and rows != genes:
             raise ValueError(f"Counts and data of assay {name!r} have other genes.")
         genes = rows
-        matrices[slot] = _to_csr(stored, f"{slot} of assay {name!r}")
+        matrices[slot] = stored.cells_by_genes(f"{slot} of assay {name!r}")
         assay.drop(slot)
     variable = assay["var.features"].strings() if "var.features" in assay else []
     return _Assay(matrices.get("counts"), matrices.get("data"), genes, variable)
@@ -146,7 +141,7 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
                     f"{twice!r} is in two of them; call JoinLayers or subset the object in R."
                 )
             covered[rows] = True
-            layer = _to_csr(layers[key], f"layer {key!r} of assay {name!r}")
+            layer = layers[key].cells_by_genes(f"layer {key!r} of assay {name!r}")
             if layer.shape != (len(rows), len(columns)):
                 raise ValueError(
                     f"Layer {key!r} of assay {name!r} is {layer.shape[0]} × {layer.shape[1]}, but "
@@ -175,13 +170,6 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
     return _Assay(matrices.get("counts"), matrices.get("data"), genes, variable)
 
 
-def _to_csr(stored: RObject, name: str) -> sp.csr_matrix:
-    try:
-        return stored.cells_by_genes()
-    except ValueError as error:
-        raise ValueError(f"{name} cannot be read: {error}.") from error
-
-
 def _add_active_ident(idents: RObject, obs: pd.DataFrame, notes: list[str]) -> None:
     """Add the active identities as a column, unless another column is the same."""
     active = pd.Series(idents.column(), index=obs.index).astype(str)
@@ -201,7 +189,7 @@ def _read_experiment(experiment: RObject) -> Parts:
         genes = ranges["partitioning"]["NAMES"].strings() if "partitioning" in ranges else []
     stored = experiment["assays"]["data"]["listData"].items()
     counts, data = (
-        _to_csr(stored[key], f"assay {key!r}") if key in stored else None
+        stored[key].cells_by_genes(f"assay {key!r}") if key in stored else None
         for key in ("counts", "logcounts")
     )
     if counts is None and data is None:
