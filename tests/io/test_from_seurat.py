@@ -1,4 +1,4 @@
-"""Converted objects in memory: repaired as far as they can be, and left as they were."""
+"""Converted objects in memory are repaired in a copy, as far as possible."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def test_lost_levels_are_reported(shared, caplog):
     adata = as_anndata_reads_it(shared / "seurat" / "kang_seuratdisk.h5ad")
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.io.from_seurat(adata)
-    said = "\n".join(record.getMessage() for record in caplog.records)
-    assert "'cluster_id'" in said
-    assert "may be codes of factors whose levels anndata dropped" in said
-    assert "tosica.io.read_seurat restores them from the file" in said
+    logged = "\n".join(record.getMessage() for record in caplog.records)
+    assert "'cluster_id'" in logged
+    assert "may be codes of factors whose levels anndata dropped" in logged
+    assert "tosica.io.read_seurat restores them from the file" in logged
 
 
 def test_the_repaired_object_can_be_written(shared, tmp_path):
@@ -69,7 +69,7 @@ def test_the_repaired_object_can_be_written(shared, tmp_path):
     assert ad.read_h5ad(tmp_path / "x.h5ad").var_names.tolist() == repaired.var_names.tolist()
 
 
-def test_nothing_to_go_back_to():
+def test_no_unscaled_matrix():
     adata = sc.datasets.pbmc68k_reduced()
     adata.raw = None
     with pytest.raises(ValueError, match="neither counts nor log-normalised values"):

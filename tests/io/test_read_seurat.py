@@ -1,4 +1,4 @@
-"""Seurat objects in any file: what comes back is what R had, or the log says what is not known."""
+"""Seurat objects from all file formats equal those in R, or the log names the differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import scipy.sparse as sp
 import tosica
 
 FLAGS = ("is_stim", "is_tcell_na")
-# What each conversion leaves unsaid, and whether the file says all the same.
+# Files, with the arguments for what their conversion lost.
 FILES = {
     "kang_seurat.rds": {},
     "kang_seurat_v5.rds": {},
@@ -140,7 +140,7 @@ def test_labels_do_not_depend_on_the_file(labels, name):
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*specification.*:FutureWarning")
 @pytest.mark.parametrize("name", FILES)
-def test_the_field_can_go_on_with_it(shared, tmp_path, name):
+def test_scanpy_and_scvi_can_use_it(shared, tmp_path, name):
     import scvi
 
     adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
@@ -181,7 +181,7 @@ def test_reductions_and_loadings(shared):
         assert abs(np.corrcoef(score, adata.obsm["X_pca"][:, 0])[0, 1]) > 0.999
 
 
-# ------------------------------------------------------------------------------- what is said
+# ------------------------------------------------------------------------------- what is logged
 
 
 def messages(caplog) -> str:
@@ -191,12 +191,12 @@ def messages(caplog) -> str:
 def test_what_cannot_be_known_is_reported(shared, caplog):
     with caplog.at_level(logging.INFO, "tosica"):
         adata = tosica.io.read_seurat(shared / "seurat" / "kang_seuratdisk.h5ad")
-    said = messages(caplog)
-    assert "0, 1 and 2 in 'is_stim', 'is_tcell_na' may be FALSE, TRUE and missing" in said
-    assert "the string 'NA' in 'note' may mean missing" in said
-    assert "counts were recovered exactly with 'nCount_RNA'" in said
-    assert "varm['PCs'], uns['neighbors'] dropped" in said
-    assert "X has all 1267 genes now, not the 800 variable ones" in said
+    logged = messages(caplog)
+    assert "0, 1 and 2 in 'is_stim', 'is_tcell_na' may be FALSE, TRUE and missing" in logged
+    assert "the string 'NA' in 'note' may mean missing" in logged
+    assert "counts were recovered exactly with 'nCount_RNA'" in logged
+    assert "varm['PCs'], uns['neighbors'] dropped" in logged
+    assert "X has all 1267 genes now, not the 800 variable ones" in logged
     assert sorted(adata.obs["is_tcell_na"].unique()) == [0, 1, 2]
     assert (adata.obs["note"] == "NA").any()
 
@@ -351,7 +351,7 @@ def test_counts_come_back_from_logarithms(tmp_path, many, dtype, column, caplog)
     assert f"counts were recovered exactly {how}" in messages(caplog)
 
 
-def test_counts_are_not_claimed_where_they_are_not_whole(tmp_path, many, caplog):
+def test_counts_that_are_not_whole_are_not_recovered(tmp_path, many, caplog):
     data = np.log1p(many * np.random.default_rng(2).uniform(0.5, 1, many.shape))
     with caplog.at_level(logging.INFO, "tosica"):
         adata = tosica.io.read_seurat(converted(tmp_path, data))
@@ -359,10 +359,10 @@ def test_counts_are_not_claimed_where_they_are_not_whole(tmp_path, many, caplog)
     assert "there are no counts, and they cannot be recovered" in messages(caplog)
 
 
-def test_counts_are_not_claimed_where_no_cell_has_ones(tmp_path, many):
+def test_counts_are_not_recovered_without_ones(tmp_path, many):
     even = many * 2
     data = np.log1p(even / even.sum(1, keepdims=True) * 1e4)
-    data[:, 0] = np.log1p(3 * 1e4 / even.sum(1))  # threes among twos: the smallest is no one
+    data[:, 0] = np.log1p(3 * 1e4 / even.sum(1))  # threes among twos: the smallest count is not one
     assert "counts" not in tosica.io.read_seurat(converted(tmp_path, data)).layers
 
 
@@ -381,7 +381,8 @@ def test_fractions_are_no_counts(tmp_path, counts, caplog):
 
 
 @pytest.mark.skipif(
-    not Path("/proc/self/status").exists(), reason="only Linux tells a process its own peak"
+    not Path("/proc/self/status").exists(),
+    reason="only Linux reports a process's peak",
 )
 def test_memory_follows_the_matrix(tmp_path):
     rng = np.random.default_rng(0)
@@ -406,7 +407,7 @@ def test_memory_follows_the_matrix(tmp_path):
     code = (
         "import pathlib, rdata, sys, tosica\n"
         "status = pathlib.Path('/proc/self/status')\n"
-        # Not getrusage: what that tells begins with the memory of the tests' own process.
+        # Not getrusage, which includes the memory of the parent process.
         "peak = lambda: int(status.read_text().partition('VmHWM:')[2].split()[0]) * 1024\n"
         "before = peak()\n"
         "adata = tosica.io.read_seurat(sys.argv[1])\n"
@@ -417,11 +418,11 @@ def test_memory_follows_the_matrix(tmp_path):
     )
     n_read, peak = map(float, done.stdout.split())
     assert n_read == n_cells
-    # R keeps a number of a sparse matrix in 12 bytes.
+    # R stores a value of a sparse matrix in 12 bytes.
     assert peak < 3 * 12 * matrix.nnz
 
 
-# ------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------- errors
 
 
 def refused(path, sentence, error=ValueError, **kwargs):
@@ -455,7 +456,7 @@ def test_truncated(tmp_path, counts):
     refused(path, "is not a whole .rds file")
 
 
-def test_no_rds_at_all(tmp_path):
+def test_not_an_rds_file(tmp_path):
     path = tmp_path / "page.rds"
     path.write_text("<html>sign in</html>")
     refused(path, "is not a whole .rds file")
@@ -472,7 +473,7 @@ def test_left_behind_by_a_failed_conversion(tmp_path, many, caplog):
     with h5py.File(path, "a") as file:
         file["varm"].create_dataset("PCs", data=np.ones((7, 3)))
     with caplog.at_level(logging.INFO, "tosica"):
-        adata = tosica.io.read_seurat(path)  # what is whole can be read all the same
+        adata = tosica.io.read_seurat(path)  # The damaged part is not needed.
     assert "varm['PCs'] dropped" in messages(caplog)
     np.testing.assert_array_equal(adata.layers["counts"].toarray(), many)
     with h5py.File(path, "a") as file:
@@ -486,7 +487,7 @@ def test_left_behind_by_a_failed_conversion(tmp_path, many, caplog):
 
 @pytest.mark.parametrize("index", [-1, 5, 99, 2**31 - 2])
 def test_genes_outside_of_the_matrix(tmp_path, counts, index):
-    """They would be read from memory that is not the matrix's."""
+    """Such an index would read memory outside the matrix."""
     damaged = counts.copy()
     damaged.indices[3] = index
     path = plain(tmp_path, damaged)
@@ -559,7 +560,7 @@ def test_columns_that_are_no_logicals(tmp_path, many):
     )
 
 
-def test_hints_where_they_are_not_needed(tmp_path, counts, many):
+def test_arguments_that_do_not_apply(tmp_path, counts, many):
     refused(plain(tmp_path, counts, a=r.strings(*"xyxyxy")), "leave them out", logicals=["a"])
     refused(converted(tmp_path, many), "an .h5ad file holds one assay only", assay="RNA")
 

@@ -1,4 +1,4 @@
-"""Annotations handed back to Seurat: plain files, and a script that R runs."""
+"""Annotations for Seurat: CSV files and an R script."""
 
 from __future__ import annotations
 
