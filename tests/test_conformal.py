@@ -97,8 +97,8 @@ def test_not_calibrated(toy, train, toy_query):
     model = train(toy, calibrate=False)
     sentence = (
         "The model has no held-out cells to calibrate label sets by: make a new model of a "
-        "reference with several cells of a label, and train it once with calibrate=True, which is the "
-        "default."
+        "reference with several cells of a label, and train it once with calibrate=True, which is "
+        "the default."
     )
     with pytest.raises(ValueError, match=re.escape(sentence)):
         model.predict_set(toy_query)
