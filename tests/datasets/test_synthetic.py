@@ -298,18 +298,18 @@ def test_round_trip(suffix: str, tmp_path) -> None:
             {"n_obs": 25},
             ValueError,
             r"^n_obs=25 cells are too few for n_labels=13, because every label gets at least two: "
-            r"ask for 26 cells or more, or for fewer labels\.$",
+            r"raise n_obs to 26 or more, or lower n_labels\.$",
         ),
         (
             {"n_obs": 30, "n_batches": 31},
             ValueError,
-            r"^n_obs=30 cells cannot fill n_batches=31: ask for more cells or for fewer batches\.$",
+            r"^n_obs=30 cells cannot fill n_batches=31: raise n_obs or lower n_batches\.$",
         ),
         (
             {"n_gene_sets": 12},
             ValueError,
-            r"^n_gene_sets=12 must not be below n_labels=13, because every label raises a gene set "
-            r"of its own: ask for more gene sets or for fewer labels\.$",
+            r"^n_gene_sets=12 must not be below n_labels=13, because every label has a gene set "
+            r"of its own: raise n_gene_sets or lower n_labels\.$",
         ),
         (
             {"n_vars": 200},

@@ -52,7 +52,7 @@ def test_more_values_than_32_bits_count(tmp_path, monkeypatch, most: int, wide: 
     """Decided with the first block in hand, before the others are drawn."""
     path = tmp_path / "cells.h5ad"
     monkeypatch.setattr(_write_synthetic, "_CELLS_AT_ONCE", 1000)
-    monkeypatch.setattr(_write_synthetic, "_MOST_VALUES", most)
+    monkeypatch.setattr(_write_synthetic, "_MAX_VALUES", most)
     tosica.datasets.write_synthetic(path, 3500, 400, **PARAMS)
     with h5py.File(path) as file:
         assert file["X/data"].size > 200_000

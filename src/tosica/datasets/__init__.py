@@ -1,4 +1,4 @@
-"""Data to try things on: synthetic counts of any size."""
+"""Synthetic counts for tests and benchmarks."""
 
 from tosica.datasets._synthetic import synthetic
 from tosica.datasets._write_synthetic import write_synthetic

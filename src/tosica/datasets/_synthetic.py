@@ -20,11 +20,10 @@ def synthetic(
     batch_effect: float = 0.25,
     seed: int = 0,
 ) -> AnnData:
-    """Make up counts that look like those of blood cells in droplets, with labels to learn.
+    """Simulate droplet counts of blood cells, with labels that differ in known gene sets.
 
-    Labels differ by gene sets alone, and it is known by which: a model can be tested for what it
-    predicts and for what it gives as the reason. Nothing is read but the gene sets that come with
-    the package.
+    Predictions of a model, and its explanations, can be tested on them. Only the gene sets inside
+    the package are read.
 
     Parameters
     ----------
@@ -37,68 +36,70 @@ def synthetic(
     n_batches
         Number of batches.
     n_gene_sets
-        Number of gene sets that are active in some cells, at least `n_labels`: those that
+        Number of gene sets that are active in some cells, at least ``n_labels``: those that
         :func:`tosica.pp.build_mask` keeps with ``max_gene_sets=n_gene_sets, max_jaccard=1``.
     batch_effect
         Standard deviation of the logarithm of the factor by which a batch changes a gene, 0 to 5.
     seed
         Seed of all random numbers, independent of any global state. The same parameters give the
-        same data; more cells under the same seed are different cells.
+        same data. With another ``n_obs``, all cells differ.
 
     Returns
     -------
-    AnnData, (n_obs, n_vars):
+    AnnData
+        ``(n_obs, n_vars)``, with:
 
-    `.X`
-        Counts, :class:`scipy.sparse.csr_matrix` of float32 with sorted indices. No cell is empty.
-    `.obs`
-        ``cell_type`` and ``batch``, both categorical. ``type_01`` is the most frequent label,
-        each later one is rarer than the one before, and every label has at least two cells.
-        Batches are equally large and independent of the labels.
-    `.var_names`
-        Symbols of genes of the collection ``human_gobp``, which depend on `n_vars` only. Where it
-        has too few, ``SYNTHETIC1``, ``SYNTHETIC2``, … follow, which are in no gene set.
-    `.uns["synthetic"]`
-        A dict that h5ad and zarr can store:
+        ``.X``
+            Counts, :class:`scipy.sparse.csr_matrix` of float32 with sorted indices. No cell is
+            empty.
+        ``.obs``
+            ``cell_type`` and ``batch``, both categorical. Labels are sorted by frequency, starting
+            with the most frequent one, ``type_01``, and have at least two cells each. Batches have
+            equal sizes and are independent of the labels.
+        ``.var_names``
+            Gene symbols of the collection ``human_gobp``, which depend on ``n_vars`` only. If it
+            has too few, ``SYNTHETIC1``, ``SYNTHETIC2``, … follow, which are in no gene set.
+        ``.uns["synthetic"]``
+            A dict that h5ad and zarr can store:
 
-        - ``gene_sets``: dict of label to the names of the gene sets that it raises, (3,), or fewer
-          where `n_gene_sets` is below ``3 * n_labels``
-        - ``collection``: where these names are from, ``"human_gobp"``
-        - ``params``: the parameters
+            - ``gene_sets``: dict of label to the names of its active gene sets, ``(3,)``, or fewer
+              if ``n_gene_sets`` is below ``3 * n_labels``
+            - ``collection``: collection of these gene sets, ``"human_gobp"``
+            - ``params``: the parameters
 
     Raises
     ------
     TypeError
-        A number of something, or `seed`, is no whole number, or `batch_effect` no number.
+        If a count or ``seed`` is not a whole number, or ``batch_effect`` is not a number.
     ValueError
-        A parameter is out of range; `n_obs` is below ``2 * n_labels`` or below `n_batches`;
-        `n_gene_sets` is below `n_labels`; or `n_vars` genes do not fill `n_gene_sets` gene sets
-        with five genes each (it takes about as many genes as gene sets).
+        If a parameter is out of range, ``n_obs`` is below ``2 * n_labels`` or ``n_batches``,
+        ``n_gene_sets`` is below ``n_labels``, or ``n_vars`` genes do not fill ``n_gene_sets`` sets
+        with five genes each (about as many genes as gene sets are needed).
 
     See Also
     --------
-    write_synthetic : the same data, written to a file without ever being in memory.
+    write_synthetic : write the same data to a file without holding them in memory.
 
     Notes
     -----
-    The numbers are those of the 3 000 most variable genes of the PBMCs of Kang et al., Nat.
-    Biotechnol. 36, 89 (2018): a median of about 370 counts a cell, log-normally distributed within
-    a label; about 5 % of the values above zero; half of the counts from the ten strongest genes,
-    by Zipf's law. Counts grow with `n_vars`, and below 3 000 genes shrink with its square root.
-    Of 13 labels the rarest has 0.07 % of the cells.
+    The parameters are estimated from the 3 000 most variable genes of the PBMCs of Kang et al.,
+    Nat. Biotechnol. 36, 89 (2018). The median of a cell is about 370 counts, with a log-normal
+    distribution within a label. About 5 % of the values are above zero. By Zipf's law, the ten
+    strongest genes have half of the counts. Counts are proportional to ``n_vars``, and to its
+    square root below 3 000 genes. The rarest of 13 labels has 0.07 % of the cells.
 
-    In every cell seven gene sets are active: the three of its label, and four drawn at random.
-    Relative to the baseline's expression, which is 1 in total, each adds an amount of its own that
-    is exponentially distributed with mean 0.03, spread over the set's genes in proportion to the
-    square root of their baseline. Batches multiply all genes by log-normal factors. Counts are
-    Poisson draws. A gene set that shares genes with a raised one rises with it, as sets of the
-    Gene Ontology do; those raised share as few genes with each other as can be found.
+    Seven gene sets are active in each cell: the three of its label, and four random ones. The
+    baseline expression is 1 in total. Each active set adds an exponentially distributed amount with
+    mean 0.03, which is distributed over its genes in proportion to the square root of their
+    baseline. Batches multiply all genes by log-normal factors. Counts are Poisson draws. Gene sets
+    that share genes with an active one also increase, as in the Gene Ontology. The active sets of
+    labels overlap as little as possible.
 
-    Another seed has other labels: to get a reference and a query, split one data set, for example
+    Another seed gives other labels. To get a reference and a query, split one data set, for example
     by its batches.
 
-    Time grows with the number of counts: 100 000 cells × 3 000 genes take some ten seconds on one
-    core. The memory needed is about twice that of the result.
+    The run time is proportional to the number of counts: 100 000 cells × 3 000 genes take about
+    ten seconds on one core. The memory needed is about twice that of the result.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Synthetic counts that never are in memory."""
+"""Write synthetic counts to a file without holding them in memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from anndata.io import sparse_dataset, write_elem
 from tosica._logging import logger
 from tosica.datasets import _droplets
 
-# Large enough that few appends are made, small beside what Python itself needs.
+# Cells per append: few appends, but little memory compared to Python itself.
 _CELLS_AT_ONCE = 10_000
-_MOST_VALUES = np.iinfo(np.int32).max
+_MAX_VALUES = np.iinfo(np.int32).max
 
 
 def write_synthetic(
@@ -29,33 +29,32 @@ def write_synthetic(
     batch_effect: float = 0.25,
     seed: int = 0,
 ) -> None:
-    """Write the data of :func:`synthetic` to an h5ad file, however large, in little memory.
+    """Write synthetic counts of any size to an h5ad file, with little memory.
 
     Parameters
     ----------
     path
-        File to write, ending in ``.h5ad``. One that exists is replaced.
+        Path of the file, ending in ``.h5ad``. An existing file is replaced.
     n_obs, n_vars, n_labels, n_batches, n_gene_sets, batch_effect, seed
-        As in :func:`synthetic`, and with the same result: counts, labels and names are those that
-        it returns.
+        As in :func:`synthetic`, with the same counts, labels and names.
 
     Raises
     ------
     TypeError
-        `path` is no path, and as in :func:`synthetic`.
+        If ``path`` is not a path, and as in :func:`synthetic`.
     ValueError
-        `path` does not end in ``.h5ad``, and as in :func:`synthetic`.
+        If ``path`` does not end in ``.h5ad``, and as in :func:`synthetic`.
     FileNotFoundError
-        The folder of `path` does not exist.
+        If the folder of ``path`` does not exist.
 
     See Also
     --------
-    synthetic : what the data are.
+    synthetic : describes the data.
 
     Notes
     -----
     Counts are drawn and written 10 000 cells at a time and are not compressed (about 1.6 GB for
-    1 000 000 cells × 3 000 genes). Only `obs` is in memory as a whole.
+    1 000 000 cells × 3 000 genes). Only ``obs`` is in memory as a whole.
 
     Examples
     --------
@@ -81,12 +80,11 @@ def write_synthetic(
     )
     blocks = _droplets.draw(plan, cells_at_once=_CELLS_AT_ONCE)
     first = next(blocks)
-    # The file keeps the first block's type of integer, which has to hold the number of all values;
-    # cells are in random order, so that the first ones tell how many there will be.
-    if 2 * first.nnz * (len(plan.obs) / first.shape[0]) > _MOST_VALUES:
+    # The file keeps the integer type of the first block, which must hold the number of all values.
+    # Cells are in random order, so the first block is enough to estimate it.
+    if 2 * first.nnz * (len(plan.obs) / first.shape[0]) > _MAX_VALUES:
         first.indptr = first.indptr.astype(np.int64)
-    # Written as an AnnData, not as an element: that would leave an empty raw, at which backed
-    # reading stumbles.
+    # Writing single elements would leave an empty raw, which backed reading cannot read.
     AnnData(obs=plan.obs, var=plan.var, uns=plan.uns).write_h5ad(path)
     with h5py.File(path, "a") as file:
         write_elem(file, "X", first)
