@@ -1,18 +1,18 @@
 """Build the tables of gene names inside the package: `human.tsv.gz` and `mouse.tsv.gz`.
 
 Human genes are those of Bioconductor's org.Hs.eg.db that have an Ensembl ID, code for a protein
-or are annotated with a biological process. Of several genes with one Ensembl ID those keep it that
-NCBI Gene gives it to, and all if it gives it to none.
+or are annotated with a biological process. If several genes have one Ensembl ID, only those to
+which NCBI Gene assigns it keep it; all of them if it assigns it to none.
 
-Mouse genes are those of Ensembl's BioMart, with the human gene that each is the one-to-one ortholog
-of, unless HCOP, which compares a dozen sources, has a partner that more of them agree on (Ensembl
-pairs LYZ with Lyz3 alone; most others have Lyz1 and Lyz2). org.Mm.eg.db, where it is at hand, adds
-Entrez numbers and aliases of the mouse.
+Mouse genes are those of Ensembl's BioMart, with their one-to-one human orthologs. A pair is left
+out if HCOP, which compares a dozen sources, has another partner that more sources agree on
+(Ensembl pairs LYZ with Lyz3 only; most sources have Lyz1 and Lyz2). org.Mm.eg.db, which is
+optional, adds Entrez numbers and aliases of the mouse.
 
-One gene a line; columns: symbol, Entrez number, Ensembl IDs, aliases and old symbols, ortholog
-(human, in mouse.tsv.gz). Several names in a column have a | between them.
+Each line is a gene, with the columns symbol, Entrez number, Ensembl IDs, aliases and old symbols,
+and human ortholog (in mouse.tsv.gz). Several names in a column are separated by |.
 
-Debian 13 has org.Hs.eg.db 3.20; neither R nor root is needed to get at what it reads:
+Debian 13 has org.Hs.eg.db 3.20. Neither R nor root is needed to unpack it:
 
     apt-get download r-bioc-org.hs.eg.db
     dpkg -x r-bioc-org.hs.eg.db_*.deb bioc
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from build_human_gobp import query
 
-from tosica.gs._write_gmt import _gzip, _replace
+from tosica.gs._write_gmt import compress, write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def genes_of_org_db(path: Path, organism: str) -> pd.DataFrame:
-    """Symbol, Entrez number, Ensembl IDs and aliases of the genes that people measure."""
+    """Read symbol, Entrez number, Ensembl IDs and aliases of measured genes."""
     found = dict(query(path, "SELECT name, value FROM metadata")).get("ORGANISM")
     if found != organism:
         raise ValueError(f"{path} is about {found}, not about {organism}.")
@@ -84,10 +84,10 @@ def genes_of_org_db(path: Path, organism: str) -> pd.DataFrame:
         "SELECT symbol, gene_id, _id FROM genes JOIN gene_info USING (_id) WHERE _id IN ("
         "SELECT _id FROM ensembl UNION SELECT _id FROM go_bp_all UNION "
         "SELECT _id FROM genetype WHERE gene_type = 'protein-coding') "
-        # Of two genes with one symbol the one with the lower number is the one that is meant.
+        # Of two genes with the same symbol, the one with the lower number is kept.
         "ORDER BY symbol, CAST(gene_id AS INTEGER)",
     )
-    ensembl = settle(
+    ensembl = keep_assigned(
         collect(path, "ensembl", "ensembl_id"), collect(path, "ncbi2ensembl", "ensembl_id")
     )
     aliases = collect(path, "alias", "alias_symbol")
@@ -102,37 +102,40 @@ def genes_of_org_db(path: Path, organism: str) -> pd.DataFrame:
 
 
 def collect(path: Path, table: str, column: str) -> defaultdict[int, set[str]]:
-    """All names that each gene has in one table of the database."""
+    """Collect all names of each gene in one table of the database."""
     names: defaultdict[int, set[str]] = defaultdict(set)
     for gene, name in query(path, f"SELECT _id, {column} FROM {table}"):
-        # What could not be told apart from the next column, or from nothing, is no name.
+        # Names that are empty or contain a separator cannot be stored.
         if name and name.strip() and not set("\t\n|").intersection(name):
             names[gene].add(name.strip())
     return names
 
 
-def settle(claimed: dict[int, set[str]], given: dict[int, set[str]]) -> defaultdict[int, set[str]]:
-    """Of several genes with one Ensembl ID leave it to those that NCBI Gene gives it to, if any.
+def keep_assigned(
+    linked: dict[int, set[str]], assigned: dict[int, set[str]]
+) -> defaultdict[int, set[str]]:
+    """Keep an Ensembl ID for the genes to which NCBI Gene assigns it, or for all if there are none.
 
-    What Ensembl links to it besides are mostly readthroughs, antisense genes and unplaced copies.
+    Other genes that Ensembl links to it are mostly readthroughs, antisense genes and unplaced
+    copies.
     """
     owners: defaultdict[str, set[int]] = defaultdict(set)
-    for gene, names in given.items():
+    for gene, names in assigned.items():
         for name in names:
             owners[name].add(gene)
-    settled: defaultdict[int, set[str]] = defaultdict(set)
-    for gene, names in claimed.items():
-        settled[gene] = {name for name in names if not owners[name] or gene in owners[name]}
-    return settled
+    kept: defaultdict[int, set[str]] = defaultdict(set)
+    for gene, names in linked.items():
+        kept[gene] = {name for name in names if not owners[name] or gene in owners[name]}
+    return kept
 
 
 def joined(names: Iterable[str]) -> str:
-    """Names of one column."""
+    """Join the names of one column."""
     return "|".join(sorted(names))
 
 
 def read_columns(path: Path, columns: list[str]) -> pd.DataFrame:
-    """These columns of a table of text; an empty field is no missing value, and NAN1 is a gene."""
+    """Read columns of a table as text; empty fields stay empty strings."""
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
     missing = [column for column in columns if column not in table.columns]
     if missing:
@@ -141,7 +144,7 @@ def read_columns(path: Path, columns: list[str]) -> pd.DataFrame:
 
 
 def count_votes(path: Path) -> tuple[dict[tuple[str, str], int], dict[str, int]]:
-    """How many of HCOP's sources have each pair of genes, and the most for each gene."""
+    """Count the sources in HCOP for each pair of genes, and the maximum for each gene."""
     table = read_columns(path, HCOP_COLUMNS)
     votes: dict[tuple[str, str], int] = {}
     most: dict[str, int] = {}
@@ -154,10 +157,10 @@ def count_votes(path: Path) -> tuple[dict[tuple[str, str], int], dict[str, int]]
 
 
 def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFrame:
-    """Mouse genes with their Ensembl IDs and one-to-one human orthologs."""
+    """Read mouse genes with their Ensembl IDs and one-to-one human orthologs."""
     table = read_columns(path, BIOMART_COLUMNS)
     votes, most = count_votes(hcop)
-    # Ensembl's name of the human gene may be older or newer than that of the human table.
+    # The human symbols of Ensembl and of the human table may be of different age.
     symbols_of: defaultdict[str, set[str]] = defaultdict(set)
     for symbol, names in zip(human["symbol"], human["ensembl"], strict=True):
         for name in names.split("|"):
@@ -176,7 +179,7 @@ def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFram
             ortholog = min(symbols) if len(symbols) == 1 else human_name
             if ortholog in known:
                 orthologs[name][ortholog] = max(n_votes, orthologs[name].get(ortholog, 0))
-    # A symbol that several genes share has the ortholog that most of HCOP's sources agree on.
+    # If several genes share a symbol, its ortholog is the one with the most sources in HCOP.
     single = {
         name: max(found, key=found.__getitem__)
         for name, found in orthologs.items()
@@ -191,15 +194,15 @@ def genes_of_biomart(path: Path, human: pd.DataFrame, hcop: Path) -> pd.DataFram
 
 
 def add_names(table: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
-    """Entrez numbers and aliases of the genes that another table knows under the same symbol."""
+    """Add Entrez numbers and aliases of genes with the same symbol in another table."""
     named = named.set_index("symbol").reindex(table["symbol"]).fillna("")
     return table.assign(entrez=named["entrez"].array, aliases=named["aliases"].array)
 
 
 def write(table: pd.DataFrame, path: Path) -> int:
-    """Write a table that gives the same bytes each time; return how many they are."""
-    content = _gzip(table.to_csv(sep="\t", index=False, lineterminator="\n").encode())
-    _replace(path, content)
+    """Write a table, with the same bytes each time; return their number."""
+    content = compress(table.to_csv(sep="\t", index=False, lineterminator="\n").encode())
+    write_atomically(path, content)
     return len(content)
 
 

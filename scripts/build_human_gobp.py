@@ -1,15 +1,15 @@
 """Build the gene set collection `human_gobp` from two Bioconductor annotation databases.
 
-Gene Ontology terms of the domain biological process, each with all the genes that are annotated
-to it or to a term below it (is a, part of, regulates), with any evidence code. Genes are the
-symbols of NCBI Gene, of every gene type. Terms with too few or too many genes are dropped; of
-terms with the same genes the most specific one stays: the one with the fewest terms below it,
-then the one with the lowest identifier.
+A gene set is a Gene Ontology term of the domain biological process. It has all genes that are
+annotated to the term or to a term below it (is a, part of, regulates), with any evidence code.
+Genes are symbols of NCBI Gene, of every gene type. Terms with too few or too many genes are
+dropped. Of several terms with the same genes, the most specific one is kept, which has the fewest
+terms below it, then the lowest identifier.
 
-The databases of Bioconductor 3.20 do not name the release of the ontology that they were made from:
-their number of terms tells, which the Gene Ontology Consortium announces with each release.
+The databases of Bioconductor 3.20 do not name the release of the ontology. It is found by the
+number of terms, which the Gene Ontology Consortium announces with each release.
 
-Debian 13 has the databases (3.20), and neither R nor root is needed to get at them:
+Debian 13 has the databases (3.20). Neither R nor root is needed to unpack them:
 
     apt-get download r-bioc-org.hs.eg.db r-bioc-go.db
     for package in r-bioc-*.deb; do dpkg -x "$package" bioc; done
@@ -45,8 +45,8 @@ NEEDED_METADATA = [
     "GOEGSOURCENAME",
     "GOEGSOURCEURL",
 ]
-# Terms of the releases of the Gene Ontology that a database may have been made from unnamed, as
-# announced at https://github.com/geneontology/go-announcements/issues (776, 851, 899).
+# Number of terms of the releases that a database may contain without naming them, as announced at
+# https://github.com/geneontology/go-announcements/issues (776, 851, 899).
 RELEASE_OF_N_TERMS = {42_203: "2024-06-10", 40_939: "2024-09-08", 40_635: "2024-11-03"}
 CITATION = [
     "Ashburner et al. Gene Ontology: tool for the unification of biology. "
@@ -84,18 +84,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 def build(
     org_db: Path, go_db: Path, out: Path, *, min_genes: int = 10, max_genes: int = 300
 ) -> dict[str, Any]:
-    """Write the collection into the folder `out`; return what is in its JSON file."""
+    """Write the collection to the folder ``out``; return the content of its JSON file."""
     org_metadata, go_metadata = read_metadata(org_db), read_metadata(go_db)
     if org_metadata.get("ORGANISM") != "Homo sapiens":
         raise ValueError(f"{org_db} is not about Homo sapiens; take org.Hs.eg.sqlite.")
     for key in ("GOSOURCEDATE", "GOEGSOURCEDATE"):
         if org_metadata[key] != go_metadata[key]:
-            msg = (
-                f"The databases are of different Gene Ontology releases "
-                f"({org_metadata[key]} and {go_metadata[key]}); "
-                "take both packages from one Bioconductor release."
+            raise ValueError(
+                f"The databases are of different Gene Ontology releases ({org_metadata[key]} and "
+                f"{go_metadata[key]}); take both packages from one Bioconductor release."
             )
-            raise ValueError(msg)
     release, release_known_by = find_release(go_db, go_metadata)
 
     all_genes = read_genes(org_db)
@@ -107,7 +105,7 @@ def build(
     if nameless:
         raise ValueError(f"{go_db} has no biological process {nameless[0]}, which {org_db} uses.")
     kept = keep_most_specific(sized, n_below)
-    # By name: for people, and because related terms share words, which helps compression.
+    # Sorted by name for readers, and because similar names next to each other compress better.
     order = sorted(kept, key=lambda go: (names[go], go))
     gene_sets = {names[go]: list(kept[go]) for go in order}
     if len(gene_sets) != len(order):
@@ -115,7 +113,7 @@ def build(
 
     path = out / f"{NAME}.gmt.gz"
     write_gmt(gene_sets, path, descriptions={names[go]: go for go in order})
-    # What a reader gets is what is described and counted.
+    # The metadata describe the gene sets as they are read back.
     gene_sets = read_gmt(path)
     metadata = {
         "name": NAME,
@@ -145,7 +143,7 @@ def build(
             describe_package("org.Hs.eg.db", org_db, org_metadata),
             describe_package("GO.db", go_db, go_metadata),
         ],
-        # Of the text, not of the .gz: other versions of zlib compress to other bytes.
+        # Hash of the text, since other versions of zlib compress to other bytes.
         "sha256_gmt": hashlib.sha256(gzip.decompress(path.read_bytes())).hexdigest(),
     }
     text = json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"
@@ -154,7 +152,7 @@ def build(
 
 
 def query(path: Path, statement: str) -> list[tuple[Any, ...]]:
-    """All rows that a statement gives on a database, which is opened for reading only."""
+    """Query a database, opened for reading only; return all rows."""
     if not path.is_file():
         raise FileNotFoundError(f"There is no database {path}; see --help for where to get it.")
     try:
@@ -165,7 +163,7 @@ def query(path: Path, statement: str) -> list[tuple[Any, ...]]:
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The table in which Bioconductor tells where the data come from."""
+    """Read Bioconductor's table on the origin of the data."""
     metadata = dict(query(path, "SELECT name, value FROM metadata"))
     missing = [key for key in NEEDED_METADATA if key not in metadata]
     if missing:
@@ -174,10 +172,10 @@ def read_metadata(path: Path) -> dict[str, str]:
 
 
 def find_release(go_db: Path, metadata: dict[str, str]) -> tuple[str, str]:
-    """The release of the Gene Ontology in a database, and what it is known by."""
+    """Find the release of the Gene Ontology in a database, and say how it was found."""
     if metadata["GOSOURCEDATE"]:
         return metadata["GOSOURCEDATE"], "the metadata of the databases"
-    # The one term besides is "all", which stands above the three domains.
+    # The only other term is "all", above the three domains.
     ((n_terms,),) = query(
         go_db, "SELECT COUNT(*) FROM go_term WHERE ontology IN ('BP', 'CC', 'MF')"
     )
@@ -216,7 +214,7 @@ def read_terms(go_db: Path) -> tuple[dict[str, str], dict[str, int]]:
 def keep_most_specific(
     genes: dict[str, tuple[str, ...]], n_below: dict[str, int]
 ) -> dict[str, tuple[str, ...]]:
-    """Of terms with the same genes keep one: a term has fewer terms below it than any above it."""
+    """Keep one of the terms with the same genes, the one with the fewest terms below it."""
     best: dict[tuple[str, ...], str] = {}
     for go in sorted(genes, key=lambda go: (n_below.get(go, 0), go)):
         best.setdefault(genes[go], go)
@@ -234,7 +232,7 @@ def iso_date(text: str) -> str:
 def describe_package(name: str, path: Path, metadata: dict[str, str]) -> dict[str, str]:
     """Name, version and dates of a Bioconductor package, from its own files."""
     described = {"package": name, "schema": metadata["DBSCHEMA"]}
-    # The database does not know its package's version; in an unpacked package this file does.
+    # The version is not in the database, but in this file of an unpacked package.
     description = path.parent.parent / "DESCRIPTION"
     if description.is_file():
         for line in description.read_text(encoding="utf-8").splitlines():

@@ -1,27 +1,24 @@
-"""Gene sets of one organism in the genes of another, and `mouse_gobp`, which is made so."""
+"""`mouse_gobp`: human gene sets with the mouse orthologs of their genes."""
 
 from __future__ import annotations
 
 import hashlib
 
 import tosica.gs
-from tosica.gs._bundled import map_by_orthology
 
 
-def test_genes_are_replaced_and_sorted() -> None:
-    gene_sets = {"one": ("C", "A", "lost"), "two": ("B", "C")}
-    mapped = map_by_orthology(gene_sets, {"A": "z", "B": "b", "C": "c"}, min_genes=2)
-    assert mapped == {"one": ("c", "z"), "two": ("b", "c")}
-
-
-def test_small_sets_are_dropped() -> None:
-    gene_sets = {"kept": ("A", "B"), "dropped": ("A", "lost", "also lost")}
-    assert list(map_by_orthology(gene_sets, {"A": "a", "B": "b"}, min_genes=2)) == ["kept"]
-
-
-def test_of_sets_that_become_the_same_the_most_specific_stays() -> None:
-    gene_sets = {"wide": ("A", "B", "lost"), "narrow": ("B", "A"), "other": ("A", "B")}
-    assert list(map_by_orthology(gene_sets, {"A": "a", "B": "b"}, min_genes=1)) == ["narrow"]
+def test_mouse_gobp_is_human_gobp_by_orthology() -> None:
+    human = tosica.gs.load("human_gobp")
+    genes = sorted({gene for members in human.values() for gene in members})
+    ortholog = tosica.gs.map_genes(genes, organism="human", to_organism="mouse").dropna()
+    most_specific: dict[tuple[str, ...], str] = {}
+    for name, members in human.items():
+        mapped = tuple(sorted(ortholog[gene] for gene in members if gene in ortholog.index))
+        before = most_specific.get(mapped)
+        if len(mapped) >= 10 and (before is None or len(members) < len(human[before])):
+            most_specific[mapped] = name
+    expected = {name: list(genes) for genes, name in most_specific.items()}
+    assert tosica.gs.load("mouse_gobp") == expected
 
 
 def test_mouse_gobp_holds_orthologs_of_the_human_genes() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import tosica
-from tosica.gs._gene_names import split_composite, split_counted
-from tosica.gs._gene_table import gene_table, infer_organism
+from tosica.gs._gene_list import GeneList
+from tosica.gs._gene_names import split_composite, split_numbered
+from tosica.gs._gene_table import gene_table
 
 
 def mapped(*names: str, organism: str = "human", **kwargs: Any) -> list[str | None]:
@@ -31,7 +32,7 @@ def test_names_that_are_not_made_of_two(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["CD24.0", "CD24.01", "CD24.10", "CD24_1", "CD24..1", ".1", "-1"])
 def test_names_that_are_not_numbered(name: str) -> None:
-    assert split_counted(name) is None
+    assert split_numbered(name) is None
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_composite_names_of_the_mouse() -> None:
     for name in names:
         assert mapped(name, organism="mouse") == ["Cd3e"]
     assert mapped("Cd3e_ENSMUSG00000032093", organism="mouse", to_organism="human") == ["CD3E"]
-    assert infer_organism([names[0]] * 3) == "mouse"
+    assert tosica.gs.map_genes([names[0]] * 3).to_list() == ["Cd3e"] * 3
 
 
 def test_parts_that_contradict_each_other_are_not_guessed_at(
@@ -136,16 +137,18 @@ def test_every_gene_is_found_by_a_composite_name() -> None:
     for organism in ("human", "mouse"):
         table = gene_table(organism)
         ids = {s: i[0] for s, i in table.names_of("Ensembl IDs").items()}
-        genes = table.resolve([f"{symbol}_{i}" for symbol, i in ids.items()]).genes
-        assert genes == list(ids)
+        genes = tosica.gs.map_genes(
+            [f"{symbol}_{i}" for symbol, i in ids.items()], organism=organism
+        )
+        assert genes.to_list() == list(ids)
 
 
 def test_long_lists_take_no_time() -> None:
     table = gene_table("human")
-    table.resolve(["CD3E", "IL8", "ENSG00000198851"])
+    mapped("CD3E", "IL8", "ENSG00000198851")
     symbols = sorted(table.symbols)[:20_000]
     for form in ("{}|chr1", "{}_ENSG00000000000", "{}.1", "RP11-{}P1.7"):
-        names = [form.format(symbol) for symbol in symbols]
+        genes = GeneList(form.format(symbol) for symbol in symbols)
         start = time.perf_counter()
-        table.resolve(names)
+        genes.resolve("human")
         assert time.perf_counter() - start < 1

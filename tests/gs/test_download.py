@@ -21,7 +21,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.gs._msigdb import DEFAULT_VERSION, MSIGDB, SERVER, VERSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -136,9 +135,10 @@ def test_first_use_downloads_and_the_second_is_offline(
 
 
 def test_every_collection_has_its_file(server: Server, cache: Path) -> None:
-    for file in MSIGDB.values():
-        server.files[file.path(DEFAULT_VERSION)] = CONTENT
-    for name in MSIGDB:
+    table = tosica.gs.collections()
+    downloaded = table[~table["available"]]
+    for name, url in downloaded["url"].items():
+        server.files[url.removeprefix(f"{server.url}/")] = CONTENT
         assert tosica.gs.load(name) == SETS
     assert server.asked == [
         "2024.1.Hs/c2.cp.reactome.v2024.1.Hs.symbols.gmt",
@@ -154,9 +154,9 @@ def test_every_collection_has_its_file(server: Server, cache: Path) -> None:
     assert tosica.gs.collections()["available"].all()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", ["2022.1", "2023.1", "2023.2", "2024.1", "2025.1"])
 def test_versions_are_kept_apart(server: Server, cache: Path, version: str) -> None:
-    path = MSIGDB["mouse_hallmark"].path(version)
+    path = f"{version}.Mm/mh.all.v{version}.Mm.symbols.gmt"
     server.files[path] = CONTENT
     assert tosica.gs.load("mouse_hallmark", version=version) == SETS
     assert tosica.gs.load(f"mouse_hallmark@{version}") == SETS
@@ -169,8 +169,7 @@ def test_without_a_mirror_it_is_the_broad_institutes_server(
 ) -> None:
     monkeypatch.delenv("TOSICA_MSIGDB_URL", raising=False)
     url = tosica.gs.collections().at["human_hallmark", "url"]
-    assert url == f"{SERVER}/{HALLMARK}"
-    assert url.startswith("https://data.broadinstitute.org/")
+    assert url == f"https://data.broadinstitute.org/gsea-msigdb/msigdb/release/{HALLMARK}"
 
 
 def test_a_mask_from_a_collection(server: Server, cache: Path) -> None:
@@ -206,7 +205,7 @@ def test_server_down(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("TOSICA_MSIGDB_URL", url)
     refuses(
         ConnectionError,
-        re.escape(f"{url}/{HALLMARK} could not be downloaded, or not to its end (ConnectionError)")
+        re.escape(f"{url}/{HALLMARK} could not be downloaded completely (ConnectionError)")
         + ": check the network, try again, or fetch the file elsewhere and put it at "
         + re.escape(f"{cache / HALLMARK}."),
     )
@@ -219,7 +218,7 @@ def test_no_such_file_on_the_server(server: Server, cache: Path) -> None:
     del server.files[HALLMARK]
     refuses(
         ConnectionError,
-        re.escape(f"The server does not give {server.url}/{HALLMARK} (HTTP status 404): ")
+        re.escape(f"The server does not provide {server.url}/{HALLMARK} (HTTP status 404): ")
         + "check the version, try again, or fetch the file elsewhere and put it at "
         + re.escape(f"{cache / HALLMARK}."),
     )
@@ -228,7 +227,7 @@ def test_no_such_file_on_the_server(server: Server, cache: Path) -> None:
 
 def test_servers_fault(server: Server, cache: Path) -> None:
     server.fault = "500"
-    refuses(ConnectionError, r"The server does not give .* \(HTTP status 500\): try again, or .*")
+    refuses(ConnectionError, r".* does not provide .* \(HTTP status 500\): try again, or .*")
     assert files_in(cache) == []
 
 
@@ -236,7 +235,7 @@ def test_truncated_body(server: Server, cache: Path) -> None:
     server.fault = "truncated"
     refuses(
         ConnectionError,
-        r".* could not be downloaded, or not to its end \(ChunkedEncodingError\): check the .*",
+        r".* could not be downloaded completely \(ChunkedEncodingError\): check the .*",
     )
     assert files_in(cache) == []
     server.fault = None
@@ -255,7 +254,7 @@ def test_login_page(server: Server, cache: Path) -> None:
 
 def test_empty_body(server: Server, cache: Path) -> None:
     server.files[HALLMARK] = b""
-    refuses(ValueError, ".* is empty; a GMT file holds one gene set a line.*")
+    refuses(ValueError, ".* is empty; a GMT file has one gene set per line.*")
     assert files_in(cache) == []
 
 
@@ -267,14 +266,17 @@ def test_damaged_in_the_cache_is_downloaded_again(
     assert tosica.gs.load("human_hallmark") == SETS
     assert (cache / HALLMARK).read_bytes() == CONTENT
     assert server.asked == [HALLMARK] * 2
-    assert f"{cache / HALLMARK} is not what was downloaded: downloading it again" in caplog.messages
+    assert (
+        f"{cache / HALLMARK} has changed since its download: downloading it again"
+        in caplog.messages
+    )
 
 
 def test_damaged_in_the_cache_and_server_down(server: Server, cache: Path) -> None:
     tosica.gs.load("human_hallmark")
     (cache / HALLMARK).write_bytes(CONTENT[:-20])
     server.fault = "500"
-    refuses(ConnectionError, r"The server does not give .*")
+    refuses(ConnectionError, r"The server does not provide .*")
 
 
 def test_server_has_another_file_now(server: Server, cache: Path) -> None:
@@ -288,8 +290,8 @@ def test_server_has_another_file_now(server: Server, cache: Path) -> None:
     refuses(
         ValueError,
         re.escape(
-            f"{server.url}/{HALLMARK} has another content (sha256 {now}…) than at its first "
-            f"download ({was}…), so it was not kept: if the new file is right, delete "
+            f"{server.url}/{HALLMARK} has changed since its first download (sha256 {now}… "
+            f"instead of {was}…), so it was not kept: if the new file is right, delete "
             f"{cache / HALLMARK}.json and try again."
         ),
     )
@@ -313,7 +315,7 @@ def test_cache_that_is_a_file(server: Server, cache: Path) -> None:
     cache.write_bytes(b"")
     refuses(
         OSError,
-        re.escape(f"Gene sets cannot be kept in {(cache / HALLMARK).parent} (")
+        re.escape(f"Gene sets cannot be cached in {(cache / HALLMARK).parent} (")
         + r".*\): set TOSICA_CACHE to a folder that you may write to\.",
     )
     assert server.asked == []
@@ -335,7 +337,7 @@ def test_read_only_cache(server: Server, monkeypatch: pytest.MonkeyPatch) -> Non
         try:
             with pytest.raises(
                 PermissionError,
-                match=re.escape(f"Gene sets cannot be kept in {cache / '2024.1.Hs'} (")
+                match=re.escape(f"Gene sets cannot be cached in {cache / '2024.1.Hs'} (")
                 + r"Permission denied\): set TOSICA_CACHE to a folder that you may write to\.",
             ):
                 tosica.gs.load("human_hallmark")

@@ -1,4 +1,4 @@
-"""What genes are called, whose they are, and translating them."""
+"""Tables of gene names, the organism of a list of names, and map_genes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.gs._gene_table import (
-    ORGANISMS,
-    gene_table,
-    infer_organism,
-    mouse_in_capitals,
-    orthologs,
-)
+from tosica.gs._gene_list import GeneList
+from tosica.gs._gene_table import ORGANISMS, gene_table, orthologs
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
@@ -118,7 +114,7 @@ def test_any_case_if_asked_to() -> None:
 def test_no_two_symbols_differ_in_case_only() -> None:
     for organism in ORGANISMS:
         table = gene_table(organism)
-        assert len(table.in_capitals) == len(table.symbols)
+        assert len(table.by_upper_case) == len(table.symbols)
 
 
 def test_to_ensembl_and_entrez() -> None:
@@ -175,7 +171,11 @@ def test_any_text_is_translated_or_missing(names: list[str], data: st.DataObject
     assert all(gene is None or gene in gene_table(organism).symbols for gene in mapped)
 
 
-# ----------------------------------------------------------------------------- whose genes they are
+# ---------------------------------------------------------------------------------------- organism
+
+
+def infer_organism(names: Iterable[str]) -> str | None:
+    return GeneList(names).organism
 
 
 def test_recognises_real_data(shared: Path) -> None:
@@ -230,21 +230,21 @@ def test_recognises_composite_names(shared: Path) -> None:
         assert infer_organism(f"{s}|{i}" for i, s in enumerate(symbols)) == organism
 
 
-def test_recognises_symbols_of_the_mouse_in_capitals(shared: Path) -> None:
+def test_recognises_mouse_symbols_in_upper_case(shared: Path) -> None:
     human = gene_table("human").symbols
     for file in ("m_reactome", "m_TF", "reactome"):
         gene_sets = tosica.gs.read_gmt(shared / "gene_sets" / f"{file}.gmt.gz")
         names = sorted({gene.upper() for s in gene_sets.values() for gene in s})
-        seen = mouse_in_capitals(names)
-        assert (seen is not None) == file.startswith("m_")
-        if seen is not None:
-            assert len(seen.mouse) > 20 * seen.n_human
-            assert not human.intersection(seen.mouse)
-    # As the mouse's symbols are written, in whatever share of capitals, they are no such thing.
+        found = GeneList(names).upper_case_mouse
+        assert (found is not None) == file.startswith("m_")
+        if found is not None:
+            assert len(found.mouse_only) > 20 * found.n_human_only
+            assert not human.intersection(found.mouse_only)
+    # Symbols in their usual spelling, and too few names, are not recognised.
     for organism in ORGANISMS:
-        assert mouse_in_capitals(gene_table(organism).symbols) is None
-    assert mouse_in_capitals([]) is None
-    assert mouse_in_capitals(["CD3E", "H2-AA", "GM12345"]) is None
+        assert GeneList(gene_table(organism).symbols).upper_case_mouse is None
+    assert GeneList([]).upper_case_mouse is None
+    assert GeneList(["CD3E", "H2-AA", "GM12345"]).upper_case_mouse is None
 
 
 # ------------------------------------------------------------------------------------- wrong input
@@ -282,7 +282,7 @@ def test_recognises_symbols_of_the_mouse_in_capitals(shared: Path) -> None:
         (
             {"names": ["CD3E"]},
             ValueError,
-            "It is not clear whose genes these are, human or mouse: pass organism='human' or "
+            "It is not clear whether the genes are human or mouse: pass organism='human' or "
             "organism='mouse'.",
         ),
     ],

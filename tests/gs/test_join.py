@@ -105,13 +105,14 @@ def test_nothing_is_lost(parts: dict[str, dict[str, list[str]]]) -> None:
         (
             ["human_gobp", "human_gobp"],
             ValueError,
-            "The prefix 'human_gobp' comes twice: give the collections prefixes of their own, as a "
-            "dict.",
+            "The prefix 'human_gobp' is duplicated: pass a dict with a different prefix for each "
+            "collection.",
         ),
         (
             [MARKERS],
             TypeError,
-            "A list of collections holds names and paths, not dict: to join others, pass a dict of "
+            "A list of collections must hold names and paths, not dict: to join anything else, "
+            "pass a dict of "
             "prefix to gene sets.",
         ),
     ],

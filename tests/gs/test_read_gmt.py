@@ -79,8 +79,8 @@ WEB_PAGE = "is a web page (HTML or XML), not a GMT file: a login or error page w
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        pytest.param("x.gmt", b"", "is empty; a GMT file holds one gene set a line", id="empty"),
-        pytest.param("x.gmt.gz", b"", "is empty; a GMT file holds one", id="empty gz"),
+        pytest.param("x.gmt", b"", "is empty; a GMT file has one gene set per line", id="empty"),
+        pytest.param("x.gmt.gz", b"", "is empty; a GMT file has one", id="empty gz"),
         pytest.param("x.gmt.gz", gzip.compress(b""), "is empty; a GMT file", id="gz of nothing"),
         pytest.param("x.gmt", b"\xef\xbb\xbf \n\t\n", "is empty; a GMT file", id="blanks only"),
         pytest.param(
@@ -160,14 +160,14 @@ WEB_PAGE = "is a web page (HTML or XML), not a GMT file: a login or error page w
         pytest.param(
             "x.gmt",
             PLAIN + b"NK cell\tna\t\t \n",
-            ", line 3: the gene set 'NK cell' holds no gene; add some or remove it.",
+            ", line 3: the gene set 'NK cell' has no genes; add some or remove it.",
             id="no gene",
         ),
         pytest.param(
             "x.gmt",
             PLAIN + b"\nB cell\tna\tCD19\n",
-            ": the gene set 'B cell' is there more than once, on lines 2 and 4; names must be "
-            "unique, so rename or remove the others.",
+            ": the gene set 'B cell' is duplicated, on lines 2 and 4; names must be "
+            "unique, so rename or remove the duplicates.",
             id="set twice",
         ),
         pytest.param(
@@ -197,7 +197,7 @@ def test_refuses(tmp_path: Path, name: str, content: bytes, sentence: str) -> No
 
 def test_missing_file(tmp_path: Path) -> None:
     path = tmp_path / "x.gmt"
-    sentence = f"There is no gene set file {path}; check the path, or take a collection"
+    sentence = f"There is no gene set file {path}; check the path, or load a named"
     with pytest.raises(FileNotFoundError, match=re.escape(sentence)):
         tosica.gs.read_gmt(path)
 

@@ -112,7 +112,7 @@ def test_the_same_each_time():
 
 
 def test_many_genes_are_in_larger_modules(monkeypatch):
-    monkeypatch.setattr(_coexpression, "_MOST", 3)
+    monkeypatch.setattr(_coexpression, "_MAX_MODULES", 3)
     _, modules = coexpression_modules(expression(), np.arange(75), NAMES)
     assert len(modules) == 3
 

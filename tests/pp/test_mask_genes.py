@@ -467,7 +467,7 @@ def test_collection_of_the_organism_in_a_list_and_by_version(
         tosica.pp.build_mask(mouse, "gobp@2019")
 
 
-# --------------------------------------------------------------- symbols of the mouse in capitals
+# --------------------------------------------------------------- mouse symbols in upper case
 
 RESTORE = (
     "adata.var_names = [new or old for old, new in tosica.gs.map_genes(adata.var_names, "
@@ -475,34 +475,34 @@ RESTORE = (
 )
 
 
-def in_capitals(shared: Path, file: str) -> tuple[AnnData, list[str]]:
+def in_upper_case(shared: Path, file: str) -> tuple[AnnData, list[str]]:
     adata = ad.io.read_h5ad(shared / f"{file}.h5ad")
     names = list(adata.var_names)
     return named([name.upper() for name in names]), names
 
 
 @pytest.mark.parametrize(
-    ("file", "seen"),
+    ("file", "counts"),
     [
         (
             "mouse_gut",
-            "2 581 names are the mouse's alone ('0610005C13RIK', 'GM12258', 'GM7935') and 8 human",
+            "2 581 names are only mouse symbols ('0610005C13RIK', 'GM12258', 'GM7935') and 8 only",
         ),
         (
             "dc_progenitors",
-            "92 names are the mouse's alone ('1110038B12RIK', 'BC035044', 'MIR1949') and 3 human",
+            "92 names are only mouse symbols ('1110038B12RIK', 'BC035044', 'MIR1949') and 3 only",
         ),
     ],
 )
-def test_symbols_of_the_mouse_in_capitals(shared: Path, file: str, seen: str) -> None:
-    adata, names = in_capitals(shared, file)
+def test_mouse_symbols_in_upper_case(shared: Path, file: str, counts: str) -> None:
+    adata, names = in_upper_case(shared, file)
     sentence = (
-        "adata's genes look like symbols of the mouse written in capitals, but the gene sets "
-        f"(human_gobp) are human: {seen} alone; bring back the mouse's symbols by {RESTORE} and "
-        "take gene sets of the mouse, such as 'mouse_gobp', or pass organism='human' if the genes "
-        "are human."
+        "adata's genes look like mouse symbols written in upper case, but the gene sets "
+        f"(human_gobp) are human: {counts} human symbols; restore the mouse symbols with "
+        f"{RESTORE} and use mouse gene sets, such as 'mouse_gobp', or pass organism='human' if the "
+        "genes are human."
     )
-    with pytest.warns(UserWarning, match="written in capitals") as caught:
+    with pytest.warns(UserWarning, match="written in upper case") as caught:
         tosica.pp.build_mask(adata)
     assert [str(each.message) for each in caught] == [sentence]
     assert caught[0].filename == __file__
@@ -517,11 +517,11 @@ def test_symbols_of_the_mouse_in_capitals(shared: Path, file: str, seen: str) ->
     assert all(a == b for a, b in zip(adata.var_names, names, strict=True) if b in known)
 
 
-def test_symbols_in_capitals_in_a_column(shared: Path) -> None:
-    adata, _ = in_capitals(shared, "dc_progenitors")
+def test_symbols_in_upper_case_in_a_column(shared: Path) -> None:
+    adata, _ = in_upper_case(shared, "dc_progenitors")
     adata.var["symbol"] = list(adata.var_names)
     adata.var_names = [f"row {i}" for i in range(adata.n_vars)]
-    with pytest.warns(UserWarning, match="written in capitals") as caught:
+    with pytest.warns(UserWarning, match="written in upper case") as caught:
         tosica.pp.build_mask(adata)
     remedy = RESTORE.replace("adata.var_names", "adata.var['symbol']")
     assert remedy in str(caught[0].message)
@@ -531,11 +531,11 @@ def test_symbols_in_capitals_in_a_column(shared: Path) -> None:
     assert about(adata)["matched_by"] == "symbol"
 
 
-def test_symbols_in_capitals_and_gene_sets_of_the_mouse(shared: Path) -> None:
-    adata, _ = in_capitals(shared, "dc_progenitors")
+def test_symbols_in_upper_case_and_gene_sets_of_the_mouse(shared: Path) -> None:
+    adata, _ = in_upper_case(shared, "dc_progenitors")
     sentence = (
-        "adata's genes look like symbols of the mouse written in capitals ('1110038B12RIK', "
-        "'BC035044', 'MIR1949'), which match no gene of the mouse: bring back its symbols by "
+        "adata's genes look like mouse symbols written in upper case ('1110038B12RIK', "
+        "'BC035044', 'MIR1949'), which match no mouse gene: restore the mouse symbols with "
         f"{RESTORE}."
     )
     refused(sentence, adata, "mouse_gobp")
@@ -548,7 +548,7 @@ def test_symbols_in_capitals_and_gene_sets_of_the_mouse(shared: Path) -> None:
 
 
 def test_who_says_human_is_not_warned(shared: Path) -> None:
-    adata, _ = in_capitals(shared, "dc_progenitors")
+    adata, _ = in_upper_case(shared, "dc_progenitors")
     tosica.pp.build_mask(adata, organism="human")
     assert about(adata)["source"] == "human_gobp"
 

@@ -1,4 +1,4 @@
-"""Gene sets: named collections, GMT files, and the names that genes go by."""
+"""Load, read, write and combine gene sets, and translate gene names."""
 
 from tosica.gs._collections import collections, load
 from tosica.gs._join import join

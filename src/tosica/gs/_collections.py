@@ -1,129 +1,20 @@
-"""Load gene set collections by name, and list them."""
+"""Load named collections of gene sets, and list them."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pandas as pd
 
-from tosica.gs._bundled import collection_names, read_collection, read_metadata
-from tosica.gs._download import cache_folder, fetch_gmt, read_record
-from tosica.gs._msigdb import DEFAULT_VERSION, MSIGDB, VERSIONS
+from tosica.gs._bundled import Bundled
+from tosica.gs._msigdb import MSigDB
 
+if TYPE_CHECKING:
+    from tosica.gs._source import Source
 
-def load(name: str, *, version: str | None = None) -> dict[str, list[str]]:
-    """Load a collection of gene sets.
-
-    ``human_gobp`` and ``mouse_gobp`` are inside the package. The others are files of MSigDB: the
-    first call downloads them, with a progress bar, to the folder that the environment variable
-    ``TOSICA_CACHE`` names, else to the user's cache folder; from then on they are read from there
-    and nothing is asked of the network. What is kept is checked against the hash that it had at
-    its first download. ``TOSICA_MSIGDB_URL`` names a mirror with MSigDB's layout.
-
-    Parameters
-    ----------
-    name
-        Name of the collection, one of the index of :func:`tosica.gs.collections`:
-
-        ``"human_gobp"``
-            Human biological processes of the Gene Ontology (Ashburner et al., Nat. Genet. 25,
-            25, 2000; The Gene Ontology Consortium, Nucleic Acids Res. 54, D1779, 2026; CC BY
-            4.0) with 10 to 300 genes each, as gene symbols. A process holds the genes of its
-            subprocesses, of its parts and of what regulates it; all evidence codes count.
-        ``"mouse_gobp"``
-            The same processes with the mouse's one-to-one orthologs of their human genes, 10 to
-            300 each.
-        ``"human_reactome"``, ``"mouse_reactome"`` and the others
-            Collections of MSigDB (Subramanian et al., PNAS 102, 15545, 2005; Castanza et al., Nat.
-            Methods 20, 1619, 2023; CC BY 4.0), as gene symbols.
-
-        ``"human_reactome@2023.2"`` names a version with it.
-    version
-        Release of MSigDB, such as ``"2023.2"``; by default ``"2024.1"``.
-
-    Returns
-    -------
-    dict
-        Gene set name to list of genes, in the order of the collection. It is the caller's own:
-        changing it changes nothing else.
-
-    Raises
-    ------
-    TypeError
-        If `name` or `version` is not a string.
-    ValueError
-        If there is no collection of that name or no such version of it, or if what the server
-        gives is no GMT file or another one than at the first download.
-    ConnectionError
-        If the server cannot be reached, does not have the file or breaks off.
-    OSError
-        If the cache cannot be written to.
-
-    See Also
-    --------
-    collections : sources, versions, licences, and what is here already.
-    read_gmt : gene sets from a file.
-    join : several collections in one.
-
-    Examples
-    --------
-    >>> import tosica
-    >>> gene_sets = tosica.gs.load("human_gobp")
-    >>> "CD3E" in gene_sets["T cell receptor signaling pathway"]
-    True
-    """
-    name, version = parse_name(name, version)
-    if name in MSIGDB:
-        file = MSIGDB[name]
-        release = version or DEFAULT_VERSION
-        return fetch_gmt(file.url(release), cache_folder() / file.path(release))
-    return {gene_set: list(genes) for gene_set, genes in read_collection(name).items()}
-
-
-def describe(name: str, version: str | None = None) -> dict[str, Any]:
-    """Source, release, organism and licence of a collection, without loading it."""
-    name, version = parse_name(name, version)
-    if name in MSIGDB:
-        return MSIGDB[name].metadata(version or DEFAULT_VERSION)
-    metadata = read_metadata(name)
-    return {"version": metadata["release"].removeprefix("GO "), **metadata}
-
-
-def known_names() -> list[str]:
-    """Every collection there is: those inside the package first."""
-    return [*collection_names(), *MSIGDB]
-
-
-def parse_name(name: str, version: str | None = None) -> tuple[str, str | None]:
-    """Name and version of ``name`` or ``name@version``, or the sentence that says what is wrong."""
-    for what, value in (("name", name), ("version", version)):
-        if not isinstance(value, str) and (what == "name" or value is not None):
-            raise TypeError(
-                f"The {what} of a gene set collection must be a string, not {type(value).__name__}."
-            )
-    bare, _, suffix = name.partition("@")
-    names = known_names()
-    if bare not in names:
-        # "gobp" may be the human one or the mouse's.
-        nearest = [each for each in names if each.endswith(f"_{bare.lower()}")]
-        nearest = nearest or get_close_matches(bare.lower(), names, n=1, cutoff=0.4)
-        suggestion = f" (did you mean {' or '.join(map(repr, nearest))}?)" if nearest else ""
-        raise ValueError(
-            f"There is no gene set collection {name!r}{suggestion}; those that exist: "
-            f"{', '.join(names)}; to read a file, use tosica.gs.read_gmt."
-        )
-    wanted = version or suffix or None
-    if bare in MSIGDB:
-        versions: tuple[str, ...] = VERSIONS
-    else:
-        versions = (read_metadata(bare)["release"].removeprefix("GO "),)
-    if wanted is not None and wanted not in versions:
-        raise ValueError(
-            f"There is no version {wanted!r} of {bare}; those that exist: {', '.join(versions)}."
-        )
-    return bare, wanted
-
+# To add a server, write a source in a file of its own and append it here.
+SOURCES: Final[tuple[Source, ...]] = (Bundled(), MSigDB())
 
 _COLUMNS = [
     "source",
@@ -141,6 +32,134 @@ _COLUMNS = [
 ]
 
 
+def load(name: str, *, version: str | None = None) -> dict[str, list[str]]:
+    """Load a collection of gene sets.
+
+    ``human_gobp`` and ``mouse_gobp`` are inside the package. All other collections are files of
+    MSigDB. The first call downloads them, with a progress bar, to the folder in the environment
+    variable ``TOSICA_CACHE``, or else to the user's cache folder. Later calls read them from there
+    without using the network, and check them against the hash of the first download.
+    ``TOSICA_MSIGDB_URL`` names a mirror with the layout of MSigDB's server.
+
+    Parameters
+    ----------
+    name
+        Name of the collection, one of the index of :func:`tosica.gs.collections`:
+
+        ``"human_gobp"``
+            Human biological processes of the Gene Ontology (Ashburner et al., Nat. Genet. 25,
+            25, 2000; The Gene Ontology Consortium, Nucleic Acids Res. 54, D1779, 2026; CC BY
+            4.0) with 10 to 300 genes each, as gene symbols. A process includes the genes of its
+            subprocesses, of its parts and of processes that regulate it. All evidence codes are
+            used.
+        ``"mouse_gobp"``
+            The same processes with the one-to-one mouse orthologs of their human genes, 10 to
+            300 genes each.
+        ``"human_reactome"``, ``"mouse_reactome"`` and so on
+            Collections of MSigDB (Subramanian et al., PNAS 102, 15545, 2005; Castanza et al., Nat.
+            Methods 20, 1619, 2023; CC BY 4.0), as gene symbols.
+
+        ``"human_reactome@2023.2"`` also names the version.
+    version
+        Release of MSigDB, such as ``"2023.2"``; by default ``"2024.1"``.
+
+    Returns
+    -------
+    dict
+        Gene set name to list of genes, in the order of the collection. Each call returns a new
+        dict, which may be changed.
+
+    Raises
+    ------
+    TypeError
+        If `name` or `version` is not a string.
+    ValueError
+        If there is no such collection or version, or if the downloaded file is not GMT or differs
+        from that of the first download.
+    ConnectionError
+        If the server cannot be reached, does not have the file, or the download is incomplete.
+    OSError
+        If the cache cannot be written to.
+
+    See Also
+    --------
+    collections : sources, versions and licences, and which collections are downloaded.
+    read_gmt : read gene sets from a file.
+    join : combine several collections.
+
+    Examples
+    --------
+    >>> import tosica
+    >>> gene_sets = tosica.gs.load("human_gobp")
+    >>> "CD3E" in gene_sets["T cell receptor signaling pathway"]
+    True
+    """
+    return find_collection(name, version).load()
+
+
+class Collection(NamedTuple):
+    """One version of a named collection."""
+
+    name: str
+    version: str
+    source: Source
+
+    def load(self) -> dict[str, list[str]]:
+        """Gene set name to list of genes."""
+        return self.source.load(self.name, self.version)
+
+    def describe(self) -> dict[str, Any]:
+        """Metadata of the collection, see :meth:`tosica.gs._source.Source.describe`."""
+        return self.source.describe(self.name, self.version)
+
+
+def collection_names() -> list[str]:
+    """Names of all collections, source by source."""
+    return [name for source in SOURCES for name in source.names]
+
+
+def find_collection(name: str, version: str | None = None) -> Collection:
+    """Find a collection by ``name`` or ``name@version``.
+
+    Raises
+    ------
+    TypeError
+        If ``name`` or ``version`` is not a string.
+    ValueError
+        If there is no such collection, or no such version of it.
+    """
+    if not isinstance(name, str):
+        raise TypeError(
+            f"The name of a gene set collection must be a string, not {type(name).__name__}."
+        )
+    if version is not None and not isinstance(version, str):
+        raise TypeError(
+            f"The version of a gene set collection must be a string, not {type(version).__name__}."
+        )
+    bare, _, suffix = name.partition("@")
+    source = next((source for source in SOURCES if bare in source.names), None)
+    if source is None:
+        raise ValueError(
+            f"There is no gene set collection {name!r}{_suggestion(bare)}; those that exist: "
+            f"{', '.join(collection_names())}; to read a file, use tosica.gs.read_gmt."
+        )
+    wanted = version or suffix or source.default_version(bare)
+    versions = source.versions(bare)
+    if wanted not in versions:
+        raise ValueError(
+            f"There is no version {wanted!r} of {bare}; those that exist: {', '.join(versions)}."
+        )
+    return Collection(bare, wanted, source)
+
+
+def _suggestion(name: str) -> str:
+    names = collection_names()
+    # "gobp" may stand for human_gobp or mouse_gobp.
+    similar = [each for each in names if each.endswith(f"_{name.lower()}")]
+    similar = similar or get_close_matches(name.lower(), names, n=1, cutoff=0.4)
+    return f" (did you mean {' or '.join(map(repr, similar))}?)" if similar else ""
+
+
 def collections() -> pd.DataFrame:
     """List the named collections of gene sets.
 
@@ -149,26 +168,26 @@ def collections() -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row a collection, its name (what :func:`tosica.gs.load` takes) as index. Columns:
+        One row per collection. The index is the name that :func:`tosica.gs.load` takes. Columns:
 
         ``source``, ``release``, ``version``
-            Who made the gene sets, which release it is, and what to call it in
-            :func:`tosica.gs.load`.
+            Origin of the gene sets, their release, and the version that :func:`tosica.gs.load`
+            takes.
         ``available``
-            Whether it is on this machine already; the others are downloaded when first used.
+            Whether the collection is on this machine. Otherwise it is downloaded at first use.
         ``licence``, ``url``, ``citation``
-            Under which terms it may be passed on, where it comes from, what to cite.
+            Terms of use, web address, and papers to cite.
         ``organism``, ``identifier``
-            Scientific name of the species, and what the genes are named by.
+            Scientific name of the species, and type of the gene names.
         ``n_sets``, ``n_genes``
             Number of gene sets, and of different genes in them; missing (``<NA>``) before the first
             download.
         ``date``
-            Day of the annotations, of those inside the package.
+            Date of the annotations; empty for downloaded collections.
 
     See Also
     --------
-    load : the gene sets of a collection.
+    load : load the gene sets of a collection.
 
     Examples
     --------
@@ -176,7 +195,7 @@ def collections() -> pd.DataFrame:
     >>> tosica.gs.collections().loc["human_gobp", ["source", "organism", "licence"]].to_list()
     ['Gene Ontology, biological process', 'Homo sapiens', 'CC BY 4.0']
     """
-    names = known_names()
+    names = collection_names()
     table = pd.DataFrame(
         [_row(name) for name in names], index=pd.Index(names, name="name"), columns=_COLUMNS
     )
@@ -184,13 +203,5 @@ def collections() -> pd.DataFrame:
 
 
 def _row(name: str) -> dict[str, object]:
-    row: dict[str, object] = {"available": True, "date": ""} | describe(name)
-    if name in MSIGDB:
-        path = cache_folder() / MSIGDB[name].path(DEFAULT_VERSION)
-        record = read_record(path) or {}
-        row |= {
-            "available": path.is_file(),
-            "n_sets": record.get("n_sets", pd.NA),
-            "n_genes": record.get("n_genes", pd.NA),
-        }
-    return row | {"citation": "; ".join(describe(name)["citation"])}
+    row: dict[str, Any] = {"available": True, "date": ""} | find_collection(name).describe()
+    return row | {"citation": "; ".join(row["citation"])}

@@ -1,8 +1,8 @@
-"""Files that are downloaded once and kept: whole, checked, and never half there.
+"""Download GMT files once, check them, and keep them in the cache.
 
-Beside each file lies a record, `<file>.json`, with the hash that it had at its first download.
-Both are written under another name and moved into place, so that an interruption or a second
-process leaves a whole file or none.
+Each file in the cache has a record beside it, `<file>.json`, with its hash at the first download.
+Both are written under a temporary name and then renamed, so that an interruption or a second
+process leaves a complete file or none.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import pandas as pd
 import pooch
 from requests.exceptions import HTTPError, RequestException
 
@@ -22,65 +23,79 @@ from tosica.gs._read_gmt import parse_gmt
 
 _TIMEOUT = 30
 _CHUNK = 1 << 16
-# Of a hash, what is shown of it in a sentence.
+# Digits of a hash that a message shows.
 _SHOWN = 12
 
 
-def cache_folder() -> Path:
-    """Where downloads are kept: ``TOSICA_CACHE``, or the user's cache folder."""
-    chosen = os.environ.get("TOSICA_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(pooch.os_cache("tosica"))
+def describe_cached(name: str) -> dict[str, Any]:
+    """Whether a file is in the cache, and how many gene sets and genes it has.
+
+    Parameters
+    ----------
+    name
+        Path of the file below the cache folder, as for :func:`fetch_gmt`.
+
+    Returns
+    -------
+    dict
+        ``available``, ``n_sets`` and ``n_genes``; the numbers are ``pandas.NA`` before the first
+        download.
+    """
+    path = _cache_folder() / name
+    record = _read_record(path) or {}
+    return {
+        "available": path.is_file(),
+        "n_sets": record.get("n_sets", pd.NA),
+        "n_genes": record.get("n_genes", pd.NA),
+    }
 
 
-def read_record(path: Path) -> dict[str, Any] | None:
-    """What is known of the file since its first download; None if it was never downloaded."""
-    try:
-        record = json.loads(_record_of(path).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return record if isinstance(record, dict) and "sha256" in record else None
-
-
-def fetch_gmt(url: str, path: Path) -> dict[str, list[str]]:
-    """Gene sets of a GMT file, from the cache if it is there and whole, else from the server.
+def fetch_gmt(url: str, name: str) -> dict[str, list[str]]:
+    """Read the gene sets of a GMT file from the cache, and download it before if needed.
 
     Parameters
     ----------
     url
-        Where to download it from.
-    path
-        Where it is kept.
+        URL of the file.
+    name
+        Path of the file below the cache folder, which is ``TOSICA_CACHE`` or the user's cache.
+
+    Returns
+    -------
+    dict
+        Gene set name to list of genes.
 
     Raises
     ------
     ConnectionError
-        If the server cannot be reached, does not have the file or breaks off.
+        If the server cannot be reached, does not have the file, or the download is incomplete.
     PermissionError, OSError
         If the cache cannot be written to.
     ValueError
-        If what came is no GMT file, or not the one of the first download.
+        If the downloaded file is not GMT, or differs from that of the first download.
     """
-    record = read_record(path)
+    path = _cache_folder() / name
+    record = _read_record(path)
     content = _read(path)
     if content is not None:
         if record is None:
-            # Put there by hand, on a machine without a network.
+            # The user put the file there, on a machine without a network.
             gene_sets = parse_gmt(content, str(path))
-            _record(path, content, gene_sets, url)
+            _write_record(path, content, gene_sets, url)
             return gene_sets
         if _hash(content) == record["sha256"]:
             return parse_gmt(content, str(path))
-        logger.warning("%s is not what was downloaded: downloading it again", path)
+        logger.warning("%s has changed since its download: downloading it again", path)
     temporary = _temporary_beside(path)
     try:
         content = _download(url, temporary, path)
         gene_sets = parse_gmt(content, url)
         if record is not None and _hash(content) != record["sha256"]:
-            raise _other_content(url, path, content, record)
-        record = _record(path, content, gene_sets, url)
-        # Another process may have been first.
+            raise _changed_content(url, path, content, record)
+        record = _write_record(path, content, gene_sets, url)
+        # Another process may have written its record first.
         if record is not None and _hash(content) != record["sha256"]:
-            raise _other_content(url, path, content, record)
+            raise _changed_content(url, path, content, record)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -88,7 +103,21 @@ def fetch_gmt(url: str, path: Path) -> dict[str, list[str]]:
     return gene_sets
 
 
-def _record_of(path: Path) -> Path:
+def _cache_folder() -> Path:
+    chosen = os.environ.get("TOSICA_CACHE")
+    return Path(chosen).expanduser() if chosen else Path(pooch.os_cache("tosica"))
+
+
+def _read_record(path: Path) -> dict[str, Any] | None:
+    """Record of a file; None if it was never downloaded, or if the record is damaged."""
+    try:
+        record = json.loads(_record_path(path).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) and "sha256" in record else None
+
+
+def _record_path(path: Path) -> Path:
     return path.with_name(f"{path.name}.json")
 
 
@@ -113,37 +142,35 @@ def _reason(error: OSError) -> str:
 
 
 def _temporary_beside(path: Path) -> Path:
-    """An empty file in the folder of `path`, which shows whether anything can be written there."""
+    """Create an empty file in the folder of ``path``, to find out whether it is writable."""
     temporary = path.with_name(f".{path.name}-{uuid4().hex}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary.touch()
     except OSError as error:
         raise type(error)(
-            f"Gene sets cannot be kept in {path.parent} ({_reason(error)}): set TOSICA_CACHE to a "
-            "folder that you may write to."
+            f"Gene sets cannot be cached in {path.parent} ({_reason(error)}): set TOSICA_CACHE to "
+            "a folder that you may write to."
         ) from error
     return temporary
 
 
 def _download(url: str, temporary: Path, path: Path) -> bytes:
-    by_hand = f"try again, or fetch the file elsewhere and put it at {path}"
+    advice = f"try again, or fetch the file elsewhere and put it at {path}"
     try:
         pooch.HTTPDownloader(progressbar=True, timeout=_TIMEOUT, chunk_size=_CHUNK)(
             url, str(temporary), None
         )
     except HTTPError as error:
         status = 0 if error.response is None else error.response.status_code
-        what = f"HTTP status {status}"
-        advice = "check the version, " if status == 404 else ""
+        check = "check the version, " if status == 404 else ""
         raise ConnectionError(
-            f"The server does not give {url} ({what}): {advice}{by_hand}."
+            f"The server does not provide {url} (HTTP status {status}): {check}{advice}."
         ) from error
     except RequestException as error:
-        what = type(error).__name__
         raise ConnectionError(
-            f"{url} could not be downloaded, or not to its end ({what}): check the network, "
-            f"{by_hand}."
+            f"{url} could not be downloaded completely ({type(error).__name__}): check the "
+            f"network, {advice}."
         ) from error
     except OSError as error:
         raise type(error)(
@@ -153,11 +180,11 @@ def _download(url: str, temporary: Path, path: Path) -> bytes:
     return temporary.read_bytes()
 
 
-def _record(
+def _write_record(
     path: Path, content: bytes, gene_sets: dict[str, list[str]], url: str
 ) -> dict[str, Any] | None:
-    """Keep the hash of a file's first download, and give the record that holds."""
-    target = _record_of(path)
+    """Write the record of a first download unless there is one; return the one that is valid."""
+    target = _record_path(path)
     record = {
         "sha256": _hash(content),
         "url": url,
@@ -167,24 +194,24 @@ def _record(
     temporary = target.with_name(f".{target.name}-{uuid4().hex}.tmp")
     try:
         temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-        if target.exists() and read_record(path) is None:
+        if target.exists() and _read_record(path) is None:
             target.unlink(missing_ok=True)
-        # Unlike a move, a link never takes the place of another process's record.
+        # Unlike a rename, a link never replaces the record of another process.
         os.link(temporary, target)
     except FileExistsError:
         pass
     except OSError:
-        # No links on this file system, or a file that was put by hand where nothing can be written.
+        # The file system has no links, or the user's folder is read-only.
         if temporary.exists():
             os.replace(temporary, target)
     finally:
         temporary.unlink(missing_ok=True)
-    return read_record(path)
+    return _read_record(path)
 
 
-def _other_content(url: str, path: Path, content: bytes, record: dict[str, Any]) -> ValueError:
+def _changed_content(url: str, path: Path, content: bytes, record: dict[str, Any]) -> ValueError:
     return ValueError(
-        f"{url} has another content (sha256 {_hash(content)[:_SHOWN]}…) than at its first download "
-        f"({record['sha256'][:_SHOWN]}…), so it was not kept: if the new file is right, delete "
-        f"{_record_of(path)} and try again."
+        f"{url} has changed since its first download (sha256 {_hash(content)[:_SHOWN]}… instead of "
+        f"{record['sha256'][:_SHOWN]}…), so it was not kept: if the new file is right, delete "
+        f"{_record_path(path)} and try again."
     )

@@ -1,4 +1,4 @@
-"""Recognise what gene names are: symbols, identifiers, or both in one."""
+"""Recognise kinds of gene names by their spelling: symbols, identifiers, or both in one name."""
 
 from __future__ import annotations
 
@@ -11,17 +11,34 @@ import pandas as pd
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_ID = r"ENS(?:MUS)?G\d{11}(?:\.\d+)?(?:_PAR_Y)?"
-_PLAIN_ID = re.compile(_ID)
-# The hyphen is what Seurat makes of an underscore. After an ID, -1 and _1 count repeats.
+_BARE_ID, _VERSION = r"ENS(?:MUS)?G\d{11}", r"(?:\.\d+)?(?:_PAR_Y)?"
+_ID = _BARE_ID + _VERSION
+_ENSEMBL_ID = re.compile(f"({_BARE_ID}){_VERSION}")
+# Seurat replaces an underscore by a hyphen. After an ID, -1 and _1 number repeats.
 _ID_LAST = re.compile(rf"(.+?)[_|\-]+({_ID})")
 _ID_FIRST = re.compile(rf"({_ID})[_|\-]+(?!\d+$)(.+)")
-# A symbol that is there more than nine times is a family's name and not a gene's.
-_COUNTED = re.compile(r"(.*[^.\-])([.\-])[1-9]")
+# A symbol that is repeated more than nine times is the name of a family rather than of a gene.
+_NUMBERED = re.compile(r"(.*[^.\-])([.\-])[1-9]")
+
+
+def ensembl_id(name: str) -> str | None:
+    """Remove the version of a human or mouse Ensembl gene ID; None for any other name.
+
+    Examples
+    --------
+    >>> ensembl_id("ENSG00000198851.10")
+    'ENSG00000198851'
+    >>> ensembl_id("CD3E") is None
+    True
+    """
+    if not name.startswith("ENS"):
+        return None
+    match = _ENSEMBL_ID.fullmatch(name)
+    return match[1] if match else None
 
 
 def split_composite(name: str) -> tuple[str, str] | None:
-    """Take a name apart into a symbol and what stands beside it; None if it is no such name.
+    """Split a composite name into its symbol and its other part; None for any other name.
 
     Examples
     --------
@@ -34,7 +51,7 @@ def split_composite(name: str) -> tuple[str, str] | None:
     >>> split_composite("ENSG00000198851.10") is split_composite("HLA-A") is None
     True
     """
-    if "ENS" in name and not _PLAIN_ID.fullmatch(name):
+    if "ENS" in name and ensembl_id(name) is None:
         match = _ID_LAST.fullmatch(name)
         if match:
             return match[1], match[2]
@@ -42,28 +59,28 @@ def split_composite(name: str) -> tuple[str, str] | None:
         if match:
             return match[2], match[1]
     if "|" in name:
-        symbol, _, beside = name.partition("|")
-        return symbol, beside
+        symbol, _, other = name.partition("|")
+        return symbol, other
     return None
 
 
-def split_counted(name: str) -> tuple[str, str] | None:
-    """Take a repeated name apart into the name and the mark before its number; None if it is none.
+def split_numbered(name: str) -> tuple[str, str] | None:
+    """Split a numbered name into the name and the separator; None for any other name.
 
     Examples
     --------
-    >>> split_counted("CD24.1"), split_counted("CD24-2")
+    >>> split_numbered("CD24.1"), split_numbered("CD24-2")
     (('CD24', '.'), ('CD24', '-'))
-    >>> split_counted("CD24") is split_counted("CD24.10") is None
+    >>> split_numbered("CD24") is split_numbered("CD24.10") is None
     True
     """
-    match = _COUNTED.fullmatch(name)
+    match = _NUMBERED.fullmatch(name)
     return (match[1], match[2]) if match else None
 
 
-# Tried in this order: the first pattern that fits a name decides.
-# The symbols' patterns go by letter case alone, which is how HGNC (CD3E, C1orf112) and MGI
-# (Cd3e, mt-Nd1, 1700001G17Rik) write them.
+# The first pattern that matches a name decides.
+# Patterns of symbols use the letter case alone, as HGNC (CD3E, C1orf112) and MGI (Cd3e, mt-Nd1,
+# 1700001G17Rik) write them.
 _PATTERNS: tuple[tuple[str, str], ...] = (
     ("versioned human Ensembl IDs", r"ENSG\d{11}\.\d+(?:_PAR_Y)?"),
     ("human Ensembl IDs", r"ENSG\d{11}"),
@@ -78,9 +95,9 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 )
 _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
 
-# A list is of a kind if this share of its names is: real ones hold spike-ins, antibodies, clones.
+# A list is of a kind if this share of its names is. Real lists have spike-ins, antibodies, clones.
 _MAJORITY = 0.6
-# Names looked at; more do not change the verdict.
+# Names that are examined; more do not change the result.
 _SAMPLE = 2000
 
 
@@ -89,10 +106,10 @@ def _kind_of(name: str) -> str | None:
 
 
 def _are_row_numbers(names: list[str]) -> bool:
-    """Whether the names are 0, 1, 2, … or 1, 2, 3, … in any order, as a lost index leaves them."""
+    """Whether the names are 0, 1, 2, … or 1, 2, 3, … in any order, as if an index was lost."""
     if not all(name.isascii() and name.isdigit() for name in names):
         return False
-    # Longer than any row number, and not to be turned into an integer.
+    # A longer number is no row number, and might not fit into an integer.
     if max(map(len, names)) > 12:
         return False
     numbers = np.sort(np.array([int(name) for name in names]))
@@ -100,7 +117,7 @@ def _are_row_numbers(names: list[str]) -> bool:
 
 
 def describe_gene_names(names: Iterable[str]) -> str | None:
-    """Say what a list of gene names looks like.
+    """Recognise the kind of names that most of a list is.
 
     Parameters
     ----------
@@ -109,11 +126,12 @@ def describe_gene_names(names: Iterable[str]) -> str | None:
 
     Returns
     -------
-    One of "human Ensembl IDs", "mouse Ensembl IDs" (either also with "versioned " in front, for
-    names such as ``ENSG00000198851.10``), "Ensembl IDs of another species",
-    "Ensembl transcript IDs", "Entrez numbers", "row numbers" (0, 1, 2, …: the names were lost),
-    "human symbols" (upper case, ``CD3E``), "mouse symbols" (capitalised, ``Cd3e``; rats' look the
-    same) or "lower-case symbols"; None if no kind makes up 60 % of the names.
+    str or None
+        One of "human Ensembl IDs", "mouse Ensembl IDs" (either also preceded by "versioned ", for
+        names such as ``ENSG00000198851.10``), "Ensembl IDs of another species", "Ensembl
+        transcript IDs", "Entrez numbers", "row numbers" (0, 1, 2, …: the names were lost), "human
+        symbols" (upper case, ``CD3E``), "mouse symbols" (capitalised, ``Cd3e``, like those of the
+        rat) or "lower-case symbols". None if no kind makes up 60 % of the names.
 
     Examples
     --------
@@ -127,29 +145,29 @@ def describe_gene_names(names: Iterable[str]) -> str | None:
     unique = [str(name) for name in dict.fromkeys(names)]
     if not unique:
         return None
-    if _are_row_numbers(unique):
-        return "row numbers"
     sample = unique[:: max(1, len(unique) // _SAMPLE)]
     kinds = pd.Series([_kind_of(name) for name in sample], dtype=object).value_counts()
     if kinds.empty or kinds.iloc[0] < _MAJORITY * len(sample):
         return None
-    return str(kinds.index[0])
+    kind = str(kinds.index[0])
+    return "row numbers" if kind == "Entrez numbers" and _are_row_numbers(unique) else kind
 
 
 def find_gene_name_column(var: pd.DataFrame, reference_names: Iterable[str]) -> str | None:
-    """Find the column of ``adata.var`` that holds names of the reference's kind.
+    """Find the column of ``adata.var`` with the most names of the reference.
 
     Parameters
     ----------
     var
-        Table of the genes, (n_vars, any); its index holds the names that did not fit.
+        Table of the genes, ``(n_vars, any)``. Its index holds the names that did not match.
     reference_names
-        Names of the genes to be found.
+        Names of the genes to find.
 
     Returns
     -------
-    Name of the text column (``gene_symbols``, ``feature_name``, ``gene_ids``, …) that shares the
-    most names with the reference, or None if no column shares more than the index does.
+    str or None
+        Name of the text column (``gene_symbols``, ``feature_name``, ``gene_ids``, …) that shares
+        the most names with the reference; None if no column shares more than the index.
 
     Examples
     --------
@@ -166,7 +184,7 @@ def find_gene_name_column(var: pd.DataFrame, reference_names: Iterable[str]) -> 
         values = var.iloc[:, position]
         if pd.api.types.is_numeric_dtype(values.dtype) or not isinstance(column, str):
             continue
-        # Distinct values only, so that a column with one repeated name does not win.
+        # Distinct values only, so that a column that repeats one name is not chosen.
         n_shared = int(pd.Index(values.unique(), dtype=object).isin(reference).sum())
         if n_shared > n_best:
             best, n_best = column, n_shared
@@ -174,7 +192,7 @@ def find_gene_name_column(var: pd.DataFrame, reference_names: Iterable[str]) -> 
 
 
 def _remedy(query_kind: str, reference_kind: str) -> str:
-    """What to do about two kinds of names, where no column of var helps."""
+    """Advice for two different kinds of names where no column of ``var`` matches better."""
     if query_kind == "row numbers":
         return (
             "they were lost in a conversion and var_names must be set to gene names again, which "
@@ -204,25 +222,26 @@ def hint_for_mismatch(
     reference: str = "the model's",
     var: pd.DataFrame | None = None,
 ) -> str:
-    """Say why two lists of gene names may not match, and what to do about it.
+    """Explain why two lists of gene names do not match, and what to do about it.
 
     Parameters
     ----------
     query_names
-        Names that were to be matched.
+        Names that were matched.
     reference_names
         Names that they were matched to.
     query
-        What the first names belong to, as in "names in the query".
+        Description of the first list, as in "names in the query".
     reference
-        Whose the second names are, as in "while the model's look like".
+        Owner of the second list, as in "while the model's look like".
     var
-        Table of the query's genes; a column of it that fits better than its index is named.
+        Table of the query's genes. The hint names a column that matches better than its index.
 
     Returns
     -------
-    A clause without capital and full stop, to end a sentence with; an empty string if the names
-    give no reason.
+    str
+        A clause without capital and full stop, to end a sentence with; empty if the names give no
+        reason.
 
     Examples
     --------

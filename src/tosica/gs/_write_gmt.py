@@ -1,4 +1,4 @@
-"""Writing GMT files."""
+"""Write gene sets to GMT files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from tosica.gs._read_gmt import WEB_PAGE
 
-# What the Broad Institute's own files hold where there is nothing to say.
+# Placeholder in the files of the Broad Institute.
 _NO_DESCRIPTION = "na"
 _SEPARATORS = {"\t": "a tab", "\n": "a line break", "\r": "a line break", "\0": "a null character"}
 
@@ -24,38 +24,37 @@ def write_gmt(
 ) -> None:
     """Write gene sets to a GMT file.
 
-    The file is written beside its destination and moved there when it is whole, so that a full
-    disk or an interruption never leaves half a file and never harms the one that was there. The
-    same gene sets give the same bytes: a ``.gz`` file holds neither a time nor its own name.
+    The file is written under a temporary name and then renamed, so that a full disk or an
+    interruption neither leaves an incomplete file nor damages an existing one. The same gene sets
+    give the same bytes: a ``.gz`` file contains neither the time nor its own name.
 
     Parameters
     ----------
     gene_sets
-        Gene set name to genes. A gene that a set repeats is written once; a Python ``set``,
-        which has no order, is written sorted.
+        Gene set name to genes. Duplicated genes of a set are written once. A Python ``set``, which
+        has no order, is written sorted.
     path
-        The file to write, gzip-compressed if its name ends in ``.gz``. An existing file is
-        replaced.
+        Path of the file, gzip-compressed if its name ends in ``.gz``. An existing file is replaced.
     descriptions
-        Gene set name to the second field of its line. Sets without one get ``"na"``.
+        Gene set name to the second field of its line. Sets without a description get ``"na"``.
 
     Raises
     ------
     FileNotFoundError
         If the folder to write to does not exist.
     IsADirectoryError
-        If `path` is a folder.
+        If ``path`` is a folder.
     TypeError
-        If `gene_sets` or `descriptions` is not a mapping, if genes are not an iterable of
+        If ``gene_sets`` or ``descriptions`` is not a mapping, if genes are not an iterable of
         strings, or if a name, gene or description is not a string.
     ValueError
-        If there is no gene set, if a set has no gene, if `descriptions` names a set that is not
-        there, or if a name, gene or description would not come back from `read_gmt` as it is: it
-        is empty, holds a tab or a line break, or begins or ends with a blank.
+        If there is no gene set, if a set has no genes, if ``descriptions`` names an unknown set, or
+        if :func:`read_gmt` would change a name, gene or description, because it is empty, contains
+        a tab or a line break, or starts or ends with whitespace.
 
     See Also
     --------
-    read_gmt : the way back.
+    read_gmt : read gene sets from a GMT file.
 
     Examples
     --------
@@ -70,13 +69,13 @@ def write_gmt(
     True
     """
     content = _format(gene_sets, {} if descriptions is None else descriptions).encode()
-    # A link stays a link: what it points to is replaced.
+    # If the path is a link, the file that it points to is replaced.
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(f"{path} is a folder; give the path of the GMT file to write.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {target.parent} to write to; create it first.")
-    _replace(target, _gzip(content) if target.name.lower().endswith(".gz") else content)
+    write_atomically(target, compress(content) if target.name.lower().endswith(".gz") else content)
 
 
 def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, str]) -> str:
@@ -90,7 +89,7 @@ def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, s
     unknown = [name for name in descriptions if name not in gene_sets]
     if unknown:
         raise ValueError(
-            f"descriptions names {unknown[0]!r}, which is no gene set in gene_sets; remove it."
+            f"descriptions names {unknown[0]!r}, which is not in gene_sets; remove it."
         )
 
     lines = []
@@ -98,8 +97,8 @@ def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, s
         _check_text(name, "The gene set name")
         if name.startswith("\ufeff") or WEB_PAGE.match(name):
             raise ValueError(
-                f"The gene set name {name!r} begins as a web page or a byte order mark does and "
-                "could not be read again; rename the set."
+                f"The gene set name {name!r} starts like a web page or with a byte order mark, so "
+                "read_gmt could not read it; rename the set."
             )
         description = descriptions.get(name, _NO_DESCRIPTION)
         _check_text(description, f"The description of {name!r}", empty=True)
@@ -115,40 +114,41 @@ def _unique_genes(name: str, genes: Iterable[str]) -> list[str]:
         )
     unique = list(dict.fromkeys(genes))
     if not unique:
-        raise ValueError(f"The gene set {name!r} holds no gene; add some or leave it out.")
+        raise ValueError(f"The gene set {name!r} has no genes; add some or leave it out.")
     for gene in unique:
         _check_text(gene, f"A gene of {name!r}")
     return sorted(unique) if isinstance(genes, (set, frozenset)) else unique
 
 
 def _check_text(text: object, what: str, *, empty: bool = False) -> None:
-    """Refuse a field that `read_gmt` would not give back as it is."""
+    """Raise an error for a field that ``read_gmt`` would change."""
     if not isinstance(text, str):
         raise TypeError(f"{what} must be a string, not {type(text).__name__}: {text!r}.")
     if not text and not empty:
         raise ValueError(f"{what} is an empty string; fill it in or leave it out.")
     for character, called in _SEPARATORS.items():
         if character in text:
-            raise ValueError(f"{what} holds {called}, which a GMT file cannot store: {text!r}.")
+            raise ValueError(f"{what} contains {called}, which a GMT file cannot store: {text!r}.")
     if text != text.strip():
-        raise ValueError(f"{what} begins or ends with a blank; strip it: {text!r}.")
+        raise ValueError(f"{what} starts or ends with whitespace; strip it: {text!r}.")
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{what} cannot be written as UTF-8: {text!r}.") from error
 
 
-def _gzip(content: bytes) -> bytes:
-    # Not gzip.compress: it lets zlib write the operating system into the header.
+def compress(content: bytes) -> bytes:
+    """Compress to the same bytes on every machine."""
+    # gzip.compress lets zlib write the operating system into the header.
     buffer = io.BytesIO()
     with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
         file.write(content)
     return buffer.getvalue()
 
 
-def _replace(target: Path, content: bytes) -> None:
-    """Put `content` at `target` in one step."""
-    # Not tempfile: its files can be read by their owner only, and the rename would keep that.
+def write_atomically(target: Path, content: bytes) -> None:
+    """Write a file under a temporary name, then rename it."""
+    # Files of tempfile are readable by their owner only, and a rename keeps these permissions.
     temporary = target.with_name(f".tosica-{uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as file:

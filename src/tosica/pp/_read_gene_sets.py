@@ -1,11 +1,11 @@
-"""Bring every form in which gene sets come into one."""
+"""Read gene sets from any form that `build_mask` accepts."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,31 +14,24 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix
 
-from tosica import gs
 from tosica._logging import format_thousands, logger
-from tosica.gs._collections import describe, known_names, parse_name
+from tosica.gs import join, read_gmt
+from tosica.gs._collections import collection_names, find_collection
+from tosica.gs._gene_list import GeneList
 from tosica.gs._join import is_gmt_path
-from tosica.gs._match_genes import organism_of
 
 if TYPE_CHECKING:
-    from anndata import AnnData
     from numpy.typing import NDArray
 
+_Parts: TypeAlias = list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
 GeneSetsLike: TypeAlias = (
-    str
-    | os.PathLike[str]
-    | Mapping[str, Iterable[str]]
-    | pd.DataFrame
-    | list[str | os.PathLike[str]]
-    | tuple[str | os.PathLike[str], ...]
+    str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Parts
 )
 
-# Stands for human_gobp or mouse_gobp, as the data are.
-_GOBP = "gobp"
-# Species as users call them; others keep their scientific name.
+# Species that have a common name in the API; others keep their scientific name.
 _COMMON_NAMES = {"Homo sapiens": "human", "Mus musculus": "mouse"}
 _UNANNOTATED = re.compile(r"unannotated_\d+")
-# What decoupler's resources call the gene, and the set if there is no column `source`.
+# Columns of decoupler's networks and resources that hold the gene, and the gene set.
 _TARGET_COLUMNS = ("target", "genesymbol")
 _SOURCE_COLUMNS = ("source", "geneset", "pathway", "cell_type")
 _WEIGHT_COLUMN = "weight"
@@ -46,14 +39,31 @@ _WEIGHT_COLUMN = "weight"
 
 @dataclass(frozen=True)
 class GeneSets:
-    """Gene sets as a matrix: which of the different ``genes`` is in which set, (sets, genes) int32.
+    """Gene sets as a matrix of gene sets by their different genes.
 
-    ``weights`` are those of a network, a table with a row for each pair that has one. ``organism``
-    is None if it was not told, and ``is_named`` says whether all come from named collections.
+    Attributes
+    ----------
+    names
+        Names of the gene sets, ``(n_gene_sets,)``.
+    genes
+        Names of the different genes in them.
+    contains
+        How often each set lists each gene, ``(n_gene_sets, n_genes)`` int32.
+    source
+        Origin of the gene sets, for messages and ``adata.uns``.
+    organism
+        Organism of the genes, None if it is not known.
+    release
+        Release of a named collection.
+    is_named
+        Whether all gene sets are from named collections.
+    weights
+        For a table with weights, a row for each pair with one: ``set``, ``wanted`` (the gene, both
+        as positions) and ``weight``.
     """
 
     names: list[str]
-    genes: pd.Index
+    genes: GeneList
     contains: csr_matrix
     source: str
     organism: str | None = None
@@ -63,118 +73,89 @@ class GeneSets:
 
     @property
     def lengths(self) -> NDArray[np.intp]:
-        """Number of genes that each set lists, (sets,)."""
+        """Number of genes that each set lists, ``(n_gene_sets,)``."""
         return np.diff(self.contains.indptr)
 
 
-def read_gene_sets(gene_sets: GeneSetsLike, adata: AnnData, *, organism: str) -> GeneSets:
-    """Read gene sets from a name, a path, a dict, a table, or a list of names and paths.
-
-    ``adata`` and ``organism`` decide what "gobp" stands for.
-    """
-    gene_sets = _name_gobp(gene_sets, adata, organism)
-    weights = None
-    told: dict[str, str] = {}
+def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
+    """Read gene sets from a name, a path, a dict, a table, or a list of names and paths."""
     if isinstance(gene_sets, list | tuple) and gene_sets:
-        source = " + ".join(_label(part) for part in gene_sets)
-        names, genes, lengths = _flatten(gs.join(gene_sets))
-        parts = [_about(part) for part in gene_sets if _is_named(part)]
-        is_named = len(parts) == len(gene_sets)
-        organisms = {part["organism"] for part in parts}
-        if is_named:
-            told["release"] = " + ".join(part["release"] for part in parts)
-            if len(organisms) == 1:
-                told["organism"] = organisms.pop()
-    elif isinstance(gene_sets, str) and not _is_path(gene_sets):
-        is_named = True
-        # First, because it says which collections there are if this is none.
-        names, genes, lengths = _flatten(gs.load(gene_sets))
-        source = parse_name(gene_sets)[0]
-        told = _about(gene_sets)
-    elif isinstance(gene_sets, str | os.PathLike):
-        is_named = False
-        source = Path(gene_sets).name
-        names, genes, lengths = _flatten(gs.read_gmt(gene_sets))
-    elif isinstance(gene_sets, pd.DataFrame):
-        is_named = False
-        source = "table"
-        names, genes, lengths, weights = _flatten_table(gene_sets)
-    elif isinstance(gene_sets, Mapping):
-        is_named = False
-        source = "dict"
-        names, genes, lengths = _flatten(gene_sets)
-    else:
-        raise TypeError(
-            "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table "
-            "with 'source' and 'target' columns, a list of names and paths or None, not "
-            f"{type(gene_sets).__name__}."
-        )
+        return _read_list(gene_sets)
+    if isinstance(gene_sets, str) and not _is_path(gene_sets):
+        collection = find_collection(gene_sets)
+        read = _to_gene_sets(*_flatten(collection.load()), source=collection.name)
+        organism, release = _organism_and_release(gene_sets)
+        return replace(read, organism=organism, release=release, is_named=True)
+    if isinstance(gene_sets, str | os.PathLike):
+        return _to_gene_sets(*_flatten(read_gmt(gene_sets)), source=Path(gene_sets).name)
+    if isinstance(gene_sets, pd.DataFrame):
+        return _to_gene_sets(*_flatten_table(gene_sets), source="table")
+    if isinstance(gene_sets, Mapping):
+        return _to_gene_sets(*_flatten(gene_sets), source="dict")
+    raise TypeError(
+        "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table "
+        "with 'source' and 'target' columns, a list of names and paths or None, not "
+        f"{type(gene_sets).__name__}."
+    )
+
+
+def _read_list(
+    parts: list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...],
+) -> GeneSets:
+    source = " + ".join(str(part) if _is_named(part) else Path(str(part)).name for part in parts)
+    read = _to_gene_sets(*_flatten(join(parts)), source=source)
+    if not all(map(_is_named, parts)):
+        return read
+    organisms, releases = zip(*(_organism_and_release(str(part)) for part in parts), strict=True)
+    return replace(
+        read,
+        organism=organisms[0] if len(set(organisms)) == 1 else None,
+        release=" + ".join(releases),
+        is_named=True,
+    )
+
+
+def _to_gene_sets(
+    names: list[str],
+    genes: NDArray[np.object_],
+    lengths: NDArray[np.intp],
+    weights: NDArray[np.float32] | None = None,
+    *,
+    source: str,
+) -> GeneSets:
+    """Check the flat form of gene sets, and turn it into a matrix."""
     _check_names(names, genes, lengths, source)
     codes, unique = pd.factorize(genes)
     set_of = np.repeat(np.arange(len(names), dtype=np.int32), lengths)
-    # A gene that a set repeats is summed, and counts once.
+    # Duplicated genes of a set are summed.
     contains = csr_matrix(
         (np.ones(len(codes), dtype=np.int32), (set_of, codes)), shape=(len(names), len(unique))
     )
     table = None
     if weights is not None:
         table = pd.DataFrame({"set": set_of, "wanted": codes, "weight": weights}).dropna()
-    return GeneSets(
-        names,
-        pd.Index(unique, dtype=object),
-        contains,
-        source,
-        is_named=is_named,
-        weights=table,
-        **told,
-    )
+    return GeneSets(names, GeneList(unique), contains, source, weights=table)
 
 
-def _name_gobp(gene_sets: GeneSetsLike, adata: AnnData, organism: str) -> GeneSetsLike:
-    """Put the collection of the data's organism in the place of "gobp", alone or in a list."""
-    if not any(map(_is_gobp, gene_sets if isinstance(gene_sets, list | tuple) else [gene_sets])):
-        return gene_sets
-    if organism != "auto":
-        whose, why = organism, f"organism={organism!r} was given"
-    else:
-        found, column = organism_of(adata.var_names, adata.var)
-        whose, where = found or "human", "" if column is None else f" in var[{column!r}]"
-        why = f"adata holds {found} genes{where} (by overlap)"
-        if found is None:
-            why = "it is not clear whether adata holds human or mouse genes"
-    logger.info("build_mask: took %s_%s, since %s", whose, _GOBP, why)
-    if isinstance(gene_sets, list | tuple):
-        return [f"{whose}_{part}" if _is_gobp(part) else part for part in gene_sets]
-    return f"{whose}_{gene_sets}"
-
-
-def _is_gobp(part: object) -> bool:
-    return isinstance(part, str) and part.partition("@")[0] == _GOBP
-
-
-def _about(name: object) -> dict[str, str]:
-    """Organism and release of a named collection."""
-    about = describe(str(name))
-    species = about["organism"]
-    return {"organism": _COMMON_NAMES.get(species, species), "release": about["release"]}
+def _organism_and_release(name: str) -> tuple[str, str]:
+    metadata = find_collection(name).describe()
+    species = metadata["organism"]
+    return _COMMON_NAMES.get(species, species), metadata["release"]
 
 
 def _is_named(part: object) -> bool:
-    return isinstance(part, str) and part.partition("@")[0] in known_names()
-
-
-def _label(part: object) -> str:
-    return str(part) if _is_named(part) else Path(str(part)).name
+    return isinstance(part, str) and part.partition("@")[0] in collection_names()
 
 
 def _is_path(gene_sets: str) -> bool:
-    """Whether a string is a file's; a collection's name stays one whatever lies in the folder."""
+    """Whether a string is a path. The name of a collection is not, even if a file is called so."""
     return is_gmt_path(gene_sets) or (os.path.isfile(gene_sets) and not _is_named(gene_sets))
 
 
 def _flatten(
     gene_sets: Mapping[str, Iterable[str]],
 ) -> tuple[list[str], NDArray[np.object_], NDArray[np.intp]]:
+    """Names of the sets, their genes one set after the other, and the number of genes of each."""
     lists = []
     for name, genes in gene_sets.items():
         if isinstance(genes, str | bytes) or not isinstance(genes, Iterable):
@@ -192,6 +173,7 @@ def _flatten(
 def _flatten_table(
     table: pd.DataFrame,
 ) -> tuple[list[str], NDArray[np.object_], NDArray[np.intp], NDArray[np.float32] | None]:
+    """Flat form of a table, as of a dict, and the weight of each gene if it has weights."""
     columns = table.columns
     source = next((column for column in _SOURCE_COLUMNS if column in columns), None)
     target = next((column for column in _TARGET_COLUMNS if column in columns), None)
@@ -212,18 +194,18 @@ def _flatten_table(
     complete = pd.DataFrame({"source": table[source].array, "target": table[target].array})
     if weights is not None:
         complete["weight"] = weights
-    given = len(complete)
+    n_rows = len(complete)
     complete = complete.dropna(subset=["source", "target"])
-    n_dropped = given - len(complete)
+    n_dropped = n_rows - len(complete)
     complete = complete.drop_duplicates(["source", "target"])
     if n_dropped:
         logger.warning(
             "build_mask: left out %s of %s rows of the table, whose source or target is missing",
             format_thousands(n_dropped),
-            format_thousands(given),
+            format_thousands(n_rows),
         )
     codes, names = pd.factorize(complete["source"].to_numpy(dtype=object))
-    # Sets in the order in which they first appear, each one's genes together.
+    # Sets are in the order in which they first appear.
     order = np.argsort(codes, kind="stable")
     genes = complete["target"].to_numpy(dtype=object)[order]
     kept = None if weights is None else complete["weight"].to_numpy()[order]
@@ -231,7 +213,7 @@ def _flatten_table(
 
 
 def _weights(table: pd.DataFrame) -> NDArray[np.float32] | None:
-    """Weights and signs of a network; missing ones stay so."""
+    """Weights of a network, which may be negative or missing."""
     if _WEIGHT_COLUMN not in table.columns:
         return None
     try:
@@ -252,7 +234,7 @@ def _weights(table: pd.DataFrame) -> NDArray[np.float32] | None:
 def _check_names(
     names: list[str], genes: NDArray[np.object_], lengths: NDArray[np.intp], source: str
 ) -> None:
-    """Refuse what cannot be gene sets, whatever form it came in."""
+    """Raise an error for what cannot be gene sets, whatever their form."""
     if not names:
         raise ValueError(f"there is no gene set in gene_sets ({source}): pass at least one.")
     for name in names:
@@ -263,15 +245,16 @@ def _check_names(
             )
         if _UNANNOTATED.fullmatch(name):
             raise ValueError(
-                f"gene set {name!r} is called like a fully connected token: rename it."
+                f"gene set {name!r} has the name of a fully connected token: rename it."
             )
-    # Types first, of which there are few: a look at every gene is for the message alone.
+    # Checking the few different types is fast; single genes are only checked for the message.
     if not all(issubclass(kind, str) for kind in set(map(type, genes))):
-        at = next(i for i, gene in enumerate(genes) if not isinstance(gene, str))
-        owner = names[int(np.searchsorted(np.cumsum(lengths), at, side="right"))]
+        position = next(i for i, gene in enumerate(genes) if not isinstance(gene, str))
+        name = names[int(np.searchsorted(np.cumsum(lengths), position, side="right"))]
+        gene = genes[position]
         raise TypeError(
-            f"gene set {owner!r} holds a {type(genes[at]).__name__} ({genes[at]!r}) where the name "
-            "of a gene is expected: gene names are strings."
+            f"gene set {name!r} holds a {type(gene).__name__} ({gene!r}) where the name of a gene "
+            "is expected: gene names are strings."
         )
     if genes.size == 0:
         raise ValueError(f"no gene set in gene_sets ({source}) holds a gene: pass sets with genes.")

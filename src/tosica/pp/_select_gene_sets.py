@@ -1,4 +1,4 @@
-"""Choose which gene sets a mask has."""
+"""Draw random gene sets, or select those of a mask."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def draw_gene_sets(
     n_vars: int, *, n_sets: int, min_genes: int, mask_ratio: float, seed: int
 ) -> tuple[list[str], csr_matrix]:
-    """Random gene sets, (n_sets, n_vars) bool, none below `min_genes`."""
+    """Draw random gene sets, ``(n_sets, n_vars)`` bool, with at least ``min_genes`` genes each."""
     if n_vars < min_genes:
         raise ValueError(
             f"a random gene set cannot hold min_genes={min_genes} genes because adata has only "
@@ -44,34 +44,39 @@ def draw_gene_sets(
 
 _BLOCK = 4096
 _N_BINS = 20
-# A single gene must not carry a whole set.
-_LARGEST = 10.0
+# Limit of a standardised dispersion, so that no set is selected for a single gene.
+_MAX_DISPERSION = 10.0
 
 
 def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.float64]:
-    """Standardised dispersion of each gene's log-normalised expression, (n_vars,).
+    """Compute the standardised dispersion of the log-normalised expression of each gene.
 
-    Genes are put into 20 bins of equal size by their mean; in each bin the logarithm of variance
-    over mean is standardised by median and median absolute deviation, and cut at ±10 (after
-    Zheng et al., Nat. Commun. 8, 14049, 2017). Genes without expression get 0.
+    Genes are divided into 20 bins of equal size by their mean. In each bin, the logarithm of
+    variance over mean is standardised by median and median absolute deviation, and clipped to ±10
+    (after Zheng et al., Nat. Commun. 8, 14049, 2017). Genes without expression get 0.
 
     Parameters
     ----------
     adata
-        Counts, which are normalised block by block, or log-normalised expression; not changed.
+        Counts, which are normalised block by block, or log-normalised expression.
     layer
-        Layer to read, None for X.
+        Layer to read, None for ``X``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Standardised dispersions, ``(n_vars,)``.
 
     Raises
     ------
     ValueError, TypeError, KeyError
         If the matrix is missing, or neither counts nor log-normalised.
     """
-    rows = CellMatrix(adata, layer=layer)
+    matrix = CellMatrix(adata, layer=layer)
     hint = unscaled_in(adata)
-    total, squares = np.zeros(len(rows.names)), np.zeros(len(rows.names))
-    for start, block in rows.blocks(_BLOCK):
-        kind = kind_of(block, rows.where, first_cell=start, hint=hint)
+    total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
+    for start, block in matrix.blocks(_BLOCK):
+        kind = kind_of(block, matrix.where, first_cell=start, hint=hint)
         if kind is None:
             continue
         values = block.astype(np.float64)
@@ -82,12 +87,14 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
             squares += np.asarray(values.multiply(values).sum(0)).ravel()
         else:
             squares += (values**2).sum(0)
-    mean = total / rows.n_obs
-    variance = np.maximum(squares / rows.n_obs - mean**2, 0)
-    return _standardised(mean, variance)
+    mean = total / matrix.n_obs
+    variance = np.maximum(squares / matrix.n_obs - mean**2, 0)
+    return _standardized_dispersion(mean, variance)
 
 
-def _standardised(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standardized_dispersion(
+    mean: NDArray[np.float64], variance: NDArray[np.float64]
+) -> NDArray[np.float64]:
     score = np.zeros(len(mean))
     varies = np.flatnonzero((mean > 0) & (variance > 0))
     if varies.size == 0:
@@ -98,7 +105,7 @@ def _standardised(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> N
     middle = dispersion.groupby(bins).transform("median")
     spread = (dispersion - middle).abs().groupby(bins).transform("median") * 1.4826
     z = (dispersion - middle) / spread.where(spread > 0, 1.0)
-    score[varies] = z.clip(-_LARGEST, _LARGEST)
+    score[varies] = z.clip(-_MAX_DISPERSION, _MAX_DISPERSION)
     return score
 
 
@@ -113,23 +120,28 @@ def select_gene_sets(
     max_jaccard: float,
     variability: NDArray[np.float64] | None = None,
 ) -> NDArray[np.intp]:
-    """Choose gene sets, and give their positions in the order in which they came.
+    """Select gene sets.
 
     Parameters
     ----------
     members
-        Which gene is in which set, (sets, genes) bool.
+        Which gene is in which set, ``(n_gene_sets, n_vars)`` bool.
     n
-        Most sets to choose.
+        Largest number of sets to select.
     select
         ``"largest"``, ``"coverage"`` or ``"variable"``, see :func:`tosica.pp.build_mask`.
     max_jaccard
-        A set that shares more than this with one that was chosen before is passed over.
+        Largest Jaccard index of a set with one that was selected before.
     variability
-        How much each gene varies, (genes,), for ``"variable"``.
+        Variability of each gene, ``(n_vars,)``, for ``"variable"``.
+
+    Returns
+    -------
+    numpy.ndarray
+        Positions of the selected sets, ascending.
     """
     sizes = np.diff(members.indptr)
-    accepted = _Accepted(members, max_jaccard)
+    accepted = _DissimilarSets(members, max_jaccard)
     if select == "coverage":
         return np.sort(_cover(members, sizes, n, accepted))
     if select == "variable":
@@ -144,22 +156,22 @@ def select_gene_sets(
     for candidate in order:
         if len(chosen) == n:
             break
-        if accepted.take(int(candidate)):
+        if accepted.add(int(candidate)):
             chosen.append(int(candidate))
     return np.sort(np.array(chosen, dtype=np.intp))
 
 
-class _Accepted:
-    """The sets chosen so far, and whether another one is too much like one of them."""
+class _DissimilarSets:
+    """Gene sets of which no two have a Jaccard index above a limit."""
 
     def __init__(self, members: csr_matrix, max_jaccard: float) -> None:
-        self._members, self._most = members, max_jaccard
+        self._members, self._max_jaccard = members, max_jaccard
         self._sets_of: list[list[int]] = [[] for _ in range(members.shape[1])]
         self._sizes: list[int] = []
 
-    def take(self, candidate: int) -> bool:
-        """Choose a set unless it overlaps too much with an earlier one."""
-        if self._most >= 1:
+    def add(self, candidate: int) -> bool:
+        """Add a set unless it is too similar to an earlier one; return whether it was added."""
+        if self._max_jaccard >= 1:
             return True
         indptr, indices = self._members.indptr, self._members.indices
         genes = indices[indptr[candidate] : indptr[candidate + 1]]
@@ -167,7 +179,7 @@ class _Accepted:
         if holders:
             shared = np.bincount(holders, minlength=len(self._sizes))
             union = len(genes) + np.asarray(self._sizes) - shared
-            if (shared > self._most * union).any():
+            if (shared > self._max_jaccard * union).any():
                 return False
         for gene in genes:
             self._sets_of[gene].append(len(self._sizes))
@@ -176,24 +188,24 @@ class _Accepted:
 
 
 def _cover(
-    members: csr_matrix, sizes: NDArray[np.intp], n: int, accepted: _Accepted
+    members: csr_matrix, sizes: NDArray[np.intp], n: int, accepted: _DissimilarSets
 ) -> NDArray[np.intp]:
-    """Greedy maximum coverage: always the set with the most genes that no earlier one has.
+    """Greedy maximum coverage: add the set with the most genes that are not covered yet.
 
-    Of sets that add as many genes the smaller one comes first, since less of it is there already.
+    In case of ties, the smaller set comes first, since fewer of its genes are covered already.
     """
     holders = members.tocsc()
     covered = np.zeros(members.shape[1], dtype=bool)
-    # One number to compare, and the earlier of equal ones wins: new genes, then fewer others.
+    # The score orders sets by more new genes, then by fewer genes; argmax takes the first of ties.
     step = int(sizes.max()) + 1
     score = sizes.astype(np.int64) * step - sizes
     chosen: list[int] = []
     while len(chosen) < n:
         best = int(score.argmax())
-        # No gene is new where the score is minus the size.
+        # The score of a set without new genes is minus its size.
         if score[best] <= 0:
             break
-        if accepted.take(best):
+        if accepted.add(best):
             chosen.append(best)
             genes = members.indices[members.indptr[best] : members.indptr[best + 1]]
             for gene in genes[~covered[genes]]:
