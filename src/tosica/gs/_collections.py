@@ -72,7 +72,7 @@ def load(name: str, *, version: str | None = None) -> dict[str, list[str]]:
     Raises
     ------
     TypeError
-        If `name` or `version` is not a string.
+        If ``name`` or ``version`` is not a string.
     ValueError
         If there is no such collection or version, or if the downloaded file is not GMT or differs
         from that of the first download.

@@ -1,4 +1,4 @@
-"""A list of gene names: whose genes they are, and which."""
+"""A list of gene names: its kind of names, its organism, and its genes."""
 
 from __future__ import annotations
 
@@ -144,9 +144,9 @@ class GeneList:
         needed = max(
             _MIN_MOUSE_ONLY, _MIN_MOUSE_ONLY_SHARE * len(unique), _MIN_RATIO * n_human_only
         )
-        return (
-            UpperCaseMouse(sorted(mouse_only), n_human_only) if len(mouse_only) >= needed else None
-        )
+        if len(mouse_only) < needed:
+            return None
+        return UpperCaseMouse(sorted(mouse_only), n_human_only)
 
     def resolve(self, organism: str, *, ignore_case: bool = False) -> Resolved:
         """Find the gene of each name in an organism.

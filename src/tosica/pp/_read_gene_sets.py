@@ -1,4 +1,4 @@
-"""Read gene sets from any form that `build_mask` accepts."""
+"""Read gene sets from any form that ``build_mask`` accepts."""
 
 from __future__ import annotations
 
