@@ -16,9 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica import gs
-from tosica.data import _align
-from tosica.data._align import AlignedBatch, align
-from tosica.data._scale import Scale
+from tosica.data import MODALITY_KINDS, Scale, _modality_kind
+from tosica.data._modality_kind import CellBatch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 N_CELLS, N_GENES = 30, 20
 GENES = pd.Index([f"CD{i}" for i in range(1, N_GENES + 1)])
 COUNTS = Scale("counts", 1e4, "genes")
+align = MODALITY_KINDS["rna"].align
 OVER_MATRIX = Scale("log1p", 1e4, "matrix")
 
 
@@ -43,27 +43,26 @@ def query(matrix: Any, names: Any = GENES) -> ad.AnnData:
 
 def together(
     adata: ad.AnnData, scale: Scale = COUNTS, genes: pd.Index = GENES, **kwargs: Any
-) -> AlignedBatch:
+) -> CellBatch:
     """Join all batches, after a look at each."""
     size = kwargs.setdefault("batch_size", 256)
-    batches = list(align(adata, genes, scale, **kwargs))
+    cells = align(adata, genes, scale, **kwargs)
+    batches = list(cells)
     assert [batch.start for batch in batches] == list(range(0, adata.n_obs, size))
-    assert all(len(batch.expression) == size for batch in batches[:-1])
+    assert all(len(batch.values) == size for batch in batches[:-1])
     for batch in batches:
-        assert batch.expression.dtype == np.float32
-        assert batch.expression.shape[1] == len(genes)
-        assert batch.expression.flags.c_contiguous
-        assert batch.expression.flags.writeable
-        assert batch.total is None or len(batch.total) == len(batch.expression)
-        np.testing.assert_array_equal(batch.measured, batches[0].measured)
-    (kind,) = {batch.counts for batch in batches}
+        assert batch.values.dtype == np.float32
+        assert batch.values.shape[1] == len(genes)
+        assert batch.values.flags.c_contiguous
+        assert batch.values.flags.writeable
+        assert batch.total is None or len(batch.total) == len(batch.values)
+    (kind,) = {batch.is_counts for batch in batches}
     totals = [batch.total for batch in batches]
-    return AlignedBatch(
+    return CellBatch(
         0,
-        np.concatenate([batch.expression for batch in batches]),
+        np.concatenate([batch.values for batch in batches]),
         kind,
         None if totals[0] is None else np.concatenate(totals),
-        batches[0].measured,
     )
 
 
@@ -75,8 +74,8 @@ FORMATS = [sp.csr_matrix, sp.csr_array, sp.csc_matrix, np.ascontiguousarray, np.
 
 def test_the_models_own_genes(counts: np.ndarray) -> None:
     got = together(query(counts))
-    np.testing.assert_array_equal(got.expression, counts)
-    assert got.counts
+    np.testing.assert_array_equal(got.values, counts)
+    assert got.is_counts
     assert got.total is None
 
 
@@ -88,8 +87,8 @@ def test_genes_in_any_order(counts: np.ndarray, format_: Any, dtype: str) -> Non
     adata = query(format_(counts[:, order]), GENES[order])
     before = adata.X.copy()
     got = together(adata)
-    np.testing.assert_array_equal(got.expression, counts)
-    assert got.counts
+    np.testing.assert_array_equal(got.values, counts)
+    assert got.is_counts
     changed = before != adata.X
     assert not (changed.nnz if sp.issparse(changed) else changed.any())
     assert list(adata.var_names) == list(GENES[order])
@@ -117,9 +116,10 @@ def test_every_gene_goes_to_its_place(
     got = together(adata, Scale("log1p", 1e4, "genes"), batch_size=batch_size)
     expected = np.zeros((9, N_GENES), dtype=np.float32)
     expected[:, kept] = values[:, :n_kept]
-    np.testing.assert_array_equal(got.expression, expected)
-    np.testing.assert_array_equal(got.measured, np.isin(np.arange(N_GENES), kept))
-    assert not got.counts
+    np.testing.assert_array_equal(got.values, expected)
+    measured = align(adata, GENES, COUNTS).measured
+    np.testing.assert_array_equal(measured, np.isin(np.arange(N_GENES), kept))
+    assert not got.is_counts
 
 
 def test_a_tenth_of_the_genes_missing(counts: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
@@ -131,7 +131,7 @@ def test_a_tenth_of_the_genes_missing(counts: np.ndarray, caplog: pytest.LogCapt
         got = together(query(np.delete(counts, [3, 8], 1), GENES.delete([3, 8])))
     expected = counts.copy()
     expected[:, [3, 8]] = 0
-    np.testing.assert_array_equal(got.expression, expected)
+    np.testing.assert_array_equal(got.values, expected)
     assert "query: matched 18 of the model's 20 genes (90%); 0 others are not used" in caplog.text
     assert "query: adata.X holds counts" in caplog.text
 
@@ -144,8 +144,8 @@ def test_three_tenths_of_the_genes_missing(counts: np.ndarray) -> None:
     )
     with pytest.warns(UserWarning, match=sentence) as caught:
         got = together(adata)
-    np.testing.assert_array_equal(got.expression[:, :14], counts[:, :14])
-    assert (got.expression[:, 14:] == 0).all()
+    np.testing.assert_array_equal(got.values[:, :14], counts[:, :14])
+    assert (got.values[:, 14:] == 0).all()
     assert len(caught) == 1
     assert caught[0].filename == __file__  # the user's line, not one of the package
 
@@ -186,7 +186,7 @@ def test_names_in_a_column_of_var(counts: np.ndarray, caplog: pytest.LogCaptureF
     before = adata.var.copy()
     with caplog.at_level(logging.INFO, "tosica"):
         got = together(adata)
-    np.testing.assert_array_equal(got.expression, counts)
+    np.testing.assert_array_equal(got.values, counts)
     assert "query: genes named by var['symbol']" in caplog.messages
     pd.testing.assert_frame_equal(adata.var, before)
     # A column of var is of no use to the genes of raw.
@@ -206,7 +206,7 @@ def test_extra_genes_are_not_used(counts: np.ndarray, format_: Any) -> None:
     extra = np.full((N_CELLS, 3), 7.0)
     matrix = format_(np.hstack([extra, counts]))
     got = together(query(matrix, ["A", "B", "C", *GENES]))
-    np.testing.assert_array_equal(got.expression, counts)
+    np.testing.assert_array_equal(got.values, counts)
 
 
 @pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
@@ -227,14 +227,14 @@ def test_duplicates_in_raw(counts: np.ndarray) -> None:
     sentence = r"call adata = adata\.raw\.to_adata\(\) and adata\.var_names_make_unique\(\) first"
     with pytest.raises(ValueError, match=sentence):
         align(adata, GENES, COUNTS, use_raw=True)
-    assert together(adata).counts
+    assert together(adata).is_counts
 
 
 @pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
 def test_duplicates_among_other_genes(counts: np.ndarray) -> None:
     matrix = np.hstack([counts, np.ones((N_CELLS, 3))])
     got = together(query(matrix, [*GENES, "A", "A", "A"]))
-    np.testing.assert_array_equal(got.expression, counts)
+    np.testing.assert_array_equal(got.values, counts)
 
 
 @pytest.mark.filterwarnings("ignore:Observation names are not unique:UserWarning")
@@ -265,10 +265,10 @@ def test_batches_of_any_size(
     matrix = sp.csr_matrix(np.hstack([counts, np.ones((N_CELLS, 2))]))
     adata = query(matrix, [*GENES, "A", "B"])
     expected = together(adata, scale)
-    monkeypatch.setattr(_align, "BLOCK", block)
+    monkeypatch.setattr(_modality_kind, "BLOCK", block)
     got = together(adata, scale, batch_size=batch_size)
-    np.testing.assert_array_equal(got.expression, expected.expression)
-    assert got.counts == expected.counts
+    np.testing.assert_array_equal(got.values, expected.values)
+    assert got.is_counts == expected.is_counts
     if scale is COUNTS:
         assert got.total is expected.total is None
     else:
@@ -282,7 +282,7 @@ def test_totals_over_the_matrix_or_the_genes(counts: np.ndarray, format_: Any, d
     adata = query(format_(values), [*GENES, "A", "B"])
     assert together(adata, COUNTS).total is None
     got = together(adata, OVER_MATRIX)
-    assert got.counts
+    assert got.is_counts
     assert got.total.dtype == np.float64
     np.testing.assert_array_equal(got.total, values.sum(1, dtype=np.float64))
 
@@ -294,31 +294,31 @@ def test_log_normalised_values_are_used_as_they_are(
     for scale in (COUNTS, OVER_MATRIX, Scale("log1p", 1e4, "genes")):
         with caplog.at_level(logging.INFO, "tosica"):
             got = together(query(values), scale)
-        np.testing.assert_array_equal(got.expression, values)
-        assert not got.counts
+        np.testing.assert_array_equal(got.values, values)
+        assert not got.is_counts
         assert got.total is None
-    assert "query: adata.X holds log1p values" in caplog.text
+    assert "query: adata.X holds log-normalised expression" in caplog.text
 
 
 def test_layer_and_raw(counts: np.ndarray) -> None:
     adata = query(np.log1p(counts * 1.7))
     adata.layers["counts"] = sp.csr_matrix(counts)
     adata.raw = query(counts[:, ::-1] + 1, GENES[::-1])
-    np.testing.assert_array_equal(together(adata, layer="counts").expression, counts)
-    np.testing.assert_array_equal(together(adata, use_raw=True).expression, counts + 1)
-    assert not together(adata).counts
+    np.testing.assert_array_equal(together(adata, layer="counts").values, counts)
+    np.testing.assert_array_equal(together(adata, use_raw=True).values, counts + 1)
+    assert not together(adata).is_counts
 
 
 def test_views_and_files(counts: np.ndarray, tmp_path: Path) -> None:
     order = np.random.default_rng(1).permutation(N_GENES)
     cells = np.array([20, 3, 11, 4, 5])
     adata = query(sp.csr_matrix(counts))
-    np.testing.assert_array_equal(together(adata[cells][:, order]).expression, counts[cells])
+    np.testing.assert_array_equal(together(adata[cells][:, order]).values, counts[cells])
     adata.write_h5ad(tmp_path / "query.h5ad")
     backed = ad.read_h5ad(tmp_path / "query.h5ad", backed="r")
-    np.testing.assert_array_equal(together(backed, batch_size=7).expression, counts)
+    np.testing.assert_array_equal(together(backed, batch_size=7).values, counts)
     view = backed[cells, order]
-    np.testing.assert_array_equal(together(view, batch_size=2).expression, counts[cells])
+    np.testing.assert_array_equal(together(view, batch_size=2).values, counts[cells])
     assert view.is_view
     backed.file.close()
 
@@ -333,9 +333,9 @@ def test_an_untidy_matrix_is_read_well_and_left_alone(counts: np.ndarray, make: 
     adata = query(matrix)
     before = [part.tobytes() for part in (matrix.data, matrix.indices, matrix.indptr)]
     got = together(adata, OVER_MATRIX)
-    np.testing.assert_array_equal(got.expression, counts)
+    np.testing.assert_array_equal(got.values, counts)
     np.testing.assert_array_equal(got.total, counts.sum(1))
-    assert got.counts
+    assert got.is_counts
     assert adata.X is matrix
     assert before == [part.tobytes() for part in (matrix.data, matrix.indices, matrix.indptr)]
 
@@ -343,7 +343,7 @@ def test_an_untidy_matrix_is_read_well_and_left_alone(counts: np.ndarray, make: 
 def test_writing_into_a_batch_leaves_the_query_alone(counts: np.ndarray) -> None:
     adata = query(counts.astype(np.float32))
     for batch in align(adata, GENES, COUNTS):
-        batch.expression[:] = -1
+        batch.values[:] = -1
     np.testing.assert_array_equal(adata.X, counts)
 
 
@@ -354,7 +354,7 @@ def test_cells_without_any_of_the_genes(counts: np.ndarray, format_: Any) -> Non
     sentence = r"^3 cells of the query express none of the model's genes; their labels mean nothing"
     with pytest.warns(UserWarning, match=sentence) as caught:
         got = together(adata, batch_size=7)
-    np.testing.assert_array_equal(got.expression, counts)
+    np.testing.assert_array_equal(got.values, counts)
     assert len(caught) == 1
     assert caught[0].filename == __file__
 
@@ -362,13 +362,13 @@ def test_cells_without_any_of_the_genes(counts: np.ndarray, format_: Any) -> Non
 def test_empty_cells_before_others_do_not_decide_what_the_query_holds(
     counts: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_align, "BLOCK", 5)
+    monkeypatch.setattr(_modality_kind, "BLOCK", 5)
     values = np.log1p(counts * 1.7)
     values[:7] = 0
     with pytest.warns(UserWarning, match="^7 cells"):
         batches = list(align(query(values), GENES, COUNTS, batch_size=5))
     # An empty cell is zero on either scale; from the first value on it is known.
-    assert [batch.counts for batch in batches[1:]] == [False] * 5
+    assert [batch.is_counts for batch in batches[1:]] == [False] * 5
 
 
 # ------------------------------------------------------------------ values that are refused
@@ -383,7 +383,7 @@ def first_error(adata: ad.AnnData, **kwargs: Any) -> str:
 
 
 def test_values_of_no_use(counts: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_align, "BLOCK", 8)
+    monkeypatch.setattr(_modality_kind, "BLOCK", 8)
     for value, name in ((np.nan, "NaN"), (np.inf, "infinity")):
         matrix = counts.copy()
         matrix[17, 2] = value
@@ -405,8 +405,8 @@ def test_scaled_values_and_where_others_are(counts: np.ndarray) -> None:
         "Unscaled expression is in adata.raw (use_raw=True, or adata.raw.to_adata() for a "
         "reference) and in adata.layers['log'] (layer='log')."
     )
-    assert together(adata, use_raw=True).counts
-    assert not together(adata, layer="log").counts
+    assert together(adata, use_raw=True).is_counts
+    assert not together(adata, layer="log").is_counts
 
 
 @pytest.mark.parametrize("counts_first", [True, False])
@@ -414,7 +414,7 @@ def test_scaled_values_and_where_others_are(counts: np.ndarray) -> None:
 def test_normalised_in_part(
     counts: np.ndarray, counts_first: bool, changes_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_align, "BLOCK", 8)
+    monkeypatch.setattr(_modality_kind, "BLOCK", 8)
     matrix = np.log1p(counts * 1.7)
     whole = slice(changes_at) if counts_first else slice(changes_at, None)
     matrix[whole] = counts[whole]
@@ -446,7 +446,7 @@ def test_query_and_model_in_other_identifiers(
     with caplog.at_level(logging.INFO, "tosica"):
         caplog.clear()
         got = together(adata, genes=pd.Index(ours))
-    np.testing.assert_array_equal(got.expression, values)
+    np.testing.assert_array_equal(got.values, values)
     kind = "symbols" if turned else "Ensembl IDs"
     assert caplog.messages[0] == f"query: translated 200 {kind}"
     assert list(adata.var_names) == theirs[::-1]
@@ -462,7 +462,7 @@ def test_old_symbols_of_a_query() -> None:
         got = together(query(np.roll(values, -8, 1), names), genes=pd.Index(symbols))
     # SARS may be SARS1 or SARS2: left out; the first eight genes are missing.
     values[:, [*range(8), 102]] = 0
-    np.testing.assert_array_equal(got.expression, values)
+    np.testing.assert_array_equal(got.values, values)
 
 
 @pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
@@ -476,7 +476,7 @@ def test_composite_names_of_query_or_model(turned: bool, caplog: pytest.LogCaptu
     with caplog.at_level(logging.INFO, "tosica"):
         caplog.clear()
         got = together(query(values[:, ::-1], theirs[::-1]), genes=pd.Index(ours))
-    np.testing.assert_array_equal(got.expression, values)
+    np.testing.assert_array_equal(got.values, values)
     assert caplog.messages[0] == "query: translated 200 composite names"
 
 
@@ -489,7 +489,7 @@ def test_numbered_symbols_of_query_and_model() -> None:
     model = [*symbols[:-1], f"{symbols[0]}.1"]
     got = together(query(values, names), genes=pd.Index(model))
     values[:, 39] = 0
-    np.testing.assert_array_equal(got.expression, values)
+    np.testing.assert_array_equal(got.values, values)
 
 
 @pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
@@ -505,7 +505,7 @@ def test_query_of_the_mouse_is_refused() -> None:
     # What the sentence says can be done.
     back = gs.map_genes(mouse, organism="mouse", to_organism="human").to_list()
     got = together(query(np.ones((2, len(back))), back), genes=pd.Index(back))
-    assert (got.expression == 1).all()
+    assert (got.values == 1).all()
 
 
 @pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
@@ -516,4 +516,4 @@ def test_column_of_var_that_repeats_a_gene(counts: np.ndarray) -> None:
         got = together(adata)
     # Which of the two is meant is not guessed.
     counts[:, [0, N_GENES - 1]] = 0
-    np.testing.assert_array_equal(got.expression, counts)
+    np.testing.assert_array_equal(got.values, counts)

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from tosica.data._align import align
-from tosica.data._scale import Scale
+from tosica.data import MODALITY_KINDS, Scale
 
 GENES = pd.Index([f"G{i}" for i in range(60)])
 SCALE = Scale("counts", 1e4, "genes")
@@ -30,7 +29,9 @@ WRONG = {
 def aligned(x, scale=SCALE, names=GENES, **settings):
     adata = ad.AnnData(x)
     adata.var_names = names[: adata.n_vars]
-    return np.concatenate([b.expression for b in align(adata, names, scale, **settings)])
+    return np.concatenate(
+        [b.values for b in MODALITY_KINDS["rna"].align(adata, names, scale, **settings)]
+    )
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])

@@ -292,9 +292,9 @@ def test_unscaled_matrices_on_disk(counts: np.ndarray, tmp_path: Path) -> None:
 def test_advice_looks_at_few_cells(counts: np.ndarray) -> None:
     adata = ad.concat([scaled(counts)] * 3, index_unique="-")
     layer = np.tile(counts, (3, 1))
-    layer[_scale._GLANCE] = -1
+    layer[_scale._N_ADVICE] = -1
     adata.layers["counts"] = layer
     assert "layers['counts']" in unscaled_in(adata)
-    layer[_scale._GLANCE - 1] = -1
+    layer[_scale._N_ADVICE - 1] = -1
     adata.layers["counts"] = layer
     assert "layers['counts']" not in unscaled_in(adata)

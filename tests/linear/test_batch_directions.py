@@ -14,6 +14,7 @@ import scvi
 import torch
 
 import tosica
+from tosica.data import LogNormalization
 from tosica.data._cell_matrix import CellMatrix
 from tosica.linear import (
     _logistic_regression,
@@ -220,7 +221,7 @@ def test_labels_in_a_single_batch_are_left_out():
 def test_every_kind_of_matrix(tmp_path, kind):
     adata = expression()
     adata.X = np.round(adata.X.toarray()).astype(np.float32)
-    section = ModalitySlice(0, 20, "log1p", 50.0)
+    section = ModalitySlice(0, 20, LogNormalization(50.0))
     arguments = np.arange(adata.n_obs), LABELS, BATCHES, section
     expected = find_batch_directions(CellMatrix(adata), *arguments)
     if kind == "dense":

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import tosica
 from tosica import TOSICA
 from tosica._calibration import fit_temperature
+from tosica.data import LogNormalization
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._normalize import ModalitySlice, normalize
 from tosica.linear import (
@@ -33,7 +34,7 @@ from tosica.linear import (
 from tosica.linear._classifier import LASSO_SHARES, split_among_tokens
 from tosica.linear._cross_fit import cross_fit
 
-COUNTS = ModalitySlice(0, 30, "log1p", 1e4)
+COUNTS = ModalitySlice(0, 30, LogNormalization(1e4))
 # As the small reference's: types in the first three, and some genes in two.
 SETS = [range(8), range(8, 16), range(16, 24), range(4, 20, 3), range(24, 30)]
 
@@ -358,7 +359,8 @@ def test_a_subsample_of_large_references_is_used():
     # Only cells of the subsample are used.
     x[np.setdiff1d(np.arange(len(labels)), some)] = 1
     changed = ad.AnnData(sp.csr_matrix(x))
-    section, tokens = ModalitySlice(0, 20, "log1p", 20.0), members([range(12), range(8, 20)], 20)
+    section = ModalitySlice(0, 20, LogNormalization(20.0))
+    tokens = members([range(12), range(8, 20)], 20)
     found = temperature_of(changed, labels, section, tokens, max_cells=200)
     expected = cross_validate(CellMatrix(changed), some, labels[some], section, tokens)
     assert found == expected.temperature
@@ -553,7 +555,7 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     counts = rng.poisson(0.5, (90, 240)).astype(np.float32)
     for label in range(3):
         counts[labels == label, 40 * label : 40 * label + 40] += rng.poisson(0.25, (30, 40))
-    rows, section = CellMatrix(ad.AnnData(counts)), ModalitySlice(0, 240, "log1p", 1e4)
+    rows, section = CellMatrix(ad.AnnData(counts)), ModalitySlice(0, 240, LogNormalization(1e4))
     true_sets = np.kron(np.eye(6), np.ones((1, 40)))
     shares = {}
     for name, sets in {"true": true_sets, "random": rng.permutation(true_sets.T).T}.items():

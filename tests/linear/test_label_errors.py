@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 import tosica
+from tosica.data import LogNormalization
 from tosica.data._cell_matrix import CellMatrix
 from tosica.linear import find_label_errors, flag_label_errors, subsample_by_label
 from tosica.linear._label_errors import fit_multinomial_regression, score_labels
@@ -75,7 +76,12 @@ def test_types_that_are_hard_to_tell_apart_are_not_wrong():
     common = adata.obs["cell_type"].value_counts()
     adata = adata[adata.obs["cell_type"].isin(common.index[common > 1])].copy()
     labels = adata.obs["cell_type"].astype("category").cat.codes.to_numpy().astype(np.int64)
-    everything = CellMatrix(adata), np.arange(adata.n_obs), labels, ModalitySlice(0, 400, "log1p")
+    everything = (
+        CellMatrix(adata),
+        np.arange(adata.n_obs),
+        labels,
+        ModalitySlice(0, 400, LogNormalization(1e4)),
+    )
     is_error, is_misclassified = flag_label_errors(*everything)
     assert is_error.mean() > 0.1
     assert is_misclassified.mean() > 0.4
@@ -164,7 +170,7 @@ def test_every_kind_of_matrix(shared, tmp_path, kind):
     labels = truth.astype(np.int64)
     wrong = np.random.default_rng(0).permutation(len(labels))[: len(labels) // 5]
     labels[wrong] = (labels[wrong] + 1) % (labels.max() + 1)
-    counts = ModalitySlice(0, adata.n_vars, "log1p")
+    counts = ModalitySlice(0, adata.n_vars, LogNormalization(1e4))
     expected = find_label_errors(CellMatrix(adata), np.arange(adata.n_obs), labels, counts)
     assert_found(expected, wrong, precision=0.85)
     if kind == "backed":

@@ -16,7 +16,7 @@ def fit(matrix, cells=None, **kwargs):
     matrix = np.asarray(matrix, dtype=np.float32)
     cells = np.arange(len(matrix)) if cells is None else cells
     rows = CellMatrix(AnnData(sp.csr_matrix(matrix)))
-    section = ModalitySlice(0, matrix.shape[1], None, 1.0)
+    section = ModalitySlice(0, matrix.shape[1], None)
     return fit_ppca(rows, cells, np.zeros(len(cells), dtype=np.int64), section, **kwargs)
 
 

@@ -449,7 +449,10 @@ def test_what_is_normalised_is_detected_and_logged(mdata, caplog):
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.TOSICA.setup_mudata(mdata, "kind")
     assert "modality 'rna' (rna) holds counts; taken as log1p of counts per 10 000" in caplog.text
-    assert "modality 'protein' (protein) holds normalised values; used as they are" in caplog.text
+    assert (
+        "modality 'protein' (protein) holds normalised antibodies; used without further"
+        in caplog.text
+    )
 
 
 def test_antibodies_normalised_in_another_way_warn(model, query):
@@ -586,7 +589,11 @@ def _twice(mdata):
         (_nothing, ValueError, r"mdata\['protein'\].X is (zero everywhere|the same in every cell)"),
         (_in_part, ValueError, r"mdata\['rna'\].X holds counts in some cells and fractions"),
         (_no_mask, KeyError, r"no mask in mdata\['protein'\].varm.* tosica.pp.build_mask\(mdata\)"),
-        (_twice, ValueError, "give each cell a name of its own"),
+        (
+            _twice,
+            ValueError,
+            r"obs_names of mdata\['protein'\] occur more than once .*every modality",
+        ),
     ],
 )
 def test_references_that_cannot_work(mdata, spoil, error, sentence):

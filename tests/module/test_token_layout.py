@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tosica.data._normalize import CenteredLogRatio, LogNormalization
 from tosica.module import ModalitySlice, TokenLayout
 
 
@@ -12,7 +13,7 @@ def two() -> TokenLayout:
     return TokenLayout(
         np.array([0, 2, 3, 5, 8]),
         np.array([0, 1, 2, 3, 4, 0, 1, 2]),
-        (ModalitySlice(0, 3, "log1p"), ModalitySlice(3, 5, "clr")),
+        (ModalitySlice(0, 3, LogNormalization(1e4)), ModalitySlice(3, 5, CenteredLogRatio())),
         np.array([0, 0, 1, 0]),
         np.array([False, False, False, True]),
         names=("rna:a", "rna:b", "protein:c", "rna:unannotated"),
@@ -49,4 +50,4 @@ def test_one_modality():
     assert tokens.always_kept.tolist() == [False, True]
     assert tokens.join_pairs([np.arange(5)]).tolist() == [0, 1, 2, 3, 4]
     counts = TokenLayout.of_one_modality(np.array([0, 1]), np.array([0]), 1, target_sum=50.0)
-    assert counts.slices == (ModalitySlice(0, 1, "log1p", 50.0),)
+    assert counts.slices == (ModalitySlice(0, 1, LogNormalization(50.0)),)

@@ -92,8 +92,12 @@ def test_a_copy():
     ("kwargs", "error", "sentence"),
     [
         ({"modalities": {"rna": "gex"}}, KeyError, "no modality 'gex'; its modalities: 'rna'"),
-        ({"groups": {"adt": {}}}, KeyError, "groups names 'adt', .* of which there is 'protein'"),
-        ({"groups": {"rna": {}}}, KeyError, "groups are for modalities other than RNA"),
+        (
+            {"groups": {"adt": {}}},
+            KeyError,
+            r"groups names 'adt', .* without gene sets \(antibodies\), here 'protein'",
+        ),
+        ({"groups": {"rna": {}}}, KeyError, "groups are for modalities without gene sets"),
         ({"groups": [["CD3"]]}, TypeError, "groups must be a dict of modality and its groups"),
         ({"groups": {"protein": {"x": ["CD99"]}}}, ValueError, "no gene of 1 gene sets"),
         ({"min_genes": 9}, ValueError, "lower min_genes"),

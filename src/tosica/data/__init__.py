@@ -1,1 +1,66 @@
-"""Read expression matrices: any container, any scale, the model's genes in the model's order."""
+"""Read expression matrices in any container and on any scale, in the order of a model's genes.
+
+Reading
+    ``_cell_matrix``: blocks of cells of one matrix of an AnnData.
+    ``_mudata``: modalities of a MuData by role, their cells in one order, side by side.
+    ``_network_weights``: weights of the network that a mask was built from.
+Kinds of modality
+    ``_modality_kind``: what a kind does: detect the scale, align a query, normalize, describe.
+    ``_rna``, ``_antibodies``, ``_gene_activity``: the kinds; ``_log_normalized_kind`` is what RNA
+    and gene activity share.
+    ``_modality_kinds``: all kinds by role. A new one is a class and a line there.
+Scale
+    ``_scale``: tell counts from log-normalised values.
+    ``_query_scale``: recognise a query that was log-normalised to another total.
+    ``_normalize``: normalize minibatches; ``_log_normalize``: whole blocks.
+    ``_seurat_marks``: recognise converted Seurat objects.
+Genes
+    ``_align``: match the genes of a query with those of a model.
+"""
+
+from tosica.data._align import BLOCK, user_stacklevel
+from tosica.data._cell_matrix import Block, CellMatrix, check_unique
+from tosica.data._log_normalize import log_normalize
+from tosica.data._modality_kind import ModalityKind, ModalityScale
+from tosica.data._modality_kinds import MODALITY_KINDS
+from tosica.data._mudata import (
+    DEFAULT_MODALITIES,
+    JointMatrix,
+    cell_indexers,
+    check_mudata,
+    reindex_obs,
+    resolve_modalities,
+)
+from tosica.data._network_weights import network_weights, pair_weights
+from tosica.data._normalize import LogNormalization, ModalitySlice, Normalization
+from tosica.data._scale import TARGET_SUM, Scale, check_finite, kind_of, unscaled_in
+from tosica.data._seurat_marks import are_factor_codes
+
+__all__ = [
+    "BLOCK",
+    "DEFAULT_MODALITIES",
+    "MODALITY_KINDS",
+    "TARGET_SUM",
+    "Block",
+    "CellMatrix",
+    "JointMatrix",
+    "LogNormalization",
+    "ModalityKind",
+    "ModalityScale",
+    "ModalitySlice",
+    "Normalization",
+    "Scale",
+    "are_factor_codes",
+    "cell_indexers",
+    "check_finite",
+    "check_mudata",
+    "check_unique",
+    "kind_of",
+    "log_normalize",
+    "network_weights",
+    "pair_weights",
+    "reindex_obs",
+    "resolve_modalities",
+    "unscaled_in",
+    "user_stacklevel",
+]

@@ -1,112 +1,184 @@
-"""Tell antibody counts from normalised ones, and refuse what is neither."""
+"""Antibodies, as of CITE-seq, as a kind of modality."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from tosica.data._scale import check_finite, mixed_scales_error, row_of
+from tosica._logging import logger
+from tosica.data._align import user_stacklevel
+from tosica.data._cell_matrix import CellMatrix
+from tosica.data._modality_kind import CellBatch, ModalityKind
+from tosica.data._normalize import CenteredLogRatio
+from tosica.data._scale import check_finite, detected_blocks, row_of
 
 if TYPE_CHECKING:
-    from tosica.data._cell_matrix import Block, CellMatrix
+    from collections.abc import Iterator, Mapping
+
+    from anndata import AnnData
+
+    from tosica.data._cell_matrix import Block
 
 # What dsb and CLR give stays far below; anything above was scaled in some other way.
-_LARGEST_NORMALISED = 100.0
+_LARGEST_NORMALIZED = 100.0
 # A cell's mean, in standard deviations of all values, that counts as zero.
-_CENTRED = 0.01
+_CENTERED = 0.01
 _BLOCK = 4096
 
-AntibodyKind = Literal["counts", "normalised"]
+AntibodyValues = Literal["counts", "normalized"]
 
 
 class AntibodyScale(NamedTuple):
     """How a reference's antibodies were scaled, so that a query can be scaled alike.
 
-    ``kind`` is what the reference's matrix holds. ``centred`` says whether each cell's values have
-    a mean of zero once they are normalised, as the centred log-ratio of a cell leaves them.
+    ``kind`` is what the reference's matrix holds. ``centered`` says whether each cell's values have
+    a mean of zero once they are normalized, as the centred log-ratio of a cell leaves them.
     """
 
-    kind: AntibodyKind
-    centred: bool
+    kind: AntibodyValues
+    centered: bool
 
 
-def antibody_kind_of(block: Block, where: str, *, first_cell: int = 0) -> AntibodyKind | None:
-    """Say what a block of rows holds; ``None`` if it is all zero.
+class Antibodies(ModalityKind[AntibodyScale]):
+    """Antibodies: counts, or values normalized by CLR or dsb."""
+
+    role = "protein"
+    title = "antibodies"
+    features = "antibodies"
+    has_gene_sets = False
+    values: ClassVar[Mapping[str, str]] = {
+        "counts": "counts of antibodies",
+        "normalized": "normalised antibodies",
+    }
+    mismatch_advice = "is it another panel?"
+
+    def detect_scale(
+        self, adata: AnnData, *, layer: str | None = None, name: str = "adata"
+    ) -> AntibodyScale:
+        """Tell counts from normalized antibodies, and whether these are centred."""
+        matrix = CellMatrix(adata, layer=layer, name=name)
+        found: str | None = None
+        means = _CellMeans()
+        for _, block, found in detected_blocks(matrix, _BLOCK, values_of):
+            if found == "normalized":
+                means.add(block)
+        if found is None:
+            raise ValueError(f"{matrix.where} is zero everywhere.")
+        if found == "counts":
+            return AntibodyScale("counts", True)
+        return AntibodyScale("normalized", means.are_zero())
+
+    def load_scale(self, state: Mapping[str, Any]) -> AntibodyScale:
+        """Make the scale from the dict that a model saved.
+
+        Models were once saved with the key ``centred`` and the value ``normalised``.
+        """
+        if "centred" in state:
+            kind: AntibodyValues = "counts" if state["kind"] == "counts" else "normalized"
+            return AntibodyScale(kind, state["centred"])
+        return AntibodyScale(**state)
+
+    def normalization(self, scale: AntibodyScale) -> CenteredLogRatio | None:
+        """Take the centred log-ratio, unless the reference was normalized in another way."""
+        return CenteredLogRatio() if scale.centered else None
+
+    def read_query(
+        self, matrix: CellMatrix, scale: AntibodyScale, size: int, advice: str
+    ) -> Iterator[CellBatch]:
+        """Read a query; counts are normalized as the reference, other values are not changed.
+
+        Raises
+        ------
+        ValueError
+            If values are missing, infinite, negative counts, neither counts nor normalized, or
+            counts in some cells and normalized in others; if the query holds counts and the
+            reference was normalized in a way that cannot be known.
+        """
+        logged = False
+        means = _CellMeans()
+        for start, block, found in detected_blocks(matrix, size, values_of):
+            if found is not None and not logged:
+                logger.info("query: %s holds %s", matrix.where, self.values[found])
+                logged = True
+            if found == "counts" and not scale.centered:
+                raise ValueError(
+                    f"{matrix.where} holds counts of antibodies, but the model's reference was "
+                    "normalised before, in a way that cannot be told from its values: normalise "
+                    "the query alike."
+                )
+            if found == "normalized":
+                means.add(block)
+            yield CellBatch(start, block, found != "normalized" and scale.centered)
+        if found == "normalized" and scale.centered and not means.are_zero():
+            warnings.warn(
+                f"{matrix.where} holds normalised antibodies whose mean in a cell is not zero, so "
+                "they were not normalised as the model's reference, by the centred log-ratio of "
+                "each cell; labels may suffer: give the counts.",
+                UserWarning,
+                stacklevel=user_stacklevel(),
+            )
+
+
+def values_of(block: Block, where: str, *, first_cell: int = 0) -> AntibodyValues | None:
+    """Say what a block of antibodies holds; ``None`` if it is all zero.
 
     Parameters
     ----------
     block
         Some rows of a matrix of antibodies.
     where
-        Name of the matrix, for the sentence.
+        Name of the matrix in messages.
     first_cell
-        Position of the block's first row, for the sentence.
+        Position of the block's first row.
 
     Raises
     ------
     ValueError
-        If values are missing or infinite, negative counts, or neither counts nor normalised.
+        If values are missing or infinite, negative counts, or neither counts nor normalized.
     """
-    values = block.data if sp.issparse(block) else block
-    if values.size == 0:
+    data = block.data if sp.issparse(block) else block
+    if data.size == 0:
         return None
     check_finite(block, where, first_cell)
-    smallest, largest = values.min(), values.max()
+    smallest, largest = data.min(), data.max()
     if smallest == largest == 0:
         return None
-    if (values == np.rint(values)).all():
+    if (data == np.rint(data)).all():
         if smallest < 0:
-            cell = row_of(block, values < 0) + first_cell
+            cell = row_of(block, data < 0) + first_cell
             raise ValueError(
                 f"{where} holds negative counts of antibodies (first in cell {cell}), as a "
                 "subtracted background leaves them: give the counts from before, or values "
                 "normalised by CLR or dsb."
             )
         return "counts"
-    if max(largest, -smallest) > _LARGEST_NORMALISED:
+    if max(largest, -smallest) > _LARGEST_NORMALIZED:
         raise ValueError(
             f"{where} holds fractions of up to {max(largest, -smallest):.4g}: neither counts of "
             "antibodies nor normalised. Give the counts, or values normalised by CLR or dsb."
         )
-    return "normalised"
+    return "normalized"
 
 
-def antibody_scale_of(rows: CellMatrix) -> AntibodyScale:
-    """Read a whole reference once and say how it is scaled.
+class _CellMeans:
+    """Means of the cells of all blocks, compared with the size of the values."""
 
-    Raises
-    ------
-    ValueError
-        As :func:`antibody_kind_of`; also if the matrix is all zero, or holds counts in some cells
-        and fractions in others.
-    """
-    found: AntibodyKind | None = None
-    means, squares, n_values = [], 0.0, 0
-    for start, block in rows.blocks(_BLOCK):
-        kind = antibody_kind_of(block, rows.where, first_cell=start)
-        if kind is None:
-            continue
-        if found not in (None, kind):
-            raise mixed_scales_error(rows.where, start)
-        found = kind
-        if kind == "normalised":
-            means.append(cell_means(block))
-            squares += float(np.square(block.data if sp.issparse(block) else block).sum())
-            n_values += int(np.prod(block.shape))
-    if found is None:
-        raise ValueError(f"{rows.where} is zero everywhere.")
-    if found == "counts":
-        return AntibodyScale("counts", True)
-    return AntibodyScale("normalised", are_centered(np.concatenate(means), squares / n_values))
+    def __init__(self) -> None:
+        self._means: list[np.ndarray] = []
+        self._sum_of_squares = 0.0
+        self._n_values = 0
 
+    def add(self, block: Block) -> None:
+        """Add the cells of a block."""
+        self._means.append(np.asarray(block.sum(1, dtype=np.float64)).ravel() / block.shape[1])
+        data = block.data if sp.issparse(block) else block
+        self._sum_of_squares += float(np.square(data).sum())
+        self._n_values += int(np.prod(block.shape))
 
-def cell_means(block: Block) -> np.ndarray:
-    """Mean of each row, ``(n_cells,)``, in double precision."""
-    return np.asarray(block.sum(1, dtype=np.float64)).ravel() / block.shape[1]
-
-
-def are_centered(means: np.ndarray, mean_square: float) -> bool:
-    """Whether cells' means are zero beside the size of the values."""
-    return bool(np.median(np.abs(means)) <= _CENTRED * np.sqrt(mean_square))
+    def are_zero(self) -> bool:
+        """Whether the median mean is close to zero."""
+        size = np.sqrt(self._sum_of_squares / self._n_values)
+        return bool(np.median(np.abs(np.concatenate(self._means))) <= _CENTERED * size)

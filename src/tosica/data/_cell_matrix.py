@@ -1,4 +1,4 @@
-"""Read an AnnData a block of rows at a time, whatever its matrix is kept in."""
+"""Read a matrix of an AnnData in blocks of cells, in memory or on disk, in any format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CellMatrix:
     use_raw
         Read ``adata.raw`` instead of ``adata.X``.
     name
-        What the AnnData is called in sentences, such as ``mdata['rna']``.
+        What the AnnData is called in messages, such as ``mdata['rna']``.
 
     Raises
     ------
@@ -88,7 +88,7 @@ class CellMatrix:
         self.n_obs: int = adata.n_obs
         if not (np.issubdtype(matrix.dtype, np.number) or np.issubdtype(matrix.dtype, np.bool_)):
             raise TypeError(f"{self.where} holds {matrix.dtype} values instead of numbers.")
-        # Which of the matrix's rows and columns are meant, where not all of them in their order.
+        # Rows and columns of the matrix to read; None for all of them in their order.
         self._cells: np.ndarray | None = None
         self._genes: np.ndarray | None = None
         # Layers are in memory, whatever X is.
@@ -96,19 +96,19 @@ class CellMatrix:
             self._cells = _positions(adata._oidx, source.n_obs)
             self._genes = None if use_raw else _positions(adata._vidx, source.n_vars)
         if getattr(matrix, "format", None) == "csc":
-            # Rows of a column-wise matrix are scattered: turn it once instead of at every block.
+            # Rows of a CSC matrix are scattered: convert it once instead of at every block.
             matrix = (matrix if sp.issparse(matrix) else matrix.to_memory()).tocsr()
         self._matrix = matrix
         self._in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
 
     def block(self, start: int, stop: int) -> Block:
-        """CellMatrix ``start`` to ``stop`` (exclusive)."""
+        """Read cells ``start`` to ``stop`` (exclusive)."""
         if self._cells is not None:
             return self.take(np.arange(start, stop))
         return _tidy(self._matrix[start:stop])
 
     def take(self, cells: np.ndarray) -> Block:
-        """Any rows, in any order, a row possibly more than once."""
+        """Read cells by position, in any order and with repeats."""
         if self._cells is not None:
             cells = self._cells[cells]
         if self._in_memory:
@@ -120,7 +120,7 @@ class CellMatrix:
         return rows if self._genes is None else _tidy(rows[:, self._genes])
 
     def blocks(self, size: int) -> Iterator[tuple[int, Block]]:
-        """Every row once, in order: the position of a block's first row, and the block."""
+        """Read all cells in order: the position of a block's first cell, and the block."""
         for start in range(0, self.n_obs, size):
             yield start, self.block(start, min(start + size, self.n_obs))
 
@@ -133,7 +133,7 @@ def _x(adata: AnnData) -> Any:
 
 
 def _positions(index: Any, size: int) -> np.ndarray:
-    """Positions that one axis of a view picks from its parent's."""
+    """Positions of a view's cells or genes in its parent."""
     return np.arange(size)[index if isinstance(index, slice) else np.asarray(index)]
 
 
@@ -142,13 +142,28 @@ def _tidy(rows: Any) -> Block:
         return np.asarray(rows)
     rows = rows.tocsr()
     if not rows.has_canonical_format:
-        # Parts of an entry are no values. Picked rows are a copy, so the user's matrix stays as is.
+        # Sum duplicate entries. Selected rows are a copy, so the user's matrix is not changed.
         rows.sum_duplicates()
     return rows
 
 
 def check_unique(names: pd.Index, what: str, remedy: str) -> None:
-    """Refuse names that occur twice; the sentence names two of them and the remedy."""
+    """Refuse names that occur twice.
+
+    Parameters
+    ----------
+    names
+        The names.
+    what
+        What they are, such as ``"obs_names"``.
+    remedy
+        Call that makes them unique.
+
+    Raises
+    ------
+    ValueError
+        If names occur twice; the message has two of them and the remedy.
+    """
     if not names.is_unique:
         twice = names[names.duplicated()].unique()
         shown = ", ".join(repr(str(name)) for name in twice[:2])

@@ -1,4 +1,4 @@
-"""Log-normalise a block of counts, sparse or dense."""
+"""Log-normalize a block of counts, sparse or dense."""
 
 from __future__ import annotations
 

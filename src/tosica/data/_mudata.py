@@ -1,4 +1,4 @@
-"""Modalities of a MuData: which ones are meant, and their cells in one order."""
+"""Find the modalities of a MuData by role, and read their cells in one order."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ import numpy as np
 import scipy.sparse as sp
 from mudata import MuData
 
-from tosica.data._cell_matrix import CellMatrix
+from tosica.data._cell_matrix import CellMatrix, check_unique
+from tosica.data._modality_kinds import MODALITY_KINDS
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-    from tosica.model._modalities import Modality
-
-# What a modality can be, in the order in which a model has them: whatever the order in the MuData
-# or in the dict, it is the same model.
-ROLES: Final = ("rna", "protein", "atac")
 DEFAULT_MODALITIES: Final = {"rna": "rna", "protein": "protein"}
 
 
 def check_mudata(mdata: MuData) -> None:
-    """Refuse what is no MuData, and a view of one.
+    """Refuse anything but a MuData that is not a view.
 
     Raises
     ------
@@ -39,7 +35,7 @@ def check_mudata(mdata: MuData) -> None:
 
 
 def resolve_modalities(mdata: MuData, modalities: Mapping[str, str] | None) -> dict[str, str]:
-    """Say which modality of a MuData has which role.
+    """Find the modality of a MuData for each role.
 
     Parameters
     ----------
@@ -72,11 +68,12 @@ def resolve_modalities(mdata: MuData, modalities: Mapping[str, str] | None) -> d
         )
     if not modalities:
         raise ValueError(f"modalities is empty: name one at least, such as {DEFAULT_MODALITIES}.")
-    unknown = [role for role in modalities if role not in ROLES]
+    unknown = [role for role in modalities if role not in MODALITY_KINDS]
     if unknown:
         raise ValueError(
             f"modalities has a role {unknown[0]!r}; the roles, which say how counts are "
-            f"normalised, are {', '.join(map(repr, ROLES))}, as in {{'protein': 'name in mdata'}}."
+            f"normalised, are {', '.join(map(repr, MODALITY_KINDS))}, as in "
+            "{'protein': 'name in mdata'}."
         )
     for name in modalities.values():
         if name not in mdata.mod:
@@ -87,7 +84,7 @@ def resolve_modalities(mdata: MuData, modalities: Mapping[str, str] | None) -> d
             )
     if len(set(modalities.values())) < len(modalities):
         raise ValueError(f"modalities gives one modality two roles: {dict(modalities)}.")
-    return {role: modalities[role] for role in ROLES if role in modalities}
+    return {role: modalities[role] for role in MODALITY_KINDS if role in modalities}
 
 
 def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
@@ -102,7 +99,7 @@ def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
 
     Returns
     -------
-    For each name the positions, in the modality, of the cells of ``mdata``, shape ``(n_obs,)``.
+    For each name the positions of the cells of ``mdata`` in that modality, shape ``(n_obs,)``.
 
     Raises
     ------
@@ -110,16 +107,17 @@ def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
         If the modalities have different cells, or cells whose names occur twice.
     """
     for name in names:
-        if not mdata[name].obs_names.is_unique:
-            raise ValueError(
-                f"obs_names of mdata[{name!r}] occur more than once: give each cell a name of its "
-                "own in all modalities first."
-            )
-    places = {name: mdata[name].obs_names.get_indexer(mdata.obs_names) for name in names}
+        check_unique(
+            mdata[name].obs_names,
+            f"obs_names of mdata[{name!r}]",
+            "obs_names_make_unique() of every modality and mdata.update()",
+        )
+    indexers = {name: mdata[name].obs_names.get_indexer(mdata.obs_names) for name in names}
     if all(
-        mdata[name].n_obs == mdata.n_obs and (place >= 0).all() for name, place in places.items()
+        mdata[name].n_obs == mdata.n_obs and (indexer >= 0).all()
+        for name, indexer in indexers.items()
     ):
-        return places
+        return indexers
     common = mdata[names[0]].obs_names
     for name in names[1:]:
         common = common.intersection(mdata[name].obs_names)
@@ -132,38 +130,37 @@ def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
     )
 
 
-def reindex_obs(adata: AnnData, place: np.ndarray) -> AnnData:
-    """Give a modality's cells in another order; itself if that is theirs."""
-    return adata if np.array_equal(place, np.arange(adata.n_obs)) else adata[place]
+def reindex_obs(adata: AnnData, indexer: np.ndarray) -> AnnData:
+    """Put the cells of a modality in another order; the same object if that is their order."""
+    return adata if np.array_equal(indexer, np.arange(adata.n_obs)) else adata[indexer]
 
 
 class JointMatrix:
-    """The expression matrices of a MuData's modalities side by side, as they are.
+    """The expression matrices of a MuData's modalities side by side, not normalized.
 
-    Has the methods of :class:`~tosica.data._cell_matrix.CellMatrix` that minibatches need. Cells
-    are in the order of the MuData.
+    Has the methods of :class:`~tosica.data.CellMatrix` that minibatches need. Cells are in the
+    order of the MuData.
 
     Parameters
     ----------
     mdata
         Where to read.
-    modalities
-        Which modalities, in which order.
+    layers
+        Layer of each modality, ``None`` for ``X``; modalities are in the order of the dict.
     """
 
-    def __init__(self, mdata: MuData, modalities: list[Modality]) -> None:
-        names = [str(modality.name) for modality in modalities]
-        places = cell_indexers(mdata, names)
+    def __init__(self, mdata: MuData, layers: Mapping[str, str | None]) -> None:
+        indexers = cell_indexers(mdata, list(layers))
         self.n_obs: int = mdata.n_obs
-        self._rows = [
+        self._matrices = [
             CellMatrix(
-                reindex_obs(mdata[name], places[name]), layer=m.layer, name=f"mdata[{name!r}]"
+                reindex_obs(mdata[name], indexers[name]), layer=layer, name=f"mdata[{name!r}]"
             )
-            for name, m in zip(names, modalities, strict=True)
+            for name, layer in layers.items()
         ]
 
     def take(self, cells: np.ndarray) -> np.ndarray:
-        """Any rows, in any order, ``(n_cells, n_genes)`` float32."""
-        blocks = [rows.take(cells) for rows in self._rows]
+        """Read cells by position, in any order and with repeats, ``(n_cells, n_genes)`` float32."""
+        blocks = [matrix.take(cells) for matrix in self._matrices]
         dense = [block.toarray() if sp.issparse(block) else block for block in blocks]
         return np.concatenate([np.asarray(part, dtype=np.float32) for part in dense], axis=1)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
-    """Weights and signs of the network that the mask was built from, one for each gene and set.
+    """Get the signed weight of each gene in each gene set, from the network of the mask.
 
     Parameters
     ----------
@@ -26,8 +26,9 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
     Returns
     -------
     scipy.sparse.csr_matrix
-        (n_vars, P) float32, rows and columns as those of ``adata.varm[key]``. An entry is stored
-        where there is a weight, even if it is zero; fully connected columns have none.
+        ``(n_vars, n_gene_sets)`` float32, rows and columns as those of ``adata.varm[key]``. An
+        entry is stored where there is a weight, even if it is zero; fully connected columns have
+        none.
 
     Raises
     ------
@@ -36,7 +37,7 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
 
     See Also
     --------
-    tosica.TOSICA.start_from_network : lets training begin with them.
+    tosica.TOSICA.start_from_network : starts training with them.
 
     Examples
     --------
@@ -80,9 +81,20 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
 
 
 def pair_weights(adata: AnnData, mask_key: str, state: dict[str, Any]) -> np.ndarray:
-    """Weight of each pair of gene and token, by tokens; NaN where the network has none.
+    """Get the weight of each pair of gene and token, ordered by token.
 
-    `state` is that of the model's :class:`~tosica.model._fields.MaskField`.
+    Parameters
+    ----------
+    adata
+        Reference with a mask from a network with weights.
+    mask_key
+        Key of the mask.
+    state
+        The mask as the model saves it: ``indptr``, ``genes`` and ``columns``.
+
+    Returns
+    -------
+    Shape ``(n_pairs,)``, float32; NaN where the network has no weight.
     """
     weights = network_weights(adata, key=mask_key).tocoo()
     n_genes, n_columns = adata.varm[mask_key].shape
@@ -96,8 +108,8 @@ def pair_weights(adata: AnnData, mask_key: str, state: dict[str, Any]) -> np.nda
     )
     token = token_of_column[weights.col]
     is_token = token >= 0
-    place = np.asarray(number[weights.row[is_token], token[is_token]]).ravel()
+    pair = np.asarray(number[weights.row[is_token], token[is_token]]).ravel()
     pairs = np.full(len(genes), np.nan, dtype=np.float32)
-    inside = place > 0
-    pairs[place[inside] - 1] = weights.data[is_token][inside]
+    inside = pair > 0
+    pairs[pair[inside] - 1] = weights.data[is_token][inside]
     return pairs

@@ -1,35 +1,116 @@
-"""Normalisation of a minibatch: by library size for RNA, centred log-ratio for antibodies."""
+"""Normalize counts of one modality, in blocks (numpy, scipy) and in minibatches (torch)."""
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import scipy.sparse as sp
 import torch
-from torch import Tensor
+
+from tosica._logging import format_thousands
+from tosica.data import _log_normalize
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tosica.data._cell_matrix import Block
+
+
+class Normalization(ABC):
+    """What makes counts of one modality comparable between cells.
+
+    Each cell is normalized by itself. ``str()`` names the result for messages.
+    """
+
+    @abstractmethod
+    def normalize_block(self, counts: Block) -> Block:
+        """Normalize a block of counts, a CSR matrix or an array of ``(n_cells, n_genes)``."""
+
+    @abstractmethod
+    def normalize(
+        self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None
+    ) -> Tensor:
+        """Normalize a minibatch.
+
+        Parameters
+        ----------
+        counts
+            Shape ``(n_cells, n_genes)``.
+        total
+            Shape ``(n_cells,)``. Total counts of each cell, where they are more than the sum over
+            the genes at hand.
+        measured
+            Shape ``(n_genes,)``, bool. Genes that the data have. By default all.
+
+        Returns
+        -------
+        Shape ``(n_cells, n_genes)``, dtype of ``counts``.
+        """
+
+
+@dataclass(frozen=True)
+class LogNormalization(Normalization):
+    """Scale each cell to the same total and take ``log(1 + x)``."""
+
+    target_sum: float
+
+    def __str__(self) -> str:
+        return f"log1p of counts per {format_thousands(round(self.target_sum))}"
+
+    def normalize_block(self, counts: Block) -> Block:
+        """Log-normalize a block in double precision; a sparse one stays sparse."""
+        return _log_normalize.log_normalize(counts, self.target_sum)
+
+    def normalize(
+        self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None
+    ) -> Tensor:
+        """Log-normalize a minibatch, see :func:`log_normalize`; missing genes are zero."""
+        return log_normalize(counts, self.target_sum, total)
+
+
+@dataclass(frozen=True)
+class CenteredLogRatio(Normalization):
+    """Take each cell's ``log(1 + x)`` less its mean, see :func:`center_log_ratio`."""
+
+    def __str__(self) -> str:
+        return "the centred log-ratio of each cell"
+
+    def normalize_block(self, counts: Block) -> Block:
+        """Take the centred log-ratio of a block in double precision; the result is dense."""
+        dense = counts.toarray() if sp.issparse(counts) else np.asarray(counts)
+        logs = np.log1p(dense.astype(np.float64))
+        return logs - logs.mean(1, keepdims=True)
+
+    def normalize(
+        self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None
+    ) -> Tensor:
+        """Take the centred log-ratio of a minibatch over the features that were measured."""
+        return center_log_ratio(counts, measured)
 
 
 class ModalitySlice(NamedTuple):
-    """Genes of one modality, which lie side by side in a minibatch.
+    """Genes of one modality, which are adjacent columns of a minibatch.
 
-    ``start`` and ``stop`` are its first column and the one behind its last. ``how`` says what is
-    done to them: ``"log1p"`` after scaling each cell to ``target_sum``, ``"clr"``, or ``None`` if
-    they are normalised already.
+    ``start`` and ``stop`` are its first column and the one after its last. ``normalization`` is
+    what is done to its counts, ``None`` if the values are normalized already.
     """
 
     start: int
     stop: int
-    how: Literal["log1p", "clr"] | None
-    target_sum: float = 1e4
+    normalization: Normalization | None
 
 
-def normalize(x: Tensor, sections: tuple[ModalitySlice, ...]) -> Tensor:
-    """Normalise each modality of a minibatch in its own way.
+def normalize(x: Tensor, slices: tuple[ModalitySlice, ...]) -> Tensor:
+    """Normalize each modality of a minibatch in its own way.
 
     Parameters
     ----------
     x
         Shape ``(n_cells, n_genes)``.
-    sections
+    slices
         The modalities, which cover all columns in their order.
 
     Returns
@@ -37,12 +118,10 @@ def normalize(x: Tensor, sections: tuple[ModalitySlice, ...]) -> Tensor:
     Shape ``(n_cells, n_genes)``, dtype of ``x``.
     """
     parts = []
-    for section in sections:
-        part = x if len(sections) == 1 else x[:, section.start : section.stop]
-        if section.how == "log1p":
-            part = log_normalize(part, section.target_sum)
-        elif section.how == "clr":
-            part = center_log_ratio(part)
+    for modality in slices:
+        part = x if len(slices) == 1 else x[:, modality.start : modality.stop]
+        if modality.normalization is not None:
+            part = modality.normalization.normalize(part)
         parts.append(part)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
@@ -65,7 +144,7 @@ def log_normalize(counts: Tensor, target_sum: float, total: Tensor | None = None
     Shape ``(n_cells, n_genes)``, dtype of ``counts``.
     """
     if total is None:
-        # In double precision, so that the order of summation leaves no trace in the result.
+        # In double precision, so that the order of the genes does not change the result.
         total = counts.sum(1, dtype=torch.float64)
     factor = torch.where(total > 0, target_sum / total, 0.0).to(counts.dtype)
     return torch.log1p(counts * factor[:, None])
@@ -76,8 +155,9 @@ def center_log_ratio(counts: Tensor, measured: Tensor | None = None) -> Tensor:
 
     .. math:: \log(1 + x_{ca}) - \frac1A \sum_{a'} \log(1 + x_{ca'})
 
-    A count of 1 is added, so that antibodies that were not seen have a logarithm. The mean is that
-    of the cell, not that of the antibody over all cells, so that a cell's result is its own.
+    A count of 1 is added, so that antibodies without counts have a logarithm. The mean is that of
+    the cell, not that of the antibody over all cells, so that a cell's result depends on that cell
+    alone.
 
     Parameters
     ----------
@@ -92,7 +172,7 @@ def center_log_ratio(counts: Tensor, measured: Tensor | None = None) -> Tensor:
     Shape ``(n_cells, n_antibodies)``, dtype of ``counts``.
     """
     logs = torch.log1p(counts)
-    # In double precision, so that the order of summation leaves no trace in the result.
+    # In double precision, so that the order of the antibodies does not change the result.
     if measured is None:
         return (logs - logs.mean(1, keepdim=True, dtype=torch.float64)).to(counts.dtype)
     weights = measured.to(torch.float64)

@@ -13,26 +13,30 @@ from tosica.data._scale import SAME_TOTAL, Scale, kind_of
 if TYPE_CHECKING:
     from tosica.data._cell_matrix import Block, CellMatrix
 
-# Cells from all over the query that are looked at, and how many of these show its scale: totals of
-# fewer may agree by accident.
+# Chunks of cells from all over the query, cells in each, and how many different ones are needed to
+# recognise its scale: totals of fewer may agree by accident.
 _N_CHUNKS, _CHUNK, _FEWEST = 16, 16, 8
 _LARGEST_COUNT = 1e5
 _BASES = {"the natural logarithm": np.e, "log2": 2.0, "log10": 10.0}
 
 
 class Rescaling(NamedTuple):
-    """Base of the query's logarithm, and the total that the model's reference was scaled to."""
+    """Bring log-normalised cells of a query to the scale of the reference.
+
+    ``base`` is that of the query's logarithm, ``target_sum`` the total that the model's reference
+    was scaled to.
+    """
 
     base: float
     target_sum: float
 
     def __call__(self, block: Block, first_cell: int, where: str) -> Block:
-        """Bring cells to the total, each by itself.
+        """Scale each cell of a block to the total.
 
         Raises
         ------
         ValueError
-            If a cell is scaled otherwise than the ones that were looked at.
+            If a cell is scaled otherwise than the cells that were sampled.
         """
         plain = _without_logarithm(block, self.base)
         totals = np.asarray(plain.sum(1)).ravel()
@@ -49,10 +53,10 @@ class Rescaling(NamedTuple):
 
 
 def rescaling(rows: CellMatrix, scale: Scale) -> Rescaling | None:
-    """How to bring a log-normalised query to the reference's scale; ``None`` to take it as it is.
+    """Say how a log-normalised query is brought to the reference's scale; ``None`` if it is not.
 
     If cells have the same total once the logarithm is undone, that is what they were scaled to. If
-    they do not, genes were left out after the normalisation, and nothing can be known of it.
+    they do not, genes were left out after the normalisation, and the total cannot be known.
 
     Raises
     ------
@@ -64,7 +68,7 @@ def rescaling(rows: CellMatrix, scale: Scale) -> Rescaling | None:
         if _n_different(cells) < _FEWEST or kind_of(cells, rows.where) != "log1p":
             return None
     except ValueError:
-        # What is wrong, and in which cell, is said when the cell is read.
+        # The message comes when the cell is read, and names it.
         return None
     if _agree(np.asarray(cells.sum(1)).ravel()):
         raise ValueError(
@@ -102,7 +106,7 @@ def rescaling(rows: CellMatrix, scale: Scale) -> Rescaling | None:
 
 
 def _some_cells(rows: CellMatrix) -> Block:
-    """Cells from all over the query that express something."""
+    """Sample cells from all over the query that are not empty."""
     starts = np.unique(np.linspace(0, max(rows.n_obs - _CHUNK, 0), _N_CHUNKS).astype(int))
     chunks = [rows.block(int(i), min(int(i) + _CHUNK, rows.n_obs)) for i in starts]
     cells = sp.vstack(chunks, "csr") if sp.issparse(chunks[0]) else np.concatenate(chunks)
@@ -110,13 +114,13 @@ def _some_cells(rows: CellMatrix) -> Block:
 
 
 def _n_different(cells: Block) -> int:
-    """How many of the cells differ from one another."""
+    """Count the different cells."""
     squares = cells.multiply(cells) if sp.issparse(cells) else cells**2
     return len(np.unique(np.asarray(squares.sum(1)).ravel().round(4)))
 
 
 def _without_logarithm(block: Block, base: float) -> Block:
-    """What 1 was added to before the logarithm was taken."""
+    """Undo ``log(1 + x)`` in this base, in double precision."""
     plain = block.astype(np.float64)
     if sp.issparse(plain):
         plain.data = np.expm1(plain.data * np.log(base))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -11,6 +12,8 @@ from tosica.data._cell_matrix import CellMatrix
 from tosica.data._seurat_marks import from_seurat_advice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from anndata import AnnData
 
     from tosica.data._cell_matrix import Block
@@ -19,7 +22,8 @@ TARGET_SUM = 1e4
 # log1p of counts per million stays below 13.9; anything above was not log-transformed.
 _LARGEST_LOG = 15.0
 _BLOCK = 4096
-_GLANCE = 100
+# Cells that are read for advice.
+_N_ADVICE = 100
 # Row sums that agree this well were made equal by a normalisation over exactly these genes.
 SAME_TOTAL = 0.01
 # So many whole numbers in a cell, and no others, are counts: a logarithm is whole by accident only.
@@ -42,7 +46,9 @@ class Scale(NamedTuple):
     over: Literal["genes", "matrix"]
 
 
-def kind_of(block: Block, where: str, *, first_cell: int = 0, hint: str = "") -> Kind | None:
+def kind_of(
+    block: Block, where: str, *, first_cell: int = 0, hint: str = "", values: str = "expression"
+) -> Kind | None:
     """Say what a block of rows holds; ``None`` if it is all zero.
 
     Parameters
@@ -50,11 +56,13 @@ def kind_of(block: Block, where: str, *, first_cell: int = 0, hint: str = "") ->
     block
         Some rows of an expression matrix.
     where
-        Name of the matrix, for the sentence.
+        Name of the matrix in messages.
     first_cell
-        Position of the block's first row, for the sentence.
+        Position of the block's first row.
     hint
-        Where unscaled expression is to be found, for the sentence on negative values.
+        Where unscaled values are, for the message on negative ones.
+    values
+        What the values are called in messages.
 
     Raises
     ------
@@ -62,22 +70,22 @@ def kind_of(block: Block, where: str, *, first_cell: int = 0, hint: str = "") ->
         If values are missing, infinite or negative, neither counts nor log-normalised, or counts
         in some cells and log-normalised in others.
     """
-    values = block.data if sp.issparse(block) else block
-    if values.size == 0:
+    data = block.data if sp.issparse(block) else block
+    if data.size == 0:
         return None
     check_finite(block, where, first_cell)
-    smallest, largest = values.min(), values.max()
+    smallest, largest = data.min(), data.max()
     if smallest < 0:
-        cell = row_of(block, values < 0) + first_cell
+        cell = row_of(block, data < 0) + first_cell
         raise ValueError(
             f"{where} holds negative values (first in cell {cell}), so it was scaled or centred; "
-            f"tosica needs counts or log-normalised expression. {hint}".rstrip()
+            f"tosica needs counts or log-normalised {values}. {hint}".rstrip()
         )
     if largest == 0:
         return None
-    if not np.issubdtype(values.dtype, np.inexact):
+    if not np.issubdtype(data.dtype, np.inexact):
         return "counts"
-    whole = values == np.rint(values)
+    whole = data == np.rint(data)
     if whole.all():
         return "counts"
     counted, fractional = _count_like_rows(block, whole)
@@ -89,13 +97,13 @@ def kind_of(block: Block, where: str, *, first_cell: int = 0, hint: str = "") ->
     if largest > _LARGEST_LOG:
         raise ValueError(
             f"{where} holds fractions with values up to {largest:.4g}: neither counts nor "
-            "log-normalised. Give counts, or call sc.pp.log1p on normalised expression."
+            f"log-normalised. Give counts, or call sc.pp.log1p on normalised {values}."
         )
     return "log1p"
 
 
 def check_finite(block: Block, where: str, first_cell: int) -> None:
-    """Refuse values that are missing or infinite; the sentence names the first cell with one."""
+    """Refuse values that are missing or infinite; the message names the first cell with one."""
     values = block.data if sp.issparse(block) else block
     if not np.issubdtype(values.dtype, np.inexact):
         return
@@ -108,27 +116,29 @@ def check_finite(block: Block, where: str, first_cell: int) -> None:
         )
 
 
-def scale_of(rows: CellMatrix, hint: str = "") -> Scale:
+def scale_of(matrix: CellMatrix, *, hint: str = "", values: str = "expression") -> Scale:
     """Read a whole reference once and say how it is scaled.
+
+    Parameters
+    ----------
+    matrix
+        Matrix of the reference.
+    hint, values
+        As in :func:`kind_of`.
 
     Raises
     ------
     ValueError
         As :func:`kind_of`; also if the matrix is all zero.
     """
-    found: Kind | None = None
+    detect = partial(kind_of, hint=hint, values=values)
+    found: str | None = None
     totals = []
-    for start, block in rows.blocks(_BLOCK):
-        kind = kind_of(block, rows.where, first_cell=start, hint=hint)
-        if kind is None:
-            continue
-        if found not in (None, kind):
-            raise mixed_scales_error(rows.where, start)
-        found = kind
-        if kind == "log1p":
+    for _, block, found in detected_blocks(matrix, _BLOCK, detect):
+        if found == "log1p":
             totals.append(_totals(block))
     if found is None:
-        raise ValueError(f"{rows.where} is zero everywhere.")
+        raise ValueError(f"{matrix.where} is zero everywhere.")
     if found == "counts":
         return Scale("counts", TARGET_SUM, "genes")
     total = np.concatenate(totals)
@@ -139,33 +149,67 @@ def scale_of(rows: CellMatrix, hint: str = "") -> Scale:
     return Scale("log1p", TARGET_SUM, "matrix")
 
 
-def unscaled_in(adata: AnnData) -> str:
+def detected_blocks(
+    matrix: CellMatrix, size: int, detect: Callable[..., str | None]
+) -> Iterator[tuple[int, Block, str | None]]:
+    """Read a matrix in blocks, and refuse it if they do not all hold the same.
+
+    Parameters
+    ----------
+    matrix
+        What to read.
+    size
+        Cells in a block.
+    detect
+        Says what a block holds, ``None`` if it is all zero; called as :func:`kind_of`.
+
+    Returns
+    -------
+    Iterator over the position of a block's first cell, the block, and what the matrix holds as far
+    as it is known; that is ``None`` as long as all cells are zero.
+
+    Raises
+    ------
+    ValueError
+        If cells hold counts in one block and other values in another.
+    """
+    found: str | None = None
+    for start, block in matrix.blocks(size):
+        kind = detect(block, matrix.where, first_cell=start)
+        if found is not None and kind not in (None, found):
+            raise mixed_scales_error(matrix.where, start)
+        found = found or kind
+        yield start, block, found
+
+
+def unscaled_in(adata: AnnData, *, name: str = "adata") -> str:
     """Say where an AnnData keeps expression that was not scaled, as one sentence.
 
-    Only the first cells are looked at: it is advice, and the matrix is checked when it is used.
+    Only the first cells are read: it is advice, and the matrix is checked when it is used.
+    ``name`` is what the AnnData is called in the sentence.
     """
     # There may be no view of a view on disk.
-    first = adata if adata.isbacked and adata.is_view else adata[:_GLANCE]
-    places = []
+    first = adata if adata.isbacked and adata.is_view else adata[:_N_ADVICE]
+    matrices = []
     if first.raw is not None and _looks_unscaled(first, use_raw=True):
-        places.append("adata.raw (use_raw=True, or adata.raw.to_adata() for a reference)")
+        matrices.append(f"{name}.raw (use_raw=True, or {name}.raw.to_adata() for a reference)")
     # A layer named None is X.
     layers = [key for key in first.layers if key is not None]
-    places += [
-        f"adata.layers[{key!r}] (layer={key!r})"
+    matrices += [
+        f"{name}.layers[{key!r}] (layer={key!r})"
         for key in layers
         if _looks_unscaled(first, layer=key)
     ]
     found = (
-        f"Unscaled expression is in {' and in '.join(places)}."
-        if places
+        f"Unscaled expression is in {' and in '.join(matrices)}."
+        if matrices
         else "No unscaled matrix was found in .raw or in the layers; go back to one."
     )
-    return f"{found} {from_seurat_advice(adata)}".rstrip()
+    return f"{found} {from_seurat_advice(adata, name)}".rstrip()
 
 
 def mixed_scales_error(where: str, cell: int) -> ValueError:
-    """Name the matrix, and the cell by which both counts and fractions were met."""
+    """Make the error for a matrix that is normalized in part; ``cell`` is where it changes."""
     return ValueError(
         f"{where} holds counts in some cells and fractions in others (it changes at about cell "
         f"{cell}): cells were normalised in part; give counts for all of them."
@@ -174,14 +218,14 @@ def mixed_scales_error(where: str, cell: int) -> ValueError:
 
 def _looks_unscaled(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> bool:
     try:
-        rows = CellMatrix(adata, layer=layer, use_raw=use_raw)
-        return kind_of(rows.block(0, min(_GLANCE, rows.n_obs)), rows.where) is not None
+        matrix = CellMatrix(adata, layer=layer, use_raw=use_raw)
+        return kind_of(matrix.block(0, min(_N_ADVICE, matrix.n_obs)), matrix.where) is not None
     except (ValueError, TypeError):
         return False
 
 
 def _totals(block: Block) -> np.ndarray:
-    """What each cell's total was before the logarithm."""
+    """Total of each cell before the logarithm was taken, ``(n_cells,)``."""
     if sp.issparse(block):
         plain = block.astype(np.float64)
         plain.data = np.expm1(plain.data)
@@ -190,7 +234,7 @@ def _totals(block: Block) -> np.ndarray:
 
 
 def _count_like_rows(block: Block, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Tell which rows surely hold counts and which hold fractions, given what values are whole."""
+    """Tell which rows surely hold counts and which hold fractions, given which values are whole."""
     if sp.issparse(block):
         n_values, fractional = _sum_rows(block, block.data != 0), _sum_rows(block, ~whole) > 0
     else:
@@ -200,7 +244,7 @@ def _count_like_rows(block: Block, whole: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _sum_rows(block: Block, values: np.ndarray) -> np.ndarray:
-    """Sum what there is of each stored value over each row of a sparse block."""
+    """Sum one number for each stored value over each row of a sparse block."""
     return np.diff(np.concatenate([[0], np.cumsum(values)])[block.indptr])
 
 

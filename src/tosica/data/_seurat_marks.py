@@ -1,4 +1,4 @@
-"""Tell an object that came from Seurat unrepaired, and say what repairs it."""
+"""Recognise a converted Seurat object that was not repaired, and say how to repair it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,25 @@ import pandas as pd
 if TYPE_CHECKING:
     from anndata import AnnData
 
-# More codes than this are no factor's.
+# A column with more different codes than this is not taken for a factor.
 _MOST_LEVELS = 200
 
 
-def from_seurat_advice(adata: AnnData) -> str:
-    """One sentence for who holds a converted Seurat object; empty for others."""
+def from_seurat_advice(adata: AnnData, name: str = "adata") -> str:
+    """Advise in one sentence how to repair a converted Seurat object; empty for other objects.
+
+    ``name`` is what the AnnData is called in the sentence.
+    """
     if not _came_from_seurat(adata):
         return ""
     return (
-        "adata looks like a converted Seurat object: read its file with tosica.io.read_seurat, or "
-        "repair it with tosica.io.from_seurat(adata)."
+        f"{name} looks like a converted Seurat object: read its file with tosica.io.read_seurat, "
+        f"or repair it with tosica.io.from_seurat({name})."
     )
 
 
 def are_factor_codes(adata: AnnData, key: str) -> bool:
-    """Whether a column holds a factor's codes whose levels were lost on the way from Seurat."""
+    """Whether a column holds codes of a factor whose levels were lost in the conversion."""
     column = adata.obs[key]
     if not pd.api.types.is_integer_dtype(column.dtype) or not _came_from_seurat(adata):
         return False
@@ -34,7 +37,7 @@ def are_factor_codes(adata: AnnData, key: str) -> bool:
 
 
 def _came_from_seurat(adata: AnnData) -> bool:
-    """Whether the columns are there that Seurat gives every object."""
+    """Whether ``obs`` has the columns that Seurat gives every object."""
     names = [str(name) for name in adata.obs]
     counted = {name.removeprefix("nCount_") for name in names if name.startswith("nCount_")}
     return any(f"nFeature_{assay}" in names for assay in counted)

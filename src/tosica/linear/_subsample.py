@@ -8,8 +8,6 @@ import numpy as np
 import scipy.sparse as sp
 from scvi import settings
 
-from tosica.data._log_normalize import log_normalize
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -40,7 +38,7 @@ def read_normalized(
     Shape ``(n_cells, n_genes)``.
     """
     x = sp.csr_matrix(rows.take(cells))
-    return x if section.how is None else log_normalize(x, section.target_sum)
+    return x if section.normalization is None else section.normalization.normalize_block(x)
 
 
 def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[np.intp]:

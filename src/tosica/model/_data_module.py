@@ -18,8 +18,7 @@ from tosica.module import REGISTRY_KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tosica.data._cell_matrix import Block, CellMatrix
-    from tosica.data._mudata import JointMatrix
+    from tosica.data import Block, CellMatrix, JointMatrix
 
 # Number of minibatches that are read in advance.
 _N_PREFETCHED = 2

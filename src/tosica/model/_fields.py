@@ -16,17 +16,14 @@ from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
 from tosica._constants import UNKNOWN
 from tosica._palette import default_palette
-from tosica.data._antibodies import AntibodyScale, antibody_scale_of
-from tosica.data._cell_matrix import CellMatrix, check_unique
-from tosica.data._scale import Scale, scale_of, unscaled_in
-from tosica.data._seurat_marks import are_factor_codes
+from tosica.data import MODALITY_KINDS, CellMatrix, ModalityKind, are_factor_codes, check_unique
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 
 class ExpressionField(LayerField):
-    """Expression, checked value by value, and how it is scaled.
+    """The matrix of one modality, checked value by value, and how it is scaled.
 
     Parameters
     ----------
@@ -35,34 +32,38 @@ class ExpressionField(LayerField):
     layer
         Layer to read, ``None`` for ``X``.
     name
-        What the AnnData is called in sentences.
+        What the AnnData is called in messages.
+    kind
+        Kind of modality.
     """
 
     SCALE_KEY = "scale"
 
-    def __init__(self, registry_key: str, layer: str | None, name: str = "adata") -> None:
-        # The matrix stays as the user has it: neither counts are demanded nor its format changed.
+    def __init__(
+        self,
+        registry_key: str,
+        layer: str | None,
+        name: str = "adata",
+        kind: ModalityKind[Any] = MODALITY_KINDS["rna"],
+    ) -> None:
+        # The matrix is not changed: neither are counts demanded nor is its format converted.
         super().__init__(registry_key, layer, is_count_data=False, correct_data_format=False)
         self._name = name
+        self._kind = kind
 
     def validate_field(self, adata: AnnData) -> None:
-        """Refuse a matrix that is missing, empty or not of numbers, and names that occur twice."""
-        self._rows(adata)
+        """Refuse a matrix that is missing, empty or not of numbers, and names that do not fit."""
         name = self._name
+        CellMatrix(adata, layer=self.attr_key, name=name)
         check_unique(adata.obs_names, "obs_names", f"{name}.obs_names_make_unique()")
         check_unique(adata.var_names, "var_names", f"{name}.var_names_make_unique()")
+        self._kind.check_names(adata.var_names, name)
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Check the values, and find out how the matrix is scaled."""
         state = super().register_field(adata)
-        return {**state, self.SCALE_KEY: self._scale_of(adata)._asdict()}
-
-    def _rows(self, adata: AnnData) -> CellMatrix:
-        return CellMatrix(adata, layer=self.attr_key, name=self._name)
-
-    def _scale_of(self, adata: AnnData) -> Scale | AntibodyScale:
-        hint = unscaled_in(adata).replace("adata.", f"{self._name}.")
-        return scale_of(self._rows(adata), hint=hint)
+        scale = self._kind.detect_scale(adata, layer=self.attr_key, name=self._name)
+        return {**state, self.SCALE_KEY: scale._asdict()}
 
     def transfer_field(
         self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
@@ -76,23 +77,13 @@ class ExpressionField(LayerField):
                 "annotate, which matches genes by name."
             )
         state = self.register_field(adata_target)
-        saved, found = (s[self.SCALE_KEY] for s in (state_registry, state))
-        if saved["kind"] != found["kind"]:
+        saved, found = (self._kind.load_scale(s[self.SCALE_KEY]) for s in (state_registry, state))
+        if saved.kind != found.kind:
             raise ValueError(
-                f"{self._name} holds {found['kind']} values, but the model was trained on "
-                f"{saved['kind']} values."
+                f"{self._name} holds {found.kind} values, but the model was trained on "
+                f"{saved.kind} values."
             )
-        if saved.get("over") == found.get("over") == "matrix":
-            # Such values do not tell what they were scaled to; what the model knows holds on.
-            state[self.SCALE_KEY] = state_registry[self.SCALE_KEY]
-        return state
-
-
-class AntibodyField(ExpressionField):
-    """Antibodies, checked value by value, and how they are scaled."""
-
-    def _scale_of(self, adata: AnnData) -> AntibodyScale:
-        return antibody_scale_of(self._rows(adata))
+        return {**state, self.SCALE_KEY: self._kind.keep_scale(saved, found)._asdict()}
 
 
 class LabelsField(CategoricalObsField):
@@ -107,7 +98,7 @@ class LabelsField(CategoricalObsField):
     unlabeled_category
         What marks a cell without a label, or ``None`` if every cell has one.
     name
-        What the AnnData is called in sentences.
+        What the AnnData is called in messages.
     """
 
     COLORS_KEY = "colors"
@@ -125,7 +116,7 @@ class LabelsField(CategoricalObsField):
         self._unlabeled = None if unlabeled_category is None else str(unlabeled_category)
 
     def validate_field(self, adata: AnnData) -> None:
-        """Refuse labels from which nothing can be learnt."""
+        """Refuse labels that a model cannot learn from."""
         key = self._original_attr_key
         if key not in adata.obs:
             known = ", ".join(map(repr, adata.obs.columns)) or "none"
@@ -237,7 +228,7 @@ class MaskField(BaseAnnDataField):
     mask_key
         Key of ``varm`` and ``uns``.
     mdata_key
-        Name of the modality that the AnnData is, for sentences; ``None`` if it is none.
+        Name of the modality that the AnnData is, for messages; ``None`` if it is none.
     """
 
     MIXED_KEY = "mixed_tokens"

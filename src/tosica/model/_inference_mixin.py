@@ -136,9 +136,15 @@ class InferenceMixin(RegistryMixin):
         [(0, (500, 765)), (500, (200, 765))]
         """
         adata = self._query(adata)
-        batch_size = self._annotation_batch_size(batch_size)
-        query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
-        return query.batches(batch_size, self.module.device)
+        query = Query(
+            adata,
+            self._modalities,
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=self._annotation_batch_size(batch_size),
+            device=self.module.device,
+        )
+        return iter(query)
 
     def _query(
         self, adata: AnnData | MuData | None, indices: Sequence[int] | None = None
@@ -182,16 +188,22 @@ class InferenceMixin(RegistryMixin):
         if precision not in get_args(Precision):
             known = " or ".join(map(repr, get_args(Precision)))
             raise ValueError(f"precision must be {known}, not {precision!r}.")
-        batch_size = self._annotation_batch_size(batch_size)
-        query = Query(adata, self._modalities, layer=layer, use_raw=use_raw)
-        tokens = self._tokens
         device = self.module.device
+        query = Query(
+            adata,
+            self._modalities,
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=self._annotation_batch_size(batch_size),
+            device=device,
+        )
+        tokens = self._tokens
         bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
         present = tokens.tokens_of(query.modalities)
         # Unannotated tokens come last.
         n_sets = len(present) if unannotated else int((present < tokens.n_gene_sets).sum())
         found: dict[str, Any] = {"tokens": present[:n_sets], "modalities": query.modalities}
-        for start, x, measured in query.batches(batch_size, device):
+        for start, x, measured in query:
             with bfloat16:
                 output = self.module.annotate(
                     x,

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from anndata import AnnData
 
 from tosica._logging import logger
-from tosica.data._scale import Scale
+from tosica.data import Scale
 from tosica.legacy import LegacyProject, read_project
 from tosica.model._fields import ExpressionField, MaskField
 from tosica.module import REGISTRY_KEYS

@@ -1,4 +1,4 @@
-"""One model, several modalities: their genes and tokens one behind the other.
+"""What a model knows of its modalities, and the layout of their genes and tokens.
 
 A model of several modalities has one gene axis and one token axis, and a mask that connects the
 genes of a modality with its own tokens only. Names keep their modality in front, as in
@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from tosica.data._antibodies import AntibodyScale
-from tosica.data._scale import Scale
+from tosica.data import MODALITY_KINDS, ModalityKind, ModalityScale, ModalitySlice
 from tosica.model._fields import ExpressionField, MaskField
-from tosica.module import REGISTRY_KEYS, ModalitySlice, TokenLayout
+from tosica.module import REGISTRY_KEYS, TokenLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,25 +25,41 @@ if TYPE_CHECKING:
 class Modality:
     """What a model knows of one modality.
 
-    ``name`` is its key in the MuData, ``None`` for the one modality of a model of an AnnData.
-    ``mask`` is the state of its :class:`~tosica.model._fields.MaskField`.
+    ``kind`` is RNA, antibodies or another kind of modality. ``name`` is its key in the MuData, or
+    ``None`` for the one modality of a model of an AnnData. ``scale`` is how the reference is
+    scaled, ``layer`` where it was read. ``mask`` is the state of its
+    :class:`~tosica.model._fields.MaskField`.
     """
 
+    kind: ModalityKind[Any]
     name: str | None
     genes: pd.Index
-    scale: Scale | AntibodyScale
+    scale: ModalityScale
     layer: str | None
     mask: dict[str, Any]
 
     @property
     def slice(self) -> ModalitySlice:
         """How a minibatch of the reference is normalized, as a slice that starts at 0."""
-        stop = len(self.genes)
-        if isinstance(self.scale, Scale):
-            if self.scale.kind == "counts":
-                return ModalitySlice(0, stop, "log1p", self.scale.target_sum)
-            return ModalitySlice(0, stop, None)
-        return ModalitySlice(0, stop, "clr" if self.scale.kind == "counts" else None)
+        counts = self.scale.kind == "counts"
+        return ModalitySlice(
+            0, len(self.genes), self.kind.normalization(self.scale) if counts else None
+        )
+
+    def describe(self) -> list[str]:
+        """Describe the tokens and genes in lines for ``repr``."""
+        mask = self.mask
+        of = "" if self.name is None else f"{self.name}, "
+        n_modules = int(mask.get(MaskField.MODULES_KEY, 0))
+        n_sets = len(mask["gene_sets"]) - mask["n_unannotated"] - n_modules
+        others = [f"{n_modules} modules"] if n_modules else []
+        others += [f"{mask['n_unannotated']} unannotated"] if mask["n_unannotated"] else []
+        return [
+            f"    {of}gene sets: {n_sets} of {mask['source']} ({mask['organism']})"
+            + (f", and {' and '.join(others)}" if others else "")
+            + (", mixed in each token" if mask.get(MaskField.MIXED_KEY) else ""),
+            f"    {of}genes: {len(self.genes)}, read as {self.kind.describe(self.scale)}",
+        ]
 
     def label(self, names: Iterable[str]) -> list[str]:
         """Put the modality in front of names, if it has a name."""
@@ -57,25 +72,26 @@ def field_keys(role: str) -> tuple[str, str]:
 
 
 def read_modalities(registry: dict[str, Any]) -> list[Modality]:
-    """Read from a model's registry what it knows of its modalities, in the model's order."""
+    """Read the modalities of a model from its registry, in the model's order."""
     fields, arguments = registry["field_registries"], registry["setup_args"]
     if is_joint(registry):
         layers = arguments["layers"] or {}
         known = [
-            (name, layers.get(name), *field_keys(role))
+            (role, name, layers.get(name), *field_keys(role))
             for role, name in arguments["modalities"].items()
         ]
     else:
-        known = [(None, arguments["layer"], REGISTRY_KEYS.X_KEY, REGISTRY_KEYS.MASK_KEY)]
+        known = [("rna", None, arguments["layer"], REGISTRY_KEYS.X_KEY, REGISTRY_KEYS.MASK_KEY)]
     modalities = []
-    for name, layer, x_key, mask_key in known:
+    for role, name, layer, x_key, mask_key in known:
+        kind = MODALITY_KINDS[role]
         state = fields[x_key]["state_registry"]
-        scale = state[ExpressionField.SCALE_KEY]
         modalities.append(
             Modality(
+                kind,
                 name,
                 pd.Index(np.asarray(state["column_names"], dtype=object)),
-                AntibodyScale(**scale) if "centred" in scale else Scale(**scale),
+                kind.load_scale(state[ExpressionField.SCALE_KEY]),
                 layer,
                 fields[mask_key]["state_registry"],
             )
@@ -116,8 +132,8 @@ def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
                 genes.append(np.asarray(mask["genes"])[of_token] + first_gene[i])
     sizes = np.array([len(part) for part in genes])
     always_kept = sizes == n_genes[owners]
-    if len(modalities) > 1 or isinstance(modalities[0].scale, AntibodyScale):
-        # Gene dropout hides a token of one gene already; hiding it twice leaves too little.
+    if len(modalities) > 1 or not modalities[0].kind.has_gene_sets:
+        # Gene dropout hides a token of one gene already; token dropout as well is too much.
         always_kept |= sizes == 1
     return TokenLayout(
         np.append(0, np.cumsum(sizes)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosica.data._network_weights import pair_weights
+from tosica.data import pair_weights
 from tosica.model._modalities import field_keys, is_joint
 from tosica.model._registry_mixin import RegistryMixin
 from tosica.module import REGISTRY_KEYS
@@ -74,11 +74,10 @@ class NetworkStartMixin(RegistryMixin):
             return pair_weights(self.adata, registry[REGISTRY_KEYS.MASK_KEY]["attr_key"], state)
         found: list[np.ndarray | None] = []
         error: KeyError | None = None
-        modalities = self.registry_["setup_args"]["modalities"].items()
-        for (role, name), part in zip(modalities, self._modalities, strict=True):
-            key = registry[field_keys(role)[1]]["attr_key"]
+        for modality in self._modalities:
+            key = registry[field_keys(modality.kind.role)[1]]["attr_key"]
             try:
-                found.append(pair_weights(self.adata[name], key, part.mask))
+                found.append(pair_weights(self.adata[modality.name], key, modality.mask))
             except KeyError as missing:
                 found.append(None)
                 error = missing

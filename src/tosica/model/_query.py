@@ -1,23 +1,20 @@
-"""Bring a query, an AnnData or a MuData, to what a model's network takes."""
+"""Read a query, an AnnData or a MuData, in minibatches as a model's network takes them."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 import torch
 from anndata import AnnData
 
 from tosica._logging import logger
-from tosica.data._align import align, user_stacklevel
-from tosica.data._align_antibodies import align_antibodies
-from tosica.data._mudata import cell_indexers, reindex_obs
-from tosica.data._scale import Scale
+from tosica.data import cell_indexers, reindex_obs, user_stacklevel
 from tosica.gs._gene_names import hint_for_mismatch
 from tosica.gs._match_genes import match_genes
-from tosica.module import center_log_ratio, log_normalize
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
     from mudata import MuData
     from torch import Tensor
 
-    from tosica.data._align import AlignedBatch
     from tosica.model._modalities import Modality
 
 
@@ -52,10 +48,12 @@ class Minibatch(NamedTuple):
 
 
 class Query:
-    """A query's cells in minibatches, normalised, with every gene of the model as a column.
+    """A query's cells in normalized minibatches, with every gene of the model as a column.
 
-    Which modalities there are, and whether their genes are the model's, is found out here; values
-    are looked at as they are read.
+    Modalities and names of genes are checked here, values as they are read.
+    ``modalities`` has the positions of the query's modalities in the model. ``measured`` says which
+    genes the query has, ``(n_genes,)``; it is ``None`` if it has all, and for models of several
+    modalities.
 
     Parameters
     ----------
@@ -67,11 +65,16 @@ class Query:
         Layer to read; for a MuData a dict of modality and layer.
     use_raw
         Read ``raw`` of an AnnData.
+    batch_size
+        Cells in a minibatch.
+    device
+        Where minibatches are normalized.
 
     Raises
     ------
     ValueError
-        If the query has none of the model's modalities, or different cells in them.
+        If the query has none of the model's modalities, different cells in them, or too few of
+        the model's genes.
     TypeError
         If ``layer`` is not of the kind that the query needs.
     """
@@ -83,82 +86,83 @@ class Query:
         *,
         layer: str | Mapping[str, str] | None,
         use_raw: bool,
+        batch_size: int,
+        device: torch.device,
     ) -> None:
-        self._modalities = modalities
-        self._use_raw = use_raw
         if isinstance(data, AnnData):
             if isinstance(layer, Mapping):
                 raise TypeError("layer must be the name of one layer for an AnnData, not a dict.")
-            self._parts = [_of_adata(data, modalities, layer, use_raw)]
+            parts = [_of_adata(data, modalities, layer, use_raw)]
         else:
-            self._parts = _of_mdata(data, modalities, layer, use_raw)
+            parts = _of_mdata(data, modalities, layer, use_raw)
+        self._modalities = modalities
+        self._device = device
+        self._cells = {}
+        self._measured: dict[int, Tensor | None] = {}
         # In the order of the model, as the network takes them.
-        self.modalities: tuple[int, ...] = tuple(sorted(part.position for part in self._parts))
-
-    def batches(self, batch_size: int, device: torch.device) -> Iterator[Minibatch]:
-        """Go through the cells in their order."""
-        streams = [self._align(part, batch_size) for part in self._parts]
-        for together in zip(*streams, strict=True):
-            found = {
-                part.position: _normalized(batch, self._modalities[part.position], device)
-                for part, batch in zip(self._parts, together, strict=True)
-            }
-            first = next(iter(found.values()))
-            columns = [
-                found[i] if i in found else first.new_zeros(len(first), len(modality.genes))
-                for i, modality in enumerate(self._modalities)
-            ]
-            x = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
-            # Nothing asks which genes of several modalities were measured.
-            measured = together[0].measured if len(self._modalities) == 1 else None
-            whole = measured is None or bool(measured.all())
-            yield Minibatch(
-                together[0].start, x, None if whole else torch.from_numpy(measured).to(device)
+        for part in sorted(parts, key=attrgetter("position")):
+            modality = modalities[part.position]
+            # The layer of the reference, if the query has it and none was named.
+            of_model = (
+                None if use_raw or modality.layer not in part.adata.layers else modality.layer
             )
+            cells = modality.kind.align(
+                part.adata,
+                modality.genes,
+                modality.scale,
+                layer=of_model if part.layer is None else part.layer,
+                use_raw=use_raw,
+                batch_size=batch_size,
+                name=part.name,
+            )
+            self._cells[part.position] = cells
+            self._measured[part.position] = (
+                None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)
+            )
+        self.modalities: tuple[int, ...] = tuple(self._cells)
+        self.measured: Tensor | None = self._measured[0] if len(modalities) == 1 else None
 
-    def _align(self, part: _Part, batch_size: int) -> Iterator[AlignedBatch]:
-        modality = self._modalities[part.position]
-        layer = part.layer
-        known = getattr(part.adata, "layers", ())
-        if layer is None and not self._use_raw and modality.layer in known:
-            layer = modality.layer
-        settings: dict[str, Any] = {
-            "layer": layer,
-            "use_raw": self._use_raw,
-            "batch_size": batch_size,
-            "name": part.name,
-        }
-        if isinstance(modality.scale, Scale):
-            return align(part.adata, modality.genes, modality.scale, **settings)
-        return align_antibodies(part.adata, modality.genes, modality.scale, **settings)
-
-
-def _normalized(batch: AlignedBatch, modality: Modality, device: torch.device) -> Tensor:
-    x = torch.from_numpy(batch.expression).to(device)
-    if not batch.counts:
-        return x
-    if isinstance(modality.scale, Scale):
-        total = None if batch.total is None else torch.from_numpy(batch.total).to(device)
-        return log_normalize(x, modality.scale.target_sum, total)
-    whole = batch.measured.all()
-    return center_log_ratio(x, None if whole else torch.from_numpy(batch.measured).to(device))
+    def __iter__(self) -> Iterator[Minibatch]:
+        for batches in zip(*self._cells.values(), strict=True):
+            columns = {}
+            for position, batch in zip(self._cells, batches, strict=True):
+                modality = self._modalities[position]
+                x = torch.from_numpy(batch.values).to(self._device)
+                normalization = modality.kind.normalization(modality.scale)
+                if batch.is_counts and normalization is not None:
+                    total = batch.total
+                    x = normalization.normalize(
+                        x,
+                        total=None if total is None else torch.from_numpy(total).to(self._device),
+                        measured=self._measured[position],
+                    )
+                columns[position] = x
+            for i, modality in enumerate(self._modalities):
+                if i not in columns:
+                    columns[i] = x.new_zeros(len(x), len(modality.genes))
+            x = (
+                columns[0]
+                if len(columns) == 1
+                else torch.cat([columns[i] for i in sorted(columns)], 1)
+            )
+            yield Minibatch(batches[0].start, x, self.measured)
 
 
 def _of_adata(
     adata: AnnData, modalities: list[Modality], layer: str | None, use_raw: bool
 ) -> _Part:
-    """Take an AnnData as one of the model's modalities."""
+    """Find the modality of the model that an AnnData holds."""
     if len(modalities) == 1:
         return _Part(0, adata, layer, "adata")
     names = adata.raw.var_names if use_raw and adata.raw is not None else adata.var_names
     names = pd.Index(names.astype(str))
     shared = [int(names.isin(modality.genes).sum()) for modality in modalities]
     if not any(shared):
-        # Ensembl IDs, say, which are translated later.
+        # Genes may have other identifiers, such as Ensembl IDs, which are translated later.
         var = None if use_raw else adata.var
         shared = [
             match_genes(names, m.genes, var=var, identifiers="map").n_rows
-            if isinstance(m.scale, Scale)
+            if m.kind.has_gene_sets
             else 0
             for m in modalities
         ]
@@ -169,6 +173,18 @@ def _of_adata(
         raise ValueError(
             f"The query has no gene of any modality of the model ({known})"
             + (f"; {hint}." if hint else ": are its var_names those of genes or antibodies?")
+        )
+    of_genes = [
+        m
+        for m, n in zip(modalities, shared, strict=True)
+        if m.kind.has_gene_sets and 2 * n >= len(m.genes)
+    ]
+    if modalities[best] in of_genes and len(of_genes) > 1:
+        choices = " and ".join(f"{m.name!r} ({m.kind.title})" for m in of_genes)
+        raise ValueError(
+            f"The query has genes of the model's modalities {choices}, which its names do not tell "
+            "apart: name the one that it holds, as in "
+            f"mudata.MuData({{{str(of_genes[0].name)!r}: adata}})."
         )
     logger.info(
         "query: taken as the model's modality %r, to which %d of its %d names belong",
@@ -200,11 +216,11 @@ def _of_mdata(
     wanted = [str(modality.name) for modality in modalities]
     present = [name for name in wanted if name in mdata.mod]
     others = [name for name in mdata.mod if name not in wanted]
-    theirs = ", ".join(map(repr, mdata.mod)) or "none"
+    known = ", ".join(map(repr, mdata.mod)) or "none"
     if not present:
         raise ValueError(
             f"The query has none of the model's modalities ({', '.join(map(repr, wanted))}); it "
-            f"has {theirs}: rename one, as in mdata.mod[{wanted[0]!r}] = "
+            f"has {known}: rename one, as in mdata.mod[{wanted[0]!r}] = "
             f"mdata.mod.pop({next(iter(mdata.mod), '…')!r}), or pass one as an AnnData."
         )
     unknown = sorted(set(layers) - set(present))
@@ -224,11 +240,11 @@ def _of_mdata(
                 UserWarning,
                 stacklevel=user_stacklevel(),
             )
-    places = cell_indexers(mdata, present)
+    indexers = cell_indexers(mdata, present)
     return [
         _Part(
             wanted.index(name),
-            reindex_obs(mdata[name], places[name]),
+            reindex_obs(mdata[name], indexers[name]),
             layers.get(name),
             f"mdata[{name!r}]",
         )

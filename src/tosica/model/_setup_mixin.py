@@ -1,4 +1,4 @@
-"""Register a reference: what of it the model is trained on."""
+"""Register a reference: its expression, labels, batches and mask."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class SetupMixin(BaseModelClass):
         labels_key
             Column of ``adata.obs`` with the labels.
         unlabeled_category
-            What that column says of cells without a label; they are not trained on.
+            Value of that column in cells without a label; the model is not trained on them.
         batch_key
             Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them,
             and :meth:`train` teaches the model to look past what differs between them.
@@ -84,7 +84,7 @@ class SetupMixin(BaseModelClass):
         mask = MaskField(REGISTRY_KEYS.MASK_KEY, mask_key)
         expression = ExpressionField(REGISTRY_KEYS.X_KEY, layer)
         batch = CategoricalObsField(REGISTRY_KEYS.BATCH_KEY, batch_key)
-        # All are looked at before the first one writes to adata; those that write come last.
+        # All are checked before the first one writes to adata; those that write come last.
         for field in (expression, mask, labels):
             field.validate_field(adata)
         if batch_key is not None and batch_key not in adata.obs:
@@ -113,9 +113,9 @@ class SetupMixin(BaseModelClass):
     ) -> None:
         """Register a reference of several modalities, such as RNA and antibodies of CITE-seq.
 
-        Each modality is normalised in its own way: counts of RNA as log1p of counts per 10 000,
-        counts of antibodies as the centred log-ratio of each cell; what is normalised already is
-        used as it is. Which it is, is found out from the values and logged.
+        Each modality is normalised in its own way: counts of RNA and of gene activity as log1p of
+        counts per 10 000, counts of antibodies as the centred log-ratio of each cell. Values that
+        are normalised already are used as they are. Which is the case is detected and logged.
 
         Writes what scvi-tools writes: codes in ``mdata.obs`` (``_scvi_labels``, ``_scvi_batch``),
         or in the ``obs`` where labels and batches were found, and identifiers in ``mdata.uns``.
@@ -127,10 +127,11 @@ class SetupMixin(BaseModelClass):
         labels_key
             Column with the labels, of ``mdata.obs`` or else of one modality's ``obs``.
         modalities
-            Role to name in ``mdata``. Roles are "rna", "protein" (antibodies) and "atac" (treated
-            as "rna"). By default ``{"rna": "rna", "protein": "protein"}``. Others are not used.
+            Role to name in ``mdata``. Roles are "rna", "protein" (antibodies) and "atac" (gene
+            activity: fragments counted over each gene, not peaks). By default
+            ``{"rna": "rna", "protein": "protein"}``. Other modalities are not used.
         unlabeled_category
-            What the labels say of cells without one; they are not trained on.
+            Label of cells without one; the model is not trained on them.
         batch_key
             Column with the batches, found as labels are. Validation cells are drawn evenly from
             them; what differs between them is not looked past, as it is in models of an AnnData.
@@ -145,8 +146,8 @@ class SetupMixin(BaseModelClass):
             If a modality, key or layer is missing, or a modality has no mask.
         ValueError
             If ``mdata`` is a view; if the modalities have different cells; if a modality is the
-            same in every cell, or antibodies have negative counts; if labels are found in two
-            modalities and differ; and as :meth:`setup_anndata`.
+            same in every cell, antibodies have negative counts, or "atac" holds peaks; if labels
+            are found in two modalities and differ; and as :meth:`setup_anndata`.
         TypeError
             If ``mdata`` is no MuData, or an argument not of its type.
 
@@ -193,7 +194,7 @@ class SetupMixin(BaseModelClass):
             layers=layers,
             mask_key=mask_key,
         )
-        # Which cells the modalities have was looked at above, for those that are used.
+        # Cells were checked above, for the modalities that are used.
         manager = AnnDataManager(
             fields=fields,
             setup_method_args=setup_method_args,

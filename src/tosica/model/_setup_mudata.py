@@ -10,9 +10,15 @@ import scipy.sparse as sp
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
 
 from tosica._logging import logger
-from tosica.data._cell_matrix import CellMatrix
-from tosica.data._mudata import cell_indexers, check_mudata, reindex_obs, resolve_modalities
-from tosica.model._fields import AntibodyField, ExpressionField, LabelsField, MaskField
+from tosica.data import (
+    MODALITY_KINDS,
+    CellMatrix,
+    cell_indexers,
+    check_mudata,
+    reindex_obs,
+    resolve_modalities,
+)
+from tosica.model._fields import ExpressionField, LabelsField, MaskField
 from tosica.model._modalities import field_keys
 from tosica.module import REGISTRY_KEYS
 
@@ -21,11 +27,10 @@ if TYPE_CHECKING:
     from mudata import MuData
     from scvi.data.fields import BaseMuDataWrapperClass
 
-# Cells differ within the first few as a rule, so that little is read.
+# Cells differ within the first few as a rule, so that few are read.
 _BLOCK = 64
 
 _Expression = MuDataWrapper(ExpressionField)
-_Antibodies = MuDataWrapper(AntibodyField)
 _Labels = MuDataWrapper(LabelsField)
 _Mask = MuDataWrapper(MaskField)
 _Categories = MuDataWrapper(CategoricalObsField)
@@ -34,7 +39,7 @@ _Categories = MuDataWrapper(CategoricalObsField)
 def check_modalities(
     mdata: MuData, modalities: Mapping[str, str] | None, layers: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Give the modalities of a reference by role, after a look at their cells and layers.
+    """Check the arguments of ``setup_mudata``, and get the modalities of a reference by role.
 
     Raises
     ------
@@ -88,49 +93,51 @@ def mudata_fields(
         where = f"mdata[{name!r}]"
         x_key, mask_registry_key = field_keys(role)
         layer = (layers or {}).get(name)
-        kind = _Antibodies if role == "protein" else _Expression
+        kind = MODALITY_KINDS[role]
         fields += [
-            kind(x_key, layer, where, mod_key=name, mod_required=True),
+            _Expression(x_key, layer, where, kind, mod_key=name, mod_required=True),
             _Mask(mask_registry_key, mask_key, name, mod_key=name, mod_required=True),
         ]
         fields[-2].validate_field(mdata)
         _check_varies(CellMatrix(mdata[name], layer=layer, name=where))
         fields[-1].validate_field(mdata)
-    place = _find_column(mdata, labels_key, "labels_key", list(roles.values()))
-    where = "mdata" if place is None else f"mdata[{place!r}]"
-    labels = _Labels(REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category, where, mod_key=place)
+    mod_key = _find_column(mdata, labels_key, "labels_key", list(roles.values()))
+    where = "mdata" if mod_key is None else f"mdata[{mod_key!r}]"
+    labels = _Labels(
+        REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category, where, mod_key=mod_key
+    )
     labels.validate_field(mdata)
-    place = None
+    mod_key = None
     if batch_key is not None:
-        place = _find_column(mdata, batch_key, "batch_key", list(roles.values()))
-        of = mdata if place is None else mdata[place]
+        mod_key = _find_column(mdata, batch_key, "batch_key", list(roles.values()))
+        of = mdata if mod_key is None else mdata[mod_key]
         if of.obs[batch_key].isna().any():
-            where = "mdata" if place is None else f"mdata[{place!r}]"
+            where = "mdata" if mod_key is None else f"mdata[{mod_key!r}]"
             raise ValueError(f"{where}.obs[{batch_key!r}] has cells without a batch (NaN).")
-    return [*fields, labels, _Categories(REGISTRY_KEYS.BATCH_KEY, batch_key, mod_key=place)]
+    return [*fields, labels, _Categories(REGISTRY_KEYS.BATCH_KEY, batch_key, mod_key=mod_key)]
 
 
 def log_modalities(roles: Mapping[str, str], registry: Mapping) -> None:
-    """Say how each modality was found to be scaled, and what the model does about it."""
+    """Log what each modality holds, and what the model makes of it."""
     for role, name in roles.items():
+        kind = MODALITY_KINDS[role]
         state = registry["field_registries"][field_keys(role)[0]]["state_registry"]
-        counts = state[ExpressionField.SCALE_KEY]["kind"] == "counts"
-        if not counts:
-            done = "normalised values; used as they are"
-        elif role == "protein":
-            done = "counts; taken as the centred log-ratio of each cell"
-        else:
-            done = "counts; taken as log1p of counts per 10 000"
-        logger.info("setup_mudata: modality %r (%s) holds %s", name, role, done)
+        scale = kind.load_scale(state[ExpressionField.SCALE_KEY])
+        logger.info(
+            "setup_mudata: modality %r (%s) holds %s",
+            name,
+            role,
+            kind.describe_normalization(scale),
+        )
 
 
-def reindex_codes(mdata: MuData, codes: np.ndarray, place: str | None) -> np.ndarray:
-    """Put codes that were read from a modality's obs into the order of the MuData's cells."""
-    return codes if place is None else codes[cell_indexers(mdata, [place])[place]]
+def reindex_codes(mdata: MuData, codes: np.ndarray, mod_key: str | None) -> np.ndarray:
+    """Put codes that were read from a modality's ``obs`` into the order of the MuData's cells."""
+    return codes if mod_key is None else codes[cell_indexers(mdata, [mod_key])[mod_key]]
 
 
 def _find_column(mdata: MuData, key: str, argument: str, names: list[str]) -> str | None:
-    """Find the modality whose obs has a column; ``None`` if that of the MuData itself has it."""
+    """Find the modality whose ``obs`` has a column; ``None`` if ``mdata.obs`` has it."""
     if key in mdata.obs:
         return None
     found = [name for name in names if key in mdata[name].obs]
@@ -162,12 +169,12 @@ def _texts(mdata: MuData, name: str, key: str) -> np.ndarray:
     return adata.obs[key].astype(str).to_numpy()
 
 
-def _check_varies(rows: CellMatrix) -> None:
-    """Refuse a matrix whose cells are all alike: nothing can be learnt from it."""
-    if rows.n_obs < 2:
+def _check_varies(matrix: CellMatrix) -> None:
+    """Refuse a matrix whose cells are all equal: a model cannot learn from it."""
+    if matrix.n_obs < 2:
         return
     first: np.ndarray | None = None
-    for _, block in rows.blocks(_BLOCK):
+    for _, block in matrix.blocks(_BLOCK):
         dense_first = block[:1].toarray() if sp.issparse(block) else block[:1]
         first = dense_first if first is None else first
         if sp.issparse(block):
@@ -177,6 +184,6 @@ def _check_varies(rows: CellMatrix) -> None:
         if not alike:
             return
     raise ValueError(
-        f"{rows.where} is the same in every cell, so nothing can be learnt from it: leave the "
+        f"{matrix.where} is the same in every cell, so nothing can be learnt from it: leave the "
         "modality out of modalities, or go back to data that vary."
     )

@@ -9,8 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from tosica._logging import logger
-from tosica.data._cell_matrix import CellMatrix
-from tosica.data._mudata import JointMatrix
+from tosica.data import CellMatrix, JointMatrix
 from tosica.linear import fit_logistic_regression, read_normalized, subsample_by_label
 from tosica.model._fields import LabelsField, MaskField
 from tosica.model._modalities import field_keys, is_joint, read_modalities
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
     from numpy.typing import NDArray
+
+    from tosica.model._modalities import Modality
 
 # The choice hardly changes with more cells.
 _MAX_CELLS = 2_000
@@ -47,7 +48,7 @@ def with_chosen_tokens(
     codes_of
         Returns the codes of a registered field, in the order of the reference's cells.
     max_gene_sets, modules
-        As in :class:`tosica.TOSICA`. In a MuData they apply to RNA.
+        As in :class:`tosica.TOSICA`, for each modality whose tokens are gene sets.
 
     Raises
     ------
@@ -55,51 +56,66 @@ def with_chosen_tokens(
         If there are more tokens than memory allows.
     """
     joint = is_joint(registry)
-    key = field_keys("rna")[1] if joint else REGISTRY_KEYS.MASK_KEY
     fields = registry["field_registries"]
-    if key not in fields:
-        return registry
-    state = fields[key]["state_registry"]
+    modalities = [m for m in read_modalities(registry) if m.kind.has_gene_sets]
     # A loaded model has its tokens already; tokens of the original code's models mix gene sets.
-    if MaskField.COLUMNS_KEY in state or state.get(MaskField.MIXED_KEY):
+    if any(MaskField.COLUMNS_KEY in m.mask or m.mask.get(MaskField.MIXED_KEY) for m in modalities):
         return registry
-    parts = read_modalities(registry)
-    part = parts[0]
-    if joint:
-        part = next(m for m in parts if m.name == registry["setup_args"]["modalities"]["rna"])
-    rows = JointMatrix(adata, [part]) if joint else CellMatrix(adata, layer=part.layer)
     of_labels = fields[REGISTRY_KEYS.LABELS_KEY]["state_registry"]
     known = np.asarray(of_labels[LabelsField.CATEGORICAL_MAPPING_KEY], dtype=object)
     labels = codes_of(REGISTRY_KEYS.LABELS_KEY).astype(np.int64)
     labels = np.where(known[labels] == of_labels[LabelsField.UNLABELED_KEY], -1, labels)
+    changed = {}
+    for modality in modalities:
+        rows: CellMatrix | JointMatrix
+        if joint:
+            key = field_keys(modality.kind.role)[1]
+            rows = JointMatrix(adata, {str(modality.name): modality.layer})
+        else:
+            key, rows = REGISTRY_KEYS.MASK_KEY, CellMatrix(adata, layer=modality.layer)
+        state = _with_chosen_tokens(modality, rows, labels, max_gene_sets, modules)
+        changed[key] = {**fields[key], "state_registry": state}
+    _check_memory(sum(len(field["state_registry"]["gene_sets"]) for field in changed.values()))
+    return {**registry, "field_registries": {**fields, **changed}}
+
+
+def _with_chosen_tokens(
+    modality: Modality,
+    rows: CellMatrix | JointMatrix,
+    labels: NDArray[np.integer],
+    max_gene_sets: int | None,
+    modules: bool,
+) -> dict[str, Any]:
+    """Choose the tokens of one modality, and get the state of its mask with them."""
+    state = modality.mask
     n_unannotated = int(state["n_unannotated"])
     n_sets = len(state["gene_sets"]) - n_unannotated
     indptr, genes = np.asarray(state["indptr"]), np.asarray(state["genes"])
-    n_genes = len(part.genes)
     candidates = sp.csr_matrix(
         (np.ones(indptr[n_sets]), genes[: indptr[n_sets]], indptr[: n_sets + 1]),
-        shape=(n_sets, n_genes),
+        shape=(n_sets, len(modality.genes)),
     )
     names = np.asarray(state["gene_sets"], dtype=object)
     chosen = choose_tokens(
-        lambda cells: read_normalized(rows, cells, part.slice),
+        lambda cells: read_normalized(rows, cells, modality.slice),
         labels,
         candidates,
         names[:n_sets],
-        part.genes.to_numpy(),
+        modality.genes.to_numpy(),
         max_gene_sets=n_sets if max_gene_sets is None else max_gene_sets,
         modules=modules and n_unannotated == 0,
     )
-    _check_memory(len(chosen.names) + n_unannotated)
     n_modules = int((chosen.columns < 0).sum())
     if n_modules or len(chosen.names) < n_sets:
         logger.info(
-            "TOSICA: %d of %d gene sets and %d modules of genes that none of them holds are tokens",
+            "TOSICA: %d of %d gene sets and %d modules of genes that none of them holds are "
+            "tokens%s",
             len(chosen.names) - n_modules,
             n_sets,
             n_modules,
+            "" if modality.name is None else f" of {modality.name!r}",
         )
-    state = {
+    return {
         **state,
         "gene_sets": np.append(chosen.names, names[n_sets:]),
         "indptr": np.append(
@@ -110,10 +126,6 @@ def with_chosen_tokens(
             chosen.columns, np.arange(n_sets, len(names), dtype=np.int64)
         ),
         MaskField.MODULES_KEY: n_modules,
-    }
-    return {
-        **registry,
-        "field_registries": {**fields, key: {**fields[key], "state_registry": state}},
     }
 
 

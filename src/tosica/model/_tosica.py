@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
-from tosica.data._scale import Scale
 from tosica.model._annotation_mixin import AnnotationMixin
-from tosica.model._fields import LabelsField, MaskField
-from tosica.model._modalities import Modality, is_joint, lay_out_tokens
+from tosica.model._fields import LabelsField
+from tosica.model._modalities import is_joint, lay_out_tokens
 from tosica.model._save_load_mixin import SaveLoadMixin
 from tosica.model._setup_mixin import SetupMixin
 from tosica.model._tokens import with_chosen_tokens
@@ -131,33 +130,13 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
             [
                 f"TOSICA model, {'trained' if self.is_trained_ else 'not trained yet'}"
                 + (f" ({epochs} epochs)" if self.is_trained_ and epochs else ""),
-                *(line for modality in self._modalities for line in _described(modality)),
+                *(line for modality in self._modalities for line in modality.describe()),
                 f"    labels: {len(self.labels)} ({shown})",
                 f"    network: width {width}, {heads} heads, {layers} layers, "
                 f"{n_parameters:,} parameters"
                 + ("; beside it a linear branch" if self.module.linear is not None else ""),
             ]
         )
-
-
-def _described(modality: Modality) -> list[str]:
-    """What ``repr`` says of a modality's tokens and genes."""
-    mask, counts = modality.mask, modality.scale.kind == "counts"
-    if isinstance(modality.scale, Scale):
-        read = "counts" if counts else "log-normalised expression"
-    else:
-        read = "counts of antibodies" if counts else "normalised antibodies"
-    of = "" if modality.name is None else f"{modality.name}, "
-    n_modules = int(mask.get(MaskField.MODULES_KEY, 0))
-    n_sets = len(mask["gene_sets"]) - mask["n_unannotated"] - n_modules
-    others = [f"{n_modules} modules"] if n_modules else []
-    others += [f"{mask['n_unannotated']} unannotated"] if mask["n_unannotated"] else []
-    return [
-        f"    {of}gene sets: {n_sets} of {mask['source']} ({mask['organism']})"
-        + (f", and {' and '.join(others)}" if others else "")
-        + (", mixed in each token" if mask.get(MaskField.MIXED_KEY) else ""),
-        f"    {of}genes: {len(modality.genes)}, read as {read}",
-    ]
 
 
 def _check_architecture(embed_dim: int, n_heads: int, n_layers: int) -> None:

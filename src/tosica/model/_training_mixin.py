@@ -17,8 +17,7 @@ from scvi.train import TrainRunner
 from tosica._calibration import fit_temperature
 from tosica._logging import logger
 from tosica._validation import check_count
-from tosica.data._cell_matrix import CellMatrix
-from tosica.data._mudata import JointMatrix
+from tosica.data import CellMatrix, JointMatrix
 from tosica.linear import find_batch_directions, find_label_errors, linear_weight
 from tosica.model._data_module import ReferenceData
 from tosica.model._device import compiled, find_device
@@ -306,7 +305,7 @@ class TrainingMixin(NetworkStartMixin):
         rows: CellMatrix | JointMatrix
         errors = np.empty(0, dtype=np.int64)
         if is_joint(self.registry_):
-            rows = JointMatrix(self.adata, modalities)
+            rows = JointMatrix(self.adata, {str(m.name): m.layer for m in modalities})
         else:
             rows = CellMatrix(self.adata, layer=modalities[0].layer)
             if check_labels:
@@ -325,8 +324,8 @@ class TrainingMixin(NetworkStartMixin):
     def _codes(self, key: str) -> np.ndarray:
         """Codes of the labels or batches, in the order of the reference's cells."""
         codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
-        modality = self.adata_manager.data_registry[key].get("mod_key")
-        return codes if modality is None else reindex_codes(self.adata, codes, modality)
+        mod_key = self.adata_manager.data_registry[key].get("mod_key")
+        return reindex_codes(self.adata, codes, mod_key)
 
     @torch.inference_mode()
     def _calibrate(self, data: ReferenceData) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tosica.data._normalize import ModalitySlice
+from tosica.data import LogNormalization, ModalitySlice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,14 +72,11 @@ class TokenLayout:
             Total that the counts of each cell are scaled to before the logarithm; ``None`` if
             minibatches hold log-normalized expression.
         """
-        if target_sum is None:
-            rna = ModalitySlice(0, n_genes, None)
-        else:
-            rna = ModalitySlice(0, n_genes, "log1p", target_sum)
+        normalization = None if target_sum is None else LogNormalization(target_sum)
         return cls(
             indptr,
             genes,
-            (rna,),
+            (ModalitySlice(0, n_genes, normalization),),
             np.zeros(len(indptr) - 1, dtype=np.int64),
             np.diff(indptr) == n_genes,
             mixed=mixed,

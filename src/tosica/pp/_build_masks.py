@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tosica._logging import logger
-from tosica.data._mudata import DEFAULT_MODALITIES, check_mudata, resolve_modalities
+from tosica.data import DEFAULT_MODALITIES, MODALITY_KINDS, check_mudata, resolve_modalities
 from tosica.pp._mask import Mask, compute_mask
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # The cost of attention grows with the square of the number of tokens.
 _MAX_FEATURES = 1000
-# Parameters of modalities other than RNA. Their features are few, and so are the groups of these;
+# Parameters of modalities without gene sets. Their features are few, and so are their groups;
 # a feature may have the name of another gene; and variability is defined for RNA.
 _PANEL: dict[str, Any] = {
     "min_genes": 1,
@@ -41,20 +41,20 @@ def build_masks(
     key_added: str,
     copy: bool,
 ) -> MuData | None:
-    """Build a mask for each modality: gene sets for RNA, single features or groups for all others.
+    """Build a mask for each modality: gene sets for genes, single antibodies or groups of them.
 
     Parameters
     ----------
     mdata
         The reference.
     gene_sets
-        Gene sets of RNA.
+        Gene sets of RNA and of gene activity.
     params
-        Parameters of the mask of RNA. Those of other modalities differ in ``_PANEL``.
+        Parameters of the mask of genes. Those of antibodies differ in ``_PANEL``.
     modalities
         Role to name of the modalities; ``None`` for those with default names.
     groups
-        Name of a modality other than RNA to groups of its features, in any form of gene sets.
+        Name of a modality without gene sets to groups of its features, in any form of gene sets.
     key_added
         Key of ``.varm`` and ``.uns`` of each modality.
     copy
@@ -75,12 +75,17 @@ def build_masks(
     for role, name in roles.items():
         logger.info("build_mask: modality %r (%s)", name, role)
         adata = mdata[name]
-        if role == "rna":
-            masks[name] = compute_mask(adata, gene_sets, params, key_added)
+        kind = MODALITY_KINDS[role]
+        kind.check_names(adata.var_names, f"mdata[{name!r}]")
+        if kind.has_gene_sets:
+            # The layer is that of RNA; gene activity may lack it.
+            lacks_layer = role != "rna" and params.layer not in adata.layers
+            of_genes = replace(params, layer=None) if lacks_layer else params
+            masks[name] = compute_mask(adata, gene_sets, of_genes, key_added)
         elif name in groups:
             masks[name] = compute_mask(adata, groups[name], replace(params, **_PANEL), key_added)
         else:
-            features = _single_features(adata, name, role)
+            features = _single_features(adata, name)
             single = replace(params, **_PANEL, **_SINGLE, max_gene_sets=len(features) or None)
             masks[name] = compute_mask(adata, features, single, key_added)
             masks[name].metadata["source"] = "single features"
@@ -93,28 +98,27 @@ def build_masks(
 def _check_groups(groups: Mapping[str, Any] | None, roles: Mapping[str, str]) -> Mapping[str, Any]:
     if groups is None:
         return {}
-    others = [name for role, name in roles.items() if role != "rna"]
+    without_sets = [n for role, n in roles.items() if not MODALITY_KINDS[role].has_gene_sets]
     if not isinstance(groups, Mapping):
         raise TypeError(
             "groups must be a dict of modality and its groups, such as "
             f"{{'protein': {{'B cell': ['CD19', 'CD20']}}}}, not {type(groups).__name__}."
         )
-    unknown = [name for name in groups if name not in others]
+    unknown = [name for name in groups if name not in without_sets]
     if unknown:
         raise KeyError(
-            f"groups names {unknown[0]!r}, but groups are for modalities other than RNA, of which "
-            f"there {'is' if len(others) == 1 else 'are'} "
-            f"{', '.join(map(repr, others)) or 'none'}."
+            f"groups names {unknown[0]!r}, but groups are for modalities without gene sets "
+            f"(antibodies), here {', '.join(map(repr, without_sets)) or 'none'}."
         )
     return groups
 
 
-def _single_features(adata: AnnData, name: str, role: str) -> dict[str, list[str]]:
+def _single_features(adata: AnnData, name: str) -> dict[str, list[str]]:
     if adata.n_vars > _MAX_FEATURES:
         raise ValueError(
             f"mdata[{name!r}] has {adata.n_vars} features, too many for one token each (at most "
-            f"{_MAX_FEATURES}): pass groups={{{name!r}: ...}}"
-            + (", or modalities= if its role is another." if role == "protein" else ".")
+            f"{_MAX_FEATURES}): pass groups={{{name!r}: ...}}, or modalities= if its role is "
+            "another."
         )
     # Duplicated names are refused by compute_mask.
     return {str(feature): [feature] for feature in adata.var_names}

@@ -1,0 +1,74 @@
+"""Modalities of genes that are taken as the logarithm of counts per a fixed total."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tosica._logging import logger
+from tosica.data._cell_matrix import CellMatrix
+from tosica.data._modality_kind import CellBatch, ModalityKind
+from tosica.data._normalize import LogNormalization
+from tosica.data._query_scale import rescaling
+from tosica.data._scale import Scale, detected_blocks, kind_of, scale_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from anndata import AnnData
+
+
+class LogNormalizedKind(ModalityKind[Scale]):
+    """A matrix of genes: counts, or log-normalised values."""
+
+    #: What the values are called in messages.
+    noun: ClassVar[str]
+
+    def detect_scale(
+        self, adata: AnnData, *, layer: str | None = None, name: str = "adata"
+    ) -> Scale:
+        """Tell counts from log-normalised values, and find their total."""
+        matrix = CellMatrix(adata, layer=layer, name=name)
+        return scale_of(matrix, hint=self.advice(adata, name), values=self.noun)
+
+    def load_scale(self, state: Mapping[str, Any]) -> Scale:
+        """Make the scale from the dict that a model saved."""
+        return Scale(**state)
+
+    def keep_scale(self, saved: Scale, found: Scale) -> Scale:
+        """Keep the saved total if the values of the other reference do not tell theirs."""
+        return saved if saved.over == found.over == "matrix" else found
+
+    def normalization(self, scale: Scale) -> LogNormalization:
+        """Scale each cell to the reference's total and take ``log(1 + x)``."""
+        return LogNormalization(scale.target_sum)
+
+    def read_query(
+        self, matrix: CellMatrix, scale: Scale, size: int, advice: str
+    ) -> Iterator[CellBatch]:
+        """Read a query; log-normalised cells are brought to the reference's total if it is known.
+
+        They are taken as they are if it is not plain which total they were scaled to.
+
+        Raises
+        ------
+        ValueError
+            If values are negative, missing, infinite, neither counts nor log-normalised, or counts
+            in some cells and log-normalised in others; if they are fractions of a total without a
+            logarithm, or the logarithm of counts.
+        """
+        rescale = rescaling(matrix, scale)
+        detect = partial(kind_of, hint=advice, values=self.noun)
+        logged = False
+        for start, block, kind in detected_blocks(matrix, size, detect):
+            if kind is not None and not logged:
+                logger.info("query: %s holds %s", matrix.where, self.values[kind])
+                logged = True
+            is_counts, total = kind != "log1p", None
+            if not is_counts and rescale is not None:
+                block = rescale(block, start, matrix.where)
+            if is_counts and scale.over == "matrix":
+                total = np.asarray(block.sum(1, dtype=np.float64)).ravel()
+            yield CellBatch(start, block, is_counts, total)
