@@ -123,6 +123,24 @@ def test_annotated_saved_and_loaded(model, query, tmp_path):
     assert with_reference.fingerprint == model.fingerprint
 
 
+def test_three_modalities_in_one_order():
+    made = make_multiome()
+    protein = AnnData(np.random.default_rng(0).poisson(5.0, (90, 3)).astype(np.float32))
+    protein.obs_names, protein.var_names = made.obs_names, ["P0", "P1", "P2"]
+    three = md.MuData({"activity": made["activity"], "protein": protein, "rna": made["rna"]})
+    three.obs["kind"] = made.obs["kind"]
+    roles = {"atac": "activity", "protein": "protein", "rna": "rna"}
+    tosica.pp.build_mask(three, SETS, modalities=roles, max_gene_sets=3)
+    tosica.TOSICA.setup_mudata(three, "kind", roles)
+    model = tosica.TOSICA(three, embed_dim=16, max_gene_sets=2, modules=False)
+    assert [name.partition(":")[0] for name in model.gene_sets] == [
+        *["rna"] * 2,
+        *["protein"] * 3,
+        *["activity"] * 2,
+    ]
+    assert list(model.get_var_names()) == ["rna", "protein", "activity"]
+
+
 def test_messages_name_gene_activity(model, mdata, query, caplog):
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.TOSICA.setup_mudata(mdata, "kind", MODALITIES)

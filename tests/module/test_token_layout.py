@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tosica.data._normalize import CenteredLogRatio, LogNormalization
+from tosica.data import CenteredLogRatio, LogNormalization
 from tosica.module import ModalitySlice, TokenLayout
 
 

@@ -21,7 +21,7 @@ Genes
 from tosica.data._align import BLOCK, user_stacklevel
 from tosica.data._cell_matrix import Block, CellMatrix, check_unique
 from tosica.data._log_normalize import log_normalize
-from tosica.data._modality_kind import ModalityKind, ModalityScale
+from tosica.data._modality_kind import AlignedCells, CellBatch, ModalityKind, ModalityScale
 from tosica.data._modality_kinds import MODALITY_KINDS
 from tosica.data._mudata import (
     DEFAULT_MODALITIES,
@@ -32,7 +32,7 @@ from tosica.data._mudata import (
     resolve_modalities,
 )
 from tosica.data._network_weights import network_weights, pair_weights
-from tosica.data._normalize import LogNormalization, ModalitySlice, Normalization
+from tosica.data._normalize import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization
 from tosica.data._scale import TARGET_SUM, Scale, check_finite, kind_of, unscaled_in
 from tosica.data._seurat_marks import are_factor_codes
 
@@ -41,8 +41,11 @@ __all__ = [
     "DEFAULT_MODALITIES",
     "MODALITY_KINDS",
     "TARGET_SUM",
+    "AlignedCells",
     "Block",
+    "CellBatch",
     "CellMatrix",
+    "CenteredLogRatio",
     "JointMatrix",
     "LogNormalization",
     "ModalityKind",

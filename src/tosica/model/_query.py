@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from torch import Tensor
 
+    from tosica.data import AlignedCells, CellBatch
     from tosica.model._modalities import Modality
 
 
@@ -97,7 +98,7 @@ class Query:
             parts = _of_mdata(data, modalities, layer, use_raw)
         self._modalities = modalities
         self._device = device
-        self._cells = {}
+        self._cells: dict[int, AlignedCells] = {}
         self._measured: dict[int, Tensor | None] = {}
         # In the order of the model, as the network takes them.
         for part in sorted(parts, key=attrgetter("position")):
@@ -124,28 +125,27 @@ class Query:
 
     def __iter__(self) -> Iterator[Minibatch]:
         for batches in zip(*self._cells.values(), strict=True):
-            columns = {}
-            for position, batch in zip(self._cells, batches, strict=True):
-                modality = self._modalities[position]
-                x = torch.from_numpy(batch.values).to(self._device)
-                normalization = modality.kind.normalization(modality.scale)
-                if batch.is_counts and normalization is not None:
-                    total = batch.total
-                    x = normalization.normalize(
-                        x,
-                        total=None if total is None else torch.from_numpy(total).to(self._device),
-                        measured=self._measured[position],
-                    )
-                columns[position] = x
-            for i, modality in enumerate(self._modalities):
-                if i not in columns:
-                    columns[i] = x.new_zeros(len(x), len(modality.genes))
-            x = (
-                columns[0]
-                if len(columns) == 1
-                else torch.cat([columns[i] for i in sorted(columns)], 1)
-            )
+            found = {
+                position: self._normalize(position, batch)
+                for position, batch in zip(self._cells, batches, strict=True)
+            }
+            first = next(iter(found.values()))
+            columns = [
+                found[i] if i in found else first.new_zeros(len(first), len(modality.genes))
+                for i, modality in enumerate(self._modalities)
+            ]
+            x = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
             yield Minibatch(batches[0].start, x, self.measured)
+
+    def _normalize(self, position: int, batch: CellBatch) -> Tensor:
+        """Normalize cells of the modality at a position in the model, if they are counts."""
+        modality = self._modalities[position]
+        x = torch.from_numpy(batch.values).to(self._device)
+        normalization = modality.kind.normalization(modality.scale)
+        if normalization is None or not batch.is_counts:
+            return x
+        total = None if batch.total is None else torch.from_numpy(batch.total).to(self._device)
+        return normalization.normalize(x, total=total, measured=self._measured[position])
 
 
 def _of_adata(

@@ -45,7 +45,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
     max_gene_sets
         Largest number of gene sets that become tokens. If the mask has more, those that separate
         the reference's labels best are chosen, by a group lasso over all of them. ``None`` takes
-        all.
+        all. In a MuData the limit holds for each modality whose tokens are gene sets.
     modules
         Put genes in none of the chosen gene sets into co-expression modules of the reference. They
         are tokens named by their leading genes, such as ``"module: CD37, LIMD2, TAGLN2"``. No
