@@ -93,6 +93,15 @@ def test_a_layer_of_rna_is_not_asked_of_gene_activity(select):
         assert len(made[name].uns["tosica_mask"]["gene_sets"]) == 2
 
 
+def test_a_layer_that_no_modality_has():
+    made = make_multiome()
+    for roles in (MODALITIES, {"atac": "activity"}):
+        with pytest.raises(KeyError, match="no layer 'counts'"):
+            tosica.pp.build_mask(
+                made, SETS, modalities=roles, layer="counts", select="variable", max_gene_sets=2
+            )
+
+
 @pytest.mark.parametrize("part", ["both", "rna", "activity"])
 def test_labels_of_cells_with_both_or_one(model, query, part):
     data = query if part == "both" else md.MuData({part: query[part].copy()})

@@ -79,8 +79,9 @@ def build_masks(
         kind.check_names(adata.var_names, f"mdata[{name!r}]")
         if kind.has_gene_sets:
             # The layer is that of RNA; gene activity may lack it.
-            lacks_layer = role != "rna" and params.layer not in adata.layers
-            of_genes = replace(params, layer=None) if lacks_layer else params
+            of_rna = role == "rna" or "rna" not in roles
+            keeps_layer = of_rna or params.layer in adata.layers
+            of_genes = params if keeps_layer else replace(params, layer=None)
             masks[name] = compute_mask(adata, gene_sets, of_genes, key_added)
         elif name in groups:
             masks[name] = compute_mask(adata, groups[name], replace(params, **_PANEL), key_added)
