@@ -1,7 +1,7 @@
 """Run the tutorials and keep their outputs in the notebooks, with pictures of few colours.
 
 Figures have flat colours, so that a palette of 256 shows the same in less than half of the bytes.
-Needs the extra `docs`; run it from the root of the repository:
+Needs the dependency group `docs`; run it from the root of the repository:
 
     python scripts/run_tutorials.py tutorials/pbmc.ipynb tutorials/condition.ipynb
 

@@ -235,7 +235,6 @@ def test_file_of_something_else(folder, text):
             "holds a SCANVI model, not a TOSICA model.",
         ),
     ],
-    ids=str,
 )
 def test_file_that_does_not_hold_a_model(folder, change, sentence):
     rewrite(folder, change)
