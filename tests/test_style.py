@@ -1,0 +1,263 @@
+"""What the linter cannot enforce: the words, the errors and the levels of the package."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tokenize
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "src" / "tosica"
+CODE = sorted(
+    path
+    for folder in ("src", "tests", "benchmarks", "scripts", "docs")
+    for path in (ROOT / folder).rglob("*.py")
+    if not {"_build", "generated"} & set(path.parts)
+)
+
+# A package may import from those with the same or a lower number. Modules at the root of tosica
+# that are not named here are helpers that only import one another.
+LEVELS = {
+    "gs": 1,
+    "data": 2,
+    "pp": 3,
+    "io": 3,
+    "linear": 3,
+    "module": 3,
+    "legacy": 4,
+    "model": 5,
+    "get": 6,
+    "tl": 6,
+    "pl": 7,
+    "datasets": 8,
+    "_demo": 8,
+    "cli": 9,
+    "tosica": 10,
+}
+HELPERS = 0
+
+# Imports that break a rule and are still to be removed: who imports, and what.
+ALLOWED_IMPORTS = {
+    ("tosica.data._mudata", "tosica.model._modalities"),
+    ("tosica.legacy._load", "tosica.model._fields"),
+    ("tosica.legacy._load", "tosica.model._tosica"),
+    ("tosica.model._save_load_mixin", "tosica.model._tosica"),
+}
+
+# Files that still raise a message from a variable.
+ALLOWED_MESSAGES = {"src/tosica/tl/_rank_gene_sets.py"}
+
+# Names in British spelling that are still to be renamed.
+ALLOWED_NAMES = {
+    "_CENTRED",
+    "_GREY",
+    "_LARGEST_NORMALISED",
+    "_log_normalised",
+    "_standardised",
+    "centred",
+    "labelled",
+    "mislabelled",
+    "n_labelled",
+    "n_mislabelled",
+}
+
+# Words that are written with s in America too.
+NO_VERBS_IN_IZE = {
+    *("advise", "arise", "comprise", "concise", "elementwise", "exercise", "likewise", "noise"),
+    *("otherwise", "pairwise", "precise", "premise", "promise", "raise", "rise", "rowwise"),
+    *("stepwise", "surprise", "wise"),
+}
+BRITISH = re.compile(
+    r"\w+(?:is(?:e[drs]?|ing|ations?|able)|ys(?:ed?|ing))"
+    r"|colou?red?s|\w*colour\w*|centre[ds]?|centring|grey\w*|\w+logue[ds]?"
+    r"|\w*(?:label|model|cancel|signal|travel|channel)l(?:ed|ing|er)"
+    r"|(?:behavi|fav|neighb|fl?av|hon|lab)our\w*|licence[ds]?|artefacts?|fibres?|judgement"
+)
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), path.name)
+
+
+# --------------------------------------------------------------------------- spelling
+
+
+def words_of(name: str) -> list[str]:
+    """Words of a name in snake case or camel case, in small letters."""
+    return [word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)]
+
+
+def is_british(name: str) -> bool:
+    return any(
+        BRITISH.fullmatch(word)
+        and word not in NO_VERBS_IN_IZE
+        and re.sub("[drs]$", "", word) not in NO_VERBS_IN_IZE
+        and re.sub("ing$", "e", word) not in NO_VERBS_IN_IZE
+        for word in words_of(name)
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "log_normalised",
+        "CentredScale",
+        "colour",
+        "RecogniseOrganism",
+        "n_labelled",
+        "analyse",
+        "neighbours",
+        "_GREY",
+        "standardisation",
+        "optimiser",
+        "catalogue",
+        "modelling",
+    ],
+)
+def test_british_spelling_is_noticed(name: str) -> None:
+    assert is_british(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "log_normalize",
+        "centered",
+        "color",
+        "n_raised",
+        "noise",
+        "pairwise",
+        "hours",
+        "organism",
+        "called",
+        "filled",
+        "reliability",
+        "source",
+        "basis",
+        "this",
+        "analysis",
+        "raising",
+    ],
+)
+def test_other_words_are_not(name: str) -> None:
+    assert not is_british(name)
+
+
+def test_american_spelling_in_identifiers() -> None:
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        with tokenize.open(path) as file:
+            for token in tokenize.generate_tokens(file.readline):
+                if token.type == tokenize.NAME and is_british(token.string):
+                    found.add((relative(path), token.string))
+    assert {place for place in found if place[1] not in ALLOWED_NAMES} == set()
+
+
+# --------------------------------------------------------------------------- errors and imports
+
+
+def test_messages_are_written_where_they_are_raised() -> None:
+    """``raise ValueError("...")``, not a message in a variable."""
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for path in CODE
+        if relative(path) not in ALLOWED_MESSAGES
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Raise)
+        and isinstance(node.exc, ast.Call)
+        and any(isinstance(arg, ast.Name) and arg.id in {"msg", "message"} for arg in node.exc.args)
+    ]
+    assert found == []
+
+
+def test_imports_are_absolute() -> None:
+    found = [
+        f"{relative(path)}:{node.lineno}"
+        for path in CODE
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert found == []
+
+
+# --------------------------------------------------------------------------- levels and cycles
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in SOURCE.rglob("*.py")}
+
+
+def imports_of(module: str) -> Iterator[str]:
+    """Modules of tosica that a module imports, anywhere in it and for types too."""
+    for node in ast.walk(parse(MODULES[module])):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module in MODULES:
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                yield submodule if submodule in MODULES else node.module
+
+
+GRAPH = {module: set(imports_of(module)) - {module} for module in MODULES}
+
+
+def level_of(module: str) -> int:
+    _, _, inside = module.partition(".")
+    return LEVELS.get(inside.split(".")[0] if inside else module, HELPERS)
+
+
+def test_the_graph_is_that_of_the_package() -> None:
+    """A reader of imports that finds none would let everything pass."""
+    assert len(GRAPH) > 80
+    assert "tosica.model" in GRAPH["tosica"]
+    assert sum(len(imported) for imported in GRAPH.values()) > 200
+    assert set(LEVELS) <= {module.split(".")[min(1, module.count("."))] for module in MODULES}
+
+
+def test_nothing_is_imported_from_above() -> None:
+    found = {
+        (module, imported)
+        for module, all_imported in GRAPH.items()
+        for imported in all_imported
+        if level_of(imported) > level_of(module)
+    }
+    assert found - ALLOWED_IMPORTS == set()
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = {
+        module: {name for name in imported if (module, name) not in ALLOWED_IMPORTS}
+        for module, imported in GRAPH.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+# --------------------------------------------------------------------------- markers
+
+
+def test_tests_that_need_the_developers_data_say_so(request: pytest.FixtureRequest) -> None:
+    found = {
+        item.nodeid.partition("[")[0]
+        for item in request.session.items
+        if "shared" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("data")
+    }
+    assert found == set()
