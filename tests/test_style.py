@@ -49,6 +49,7 @@ ALLOWED_IMPORTS = {
     ("tosica.data._mudata", "tosica.model._modalities"),
     ("tosica.legacy._load", "tosica.model._fields"),
     ("tosica.legacy._load", "tosica.model._tosica"),
+    ("tosica.model._restore_on_failure", "tosica.model._training_mixin"),
     ("tosica.model._save_load_mixin", "tosica.model._tosica"),
 }
 

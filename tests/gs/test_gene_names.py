@@ -51,6 +51,7 @@ def test_kinds(names: list[str], kind: str | None) -> None:
 
 
 # Newer pandas deprecates options that anndata reads.
+@pytest.mark.data
 @pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 def test_kinds_of_real_names(shared: Path) -> None:
     folder = shared / "gene_sets"

@@ -178,6 +178,7 @@ def infer_organism(names: Iterable[str]) -> str | None:
     return GeneList(names).organism
 
 
+@pytest.mark.data
 def test_recognises_real_data(shared: Path) -> None:
     kang = ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
     lung = ad.io.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")
@@ -221,6 +222,7 @@ def test_a_mixture_of_species_is_neither() -> None:
     assert infer_organism([*human[:half], *mouse[:half]]) is None
 
 
+@pytest.mark.data
 def test_recognises_composite_names(shared: Path) -> None:
     for organism in ORGANISMS:
         ids = gene_table(organism).names_of("Ensembl IDs")
@@ -230,6 +232,7 @@ def test_recognises_composite_names(shared: Path) -> None:
         assert infer_organism(f"{s}|{i}" for i, s in enumerate(symbols)) == organism
 
 
+@pytest.mark.data
 def test_recognises_mouse_symbols_in_upper_case(shared: Path) -> None:
     human = gene_table("human").symbols
     for file in ("m_reactome", "m_TF", "reactome"):

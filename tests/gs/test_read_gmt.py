@@ -284,6 +284,7 @@ def test_fuzz(tmp_path: Path, compressed: str, n_files: int) -> None:
     assert slowest < 1
 
 
+@pytest.mark.data
 def test_published_files(shared: Path) -> None:
     paths = sorted((shared / "gene_sets").glob("*.gmt.gz"))
     assert paths

@@ -23,6 +23,7 @@ def as_anndata_reads_it(path) -> ad.AnnData:
         return ad.read_h5ad(path)
 
 
+@pytest.mark.data
 @pytest.mark.parametrize(
     "name", [*NAMES, "kang_sceasy_counts.h5ad", "kang_seuratdisk_minimal.h5ad"]
 )
@@ -42,6 +43,7 @@ def test_as_good_as_reading_the_file(shared, name):
     assert set(adata.uns) == set(before.uns)
 
 
+@pytest.mark.data
 def test_missing_integers_are_missing(shared):
     adata = as_anndata_reads_it(shared / "seurat" / "kang_sceasy.h5ad")
     assert (adata.obs["donor_int_na"] == -(2**31)).any()
@@ -51,6 +53,7 @@ def test_missing_integers_are_missing(shared):
     assert "Megakaryocytes" not in repaired.obs["cluster_id"].cat.categories
 
 
+@pytest.mark.data
 def test_lost_levels_are_reported(shared, caplog):
     adata = as_anndata_reads_it(shared / "seurat" / "kang_seuratdisk.h5ad")
     with caplog.at_level(logging.INFO, "tosica"):
@@ -61,6 +64,7 @@ def test_lost_levels_are_reported(shared, caplog):
     assert "tosica.io.read_seurat restores them from the file" in logged
 
 
+@pytest.mark.data
 def test_the_repaired_object_can_be_written(shared, tmp_path):
     repaired = tosica.io.from_seurat(
         as_anndata_reads_it(shared / "seurat" / "kang_seuratdisk_minimal.h5ad")

@@ -68,6 +68,7 @@ def plain(tmp_path, counts, **columns):
 # ------------------------------------------------------------------------------- real objects
 
 
+@pytest.mark.data
 @pytest.mark.parametrize("name", FILES)
 def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
     adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
@@ -129,6 +130,7 @@ def labels(shared) -> dict[str, pd.Series]:
     return {name: pd.Series(model.predict(q), q.obs_names) for name, q in queries.items()}
 
 
+@pytest.mark.data
 @pytest.mark.parametrize("name", FILES)
 def test_labels_do_not_depend_on_the_file(labels, name):
     first = labels["kang_seurat.rds"]
@@ -136,6 +138,7 @@ def test_labels_do_not_depend_on_the_file(labels, name):
     assert (labels[name].loc[first.index] == first).all()
 
 
+@pytest.mark.data
 @pytest.mark.filterwarnings("ignore:.*zarr:UserWarning")
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*specification.*:FutureWarning")
@@ -165,6 +168,7 @@ def test_scanpy_and_scvi_can_use_it(shared, tmp_path, name):
         assert (again.X - adata.X).nnz == 0
 
 
+@pytest.mark.data
 def test_reductions_and_loadings(shared):
     for name in ("kang_seurat.rds", "kang_seurat_v5.rds", "kang.h5Seurat"):
         adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
@@ -188,6 +192,7 @@ def messages(caplog) -> str:
     return "\n".join(record.getMessage() for record in caplog.records)
 
 
+@pytest.mark.data
 def test_what_cannot_be_known_is_reported(shared, caplog):
     with caplog.at_level(logging.INFO, "tosica"):
         adata = tosica.io.read_seurat(shared / "seurat" / "kang_seuratdisk.h5ad")
@@ -201,6 +206,7 @@ def test_what_cannot_be_known_is_reported(shared, caplog):
     assert (adata.obs["note"] == "NA").any()
 
 
+@pytest.mark.data
 def test_what_sceasy_lost_is_reported(shared, caplog):
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.io.read_seurat(shared / "seurat" / "kang_sceasy.h5ad")
@@ -494,6 +500,7 @@ def test_genes_outside_of_the_matrix(tmp_path, counts, index):
     refused(path, "counts of assay 'RNA' cannot be read: the indices of its sparse matrix are")
 
 
+@pytest.mark.data
 @pytest.mark.parametrize("name", ["indices", "indptr", "data"])
 def test_damaged_h5seurat(shared, tmp_path, name):
     path = Path(shutil.copy(shared / "seurat" / "kang.h5Seurat", tmp_path / "kang.h5Seurat"))

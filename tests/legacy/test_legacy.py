@@ -180,6 +180,7 @@ def assert_as_the_original(model, query, expected):
     assert model.gene_sets == expected["attention_tokens"].tolist()
 
 
+@pytest.mark.data
 def test_results_are_the_originals(original, tmp_path):
     folder, query, expected = original
     model = load_legacy(folder)
@@ -196,6 +197,7 @@ def test_results_are_the_originals(original, tmp_path):
     assert_as_the_original(load_legacy(folder, query.var_names), query.copy(), expected)
 
 
+@pytest.mark.data
 def test_the_originals_model_can_be_trained_further(original):
     folder, query, expected = original
     model = load_legacy(folder, adata=query.copy())
@@ -205,6 +207,7 @@ def test_the_originals_model_can_be_trained_further(original):
     assert type(model.module.embedding) is MixedEmbedding
 
 
+@pytest.mark.data
 def test_the_literal_network_reads_the_original_too(original):
     folder, query, _ = original
     tensors = torch.load(folder / "model.pth", weights_only=True)

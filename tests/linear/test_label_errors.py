@@ -162,6 +162,7 @@ def test_two_labels(cells, codes):
     assert_found(find(two, labels), wrong)
 
 
+@pytest.mark.data
 @pytest.mark.parametrize("kind", ["dense", "integers", "backed"])
 def test_every_kind_of_matrix(shared, tmp_path, kind):
     adata = sc.read_h5ad(shared / "kang_pbmc.h5ad")

@@ -76,6 +76,7 @@ def make(mask: np.ndarray, **kwargs: object) -> LiteralTOSICA:
 # ------------------------------------------------------------------ the authors' numbers
 
 
+@pytest.mark.data
 def test_authors_numbers_are_reproduced(legacy: Legacy) -> None:
     model = from_original(legacy.state_dict, legacy.mask, legacy.n_heads)
     with torch.no_grad():
@@ -86,6 +87,7 @@ def test_authors_numbers_are_reproduced(legacy: Legacy) -> None:
         np.testing.assert_allclose(output, legacy.expected[name], rtol=0, atol=atol, err_msg=name)
 
 
+@pytest.mark.data
 def test_authors_labels_follow_the_dictionary(legacy: Legacy) -> None:
     labels = pd.read_csv(legacy.project / "label_dictionary.csv", index_col=0, dtype=str)
     model = from_original(legacy.state_dict, legacy.mask, legacy.n_heads)
@@ -97,6 +99,7 @@ def test_authors_labels_follow_the_dictionary(legacy: Legacy) -> None:
     )
 
 
+@pytest.mark.data
 def test_authors_gene_weights_are_the_maximum_over_the_width(legacy: Legacy) -> None:
     table = pd.read_csv(legacy.project / "gene2token_weights.csv", index_col=0)
     tokens = pd.read_csv(legacy.project / "pathway.csv", index_col=0, dtype=str).iloc[:, 0]
@@ -108,6 +111,7 @@ def test_authors_gene_weights_are_the_maximum_over_the_width(legacy: Legacy) -> 
     assert list(tokens[:-1]) == list(legacy.expected["attention_tokens"])
 
 
+@pytest.mark.data
 def test_authors_tokens_are_not_their_gene_sets(legacy: Legacy) -> None:
     """Why `scrambled_tokens` has to exist: read set by set, the same weights give other numbers."""
     model = from_original(legacy.state_dict, legacy.mask, legacy.n_heads)

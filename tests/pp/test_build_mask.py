@@ -647,6 +647,7 @@ def test_mask_follows_the_genes_of_a_subset() -> None:
 # --------------------------------------------------------------------------------------- real data
 
 
+@pytest.mark.data
 def test_reactome_on_real_cells(shared: Path) -> None:
     path = shared / "gene_sets" / "reactome.gmt.gz"
     adata = ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
@@ -657,6 +658,7 @@ def test_reactome_on_real_cells(shared: Path) -> None:
     assert adata.uns[KEY]["source"] == "reactome.gmt.gz"
 
 
+@pytest.mark.data
 def test_same_mask_as_the_original_implementation(shared: Path) -> None:
     project = shared / "legacy_project" / "project"
     pathways = pd.read_csv(project / "pathway.csv", index_col=0).iloc[:, 0].tolist()
@@ -671,6 +673,7 @@ def test_same_mask_as_the_original_implementation(shared: Path) -> None:
     np.testing.assert_array_equal(mask_of(adata), expected)
 
 
+@pytest.mark.data
 def test_mask_of_other_data_of_the_same_organism(pbmc: AnnData, shared: Path) -> None:
     """Two data sets agree on a gene that both have, for a set that both keep."""
     first, second = pbmc.copy(), ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
@@ -982,6 +985,7 @@ def test_sets_too_large() -> None:
     )
 
 
+@pytest.mark.data
 def test_names_of_another_kind_that_are_to_be_matched_exactly(shared: Path) -> None:
     adata = ad.io.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")
     first = gs.load("human_gobp")

@@ -223,6 +223,7 @@ def test_written_and_read_again(pbmc: AnnData, tmp_path: Path, format_: str) -> 
     )
 
 
+@pytest.mark.data
 def test_lungmix_by_ensembl_ids_gives_what_symbols_would(shared: Path) -> None:
     adata = ad.io.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")
     tosica.pp.build_mask(adata)
@@ -250,6 +251,7 @@ def refused(sentence: str, *args: Any, **kwargs: Any) -> None:
         tosica.pp.build_mask(*args, **kwargs)
 
 
+@pytest.mark.data
 def test_mouse_data_and_human_sets_are_refused(mouse: AnnData, shared: Path) -> None:
     gene = mouse.var_names[0]
     refused(
@@ -316,6 +318,7 @@ def test_organism_that_the_data_are_not_of(symbols: list[str]) -> None:
 # ------------------------------------------------------- composite names, on real data and others
 
 
+@pytest.mark.data
 def test_composite_names_of_real_data(shared: Path, caplog: pytest.LogCaptureFixture) -> None:
     adata = ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
     genes = ["HLA-A", "HLA-B", "HLA-DRA", "CD79A"]
@@ -481,6 +484,7 @@ def in_upper_case(shared: Path, file: str) -> tuple[AnnData, list[str]]:
     return named([name.upper() for name in names]), names
 
 
+@pytest.mark.data
 @pytest.mark.parametrize(
     ("file", "counts"),
     [
@@ -517,6 +521,7 @@ def test_mouse_symbols_in_upper_case(shared: Path, file: str, counts: str) -> No
     assert all(a == b for a, b in zip(adata.var_names, names, strict=True) if b in known)
 
 
+@pytest.mark.data
 def test_symbols_in_upper_case_in_a_column(shared: Path) -> None:
     adata, _ = in_upper_case(shared, "dc_progenitors")
     adata.var["symbol"] = list(adata.var_names)
@@ -531,6 +536,7 @@ def test_symbols_in_upper_case_in_a_column(shared: Path) -> None:
     assert about(adata)["matched_by"] == "symbol"
 
 
+@pytest.mark.data
 def test_symbols_in_upper_case_and_gene_sets_of_the_mouse(shared: Path) -> None:
     adata, _ = in_upper_case(shared, "dc_progenitors")
     sentence = (
@@ -547,12 +553,14 @@ def test_symbols_in_upper_case_and_gene_sets_of_the_mouse(shared: Path) -> None:
     assert about(adata)["coverage"] > 0.9
 
 
+@pytest.mark.data
 def test_who_says_human_is_not_warned(shared: Path) -> None:
     adata, _ = in_upper_case(shared, "dc_progenitors")
     tosica.pp.build_mask(adata, organism="human")
     assert about(adata)["source"] == "human_gobp"
 
 
+@pytest.mark.data
 @pytest.mark.parametrize("file", ["kang_pbmc", "kang_ctrl_unlabelled", "breast_cells_nuclei"])
 def test_human_data_are_not_taken_for_the_mouses(shared: Path, file: str) -> None:
     adata = ad.io.read_h5ad(shared / f"{file}.h5ad")
@@ -663,6 +671,7 @@ def test_no_weights_to_read(pbmc: AnnData) -> None:
 # ---------------------------------------------------------------------- the original's rules, speed
 
 
+@pytest.mark.data
 @pytest.mark.parametrize("file", ["reactome", "m_reactome", "m_TF"])
 def test_published_files_give_the_masks_of_the_originals_rules(
     shared: Path, pbmc: AnnData, file: str
