@@ -22,6 +22,7 @@ def quick_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TOSICA, "train", short)
 
 
+@pytest.mark.slow
 def test_demo_writes_what_it_says(quick_training, tmp_path, capsys):
     out = tmp_path / "made" / "by demo"
     assert cli.main(["demo", "--out", str(out)]) == 0

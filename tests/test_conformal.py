@@ -109,6 +109,7 @@ def test_coverage_is_checked_first(pbmc_model, pbmc_query):
         pbmc_model.predict_set(pbmc_query, coverage=95)
 
 
+@pytest.mark.slow
 def test_no_label_sets_after_a_second_training_with_refit(toy, train, toy_query, caplog, tmp_path):
     once = {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu", "enable_progress_bar": False}
     model = train(toy)

@@ -52,6 +52,7 @@ def test_the_temperature_is_bounded():
     assert fit_temperature(logits, np.array([1, 2, 0]), max_factor=2) == pytest.approx(2, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_training_calibrates_on_held_out_cells(toy, train):
     plain = train(toy.copy(), calibrate=False, refit=False, train_size=0.5)
     fitted = train(toy.copy(), refit=False, train_size=0.5)
@@ -71,6 +72,7 @@ def test_training_calibrates_on_held_out_cells(toy, train):
     assert loss(calibrated, truth, 1) < loss(logits, truth, 1)
 
 
+@pytest.mark.slow
 def test_training_on_without_calibration_forgets_the_old_temperature(toy, train):
     model = train(toy)
     uncalibrated = 1 + linear_weight(toy.n_obs)

@@ -167,6 +167,7 @@ def test_a_task_without_peers_is_beside_nobody(accuracy):
     assert "linear SVM" not in page.partition("Difference to the best other")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of so few steps and cells
 def test_a_run(accuracy, tasks, cells, tmp_path, monkeypatch, capsys):
     made = {

@@ -23,6 +23,7 @@ def test_the_page_is_what_was_measured(cite_seq, measured):
     }
 
 
+@pytest.mark.slow
 def test_a_run(cite_seq, tmp_path, capsys):
     """Two labels: one has CD19 and MS4A1, the other CD14 and LYZ."""
     rng = np.random.default_rng(0)

@@ -21,6 +21,7 @@ def test_the_page_is_what_was_measured(novelty, measured):
     assert len({run["seed"] for run in result["runs"]}) >= 5
 
 
+@pytest.mark.slow
 def test_a_run(novelty, tmp_path, monkeypatch, capsys):
     """Five types, each with genes of its own, in two batches that differ in depth."""
     rng = np.random.default_rng(0)

@@ -89,6 +89,7 @@ def test_the_networks_gain_is_shown_by_the_kind_of_reference(recipe):
     assert "blood" not in page
 
 
+@pytest.mark.slow
 def test_a_run(recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(tosica.TOSICA, "train", partialmethod(tosica.TOSICA.train, max_epochs=2))
     monkeypatch.setattr(recipe, "REFERENCES", {"pbmc68k": recipe.REFERENCES["pbmc68k"]})

@@ -129,6 +129,7 @@ def test_codes_as_labels_are_recognised(converted):
     tosica.TOSICA.setup_anndata(converted, labels_key="cluster_id")
 
 
+@pytest.mark.slow
 def test_a_query_is_recognised(converted):
     ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
     tosica.pp.build_mask(ref, max_gene_sets=5)

@@ -138,6 +138,7 @@ def test_labels_do_not_depend_on_the_file(labels, name):
     assert (labels[name].loc[first.index] == first).all()
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.filterwarnings("ignore:.*zarr:UserWarning")
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
@@ -386,6 +387,7 @@ def test_fractions_are_no_counts(tmp_path, counts, caplog):
 # ------------------------------------------------------------------------------- memory
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/status").exists(),
     reason="only Linux reports a process's peak",

@@ -163,6 +163,7 @@ def trained(reference, batch_key="run", *, linear=True, **kwargs):
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("linear", [False, True])
 def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, linear, monkeypatch):
     reference, query = confounded

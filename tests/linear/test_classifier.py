@@ -312,6 +312,7 @@ def test_types_that_overlap_have_a_higher_temperature_whatever_their_sizes(cells
     assert asked[1] > 2.2
 
 
+@pytest.mark.slow
 def test_the_temperature_is_that_of_adjusted_logits(cells):
     kinds = cells.obs["bulk_labels"]
     codes = np.unique(kinds, return_inverse=True)[1]

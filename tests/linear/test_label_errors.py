@@ -192,6 +192,7 @@ def noisy(cells, codes):
     return cells
 
 
+@pytest.mark.slow
 def test_training_leaves_them_out_and_warns(noisy, tmp_path):
     held = np.arange(noisy.n_obs) % 3 == 0
     reference, query = noisy[~held].copy(), noisy[held].copy()

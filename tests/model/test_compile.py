@@ -28,6 +28,7 @@ def no_compiler(*args, **kwargs):
     return fail
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
 def test_compiled_steps_are_the_same_steps():
     encoder, tokens = make()

@@ -202,6 +202,7 @@ def test_every_class_and_batch_is_held_out(toy, train):
 # --------------------------------------------------------------------------- any matrix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csc", "dense", "fortran", "float64", "int32", "uint16", "layer"])
 def test_losses_do_not_depend_on_what_the_matrix_is_kept_in(toy, train, form):
     expected = train(toy.copy()).history
@@ -223,6 +224,7 @@ def test_losses_do_not_depend_on_what_the_matrix_is_kept_in(toy, train, form):
         pd.testing.assert_frame_equal(history[name], values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["csr", "csc", "dense"])
 def test_training_from_a_file(toy, train, form, tmp_path):
     expected = train(toy.copy()).history

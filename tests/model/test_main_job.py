@@ -144,6 +144,7 @@ def test_tenth_of_the_genes_missing(pbmc_job):
         assert (fewer.obs["tosica_prediction"].to_numpy() == expected).mean() >= 0.95
 
 
+@pytest.mark.slow
 def test_same_labels_in_another_process(pbmc_job, tmp_path):
     pbmc_job.untouched.write_h5ad(tmp_path / "query.h5ad")
     code = """

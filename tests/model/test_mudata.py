@@ -685,6 +685,7 @@ def test_modality_dropout_out_of_range(mdata):
 # --------------------------------------------------------------------------- real cells
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_cite_seq(shared: Callable):
     """From the file to labels, on the real cells; few epochs, few genes."""

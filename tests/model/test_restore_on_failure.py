@@ -54,6 +54,7 @@ def end(model: TOSICA, monkeypatch, phase: str, error: BaseException) -> None:
             model.train(**ONCE, callbacks=callbacks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("out of memory")], ids=repr)
 @pytest.mark.parametrize("phase", ["epochs", *(name for name in PHASES if name != "start")])
 def test_a_trained_model_stays_as_it_was(toy, toy_query, train, monkeypatch, caplog, phase, error):
@@ -78,6 +79,7 @@ def test_a_trained_model_stays_as_it_was(toy, toy_query, train, monkeypatch, cap
     assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() > 0.8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", ["epochs", *PHASES])
 def test_an_untrained_model_stays_untrained(untrained, toy_query, monkeypatch, tmp_path, phase):
     fingerprint, handler = untrained.fingerprint, signal.getsignal(signal.SIGINT)

@@ -66,6 +66,7 @@ def test_sets_with_weights_start_as_weighted_sums(ref: AnnData, n_sets: int) -> 
         assert now.square().sum(0).mean().item() == pytest.approx(1 / 3, abs=0.25)
 
 
+@pytest.mark.slow
 def test_the_networks_weights_come_before_the_regressions(ref: AnnData, monkeypatch) -> None:
     model = tosica.TOSICA(ref, embed_dim=16)
     model.start_from_network()
@@ -73,6 +74,7 @@ def test_the_networks_weights_come_before_the_regressions(ref: AnnData, monkeypa
     model.train(max_epochs=1, enable_progress_bar=False, refit=False)
 
 
+@pytest.mark.slow
 def test_trains_saves_and_loads(ref: AnnData, tmp_path: Path) -> None:
     model = tosica.TOSICA(ref, embed_dim=16)
     model.start_from_network()

@@ -110,6 +110,7 @@ def test_smallest_reference_and_a_single_step(toy, train):
 ONE_CELL = pytest.mark.filterwarnings("ignore:labels with a single cell:UserWarning")
 
 
+@pytest.mark.slow
 @ONE_CELL
 @pytest.mark.parametrize("linear", [True, False])
 def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(

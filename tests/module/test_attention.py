@@ -176,6 +176,7 @@ def test_layers_do_not_depend_on_the_kernel(monkeypatch: pytest.MonkeyPatch) -> 
 # ------------------------------------------------------------------ which kernel
 
 
+@pytest.mark.slow
 def test_own_kernel_is_for_narrow_heads_in_single_precision_on_a_processor() -> None:
     t = tokens()
     for dtype, kind in {torch.float32: KernelTrace, torch.float64: AttentionTrace}.items():
@@ -192,6 +193,7 @@ def test_own_kernel_is_for_narrow_heads_in_single_precision_on_a_processor() -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("embed_dim", "n_heads"), [(12, 4), (48, 4), (7, 1), (4, 4), (51, 3)])
 @pytest.mark.parametrize("n_tokens", [1, 2, 40])
 def test_either_kernel_in_single_precision(embed_dim: int, n_heads: int, n_tokens: int) -> None:

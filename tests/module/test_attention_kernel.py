@@ -47,6 +47,7 @@ def test_mixed_values_and_sums(shape: tuple[int, ...], size: float, seed: int) -
     torch.testing.assert_close(logsumexp.double() * ln_2, sums, rtol=2e-6, atol=2e-5)
 
 
+@pytest.mark.slow
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
 def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
@@ -61,6 +62,7 @@ def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
     torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-6 * largest * (1 + size))
 
 
+@pytest.mark.slow
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
 @settings(max_examples=60, deadline=None)
 def test_a_row_is_carried(shape: tuple[int, ...], size: float, seed: int) -> None:

@@ -70,6 +70,7 @@ def adata():
     return explained_pbmc()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_labels", "style"), [(2, "dark_background"), (60, "default")])
 @every
 def test_nothing_is_cut_off(name, n_labels, style):
@@ -87,6 +88,7 @@ def test_nothing_is_cut_off(name, n_labels, style):
         assert tight.y1 <= height + slack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["gene_set_dotplot", "gene_set_matrixplot", "gene_set_violin", "rank_gene_sets", "novelty"],
@@ -117,6 +119,7 @@ def test_no_texts_of_ribbons_overlap(name, n_labels):
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
 
 
+@pytest.mark.slow
 @every_with_axes
 def test_draws_into_axes(name, adata):
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4))
@@ -155,6 +158,7 @@ def test_saves_and_closes(name, adata, tmp_path):
     assert not plt.get_fignums()
 
 
+@pytest.mark.slow
 @every
 def test_shows_only_if_asked(name, adata, monkeypatch):
     shown = []
@@ -172,6 +176,7 @@ def test_nowhere_to_save(name, adata, tmp_path):
     assert not plt.get_fignums()
 
 
+@pytest.mark.slow
 @every
 def test_leaves_the_data_alone(name):
     data = explained_pbmc()

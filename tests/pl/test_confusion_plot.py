@@ -13,6 +13,7 @@ def _texts(labels):
     return [label.get_text() for label in labels]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("long_names", [True, False])
 @pytest.mark.parametrize("n_labels", [2, 10, 60])
 def test_nothing_is_cut_off_and_no_labels_overlap(n_labels, long_names):

@@ -18,6 +18,7 @@ def _overlap(labels, renderer) -> bool:
     return any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[i + 1 :])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("swap_axes", [True, False])
 @pytest.mark.parametrize("long_names", [True, False])
 @pytest.mark.parametrize("n_labels", [2, 10, 60])
@@ -81,6 +82,7 @@ def test_chosen_gene_sets_keep_their_order():
     assert _texts(axes["heatmap"].get_xticklabels()) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["z_score", "min_max", None])
 def test_one_gene_set_or_one_group(scale):
     adata = annotated_pbmc()

@@ -73,6 +73,7 @@ def test_refuses(adata: AnnData, kwargs: dict[str, Any], error: Any, sentence: s
     assert not plt.get_fignums()
 
 
+@pytest.mark.slow
 def test_refuses_axes_that_do_not_fit(adata: AnnData) -> None:
     _, grid = plt.subplots(1, 2)
     with pytest.raises(ValueError, match=r"^ax must be 3 axes, one for each panel, not 2\.$"):

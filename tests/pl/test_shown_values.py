@@ -48,6 +48,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_presence_is_shown_first_and_called_so(name, adata, caplog):
     draw, before = DRAWN[name]
@@ -61,6 +62,7 @@ def test_presence_is_shown_first_and_called_so(name, adata, caplog):
     assert title.split("\n") == [before, *PRESENCE]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_attention_is_shown_without_presence_or_if_asked_for(name, adata):
     draw, before = DRAWN[name]
@@ -69,6 +71,7 @@ def test_attention_is_shown_without_presence_or_if_asked_for(name, adata):
         assert title.split("\n") == [before, "attention"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("scale", "before"), [("min_max", "mean (0 to 1) of"), (None, "mean of"), ("z_score", None)]
 )

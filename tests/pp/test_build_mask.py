@@ -593,6 +593,7 @@ def test_copy_of_a_view_leaves_it_a_view() -> None:
     assert changed.varm[KEY].shape == (3, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["h5ad", "zarr"])
 @pytest.mark.parametrize("gene_sets", ["human_gobp", None])
 def test_written_and_read_back_equal(
@@ -985,6 +986,7 @@ def test_sets_too_large() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_names_of_another_kind_that_are_to_be_matched_exactly(shared: Path) -> None:
     adata = ad.io.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")

@@ -223,6 +223,7 @@ def test_written_and_read_again(pbmc: AnnData, tmp_path: Path, format_: str) -> 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_lungmix_by_ensembl_ids_gives_what_symbols_would(shared: Path) -> None:
     adata = ad.io.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")
@@ -334,6 +335,7 @@ def test_composite_names_of_real_data(shared: Path, caplog: pytest.LogCaptureFix
     assert set(names) <= set(adata.var_names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", ["{s}_{i}", "{s}_{i}.7", "{i}_{s}", "{s}|{i}", "{i}|{s}", "{s}-{i}"]
 )
@@ -366,6 +368,7 @@ def test_same_mask_by_symbols_with_anything_beside_them(
     assert sets_of(adata, symbols) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["{}.1", "{}-1"])
 def test_numbered_symbols_where_the_symbol_is_not_there(
     symbols: list[str],
@@ -484,6 +487,7 @@ def in_upper_case(shared: Path, file: str) -> tuple[AnnData, list[str]]:
     return named([name.upper() for name in names]), names
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("file", "counts"),
@@ -560,6 +564,7 @@ def test_who_says_human_is_not_warned(shared: Path) -> None:
     assert about(adata)["source"] == "human_gobp"
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("file", ["kang_pbmc", "kang_ctrl_unlabelled", "breast_cells_nuclei"])
 def test_human_data_are_not_taken_for_the_mouses(shared: Path, file: str) -> None:
@@ -671,6 +676,7 @@ def test_no_weights_to_read(pbmc: AnnData) -> None:
 # ---------------------------------------------------------------------- the original's rules, speed
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("file", ["reactome", "m_reactome", "m_TF"])
 def test_published_files_give_the_masks_of_the_originals_rules(

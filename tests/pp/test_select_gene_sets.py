@@ -88,6 +88,7 @@ def test_pruning_goes_on_until_there_are_enough() -> None:
     assert chosen(mask, 4, most=0.5) == [0, 2, 3]
 
 
+@pytest.mark.slow
 def test_coverage_covers_more_with_less_overlap_on_real_data() -> None:
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     tables = {}

@@ -77,6 +77,7 @@ def _by_hand(model, x, label, n_steps=24):
 # -- what the numbers are ---------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", ["reference", "mean", "zero"])
 @pytest.mark.parametrize("which", ["all", "lacking", "network_alone"])
 @lacks_genes
@@ -119,6 +120,7 @@ def test_a_cell_does_not_depend_on_the_others_and_their_order(model, lacking):
         )
 
 
+@pytest.mark.slow
 def test_genes_and_gene_sets_are_sums_over_the_same_pairs(model, query):
     few = query[:4].copy()
     label = 3
@@ -373,6 +375,7 @@ def test_unknown_baseline(model, query):
         tosica.tl.attribute(query, model, baseline="ones")
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_know_its_references_mean(network_alone, monkeypatch):
     """As one that the original's code trained."""
     model, query = network_alone

@@ -162,6 +162,7 @@ def test_reference_without_its_labels(model, query):
         tosica.tl.novelty(query, model, other)
 
 
+@pytest.mark.slow
 def test_reference_without_the_layer(query):
     reference = sc.datasets.pbmc68k_reduced().raw.to_adata()
     reference.layers["log"] = reference.X.copy()
