@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from scipy import stats
@@ -15,38 +15,64 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+# What a group is compared with: all other cells, all other groups with equal weights, or the group
+# at a position.
+Reference: TypeAlias = Literal["rest", "other groups"] | int
+
+
 @dataclass(frozen=True)
 class GroupMoments:
-    """First two moments of each of P' columns in each of K groups."""
+    """Mean and variance of each variable in each group of cells."""
 
     n_cells: NDArray[np.int64]
-    """Cells of each group, shape (K,)."""
+    """Cells of each group, shape ``(n_groups,)``."""
     mean: NDArray[np.float64]
-    """Shape (K, P')."""
+    """Shape ``(n_groups, n_vars)``."""
     variance: NDArray[np.float64]
-    """Around the group's own mean, divided by its number of cells, shape (K, P')."""
+    """Around the group's mean, divided by its number of cells, shape ``(n_groups, n_vars)``."""
 
     @property
     def variance_within(self) -> NDArray[np.float64]:
-        """Variance within groups, pooled over all cells, shape (P',)."""
+        """Variance within groups, pooled over all cells, shape ``(n_vars,)``."""
         return np.average(self.variance, axis=0, weights=self.n_cells)
 
     @property
     def mean_of_cells(self) -> NDArray[np.float64]:
-        """Mean of all cells, shape (P',)."""
+        """Mean of all cells, shape ``(n_vars,)``."""
         return np.average(self.mean, axis=0, weights=self.n_cells)
 
     @property
     def variance_of_cells(self) -> NDArray[np.float64]:
-        """Variance of all cells: within the groups and between them, shape (P',)."""
+        """Variance of all cells, within groups and between them, shape ``(n_vars,)``."""
         between = np.average((self.mean - self.mean_of_cells) ** 2, axis=0, weights=self.n_cells)
         return self.variance_within + between
 
+    def reference_weights(self, group: int, reference: Reference) -> NDArray[np.float64]:
+        """Weight of each group in what one group is compared with, shape ``(n_groups,)``.
+
+        Parameters
+        ----------
+        group
+            Position of the group.
+        reference
+            ``"rest"``: all other cells have equal weights, so that a common type counts more than a
+            rare one. ``"other groups"``: all other groups have equal weights. A number: only the
+            cells of the group at this position.
+        """
+        positions = np.arange(len(self.n_cells))
+        chosen = positions == reference if isinstance(reference, int) else positions != group
+        return np.where(chosen, 1 if reference == "other groups" else self.n_cells, 0).astype(float)
+
+    def reference_mean(self, group: int, reference: Reference) -> NDArray[np.float64]:
+        """Mean of what one group is compared with, shape ``(n_vars,)``."""
+        return np.average(self.mean, axis=0, weights=self.reference_weights(group, reference))
+
 
 def group_moments(values: NDArray[np.floating], groups: pd.Categorical) -> GroupMoments:
-    """Moments of ``values``, shape (n, P'), in ``groups`` without unused categories.
+    """Compute the moments of ``values``, shape ``(n_cells, n_vars)``, in each group.
 
-    One group at a time, summed in float64, so that only a group's rows are copied.
+    Groups must have cells. One group is summed at a time, in float64, so that only a group's rows
+    are copied.
     """
     codes = np.asarray(groups.codes)
     n_groups = len(groups.categories)
@@ -59,7 +85,53 @@ def group_moments(values: NDArray[np.floating], groups: pd.Categorical) -> Group
     return GroupMoments(np.bincount(codes, minlength=n_groups), mean, variance)
 
 
-# A variance this much smaller than the middle one is an accident of few samples.
+def standardized_difference(
+    moments: GroupMoments,
+    group: int,
+    reference: Reference = "rest",
+    *,
+    within: Literal["both sides", "all groups"],
+) -> NDArray[np.float64]:
+    """Difference between a group's mean and its reference's, in standard deviations (Cohen's d).
+
+    Parameters
+    ----------
+    moments
+        Moments of all groups.
+    group
+        Position of the group.
+    reference
+        What the group is compared with, see :meth:`GroupMoments.reference_weights`.
+    within
+        Cells whose standard deviation is the unit. ``"both sides"``: those of the group and of the
+        reference, each around the mean of its side; the difference is 0 where nothing varies. This
+        is an effect size to report. ``"all groups"``: all cells, each around the mean of its group,
+        so that variables are ranked by one unit in every group. Where nothing varies, the smallest
+        deviation of the other variables is the unit, or 1 if no variable varies.
+
+    Returns
+    -------
+    Shape ``(n_vars,)``. The mean itself if there is a single group.
+    """
+    mean = moments.mean[group]
+    if len(moments.n_cells) == 1:
+        return mean
+    weights = moments.reference_weights(group, reference)
+    other = np.average(moments.mean, axis=0, weights=weights)
+    difference = mean - other
+    if within == "all groups":
+        deviation = np.sqrt(moments.variance_within)
+        smallest = deviation[deviation > 0].min(initial=np.inf)
+        return difference / (np.maximum(deviation, smallest) if np.isfinite(smallest) else 1.0)
+    n_cells = moments.n_cells[group]
+    squares = n_cells * moments.variance[group]
+    squares += weights @ (moments.variance + (moments.mean - other) ** 2)
+    deviation = np.sqrt(squares / (n_cells + weights.sum()))
+    constant = deviation <= 1e-9 * np.abs(difference)
+    return np.where(constant, 0.0, difference / np.where(constant, 1.0, deviation))
+
+
+# A variance this much smaller than the median is an accident of few samples.
 _SMALLEST_VARIANCE = 1e-5
 
 
@@ -71,25 +143,25 @@ def moderated_t(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Test differences of means with moderated variances (Smyth, 2004).
 
-    The variances of all P' variables are taken as draws from one scaled inverse χ² distribution,
-    whose parameters are fitted to them, and each is moved towards its centre as far as its few
-    degrees of freedom allow. With a single degree of freedom (three samples in all) that fit is
-    rough, and small p-values may be too frequent by a factor of two or three.
+    The variances of all variables are taken as draws from one scaled inverse χ² distribution, whose
+    parameters are fitted to them. Each variance is then shrunken towards the distribution's centre,
+    the more the fewer degrees of freedom it has. With a single degree of freedom (three samples in
+    all) the fit is rough, and small p-values may be too frequent by a factor of two or three.
 
     Parameters
     ----------
     difference
-        Shape (P',).
+        Differences, shape ``(n_vars,)``.
     variance
-        Residual variances, shape (P',).
+        Residual variances, shape ``(n_vars,)``.
     df
-        Their degrees of freedom, at least 1.
+        Degrees of freedom of the variances, at least 1.
     scale
         Variance of a difference in units of the residual variance, such as 1/n + 1/m.
 
     Returns
     -------
-    t and two-sided p-values, shape (P',). Where nothing varies at all, 0 and 1.
+    t and two-sided p-values, each of shape ``(n_vars,)``; 0 and 1 if no variable varies.
     """
     varies = variance > 0
     if not varies.any():
@@ -102,14 +174,14 @@ def moderated_t(
     else:
         posterior = (prior_df * prior_variance + df * floored) / (prior_df + df)
     t = difference / np.sqrt(posterior * scale)
-    # No more freedom than all residuals together have.
+    # At most the degrees of freedom that all residuals have together.
     total = min(prior_df + df, df * int(varies.sum()))
     t = np.where((difference == 0) & ~varies, 0.0, t)
     return t, 2 * stats.t.sf(np.abs(t), total)
 
 
 def _prior(variance: NDArray[np.float64], df: float) -> tuple[float, float]:
-    """Degrees of freedom and centre of the variances' distribution, by moments of their log."""
+    """Fit degrees of freedom and centre of the variances' distribution, by moments of their log."""
     z = np.log(variance) - digamma(df / 2) + np.log(df / 2)
     if len(z) < 3:
         return 0.0, float(np.exp(z.mean()))
@@ -134,15 +206,16 @@ def _trigamma_inverse(value: float) -> float:
 
 @dataclass(frozen=True)
 class SampleMeans:
-    """Mean of each of P' columns in each of S samples, and the names of the samples."""
+    """Mean of each variable in each sample."""
 
     names: list[str]
+    """Names of the samples."""
     values: NDArray[np.float64]
-    """Shape (S, P')."""
+    """Shape ``(n_samples, n_vars)``."""
 
 
 class TooFewSamplesError(ValueError):
-    """A side of a comparison has a single sample, or none."""
+    """One side of a comparison has fewer than two samples."""
 
 
 def sample_means(
@@ -152,20 +225,20 @@ def sample_means(
     rows: NDArray[np.bool_],
     min_cells: int,
 ) -> SampleMeans:
-    """Average the chosen cells of each sample, of those with at least ``min_cells`` of them.
+    """Average the chosen cells of each sample that has at least ``min_cells`` of them.
 
     Parameters
     ----------
     values
-        Shape (n, P').
+        Shape ``(n_cells, n_vars)``.
     codes
-        Sample of each cell, shape (n,).
+        Sample of each cell, shape ``(n_cells,)``.
     names
         Names of the samples.
     rows
-        Which cells are chosen, shape (n,).
+        Which cells are chosen, shape ``(n_cells,)``.
     min_cells
-        Fewest cells of a sample.
+        Fewest chosen cells of a sample.
     """
     sizes = np.bincount(codes[rows], minlength=len(names))
     kept = [code for code in range(len(names)) if sizes[code] >= max(min_cells, 1)]
@@ -178,24 +251,23 @@ def sample_means(
 
 def compare_samples(
     tested: SampleMeans, reference: SampleMeans, method: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64], bool]:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Test whether the means of samples differ between two sides.
 
-    If every sample has cells on both sides, as where cell types are compared within samples, the
-    test is one on the differences within samples. Positive values are compared by their
-    logarithm, so that a ratio counts alike wherever it starts from.
+    If every sample has cells on both sides, as where cell types are compared, the test is a paired
+    one. Variables whose means are all positive are compared by their logarithm, so that the test
+    is one of ratios.
 
     Parameters
     ----------
     tested, reference
-        Means of the samples of either side.
+        Means of the samples on each side.
     method
         ``"moderated-t"``, ``"t-test"`` or ``"wilcoxon"``.
 
     Returns
     -------
-    Statistics (t, or z of the rank test), two-sided p-values, both of shape (P',), and whether
-    samples were paired.
+    Statistics (t, or z of the rank test) and two-sided p-values, each of shape ``(n_vars,)``.
 
     Raises
     ------
@@ -208,15 +280,14 @@ def compare_samples(
     positive = ((a > 0).all(axis=0)) & ((b > 0).all(axis=0))
     a = np.where(positive, np.log2(np.where(positive, a, 1.0)), a)
     b = np.where(positive, np.log2(np.where(positive, b, 1.0)), b)
-    paired = set(tested.names) == set(reference.names)
-    if paired:
-        place = [reference.names.index(name) for name in tested.names]
-        scores, pvals = _paired(a - b[place], method)
+    if set(tested.names) == set(reference.names):
+        order = [reference.names.index(name) for name in tested.names]
+        scores, pvals = _paired(a - b[order], method)
     else:
         scores, pvals = _unpaired(a, b, method)
-    # Where nothing differs and nothing varies, there is nothing to report.
+    # 0 / 0 where the sides are equal and nothing varies.
     undefined = ~np.isfinite(scores) | ~np.isfinite(pvals)
-    return np.where(undefined, 0.0, scores), np.where(undefined, 1.0, pvals), paired
+    return np.where(undefined, 0.0, scores), np.where(undefined, 1.0, pvals)
 
 
 def _paired(

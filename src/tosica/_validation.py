@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def check_count(name: str, value: Any, *, least: int = 1) -> None:
@@ -37,3 +40,9 @@ def check_key_added(key_added: Any) -> None:
             f"key_added must be a name without a slash, which a file could not hold, not "
             f"{key_added!r}."
         )
+
+
+def list_names(names: Sequence[str], most: int = 10) -> str:
+    """Put names in quotes for a message; of more than ``most``, count the rest."""
+    listed = ", ".join(repr(name) for name in names[:most])
+    return f"{listed} and {len(names) - most} more" if len(names) > most else listed

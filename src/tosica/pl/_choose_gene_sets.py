@@ -8,7 +8,7 @@ import numpy as np
 
 from tosica._annotated import find_gene_sets, kind_of, read_attention
 from tosica._groups import read_groups
-from tosica._statistics import group_moments
+from tosica._statistics import group_moments, standardized_difference
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,11 +73,10 @@ def specific_gene_sets(
     For contributions to a label's score, these are the gene sets with the highest mean in the
     group: contributions are already differences from the mean cell of the reference.
 
-    For attention, these are the most specific gene sets. Specificity is the mean attention of the
-    group minus the mean of the means of the other groups, divided by the standard deviation within
-    groups (Cohen's d with a pooled standard deviation). Unlike a test statistic it does not depend
-    on the number of cells, rare types count as much as common ones, and it is defined for a group
-    with a single cell. If there is only one group, the mean is used.
+    For attention, these are the most specific gene sets, by
+    :func:`~tosica._statistics.standardized_difference` from the mean of the means of the other
+    groups. Unlike a test statistic it does not depend on the number of cells, rare types count as
+    much as common ones, and a group may have a single cell.
 
     Parameters
     ----------
@@ -96,16 +95,15 @@ def specific_gene_sets(
     """
     values, gene_sets = read_attention(adata, key)
     moments = group_moments(values, read_groups(adata, groupby))
-    n_groups = len(moments.n_cells)
-    if n_groups == 1 or kind_of(adata, key) in ("presence", "attribution"):
+    if kind_of(adata, key) in ("presence", "attribution"):
         importance = moments.mean
     else:
-        mean_of_others = (moments.mean.sum(axis=0) - moments.mean) / (n_groups - 1)
-        deviation = np.sqrt(moments.variance_within)
-        # Without variance within groups, as with one cell in each, differences are not scaled.
-        floor = deviation[deviation > 0].min(initial=np.inf)
-        deviation = np.maximum(deviation, floor) if np.isfinite(floor) else np.ones_like(deviation)
-        importance = (moments.mean - mean_of_others) / deviation
+        importance = np.stack(
+            [
+                standardized_difference(moments, group, "other groups", within="all groups")
+                for group in range(len(moments.n_cells))
+            ]
+        )
     chosen: dict[str, None] = {}
     for row in importance:
         best = np.argsort(-row, kind="stable")[:n_gene_sets]

@@ -1,4 +1,4 @@
-"""What each gene set and each gene adds to the score of a cell's label."""
+"""Contributions of gene sets and genes to the score of a cell's label."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pandas as pd
 
 from tosica._logging import logger
 from tosica.tl._integrated_gradients import (
+    N_STEPS,
     Baseline,
-    baseline_expression,
     iter_attributions,
     sum_by,
     token_of_pair,
@@ -20,13 +20,14 @@ from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
     from anndata import AnnData
+    from torch import Tensor
 
     from tosica.model import TOSICA
+    from tosica.tl._integrated_gradients import Attribution
 
-# Points of the path times cells that are held at once: fits the memory of a small machine.
-_POINTS_CPU, _POINTS_ACCELERATOR = 400, 8_000
-# Beyond this the sums no longer say how a score came about.
+# Completeness error above which a warning says so.
 _TOLERATED_ERROR = 0.02
+_TINY = 1e-12
 
 
 def attribute(
@@ -36,36 +37,36 @@ def attribute(
     target: str | None = None,
     baseline: Baseline = "reference",
     genes: bool = False,
-    n_steps: int = 24,
+    n_steps: int = N_STEPS,
     layer: str | None = None,
     use_raw: bool = False,
     key: str = "tosica",
     key_added: str | None = None,
     copy: bool = False,
 ) -> AnnData | None:
-    r"""Say what each gene set and each gene adds to the score of a cell's label.
+    r"""Compute how much each gene set and each gene contributes to the label of each cell.
 
-    The score is the label's logit less the mean of all labels' logits, and what is attributed is
-    its difference between the cell :math:`x` and a baseline :math:`x'`. Gene :math:`g` adds through
-    gene set :math:`p`
+    What is attributed is the score of the label, its logit less the mean of all labels' logits: the
+    difference of the score between the cell :math:`x` and a baseline :math:`x'`. Gene :math:`g`
+    adds through gene set :math:`p`
 
     .. math:: a_{cpg} = (\hat x_{cg} - \hat x'_g) \, v_{kpg}
         + (x_{cg} - x'_g) \, W_{gp} \cdot
         \int_0^1 \frac{\partial s}{\partial E_p}\bigl(x' + t (x_c - x')\bigr) \, dt :
 
     the term of the linear branch, and the integrated gradients :cite:p:`Sundararajan2017` of the
-    network's score. Summed over genes it is the attribution of a gene set, summed over gene sets
-    that of a gene, and both sum to the difference of the scores; the error of the integral is
+    network's score. The sum over genes is the attribution of a gene set, and the sum over gene sets
+    is that of a gene. Both sum to the difference of the scores; the error of the integral is
     measured and reported.
 
-    A gene set's attribution has two parts. Its *presence* is what genes add that the cell expresses
-    more than the baseline; the rest is what it adds that others are expressed less. A type that is
-    told by what it lacks, as CD4+ T cells by the lack of cytotoxic genes, has much of the latter.
+    A gene set's attribution has two parts. Its *presence* comes from genes that the cell expresses
+    more than the baseline, the rest from genes that it expresses less. A type that is recognised by
+    what it lacks, such as CD4+ T cells by the lack of cytotoxic genes, has much of the latter.
 
     Parameters
     ----------
     adata
-        Query with n cells that ``model`` has annotated.
+        Query that ``model`` has annotated.
     model
         The model that annotated it.
     target
@@ -78,7 +79,7 @@ def attribute(
     genes
         Also write the attribution of each gene in each cell, which is a dense matrix.
     n_steps
-        Points at which gradients are taken (Gauss-Legendre). Time is proportional.
+        Points at which gradients are taken (Gauss-Legendre). The time is proportional to it.
     layer, use_raw
         Which matrix of ``adata`` to read, as in :meth:`tosica.TOSICA.annotate`.
     key
@@ -92,39 +93,39 @@ def attribute(
     -------
     ``None``, or with ``copy=True`` an AnnData. Written are, in logits:
 
-    `adata.obsm["X_tosica_attribution"]`
-        Of each gene set, ``(n, P−m)`` float32. Functions of ``get``, ``tl`` and ``pl`` read it
-        with ``key="tosica_attribution"``.
-    `adata.obsm["X_tosica_presence"]`
-        The part of it by genes that the cell expresses more than the baseline, ``(n, P−m)``
-        float32. Functions of ``get``, ``tl`` and ``pl`` read it with ``key="tosica_presence"``;
-        plots, :func:`tosica.tl.rank_gene_sets` and :func:`tosica.get.mean_attention` take it by
-        default. With ``key_added`` it is ``f"X_{key_added}_presence"``.
-    `adata.varm["tosica_attribution"]`
-        Of each gene, the mean over the cells with the same target: a table with one column a
-        target, ``(n_vars, n_targets)`` float32. Genes that the model does not know have 0; those
-        that the query lacks have a part in gene sets but no row here. A slash in a label is a bar
-        in its column's name.
-    `adata.layers["tosica_attribution"]`
-        If asked for: of each gene in each cell, ``(n, n_vars)`` float32.
-    `adata.obs["tosica_attribution_error"]`
-        Sum over everything minus the difference of the scores, float32.
-    `adata.uns["tosica_attribution"]`
+    ``adata.obsm["X_tosica_attribution"]``
+        Attribution of each gene set, ``(n_obs, n_gene_sets)`` float32. Functions of ``get``, ``tl``
+        and ``pl`` read it with ``key="tosica_attribution"``.
+    ``adata.obsm["X_tosica_presence"]``
+        Presence of each gene set, ``(n_obs, n_gene_sets)`` float32. Functions of ``get``, ``tl``
+        and ``pl`` read it with ``key="tosica_presence"``; plots, :func:`tosica.tl.rank_gene_sets`
+        and :func:`tosica.get.mean_attention` take it by default. With ``key_added`` it is
+        ``f"X_{key_added}_presence"``.
+    ``adata.varm["tosica_attribution"]``
+        Attribution of each gene, the mean over the cells with the same target: a table with one
+        column a target, ``(n_vars, n_targets)`` float32. Genes that the model does not have get 0.
+        Genes that the query lacks contribute to gene sets but have no row here. A slash in a label
+        is a bar in its column's name.
+    ``adata.layers["tosica_attribution"]``
+        With ``genes=True``: attribution of each gene in each cell, ``(n_obs, n_vars)`` float32.
+    ``adata.obs["tosica_attribution_error"]``
+        Sum of all attributions minus the difference of the scores, float32.
+    ``adata.uns["tosica_attribution"]``
         Names of the gene sets, target, baseline, steps, fingerprint of the model, share of the
         linear branch in the difference of the scores (``linear_share``), share of the absolute
-        attribution that fell to unannotated tokens (``unannotated_share``, 0 by default, since
-        there are none), and ``completeness_error``: mean absolute error over mean absolute
+        attribution of unannotated tokens (``unannotated_share``, 0 by default, since there are
+        none), and ``completeness_error``: mean absolute error over mean absolute
         difference of the scores.
-    `adata.uns["tosica_presence"]`
+    ``adata.uns["tosica_presence"]``
         Names of the gene sets and fingerprint of the model.
 
     Raises
     ------
     KeyError
-        If ``adata`` was not annotated under ``key``, or half of what that wrote is gone.
+        If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
     ValueError
         If another model annotated ``adata``; if the target is no label of the model; if
-        ``baseline`` or ``n_steps`` make no sense; or as :meth:`tosica.TOSICA.annotate`.
+        ``baseline`` is unknown or ``n_steps`` below 1; or as :meth:`tosica.TOSICA.annotate`.
 
     Warns
     -----
@@ -133,8 +134,8 @@ def attribute(
 
     See Also
     --------
-    tosica.tl.top_genes : from a label to its gene sets to their genes.
-    tosica.tl.faithfulness : whether attention or attribution tells more of the model.
+    tosica.tl.top_genes : gene sets and genes that contribute most to the label of a group.
+    tosica.tl.faithfulness : how faithful attention and attribution are to the model.
 
     Examples
     --------
@@ -162,88 +163,41 @@ def attribute(
         raise ValueError(
             f"The model has no label {target!r}: its labels are {', '.join(map(repr, labels))}."
         )
-    key_added = f"{key}_attribution" if key_added is None else key_added
-    start = baseline_expression(model, adata, baseline, layer=layer, use_raw=use_raw)
-
-    module, embedding = model.module, model.module.embedding
-    n_points = _POINTS_CPU if module.device.type == "cpu" else _POINTS_ACCELERATOR
-    token = token_of_pair(module)
-    shape = (adata.n_obs, embedding.n_tokens)
-    by_set, presence = np.empty(shape, np.float32), np.empty(shape, np.float32)
-    by_gene = np.zeros((adata.n_obs, embedding.n_genes), np.float32) if genes else None
-    sums = np.zeros((len(labels), embedding.n_genes))
-    difference, of_network = np.empty(adata.n_obs), np.empty(adata.n_obs)
-    targets = np.empty(adata.n_obs, dtype=np.int64)
-    for rows, goal, found in iter_attributions(
+    sums = _CellSums(model, adata.n_obs, genes=genes)
+    for rows, codes, attribution in iter_attributions(
         model,
         adata,
-        start,
-        label=None if target is None else labels.index(target),
+        baseline=baseline,
+        target=target,
         n_steps=n_steps,
-        batch_size=max(n_points // n_steps, 1),
-        lacks_genes=baseline == "mean",
         layer=layer,
         use_raw=use_raw,
     ):
-        by_set[rows] = sum_by(found.pairs, token, embedding.n_tokens).cpu().numpy()
-        presence[rows] = sum_by(found.presence, token, embedding.n_tokens).cpu().numpy()
-        difference[rows] = found.difference.cpu().numpy()
-        of_network[rows] = found.of_network.cpu().numpy()
-        targets[rows] = goal.cpu().numpy()
-        of_genes = sum_by(found.pairs, embedding.genes, embedding.n_genes).cpu().numpy()
-        np.add.at(sums, targets[rows], of_genes)
-        if by_gene is not None:
-            by_gene[rows] = of_genes
-
-    error = by_set.sum(1, dtype=np.float64) - difference
-    relative = float(np.abs(error).mean() / max(np.abs(difference).mean(), 1e-12))
-    if relative > _TOLERATED_ERROR:
+        sums.add(rows, codes, attribution)
+    error = sums.completeness_error
+    if error > _TOLERATED_ERROR:
         warnings.warn(
-            f"Attributions miss the difference of the scores by {relative:.1%} on average: pass a "
+            f"Attributions miss the difference of the scores by {error:.1%} on average: pass a "
             f"larger n_steps than {n_steps}"
             + (", or baseline='reference'." if baseline == "zero" else "."),
             UserWarning,
             stacklevel=2,
         )
     result = adata.copy() if copy else adata
-    place = pd.Index(model._var_names).get_indexer(result.var_names)
-    occurring, counts = np.unique(targets, return_counts=True)
+    key_added = f"{key}_attribution" if key_added is None else key_added
     key_presence = (
         f"{key}_presence" if key_added == f"{key}_attribution" else f"{key_added}_presence"
     )
-    result.obsm[f"X_{key_added}"] = by_set[:, : len(gene_sets)]
-    result.obsm[f"X_{key_presence}"] = presence[:, : len(gene_sets)]
-    result.varm[key_added] = pd.DataFrame(
-        {
-            labels[code].replace("/", "|"): _on_genes(sums[code] / n_cells, place)
-            for code, n_cells in zip(occurring, counts, strict=True)
-        },
-        index=result.var_names,
-    )
-    if by_gene is not None:
-        result.layers[key_added] = _on_genes(by_gene, place)
-    result.obs[f"{key_added}_error"] = error.astype(np.float32)
-    linear = np.abs(difference - of_network).sum()
-    result.uns[key_added] = {
-        "gene_sets": np.array(gene_sets, dtype=object),
+    _write(result, sums, model, gene_sets, key_added, key_presence)
+    result.uns[key_added] |= {
         "target": "own label" if target is None else target,
         "baseline": baseline,
         "n_steps": int(n_steps),
-        "completeness_error": relative,
-        "linear_share": float(linear / max(linear + np.abs(of_network).sum(), 1e-12)),
-        "unannotated_share": float(
-            np.abs(by_set[:, len(gene_sets) :]).sum() / max(np.abs(by_set).sum(), 1e-12)
-        ),
-        "model": model.fingerprint,
-    }
-    result.uns[key_presence] = {
-        "gene_sets": np.array(gene_sets, dtype=object),
-        "model": model.fingerprint,
     }
     logger.info(
         "attribute: completeness error %.2g %%; added .obsm['X_%s'], .obsm['X_%s'], .varm['%s'],%s "
         ".obs['%s_error'], .uns['%s'] and .uns['%s']",
-        100 * relative,
+        100 * error,
         key_added,
         key_presence,
         key_added,
@@ -255,7 +209,100 @@ def attribute(
     return result if copy else None
 
 
-def _on_genes(values: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """From the model's genes to the query's, the last axis; 0 where the model has no such gene."""
+class _CellSums:
+    """Attributions of all cells, summed over pairs of gene and token."""
+
+    def __init__(self, model: TOSICA, n_obs: int, *, genes: bool) -> None:
+        embedding = model.module.embedding
+        self._n_tokens, self._n_genes = embedding.n_tokens, embedding.n_genes
+        self._token, self._gene = token_of_pair(model.module), embedding.genes
+        self.of_tokens = np.empty((n_obs, self._n_tokens), np.float32)
+        self.presence = np.empty((n_obs, self._n_tokens), np.float32)
+        # Cells and genes are a dense matrix, so it is made on demand only.
+        self.of_genes = np.zeros((n_obs, self._n_genes), np.float32) if genes else None
+        # Sums over the cells with the same target, and how many these are.
+        self.of_targets = np.zeros((len(model.labels), self._n_genes))
+        self.n_cells = np.zeros(len(model.labels), dtype=np.int64)
+        # Difference of the scores, and the network's part of it.
+        self.difference, self.network = np.empty(n_obs), np.empty(n_obs)
+
+    def add(self, rows: slice, codes: Tensor, attribution: Attribution) -> None:
+        """Add a minibatch: ``rows`` of the query, whose targets are ``codes``."""
+        self.of_tokens[rows] = self._numpy(attribution.pairs, self._token, self._n_tokens)
+        self.presence[rows] = self._numpy(attribution.presence, self._token, self._n_tokens)
+        self.difference[rows] = attribution.difference.cpu().numpy()
+        self.network[rows] = attribution.network.cpu().numpy()
+        targets = codes.cpu().numpy()
+        of_genes = self._numpy(attribution.pairs, self._gene, self._n_genes)
+        np.add.at(self.of_targets, targets, of_genes)
+        self.n_cells += np.bincount(targets, minlength=len(self.n_cells))
+        if self.of_genes is not None:
+            self.of_genes[rows] = of_genes
+
+    @staticmethod
+    def _numpy(pairs: Tensor, group: Tensor, n_groups: int) -> np.ndarray:
+        return sum_by(pairs, group, n_groups).cpu().numpy()
+
+    @property
+    def error(self) -> np.ndarray:
+        """Sum over all tokens less the difference of the scores, ``(n_obs,)``."""
+        return self.of_tokens.sum(1, dtype=np.float64) - self.difference
+
+    @property
+    def completeness_error(self) -> float:
+        """Mean absolute error over the mean absolute difference of the scores."""
+        return float(np.abs(self.error).mean() / max(np.abs(self.difference).mean(), _TINY))
+
+    @property
+    def linear_share(self) -> float:
+        """Share of the linear branch in the absolute difference of the scores."""
+        linear = np.abs(self.difference - self.network).sum()
+        return float(linear / max(linear + np.abs(self.network).sum(), _TINY))
+
+    def unannotated_share(self, n_gene_sets: int) -> float:
+        """Share of the tokens beyond the gene sets in the absolute attribution."""
+        total = np.abs(self.of_tokens).sum()
+        return float(np.abs(self.of_tokens[:, n_gene_sets:]).sum() / max(total, _TINY))
+
+
+def _write(
+    adata: AnnData,
+    sums: _CellSums,
+    model: TOSICA,
+    gene_sets: list[str],
+    key_added: str,
+    key_presence: str,
+) -> None:
+    n_gene_sets = len(gene_sets)
+    indexer = pd.Index(np.asarray(model.get_var_names())).get_indexer(adata.var_names)
+    adata.obsm[f"X_{key_added}"] = sums.of_tokens[:, :n_gene_sets]
+    adata.obsm[f"X_{key_presence}"] = sums.presence[:, :n_gene_sets]
+    adata.varm[key_added] = pd.DataFrame(
+        {
+            # A slash in a column's name would be a folder in a file.
+            model.labels[code].replace("/", "|"): _reindex_genes(
+                sums.of_targets[code] / sums.n_cells[code], indexer
+            )
+            for code in np.flatnonzero(sums.n_cells)
+        },
+        index=adata.var_names,
+    )
+    if sums.of_genes is not None:
+        adata.layers[key_added] = _reindex_genes(sums.of_genes, indexer)
+    adata.obs[f"{key_added}_error"] = sums.error.astype(np.float32)
+    for key in (key_added, key_presence):
+        adata.uns[key] = {
+            "gene_sets": np.array(gene_sets, dtype=object),
+            "model": model.fingerprint,
+        }
+    adata.uns[key_added] |= {
+        "completeness_error": sums.completeness_error,
+        "linear_share": sums.linear_share,
+        "unannotated_share": sums.unannotated_share(n_gene_sets),
+    }
+
+
+def _reindex_genes(values: np.ndarray, indexer: np.ndarray) -> np.ndarray:
+    """Reorder the last axis; 0 for genes that the model does not have (-1)."""
     padded = np.concatenate([values, np.zeros((*values.shape[:-1], 1))], -1)
-    return np.take(padded, place, axis=-1).astype(np.float32)
+    return np.take(padded, indexer, axis=-1).astype(np.float32)

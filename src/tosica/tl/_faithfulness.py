@@ -1,8 +1,9 @@
-"""Whether the gene sets that a reading puts first are those that the model used."""
+"""Deletion curves: how faithful attention and attribution are to the model."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import torch
 from scipy.integrate import trapezoid
 
 from tosica._logging import logger
-from tosica.tl._integrated_gradients import baseline_expression, default_baseline
+from tosica.tl._integrated_gradients import baseline_expression, default_baseline, token_of_pair
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     from tosica.model import TOSICA
 
-# What an order is called, and where it is read from.
+# Names of the orders, and what tools append to the key of the annotation.
 _ENDINGS = {
     "attention": "",
     "weighted attention": "_weighted",
@@ -46,30 +47,30 @@ def faithfulness(
     key_added: str = "faithfulness",
     copy: bool = False,
 ) -> AnnData | None:
-    """Remove the highest-ranked gene sets of each cell and follow the probability of its label.
+    """Test whether attention and attribution name the gene sets that the model relies on.
 
-    The genes of the gene sets are set to their mean in the reference, those of the most important
-    set first, so that neither the network nor the linear branch learns anything from them. The
-    sooner the probability of the label falls, the more faithful the order (deletion,
-    :cite:t:`Petsiuk2018`). Large gene sets take more away than small ones, which is why a random
-    order is followed beside the others.
+    Gene sets are removed from each cell, the highest-ranked first, and the probability of the
+    cell's label is computed after each step. To remove a gene set, its genes are set to their mean
+    in the reference. The sooner the probability falls, the more faithful the order (deletion,
+    :cite:t:`Petsiuk2018`). Large gene sets have more effect than small ones, so a random order is
+    the baseline.
 
     Parameters
     ----------
     adata
-        Query with cells that ``model`` has annotated.
+        Query that ``model`` has annotated.
     model
         The model that annotated it.
     orders
         Which of ``"attention"``, ``"weighted attention"`` (:func:`tosica.tl.weight_attention`),
         ``"attribution"`` and ``"presence"`` (:func:`tosica.tl.attribute`) and ``"random"`` to
-        follow; by default all that were computed, and random.
+        test; by default all that were computed, and random.
     shares
         Shares of the gene sets to remove, ascending from 0 to 1.
     n_cells
         Cells to take at most, drawn at random.
     seed
-        Seed of that, and of the random order.
+        Seed of the draw and of the random order.
     layer, use_raw
         Which matrix of ``adata`` to read, as in :meth:`tosica.TOSICA.annotate`.
     key
@@ -83,11 +84,11 @@ def faithfulness(
     -------
     ``None``, or with ``copy=True`` an AnnData. Written are tables:
 
-    `adata.uns[key_added]["curves"]`
+    ``adata.uns[key_added]["curves"]``
         One row an order and share: ``order``, ``share``, ``probability`` (mean over cells of the
-        probability of the label that the cell had at first) and ``kept`` (share of the cells that
-        still have it).
-    `adata.uns[key_added]["area"]`
+        probability of the label that the cell has with all gene sets) and ``kept`` (share of the
+        cells that still have this label).
+    ``adata.uns[key_added]["area"]``
         One row an order: ``order``, ``area`` under the curve of the probability (lower is more
         faithful), its standard error over cells ``area_se``, and ``below_random``, the share of
         cells whose area is smaller than that of the random order.
@@ -97,8 +98,8 @@ def faithfulness(
     KeyError
         If ``adata`` was not annotated under ``key``, or an order was not computed.
     ValueError
-        If another model annotated ``adata``; if ``orders``, ``shares`` or ``n_cells`` make no
-        sense.
+        If another model annotated ``adata``, an order is unknown, ``shares`` do not ascend from 0
+        to 1, or ``n_cells`` is below 1.
 
     Examples
     --------
@@ -116,61 +117,24 @@ def faithfulness(
     ['attention', 'random']
     """
     attention, _ = read_annotation(adata, model, key)
-    share: NDArray[np.float64] = np.array(list(shares), dtype=np.float64)
-    if (
-        share.ndim != 1
-        or len(share) < 2
-        or share[0] != 0
-        or share[-1] != 1
-        or (np.diff(share) <= 0).any()
-    ):
-        raise ValueError(f"shares must ascend from 0 to 1, not {list(shares)}.")
+    _check_shares(shares)
     if n_cells < 1:
         raise ValueError(f"n_cells must be at least 1, not {n_cells}.")
+    n_gene_sets = attention.shape[1]
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(adata.n_obs)[:n_cells])
     ranked: dict[str, NDArray[np.intp]] = {}
     for name, values in _values(adata, model, orders, key).items():
         ranked[name] = np.argsort(-values[chosen], axis=1, kind="stable")
     if orders is None or _RANDOM in orders:
-        ranked[_RANDOM] = rng.permuted(
-            np.tile(np.arange(attention.shape[1]), (len(chosen), 1)), axis=1
-        )
-    n_removed = np.round(share * attention.shape[1]).astype(int)
-    found = _follow(model, adata[chosen], ranked, n_removed, layer, use_raw)
+        ranked[_RANDOM] = rng.permuted(np.tile(np.arange(n_gene_sets), (len(chosen), 1)), axis=1)
+    share = np.array(list(shares), dtype=np.float64)
+    n_removed = np.round(share * n_gene_sets).astype(int)
+    deletions = _remove_gene_sets(model, adata[chosen], ranked, n_removed, layer, use_raw)
 
-    curves = pd.DataFrame(
-        [
-            {
-                "order": name,
-                "share": float(share[i]),
-                "probability": float(probability[:, i].mean()),
-                "kept": float(kept[:, i].mean()),
-            }
-            for name, (probability, kept) in found.items()
-            for i in range(len(share))
-        ]
-    )
-    areas = {name: trapezoid(both[0], share, axis=1) for name, both in found.items()}
-    area = pd.DataFrame(
-        [
-            {
-                "order": name,
-                "area": float(values.mean()),
-                "area_se": float(values.std(ddof=1) / np.sqrt(len(values)))
-                if len(values) > 1
-                else np.nan,
-                "below_random": float((values < areas[_RANDOM]).mean())
-                if _RANDOM in areas
-                else np.nan,
-            }
-            for name, values in areas.items()
-        ]
-    )
-    for table in (curves, area):
-        table.index = table.index.astype(str)
+    area = _area_table(deletions, share)
     target = adata.copy() if copy else adata
-    target.uns[key_added] = {"curves": curves, "area": area}
+    target.uns[key_added] = {"curves": _curve_table(deletions, share), "area": area}
     logger.info(
         "faithfulness: area under the probability %s; added .uns['%s']",
         ", ".join(f"{row.area:.3f} ({row.order})" for row in area.itertuples()),
@@ -179,10 +143,17 @@ def faithfulness(
     return target if copy else None
 
 
+def _check_shares(shares: Sequence[float]) -> None:
+    listed = list(shares)
+    ascend = all(low < high for low, high in pairwise(listed))
+    if len(listed) < 2 or listed[0] != 0 or listed[-1] != 1 or not ascend:
+        raise ValueError(f"shares must ascend from 0 to 1, not {listed}.")
+
+
 def _values(
     adata: AnnData, model: TOSICA, orders: Sequence[str] | None, key: str
 ) -> dict[str, NDArray[np.floating]]:
-    """What gene sets are ranked by, for each order but the random one."""
+    """Values that gene sets are ranked by, for each order except the random one."""
     if orders is None:
         wanted = [name for name, ending in _ENDINGS.items() if f"X_{key}{ending}" in adata.obsm]
     else:
@@ -195,38 +166,100 @@ def _values(
     return {name: read_annotation(adata, model, f"{key}{_ENDINGS[name]}")[0] for name in wanted}
 
 
+class _Deletion(NamedTuple):
+    """What becomes of each cell's label, each of shape ``(n_cells, n_shares)``."""
+
+    probability: NDArray[np.float64]
+    """Probability of the label that the cell has with all gene sets."""
+    kept: NDArray[np.bool_]
+    """Whether this label still is the most probable one."""
+
+
 @torch.no_grad()
-def _follow(
+def _remove_gene_sets(
     model: TOSICA,
     adata: AnnData,
     ranked: dict[str, NDArray[np.intp]],
     n_removed: NDArray[np.intp],
     layer: str | None,
     use_raw: bool,
-) -> dict[str, tuple[NDArray[np.float64], NDArray[np.bool_]]]:
-    """Probability of each cell's first label, and whether it still is the best, at each share."""
-    module, embedding = model.module, model.module.embedding
+) -> dict[str, _Deletion]:
+    """Set the genes of each cell's first gene sets to the baseline, in each order.
+
+    Parameters
+    ----------
+    model
+        The model that annotated the cells.
+    adata
+        The cells.
+    ranked
+        Positions of the gene sets in each order, ``(n_cells, n_gene_sets)``.
+    n_removed
+        Numbers of gene sets to remove, ``(n_shares,)``, ascending.
+    layer, use_raw
+        Which matrix of ``adata`` to read.
+    """
+    module = model.module
     shape = (adata.n_obs, len(n_removed))
-    found = {name: (np.empty(shape), np.empty(shape, dtype=bool)) for name in ranked}
+    found = {name: _Deletion(np.empty(shape), np.empty(shape, dtype=bool)) for name in ranked}
     start = baseline_expression(model, adata, default_baseline(model), layer=layer, use_raw=use_raw)
-    n_sets = next(iter(ranked.values())).shape[1]
-    indptr, genes = embedding.indptr.tolist(), embedding.genes.tolist()
-    members = torch.zeros(n_sets, embedding.n_genes, device=start.device)
-    for p in range(n_sets):
-        members[p, genes[indptr[p] : indptr[p + 1]]] = 1
-    for first, x, measured in model.iter_batches(
-        adata, layer=layer, use_raw=use_raw, batch_size=None
-    ):
+    members = _members(model, start.device)
+    for first, x, measured in model.iter_batches(adata, layer=layer, use_raw=use_raw):
         rows = slice(first, first + len(x))
         label = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
         for name, order in ranked.items():
-            places = torch.from_numpy(order[rows]).to(x.device)
-            removed = torch.zeros(len(x), n_sets, device=x.device)
+            in_order = torch.from_numpy(order[rows]).to(x.device)
+            removed = torch.zeros(len(x), len(members), device=x.device)
             for i, n in enumerate(n_removed):
-                removed.scatter_(1, places[:, :n], 1.0)
+                removed.scatter_(1, in_order[:, :n], 1.0)
                 left = torch.where(removed @ members > 0, start, x)
                 logits = module.annotate(left, attention=False, measured=measured).logits
                 probability = module.probabilities(logits)
-                found[name][0][rows, i] = probability.gather(1, label[:, None])[:, 0].cpu()
-                found[name][1][rows, i] = (probability.argmax(1) == label).cpu()
+                of_label = probability.gather(1, label[:, None])[:, 0]
+                found[name].probability[rows, i] = of_label.cpu()
+                found[name].kept[rows, i] = (probability.argmax(1) == label).cpu()
     return found
+
+
+def _members(model: TOSICA, device: torch.device) -> torch.Tensor:
+    """Which genes each gene set has: 1 or 0, ``(n_gene_sets, n_genes)``."""
+    embedding, n_gene_sets = model.module.embedding, len(model.gene_sets)
+    members = torch.zeros(embedding.n_tokens, embedding.n_genes, device=device)
+    members[token_of_pair(model.module), embedding.genes] = 1
+    return members[:n_gene_sets]
+
+
+def _curve_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) -> pd.DataFrame:
+    """Mean over the cells, one row an order and share."""
+    rows = [
+        {
+            "order": name,
+            "share": float(share[i]),
+            "probability": float(deletion.probability[:, i].mean()),
+            "kept": float(deletion.kept[:, i].mean()),
+        }
+        for name, deletion in deletions.items()
+        for i in range(len(share))
+    ]
+    return pd.DataFrame(rows, index=[str(i) for i in range(len(rows))])
+
+
+def _area_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) -> pd.DataFrame:
+    """Area under the curve of the probability, one row an order."""
+    areas = {
+        name: trapezoid(deletion.probability, share, axis=1) for name, deletion in deletions.items()
+    }
+    rows = []
+    for name, of_cells in areas.items():
+        n_cells = len(of_cells)
+        error = float(of_cells.std(ddof=1) / np.sqrt(n_cells)) if n_cells > 1 else np.nan
+        below = float((of_cells < areas[_RANDOM]).mean()) if _RANDOM in areas else np.nan
+        rows.append(
+            {
+                "order": name,
+                "area": float(of_cells.mean()),
+                "area_se": error,
+                "below_random": below,
+            }
+        )
+    return pd.DataFrame(rows, index=[str(i) for i in range(len(rows))])

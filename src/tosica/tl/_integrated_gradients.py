@@ -9,7 +9,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     from anndata import AnnData
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from tosica.model import TOSICA
@@ -17,17 +19,23 @@ if TYPE_CHECKING:
 
 Baseline: TypeAlias = Literal["reference", "mean", "zero"]
 
+N_STEPS = 24
+# Cells times points of the path in a minibatch: fits the memory of a small machine.
+_POINTS_CPU, _POINTS_ACCELERATOR = 400, 8_000
+# Cells whose gradients are spread out over the pairs of gene and token at once.
+_CELLS_AT_ONCE = 16
+
 
 def baseline_expression(
     model: TOSICA, adata: AnnData, baseline: Baseline, *, layer: str | None, use_raw: bool
 ) -> Tensor:
-    """Mean of the reference's or the query's cells, or no expression; ``(1, n_genes)``.
+    """Expression that cells are compared with, shape ``(1, n_genes)``.
 
     Raises
     ------
     ValueError
-        If ``baseline`` is unknown, or that of the reference is not in the model, or a mean is asked
-        for of a single cell.
+        If ``baseline`` is unknown, the model does not have the mean of its reference, or the query
+        whose mean is asked for has a single cell.
     """
     if baseline not in get_args(Baseline):
         *most, last = map(repr, get_args(Baseline))
@@ -51,31 +59,26 @@ def baseline_expression(
 
 
 def default_baseline(model: TOSICA) -> Baseline:
-    """The reference's mean where the model knows it, else the query's."""
+    """Choose the mean of the reference if the model has it, else that of the query."""
     return "reference" if model.module.baseline.any() else "mean"
 
 
-# Cells whose gradients are spread out over the pairs of gene and token at once.
-_CELLS_AT_ONCE = 16
-
-
-class Attributed(NamedTuple):
-    """What genes add to the scores of a minibatch of cells, through each token.
-
-    ``pairs`` and ``presence`` are ``(n_cells, n_pairs)``, in the order of the embedding's
-    ``genes``. ``pairs`` sums to ``difference``, ``(n_cells,)``, but for the error of the network's
-    integral; ``presence`` is the part of genes that the cell expresses more than the baseline.
-    ``of_network``, ``(n_cells,)``, is the part of the difference that is the network's.
-    """
+class Attribution(NamedTuple):
+    """What genes add to the scores of a minibatch of cells, through each token."""
 
     pairs: Tensor
+    """Each pair of gene and token, ``(n_cells, n_pairs)``, in the order of the embedding's
+    ``genes``. Sums to ``difference`` but for the error of the integral."""
     presence: Tensor
+    """The same, 0 for genes that the cell expresses no more than the baseline."""
     difference: Tensor
-    of_network: Tensor
+    """Score of the cell less that of the baseline, ``(n_cells,)``."""
+    network: Tensor
+    """The network's part of the difference, ``(n_cells,)``; the rest is the linear branch's."""
 
 
 def centered_logits(module: TOSICAModule, vectors: Tensor) -> Tensor:
-    """Logits without what is added to all labels alike, which no probability depends on."""
+    """Logits less their mean over the labels, which no probability depends on."""
     logits = module.score(vectors)
     return logits - logits.mean(1, keepdim=True)
 
@@ -89,12 +92,12 @@ def integrated_gradients(
     n_steps: int,
     measured: Tensor | None = None,
     measured_baseline: Tensor | None = None,
-) -> Attributed:
+) -> Attribution:
     """Attribute the difference of the scores of each cell and a baseline.
 
     The network's part is integrated along the straight line from the baseline to the cell. The
-    embedding is linear, so the straight line in expression is one in the vectors of gene sets too:
-    one integral serves gene sets and genes. The linear branch is a sum and needs no integral.
+    embedding is linear, so this is a straight line in the embeddings of gene sets, too, and one
+    integral serves gene sets and genes. The linear branch is a sum and needs no integral.
 
     Parameters
     ----------
@@ -105,13 +108,13 @@ def integrated_gradients(
     baseline
         Expression that cells are compared with, shape ``(1, n_genes)``.
     target
-        Label of each cell whose score is explained, shape ``(n_cells,)``.
+        Code of the label whose score is explained, for each cell, shape ``(n_cells,)``.
     n_steps
         Points of the Gauss-Legendre quadrature.
     measured
         Which genes the query has, ``(n_genes,)``; by default all.
     measured_baseline
-        Which genes the baseline has. One that is the mean of the query lacks what the query lacks.
+        Which genes the baseline has, ``(n_genes,)``; by default all.
     """
     # Here, because its import takes as long as that of scanpy and few calls need it.
     from captum.attr import IntegratedGradients
@@ -122,7 +125,7 @@ def integrated_gradients(
         vectors = embedding.gene_set_embeddings(x)
         start = embedding.gene_set_embeddings(baseline).expand_as(vectors)
         ends = centered_logits(module, vectors), centered_logits(module, start)
-        of_network = (ends[0] - ends[1]).gather(1, target[:, None])[:, 0]
+        network = (ends[0] - ends[1]).gather(1, target[:, None])[:, 0]
     method = IntegratedGradients(
         lambda points: centered_logits(module, points), multiply_by_inputs=False
     )
@@ -132,73 +135,78 @@ def integrated_gradients(
         pairs = _slopes(gradients, embedding.pair_weights(), token_of_pair(module))
         pairs *= above[:, embedding.genes]
         presence = torch.where(above[:, embedding.genes] > 0, pairs, 0)
-        difference = of_network
+        difference = network
         if module.linear is not None:
             below = module.linear.expression(baseline, measured_baseline)
             above = module.linear.expression(x, measured) - below
             linear = module.linear.contributions(above, target)
             pairs += linear
             presence += torch.where(above[:, embedding.genes] > 0, linear, 0)
-            difference = of_network + linear.sum(1)
-    return Attributed(pairs, presence, difference, of_network)
+            difference = network + linear.sum(1)
+    return Attribution(pairs, presence, difference, network)
 
 
 def iter_attributions(
     model: TOSICA,
     adata: AnnData,
-    baseline: Tensor,
     *,
-    label: int | None,
-    n_steps: int,
-    batch_size: int,
-    lacks_genes: bool,
-    layer: str | None,
-    use_raw: bool,
-) -> Iterator[tuple[slice, Tensor, Attributed]]:
+    baseline: Baseline,
+    rows: NDArray[np.integer] | None = None,
+    target: str | None = None,
+    n_steps: int = N_STEPS,
+    layer: str | None = None,
+    use_raw: bool = False,
+) -> Iterator[tuple[slice, Tensor, Attribution]]:
     """Attribute the score of one label, or of each cell's best one, minibatch by minibatch.
 
     Parameters
     ----------
     model
-        The model, in evaluation mode.
+        The trained model, of one modality.
     adata
-        Cells to explain.
+        The query.
     baseline
-        Expression that cells are compared with, shape ``(1, n_genes)``.
-    label
-        Position of the label; ``None`` for the best label of each cell.
+        What cells are compared with; ``"mean"`` is that of all cells of ``adata``.
+    rows
+        Positions of the cells to explain; by default all.
+    target
+        Label to explain; ``None`` for the best label of each cell.
     n_steps
         Points of the quadrature.
-    batch_size
-        Cells at once.
-    lacks_genes
-        Whether the baseline lacks the genes that the query lacks, as the query's mean does.
     layer, use_raw
         Which matrix of ``adata`` to read.
 
     Yields
     ------
-    Rows of the minibatch, the label of each cell, ``(n_cells,)``, and its attribution.
+    Slice of ``rows`` that the minibatch holds, the code of each cell's label, ``(n_cells,)``, and
+    the cells' attribution.
     """
     module = model.module
+    start = baseline_expression(model, adata, baseline, layer=layer, use_raw=use_raw)
+    n_points = _POINTS_CPU if module.device.type == "cpu" else _POINTS_ACCELERATOR
+    label = None if target is None else model.labels.index(target)
     for first, x, measured in model.iter_batches(
-        adata, layer=layer, use_raw=use_raw, batch_size=batch_size
+        adata if rows is None else adata[rows],
+        layer=layer,
+        use_raw=use_raw,
+        batch_size=max(n_points // n_steps, 1),
     ):
         if label is None:
             with torch.no_grad():
-                target = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
+                codes = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
         else:
-            target = torch.full((len(x),), label, device=x.device)
-        found = integrated_gradients(
+            codes = torch.full((len(x),), label, device=x.device)
+        attribution = integrated_gradients(
             module,
             x,
-            baseline,
-            target,
+            start,
+            codes,
             n_steps=n_steps,
             measured=measured,
-            measured_baseline=measured if lacks_genes else None,
+            # The query's mean lacks the genes that the query lacks.
+            measured_baseline=measured if baseline == "mean" else None,
         )
-        yield slice(first, first + len(x)), target, found
+        yield slice(first, first + len(x)), codes, attribution
 
 
 def token_of_pair(module: TOSICAModule) -> Tensor:

@@ -1,4 +1,4 @@
-"""Cells of a type that the reference lacks, seen as clusters that it does not reach into."""
+"""Novelty of cells: how few cells of the reference are near their cluster."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from tosica.tl._over_cluster import over_cluster, read_clusters
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
     from tosica.tl._over_cluster import Clusters
 
-# Cells that a label needs on either side before it tells how the two differ, and cells of either
-# side that the components are fitted to.
-_ENOUGH, _SAMPLE = 5, 5_000
+# Cells of a label that query and reference must have for the label to count in their difference.
+_MIN_CELLS = 5
+# Cells of the query, and of the reference, that the components are fitted to.
+_SAMPLE = 5_000
 _BATCH_SIZE = 512
 
 
@@ -41,17 +44,16 @@ def novelty(
     key: str = "tosica",
     copy: bool = False,
 ) -> AnnData | None:
-    """Score how little of the reference lies where a query's cells lie.
+    """Score each cell by how likely it is of a type that the reference lacks.
 
-    A network is often sure of itself about cells of a type that it has never seen, and nothing in
-    its output gives a single one of them away. Together they do: they form clusters in which there
-    are no cells of the reference. So the query is laid over the reference, on the model's genes
-    and normalised as the model normalises. What sets the two apart as a whole is taken off first:
-    for each gene the median over the labels of the difference between query and reference, because
-    a batch or a treatment moves most types alike and a new type is found under one label or two.
-    Among the nearest neighbours of a cluster's cells in the principal components of both, those
-    from the query are then counted, as if query and reference had equally many cells. Genes that
-    either of the two lacks are left out.
+    A network often gives a high probability to cells of a type that it was not trained on. Such
+    cells form clusters that have few cells of the reference near them, and the score measures this.
+    Query and reference are normalised as the model normalises. Batch effects are corrected by
+    subtracting from the query, for each gene, the median over the labels of the difference between
+    query and reference: a batch or a treatment changes most types alike, while a new type is found
+    under one label or two. Then a joint PCA is computed, and the score of a cluster is the share of
+    the query among the nearest neighbours of its cells, corrected for the numbers of cells. Genes
+    that query or reference lacks are left out.
 
     Parameters
     ----------
@@ -60,33 +62,32 @@ def novelty(
     model
         The model.
     reference
-        The reference, with the column of labels that the model was set up with. By default the one
-        that the model holds.
+        The reference, with the column of labels that the model was set up with. By default
+        ``model.adata``.
     over_clustering
         Column of ``adata.obs`` or a sequence, ``(n_obs,)``, with fine clusters of the query. By
-        default Leiden clusters of its cells in the principal components, as fine as those of
+        default Leiden clusters in the principal components, with the resolution of
         :func:`tosica.tl.majority_vote`.
     layer, use_raw
         Where the query's expression is, as in ``model.annotate``.
     n_neighbors
-        Neighbours of a cell, fewer if there are few cells.
+        Number of neighbours of a cell; fewer are taken if there are few cells.
     n_comps
-        Principal components.
+        Number of principal components.
     random_state
         Seed of the components and neighbours.
     key
         ``key_added`` of ``model.annotate``.
     copy
-        Return a changed copy and leave ``adata`` as it is.
+        Leave ``adata`` as it is and return a copy with the result.
 
     Returns
     -------
     ``None``, or the copy if ``copy=True``. Written is ``adata.obs["tosica_novelty"]``, between 0
-    and 1, float32: 0.5 where the cluster has as much of the reference as of the query, near 1 where
-    there is nothing of the reference. A known type that is ten times as frequent in the query has
-    0.9, so that the score ranks clusters and does not prove a new type. Other orders of the cells
-    change it a little, as they change Leiden clusters, and the sample that components of more than
-    5 000 cells are fitted to.
+    and 1, float32: 0.5 where query and reference are equally dense, near 1 where there are no cells
+    of the reference. A known type that is ten times as frequent in the query has 0.9, so the score
+    ranks clusters and does not prove a new type. The order of the cells changes it a little, since
+    it changes Leiden clusters and, beyond 5 000 cells, the sample that the PCA is fitted to.
 
     Raises
     ------
@@ -131,45 +132,36 @@ def novelty(
         raise ValueError(
             "novelty writes to no view or copy of a backed AnnData: call to_memory() first."
         )
-    reference = model.adata if reference is None else reference
-    if reference is None:
-        raise ValueError("The model was loaded without its reference: pass it as reference.")
-    labels_key = str(model.registry_["setup_args"]["labels_key"])
-    if labels_key not in reference.obs:
-        raise KeyError(
-            f"reference.obs has no column {labels_key!r}, the labels that the model was set up "
-            "with: pass the reference that the model was trained on, or name its labels so."
-        )
-    of_model = model._modalities[0].layer
-    if of_model is not None and of_model not in reference.layers:
-        raise KeyError(f"reference has no layer {of_model!r}, which the model was set up with.")
+    reference = _checked_reference(model, reference)
     labels = pd.Index(model.labels)
-    of_reference = labels.get_indexer(reference.obs[labels_key].astype(str))
-    called = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
-    of_query = labels.get_indexer(pd.Index(called))
-    known = _Side(model, reference, of_reference, random_state)
-    query = _Side(model, adata, of_query, random_state, layer=layer, use_raw=use_raw)
-    # A gene that one side lacks is zero there, which is no difference between the cells.
-    genes = known.measured & query.measured
-    shift = _shift(known, query)[genes]
-    sample = np.vstack([known.sample[:, genes], query.sample[:, genes] - shift])
-    # Exact, so that in small data the order of cells has no say.
-    n_comps = min(n_comps, *(n - 1 for n in sample.shape))
-    components = PCA(n_comps, svd_solver="arpack", random_state=random_state).fit(sample)
-    places = np.vstack(
-        [known.project(components, genes, 0), query.project(components, genes, shift)]
+    labels_key = model.get_setup_arg("labels_key")
+    known = _Cells(
+        model,
+        reference,
+        labels.get_indexer(reference.obs[labels_key].astype(str)),
+        random_state=random_state,
     )
+    predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
+    query = _Cells(
+        model,
+        adata,
+        labels.get_indexer(pd.Index(predicted)),
+        random_state=random_state,
+        layer=layer,
+        use_raw=use_raw,
+    )
+    embedded = _joint_pca(known, query, n_comps, random_state)
     if over_clustering is None:
         clusters = over_cluster(
-            AnnData(obsm={"X_pca": places[known.n :]}),
+            AnnData(obsm={"X_pca": embedded[known.n_obs :]}),
             source="the components of reference and query",
         )
     else:
         clusters = read_clusters(adata, over_clustering)
-    from_query, from_known = _neighbors(places, known.n, n_neighbors, random_state)
+    from_query, from_known = _count_neighbors(embedded, known.n_obs, n_neighbors, random_state)
     # Of whole clusters: a single cell has so few neighbours that their share is mostly 0 or 1.
-    near_query = np.bincount(clusters.codes, from_query) / max(query.n - 1, 1)
-    near_known = np.bincount(clusters.codes, from_known) / known.n
+    near_query = np.bincount(clusters.codes, from_query) / max(query.n_obs - 1, 1)
+    near_known = np.bincount(clusters.codes, from_known) / known.n_obs
     share = near_query / np.maximum(near_query + near_known, np.finfo(float).tiny)
     result = adata.copy() if copy else adata
     result.obs[f"{key}_novelty"] = share[clusters.codes].astype(np.float32)
@@ -177,70 +169,119 @@ def novelty(
     return result if copy else None
 
 
-class _Side:
-    """Query or reference on the model's genes: means of the labels, and a sample of the cells."""
+def _checked_reference(model: TOSICA, reference: AnnData | None) -> AnnData:
+    """Take the model's reference by default, and refuse one without its labels or layer."""
+    reference = model.adata if reference is None else reference
+    if reference is None:
+        raise ValueError("The model was loaded without its reference: pass it as reference.")
+    labels_key, layer = model.get_setup_arg("labels_key"), model.get_setup_arg("layer")
+    if labels_key not in reference.obs:
+        raise KeyError(
+            f"reference.obs has no column {labels_key!r}, the labels that the model was set up "
+            "with: pass the reference that the model was trained on, or name its labels so."
+        )
+    if layer is not None and layer not in reference.layers:
+        raise KeyError(f"reference has no layer {layer!r}, which the model was set up with.")
+    return reference
+
+
+class _Cells:
+    """Cells of the query or the reference, normalized, on the model's genes.
+
+    Parameters
+    ----------
+    model
+        The trained model.
+    adata
+        The cells.
+    codes
+        Code of each cell's label, -1 for none, shape ``(n_obs,)``.
+    random_state
+        Seed of the sample.
+    layer, use_raw
+        Which matrix of ``adata`` to read.
+    """
 
     def __init__(
         self,
         model: TOSICA,
         adata: AnnData,
-        codes: NDArray,
-        random_state: int,
+        codes: NDArray[np.integer],
         *,
+        random_state: int,
         layer: str | None = None,
         use_raw: bool = False,
     ) -> None:
-        self.n = adata.n_obs
-        self._read = lambda: model.iter_batches(
-            adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
-        )
+        self._model, self._adata = model, adata
+        self._layer, self._use_raw = layer, use_raw
+        self.n_obs = adata.n_obs
+        n_labels, n_genes = len(model.labels), model.module.embedding.n_genes
+        # Number of cells with each label, and the sum of their expression.
+        self.counts = np.bincount(codes[codes >= 0], minlength=n_labels)
+        self.sums = np.zeros((n_labels, n_genes))
+        # Genes that at least one cell expresses.
+        self.expressed = np.zeros(n_genes, dtype=bool)
+        in_sample = np.zeros(self.n_obs, dtype=bool)
         rng = np.random.default_rng(random_state)
-        chosen = np.zeros(self.n, dtype=bool)
-        chosen[rng.permutation(self.n)[:_SAMPLE]] = True
-        n_genes = model.module.embedding.n_genes
-        self.counts = np.bincount(codes[codes >= 0], minlength=len(model.labels))
-        self.sums = np.zeros((len(model.labels), n_genes))
-        self.measured = np.zeros(n_genes, dtype=bool)
-        rows = []
-        for start, batch, _ in self._read():
-            x = batch.cpu().numpy()
-            self.measured |= (x != 0).any(0)
-            of_batch = codes[start : start + len(x)]
-            for code in np.unique(of_batch[of_batch >= 0]):
-                self.sums[code] += x[of_batch == code].sum(0)
-            rows.append(x[chosen[start : start + len(x)]])
-        self.sample = np.vstack(rows)
+        in_sample[rng.permutation(self.n_obs)[:_SAMPLE]] = True
+        sample = []
+        for start, x in self._iter_batches():
+            rows = slice(start, start + len(x))
+            self.expressed |= (x != 0).any(0)
+            present = codes[rows]
+            for code in np.unique(present[present >= 0]):
+                self.sums[code] += x[present == code].sum(0)
+            sample.append(x[in_sample[rows]])
+        # Cells that the components are fitted to, (n_sample, n_genes).
+        self.sample = np.vstack(sample)
 
-    def project(self, components: PCA, genes: NDArray, shift: NDArray | float) -> NDArray:
-        """Every cell on the components of some genes, ``(n_obs, n_comps)``."""
-        if self.n <= _SAMPLE:
-            return components.transform(self.sample[:, genes] - shift)
-        batches = (batch.cpu().numpy()[:, genes] for _, batch, _ in self._read())
-        return np.vstack([components.transform(batch - shift) for batch in batches])
+    def _iter_batches(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        for start, x, _ in self._model.iter_batches(
+            self._adata, layer=self._layer, use_raw=self._use_raw, batch_size=_BATCH_SIZE
+        ):
+            yield start, x.cpu().numpy()
+
+    def project(self, pca: PCA, genes: NDArray[np.bool_], shift: NDArray | float) -> NDArray:
+        """All cells, less ``shift``, on the components of some genes, ``(n_obs, n_comps)``."""
+        if self.n_obs <= _SAMPLE:
+            return pca.transform(self.sample[:, genes] - shift)
+        return np.vstack([pca.transform(x[:, genes] - shift) for _, x in self._iter_batches()])
 
 
-def _shift(known: _Side, query: _Side) -> NDArray:
-    """What sets query and reference apart in most labels, ``(n_genes,)``."""
+def _joint_pca(known: _Cells, query: _Cells, n_comps: int, random_state: int) -> NDArray:
+    """Principal components of the reference's cells, then the query's, ``(n_cells, n_comps)``."""
+    # A gene that one of the two lacks is zero there, which says nothing about its cells.
+    genes = known.expressed & query.expressed
+    shift = _shift(known, query)[genes]
+    sample = np.vstack([known.sample[:, genes], query.sample[:, genes] - shift])
+    n_comps = min(n_comps, *(n - 1 for n in sample.shape))
+    # The solver is exact, so that in small data the order of the cells has no influence.
+    pca = PCA(n_comps, svd_solver="arpack", random_state=random_state).fit(sample)
+    return np.vstack([known.project(pca, genes, 0), query.project(pca, genes, shift)])
+
+
+def _shift(known: _Cells, query: _Cells) -> NDArray[np.float32]:
+    """Median over the labels of the difference between query and reference, ``(n_genes,)``."""
     counts = np.minimum(known.counts, query.counts)
     if counts.max() == 0:
         raise ValueError(
             "No cell of the query has a label that a cell of the reference has: annotate with a "
             "lower cutoff, or pass the reference that the model was trained on."
         )
-    enough = counts >= min(_ENOUGH, counts.max())
-    means = [side.sums[enough] / side.counts[enough, None] for side in (query, known)]
+    enough = counts >= min(_MIN_CELLS, counts.max())
+    means = [cells.sums[enough] / cells.counts[enough, None] for cells in (query, known)]
     return np.median(means[0] - means[1], axis=0).astype(np.float32)
 
 
-def _neighbors(
-    places: NDArray, n_known: int, n_neighbors: int, random_state: int
+def _count_neighbors(
+    embedded: NDArray, n_known: int, n_neighbors: int, random_state: int
 ) -> tuple[NDArray, NDArray]:
-    """Neighbours of each query cell that are of the query and of the reference, ``(n_query,)``."""
-    n_query = len(places) - n_known
-    # More neighbours than a type has cells would be those of the types around it.
+    """Count each query cell's neighbours from the query and the reference, ``(n_query,)`` each."""
+    n_query = len(embedded) - n_known
+    # More neighbours than a type has cells would be cells of other types.
     n_neighbors = max(1, min(n_neighbors, min(n_known, n_query) // 3))
-    both = AnnData(places)
-    sc.pp.neighbors(both, n_neighbors=n_neighbors + 1, use_rep="X", random_state=random_state)
-    near = both.obsp["distances"][n_known:]
-    of_query = np.add.reduceat(near.indices >= n_known, near.indptr[:-1])
-    return of_query, np.diff(near.indptr) - of_query
+    cells = AnnData(embedded)
+    sc.pp.neighbors(cells, n_neighbors=n_neighbors + 1, use_rep="X", random_state=random_state)
+    distances = cells.obsp["distances"][n_known:]
+    from_query = np.add.reduceat(distances.indices >= n_known, distances.indptr[:-1])
+    return from_query, np.diff(distances.indptr) - from_query

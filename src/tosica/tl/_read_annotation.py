@@ -1,11 +1,11 @@
-"""What a model left in a query, checked against the model that is to explain it."""
+"""Attention that a model wrote into a query, checked against that model."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from tosica._annotated import read_attention
-from tosica.model._modalities import is_joint
+from tosica._validation import list_names
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, list[str]]:
-    """Attention and gene set names that this very model wrote.
+    """Read attention and gene set names, and refuse those of another model.
 
     Parameters
     ----------
@@ -28,21 +28,21 @@ def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, l
 
     Returns
     -------
-    As :func:`tosica._annotated.read_attention`.
+    As :func:`~tosica._annotated.read_attention`.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        As there.
+        As :func:`~tosica._annotated.read_attention`.
     ValueError
         If the model has several modalities, or another model annotated ``adata``.
     """
-    if is_joint(model.registry_):
-        names = ", ".join(map(repr, model.registry_["setup_args"]["modalities"].values()))
+    genes = model.get_var_names()
+    if isinstance(genes, dict):
         raise ValueError(
-            f"The model was set up with a MuData ({names}), and this reads models of an AnnData "
-            "only: for what such a model looks at, use tosica.tl.rank_gene_sets, or explain a "
-            "model of one modality."
+            f"The model was set up with a MuData ({list_names(list(genes))}), and only models of "
+            "an AnnData can be explained: rank the attention of this one with "
+            "tosica.tl.rank_gene_sets, or explain a model of one modality."
         )
     values, gene_sets = read_attention(adata, key)
     written_by = str(adata.uns[key].get("model", ""))

@@ -1,4 +1,4 @@
-"""From a label to its gene sets to their genes."""
+"""Gene sets and genes that contribute most to the label of a group of cells."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ import torch
 from tosica._constants import UNKNOWN
 from tosica._groups import read_groups
 from tosica._logging import logger
-from tosica._statistics import group_moments
-from tosica.get._gene_weights import gene_weights
+from tosica._statistics import group_moments, standardized_difference
 from tosica.tl._integrated_gradients import (
-    baseline_expression,
     default_baseline,
     iter_attributions,
     sum_by,
@@ -31,9 +29,6 @@ if TYPE_CHECKING:
     from tosica.model import TOSICA
 
 By: TypeAlias = Literal["attribution", "attention"]
-
-_CELLS_AT_ONCE = 16
-_N_STEPS = 24
 
 
 def top_genes(
@@ -53,36 +48,38 @@ def top_genes(
     key_added: str = "top_genes",
     copy: bool = False,
 ) -> AnnData | None:
-    """Find the gene sets on which a group's label rests most, and the genes in them.
+    """Find the gene sets, and the genes in them, that contribute most to a group's label.
+
+    There are 14 parameters because the two readings share one function.
 
     Parameters
     ----------
     adata
-        Query with cells that ``model`` has annotated.
+        Query that ``model`` has annotated.
     model
         The model that annotated it.
     groupby
         Column of ``adata.obs`` with the groups.
     groups
-        Groups to explain; by default all but "Unknown".
+        Groups to explain; by default all except "Unknown".
     by
-        ``"attribution"``: what gene sets and genes add to the score of each cell's best label,
-        compared with the mean cell of the reference (:func:`tosica.tl.attribute`), averaged over
-        the group's cells. Gene sets are ordered by the part of genes that are expressed more than
-        in the mean cell (their presence); the weights of a gene set's genes, all of them, sum to
-        it.
+        ``"attribution"``: the presence of gene sets and genes (:func:`tosica.tl.attribute`), which
+        is what they add to the score of each cell's best label by being expressed more than in the
+        mean cell of the reference, averaged over the group's cells. The weights of all genes of a
+        gene set sum to the weight of the gene set.
 
-        ``"attention"``: as in the paper :cite:p:`Chen2023`. A gene set's weight is by how many
-        standard deviations the group's mean attention lies above that of the other cells; a
-        gene's is the mean of its absolute weights in the embedding, whatever it does to the label.
+        ``"attention"``: as in the paper :cite:p:`Chen2023`. The weight of a gene set is the
+        difference between the group's mean attention and that of the other cells, in standard
+        deviations; that of a gene is the mean of its absolute weights in the embedding, whatever
+        its effect on the label.
     n_gene_sets
-        Gene sets for each group, from the highest weight down, of those with a positive weight.
+        Gene sets to keep for each group, those with the largest positive weights.
     n_genes
-        Genes for each gene set, from the highest weight down, of those with a positive weight.
+        Genes to keep for each gene set, those with the largest positive weights.
     n_cells
         Cells of a group to take at most for ``by="attribution"``, drawn at random.
     seed
-        Seed of that.
+        Seed of the draw.
     layer, use_raw
         Which matrix of ``adata`` to read, as in :meth:`tosica.TOSICA.annotate`.
     key
@@ -96,10 +93,10 @@ def top_genes(
     -------
     ``None``, or with ``copy=True`` an AnnData. Written are:
 
-    `adata.uns[key_added]["table"]`
+    ``adata.uns[key_added]["table"]``
         DataFrame, one row a group, gene set and gene: ``group``, ``gene_set``,
         ``gene_set_weight``, ``gene``, ``gene_weight``. :func:`tosica.get.top_genes_df` reads it.
-    `adata.uns[key_added]["params"]`
+    ``adata.uns[key_added]["params"]``
         ``groupby``, ``by`` and ``key``.
 
     Raises
@@ -136,22 +133,22 @@ def top_genes(
     for name, size in sizes.items():
         if size < 1:
             raise ValueError(f"{name} must be at least 1, not {size}.")
-    attention, gene_sets = read_annotation(adata, model, key)
+    attention, _ = read_annotation(adata, model, key)
     cells = read_groups(adata, groupby)
     wanted = _wanted(cells, groups, groupby)
     if by == "attention":
-        rows = _by_attention(model, attention, gene_sets, cells, wanted, n_gene_sets, n_genes)
+        of_sets, of_pairs = _by_attention(model, attention, cells, wanted)
     else:
-        rows = _by_attribution(
-            adata, model, cells, wanted, n_gene_sets, n_genes, n_cells, seed, layer, use_raw
-        )
-    if not rows:
+        rng = np.random.default_rng(seed)
+        chosen = [
+            np.sort(rng.permutation(np.flatnonzero(cells == group))[:n_cells]) for group in wanted
+        ]
+        of_sets, of_pairs = _by_attribution(adata, model, chosen, layer=layer, use_raw=use_raw)
+    table = _largest_weights(model, wanted, of_sets, of_pairs, n_gene_sets, n_genes)
+    if table.empty:
         raise ValueError(
             "No gene set has a positive weight in any of the groups: name other groups."
         )
-    table = pd.DataFrame(
-        rows, columns=["group", "gene_set", "gene_set_weight", "gene", "gene_weight"]
-    )
     table["group"] = pd.Categorical(table["group"], list(dict.fromkeys(table["group"])))
     table.index = table.index.astype(str)
     target = adata.copy() if copy else adata
@@ -184,96 +181,93 @@ def _wanted(cells: pd.Categorical, groups: Iterable[str] | None, groupby: str) -
     return list(dict.fromkeys(wanted))
 
 
-CellMatrix: TypeAlias = list[tuple[str, str, float, str, float]]
-
-
 def _by_attention(
-    model: TOSICA,
-    attention: NDArray[np.floating],
-    gene_sets: list[str],
-    cells: pd.Categorical,
-    wanted: list[str],
-    n_gene_sets: int,
-    n_genes: int,
-) -> CellMatrix:
+    model: TOSICA, attention: NDArray[np.floating], cells: pd.Categorical, wanted: list[str]
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Weights of gene sets and of pairs of gene and token, as ``_by_attribution`` returns them."""
     moments = group_moments(attention, cells)
-    deviation = np.sqrt(moments.variance_within)
-    deviation = np.where(deviation > 0, deviation, 1.0)
-    weights = gene_weights(model, n_genes=n_genes)
-    rows: CellMatrix = []
-    for name in wanted:
-        i = list(cells.categories).index(name)
-        n = moments.n_cells[i]
-        if n == len(cells):
-            score = moments.mean[i]
-        else:
-            others = (moments.mean_of_cells * len(cells) - moments.mean[i] * n) / (len(cells) - n)
-            score = (moments.mean[i] - others) / deviation
-        for p in _largest(score, n_gene_sets):
-            part = weights[weights["gene_set"] == gene_sets[p]].head(n_genes)
-            rows += [
-                (name, gene_sets[p], float(score[p]), str(gene), float(weight))
-                for gene, weight in zip(part["gene"], part["weight"], strict=True)
-                if weight > 0
-            ]
-    return rows
+    positions = [list(cells.categories).index(name) for name in wanted]
+    of_sets = [standardized_difference(moments, i, within="all groups") for i in positions]
+    of_pairs = model.module.embedding.gene_weights("mean").float().cpu().numpy()
+    return np.stack(of_sets), np.tile(of_pairs, (len(wanted), 1))
 
 
 def _by_attribution(
     adata: AnnData,
     model: TOSICA,
-    cells: pd.Categorical,
-    wanted: list[str],
-    n_gene_sets: int,
-    n_genes: int,
-    n_cells: int,
-    seed: int,
+    chosen: list[NDArray[np.integer]],
+    *,
     layer: str | None,
     use_raw: bool,
-) -> CellMatrix:
-    module, rng = model.module, np.random.default_rng(seed)
-    embedding = module.embedding
-    baseline = default_baseline(model)
-    start = baseline_expression(model, adata, baseline, layer=layer, use_raw=use_raw)
-    indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
-    names, sets = model._var_names, model.gene_sets
-    chosen = [
-        np.sort(rng.permutation(np.flatnonzero(cells == group))[:n_cells]) for group in wanted
-    ]
-    group_of_row = np.repeat(np.arange(len(wanted)), [len(rows) for rows in chosen])
-    of_pairs = torch.zeros(len(wanted), len(genes))
-    for cell_rows, _, found in iter_attributions(
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Average the presence over groups of cells.
+
+    Parameters
+    ----------
+    adata
+        The query.
+    model
+        The model that annotated it.
+    chosen
+        Positions of each group's cells.
+    layer, use_raw
+        Which matrix of ``adata`` to read.
+
+    Returns
+    -------
+    Weights of gene sets, ``(n_groups, n_gene_sets)``, and of pairs of gene and token,
+    ``(n_groups, n_pairs)``.
+    """
+    n_cells = torch.tensor([len(rows) for rows in chosen])
+    group_of_cell = torch.repeat_interleave(torch.arange(len(chosen)), n_cells)
+    token = token_of_pair(model.module).cpu()
+    of_pairs = torch.zeros(len(chosen), len(token))
+    for rows, _, attribution in iter_attributions(
         model,
-        adata[np.concatenate(chosen)],
-        start,
-        label=None,
-        n_steps=_N_STEPS,
-        batch_size=_CELLS_AT_ONCE,
-        lacks_genes=baseline == "mean",
+        adata,
+        baseline=default_baseline(model),
+        rows=np.concatenate(chosen),
         layer=layer,
         use_raw=use_raw,
     ):
-        codes = torch.from_numpy(group_of_row[cell_rows])
-        of_pairs.index_add_(0, codes, found.presence.cpu())
-    of_sets = sum_by(of_pairs, token_of_pair(module).cpu(), embedding.n_tokens)[:, : len(sets)]
-    rows: CellMatrix = []
-    for code, group in enumerate(wanted):
-        score = of_sets[code].numpy() / len(chosen[code])
-        for p in _largest(score, n_gene_sets):
-            of_genes = of_pairs[code, indptr[p] : indptr[p + 1]].numpy() / len(chosen[code])
+        of_pairs.index_add_(0, group_of_cell[rows], attribution.presence.cpu())
+    of_sets = sum_by(of_pairs, token, model.module.embedding.n_tokens)
+    of_sets = of_sets[:, : len(model.gene_sets)]
+    return (of_sets / n_cells[:, None]).numpy(), (of_pairs / n_cells[:, None]).numpy()
+
+
+def _largest_weights(
+    model: TOSICA,
+    groups: list[str],
+    of_sets: NDArray[np.floating],
+    of_pairs: NDArray[np.floating],
+    n_gene_sets: int,
+    n_genes: int,
+) -> pd.DataFrame:
+    """Make a table of each group's gene sets with the largest weights, and of their genes."""
+    embedding = model.module.embedding
+    indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
+    gene_names, set_names = np.asarray(model.get_var_names()), model.gene_sets
+    rows = []
+    for code, group in enumerate(groups):
+        for p in _largest(of_sets[code], n_gene_sets):
+            of_genes = of_pairs[code, indptr[p] : indptr[p + 1]]
             rows += [
                 (
                     group,
-                    sets[p],
-                    float(score[p]),
-                    str(names[genes[indptr[p] + g]]),
+                    set_names[p],
+                    float(of_sets[code, p]),
+                    str(gene_names[genes[indptr[p] + g]]),
                     float(of_genes[g]),
                 )
                 for g in _largest(of_genes, n_genes)
             ]
-    return rows
+    return pd.DataFrame(
+        rows, columns=["group", "gene_set", "gene_set_weight", "gene", "gene_weight"]
+    )
 
 
 def _largest(values: NDArray[np.floating], most: int) -> list[int]:
+    """Positions of the largest positive values, in descending order."""
     order = np.argsort(-values, kind="stable")[:most]
     return [int(i) for i in order if values[i] > 0]

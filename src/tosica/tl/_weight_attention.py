@@ -1,4 +1,4 @@
-"""Attention weighted by what it carries."""
+"""Attention times the norm of the gene set's embedding."""
 
 from __future__ import annotations
 
@@ -26,19 +26,17 @@ def weight_attention(
     key_added: str | None = None,
     copy: bool = False,
 ) -> AnnData | None:
-    """Weight a cell's attention to each gene set by the length of the gene set's vector.
+    """Weight a cell's attention to each gene set by the norm of the gene set's embedding.
 
-    Attention says how much of a token is taken, not how much is in it: a token that is looked at
-    closely and holds nothing passes nothing on. The product with the norm of what is carried
-    :cite:p:`Kobayashi2020` follows the expression of the gene set's genes, seen through the model's
-    weights, and so finds sets whose genes differ between groups more surely than attention does.
-    For the same reason it says less about what the model made of them: see how far to trust it in
-    the documentation, and use :func:`tosica.tl.attribute` for that.
+    A token with much attention passes on little if its embedding is short. The product with the
+    norm :cite:p:`Kobayashi2020` follows the expression of the gene set's genes, and so finds gene
+    sets whose genes differ between groups better than attention does. For the same reason it says
+    less about what the model makes of them: use :func:`tosica.tl.attribute` for that.
 
     Parameters
     ----------
     adata
-        Query with n cells that ``model`` has annotated.
+        Query that ``model`` has annotated.
     model
         The model that annotated it.
     layer, use_raw
@@ -54,16 +52,17 @@ def weight_attention(
     -------
     ``None``, or with ``copy=True`` an AnnData. Written are:
 
-    `adata.obsm["X_tosica_weighted"]`
-        Attention times the Euclidean norm of the gene set's vector, bias left out, ``(n, P−m)``
-        float32. Functions of ``get``, ``tl`` and ``pl`` read it with ``key="tosica_weighted"``.
-    `adata.uns["tosica_weighted"]`
+    ``adata.obsm["X_tosica_weighted"]``
+        Attention times the Euclidean norm of the gene set's embedding without bias,
+        ``(n_obs, n_gene_sets)`` float32. Functions of ``get``, ``tl`` and ``pl`` read it with
+        ``key="tosica_weighted"``.
+    ``adata.uns["tosica_weighted"]``
         Names of the gene sets, and the fingerprint of the model.
 
     Raises
     ------
     KeyError
-        If ``adata`` was not annotated under ``key``, or half of what that wrote is gone.
+        If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
     ValueError
         If another model annotated ``adata``, or as :meth:`tosica.TOSICA.annotate`.
 
@@ -88,8 +87,8 @@ def weight_attention(
     weighted = np.empty((adata.n_obs, len(gene_sets)), dtype=np.float32)
     with torch.no_grad():
         for first, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
-            carried = embedding.to_tokens(embedding.gene_set_embeddings(x) - embedding.bias)
-            norm = carried[:, : len(gene_sets)].norm(dim=2).cpu().numpy()
+            tokens = embedding.to_tokens(embedding.gene_set_embeddings(x) - embedding.bias)
+            norm = tokens[:, : len(gene_sets)].norm(dim=2).cpu().numpy()
             rows = slice(first, first + len(x))
             weighted[rows] = attention[rows] * norm
     result = adata.copy() if copy else adata
