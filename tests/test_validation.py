@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tosica._validation import check_count, check_key_added
+from tosica._validation import check_count, check_key_added, list_names
 
 
 @pytest.mark.parametrize("value", [1, 64, np.int64(3)])
@@ -39,3 +39,8 @@ def test_keys_that_are_no_strings(value):
 def test_keys_that_no_file_holds(value):
     with pytest.raises(ValueError, match=rf"without a slash, .* could not hold, not '{value}'\.$"):
         check_key_added(value)
+
+
+def test_names_in_a_message():
+    assert list_names(["B", "T's"]) == "'B', \"T's\""
+    assert list_names(list("abcde"), most=3) == "'a', 'b', 'c' and 2 more"

@@ -1,4 +1,4 @@
-"""What annotate wrote into an AnnData or MuData, read back."""
+"""Read what model.annotate and the tools wrote into an AnnData or MuData."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _PRESENCE, _ATTENTION = "tosica_presence", "tosica"
 
 
 def resolve_key(adata: AnnData, key: str | None) -> str:
-    """Return the caller's key, or by default that of the presence, else that of the attention.
+    """Key to read: the caller's, or by default that of the presence, else of the attention.
 
     Parameters
     ----------
     adata
         Annotated query.
     key
-        What the caller wants to read. ``None``: the presence that :func:`tosica.tl.attribute` has
-        written, or, if it was not run, the attention that ``model.annotate`` has written.
+        The caller's key. ``None``: that of the presence, which :func:`tosica.tl.attribute` writes,
+        or without it that of the attention, which ``model.annotate`` writes.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def resolve_key(adata: AnnData, key: str | None) -> str:
 
 
 def kind_of(adata: AnnData, key: str) -> Kind:
-    """Say what the numbers under a key are, for the labels of plots and the choice of gene sets."""
+    """Name the kind of values under a key."""
     record = adata.uns.get(key)
     fields = set(record) if isinstance(record, Mapping) else set()
     # Only model.annotate writes the labels, and only tl.attribute the error.
@@ -73,7 +73,7 @@ def kind_of(adata: AnnData, key: str) -> Kind:
 
 
 def _model(adata: AnnData, key: str) -> str | None:
-    """Fingerprint of the model that wrote what is under a key, if it is known."""
+    """Fingerprint of the model that wrote under a key, if it is known."""
     record = adata.uns.get(key)
     return str(record["model"]) if isinstance(record, Mapping) and "model" in record else None
 
@@ -82,21 +82,21 @@ _MOST_SUGGESTIONS = 3
 
 
 def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str) -> list[str]:
-    """Names that the caller wants, each once, all of which exist.
+    """Names of gene sets that the caller asks for, each once, checked to exist.
 
     Parameters
     ----------
     wanted
         One name or several.
     known
-        Names that exist.
+        All names.
     where
-        What holds them, for the message.
+        Where these are from, for the message.
 
     Raises
     ------
     KeyError
-        If a name does not exist; the nearest names are suggested.
+        If a name does not exist; similar names are suggested.
     ValueError
         If no name is given.
     """
@@ -114,8 +114,8 @@ def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """Say which names are near, as the end of a sentence."""
-    # Names are compared without case, since collections differ in that more than in letters.
+    """Suggest similar names, as the end of a sentence."""
+    # Case is ignored: collections differ in it more than in letters.
     lower: dict[str, str] = {}
     for other in known:
         lower.setdefault(other.lower(), other)
@@ -127,7 +127,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(repr(lower[other]) for other in found)}?"
 
 
-# What tools append to the key of an annotation, and their names.
+# What tools append to the key of an annotation, and the tools.
 _WRITERS = {
     "_attribution": "attribute",
     "_presence": "attribute",
@@ -136,7 +136,7 @@ _WRITERS = {
 
 
 def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list[str]]:
-    """Attention of every cell to every gene set, as ``model.annotate`` wrote it.
+    """Read the attention of every cell to every gene set, as ``model.annotate`` wrote it.
 
     Parameters
     ----------
@@ -147,16 +147,16 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
 
     Returns
     -------
-    Attention, shape (n, P−m), not copied, and the P−m gene set names.
+    Attention, ``(n_obs, n_gene_sets)``, not a copy, and the names of the gene sets.
 
     Raises
     ------
     TypeError
         If ``key`` is not a string.
     KeyError
-        If ``adata`` was not annotated under ``key``, or half of what that wrote is gone.
+        If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
     ValueError
-        If embedding and names do not fit together, or the embedding holds NaN or infinity.
+        If attention and names differ in number, or the attention holds NaN or infinity.
     """
     if not isinstance(key, str):
         raise TypeError(
@@ -205,7 +205,7 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
 
 
 def _call_for(key: str) -> str:
-    """Say which call writes what is looked for."""
+    """Call that writes under a key."""
     for ending, tool in _WRITERS.items():
         if key.endswith(ending):
             annotated = key.removesuffix(ending)
@@ -215,7 +215,7 @@ def _call_for(key: str) -> str:
 
 
 def _other_keys(adata: AnnData) -> str:
-    """Point to annotations that are there under another name."""
+    """Point to an annotation under another key."""
     found = [
         name
         for name, value in adata.uns.items()

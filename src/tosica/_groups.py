@@ -16,7 +16,7 @@ _MANY_COLUMNS = 12
 
 
 def read_groups(adata: AnnData, groupby: str, *, allow_missing: bool = False) -> pd.Categorical:
-    """Groups of cells in the order of their categories, unused ones left out.
+    """Read the groups of cells from a column of obs.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ def read_groups(adata: AnnData, groupby: str, *, allow_missing: bool = False) ->
     groupby
         Column of ``adata.obs``: categorical, strings, whole numbers or booleans.
     allow_missing
-        Let cells have no group (NaN); their code is -1.
+        Accept cells without a group (NaN); their code is -1.
 
     Returns
     -------
-    Categorical of length n whose categories are strings and all have cells. The categories of a
-    column that is not categorical are sorted, as scanpy does.
+    Categorical of length ``n_obs``. Its categories are strings, in the order of the column's, and
+    all have cells. Those of a column that is not categorical are sorted, as scanpy does.
 
     Raises
     ------
@@ -61,23 +61,23 @@ def read_groups(adata: AnnData, groupby: str, *, allow_missing: bool = False) ->
 def as_groups(
     column: pd.Series, where: str, *, remedy: str = "give them a group", allow_missing: bool = False
 ) -> pd.Categorical:
-    """Groups of cells from one value a cell, as :func:`read_groups` gives them.
+    """Make groups of cells from one value a cell, as :func:`read_groups` does.
 
     Parameters
     ----------
     column
         One value a cell.
     where
-        What the values are called in sentences.
+        Name of the values in messages.
     remedy
         What to do about cells without a group.
     allow_missing
-        As there.
+        As in :func:`read_groups`.
 
     Raises
     ------
     TypeError, ValueError
-        As there.
+        As :func:`read_groups`.
     """
     n_missing = int(column.isna().sum())
     if n_missing and not allow_missing:
@@ -126,7 +126,7 @@ def _missing_column(adata: AnnData, groupby: str) -> str:
 
 
 def read_labels(adata: AnnData | MuData, key: str) -> list[str]:
-    """All labels of the model in its order; none if ``adata.uns[key]`` does not tell.
+    """Read all labels of the model, in its order; none if ``adata.uns[key]`` does not have them.
 
     Parameters
     ----------

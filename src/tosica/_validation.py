@@ -1,4 +1,4 @@
-"""Refuse arguments that no function can work with, in one sentence each."""
+"""Checks of arguments, and parts of their messages."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ if TYPE_CHECKING:
 
 
 def check_count(name: str, value: Any, *, least: int = 1) -> None:
-    """Refuse what is no whole number of at least ``least``.
+    """Check that a value is a whole number of at least ``least``.
 
     Raises
     ------
-    TypeError, ValueError
-        If it is none, or is less.
+    TypeError
+        If it is not a whole number.
+    ValueError
+        If it is less.
     """
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, not {value!r}.")
@@ -24,12 +26,12 @@ def check_count(name: str, value: Any, *, least: int = 1) -> None:
 
 
 def check_key_added(key_added: Any) -> None:
-    """Refuse what cannot be the key of a result, in memory or in a file.
+    """Check that a value can be the key of a result, in memory and in a file.
 
     Raises
     ------
     TypeError
-        If it is no string.
+        If it is not a string.
     ValueError
         If it is empty or has a slash, which in an ``.h5ad`` file is a folder.
     """

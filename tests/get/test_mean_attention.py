@@ -4,11 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from get.annotated_pbmc import annotated_pbmc
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tosica
-from tosica._statistics import group_moments
 
 
 def test_equals_the_mean_of_each_group():
@@ -67,20 +64,6 @@ def test_columns_that_are_not_categorical(values, groups):
     before = adata.obs["group"].dtype
     assert list(tosica.get.mean_attention(adata, "group").index) == groups
     assert adata.obs["group"].dtype == before
-
-
-@settings(max_examples=20, deadline=None)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(6, 40))
-def test_moments_of_groups_add_up_to_those_of_all_cells(seed, n_groups, n_cells):
-    rng = np.random.default_rng(seed)
-    values = rng.random((n_cells, 3), dtype=np.float32)
-    codes = np.concatenate([np.arange(n_groups), rng.integers(n_groups, size=n_cells - n_groups)])
-    moments = group_moments(values, pd.Categorical.from_codes(codes, list("abcdef"[:n_groups])))
-    np.testing.assert_allclose(moments.mean_of_cells, values.mean(axis=0, dtype=float))
-    np.testing.assert_allclose(
-        moments.variance_of_cells, values.var(axis=0, dtype=float), atol=1e-12
-    )
-    assert (moments.variance_within <= moments.variance_of_cells + 1e-12).all()
 
 
 def test_unknown_scale():

@@ -17,7 +17,7 @@ lacks_genes = pytest.mark.filterwarnings("ignore:The query has only")
 
 def _expression(model, query):
     """Cells as the model reads them, and which of its genes they have."""
-    names = list(model._var_names)
+    names = list(model.get_var_names())
     x = torch.zeros(query.n_obs, len(names))
     x[:, [names.index(name) for name in query.var_names]] = torch.from_numpy(
         query.X.toarray().astype(np.float32)
@@ -67,7 +67,7 @@ def _by_hand(model, x, label, n_steps=24):
             found[:, p] += float(weight) * slope * (x - start)
     table = model.get_linear_weights()
     centred = table[model.labels[label]] - table.mean(axis=1)
-    genes = list(model._var_names)
+    genes = list(model.get_var_names())
     for (gene_set, gene), value in centred.items():
         g = genes.index(gene)
         found[:, model.gene_sets.index(gene_set), g] += value * (x - start)[:, g]
@@ -128,7 +128,7 @@ def test_genes_and_gene_sets_are_sums_over_the_same_pairs(model, query):
     x, _ = _expression(model, few)
     pairs = _by_hand(model, x, label)
     above = (x > model.module.baseline).numpy()[:, None]
-    genes = [list(model._var_names).index(name) for name in few.var_names]
+    genes = [list(model.get_var_names()).index(name) for name in few.var_names]
     np.testing.assert_allclose(few.obsm[f"X_{KEY}"], pairs.sum(2), atol=1e-4)
     np.testing.assert_allclose(few.layers[KEY], pairs.sum(1)[:, genes], atol=1e-4)
     # Presence leaves out what is expressed no more than in the mean cell.
@@ -142,7 +142,7 @@ def test_genes_and_gene_sets_are_sums_over_the_same_pairs(model, query):
 
 def test_nothing_is_present_in_the_mean_cell(model, query):
     mean = query[[0]].copy()
-    genes = [list(model._var_names).index(name) for name in mean.var_names]
+    genes = [list(model.get_var_names()).index(name) for name in mean.var_names]
     mean.X = model.module.baseline[None, genes].numpy()
     model.annotate(mean)
     tosica.tl.attribute(mean, model)
@@ -178,7 +178,9 @@ def test_the_linear_branchs_share(model, query):
     tosica.tl.attribute(query, model)
     x, _ = _expression(model, query)
     table = model.get_linear_weights()
-    by_gene = table.groupby(level="gene", sort=False).sum().loc[list(model._var_names)].to_numpy()
+    by_gene = (
+        table.groupby(level="gene", sort=False).sum().loc[list(model.get_var_names())].to_numpy()
+    )
     linear = (x - model.module.baseline).numpy() @ (by_gene - by_gene.mean(1, keepdims=True))
     best = _scores(model, x, None).argmax(1).numpy()
     linear = linear[np.arange(len(best)), best]
@@ -212,7 +214,7 @@ def test_expression_above_the_references_largest_counts_as_that(model, query):
     upper = model.module.linear.upper
     assert bool((x > upper).any())
     capped = loud.copy()
-    genes = [list(model._var_names).index(name) for name in loud.var_names]
+    genes = [list(model.get_var_names()).index(name) for name in loud.var_names]
     capped.X = torch.minimum(x, upper)[:, genes].numpy()
     tosica.tl.attribute(capped, model)
     np.testing.assert_allclose(capped.obsm[f"X_{KEY}"], loud.obsm[f"X_{KEY}"], atol=1e-4)

@@ -1,4 +1,4 @@
-"""Attention and contributions as tables."""
+"""Attention and contributions as an AnnData and as tables."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
-    """Cells × gene sets, so that scanpy's functions work on gene sets as they do on genes.
+    """Attention as an AnnData of cells × gene sets, for scanpy's functions.
 
-    The attention is the row of the class token in the attention rollout of
-    :cite:t:`Chen2023`, without its own column and without the fully connected tokens.
+    The attention is that of the class token in the attention rollout of :cite:t:`Chen2023`, without
+    the class token itself and without unannotated tokens.
 
     Parameters
     ----------
     adata
-        Query with n cells that ``model.annotate`` has annotated. It is not changed.
+        Query that ``model.annotate`` has annotated. It is not changed.
     key
         ``key_added`` of ``model.annotate``.
 
@@ -35,24 +35,24 @@ def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
     -------
     A new AnnData that shares no memory with ``adata``:
 
-    `.X`
-        Attention, float32, shape (n, P−m): a share without a unit. A row sums to less than 1,
-        for the class token also attends to itself and to the tokens that are left out.
-    `.var_names`
+    ``.X``
+        Attention, ``(n_obs, n_gene_sets)`` float32, a share. A row sums to less than 1, because the
+        class token also attends to itself and to unannotated tokens.
+    ``.var_names``
         Gene set names.
-    `.var["modality"]`
+    ``.var["modality"]``
         Modality of each gene set, if the model has several.
-    `.obs`, `.obsm`
-        Copies; the embedding itself is left out of ``obsm``, because it is ``X``.
-    `.uns`
+    ``.obs``, ``.obsm``
+        Copies. The attention is left out of ``obsm``, because it is ``X``.
+    ``.uns``
         The colours (``*_colors``).
 
     Raises
     ------
     KeyError
-        If ``adata`` was not annotated under ``key``, or half of what that wrote is gone.
+        If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
     ValueError
-        If embedding and names do not fit together, or the embedding holds NaN or infinity.
+        If attention and names differ in number, or the attention holds NaN or infinity.
 
     See Also
     --------
@@ -82,7 +82,7 @@ def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
     uns: dict[str, Any] = {
         name: np.array(value) for name, value in adata.uns.items() if str(name).endswith("_colors")
     }
-    # A MuData keeps there which cells each modality has.
+    # A MuData stores in obsm which cells each modality has.
     left_out = {f"X_{key}", *getattr(adata, "mod", ())}
     return AnnData(
         X=np.array(values, dtype=np.float32),
@@ -110,7 +110,7 @@ def mean_attention(
     scale: Scale | None = None,
     key: str | None = None,
 ) -> pd.DataFrame:
-    """Mean contribution of each gene set, or attention to it, in each group of cells.
+    """Average the contribution of each gene set, or the attention to it, in each group of cells.
 
     Parameters
     ----------
@@ -121,13 +121,13 @@ def mean_attention(
     scale
         How to make gene sets comparable whose values differ in size:
 
-        `None`
-            The values themselves.
-        `"z_score"`
+        ``None``
+            The means as they are.
+        ``"z_score"``
             Each gene set is z-scored over all cells (mean 0, standard deviation 1) before the
-            groups are averaged: 1 means that the group's average cell lies one standard deviation
-            above the average of all cells. A gene set that is the same in all cells becomes 0.
-        `"min_max"`
+            groups are averaged: 1 means that the group's mean lies one standard deviation above the
+            mean of all cells. A gene set that is the same in all cells becomes 0.
+        ``"min_max"``
             Each gene set's means run from 0 (lowest group) to 1 (highest group). A gene set that
             is the same in all groups becomes 0.
     key
@@ -137,8 +137,8 @@ def mean_attention(
 
     Returns
     -------
-    DataFrame, groups × gene sets, float64. Groups are in the order of their categories, those
-    without cells are left out.
+    DataFrame, ``(n_groups, n_gene_sets)`` float64. Groups are in the order of their categories;
+    categories without cells are left out.
 
     Raises
     ------
@@ -147,8 +147,9 @@ def mean_attention(
     TypeError
         If ``groupby`` cannot be read as groups.
     ValueError
-        If cells have no group, ``scale`` is unknown, the embedding is broken, or the presence was
-        written by another model than the annotation.
+        If cells have no group, ``scale`` is unknown, attention and names differ in number, the
+        attention holds NaN or infinity, or the presence was written by another model than the
+        annotation.
 
     Examples
     --------
@@ -186,7 +187,7 @@ def _scaled(moments: GroupMoments, scale: Scale | None) -> NDArray[np.float64]:
         offset, width = moments.mean_of_cells, np.sqrt(moments.variance_of_cells)
     else:
         offset, width = moments.mean.min(axis=0), np.ptp(moments.mean, axis=0)
-    # Rounding leaves a tiny width where all values are equal; dividing by it would blow noise up.
+    # Rounding leaves a tiny width where all values are equal, and division by it would be noise.
     is_constant = width <= 1e-9 * np.abs(offset)
     scaled = (moments.mean - offset) / np.where(is_constant, 1.0, width)
     return np.where(is_constant, 0.0, scaled)

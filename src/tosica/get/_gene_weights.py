@@ -1,4 +1,4 @@
-"""How strongly genes feed gene sets, as a tidy table."""
+"""Weights of genes in gene sets, as a tidy table."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ def gene_weights(
     how: Literal["mean", "max"] = "mean",
     n_genes: int | None = None,
 ) -> pd.DataFrame:
-    """How strongly each gene feeds each gene set, one row a pair.
+    """Weight of each gene in each gene set, as a tidy table with one row a pair.
 
-    The tidy form of :meth:`tosica.TOSICA.get_gene_weights`: pairs outside the mask are left out.
+    The weights are those of :meth:`tosica.TOSICA.get_gene_weights`; pairs outside the mask are left
+    out.
 
     Parameters
     ----------
     model
-        The model. It need not be trained, but the weights of one that is not are random.
+        The model. Before training its weights are random.
     gene_sets
         Gene set or gene sets to return, in this order; ``None`` returns all, without the
         unannotated tokens.
     how
-        ``"mean"`` of the absolute weights over the width of a token (the paper,
+        ``"mean"`` of the absolute weights over the dimensions of the embedding (the paper,
         :cite:t:`Chen2023`), or ``"max"`` (the paper's code).
     n_genes
         Genes to keep of each gene set, from the highest weight down; ``None`` keeps all.
@@ -43,17 +44,17 @@ def gene_weights(
     -------
     DataFrame, sorted by gene set and, within one, from the highest weight down:
 
-    `gene_set`
+    ``gene_set``
         Name of the gene set (categorical).
-    `gene`
+    ``gene``
         Name of the gene.
-    `weight`
-        Without a unit, float32, at least 0.
+    ``weight``
+        Float32, at least 0, without a unit.
 
     Raises
     ------
     KeyError
-        If there is no such gene set; the nearest names are suggested.
+        If there is no such gene set; similar names are suggested.
     ValueError
         If ``how`` is unknown, ``n_genes`` is below 1, or ``gene_sets`` is empty.
 

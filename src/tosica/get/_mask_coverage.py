@@ -1,4 +1,4 @@
-"""How well a mask's gene sets cover the genes, set by set."""
+"""Coverage of the genes by a mask's gene sets."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ if TYPE_CHECKING:
 
 
 def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
-    """Size, new genes and overlap of each gene set of a mask.
+    """Size, new genes and overlap of each gene set of a mask, as a table.
 
     Parameters
     ----------
     adata
-        Data that :func:`tosica.pp.build_mask` gave a mask. It is not changed.
+        Data with a mask, see :func:`tosica.pp.build_mask`. It is not changed.
     key
         ``key_added`` of :func:`tosica.pp.build_mask`.
 
     Returns
     -------
     pandas.DataFrame
-        One row a gene set, fully connected ones left out, the largest first. Columns:
+        One row a gene set, the largest first, without unannotated tokens. Columns:
 
         ``n_genes``
-            Genes of the data that it holds.
+            Genes of the data in the gene set.
         ``n_new``
-            How many of them no gene set above it holds.
+            How many of them are in no gene set above.
         ``n_covered``
-            Genes that it and those above it hold together.
+            Genes in this gene set or one above.
         ``max_jaccard``
-            The largest share of genes in common with another gene set (Jaccard index), 0 if there
-            is no other.
+            The largest Jaccard index with another gene set, 0 if there is none.
         ``nearest``
-            Name of that gene set; missing if it shares a gene with none.
+            Name of that gene set; missing if the index is 0.
 
     Raises
     ------
     KeyError
-        If there is no mask under `key`.
+        If there is no mask under ``key``.
     ValueError
         If names and columns of the mask are not from one call, or it has no gene set.
 
     See Also
     --------
-    tosica.pl.mask_coverage : draws it.
+    tosica.pl.mask_coverage : the same as a plot.
 
     Examples
     --------
@@ -82,7 +81,7 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
     members, sizes, names = members[order], sizes[order], names[:n_sets][order]
 
     members.sort_indices()
-    # The first set, from above, that holds each gene.
+    # The first gene set, from above, with each gene.
     _, first = np.unique(members.indices, return_index=True)
     owner = np.repeat(np.arange(n_sets), np.diff(members.indptr))[first]
     n_new = np.bincount(owner, minlength=n_sets)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-# What scanpy's record arrays are called, and the singular that a tidy table wants.
+# Names of the record arrays, which are scanpy's, and of the columns of the tidy table.
 _RANKING_COLUMNS = {
     "names": "gene_set",
     "scores": "score",
@@ -45,19 +45,19 @@ def rank_gene_sets_df(
     -------
     DataFrame whose rows are sorted by group and, within a group, from the highest score down:
 
-    `group`
+    ``group``
         Group of cells (categorical).
-    `gene_set`
+    ``gene_set``
         Name of the gene set.
-    `score`
-        Statistic of the test, positive where the gene set contributes more in the group, or gets
-        more attention: z for ``"wilcoxon"``, t for the others.
-    `logfoldchange`
-        log2 of the mean in the group over the mean in what it was compared with: 1 means twice as
-        much. NaN where a mean is negative.
-    `pval`, `pval_adj`
+    ``score``
+        Statistic of the test, z for ``"wilcoxon"`` and t for the other methods. Positive where the
+        gene set contributes more in the group, or gets more attention.
+    ``logfoldchange``
+        log2 of the mean in the group over the mean in the reference: 1 means twice as much. NaN
+        where a mean is negative.
+    ``pval``, ``pval_adj``
         P-value, and the same adjusted for the number of gene sets (Benjamini and Hochberg).
-    `effect_size`
+    ``effect_size``
         Difference of the means in standard deviations of cells within the two sides.
 
     Raises
@@ -141,7 +141,7 @@ def top_genes_df(
     Returns
     -------
     DataFrame with the columns ``group``, ``gene_set``, ``gene_set_weight``, ``gene`` and
-    ``gene_weight``, from the heaviest gene set and gene down.
+    ``gene_weight``, from the largest weight of a gene set and gene down.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Known labels against predictions."""
+"""Confusion table of known labels and predictions."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ def confusion(
     Parameters
     ----------
     adata
-        Query with n cells that ``model.annotate`` has annotated and whose labels are known. It is
-        not changed.
+        Query that ``model.annotate`` has annotated and whose labels are known. It is not changed.
     labels_key
         Column of ``adata.obs`` with the known labels.
     prediction_key
         Column of ``adata.obs`` with the predictions.
     normalize
-        Divide each row by its sum, so that it holds shares of a known label's cells.
+        Divide each row by its sum, so that it has shares of a known label's cells.
 
     Returns
     -------
-    DataFrame, known labels × predictions: cells (int64), or shares (float64) whose rows sum to 1.
+    DataFrame, ``(n_known_labels, n_predictions)``: numbers of cells (int64), or shares (float64)
+    whose rows sum to 1.
 
     Rows are the known labels that have cells, in the order of their categories. Columns begin with
-    the same labels in the same order, so that right answers lie on the diagonal and a label that
-    was never predicted shows as an empty column; predictions that are no known label follow in
-    the order of their categories. ``"Unknown"`` comes last on both sides. If the two columns have
-    no label in common, such as clusters and cell types, the columns are the predictions alone.
+    the same labels in the same order, so that correct predictions are on the diagonal and a label
+    that was never predicted is a column of zeros; other predictions follow in the order of their
+    categories. ``"Unknown"`` comes last in rows and columns. If ``labels_key`` and
+    ``prediction_key`` have no label in common, such as clusters and cell types, the columns are the
+    predictions only.
 
     Raises
     ------

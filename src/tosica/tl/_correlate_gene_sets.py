@@ -1,4 +1,4 @@
-"""Which gene sets follow a stage, an age or a pseudotime."""
+"""Correlation of attention with a stage, an age or a pseudotime."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from scipy import stats
 from tosica._annotated import read_attention
 from tosica._groups import read_groups
 from tosica._logging import logger
+from tosica._validation import list_names
 
 if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-_FEWEST = 4
+_MIN_REPLICATES = 4
 
 
 def correlate_gene_sets(
@@ -30,9 +31,9 @@ def correlate_gene_sets(
     key_added: str = "correlate_gene_sets",
     copy: bool = False,
 ) -> AnnData | None:
-    """Correlate the attention to each gene set with a number that is known of each cell.
+    """Find the gene sets that follow a pseudotime, an age or a stage, by rank correlation.
 
-    Spearman's rank correlation, so that only the order of the numbers matters.
+    The correlation is Spearman's, so only the order of the numbers matters.
 
     Parameters
     ----------
@@ -42,14 +43,14 @@ def correlate_gene_sets(
         Column of ``adata.obs`` with numbers (an age, a pseudotime, a dose), or with an ordered
         categorical (a stage). Cells in which it is missing or infinite are left out.
     groupby
-        Column of ``adata.obs``, such as the cell types, in each of which to correlate; by default
-        all cells together. Groups with fewer than four replicates, or in which the number is the
-        same everywhere, are left out with a warning.
+        Column of ``adata.obs``, such as the cell types; correlations are computed in each group. By
+        default all cells are one group. Groups with fewer than four replicates, or in which the
+        number is constant, are left out with a warning.
     sample_key
-        Column of ``adata.obs`` with the samples: attention and number are averaged over each
-        sample's cells (of the group), and samples are the replicates. Cells of a sample are not
-        independent, so without it p-values are too small where the number belongs to the sample,
-        as an age does.
+        Column of ``adata.obs`` with the samples, which are the replicates then: attention and
+        number are averaged over each sample's cells in the group. Without it, p-values are too
+        small where the number belongs to the sample, as an age does, because cells of a sample are
+        not independent.
     key
         ``key_added`` of ``model.annotate``.
     key_added
@@ -62,9 +63,9 @@ def correlate_gene_sets(
     ``None``, or with ``copy=True`` an AnnData. Written is a table, one row a group and gene set,
     from the highest absolute correlation down:
 
-    `adata.uns[key_added]`
+    ``adata.uns[key_added]``
         DataFrame with the columns ``group`` (``"all"`` without ``groupby``), ``gene_set``,
-        ``correlation`` (−1 to 1; 0 where attention is the same everywhere), ``pval`` (two-sided, by
+        ``correlation`` (−1 to 1; 0 where attention is constant), ``pval`` (two-sided, by
         Student's t as in :func:`scipy.stats.spearmanr`), ``pval_adj`` (Benjamini and Hochberg,
         over the gene sets of a group) and ``n`` (cells, or samples).
 
@@ -73,7 +74,7 @@ def correlate_gene_sets(
     KeyError
         If ``adata`` was not annotated under ``key``, or a column is missing.
     TypeError
-        If ``obs_key`` holds no numbers and no order.
+        If ``obs_key`` holds neither numbers nor an ordered categorical.
     ValueError
         If no group is left.
 
@@ -120,7 +121,7 @@ def correlate_gene_sets(
         y, x = numbers[rows], values[rows].astype(np.float64)
         if samples is not None and rows.any():
             y, x = _per_sample(y, x, np.asarray(samples.codes)[rows])
-        if len(y) < _FEWEST or np.ptp(y) == 0:
+        if len(y) < _MIN_REPLICATES or np.ptp(y) == 0:
             left_out.append(name)
             continue
         correlation, pvals = _spearman(x, y)
@@ -137,8 +138,8 @@ def correlate_gene_sets(
         tables.append(table.iloc[np.argsort(-np.abs(correlation), kind="stable")])
     what = "cells" if samples is None else "samples"
     if left_out:
-        listed = ", ".join(map(repr, left_out[:10]))
-        why = f"fewer than {_FEWEST} {what}, or the same {obs_key!r} in all of them"
+        listed = list_names(left_out)
+        why = f"fewer than {_MIN_REPLICATES} {what}, or the same {obs_key!r} in all of them"
         if not tables:
             raise ValueError(f"There is nothing to correlate in {listed}: {why}.")
         warnings.warn(f"Left out {listed}: {why}.", UserWarning, stacklevel=2)
@@ -190,7 +191,7 @@ def _per_sample(
 def _spearman(
     x: NDArray[np.float64], y: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rank correlation of each column with ``y``; what is constant has none, and p-value 1."""
+    """Rank correlation of each column with ``y``; 0 and p-value 1 where one of them is constant."""
     ranks = stats.rankdata(x, axis=0)
     ranks -= ranks.mean(axis=0)
     against = stats.rankdata(y)

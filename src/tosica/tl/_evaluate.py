@@ -1,4 +1,4 @@
-"""How good an annotation is where the truth is known."""
+"""Evaluation of an annotation against known labels."""
 
 from __future__ import annotations
 
@@ -25,35 +25,34 @@ _NO_LABEL = (UNKNOWN, HETEROGENEOUS)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Evaluation:
-    """What :func:`tosica.tl.evaluate` found, as tables.
+    """Tables of an evaluation, see :func:`tosica.tl.evaluate`.
 
     Printed, it shows ``summary`` and ``per_class``.
     """
 
     summary: pd.DataFrame
-    """One row, named by the column that was evaluated, so that rows of several evaluations can be
-    put under each other with :func:`pandas.concat`. It has ``n_cells`` (with a known label),
+    """One row, named by the column that was evaluated, so that several evaluations can be
+    concatenated with :func:`pandas.concat`. It has ``n_cells`` (with a known label),
     ``accuracy``, ``balanced_accuracy`` (mean recall of the known labels), ``macro_f1`` (mean F1 of
     the known labels), ``expected_calibration_error`` (:cite:t:`Guo2017`; NaN without
     probabilities) and ``share_unknown`` (cells called "Unknown" or "Heterogeneous")."""
 
     per_class: pd.DataFrame
-    """One row a known label, with ``n_cells`` (that have it), ``n_predicted`` (cells that were
-    called so), ``precision`` (NaN if there are none), ``recall``, ``f1``, and ``probability`` (mean
-    of the cells that were called so, to hold against ``precision``; NaN if there are none, or no
-    probabilities)."""
+    """One row a known label, with ``n_cells`` (that have it), ``n_predicted`` (cells with this
+    prediction), ``precision`` (NaN if there are none), ``recall``, ``f1``, and ``probability``
+    (mean of the cells with this prediction, to compare with ``precision``; NaN without such cells
+    or probabilities)."""
 
     confusion: pd.DataFrame
-    """How many cells of each known label got each prediction, as
-    :func:`tosica.tl.confusion` counts them."""
+    """Table of known labels and predictions, see :func:`tosica.tl.confusion`."""
 
     calibration: pd.DataFrame | None
-    """Bins of the probability and the share of right labels in them, "Unknown" left out, as of
+    """Accuracy in bins of the probability, without "Unknown", see
     :func:`tosica.tl.reliability`. No rows if all cells are "Unknown"; ``None`` if a column without
     probabilities was evaluated."""
 
     def __repr__(self) -> str:
-        """Both tables that fit on a screen."""
+        """Summary and table of the classes."""
         row = self.summary.iloc[0]
         shares = ", ".join(
             f"{name.replace('_', ' ')} {row[name]:.3f}"
@@ -75,16 +74,15 @@ def evaluate(
     prediction: str | None = None,
     n_bins: int = 10,
 ) -> Evaluation:
-    """Hold an annotation against known labels: accuracy, macro-F1, each class, calibration.
+    """Compare an annotation with known labels: accuracy, macro-F1, each class, calibration.
 
     Parameters
     ----------
     adata
-        Query with n cells, an AnnData or a MuData, that ``model.annotate`` has annotated. It is not
-        changed.
+        Query, an AnnData or a MuData, that ``model.annotate`` has annotated. It is not changed.
     labels_key
-        Column of ``adata.obs`` with the known labels, in the words of the predictions. Cells
-        without one (NaN) are left out; the log says how many.
+        Column of ``adata.obs`` with the known labels, spelled as in the predictions. Cells without
+        one (NaN) are left out; the log says how many.
     key
         ``key_added`` of ``model.annotate``.
     prediction
@@ -98,21 +96,20 @@ def evaluate(
     :class:`~tosica.tl.Evaluation` with the tables ``summary``, ``per_class``, ``confusion`` and
     ``calibration``.
 
-    A cell that was called "Unknown" or "Heterogeneous" is wrong, unless that is its known label,
-    too. A known label that the model was not trained on is wrong wherever it occurs; the log names
-    such labels. Means over labels (``macro_f1``, ``balanced_accuracy``) are those over the known
-    labels: scikit-learn's default also counts, as labels with a score of 0, those that occur among
-    the predictions only.
+    The predictions "Unknown" and "Heterogeneous" count as wrong, unless they are the known label,
+    too. Cells whose known label the model was not trained on count as wrong; the log names such
+    labels. Means over labels (``macro_f1``, ``balanced_accuracy``) are over the known labels.
+    scikit-learn's default also counts labels that only the predictions have, with a score of 0.
 
     Raises
     ------
     KeyError
         If a column is missing.
     TypeError
-        If ``adata`` is no AnnData or MuData, or a column cannot be read as labels.
+        If ``adata`` is neither AnnData nor MuData, or a column cannot be read as labels.
     ValueError
-        If there are no cells, none has a known label, some have no prediction, no known label is
-        ever predicted or known to the model, or ``n_bins`` is under 1.
+        If there are no cells, none has a known label, some have no prediction, no known label is a
+        prediction or a label of the model, or ``n_bins`` is below 1.
 
     See Also
     --------
@@ -151,7 +148,7 @@ def evaluate(
         raise ValueError(
             f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
         )
-    # Checked over all cells, so that the sentence on missing predictions counts all of them.
+    # All cells are read, so that the message on missing predictions counts all of them.
     predicted = read_groups(adata, column)
     probability = read_probability(adata, key)[labelled] if column == own else None
     obs = pd.DataFrame({labels_key: known[labelled], column: predicted[labelled]})
@@ -211,7 +208,7 @@ def _log_labels(
     column: str,
     key: str,
 ) -> None:
-    """Say which cells and labels cannot be right, and refuse where that is all of them."""
+    """Log which cells and labels cannot be correct; raise if none can."""
     trained = set(read_labels(adata, key))
     words = set(truth) - {UNKNOWN}
     if words and not words & (trained | set(called)):

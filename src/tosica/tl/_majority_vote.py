@@ -1,4 +1,4 @@
-"""One label for all cells of a cluster."""
+"""Majority vote: one label for all cells of a cluster."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ def majority_vote(
     key_added: str | None = None,
     copy: bool = False,
 ) -> AnnData | MuData | None:
-    """Give all cells of a small cluster the label that most of them have.
+    """Give all cells of a small cluster the label that most of them have, as CellTypist does.
 
-    The majority voting of CellTypist :cite:p:`DominguezConde2022`: a cell that was misread among
-    others of its kind is put right by its neighbours. Cells are clustered so finely that a cluster
-    should hold one type; where it does not, the rarer type is outvoted: compare before and after.
+    The majority voting of CellTypist :cite:p:`DominguezConde2022` corrects single cells whose label
+    differs from that of similar cells. Cells are clustered so finely that a cluster should have one
+    type. Where it has several, the rarer type gets the wrong label: compare before and after.
 
     Parameters
     ----------
     adata
-        Query with n cells, an AnnData or a MuData, that ``model.annotate`` has annotated.
+        Query, an AnnData or a MuData, that ``model.annotate`` has annotated.
     over_clustering
-        Clusters of the cells: a column of ``adata.obs``, or n values in the order of the cells (a
-        Series with the names of the cells as its index may have another order). ``None`` makes
-        them: Leiden on the graph in ``adata.uns["neighbors"]`` if there is one, else on neighbours
-        in ``adata.obsm["X_pca"]`` if it is there, else in a PCA of the expression in ``adata.X``
-        (counts are log-normalised for it, in a copy). The log says which. The resolution is
-        CellTypist's: 5 under 5 000 cells, 10 under 20 000, 15 under 40 000, 20 under 100 000, 25
-        under 200 000, else 30. It needs ``pip install 'tosica[leiden]'``. Of a MuData without a
+        Clusters of the cells: a column of ``adata.obs``, or one value a cell in the order of the
+        cells (a Series with the names of the cells as its index may have another order). ``None``
+        computes Leiden clusters: on the graph in ``adata.uns["neighbors"]`` if there is one, else
+        on neighbours in ``adata.obsm["X_pca"]`` if it exists, else on neighbours in a PCA of
+        ``adata.X`` (counts are log-normalised first, in a copy). The log says which. The resolution
+        is CellTypist's: 5 below 5 000 cells, 10 below 20 000, 15 below 40 000, 20 below 100 000, 25
+        below 200 000, else 30. This needs ``pip install 'tosica[leiden]'``. For a MuData without a
         graph, the modality ``"rna"`` is clustered.
     min_prop
         Least share of a cluster's cells, from 0 to 1, that the winning label must have; below it
@@ -67,38 +67,38 @@ def majority_vote(
     -------
     ``None``, or with ``copy=True`` the copy. Written:
 
-    `adata.obs["tosica_majority_vote"]`
+    ``adata.obs["tosica_majority_vote"]``
         Categorical: the labels that occur, in the model's order, then "Unknown", then
         "Heterogeneous".
-    `adata.uns["tosica_majority_vote_colors"]`
-        The colours that the labels have in the prediction, if it has any.
-    `adata.obs["tosica_over_clustering"]`
-        Categorical, with ``over_clustering=None``: the clusters that were made.
+    ``adata.uns["tosica_majority_vote_colors"]``
+        The colours of the labels, those of the prediction, if it has any.
+    ``adata.obs["tosica_over_clustering"]``
+        Categorical, with ``over_clustering=None``: the Leiden clusters.
 
     Raises
     ------
     KeyError
         If ``adata`` was not annotated under ``key``, or the column of clusters is missing.
     TypeError
-        If ``adata`` is no AnnData or MuData, clusters cannot be read as such, or ``min_prop`` is no
-        number.
+        If ``adata`` is neither AnnData nor MuData, ``over_clustering`` does not hold clusters, or
+        ``min_prop`` is not a number.
     ValueError
         If there are no cells, ``min_prop`` is not between 0 and 1, clusters are not one a cell or
         are missing in some, ``key_added`` is a column that is read here, or there is nothing to
         cluster by.
     ImportError
-        If clusters are to be made and igraph is missing.
+        If clusters are to be computed and igraph is missing.
 
     Notes
     -----
-    "Unknown" is a candidate as any label is: such cells count in the size of a cluster, which is
-    "Unknown" only if that has the most votes. Between labels with equally many votes the one whose
+    "Unknown" is counted as any label is: such cells count in the size of a cluster, and a cluster
+    becomes "Unknown" if most of its cells are. Of labels with equally many votes the one whose
     cells have the higher mean probability wins, then the first in the model's order. The vote does
-    not depend on the order of the cells. Clusters that are made here are the same at each call, but
-    Leiden, which goes through cells one by one, may cut others where cells are shuffled.
+    not depend on the order of the cells. Leiden clusters are the same at each call, but may differ
+    if the cells are shuffled.
 
-    Neighbours made from ``"X_tosica"`` are neighbours to the model's own eyes: neighbours made from
-    the expression are the more independent second opinion.
+    A graph on ``"X_tosica"`` depends on the model, too. A graph on the expression is more
+    independent of the predictions.
 
     See Also
     --------
@@ -164,7 +164,7 @@ def majority_vote(
         keys.append(f".obs['{key}_over_clustering']")
     target.obs[result_key] = vote
     colors = _prediction_colors(adata, key)
-    # Those of an earlier call would belong to other labels.
+    # Colors of an earlier call may belong to other labels.
     target.uns.pop(f"{result_key}_colors", None)
     if set(occurring) <= {*colors, HETEROGENEOUS}:
         target.uns[f"{result_key}_colors"] = [
@@ -181,7 +181,7 @@ def majority_vote(
 
 
 def _model_order(adata: AnnData | MuData, predicted: pd.Categorical, key: str) -> list[str]:
-    """Labels as the model orders them, then others that were predicted, then Unknown."""
+    """Labels in the model's order, then other predictions, then "Unknown"."""
     labels = dict.fromkeys([*read_labels(adata, key), *predicted.categories])
     return [*(label for label in labels if label != UNKNOWN), UNKNOWN]
 
@@ -200,8 +200,8 @@ def _winners(
     if probability is not None:
         for i in np.flatnonzero((votes == most[:, None]).sum(axis=1) > 1):
             inside = clusters.codes == i
-            # Equally many cells each, so sums compare as means do. Sums are exact: rounding would
-            # let the order of the cells decide.
+            # With equally many cells each, sums compare as means do. They are exact, since with
+            # rounding the order of the cells would decide.
             sums = {
                 label: fsum(probability[inside & (label_of_cell == label)])
                 for label in np.flatnonzero(votes[i] == most[i])
@@ -211,7 +211,7 @@ def _winners(
 
 
 def _prediction_colors(adata: AnnData | MuData, key: str) -> dict[str, str]:
-    """Colour of each predicted label, if there are any."""
+    """Color of each predicted label, if there are colors."""
     column = adata.obs[f"{key}_prediction"]
     stored = adata.uns.get(f"{key}_prediction_colors", ())
     if not isinstance(column.dtype, pd.CategoricalDtype):

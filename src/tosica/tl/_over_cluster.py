@@ -1,4 +1,4 @@
-"""Many small clusters of cells that resemble each other."""
+"""Over-clustering: many small Leiden clusters."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ if TYPE_CHECKING:
         str | Sequence[str] | Sequence[int] | NDArray | pd.Series | pd.Categorical | pd.Index
     )
 
-# CellTypist's own steps: below so many cells, this resolution.
+# CellTypist's resolutions: number of cells below which each is used.
 _RESOLUTIONS = ((5_000, 5), (20_000, 10), (40_000, 15), (100_000, 20), (200_000, 25))
-_FINEST = 30
+_LARGEST_RESOLUTION = 30
 
 _N_GENES = 2000
 _N_COMPONENTS = 50
 _N_NEIGHBORS = 15
-_FEWEST_CELLS = 4
+_MIN_CELLS = 4
 _HINT = "or pass clusters of your own as over_clustering"
 
 
 def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Categorical:
-    """Cluster cells by Leiden, the finer the more there are of them.
+    """Cluster cells by Leiden, with a resolution that grows with the number of cells.
 
     Parameters
     ----------
     data
-        Cells; nothing of it is changed. The graph is that of ``uns["neighbors"]``, else one of
-        ``obsm["X_pca"]``, else one of a PCA of the expression. A MuData without a graph of its own
-        is clustered by its modality ``"rna"``.
+        Cells, which are not changed. The graph is that of ``uns["neighbors"]``, else one on
+        ``obsm["X_pca"]``, else one on a PCA of the expression. A MuData without a graph is
+        clustered by its modality ``"rna"``.
     source
-        What the log calls this, where the data are none of the user's.
+        What the graph is made from, for the log, if the data are not the user's.
 
     Returns
     -------
-    Categorical of length n with categories ``"0"``, ``"1"``, ....
+    Categorical of length ``n_obs`` with categories ``"0"``, ``"1"``, ....
 
     Raises
     ------
     ImportError
         If igraph is missing.
     ValueError
-        If there are too few cells, a MuData has nothing to cluster by, or the expression is no
-        expression.
+        If there are too few cells, there is nothing to cluster by, or the expression has values
+        that are missing or infinite.
     """
     try:
         import igraph  # noqa: F401
@@ -68,13 +68,13 @@ def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Cat
             f"Clustering cells needs the igraph package: pip install 'tosica[leiden]', {_HINT}."
         ) from error
     n_obs = data.n_obs
-    if n_obs < _FEWEST_CELLS:
+    if n_obs < _MIN_CELLS:
         raise ValueError(
-            f"{n_obs} cells are too few to be clustered: there must be {_FEWEST_CELLS}, {_HINT}."
+            f"{n_obs} cells are too few to be clustered: there must be {_MIN_CELLS}, {_HINT}."
         )
     connectivities, found, order = _graph(data)
-    resolution = next((r for below, r in _RESOLUTIONS if n_obs < below), _FINEST)
-    # In an object of its own, because Leiden writes a record beside its clusters.
+    resolution = next((r for below, r in _RESOLUTIONS if n_obs < below), _LARGEST_RESOLUTION)
+    # In a new object, because scanpy writes into uns, too.
     cells = AnnData(obs=pd.DataFrame(index=[str(i) for i in range(n_obs)]))
     sc.tl.leiden(
         cells,
@@ -98,14 +98,14 @@ def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Cat
 
 
 def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
-    """One cluster a cell, from a column of ``obs`` or anything that holds one value a cell.
+    """Read clusters from a column of ``obs`` or from one value a cell.
 
     Raises
     ------
     KeyError
         If there is no such column.
     TypeError, ValueError
-        If clusters cannot be read as such, are not one a cell, or are missing in some.
+        If the values cannot be read as clusters, are not one a cell, or are missing in some cells.
     """
     if isinstance(values, str):
         return read_groups(adata, values)
@@ -133,7 +133,7 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
 
 
 def _graph(data: AnnData | MuData) -> tuple[sp.csr_matrix, str, Any]:
-    """Connectivities, where they come from, and the position of each of the data's cells in them.
+    """Connectivities, what they are made from, and the position of each cell in them.
 
     A modality of a MuData may have its cells in another order.
     """
@@ -180,7 +180,7 @@ def _new_graph(adata: AnnData, name: str) -> tuple[sp.csr_matrix, str]:
 
 
 def _principal_components(adata: AnnData, name: str) -> tuple[np.ndarray, str]:
-    """Follow scanpy's usual road from an expression matrix to its PCA, in a copy."""
+    """Compute a PCA of the expression with scanpy's usual steps, in a copy."""
     if adata.n_vars < 2 or (not adata.isbacked and adata.X is None):
         raise ValueError(
             f"There is nothing to cluster cells by: {name} has no graph in uns['neighbors'], no "
@@ -192,7 +192,7 @@ def _principal_components(adata: AnnData, name: str) -> tuple[np.ndarray, str]:
     genes = AnnData(block.astype(np.float32))
     what = f"a PCA of {rows.where}"
     if block.min() < 0:
-        # Scaled or residuals: what a PCA is otherwise fed with in the end.
+        # Scaled expression or residuals need no log-normalization.
         what += ", which is scaled"
     else:
         if kind_of(block, rows.where) == "counts":

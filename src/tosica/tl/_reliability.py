@@ -1,4 +1,4 @@
-"""Calibration of probabilities: bins, and the expected calibration error."""
+"""Calibration of probabilities: accuracy in bins, and the expected calibration error."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
+_COLUMNS = ["low", "high", "n_cells", "probability", "accuracy", "accuracy_low", "accuracy_high"]
+
 
 def calibration_bins(
     right: NDArray[np.bool_], probability: NDArray[np.float64], n_bins: int
 ) -> pd.DataFrame:
-    """Count in each bin of the probability how many labels are right.
+    """Compute the accuracy in each bin of the probability.
 
     Parameters
     ----------
     right
-        Whether each cell's label is right, shape (n,).
+        Whether each cell's label is correct, shape ``(n_cells,)``.
     probability
-        Probability that was given for it, shape (n,).
+        Probability of this label, shape ``(n_cells,)``.
     n_bins
         Number of bins of equal width between 0 and 1.
 
     Returns
     -------
-    The table that :func:`tosica.tl.reliability` describes; no rows if there are no cells.
+    The table of :func:`tosica.tl.reliability`; no rows if there are no cells.
 
     Raises
     ------
     ValueError
-        If ``n_bins`` is under 1.
+        If ``n_bins`` is below 1.
     """
     if n_bins < 1:
         raise ValueError(f"n_bins must be at least 1, not {n_bins}.")
@@ -62,20 +64,17 @@ def calibration_bins(
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-_COLUMNS = ["low", "high", "n_cells", "probability", "accuracy", "accuracy_low", "accuracy_high"]
-
-
 def expected_calibration_error(table: pd.DataFrame) -> float:
-    """Mean distance of accuracy and probability, weighted by cells :cite:p:`Guo2017`.
+    """Mean difference between accuracy and probability, weighted by cells :cite:p:`Guo2017`.
 
     Parameters
     ----------
     table
-        What :func:`calibration_bins` made.
+        The result of :func:`calibration_bins`.
 
     Returns
     -------
-    Between 0 and 1; NaN of a table without rows.
+    Between 0 and 1; NaN if the table has no rows.
     """
     if table.empty:
         return float("nan")
@@ -84,7 +83,7 @@ def expected_calibration_error(table: pd.DataFrame) -> float:
 
 
 def read_probability(adata: AnnData, key: str) -> NDArray[np.float64]:
-    """Probability of each cell's best label, as ``model.annotate`` wrote it.
+    """Read the probability of each cell's best label.
 
     Raises
     ------
@@ -102,15 +101,15 @@ def read_probability(adata: AnnData, key: str) -> NDArray[np.float64]:
 def reliability(
     adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins: int = 10
 ) -> pd.DataFrame:
-    """Hold the share of right labels against the probability that was given for them.
+    """Compare the accuracy of the labels with their probability, bin by bin.
 
     Parameters
     ----------
     adata
         Query that ``model.annotate`` has annotated and whose labels are known. It is not changed.
-        Cells that were called "Unknown" have no label that could be right, and are left out.
+        Cells with the prediction "Unknown" are left out.
     labels_key
-        Column of ``adata.obs`` with the known labels, in the words of the predictions.
+        Column of ``adata.obs`` with the known labels, spelled as in the predictions.
     key
         ``key_added`` of ``model.annotate``.
     n_bins
@@ -119,7 +118,7 @@ def reliability(
     Returns
     -------
     DataFrame, one row a bin with cells: ``low`` and ``high`` (the bin's bounds), ``n_cells``,
-    ``probability`` (mean of the bin's cells), ``accuracy`` (share of right labels), and
+    ``probability`` (mean of the bin's cells), ``accuracy`` (share of correct labels), and
     ``accuracy_low`` and ``accuracy_high`` (95 % interval of Wilson). The expected calibration
     error :cite:p:`Guo2017` is the mean of ``abs(accuracy - probability)``, weighted by ``n_cells``.
 
@@ -130,7 +129,7 @@ def reliability(
     TypeError
         If a column cannot be read as labels.
     ValueError
-        If cells have no label, all are "Unknown", or no known label is ever predicted.
+        If cells have no label, all are "Unknown", or no known label is predicted.
 
     See Also
     --------
