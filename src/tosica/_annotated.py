@@ -121,10 +121,10 @@ def nearest(name: str, known: Sequence[str]) -> str:
         lower.setdefault(other.lower(), other)
     close = get_close_matches(name.lower(), list(lower), n=_MOST_SUGGESTIONS, cutoff=0.5)
     parts = [other for other in lower if name.lower() in other]
-    found = list(dict.fromkeys([*close, *sorted(parts, key=len)]))[:_MOST_SUGGESTIONS]
-    if not found:
+    suggestions = list(dict.fromkeys([*close, *sorted(parts, key=len)]))[:_MOST_SUGGESTIONS]
+    if not suggestions:
         return f", which holds {len(known)}."
-    return f"; did you mean {' or '.join(repr(lower[other]) for other in found)}?"
+    return f"; did you mean {' or '.join(repr(lower[other]) for other in suggestions)}?"
 
 
 # What tools append to the key of an annotation, and the tools.
@@ -216,9 +216,9 @@ def _call_for(key: str) -> str:
 
 def _other_keys(adata: AnnData) -> str:
     """Point to an annotation under another key."""
-    found = [
+    other_keys = [
         name
         for name, value in adata.uns.items()
         if isinstance(value, Mapping) and "gene_sets" in value and f"X_{name}" in adata.obsm
     ]
-    return f", or pass key={found[0]!r}, which is there" if found else ""
+    return f", or pass key={other_keys[0]!r}, which is there" if other_keys else ""

@@ -74,9 +74,9 @@ def annotated_pbmc(
 
 
 def add_presence(adata: AnnData, *, shift: int = 20, model: str = "0123456789abcdef") -> AnnData:
-    """Write presence as `tosica.tl.attribute` would: gene set i + shift speaks for label i.
+    """Write presence as `tosica.tl.attribute` would: gene set i + shift adds to label i.
 
-    Gene set i, which attention is planted in, speaks against it.
+    Gene set i, which has more attention there, subtracts from it.
     """
     rng = np.random.default_rng(1)
     codes = adata.obs["bulk_labels"].cat.codes.to_numpy()

@@ -34,7 +34,7 @@ def test_shares_no_memory_with_the_query():
 
 
 @pytest.mark.filterwarnings("ignore:The set_bad function:PendingDeprecationWarning")
-def test_carries_what_scanpy_plots_need():
+def test_has_what_scanpys_plots_need():
     adata = annotated_pbmc()
     result = tosica.get.attention(adata)
     assert set(result.obsm) == {"X_pca", "X_umap"}

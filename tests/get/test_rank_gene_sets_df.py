@@ -41,11 +41,11 @@ def test_one_group_or_some_in_the_order_asked_for(ranked):
 def test_agrees_with_scanpys_reader(ranked):
     import scanpy as sc
 
-    ours = tosica.get.rank_gene_sets_df(ranked, key="ranks")
-    theirs = sc.get.rank_genes_groups_df(ranked, None, key="ranks")
-    assert list(theirs["group"]) == list(ours["group"])
-    assert list(theirs["names"]) == list(ours["gene_set"])
-    np.testing.assert_array_equal(theirs.iloc[:, 2:].to_numpy(), ours.iloc[:, 2:-1].to_numpy())
+    table = tosica.get.rank_gene_sets_df(ranked, key="ranks")
+    scanpys = sc.get.rank_genes_groups_df(ranked, None, key="ranks")
+    assert list(scanpys["group"]) == list(table["group"])
+    assert list(scanpys["names"]) == list(table["gene_set"])
+    np.testing.assert_array_equal(scanpys.iloc[:, 2:].to_numpy(), table.iloc[:, 2:-1].to_numpy())
 
 
 def test_not_run():

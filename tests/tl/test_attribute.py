@@ -128,7 +128,7 @@ def test_genes_and_gene_sets_are_sums_over_the_same_pairs(model, query):
     x, _ = _expression(model, few)
     pairs = _by_hand(model, x, label)
     above = (x > model.module.baseline).numpy()[:, None]
-    genes = [list(model.get_var_names()).index(name) for name in few.var_names]
+    genes = pd.Index(model.get_var_names()).get_indexer(few.var_names)
     np.testing.assert_allclose(few.obsm[f"X_{KEY}"], pairs.sum(2), atol=1e-4)
     np.testing.assert_allclose(few.layers[KEY], pairs.sum(1)[:, genes], atol=1e-4)
     # Presence leaves out what is expressed no more than in the mean cell.
@@ -142,7 +142,7 @@ def test_genes_and_gene_sets_are_sums_over_the_same_pairs(model, query):
 
 def test_nothing_is_present_in_the_mean_cell(model, query):
     mean = query[[0]].copy()
-    genes = [list(model.get_var_names()).index(name) for name in mean.var_names]
+    genes = pd.Index(model.get_var_names()).get_indexer(mean.var_names)
     mean.X = model.module.baseline[None, genes].numpy()
     model.annotate(mean)
     tosica.tl.attribute(mean, model)
@@ -214,7 +214,7 @@ def test_expression_above_the_references_largest_counts_as_that(model, query):
     upper = model.module.linear.upper
     assert bool((x > upper).any())
     capped = loud.copy()
-    genes = [list(model.get_var_names()).index(name) for name in loud.var_names]
+    genes = pd.Index(model.get_var_names()).get_indexer(loud.var_names)
     capped.X = torch.minimum(x, upper)[:, genes].numpy()
     tosica.tl.attribute(capped, model)
     np.testing.assert_allclose(capped.obsm[f"X_{KEY}"], loud.obsm[f"X_{KEY}"], atol=1e-4)
@@ -416,8 +416,8 @@ def test_weighted_attention_is_attention_times_norm(model, query):
     tosica.tl.weight_attention(query, model)
     x, _ = _expression(model, query)
     with torch.no_grad():
-        carried = model.module.embedding(x) - model.module.embedding.bias
-    expected = query.obsm["X_tosica"] * carried.norm(dim=2).numpy()
+        vectors = model.module.embedding(x) - model.module.embedding.bias
+    expected = query.obsm["X_tosica"] * vectors.norm(dim=2).numpy()
     np.testing.assert_allclose(query.obsm["X_tosica_weighted"], expected, rtol=1e-4, atol=1e-6)
     weighted = tosica.get.attention(query, key="tosica_weighted")
     assert list(weighted.var_names) == model.gene_sets

@@ -71,7 +71,7 @@ def test_genes_of_what_is_removed_are_those_of_the_mean_cell(model, query):
     first = int(one.obsm["X_tosica"][0].argmax())
     share = 1 / len(model.gene_sets)
     tosica.tl.faithfulness(one, model, orders=["attention"], shares=[0, share, 1])
-    genes = [list(one.var_names).index(name) for name in model.get_var_names()]
+    genes = one.var_names.get_indexer(model.get_var_names())
     x = torch.from_numpy(one.X.toarray()[:, genes].astype(np.float32))
     members = torch.from_numpy((model.get_gene_weights().to_numpy() > 0)[:, first])
     left = torch.where(members, model.module.baseline, x)

@@ -32,13 +32,13 @@ def test_statistics_are_scanpys_on_the_attention_anndata():
     tosica.tl.rank_gene_sets(adata, "louvain")
     attention = tosica.get.attention(adata)
     sc.tl.rank_genes_groups(attention, "louvain", method="wilcoxon")
-    ours, theirs = adata.uns["rank_gene_sets"], attention.uns["rank_genes_groups"]
+    result, expected = adata.uns["rank_gene_sets"], attention.uns["rank_genes_groups"]
     for field in ["scores", "pvals", "pvals_adj"]:
-        for group in theirs["names"].dtype.names:
-            np.testing.assert_allclose(ours[field][group], theirs[field][group])
-            assert ours[field].dtype == theirs[field].dtype
-    for group in theirs["names"].dtype.names:
-        assert list(ours["names"][group]) == list(theirs["names"][group])
+        for group in expected["names"].dtype.names:
+            np.testing.assert_allclose(result[field][group], expected[field][group])
+            assert result[field].dtype == expected[field].dtype
+    for group in expected["names"].dtype.names:
+        assert list(result["names"][group]) == list(expected["names"][group])
 
 
 def test_logfoldchange_is_the_log2_ratio_of_mean_attentions():

@@ -21,7 +21,7 @@ def test_attribution_agrees_with_the_presence_of_attribute(which, model, request
         best = means.loc[group].sort_values(ascending=False).head(len(shown))
         assert list(shown["gene_set"]) == list(best.index)
         np.testing.assert_allclose(shown["gene_set_weight"], best, rtol=1e-3, atol=1e-4)
-        # What is left out of a gene set is what speaks against the label.
+        # Genes that are left out have negative weights.
         sums = rows.groupby("gene_set", observed=True)["gene_weight"].sum()
         weights = shown.set_index("gene_set")["gene_set_weight"]
         assert (sums[weights.index] + 1e-4 >= weights).all()
@@ -81,9 +81,9 @@ def test_survives_a_file(model, query, tmp_path):
     tosica.tl.top_genes(query, model, "phase", n_cells=5, key_added="genes")
     query.write_h5ad(tmp_path / "query.h5ad")
     back = anndata.read_h5ad(tmp_path / "query.h5ad")
-    ours, theirs = (tosica.get.top_genes_df(x, key="genes") for x in (query, back))
+    written, read = (tosica.get.top_genes_df(x, key="genes") for x in (query, back))
     pd.testing.assert_frame_equal(
-        ours.astype({"group": str}), theirs.astype({"group": str}), check_dtype=False
+        written.astype({"group": str}), read.astype({"group": str}), check_dtype=False
     )
     assert back.uns["genes"]["params"]["groupby"] == "phase"
 

@@ -77,16 +77,16 @@ def gene_weights(
     weights = model.get_gene_weights(how)
     indptr = model.module.embedding.indptr.cpu().numpy()
     genes = model.module.embedding.genes.cpu().numpy()
-    place = {name: i for i, name in reversed(list(enumerate(names)))}
-    columns = range(len(names)) if gene_sets is None else [place[name] for name in wanted]
+    positions = {name: i for i, name in reversed(list(enumerate(names)))}
+    columns = range(len(names)) if gene_sets is None else [positions[name] for name in wanted]
     values = weights.to_numpy()
     rows: list[np.ndarray] = []
-    of_pair: list[np.ndarray] = []
+    kept_weights: list[np.ndarray] = []
     for column in columns:
         members = genes[indptr[column] : indptr[column + 1]]
         order = members[np.argsort(-values[members, column], kind="stable")][:n_genes]
         rows.append(order)
-        of_pair.append(values[order, column])
+        kept_weights.append(values[order, column])
     sizes = [len(part) for part in rows]
     categories = pd.Index(dict.fromkeys(names[column] for column in columns))
     codes = categories.get_indexer(pd.Index([names[column] for column in columns]))
@@ -94,6 +94,6 @@ def gene_weights(
         {
             "gene_set": pd.Categorical.from_codes(np.repeat(codes, sizes), categories),
             "gene": weights.index.to_numpy()[np.concatenate(rows)],
-            "weight": np.concatenate(of_pair),
+            "weight": np.concatenate(kept_weights),
         }
     )

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from tosica._validation import list_names
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -105,8 +107,7 @@ def rank_gene_sets_df(
     unknown = [name for name in groups if name not in available]
     if unknown:
         raise KeyError(
-            f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds "
-            f"{', '.join(repr(name) for name in available)}."
+            f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds {list_names(available)}."
         )
 
     n_rows = len(result["names"])
@@ -177,7 +178,6 @@ def top_genes_df(
     unknown = [name for name in wanted if name not in available]
     if unknown:
         raise KeyError(
-            f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds "
-            f"{', '.join(map(repr, available))}."
+            f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds {list_names(available)}."
         )
     return table[table["group"].astype(str).isin(wanted)].reset_index(drop=True)

@@ -216,28 +216,28 @@ class _CellSums:
         embedding = model.module.embedding
         self._n_tokens, self._n_genes = embedding.n_tokens, embedding.n_genes
         self._token, self._gene = token_of_pair(model.module), embedding.genes
-        self.of_tokens = np.empty((n_obs, self._n_tokens), np.float32)
-        self.presence = np.empty((n_obs, self._n_tokens), np.float32)
+        self.token_attribution = np.empty((n_obs, self._n_tokens), np.float32)
+        self.token_presence = np.empty((n_obs, self._n_tokens), np.float32)
         # Cells and genes are a dense matrix, so it is made on demand only.
-        self.of_genes = np.zeros((n_obs, self._n_genes), np.float32) if genes else None
+        self.gene_attribution = np.zeros((n_obs, self._n_genes), np.float32) if genes else None
         # Sums over the cells with the same target, and how many these are.
-        self.of_targets = np.zeros((len(model.labels), self._n_genes))
+        self.target_sums = np.zeros((len(model.labels), self._n_genes))
         self.n_cells = np.zeros(len(model.labels), dtype=np.int64)
         # Difference of the scores, and the network's part of it.
         self.difference, self.network = np.empty(n_obs), np.empty(n_obs)
 
     def add(self, rows: slice, codes: Tensor, attribution: Attribution) -> None:
         """Add a minibatch: ``rows`` of the query, whose targets are ``codes``."""
-        self.of_tokens[rows] = self._numpy(attribution.pairs, self._token, self._n_tokens)
-        self.presence[rows] = self._numpy(attribution.presence, self._token, self._n_tokens)
+        self.token_attribution[rows] = self._numpy(attribution.pairs, self._token, self._n_tokens)
+        self.token_presence[rows] = self._numpy(attribution.presence, self._token, self._n_tokens)
         self.difference[rows] = attribution.difference.cpu().numpy()
         self.network[rows] = attribution.network.cpu().numpy()
         targets = codes.cpu().numpy()
-        of_genes = self._numpy(attribution.pairs, self._gene, self._n_genes)
-        np.add.at(self.of_targets, targets, of_genes)
+        gene_attribution = self._numpy(attribution.pairs, self._gene, self._n_genes)
+        np.add.at(self.target_sums, targets, gene_attribution)
         self.n_cells += np.bincount(targets, minlength=len(self.n_cells))
-        if self.of_genes is not None:
-            self.of_genes[rows] = of_genes
+        if self.gene_attribution is not None:
+            self.gene_attribution[rows] = gene_attribution
 
     @staticmethod
     def _numpy(pairs: Tensor, group: Tensor, n_groups: int) -> np.ndarray:
@@ -246,7 +246,7 @@ class _CellSums:
     @property
     def error(self) -> np.ndarray:
         """Sum over all tokens less the difference of the scores, ``(n_obs,)``."""
-        return self.of_tokens.sum(1, dtype=np.float64) - self.difference
+        return self.token_attribution.sum(1, dtype=np.float64) - self.difference
 
     @property
     def completeness_error(self) -> float:
@@ -261,8 +261,8 @@ class _CellSums:
 
     def unannotated_share(self, n_gene_sets: int) -> float:
         """Share of the tokens beyond the gene sets in the absolute attribution."""
-        total = np.abs(self.of_tokens).sum()
-        return float(np.abs(self.of_tokens[:, n_gene_sets:]).sum() / max(total, _TINY))
+        total = np.abs(self.token_attribution).sum()
+        return float(np.abs(self.token_attribution[:, n_gene_sets:]).sum() / max(total, _TINY))
 
 
 def _write(
@@ -275,20 +275,20 @@ def _write(
 ) -> None:
     n_gene_sets = len(gene_sets)
     indexer = pd.Index(np.asarray(model.get_var_names())).get_indexer(adata.var_names)
-    adata.obsm[f"X_{key_added}"] = sums.of_tokens[:, :n_gene_sets]
-    adata.obsm[f"X_{key_presence}"] = sums.presence[:, :n_gene_sets]
+    adata.obsm[f"X_{key_added}"] = sums.token_attribution[:, :n_gene_sets]
+    adata.obsm[f"X_{key_presence}"] = sums.token_presence[:, :n_gene_sets]
     adata.varm[key_added] = pd.DataFrame(
         {
             # A slash in a column's name would be a folder in a file.
             model.labels[code].replace("/", "|"): _reindex_genes(
-                sums.of_targets[code] / sums.n_cells[code], indexer
+                sums.target_sums[code] / sums.n_cells[code], indexer
             )
             for code in np.flatnonzero(sums.n_cells)
         },
         index=adata.var_names,
     )
-    if sums.of_genes is not None:
-        adata.layers[key_added] = _reindex_genes(sums.of_genes, indexer)
+    if sums.gene_attribution is not None:
+        adata.layers[key_added] = _reindex_genes(sums.gene_attribution, indexer)
     adata.obs[f"{key_added}_error"] = sums.error.astype(np.float32)
     for key in (key_added, key_presence):
         adata.uns[key] = {

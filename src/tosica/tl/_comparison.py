@@ -154,14 +154,14 @@ class Comparison:
         """
         moments = group_moments(self.values, self.groups)
         if self.samples is None:
-            found = self._test_cells(tested, moments)
+            results = self._test_cells(tested, moments)
         else:
-            found = {name: self._test_samples(name, self.samples) for name in tested}
+            results = {name: self._test_samples(name, self.samples) for name in tested}
         for name in tested:
-            found[name]["effect_sizes"] = standardized_difference(
+            results[name]["effect_sizes"] = standardized_difference(
                 moments, *self._positions(name), within="both sides"
             )
-        return found
+        return results
 
     def _positions(self, name: str) -> tuple[int, Reference]:
         """Positions of a group and of the reference among the groups."""
@@ -192,19 +192,19 @@ class Comparison:
                 use_raw=False,
             )
         result = cells.uns["rank_genes_groups"]
-        found: dict[str, Statistics] = {}
+        results: dict[str, Statistics] = {}
         for name in tested:
             order = result["names"][name].astype(int)
             # scanpy has sorted each group by its scores.
             unsorted = np.argsort(order)
             fields = ("scores", "pvals", "pvals_adj")
-            found[name] = {field: np.asarray(result[field][name])[unsorted] for field in fields}
-            found[name]["order"] = order
+            results[name] = {field: np.asarray(result[field][name])[unsorted] for field in fields}
+            results[name]["order"] = order
             group, reference = self._positions(name)
-            found[name]["logfoldchanges"] = _log2_ratio(
+            results[name]["logfoldchanges"] = _log2_ratio(
                 moments.mean[group], moments.reference_mean(group, reference)
             )
-        return found
+        return results
 
     def _test_samples(self, name: str, samples: pd.Categorical) -> Statistics:
         """Test one group, each sample a replicate."""

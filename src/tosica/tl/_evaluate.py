@@ -126,8 +126,8 @@ def evaluate(
     >>> mistaken = adata.obs["bulk_labels"].astype(str).replace({"CD34+": "CD19+ B"})
     >>> adata.obs["tosica_prediction"] = mistaken
     >>> adata.obs["tosica_probability"] = 0.9
-    >>> found = tosica.tl.evaluate(adata, "bulk_labels")
-    >>> found
+    >>> evaluation = tosica.tl.evaluate(adata, "bulk_labels")
+    >>> evaluation
     Evaluation of 'tosica_prediction' on 139 cells
     accuracy 0.906, balanced accuracy 0.667, macro f1 0.645, ...
                  n_cells  n_predicted  precision  recall     f1  probability
@@ -135,7 +135,7 @@ def evaluate(
     CD19+ B           95          108       0.88     1.0  0.936          0.9
     CD34+             13            0        NaN     0.0  0.000          NaN
     CD56+ NK          31           31       1.00     1.0  1.000          0.9
-    >>> found.confusion.loc["CD34+", "CD19+ B"]
+    >>> evaluation.confusion.loc["CD34+", "CD19+ B"]
     np.int64(13)
     """
     if not isinstance(adata, AnnData | MuData):

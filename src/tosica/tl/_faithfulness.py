@@ -201,7 +201,7 @@ def _remove_gene_sets(
     """
     module = model.module
     shape = (adata.n_obs, len(n_removed))
-    found = {name: _Deletion(np.empty(shape), np.empty(shape, dtype=bool)) for name in ranked}
+    deletions = {name: _Deletion(np.empty(shape), np.empty(shape, dtype=bool)) for name in ranked}
     start = baseline_expression(model, adata, default_baseline(model), layer=layer, use_raw=use_raw)
     members = _members(model, start.device)
     for first, x, measured in model.iter_batches(adata, layer=layer, use_raw=use_raw):
@@ -215,10 +215,10 @@ def _remove_gene_sets(
                 left = torch.where(removed @ members > 0, start, x)
                 logits = module.annotate(left, attention=False, measured=measured).logits
                 probability = module.probabilities(logits)
-                of_label = probability.gather(1, label[:, None])[:, 0]
-                found[name].probability[rows, i] = of_label.cpu()
-                found[name].kept[rows, i] = (probability.argmax(1) == label).cpu()
-    return found
+                label_probability = probability.gather(1, label[:, None])[:, 0]
+                deletions[name].probability[rows, i] = label_probability.cpu()
+                deletions[name].kept[rows, i] = (probability.argmax(1) == label).cpu()
+    return deletions
 
 
 def _members(model: TOSICA, device: torch.device) -> torch.Tensor:
@@ -250,14 +250,14 @@ def _area_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) -> 
         name: trapezoid(deletion.probability, share, axis=1) for name, deletion in deletions.items()
     }
     rows = []
-    for name, of_cells in areas.items():
-        n_cells = len(of_cells)
-        error = float(of_cells.std(ddof=1) / np.sqrt(n_cells)) if n_cells > 1 else np.nan
-        below = float((of_cells < areas[_RANDOM]).mean()) if _RANDOM in areas else np.nan
+    for name, area in areas.items():
+        n_cells = len(area)
+        error = float(area.std(ddof=1) / np.sqrt(n_cells)) if n_cells > 1 else np.nan
+        below = float((area < areas[_RANDOM]).mean()) if _RANDOM in areas else np.nan
         rows.append(
             {
                 "order": name,
-                "area": float(of_cells.mean()),
+                "area": float(area.mean()),
                 "area_se": error,
                 "below_random": below,
             }

@@ -72,7 +72,7 @@ def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Cat
         raise ValueError(
             f"{n_obs} cells are too few to be clustered: there must be {_MIN_CELLS}, {_HINT}."
         )
-    connectivities, found, order = _graph(data)
+    connectivities, graph_source, order = _graph(data)
     resolution = next((r for below, r in _RESOLUTIONS if n_obs < below), _LARGEST_RESOLUTION)
     # In a new object, because scanpy writes into uns, too.
     cells = AnnData(obs=pd.DataFrame(index=[str(i) for i in range(n_obs)]))
@@ -92,7 +92,7 @@ def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Cat
         format_thousands(n_obs),
         len(clusters.categories),
         resolution,
-        source or found,
+        source or graph_source,
     )
     return clusters
 
@@ -137,9 +137,9 @@ def _graph(data: AnnData | MuData) -> tuple[sp.csr_matrix, str, Any]:
 
     A modality of a MuData may have its cells in another order.
     """
-    found = _existing_graph(data, "mdata" if isinstance(data, MuData) else "adata")
-    if found is not None:
-        return *found, slice(None)
+    existing = _existing_graph(data, "mdata" if isinstance(data, MuData) else "adata")
+    if existing is not None:
+        return *existing, slice(None)
     if isinstance(data, AnnData):
         return *_new_graph(data, "adata"), slice(None)
     rna = data.mod.get("rna")

@@ -233,20 +233,20 @@ def _compare_within(
     comparison: Comparison, tested: list[str], within: str, categories: pd.Categorical
 ) -> dict[str, Statistics]:
     """Make a comparison in each category of the column ``within`` that has enough cells."""
-    found: dict[str, Statistics] = {}
+    statistics: dict[str, Statistics] = {}
     left_out: dict[str, str] = {}
     for code, category in enumerate(categories.categories):
         part = comparison.subset(categories.codes == code)
         for group in tested:
             name = category if len(tested) == 1 else f"{group} in {category}"
             try:
-                found[name] = part.statistics(part.select_groups([group]))[group]
+                statistics[name] = part.statistics(part.select_groups([group]))[group]
             except ValueError as error:
                 left_out[name] = str(error)
     if left_out:
         first, reason = next(iter(left_out.items()))
         names = list_names(list(left_out))
-        if not found:
+        if not statistics:
             raise ValueError(
                 f"No category of adata.obs[{within!r}] can be compared ({names}); in {first!r}: "
                 f"{reason}"
@@ -256,7 +256,7 @@ def _compare_within(
             UserWarning,
             stacklevel=3,
         )
-    return found
+    return statistics
 
 
 def _tables(
@@ -268,10 +268,10 @@ def _tables(
 ) -> dict[str, np.recarray[Any, Any]]:
     """Sort each group's gene sets, and make a record array of each statistic."""
     order = {}
-    for name, of_group in statistics.items():
-        ranked = of_group["order"]
+    for name, group in statistics.items():
+        ranked = group["order"]
         if rankby_abs:
-            ranked = np.argsort(-np.abs(of_group["scores"]), kind="stable")
+            ranked = np.argsort(-np.abs(group["scores"]), kind="stable")
         order[name] = ranked[:n_gene_sets]
     names = np.asarray(gene_sets, dtype=object)
     tables = {"names": _records({name: names[order[name]] for name in statistics}, "O")}

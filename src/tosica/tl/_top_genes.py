@@ -12,6 +12,7 @@ from tosica._constants import UNKNOWN
 from tosica._groups import read_groups
 from tosica._logging import logger
 from tosica._statistics import group_moments, standardized_difference
+from tosica._validation import list_names
 from tosica.tl._integrated_gradients import (
     default_baseline,
     iter_attributions,
@@ -49,8 +50,6 @@ def top_genes(
     copy: bool = False,
 ) -> AnnData | None:
     """Find the gene sets, and the genes in them, that contribute most to a group's label.
-
-    There are 14 parameters because the two readings share one function.
 
     Parameters
     ----------
@@ -108,6 +107,10 @@ def top_genes(
     ValueError
         If another model annotated ``adata``, a group is unknown, or a parameter is out of range.
 
+    Notes
+    -----
+    There are 14 parameters because two of them concern ``by="attribution"`` only.
+
     See Also
     --------
     tosica.pl.flow, tosica.pl.gene_weights : plots of the result.
@@ -135,16 +138,18 @@ def top_genes(
             raise ValueError(f"{name} must be at least 1, not {size}.")
     attention, _ = read_annotation(adata, model, key)
     cells = read_groups(adata, groupby)
-    wanted = _wanted(cells, groups, groupby)
+    wanted = _checked_groups(cells, groups, groupby)
     if by == "attention":
-        of_sets, of_pairs = _by_attention(model, attention, cells, wanted)
+        set_weights, pair_weights = _by_attention(model, attention, cells, wanted)
     else:
         rng = np.random.default_rng(seed)
         chosen = [
             np.sort(rng.permutation(np.flatnonzero(cells == group))[:n_cells]) for group in wanted
         ]
-        of_sets, of_pairs = _by_attribution(adata, model, chosen, layer=layer, use_raw=use_raw)
-    table = _largest_weights(model, wanted, of_sets, of_pairs, n_gene_sets, n_genes)
+        set_weights, pair_weights = _by_attribution(
+            adata, model, chosen, layer=layer, use_raw=use_raw
+        )
+    table = _largest_weights(model, wanted, set_weights, pair_weights, n_gene_sets, n_genes)
     if table.empty:
         raise ValueError(
             "No gene set has a positive weight in any of the groups: name other groups."
@@ -167,7 +172,7 @@ def top_genes(
     return target if copy else None
 
 
-def _wanted(cells: pd.Categorical, groups: Iterable[str] | None, groupby: str) -> list[str]:
+def _checked_groups(cells: pd.Categorical, groups: Iterable[str] | None, groupby: str) -> list[str]:
     available = list(cells.categories)
     if groups is None:
         return [name for name in available if name != UNKNOWN] or available
@@ -175,32 +180,29 @@ def _wanted(cells: pd.Categorical, groups: Iterable[str] | None, groupby: str) -
     unknown = [name for name in wanted if name not in available]
     if unknown or not wanted:
         what = f"has no cell in group {unknown[0]!r}" if unknown else "was asked for no group"
-        raise ValueError(
-            f"adata.obs[{groupby!r}] {what}: its groups are {', '.join(map(repr, available))}."
-        )
+        raise ValueError(f"adata.obs[{groupby!r}] {what}: its groups are {list_names(available)}.")
     return list(dict.fromkeys(wanted))
 
 
 def _by_attention(
     model: TOSICA, attention: NDArray[np.floating], cells: pd.Categorical, wanted: list[str]
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Weights of gene sets and of pairs of gene and token, as ``_by_attribution`` returns them."""
+    """Compute the weights that ``_by_attribution`` returns from attention and embedding."""
     moments = group_moments(attention, cells)
     positions = [list(cells.categories).index(name) for name in wanted]
-    of_sets = [standardized_difference(moments, i, within="all groups") for i in positions]
-    of_pairs = model.module.embedding.gene_weights("mean").float().cpu().numpy()
-    return np.stack(of_sets), np.tile(of_pairs, (len(wanted), 1))
+    set_weights = [standardized_difference(moments, i, within="all groups") for i in positions]
+    pair_weights = model.module.embedding.gene_weights("mean").float().cpu().numpy()
+    return np.stack(set_weights), np.tile(pair_weights, (len(wanted), 1))
 
 
 def _by_attribution(
     adata: AnnData,
     model: TOSICA,
     chosen: list[NDArray[np.integer]],
-    *,
     layer: str | None,
     use_raw: bool,
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Average the presence over groups of cells.
+    """Average the presence over the cells of each group.
 
     Parameters
     ----------
@@ -221,7 +223,7 @@ def _by_attribution(
     n_cells = torch.tensor([len(rows) for rows in chosen])
     group_of_cell = torch.repeat_interleave(torch.arange(len(chosen)), n_cells)
     token = token_of_pair(model.module).cpu()
-    of_pairs = torch.zeros(len(chosen), len(token))
+    pair_weights = torch.zeros(len(chosen), len(token))
     for rows, _, attribution in iter_attributions(
         model,
         adata,
@@ -230,17 +232,17 @@ def _by_attribution(
         layer=layer,
         use_raw=use_raw,
     ):
-        of_pairs.index_add_(0, group_of_cell[rows], attribution.presence.cpu())
-    of_sets = sum_by(of_pairs, token, model.module.embedding.n_tokens)
-    of_sets = of_sets[:, : len(model.gene_sets)]
-    return (of_sets / n_cells[:, None]).numpy(), (of_pairs / n_cells[:, None]).numpy()
+        pair_weights.index_add_(0, group_of_cell[rows], attribution.presence.cpu())
+    set_weights = sum_by(pair_weights, token, model.module.embedding.n_tokens)
+    set_weights = set_weights[:, : len(model.gene_sets)]
+    return (set_weights / n_cells[:, None]).numpy(), (pair_weights / n_cells[:, None]).numpy()
 
 
 def _largest_weights(
     model: TOSICA,
     groups: list[str],
-    of_sets: NDArray[np.floating],
-    of_pairs: NDArray[np.floating],
+    set_weights: NDArray[np.floating],
+    pair_weights: NDArray[np.floating],
     n_gene_sets: int,
     n_genes: int,
 ) -> pd.DataFrame:
@@ -250,17 +252,17 @@ def _largest_weights(
     gene_names, set_names = np.asarray(model.get_var_names()), model.gene_sets
     rows = []
     for code, group in enumerate(groups):
-        for p in _largest(of_sets[code], n_gene_sets):
-            of_genes = of_pairs[code, indptr[p] : indptr[p + 1]]
+        for p in _largest(set_weights[code], n_gene_sets):
+            weights = pair_weights[code, indptr[p] : indptr[p + 1]]
             rows += [
                 (
                     group,
                     set_names[p],
-                    float(of_sets[code, p]),
+                    float(set_weights[code, p]),
                     str(gene_names[genes[indptr[p] + g]]),
-                    float(of_genes[g]),
+                    float(weights[g]),
                 )
-                for g in _largest(of_genes, n_genes)
+                for g in _largest(weights, n_genes)
             ]
     return pd.DataFrame(
         rows, columns=["group", "gene_set", "gene_set_weight", "gene", "gene_weight"]
