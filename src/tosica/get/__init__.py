@@ -1,4 +1,4 @@
-"""Read what the model and the tools wrote: `tosica.get`."""
+"""Read what the model and the tools wrote: ``tosica.get``."""
 
 from tosica.data._network_weights import network_weights
 from tosica.get._attention import attention, mean_attention

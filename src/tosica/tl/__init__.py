@@ -1,4 +1,4 @@
-"""Tools that work on annotated data: `tosica.tl`."""
+"""Tools that work on annotated data: ``tosica.tl``."""
 
 from tosica.tl._attribute import attribute
 from tosica.tl._confusion import confusion

@@ -44,7 +44,7 @@ def novelty(
     key: str = "tosica",
     copy: bool = False,
 ) -> AnnData | None:
-    """Score each cell by how likely it is of a type that the reference lacks.
+    """Find clusters that may be of a new type: score how few cells of the reference are near them.
 
     A network often gives a high probability to cells of a type that it was not trained on. Such
     cells form clusters that have few cells of the reference near them, and the score measures this.
