@@ -44,32 +44,6 @@ LEVELS = {
 }
 HELPERS = 0
 
-# Imports that break a rule and are still to be removed: who imports, and what.
-ALLOWED_IMPORTS = {
-    ("tosica.data._mudata", "tosica.model._modalities"),
-    ("tosica.legacy._load", "tosica.model._fields"),
-    ("tosica.legacy._load", "tosica.model._tosica"),
-    ("tosica.model._restore_on_failure", "tosica.model._training_mixin"),
-    ("tosica.model._save_load_mixin", "tosica.model._tosica"),
-}
-
-# Files that still raise a message from a variable.
-ALLOWED_MESSAGES = {"src/tosica/tl/_rank_gene_sets.py"}
-
-# Names in British spelling that are still to be renamed.
-ALLOWED_NAMES = {
-    "_CENTRED",
-    "_GREY",
-    "_LARGEST_NORMALISED",
-    "_log_normalised",
-    "_standardised",
-    "centred",
-    "labelled",
-    "mislabelled",
-    "n_labelled",
-    "n_mislabelled",
-}
-
 # Words that are written with s in America too.
 NO_VERBS_IN_IZE = {
     *("advise", "arise", "comprise", "concise", "elementwise", "exercise", "likewise", "noise"),
@@ -163,7 +137,7 @@ def test_american_spelling_in_identifiers() -> None:
             for token in tokenize.generate_tokens(file.readline):
                 if token.type == tokenize.NAME and is_british(token.string):
                     found.add((relative(path), token.string))
-    assert {place for place in found if place[1] not in ALLOWED_NAMES} == set()
+    assert found == set()
 
 
 # --------------------------------------------------------------------------- errors and imports
@@ -174,7 +148,6 @@ def test_messages_are_written_where_they_are_raised() -> None:
     found = [
         f"{relative(path)}:{node.lineno}"
         for path in CODE
-        if relative(path) not in ALLOWED_MESSAGES
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Raise)
         and isinstance(node.exc, ast.Call)
@@ -238,16 +211,12 @@ def test_nothing_is_imported_from_above() -> None:
         for imported in all_imported
         if level_of(imported) > level_of(module)
     }
-    assert found - ALLOWED_IMPORTS == set()
+    assert found == set()
 
 
 def test_there_are_no_import_cycles() -> None:
-    graph = {
-        module: {name for name in imported if (module, name) not in ALLOWED_IMPORTS}
-        for module, imported in GRAPH.items()
-    }
     try:
-        TopologicalSorter(graph).prepare()
+        TopologicalSorter(GRAPH).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 

@@ -6,7 +6,7 @@ import scanpy as sc
 
 # The palette of Okabe and Ito, whose colours can be told apart with any kind of colour vision.
 BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
-GREY = "#8c8c8c"
+GRAY = "#8c8c8c"
 # Colour of each group if there are more groups than scanpy's largest palette has colours.
 _FALLBACK = "#808080"
 

@@ -6,7 +6,7 @@ import math
 import warnings
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from tosica._logging import logger
 from tosica.data import Scale
 from tosica.legacy import LegacyProject, read_project
 from tosica.model._fields import ExpressionField, MaskField
+from tosica.model._registry_mixin import RegistryMixin
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tosica.model._tosica import TOSICA
+
+ModelT = TypeVar("ModelT", bound=RegistryMixin)
 
 _SOURCE, _ORGANISM = "legacy project", "unknown"
 _MIXED_TOKENS = (
@@ -34,7 +36,7 @@ _MIXED_TOKENS = (
 
 
 def load_legacy(
-    cls: type[TOSICA],
+    cls: type[ModelT],
     project_dir: str | Path,
     var_names: Iterable[str] | None,
     *,
@@ -44,7 +46,7 @@ def load_legacy(
     target_sum: float,
     adata: AnnData | None,
     device: torch.device,
-) -> TOSICA:
+) -> ModelT:
     """Load a legacy project, as documented in :meth:`TOSICA.load_legacy`."""
     if not isinstance(target_sum, Real) or not 0 < target_sum < math.inf:
         raise ValueError(f"target_sum must be a number above 0, not {target_sum!r}.")
@@ -84,7 +86,7 @@ def load_legacy(
     return model
 
 
-def _make_registry(cls: type[TOSICA], project: LegacyProject, target_sum: float) -> dict[str, Any]:
+def _make_registry(cls: type[ModelT], project: LegacyProject, target_sum: float) -> dict[str, Any]:
     """Registry that ``setup_anndata`` would have made from the project's reference."""
     reference = _minimal_reference(project)
     cls.setup_anndata(reference, labels_key=project.labels_key)
@@ -112,7 +114,7 @@ def _minimal_reference(project: LegacyProject) -> AnnData:
 
 
 def _setup_reference(
-    cls: type[TOSICA], adata: AnnData, project: LegacyProject, registry: dict[str, Any]
+    cls: type[ModelT], adata: AnnData, project: LegacyProject, registry: dict[str, Any]
 ) -> None:
     """Set up a reference to go on training with. If it does not fit, it stays unchanged."""
     if list(adata.var_names) != project.genes.tolist():

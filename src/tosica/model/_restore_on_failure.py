@@ -12,11 +12,11 @@ from tosica._logging import logger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tosica.model._training_mixin import TrainingMixin
+    from tosica.model._registry_mixin import RegistryMixin
 
 
 @contextmanager
-def restore_on_failure(model: TrainingMixin) -> Iterator[None]:
+def restore_on_failure(model: RegistryMixin) -> Iterator[None]:
     """Restore weights and attributes if the block raises, also on Ctrl-C.
 
     The weights are in memory twice meanwhile.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 from scvi.data import AnnDataManager
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-    from tosica.model._tosica import TOSICA
 
 _SAVED = (
     "registry_",
@@ -119,7 +118,7 @@ class SaveLoadMixin(RegistryMixin):
         accelerator: str = "auto",
         device: int | str = "auto",
         prefix: str | None = None,
-    ) -> TOSICA:
+    ) -> Self:
         """Load a model; no reference is needed, and nothing in the file is executed.
 
         Parameters
@@ -199,7 +198,7 @@ class SaveLoadMixin(RegistryMixin):
         adata: AnnData | None = None,
         accelerator: str = "auto",
         device: int | str = "auto",
-    ) -> TOSICA:
+    ) -> Self:
         """Open the folder that the original code leaves after training.
 
         The model gives the numbers that the original gives. Nothing in the folder is executed.

@@ -120,5 +120,5 @@ class LinearBranch(nn.Module):
         -------
         Shape ``(n_cells, n_pairs)``; each row sums to the difference of the scores.
         """
-        centred = self.weight - self.weight.mean(0)
-        return centred[target] * above[:, self.genes]
+        centered = self.weight - self.weight.mean(0)
+        return centered[target] * above[:, self.genes]

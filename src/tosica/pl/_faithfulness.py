@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import seaborn as sns
 
-from tosica._palette import BLUE, GREEN, GREY, ORANGE, PURPLE
+from tosica._palette import BLUE, GRAY, GREEN, ORANGE, PURPLE
 from tosica.pl._docs import fill_docs
 from tosica.pl._figure import Canvas
 
@@ -23,7 +23,7 @@ _STYLES = {
     "attribution": (PURPLE, (0, (6, 1.5)), "D"),
     "attention": (ORANGE, "--", "s"),
     "weighted attention": (GREEN, "-.", "^"),
-    "random": (GREY, ":", "x"),
+    "random": (GRAY, ":", "x"),
 }
 
 
@@ -89,7 +89,7 @@ def faithfulness(
     areas = result["area"].set_index("order")["area"].sort_values()
     for name in areas.index:
         curve = result["curves"][result["curves"]["order"] == name]
-        color, line_style, marker = _STYLES.get(name, (GREY, "-", "."))
+        color, line_style, marker = _STYLES.get(name, (GRAY, "-", "."))
         ax.plot(
             curve["share"],
             curve["probability"],

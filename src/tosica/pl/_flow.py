@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._constants import UNKNOWN
-from tosica._palette import GREY
+from tosica._palette import GRAY
 from tosica.get import top_genes_df
 from tosica.pl._alluvial import Column, Ribbon, draw_alluvial, ordered_by_sources
 from tosica.pl._docs import fill_docs
@@ -109,12 +109,12 @@ def flow(
         "label",
         names,
         shorten(names, max_name_length),
-        [colors.get(name, GREY) for name in names],
+        [colors.get(name, GRAY) for name in names],
     )
     columns = [
         group_column,
-        Column("gene set", sets, shorten(sets, max_name_length), [GREY] * len(sets)),
-        Column("gene", genes, shorten(genes, max_name_length), [GREY] * len(genes)),
+        Column("gene set", sets, shorten(sets, max_name_length), [GRAY] * len(sets)),
+        Column("gene", genes, shorten(genes, max_name_length), [GRAY] * len(genes)),
     ]
     return canvas.finish(draw_alluvial(canvas, columns, [to_sets, to_genes]))
 
@@ -139,7 +139,7 @@ def _ribbons(table: pd.DataFrame, colors: dict[str, str]) -> tuple[list[Ribbon],
     for group, of_group in table.groupby("group", sort=False):
         weights = of_group.drop_duplicates("gene_set").set_index("gene_set")["gene_set_weight"]
         shares = weights / weights.sum()
-        color = colors.get(str(group), GREY)
+        color = colors.get(str(group), GRAY)
         for name, part in of_group.groupby("gene_set", sort=False):
             share = float(shares[name])
             to_sets.append(Ribbon(str(group), str(name), share, color))

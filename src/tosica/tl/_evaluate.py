@@ -143,19 +143,19 @@ def evaluate(
     own = f"{key}_prediction"
     column = own if prediction is None else prediction
     known = read_groups(adata, labels_key, allow_missing=True)
-    labelled = known.codes >= 0
-    if not labelled.any():
+    labeled = known.codes >= 0
+    if not labeled.any():
         raise ValueError(
             f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
         )
     # All cells are read, so that the message on missing predictions counts all of them.
     predicted = read_groups(adata, column)
-    probability = read_probability(adata, key)[labelled] if column == own else None
-    obs = pd.DataFrame({labels_key: known[labelled], column: predicted[labelled]})
+    probability = read_probability(adata, key)[labeled] if column == own else None
+    obs = pd.DataFrame({labels_key: known[labeled], column: predicted[labeled]})
     cells = AnnData(obs=obs.set_axis(obs.index.astype(str)))
     truth = np.asarray(cells.obs[labels_key]).astype(str)
     called = np.asarray(cells.obs[column]).astype(str)
-    _log_labels(adata, labelled, truth, called, labels_key, column, key)
+    _log_labels(adata, labeled, truth, called, labels_key, column, key)
 
     table = confusion(cells, labels_key, prediction_key=column)
     labels = list(table.index)
@@ -201,7 +201,7 @@ def _mean_probability(probability: np.ndarray | None, inside: np.ndarray) -> flo
 
 def _log_labels(
     adata: AnnData | MuData,
-    labelled: np.ndarray,
+    labeled: np.ndarray,
     truth: np.ndarray,
     called: np.ndarray,
     labels_key: str,
@@ -216,12 +216,12 @@ def _log_labels(
             f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
             f"({str(truth[0])!r}, {str(called[0])!r}): bring both to the same words."
         )
-    n_left_out = int((~labelled).sum())
+    n_left_out = int((~labeled).sum())
     if n_left_out:
         logger.info(
             "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
             format_thousands(n_left_out),
-            format_thousands(len(labelled)),
+            format_thousands(len(labeled)),
             labels_key,
         )
     foreign = sorted(words - trained) if trained else []
