@@ -231,3 +231,21 @@ def test_tests_that_need_the_developers_data_say_so(request: pytest.FixtureReque
         if "shared" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("data")
     }
     assert found == set()
+
+
+# --------------------------------------------------------------------------- pages
+
+
+@pytest.mark.parametrize("page", ["docs/architecture.md", "docs/contributing.md"])
+def test_files_named_on_a_page_exist(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = set(re.findall(r"`([\w./-]+\.(?:py|md|toml|sh|yml|ipynb|svg))`", text))
+    missing = {
+        name
+        for name in named
+        if not name.startswith("..")
+        and not any((folder / name).exists() for folder in (ROOT, SOURCE, ROOT / "docs"))
+        and not list((ROOT / ".github").rglob(name))
+    }
+    assert missing == set()
+    assert named
