@@ -33,7 +33,7 @@ from benchmarks._accuracy_methods import standardised
 from benchmarks._accuracy_tasks import LABEL, few
 from benchmarks._report import table, version_lines, versions, write
 from benchmarks.recipe import REFERENCES, batch_effect, made_up, without_rarest
-from tosica.data._cell_matrix import CellMatrix
+from tosica.data import CellMatrix
 from tosica.linear import (
     RegressionConfig,
     cross_validate,
@@ -168,7 +168,11 @@ def tokens_of(reference: AnnData) -> sp.csr_matrix:
     tosica.pp.build_mask(given)
     tosica.TOSICA.setup_anndata(given, labels_key=LABEL)
     scvi.settings.seed = 0
-    return tosica.TOSICA(given)._token_matrix
+    pairs = tosica.TOSICA(given).get_linear_weights().index
+    token, names = pd.factorize(pairs.get_level_values("gene_set"))
+    gene = given.var_names.get_indexer(pairs.get_level_values("gene"))
+    shape = (len(names), given.n_vars)
+    return sp.csr_matrix((np.ones(len(pairs)), (token, gene)), shape=shape)
 
 
 def cross_validated_share(

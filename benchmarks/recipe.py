@@ -44,8 +44,8 @@ from benchmarks._accuracy_tasks import (
     prepared,
 )
 from benchmarks._report import table, version_lines, versions, write
-from tosica.data._cell_matrix import CellMatrix
-from tosica.linear import flag_label_errors, linear_weight, logit_adjustment
+from tosica.data import CellMatrix
+from tosica.linear import flag_label_errors, linear_to_network_ratio, logit_adjustment
 from tosica.model._training_mixin import default_epochs
 from tosica.module import ModalitySlice
 
@@ -192,7 +192,7 @@ def logits(model: tosica.TOSICA, query: AnnData) -> dict[str, NDArray]:
     trained_on = np.delete(model.adata.obs[LABEL].astype(str), model.mislabeled_indices)
     adjustment = logit_adjustment(pd.Index(model.labels).get_indexer(trained_on))
     # The branch contains the weighted logits of the regression, and the network's adjustment.
-    weight = linear_weight(len(trained_on))
+    weight = linear_to_network_ratio(len(trained_on))
     linear = (branch - adjustment) / weight
     return {
         "default": (network + branch) / temperature,

@@ -11,7 +11,7 @@ from get.annotated_pbmc import add_presence, annotated_pbmc, planted
 from mudata import MuData
 
 import tosica
-from tosica._annotated import kind_of, resolve_key
+from tosica._annotated import resolve_key, result_type
 
 
 def _keys(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -89,7 +89,7 @@ def test_neither_is_there():
 def test_kinds(key, record, kind):
     adata = annotated_pbmc()
     adata.uns[key] = record
-    assert kind_of(adata, key) == kind
+    assert result_type(adata, key) == kind
 
 
 # -- the functions that take it ---------------------------------------------------------------

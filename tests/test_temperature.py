@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
 from tosica._calibration import fit_temperature
-from tosica.linear import linear_weight
+from tosica.linear import linear_to_network_ratio
 
 
 def sample_labels(logits: np.ndarray, temperature: float, seed: int = 0) -> np.ndarray:
@@ -57,7 +57,7 @@ def test_training_calibrates_on_held_out_cells(toy, train):
     plain = train(toy.copy(), calibrate=False, refit=False, train_size=0.5)
     fitted = train(toy.copy(), refit=False, train_size=0.5)
     # The temperature that makes the sum of both branches' logits their weighted mean.
-    uncalibrated = 1 + linear_weight(toy.n_obs)
+    uncalibrated = 1 + linear_to_network_ratio(toy.n_obs)
     assert plain.module.temperature.item() == pytest.approx(uncalibrated)
     held = plain.validation_indices
     np.testing.assert_array_equal(held, fitted.validation_indices)
@@ -75,7 +75,7 @@ def test_training_calibrates_on_held_out_cells(toy, train):
 @pytest.mark.slow
 def test_training_on_without_calibration_forgets_the_old_temperature(toy, train):
     model = train(toy)
-    uncalibrated = 1 + linear_weight(toy.n_obs)
+    uncalibrated = 1 + linear_to_network_ratio(toy.n_obs)
     assert model.module.temperature.item() != pytest.approx(uncalibrated)
     model.train(max_epochs=1, accelerator="cpu", calibrate=False, enable_progress_bar=False)
     assert model.module.temperature.item() == pytest.approx(uncalibrated)

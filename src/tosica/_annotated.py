@@ -58,7 +58,7 @@ def resolve_key(adata: AnnData, key: str | None) -> str:
     return _PRESENCE
 
 
-def kind_of(adata: AnnData, key: str) -> Kind:
+def result_type(adata: AnnData, key: str) -> Kind:
     """Name the kind of values under a key."""
     record = adata.uns.get(key)
     fields = set(record) if isinstance(record, Mapping) else set()

@@ -49,7 +49,7 @@ def test_parts_make_up_the_whole(recipe):
     adjustment = np.log1p(20 / n_cells)
     network, module = found["network"], model.module
     branch = reference.X @ module.linear.gene_weight.numpy().T + module.linear.bias.numpy()
-    temperature, weight = float(module.temperature), recipe.linear_weight(reference.n_obs)
+    temperature, weight = float(module.temperature), recipe.linear_to_network_ratio(reference.n_obs)
     for part, wanted in {
         "default": (network + branch) / temperature,
         "temperature": (network + branch) / (1 + weight),

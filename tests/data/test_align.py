@@ -16,8 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica import gs
-from tosica.data import MODALITY_KINDS, Scale, _modality_kind
-from tosica.data._modality_kind import CellBatch
+from tosica.data import MODALITY_KINDS, CellBatch, Scale, _modality_kind
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from tosica.data._cell_matrix import CellMatrix, check_unique
+from tosica.data import CellMatrix, check_unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
-from tosica.data._log_normalize import log_normalize
+from tosica.data import log_normalize
 from tosica.module import log_normalize as of_minibatch
 
 

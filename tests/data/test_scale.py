@@ -14,9 +14,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tosica.data import _scale
-from tosica.data._cell_matrix import CellMatrix
-from tosica.data._scale import Scale, kind_of, scale_of, unscaled_in
+from tosica.data import CellMatrix, _scale
+from tosica.data._scale import Scale, describe_unscaled, detect_values, scale_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,26 +62,26 @@ def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> i
 @each_format
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint16", "bool"])
 def test_counts(counts: np.ndarray, format_: Any, dtype: str) -> None:
-    assert kind_of(format_(counts.astype(dtype)), "adata.X") == "counts"
+    assert detect_values(format_(counts.astype(dtype)), "adata.X") == "counts"
 
 
 @each_format
 def test_log1p(counts: np.ndarray, format_: Any) -> None:
     for dtype in ("float32", "float64"):
-        assert kind_of(format_(normalised(counts).astype(dtype)), "adata.X") == "log1p"
+        assert detect_values(format_(normalised(counts).astype(dtype)), "adata.X") == "log1p"
 
 
 def test_log1p_in_half_precision(counts: np.ndarray) -> None:
-    assert kind_of(normalised(counts).astype("float16"), "adata.X") == "log1p"
+    assert detect_values(normalised(counts).astype("float16"), "adata.X") == "log1p"
 
 
 @each_format
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
 def test_zero_is_of_no_kind(format_: Any, dtype: str) -> None:
-    assert kind_of(format_(np.zeros((3, 4), dtype=dtype)), "adata.X") is None
+    assert detect_values(format_(np.zeros((3, 4), dtype=dtype)), "adata.X") is None
     stored = sp.csr_matrix(np.ones((3, 4), dtype=dtype))
     stored.data[:] = 0
-    assert kind_of(stored, "adata.X") is None
+    assert detect_values(stored, "adata.X") is None
 
 
 @each_format
@@ -98,7 +97,7 @@ def test_missing_and_infinite(
     # The name of the matrix and the number of the block's first cell are given.
     sentence = rf"^adata\.layers\['a'\] holds {name} \(first in cell 111\)"
     with pytest.raises(ValueError, match=sentence):
-        kind_of(format_(matrix), "adata.layers['a']", first_cell=100)
+        detect_values(format_(matrix), "adata.layers['a']", first_cell=100)
 
 
 @each_format
@@ -109,7 +108,7 @@ def test_negative(counts: np.ndarray, format_: Any, dtype: str, blocks: int) -> 
     with pytest.raises(ValueError, match=r"^adata\.X holds negative values \(first in cell 23\), "):
         scale_of(rows(format_(matrix)))
     with pytest.raises(ValueError, match=r"log-normalised expression\. Take the layer\.$"):
-        scale_of(rows(format_(matrix)), hint="Take the layer.")
+        scale_of(rows(format_(matrix)), hint=lambda: "Take the layer.")
     with pytest.raises(ValueError, match=r"log-normalised expression\.$"):
         scale_of(rows(format_(matrix)))
 
@@ -120,19 +119,19 @@ def test_normalised_but_not_logged(counts: np.ndarray, format_: Any, target_sum:
     matrix = normalised(counts, target_sum, log=False)
     sentence = f"adata.X holds fractions with values up to {matrix.max():.4g}: neither counts nor"
     with pytest.raises(ValueError, match=re.escape(sentence)):
-        kind_of(format_(matrix), "adata.X")
+        detect_values(format_(matrix), "adata.X")
     # Cells in which normalisation left whole numbers do not hide what the matrix is.
     matrix[5:9] = np.arange(N_GENES) * 20
     with pytest.raises(ValueError, match=r"call sc\.pp\.log1p on normalised expression\.$"):
-        kind_of(format_(matrix), "adata.X")
+        detect_values(format_(matrix), "adata.X")
 
 
 def test_a_few_whole_numbers_among_logarithms_are_chance(counts: np.ndarray) -> None:
     matrix = normalised(counts)
     matrix[20:40] = 0
     matrix[20:30, 4], matrix[25:30, 9] = 1, 2
-    assert kind_of(matrix, "adata.X") == "log1p"
-    assert kind_of(sp.csr_matrix(matrix), "adata.X") == "log1p"
+    assert detect_values(matrix, "adata.X") == "log1p"
+    assert detect_values(sp.csr_matrix(matrix), "adata.X") == "log1p"
 
 
 # ------------------------------------------------------------------ a reference
@@ -253,29 +252,30 @@ BOTH = (
 def test_no_unscaled_matrix(counts: np.ndarray) -> None:
     adata = scaled(counts)
     nowhere = "No unscaled matrix was found in .raw or in the layers; go back to one."
-    assert unscaled_in(adata) == nowhere
+    assert describe_unscaled(adata) == nowhere
     adata.raw = adata.copy()
     adata.layers["scaled"] = adata.X.copy()
-    assert unscaled_in(adata) == nowhere
+    assert describe_unscaled(adata) == nowhere
 
 
 def test_x_is_no_layer(counts: np.ndarray, tmp_path: Path) -> None:
     # To some versions of anndata it is, under the name None.
     adata = ad.AnnData(counts)
-    assert unscaled_in(adata).startswith("No unscaled matrix")
+    assert describe_unscaled(adata).startswith("No unscaled matrix")
     adata.write_h5ad(tmp_path / "a.h5ad")
     backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
-    assert unscaled_in(backed).startswith("No unscaled matrix")
+    assert describe_unscaled(backed).startswith("No unscaled matrix")
     backed.file.close()
 
 
 def test_unscaled_matrices(counts: np.ndarray) -> None:
     adata = with_all(counts)
-    assert unscaled_in(adata) == BOTH
-    assert unscaled_in(adata[::-1][:, :30]) == BOTH
+    assert describe_unscaled(adata) == BOTH
+    assert describe_unscaled(adata[::-1][:, :30]) == BOTH
     del adata.raw
     assert (
-        unscaled_in(adata) == "Unscaled expression is in adata.layers['counts'] (layer='counts')."
+        describe_unscaled(adata)
+        == "Unscaled expression is in adata.layers['counts'] (layer='counts')."
     )
 
 
@@ -284,8 +284,8 @@ def test_unscaled_matrices_on_disk(counts: np.ndarray, tmp_path: Path) -> None:
     del adata.layers["words"]
     adata.write_h5ad(tmp_path / "a.h5ad")
     backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
-    assert unscaled_in(backed) == BOTH
-    assert unscaled_in(backed[5:30, :20]) == BOTH
+    assert describe_unscaled(backed) == BOTH
+    assert describe_unscaled(backed[5:30, :20]) == BOTH
     backed.file.close()
 
 
@@ -294,7 +294,7 @@ def test_advice_looks_at_few_cells(counts: np.ndarray) -> None:
     layer = np.tile(counts, (3, 1))
     layer[_scale._N_ADVICE] = -1
     adata.layers["counts"] = layer
-    assert "layers['counts']" in unscaled_in(adata)
+    assert "layers['counts']" in describe_unscaled(adata)
     layer[_scale._N_ADVICE - 1] = -1
     adata.layers["counts"] = layer
-    assert "layers['counts']" not in unscaled_in(adata)
+    assert "layers['counts']" not in describe_unscaled(adata)

@@ -14,8 +14,7 @@ import scvi
 import torch
 
 import tosica
-from tosica.data import LogNormalization
-from tosica.data._cell_matrix import CellMatrix
+from tosica.data import CellMatrix, LogNormalization
 from tosica.linear import (
     _logistic_regression,
     find_batch_directions,
@@ -222,8 +221,8 @@ def test_labels_in_a_single_batch_are_left_out():
 def test_every_kind_of_matrix(tmp_path, kind):
     adata = expression()
     adata.X = np.round(adata.X.toarray()).astype(np.float32)
-    section = ModalitySlice(0, 20, LogNormalization(50.0))
-    arguments = np.arange(adata.n_obs), LABELS, BATCHES, section
+    modality_slice = ModalitySlice(0, 20, LogNormalization(50.0))
+    arguments = np.arange(adata.n_obs), LABELS, BATCHES, modality_slice
     expected = find_batch_directions(CellMatrix(adata), *arguments)
     if kind == "dense":
         adata.X = sp.csr_matrix(adata.X)

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 import tosica
 from tosica import TOSICA
 from tosica._calibration import fit_temperature
-from tosica.data import LogNormalization
-from tosica.data._cell_matrix import CellMatrix
+from tosica.data import CellMatrix, LogNormalization
 from tosica.data._normalize import ModalitySlice, normalize
 from tosica.linear import (
     LogisticRegression,
@@ -27,7 +26,7 @@ from tosica.linear import (
     fit_averaged_regression,
     fit_linear_classifier,
     fit_logistic_regression,
-    linear_weight,
+    linear_to_network_ratio,
     logit_adjustment,
     subsample_by_label,
 )
@@ -169,7 +168,7 @@ def test_the_classifier_is_that_regression_times_its_weight(toy):
     found = fit(toy, cells, temperature=0.8)
     expected = fit_averaged_regression(expression(toy, cells), labels, TOKENS)
     raised = logit_adjustment(labels)
-    factor = linear_weight(len(cells)) / 0.8
+    factor = linear_to_network_ratio(len(cells)) / 0.8
     pairs = factor * split_among_tokens(expected, TOKENS)
     biases = (factor + 1) * raised
     np.testing.assert_allclose(found.weights, pairs - pairs.mean(0), atol=0.02, rtol=1e-2)
@@ -256,11 +255,11 @@ def test_new_cells_of_a_rare_label_are_found(seed):
 
 
 def test_the_regression_counts_more_if_there_are_few_cells():
-    weights = [linear_weight(n) for n in (30, 300, 3000, 30_000, 10**9)]
+    weights = [linear_to_network_ratio(n) for n in (30, 300, 3000, 30_000, 10**9)]
     assert (np.diff(weights) < 0).all()
     assert weights[-1] > 1
     assert weights[0] > 2 * weights[-1]
-    assert linear_weight(50, weight=3, n_double=50) == 6
+    assert linear_to_network_ratio(50, weight=3, n_double=50) == 6
 
 
 # ------------------------------------------------------------------ temperature
@@ -271,10 +270,10 @@ CLEAR = ["CD14+ Monocyte", "CD19+ B", "CD56+ NK"]
 BY_FIFTEEN = members([range(i, i + 15) for i in range(0, 765, 15)], 765)
 
 
-def temperature_of(adata, labels, section=LOGGED, tokens=BY_FIFTEEN, **kwargs):
+def temperature_of(adata, labels, modality_slice=LOGGED, tokens=BY_FIFTEEN, **kwargs):
     labels = np.unique(labels, return_inverse=True)[1]
     return cross_validate(
-        CellMatrix(adata), np.arange(adata.n_obs), labels, section, tokens, **kwargs
+        CellMatrix(adata), np.arange(adata.n_obs), labels, modality_slice, tokens, **kwargs
     ).temperature
 
 
@@ -360,12 +359,12 @@ def test_a_subsample_of_large_references_is_used():
     # Only cells of the subsample are used.
     x[np.setdiff1d(np.arange(len(labels)), some)] = 1
     changed = ad.AnnData(sp.csr_matrix(x))
-    section = ModalitySlice(0, 20, LogNormalization(20.0))
+    modality_slice = ModalitySlice(0, 20, LogNormalization(20.0))
     tokens = members([range(12), range(8, 20)], 20)
-    found = temperature_of(changed, labels, section, tokens, max_cells=200)
-    expected = cross_validate(CellMatrix(changed), some, labels[some], section, tokens)
+    found = temperature_of(changed, labels, modality_slice, tokens, max_cells=200)
+    expected = cross_validate(CellMatrix(changed), some, labels[some], modality_slice, tokens)
     assert found == expected.temperature
-    everything = temperature_of(changed, labels, section, tokens)
+    everything = temperature_of(changed, labels, modality_slice, tokens)
     assert found != everything
 
 
@@ -417,7 +416,7 @@ def by_rows(toy, cells):
     """The linear branch of a model of these cells."""
     found = cross_validate(CellMatrix(toy), EVERY, codes(toy), COUNTS, TOKENS)
     assert found.temperature != pytest.approx(1, abs=0.1)
-    return fit(toy, cells, weight=linear_weight(len(EVERY)), **found._asdict())
+    return fit(toy, cells, weight=linear_to_network_ratio(len(EVERY)), **found._asdict())
 
 
 def test_the_last_fit_has_all_cells(toy, train):
@@ -556,12 +555,15 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     counts = rng.poisson(0.5, (90, 240)).astype(np.float32)
     for label in range(3):
         counts[labels == label, 40 * label : 40 * label + 40] += rng.poisson(0.25, (30, 40))
-    rows, section = CellMatrix(ad.AnnData(counts)), ModalitySlice(0, 240, LogNormalization(1e4))
+    rows, modality_slice = (
+        CellMatrix(ad.AnnData(counts)),
+        ModalitySlice(0, 240, LogNormalization(1e4)),
+    )
     true_sets = np.kron(np.eye(6), np.ones((1, 40)))
     shares = {}
     for name, sets in {"true": true_sets, "random": rng.permutation(true_sets.T).T}.items():
         tokens = sp.csr_matrix(sets)
-        found = cross_validate(rows, np.arange(90), labels, section, tokens)
+        found = cross_validate(rows, np.arange(90), labels, modality_slice, tokens)
         assert found.lasso_share in LASSO_SHARES
         shares[name] = found.lasso_share
     assert shares["true"] == 0.5
@@ -574,8 +576,8 @@ def test_labels_without_a_relevant_gene_set_are_inactive():
     counts[labels == 0, 4:] = 5
     # The genes that differ are in no set.
     tokens = sp.csr_matrix(np.array([[1.0, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0]]))
-    section = ModalitySlice(0, 6, None)
+    modality_slice = ModalitySlice(0, 6, None)
     rows = CellMatrix(ad.AnnData(counts))
-    found = fit_linear_classifier(rows, np.arange(40), labels, 2, section, tokens)
+    found = fit_linear_classifier(rows, np.arange(40), labels, 2, modality_slice, tokens)
     np.testing.assert_array_equal(found.inactive, [0, 1])
     assert np.isfinite(found.weights).all()

@@ -11,8 +11,7 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 import tosica
-from tosica.data import LogNormalization
-from tosica.data._cell_matrix import CellMatrix
+from tosica.data import CellMatrix, LogNormalization
 from tosica.linear import find_label_errors, flag_label_errors, subsample_by_label
 from tosica.linear._label_errors import fit_multinomial_regression, score_labels
 from tosica.module import ModalitySlice

@@ -7,8 +7,7 @@ import pytest
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica.data._cell_matrix import CellMatrix
-from tosica.data._normalize import ModalitySlice
+from tosica.data import CellMatrix, ModalitySlice
 from tosica.linear import fit_ppca
 
 
@@ -16,8 +15,8 @@ def fit(matrix, cells=None, **kwargs):
     matrix = np.asarray(matrix, dtype=np.float32)
     cells = np.arange(len(matrix)) if cells is None else cells
     rows = CellMatrix(AnnData(sp.csr_matrix(matrix)))
-    section = ModalitySlice(0, matrix.shape[1], None)
-    return fit_ppca(rows, cells, np.zeros(len(cells), dtype=np.int64), section, **kwargs)
+    modality_slice = ModalitySlice(0, matrix.shape[1], None)
+    return fit_ppca(rows, cells, np.zeros(len(cells), dtype=np.int64), modality_slice, **kwargs)
 
 
 def simulate(n_cells=2000, n_genes=40, noise=0.3, seed=0):

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tosica.data._cell_matrix import CellMatrix
+from tosica.data import CellMatrix
 from tosica.model._data_module import BalancedSampler, ReferenceData, split
 
 # --------------------------------------------------------------------------- split

@@ -11,7 +11,7 @@ import scanpy as sc
 import torch
 
 import tosica
-from tosica.module._embedding import MaskedEmbedding
+from tosica.module import MaskedEmbedding
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -33,7 +33,7 @@ from tosica.data._mudata import (
 )
 from tosica.data._network_weights import network_weights, pair_weights
 from tosica.data._normalize import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization
-from tosica.data._scale import TARGET_SUM, Scale, check_finite, kind_of, unscaled_in
+from tosica.data._scale import TARGET_SUM, Scale, check_finite, describe_unscaled, detect_values
 from tosica.data._seurat_marks import are_factor_codes
 
 __all__ = [
@@ -58,12 +58,12 @@ __all__ = [
     "check_finite",
     "check_mudata",
     "check_unique",
-    "kind_of",
+    "describe_unscaled",
+    "detect_values",
     "log_normalize",
     "network_weights",
     "pair_weights",
     "reindex_obs",
     "resolve_modalities",
-    "unscaled_in",
     "user_stacklevel",
 ]

@@ -21,7 +21,7 @@ from tosica.gs._match_genes import match_genes
 if TYPE_CHECKING:
     from tosica.data._cell_matrix import Block
 
-# Above this one or two labels in a hundred change, see docs/benchmarks/missing_genes.md.
+# At 5 % of missing genes, 1 to 2 % of the labels change: docs/benchmarks/missing_genes.md.
 _WARN_BELOW = 0.95
 _REFUSE_BELOW = 0.5
 # Cells that are read at a time: enough for reads from disk to be fast, few enough for memory.

@@ -16,7 +16,7 @@ from tosica.data._normalize import CenteredLogRatio
 from tosica.data._scale import check_finite, detected_blocks, row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from anndata import AnnData
 
@@ -86,7 +86,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
         return CenteredLogRatio() if scale.centered else None
 
     def read_query(
-        self, matrix: CellMatrix, scale: AntibodyScale, size: int, advice: str
+        self, matrix: CellMatrix, scale: AntibodyScale, size: int, advice: Callable[[], str]
     ) -> Iterator[CellBatch]:
         """Read a query; counts are normalized as the reference, other values are not changed.
 

@@ -12,10 +12,10 @@ from tosica.data._cell_matrix import CellMatrix
 from tosica.data._modality_kind import CellBatch, ModalityKind
 from tosica.data._normalize import LogNormalization
 from tosica.data._query_scale import rescaling
-from tosica.data._scale import Scale, detected_blocks, kind_of, scale_of
+from tosica.data._scale import Scale, detect_values, detected_blocks, scale_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from anndata import AnnData
 
@@ -31,7 +31,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
     ) -> Scale:
         """Tell counts from log-normalised values, and find their total."""
         matrix = CellMatrix(adata, layer=layer, name=name)
-        return scale_of(matrix, hint=self.advice(adata, name), values=self.noun)
+        return scale_of(matrix, hint=partial(self.advice, adata, name), values=self.noun)
 
     def load_scale(self, state: Mapping[str, Any]) -> Scale:
         """Make the scale from the dict that a model saved."""
@@ -46,7 +46,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
         return LogNormalization(scale.target_sum)
 
     def read_query(
-        self, matrix: CellMatrix, scale: Scale, size: int, advice: str
+        self, matrix: CellMatrix, scale: Scale, size: int, advice: Callable[[], str]
     ) -> Iterator[CellBatch]:
         """Read a query; log-normalised cells are brought to the reference's total if it is known.
 
@@ -60,7 +60,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
             logarithm, or the logarithm of counts.
         """
         rescale = rescaling(matrix, scale)
-        detect = partial(kind_of, hint=advice, values=self.noun)
+        detect = partial(detect_values, hint=advice, values=self.noun)
         logged = False
         for start, block, kind in detected_blocks(matrix, size, detect):
             if kind is not None and not logged:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from tosica.data._align import BLOCK, match_names, reindex_genes, user_stackleve
 from tosica.data._cell_matrix import CellMatrix, check_unique
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pandas as pd
     from anndata import AnnData
@@ -104,7 +105,7 @@ class ModalityKind(ABC, Generic[S]):
 
     @abstractmethod
     def read_query(
-        self, matrix: CellMatrix, scale: S, size: int, advice: str
+        self, matrix: CellMatrix, scale: S, size: int, advice: Callable[[], str]
     ) -> Iterator[CellBatch]:
         """Read a query in blocks of ``size`` cells, each checked and brought to the scale.
 
@@ -117,7 +118,7 @@ class ModalityKind(ABC, Generic[S]):
         size
             Cells in a block.
         advice
-            Result of :meth:`advice`, for the message on values that cannot be used.
+            Returns what :meth:`advice` says, for the message on values that cannot be used.
         """
 
     def keep_scale(self, saved: S, found: S) -> S:
@@ -206,7 +207,7 @@ class ModalityKind(ABC, Generic[S]):
             translate=self.has_gene_sets,
         )
         return AlignedCells(
-            self, matrix, scale, indexer, len(names), batch_size, self.advice(adata, name)
+            self, matrix, scale, indexer, len(names), batch_size, partial(self.advice, adata, name)
         )
 
 
@@ -224,7 +225,7 @@ class AlignedCells(Generic[S]):
         indexer: np.ndarray,
         n_genes: int,
         batch_size: int,
-        advice: str,
+        advice: Callable[[], str],
     ) -> None:
         self._kind = kind
         self._matrix = matrix

@@ -8,14 +8,15 @@ import numpy as np
 import scipy.sparse as sp
 
 from tosica._logging import logger
-from tosica.data._scale import SAME_TOTAL, Scale, kind_of
+from tosica.data._scale import SAME_TOTAL, Scale, detect_values
 
 if TYPE_CHECKING:
     from tosica.data._cell_matrix import Block, CellMatrix
 
-# Chunks of cells from all over the query, cells in each, and how many different ones are needed to
-# recognise its scale: totals of fewer may agree by accident.
-_N_CHUNKS, _CHUNK, _FEWEST = 16, 16, 8
+# Cells are read in chunks spread over the query.
+_N_CHUNKS, _CHUNK = 16, 16
+# Totals of fewer different cells may agree by accident.
+_FEWEST = 8
 _LARGEST_COUNT = 1e5
 _BASES = {"the natural logarithm": np.e, "log2": 2.0, "log10": 10.0}
 
@@ -65,7 +66,7 @@ def rescaling(rows: CellMatrix, scale: Scale) -> Rescaling | None:
     """
     cells = _some_cells(rows)
     try:
-        if _n_different(cells) < _FEWEST or kind_of(cells, rows.where) != "log1p":
+        if _n_different(cells) < _FEWEST or detect_values(cells, rows.where) != "log1p":
             return None
     except ValueError:
         # The message comes when the cell is read, and names it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from tosica.data._log_normalized_kind import LogNormalizedKind
-from tosica.data._scale import unscaled_in
+from tosica.data._scale import describe_unscaled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,4 +28,4 @@ class RNA(LogNormalizedKind):
 
     def advice(self, adata: AnnData, name: str) -> str:
         """Say where unscaled expression is, and how to repair a converted Seurat object."""
-        return unscaled_in(adata, name=name)
+        return describe_unscaled(adata, name=name)

@@ -46,8 +46,13 @@ class Scale(NamedTuple):
     over: Literal["genes", "matrix"]
 
 
-def kind_of(
-    block: Block, where: str, *, first_cell: int = 0, hint: str = "", values: str = "expression"
+def detect_values(
+    block: Block,
+    where: str,
+    *,
+    first_cell: int = 0,
+    hint: Callable[[], str] | None = None,
+    values: str = "expression",
 ) -> Kind | None:
     """Say what a block of rows holds; ``None`` if it is all zero.
 
@@ -79,7 +84,7 @@ def kind_of(
         cell = row_of(block, data < 0) + first_cell
         raise ValueError(
             f"{where} holds negative values (first in cell {cell}), so it was scaled or centred; "
-            f"tosica needs counts or log-normalised {values}. {hint}".rstrip()
+            f"tosica needs counts or log-normalised {values}. {hint() if hint else ''}".rstrip()
         )
     if largest == 0:
         return None
@@ -116,7 +121,9 @@ def check_finite(block: Block, where: str, first_cell: int) -> None:
         )
 
 
-def scale_of(matrix: CellMatrix, *, hint: str = "", values: str = "expression") -> Scale:
+def scale_of(
+    matrix: CellMatrix, *, hint: Callable[[], str] | None = None, values: str = "expression"
+) -> Scale:
     """Read a whole reference once and say how it is scaled.
 
     Parameters
@@ -124,14 +131,14 @@ def scale_of(matrix: CellMatrix, *, hint: str = "", values: str = "expression") 
     matrix
         Matrix of the reference.
     hint, values
-        As in :func:`kind_of`.
+        As in :func:`detect_values`.
 
     Raises
     ------
     ValueError
-        As :func:`kind_of`; also if the matrix is all zero.
+        As :func:`detect_values`; also if the matrix is all zero.
     """
-    detect = partial(kind_of, hint=hint, values=values)
+    detect = partial(detect_values, hint=hint, values=values)
     found: str | None = None
     totals = []
     for _, block, found in detected_blocks(matrix, _BLOCK, detect):
@@ -161,7 +168,7 @@ def detected_blocks(
     size
         Cells in a block.
     detect
-        Says what a block holds, ``None`` if it is all zero; called as :func:`kind_of`.
+        Says what a block holds, ``None`` if it is all zero; called as :func:`detect_values`.
 
     Returns
     -------
@@ -182,7 +189,7 @@ def detected_blocks(
         yield start, block, found
 
 
-def unscaled_in(adata: AnnData, *, name: str = "adata") -> str:
+def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
     """Say where an AnnData keeps expression that was not scaled, as one sentence.
 
     Only the first cells are read: it is advice, and the matrix is checked when it is used.
@@ -219,7 +226,9 @@ def mixed_scales_error(where: str, cell: int) -> ValueError:
 def _looks_unscaled(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> bool:
     try:
         matrix = CellMatrix(adata, layer=layer, use_raw=use_raw)
-        return kind_of(matrix.block(0, min(_N_ADVICE, matrix.n_obs)), matrix.where) is not None
+        return (
+            detect_values(matrix.block(0, min(_N_ADVICE, matrix.n_obs)), matrix.where) is not None
+        )
     except (ValueError, TypeError):
         return False
 

@@ -1,6 +1,6 @@
 """Read what the model and the tools wrote: ``tosica.get``."""
 
-from tosica.data._network_weights import network_weights
+from tosica.data import network_weights
 from tosica.get._attention import attention, mean_attention
 from tosica.get._gene_weights import gene_weights
 from tosica.get._mask_coverage import mask_coverage

@@ -186,7 +186,7 @@ def _match_translated(
     rows = pd.DataFrame({"gene": given_genes.genes, "kind": given_genes.kinds}, dtype=object)
     rows["row"] = np.arange(len(rows))
     rows = rows.dropna(subset=["gene"])
-    # If a gene is also given by its own name, its alias must be the name of another gene.
+    # If a gene is also given by its own name, an alias of it is taken as another gene.
     is_alias = rows["kind"] == ALIAS
     named = set(rows["gene"][~is_alias])
     rows = rows[~(is_alias & rows["gene"].isin(named))]

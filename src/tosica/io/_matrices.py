@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica.data._scale import TARGET_SUM, kind_of
+from tosica.data import TARGET_SUM, detect_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,7 +56,7 @@ def select_expression(matrices: Sequence[Matrix], notes: list[str]) -> Expressio
     reasons = []
     for matrix in matrices:
         try:
-            kind = kind_of(to_csr(matrix.values), matrix.name)
+            kind = detect_values(to_csr(matrix.values), matrix.name)
         except ValueError as error:
             reasons.append(str(error))
             notes.append(f"{matrix.name} was left out: it is scaled, or not expression")

@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._logging import logger
-from tosica.data._log_normalize import log_normalize
-from tosica.data._scale import TARGET_SUM
+from tosica.data import TARGET_SUM, log_normalize
 from tosica.io._matrices import is_integral, recover_counts
 
 if TYPE_CHECKING:

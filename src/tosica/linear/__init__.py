@@ -23,7 +23,7 @@ from tosica.linear._classifier import (
     cross_validate,
     fit_averaged_regression,
     fit_linear_classifier,
-    linear_weight,
+    linear_to_network_ratio,
     logit_adjustment,
 )
 from tosica.linear._label_errors import find_label_errors, flag_label_errors
@@ -49,7 +49,7 @@ __all__ = [
     "fit_logistic_regression",
     "fit_ppca",
     "flag_label_errors",
-    "linear_weight",
+    "linear_to_network_ratio",
     "logit_adjustment",
     "read_normalized",
     "subsample_by_label",

@@ -13,8 +13,7 @@ from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_la
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tosica.data._cell_matrix import CellMatrix
-    from tosica.data._normalize import ModalitySlice
+    from tosica.data import CellMatrix, ModalitySlice
 
 
 def find_batch_directions(
@@ -22,7 +21,7 @@ def find_batch_directions(
     cells: NDArray[np.integer],
     labels: NDArray[np.integer],
     batches: NDArray[np.integer],
-    section: ModalitySlice,
+    modality_slice: ModalitySlice,
     *,
     min_cells: int = 3,
     shrinkage: float = 10,
@@ -70,7 +69,7 @@ def find_batch_directions(
     pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
     subsample = subsample_by_label(pair.ravel(), max(max_cells, int(shrinkage * len(pairs))))
     labels, batches = labels[subsample], batches[subsample]
-    x = read_normalized(rows, cells[subsample], section)
+    x = read_normalized(rows, cells[subsample], modality_slice)
     shifts = _weighted_shifts(x, labels, batches, shrinkage)
     variances, axes = np.linalg.eigh(_gram_matrix(shifts))
     lengths = np.sqrt(np.maximum(variances, 0))

@@ -21,12 +21,10 @@ from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_la
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tosica.data._cell_matrix import CellMatrix
-    from tosica.data._mudata import JointMatrix
-    from tosica.data._normalize import ModalitySlice
+    from tosica.data import CellMatrix, JointMatrix, ModalitySlice
 
-# Weights of the group lasso regression in the mean of both regressions, from which cross-validation
-# chooses. More than one half is less accurate in other batches, which it cannot see.
+# Cross-validation chooses the weight of the group lasso regression in the mean of both regressions.
+# A weight above one half is less accurate in other batches, but cross-validation cannot show that.
 LASSO_SHARES = (0.0, 0.25, 0.5)
 # One-vs-rest scores are not calibrated against each other. Their temperature lies between one and
 # three, depending on the reference.
@@ -67,7 +65,7 @@ def fit_linear_classifier(
     cells: NDArray[np.integer],
     labels: NDArray[np.integer],
     n_labels: int,
-    section: ModalitySlice,
+    modality_slice: ModalitySlice,
     tokens: sp.csr_matrix,
     *,
     batch_directions: NDArray[np.floating] | None = None,
@@ -98,7 +96,7 @@ def fit_linear_classifier(
         :func:`~tosica.linear.find_batch_directions`.
     weight
         Weight of the regression's logits relative to the network's, by default
-        :func:`linear_weight` of the number of cells.
+        :func:`linear_to_network_ratio` of the number of cells.
     temperature, lasso_share
         Temperature of the regression's logits and weight of the group lasso in the mean, as from
         :func:`cross_validate`.
@@ -114,11 +112,11 @@ def fit_linear_classifier(
     """
     subsample = subsample_by_label(labels, max_cells)
     present, codes = np.unique(labels[subsample], return_inverse=True)
-    x = read_normalized(rows, cells[subsample], section)
+    x = read_normalized(rows, cells[subsample], modality_slice)
     regression = fit_averaged_regression(
         x, codes, tokens, batch_directions, lasso_share=lasso_share, config=config
     )
-    weight = linear_weight(len(cells)) if weight is None else weight
+    weight = linear_to_network_ratio(len(cells)) if weight is None else weight
     factor, adjustment = weight / temperature, logit_adjustment(codes)
     pair_weights = split_among_tokens(regression, tokens)
     weights = np.zeros((n_labels, pair_weights.shape[1]))
@@ -228,7 +226,7 @@ def cross_validate(
     rows: CellMatrix | JointMatrix,
     cells: NDArray[np.integer],
     labels: NDArray[np.integer],
-    section: ModalitySlice,
+    modality_slice: ModalitySlice,
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None = None,
     *,
@@ -272,7 +270,7 @@ def cross_validate(
     """
     subsample = subsample_by_label(labels, max_cells)
     _, codes = np.unique(labels[subsample], return_inverse=True)
-    x = read_normalized(rows, cells[subsample], section)
+    x = read_normalized(rows, cells[subsample], modality_slice)
     shape = (len(codes), codes.max() + 1)
     ridge_logits, lasso_logits = np.full(shape, np.nan), np.full(shape, np.nan)
 
@@ -328,7 +326,7 @@ def logit_adjustment(labels: NDArray[np.integer], pseudocount: float = 20) -> ND
     return np.log1p(pseudocount / np.bincount(labels))
 
 
-def linear_weight(n_cells: int, *, weight: float = 4.0, n_double: int = 100) -> float:
+def linear_to_network_ratio(n_cells: int, *, weight: float = 4.0, n_double: int = 100) -> float:
     """Compute the weight of the regression's logits relative to the network's.
 
     It is larger for few cells, from which the network learns less than the regression does.

@@ -12,7 +12,7 @@ from scipy.special import softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from tosica.data._align import BLOCK
+from tosica.data import BLOCK
 from tosica.linear._cross_fit import MAX_CELLS_CROSS_FIT, cross_fit
 from tosica.linear._logistic_regression import gene_scale
 from tosica.linear._subsample import read_normalized, subsample_by_label
@@ -20,8 +20,7 @@ from tosica.linear._subsample import read_normalized, subsample_by_label
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tosica.data._cell_matrix import CellMatrix
-    from tosica.data._normalize import ModalitySlice
+    from tosica.data import CellMatrix, ModalitySlice
 
 
 class LabelErrors(NamedTuple):
@@ -46,7 +45,7 @@ def find_label_errors(
     rows: CellMatrix,
     cells: NDArray[np.integer],
     labels: NDArray[np.integer],
-    section: ModalitySlice,
+    modality_slice: ModalitySlice,
     *,
     min_share: float = 0.07,
     min_share_of_misclassified: float = 0.4,
@@ -74,7 +73,7 @@ def find_label_errors(
     -------
     The flagged ones of ``cells``, in their order, or none.
     """
-    is_error, is_misclassified = flag_label_errors(rows, cells, labels, section, **flagging)
+    is_error, is_misclassified = flag_label_errors(rows, cells, labels, modality_slice, **flagging)
     frequent = (
         is_error.mean() > min_share
         and is_error.sum() > min_share_of_misclassified * is_misclassified.sum()
@@ -86,7 +85,7 @@ def flag_label_errors(
     rows: CellMatrix,
     cells: NDArray[np.integer],
     labels: NDArray[np.integer],
-    section: ModalitySlice,
+    modality_slice: ModalitySlice,
     *,
     max_self_confidence: float = 0.05,
     min_confidence: float = 0.5,
@@ -136,7 +135,7 @@ def flag_label_errors(
         # No cell can be held out.
         return LabelErrors(np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool))
     self_confidence, confidence = _cross_fitted_confidence(
-        rows, cells, codes, section, max_cells, block_size, C
+        rows, cells, codes, modality_slice, max_cells, block_size, C
     )
     is_error = (self_confidence < max_self_confidence) & (confidence > min_confidence)
     for code, size in enumerate(sizes):
@@ -151,14 +150,14 @@ def _cross_fitted_confidence(
     rows: CellMatrix,
     cells: NDArray[np.integer],
     codes: NDArray[np.integer],
-    section: ModalitySlice,
+    modality_slice: ModalitySlice,
     max_cells: int,
     block_size: int,
     C: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Probability of each cell's own label and of the most probable label, cross-fitted."""
     subsample = subsample_by_label(codes, max_cells)
-    x, known = read_normalized(rows, cells[subsample], section), codes[subsample]
+    x, known = read_normalized(rows, cells[subsample], modality_slice), codes[subsample]
     self_confidence, confidence = np.empty(len(cells)), np.empty(len(cells))
     regressions = []
     for held_out, regression in cross_fit(x, known, partial(fit_multinomial_regression, C=C)):
@@ -176,7 +175,7 @@ def _cross_fitted_confidence(
     mean = MultinomialRegression(np.mean(weights, axis=0), np.mean(biases, axis=0))
     for start in range(0, len(rest), block_size):
         block = rest[start : start + block_size]
-        x = read_normalized(rows, cells[block], section)
+        x = read_normalized(rows, cells[block], modality_slice)
         self_confidence[block], confidence[block] = score_labels(x, mean, codes[block])
     return self_confidence, confidence
 

@@ -45,8 +45,9 @@ class RegressionConfig:
     max_iter_reweighted
         Most iterations of the optimizer for each of them.
     tol
-        The optimizer stops at gradients below this times :math:`\sqrt{C n}`, with respect to
-        weights divided by their prior standard deviation; below 0.3 times this with group lasso.
+        The optimizer stops when the gradient is below :math:`\sqrt{C n}` times this, or 0.3 times
+        that with group lasso. The gradient is that of weights in units of their prior standard
+        deviation.
     """
 
     C: float = 10.0

@@ -12,16 +12,14 @@ from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_la
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tosica.data._cell_matrix import CellMatrix
-    from tosica.data._mudata import JointMatrix
-    from tosica.data._normalize import ModalitySlice
+    from tosica.data import CellMatrix, JointMatrix, ModalitySlice
 
 
 def fit_ppca(
     rows: CellMatrix | JointMatrix,
     cells: NDArray[np.integer],
     labels: NDArray[np.integer],
-    section: ModalitySlice,
+    modality_slice: ModalitySlice,
     *,
     n_components: int = 20,
     min_cells_per_component: int = 10,
@@ -55,7 +53,7 @@ def fit_ppca(
     Mean, ``(n_genes,)``, and loadings in units of the noise's standard deviation,
     ``(n_genes, n_components)``, as :class:`~tosica.module._linear.LinearBranch` uses them.
     """
-    x = read_normalized(rows, cells[subsample_by_label(labels, max_cells)], section)
+    x = read_normalized(rows, cells[subsample_by_label(labels, max_cells)], modality_slice)
     n_cells, n_genes = x.shape
     mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
     n_components = min(n_components, n_cells // min_cells_per_component, n_genes - 1)

@@ -11,16 +11,14 @@ from scvi import settings
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tosica.data._cell_matrix import CellMatrix
-    from tosica.data._mudata import JointMatrix
-    from tosica.data._normalize import ModalitySlice
+    from tosica.data import CellMatrix, JointMatrix, ModalitySlice
 
 # More cells hardly change the regression, the principal components or the batch directions.
 MAX_CELLS = 10_000
 
 
 def read_normalized(
-    rows: CellMatrix | JointMatrix, cells: NDArray[np.integer], section: ModalitySlice
+    rows: CellMatrix | JointMatrix, cells: NDArray[np.integer], modality_slice: ModalitySlice
 ) -> sp.csr_matrix:
     """Read the expression of some cells, sparse, normalised as the network's minibatches are.
 
@@ -38,7 +36,11 @@ def read_normalized(
     Shape ``(n_cells, n_genes)``.
     """
     x = sp.csr_matrix(rows.take(cells))
-    return x if section.normalization is None else section.normalization.normalize_block(x)
+    return (
+        x
+        if modality_slice.normalization is None
+        else modality_slice.normalization.normalize_block(x)
+    )
 
 
 def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[np.intp]:

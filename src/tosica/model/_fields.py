@@ -232,8 +232,9 @@ class MaskField(BaseAnnDataField):
     """
 
     MIXED_KEY = "mixed_tokens"
-    # Columns of the mask that a model chose as its tokens, -1 for modules, and how many these are.
+    # For each token its column in the mask; -1 for a co-expression module.
     COLUMNS_KEY = "columns"
+    # Number of co-expression modules.
     MODULES_KEY = "n_modules"
 
     def __init__(self, registry_key: str, mask_key: str, mdata_key: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Fit the linear branch of a module to the reference, and start the network from it."""
+"""Fit the linear branch to the reference, and initialize the tokens from its weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tosica.linear import (
     cross_validate,
     fit_linear_classifier,
     fit_ppca,
-    linear_weight,
+    linear_to_network_ratio,
     read_normalized,
     subsample_by_label,
 )
@@ -64,7 +64,7 @@ class LinearFit:
             (np.ones(len(genes)), genes, indptr), shape=(embedding.n_tokens, embedding.n_genes)
         )
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
-        self._weight = linear_weight(data.n_train + data.n_val)
+        self._weight = linear_to_network_ratio(data.n_train + data.n_val)
         self._chosen = self._cross_validate()
         self._fitted = self._fit()
 

@@ -81,9 +81,9 @@ class RegistryMixin(BaseModelClass):
     def get_linear_weights(self) -> pd.DataFrame:
         """Get what each gene adds to the logit of each label through each token of it.
 
-        That is the weights of the logistic regressions over their temperature, times how much they
-        count beside the network, less the mean of all labels. A gene's weight is the sum over its
-        tokens.
+        These are the weights of the logistic regressions, divided by their temperature and
+        multiplied by the weight of the linear branch relative to the network, minus the mean of all
+        labels. The weight of a gene is the sum over its tokens.
 
         Returns
         -------

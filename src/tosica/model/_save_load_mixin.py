@@ -49,7 +49,7 @@ _SAVED = (
 )
 
 
-# Names of attributes in files written before November 2026.
+# Old names of attributes, in files that development versions before 0.1.0 wrote.
 _RENAMED = {"mislabelled_indices_": "mislabeled_indices_"}
 
 
@@ -157,11 +157,11 @@ class SaveLoadMixin(RegistryMixin):
             cls._setup_from_registry(adata, registry)
         parameters = attributes.pop("init_params_")["non_kwargs"]
         model = cls(adata, registry=None if adata is not None else registry, **parameters)
-        # Belongs to the labels field, which adata may have given one code more: for no label.
+        # The new reference decides, because it may have unlabeled cells, which have a code.
         saved = dict(contents[STATE])
         contents[STATE]["label_of_code"] = model.module.label_of_code
         if model.module.linear is not None and "linear.loadings" in contents[STATE]:
-            # There are as many components as the reference had cells enough for.
+            # The number of components depends on the reference.
             model.module.linear.loadings = torch.zeros_like(contents[STATE]["linear.loadings"])
         not_fitting = ValueError(
             f"The weights in {str(dir_path)!r} do not fit the model that the file describes; the "

@@ -49,7 +49,7 @@ class SetupMixin(BaseModelClass):
             Value of that column in cells without a label; the model is not trained on them.
         batch_key
             Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them,
-            and :meth:`train` teaches the model to look past what differs between them.
+            and :meth:`train` corrects for differences between them.
         layer
             Layer with the expression; by default ``adata.X``.
         mask_key
@@ -134,7 +134,7 @@ class SetupMixin(BaseModelClass):
             Label of cells without one; the model is not trained on them.
         batch_key
             Column with the batches, found as labels are. Validation cells are drawn evenly from
-            them; what differs between them is not looked past, as it is in models of an AnnData.
+            them. Models of a MuData do not correct for batches; models of an AnnData do.
         layers
             Name of a modality to its layer with the expression; by default its ``X``.
         mask_key

@@ -18,7 +18,7 @@ from tosica._calibration import fit_temperature
 from tosica._logging import logger
 from tosica._validation import check_count
 from tosica.data import CellMatrix, JointMatrix
-from tosica.linear import find_batch_directions, find_label_errors, linear_weight
+from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
 from tosica.model._data_module import ReferenceData
 from tosica.model._device import compiled, find_device
 from tosica.model._linear_fit import LinearFit, fit_missing_genes
@@ -273,10 +273,10 @@ class TrainingMixin(NetworkStartMixin):
             module.linear.upper.fill_(torch.inf)
 
     def _expected_temperature(self, data: ReferenceData) -> float:
-        """Temperature at which the weighted mean of both branches' logits counts."""
+        """Sum of the weights of both branches, which the sum of their logits is divided by."""
         if self.module.linear is None:
             return 1.0
-        return 1.0 + linear_weight(data.n_train + data.n_val)
+        return 1.0 + linear_to_network_ratio(data.n_train + data.n_val)
 
     def _batch_directions(self, data: ReferenceData) -> np.ndarray | None:
         """Directions in which the batches of the training cells differ, if there are several."""

@@ -1,4 +1,4 @@
-"""Training plan of the network: loss, dropout of genes and gene sets, optimizer, schedule."""
+"""Training plan of the network: dropout of genes and gene sets, optimizer, schedule."""
 
 from __future__ import annotations
 

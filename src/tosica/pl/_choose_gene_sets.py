@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tosica._annotated import find_gene_sets, kind_of, read_attention
+from tosica._annotated import find_gene_sets, read_attention, result_type
 from tosica._groups import read_groups
 from tosica._statistics import group_moments, standardized_difference
 
@@ -95,7 +95,7 @@ def specific_gene_sets(
     """
     values, gene_sets = read_attention(adata, key)
     moments = group_moments(values, read_groups(adata, groupby))
-    if kind_of(adata, key) in ("presence", "attribution"):
+    if result_type(adata, key) in ("presence", "attribution"):
         importance = moments.mean
     else:
         importance = np.stack(

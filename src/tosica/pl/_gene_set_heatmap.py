@@ -10,7 +10,7 @@ import numpy as np
 import seaborn as sns
 from scipy.cluster.hierarchy import leaves_list, linkage
 
-from tosica._annotated import kind_of, resolve_key
+from tosica._annotated import resolve_key, result_type
 from tosica.get import mean_attention
 from tosica.pl._choose_gene_sets import choose_gene_sets
 from tosica.pl._docs import fill_docs
@@ -170,7 +170,7 @@ def gene_set_heatmap(
     set_tree = _tree(table.to_numpy().T) if cluster_gene_sets else None
     colors = group_colors(adata, groupby)
     has_sign = scale == "z_score" or (
-        scale is None and kind_of(adata, key) in ("presence", "attribution")
+        scale is None and result_type(adata, key) in ("presence", "attribution")
     )
     if has_sign:
         max_limit = _MAX_Z_SCORE if scale == "z_score" else np.inf

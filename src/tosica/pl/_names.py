@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from tosica._annotated import kind_of
+from tosica._annotated import result_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,5 +110,5 @@ def value_name(adata: AnnData, key: str, prefix: str = "") -> str:
     prefix
         First line of the title, such as ``"mean z-score of"``.
     """
-    lines = _VALUE_NAMES[kind_of(adata, key)]
+    lines = _VALUE_NAMES[result_type(adata, key)]
     return "\n".join([prefix, *lines] if prefix else lines)

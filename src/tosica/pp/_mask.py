@@ -13,8 +13,7 @@ from scipy.sparse import csr_matrix, issparse, vstack
 
 from tosica._logging import format_thousands, logger
 from tosica._validation import check_key_added
-from tosica.data._align import user_stacklevel
-from tosica.data._cell_matrix import check_unique
+from tosica.data import check_unique, user_stacklevel
 from tosica.gs._gene_list import GeneList
 from tosica.pp._match_gene_sets import (
     LOW_COVERAGE,

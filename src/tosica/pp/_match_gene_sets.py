@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.sparse import csr_matrix
 
 from tosica._logging import format_thousands, logger
-from tosica.data._align import user_stacklevel
+from tosica.data import user_stacklevel
 from tosica.gs._collections import collection_names
 from tosica.gs._gene_names import hint_for_mismatch
 from tosica.gs._match_genes import GeneMatch, Identifiers, match_gene_lists

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -9,9 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 from scipy.sparse import csr_matrix
 
-from tosica.data._cell_matrix import CellMatrix
-from tosica.data._log_normalize import log_normalize
-from tosica.data._scale import kind_of, unscaled_in
+from tosica.data import CellMatrix, describe_unscaled, detect_values, log_normalize
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -73,10 +72,10 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
         If the matrix is missing, or neither counts nor log-normalised.
     """
     matrix = CellMatrix(adata, layer=layer)
-    hint = unscaled_in(adata)
+    hint = partial(describe_unscaled, adata)
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
     for start, block in matrix.blocks(_BLOCK):
-        kind = kind_of(block, matrix.where, first_cell=start, hint=hint)
+        kind = detect_values(block, matrix.where, first_cell=start, hint=hint)
         if kind is None:
             continue
         values = block.astype(np.float64)

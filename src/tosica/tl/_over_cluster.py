@@ -13,8 +13,7 @@ from mudata import MuData
 
 from tosica._groups import as_groups, read_groups
 from tosica._logging import format_thousands, logger
-from tosica.data._cell_matrix import CellMatrix
-from tosica.data._scale import TARGET_SUM, check_finite, kind_of
+from tosica.data import TARGET_SUM, CellMatrix, check_finite, detect_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -195,7 +194,7 @@ def _principal_components(adata: AnnData, name: str) -> tuple[np.ndarray, str]:
         # Scaled expression or residuals need no log-normalization.
         what += ", which is scaled"
     else:
-        if kind_of(block, rows.where) == "counts":
+        if detect_values(block, rows.where) == "counts":
             sc.pp.normalize_total(genes, target_sum=TARGET_SUM)
             sc.pp.log1p(genes)
             what += ", log-normalised"
