@@ -56,9 +56,8 @@ def build_mask(
     ----------
     adata
         The reference, ``(n_obs, n_vars)``. Only names of genes are read; the expression is read for
-        ``select="variable"`` only. For a MuData, each modality gets a mask: RNA that of
-        ``gene_sets``, and any other modality one token per feature, such as an antibody, or its
-        ``groups``.
+        ``select="variable"`` only. For a MuData, each modality gets a mask: RNA and gene activity
+        that of ``gene_sets``, antibodies one token each, or their ``groups``.
     gene_sets
         Gene sets, in one of these forms:
 
@@ -116,14 +115,15 @@ def build_mask(
         used instead if it matches clearly better.
     layer
         Layer with counts or log-normalised expression for ``select="variable"``; by default ``.X``.
-        For a MuData, a layer of RNA.
+        For a MuData, a layer of RNA, and of gene activity if it has this layer.
     modalities
         Role to name of the modalities of a MuData, as in :meth:`tosica.TOSICA.setup_mudata`. By
         default those of "rna" and "protein" that are there.
     groups
-        For a MuData, name of a modality other than RNA to groups of its features, in any form of
-        ``gene_sets``. Features are matched by exact name, and ``min_genes`` is 1. A modality
-        without groups gets one token per feature, and no fully connected column.
+        For a MuData, name of a modality without gene sets, such as antibodies, to groups of its
+        features, in any form of ``gene_sets``. Features are matched by exact name, and
+        ``min_genes`` is 1. A modality without groups gets one token per feature, and no fully
+        connected column.
     key_added
         Key of ``.varm`` and ``.uns`` to write to, for a MuData those of each modality. An older
         mask there is replaced.
