@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica import gs
-from tosica.data import MODALITY_KINDS, CellBatch, Scale, _modality_kind
+from tosica.data import MODALITY_KINDS, CellBatch, Scale
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -259,13 +259,11 @@ def test_batches_of_any_size(
     batch_size: int,
     block: int,
     scale: Scale,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     matrix = sp.csr_matrix(np.hstack([counts, np.ones((N_CELLS, 2))]))
     adata = query(matrix, [*GENES, "A", "B"])
     expected = together(adata, scale)
-    monkeypatch.setattr(_modality_kind, "BLOCK", block)
-    got = together(adata, scale, batch_size=batch_size)
+    got = together(adata, scale, batch_size=batch_size, block_size=block)
     np.testing.assert_array_equal(got.values, expected.values)
     assert got.is_counts == expected.is_counts
     if scale is COUNTS:
@@ -359,13 +357,12 @@ def test_cells_without_any_of_the_genes(counts: np.ndarray, format_: Any) -> Non
 
 
 def test_empty_cells_before_others_do_not_decide_what_the_query_holds(
-    counts: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    counts: np.ndarray,
 ) -> None:
-    monkeypatch.setattr(_modality_kind, "BLOCK", 5)
     values = np.log1p(counts * 1.7)
     values[:7] = 0
     with pytest.warns(UserWarning, match="^7 cells"):
-        batches = list(align(query(values), GENES, COUNTS, batch_size=5))
+        batches = list(align(query(values), GENES, COUNTS, batch_size=5, block_size=5))
     # An empty cell is zero on either scale; from the first value on it is known.
     assert [batch.is_counts for batch in batches[1:]] == [False] * 5
 
@@ -381,12 +378,13 @@ def first_error(adata: ad.AnnData, **kwargs: Any) -> str:
     return str(caught.value)
 
 
-def test_values_of_no_use(counts: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_modality_kind, "BLOCK", 8)
+def test_values_of_no_use(counts: np.ndarray) -> None:
     for value, name in ((np.nan, "NaN"), (np.inf, "infinity")):
         matrix = counts.copy()
         matrix[17, 2] = value
-        assert f"adata.X holds {name} (first in cell 17)" in first_error(query(matrix))
+        assert f"adata.X holds {name} (first in cell 17)" in first_error(
+            query(matrix), batch_size=8, block_size=8
+        )
     assert "neither counts nor" in first_error(query(counts * 33.3))
 
 
@@ -410,14 +408,11 @@ def test_scaled_values_and_where_others_are(counts: np.ndarray) -> None:
 
 @pytest.mark.parametrize("counts_first", [True, False])
 @pytest.mark.parametrize("changes_at", [12, 16])
-def test_normalised_in_part(
-    counts: np.ndarray, counts_first: bool, changes_at: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_modality_kind, "BLOCK", 8)
+def test_normalised_in_part(counts: np.ndarray, counts_first: bool, changes_at: int) -> None:
     matrix = np.log1p(counts * 1.7)
     whole = slice(changes_at) if counts_first else slice(changes_at, None)
     matrix[whole] = counts[whole]
-    said = first_error(query(matrix), batch_size=4)
+    said = first_error(query(matrix), batch_size=4, block_size=8)
     assert f"it changes at about cell {changes_at}): cells were normalised in part" in said
 
 

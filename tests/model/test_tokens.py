@@ -14,7 +14,6 @@ import torch
 
 import tosica
 from tosica import TOSICA, pp
-from tosica.model import _tokens
 from tosica.model._tokens import choose_tokens
 
 N_GENES, N_CELLS = 120, 90
@@ -214,7 +213,7 @@ def test_unlabelled_cells_are_not_used(reference):
         np.testing.assert_array_equal(members_of(model)[name], genes)
 
 
-def test_many_cells_are_drawn_from(monkeypatch):
+def test_many_cells_are_drawn_from():
     read = []
 
     def take(cells):
@@ -226,8 +225,7 @@ def test_many_cells_are_drawn_from(monkeypatch):
         [[float(name in genes) for name in NAMES] for genes in make_sets().values()]
     )
     names = np.array(list(make_sets()), dtype=object)
-    monkeypatch.setattr(_tokens, "_MAX_CELLS", 60)
-    how = {"max_gene_sets": 3, "modules": True}
+    how = {"max_gene_sets": 3, "modules": True, "max_cells": 60}
     found = choose_tokens(take, np.where(LABELS == 2, -1, LABELS), candidates, names, NAMES, **how)
     (cells,) = read
     assert len(cells) <= 60
@@ -324,11 +322,10 @@ def test_a_loaded_model_has_the_same_tokens(reference, tmp_path):
     pd.testing.assert_frame_equal(loaded.get_linear_weights(), model.get_linear_weights())
 
 
-def test_training_goes_on_with_the_same_tokens(reference, tmp_path, monkeypatch):
+def test_training_goes_on_with_the_same_tokens(reference, tmp_path):
     model = quick(model_of(reference))
     model.save(tmp_path / "model")
     # Chosen once, and not anew by other cells.
-    monkeypatch.setattr(_tokens, "choose_tokens", None)
     other = make(seed=7)
     other.varm, other.uns = reference.varm, reference.uns
     loaded = TOSICA.load(tmp_path / "model", adata=other)

@@ -12,6 +12,7 @@ from lightning.pytorch import Callback
 from sklearn.metrics import log_loss
 
 from tosica import TOSICA
+from tosica.model._training_mixin import default_epochs
 from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig
 
 
@@ -157,15 +158,22 @@ def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
         train(toy[:3].copy(), early_stopping=True)
 
 
-def test_length_follows_the_data(toy, train, monkeypatch):
-    monkeypatch.setattr("tosica.model._training_mixin._MIN_DRAWS", 160)
-    monkeypatch.setattr("tosica.model._training_mixin._DRAWS_PER_ROOT", 1)
-    model = train(toy, max_epochs=None)
+class StopAtOnce(Callback):
+    """Remember the number of epochs, and interrupt the training."""
+
+    def on_train_start(self, trainer, *_):
+        self.max_epochs = trainer.max_epochs
+        raise KeyboardInterrupt
+
+
+def test_length_follows_the_data(toy, train):
     # 160 draws of a cell from 81 training cells.
-    assert len(model.train_indices) == 81
-    assert len(model.history["train_loss"]) == 2
-    monkeypatch.setattr("tosica.model._training_mixin._DRAWS_PER_ROOT", 27)
-    assert len(train(toy, max_epochs=None).history["train_loss"]) == 3
+    assert default_epochs(81, min_draws=160, draws_per_root=1) == 2
+    assert default_epochs(81, min_draws=160, draws_per_root=27) == 3
+    stop = StopAtOnce()
+    with pytest.raises(KeyboardInterrupt):
+        train(toy, max_epochs=None, callbacks=[stop])
+    assert stop.max_epochs == default_epochs(81) == 149
 
 
 def test_validation_now_and_then(toy, train):

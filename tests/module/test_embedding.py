@@ -10,7 +10,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tosica.module import MaskedEmbedding, _embedding
+from tosica.module import MaskedEmbedding
 
 DIM = 5
 
@@ -177,7 +177,12 @@ def test_weights_of_another_mask_are_refused(as_padded: bool) -> None:
 
 
 def started(
-    n_labels: int = 3, *, dim: int = 16, seed: int = 0, same_for_all: float = 0.0
+    n_labels: int = 3,
+    *,
+    dim: int = 16,
+    seed: int = 0,
+    same_for_all: float = 0.0,
+    noise: float = 0.3,
 ) -> tuple[MaskedEmbedding, torch.Tensor, torch.Tensor]:
     """An embedding that started from scores, the scores, and the cells that it was measured by."""
     embedding = make(MIXED, 90, dim=dim).float()
@@ -186,7 +191,7 @@ def started(
     scores = torch.from_numpy(rng.normal(size=(n_labels, sum(MIXED)))).float()
     x = torch.from_numpy(rng.gamma(1.0, size=(50, 90))).float()
     torch.manual_seed(seed)
-    embedding.start_from_scores(scores + same_for_all, x, x.mean(0))
+    embedding.start_from_scores(scores + same_for_all, x, x.mean(0), noise=noise)
     return embedding, scores, x
 
 
@@ -214,9 +219,8 @@ def test_the_mean_cell_is_a_drawn_bias() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("n_labels", [2, 3, 16])
-def test_cells_differ_by_what_their_genes_say_of_labels(n_labels: int, monkeypatch) -> None:
-    monkeypatch.setattr(_embedding, "_DRAWN_SHARE", 0.0)
-    embedding, scores, x = started(n_labels)
+def test_cells_differ_by_what_their_genes_say_of_labels(n_labels: int) -> None:
+    embedding, scores, x = started(n_labels, noise=0.0)
     vectors = embedding(x) - embedding(x.mean(0, keepdim=True))
     evidence = said(embedding, scores, x)
     # Directions are orthogonal, so products of vectors are those of scores.
@@ -236,10 +240,9 @@ def test_more_labels_than_numbers_share_them() -> None:
 
 
 @torch.no_grad()
-def test_tokens_keep_some_of_what_was_drawn(monkeypatch) -> None:
+def test_tokens_keep_some_of_what_was_drawn() -> None:
     some, _, x = started()
-    monkeypatch.setattr(_embedding, "_DRAWN_SHARE", 0.0)
-    none, _, _ = started()
+    none, _, _ = started(noise=0.0)
     drawn = make(MIXED, 90, dim=16).float()
     drawn.reset_parameters()
     rest = some.pair_weights() - none.pair_weights()

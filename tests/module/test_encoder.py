@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tosica.module import Encoder, _attention, _encoder
+from tosica.module import Encoder, _attention
 
 DIM, HEADS = 12, 4
 
@@ -141,12 +141,10 @@ def test_without_the_rollout_nothing_is_kept_for_it(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("n_layers", [1, 2, 3])
 @pytest.mark.parametrize("n_cells_at_a_time", [0, 1, 2, 5])
-def test_cells_at_a_time_change_nothing(
-    n_layers: int, n_cells_at_a_time: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cells_at_a_time_change_nothing(n_layers: int, n_cells_at_a_time: int) -> None:
     encoder, t = make(n_layers), tokens()
     expected, joint = in_full(encoder, t)
-    monkeypatch.setattr(_encoder, "_CACHE_BYTES", n_cells_at_a_time * 4 * 18 * DIM * 8)
+    encoder.cache_bytes = n_cells_at_a_time * 4 * 18 * DIM * 8
     n_parts = -(-5 // max(n_cells_at_a_time, 1))
     assert len(encoder._parts(encoder._with_class_token(t))) == n_parts
     with torch.inference_mode():

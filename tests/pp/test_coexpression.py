@@ -8,7 +8,6 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tosica.pp import _coexpression
 from tosica.pp._coexpression import coexpression_modules
 
 N_CELLS, N_GROUPS, SIZE = 300, 4, 15
@@ -111,9 +110,8 @@ def test_the_same_each_time():
     assert as_sets(again[1]) == as_sets(modules)
 
 
-def test_many_genes_are_in_larger_modules(monkeypatch):
-    monkeypatch.setattr(_coexpression, "_MAX_MODULES", 3)
-    _, modules = coexpression_modules(expression(), np.arange(75), NAMES)
+def test_many_genes_are_in_larger_modules():
+    _, modules = coexpression_modules(expression(), np.arange(75), NAMES, max_modules=3)
     assert len(modules) == 3
 
 

@@ -38,7 +38,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
         return Scale(**state)
 
     def keep_scale(self, saved: Scale, found: Scale) -> Scale:
-        """Keep the saved total if the values of the other reference do not tell theirs."""
+        """Keep the saved total if that of the other reference cannot be inferred."""
         return saved if saved.over == found.over == "matrix" else found
 
     def normalization(self, scale: Scale) -> LogNormalization:

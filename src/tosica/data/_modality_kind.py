@@ -151,6 +151,7 @@ class ModalityKind(ABC, Generic[S]):
         layer: str | None = None,
         use_raw: bool = False,
         batch_size: int = 256,
+        block_size: int = BLOCK,
         name: str = "adata",
     ) -> AlignedCells:
         """Check a query, and give its cells in batches on the model's features.
@@ -172,6 +173,8 @@ class ModalityKind(ABC, Generic[S]):
             Which matrix of the query to read.
         batch_size
             Cells in a batch.
+        block_size
+            Number of cells that are read at a time.
         name
             What the query is called in messages, such as ``mdata['rna']``.
 
@@ -207,7 +210,14 @@ class ModalityKind(ABC, Generic[S]):
             translate=self.has_gene_sets,
         )
         return AlignedCells(
-            self, matrix, scale, indexer, len(names), batch_size, partial(self.advice, adata, name)
+            self,
+            matrix,
+            scale,
+            indexer,
+            len(names),
+            # Blocks of whole batches, so that only the last batch is short.
+            (batch_size, max(block_size // batch_size, 1) * batch_size),
+            partial(self.advice, adata, name),
         )
 
 
@@ -224,23 +234,22 @@ class AlignedCells(Generic[S]):
         scale: S,
         indexer: np.ndarray,
         n_genes: int,
-        batch_size: int,
+        sizes: tuple[int, int],
         advice: Callable[[], str],
     ) -> None:
         self._kind = kind
         self._matrix = matrix
         self._scale = scale
         self._indexer = indexer
-        self._batch_size = batch_size
+        self._batch_size, self._block_size = sizes
         self._advice = advice
         self.measured: np.ndarray = np.zeros(n_genes, dtype=bool)
         self.measured[indexer[indexer >= 0]] = True
 
     def __iter__(self) -> Iterator[CellBatch]:
         n_empty, step = 0, self._batch_size
-        # Blocks of whole batches, so that only the last batch is short.
-        size = max(BLOCK // step, 1) * step
-        for block in self._kind.read_query(self._matrix, self._scale, size, self._advice):
+        blocks = self._kind.read_query(self._matrix, self._scale, self._block_size, self._advice)
+        for block in blocks:
             for offset in range(0, block.values.shape[0], step):
                 part = slice(offset, offset + step)
                 values = reindex_genes(block.values[part], self._indexer, len(self.measured))

@@ -165,6 +165,7 @@ def choose_tokens(
     *,
     max_gene_sets: int,
     modules: bool,
+    max_cells: int = _MAX_CELLS,
 ) -> Tokens:
     """Choose gene sets by a group lasso over all candidates; put the other genes into modules.
 
@@ -190,6 +191,8 @@ def choose_tokens(
         Largest number of gene sets to choose. If there are no more candidates, all are taken.
     modules
         Whether to make modules.
+    max_cells
+        Largest number of cells to fit the regression to.
 
     Returns
     -------
@@ -199,7 +202,7 @@ def choose_tokens(
     x: sp.csr_matrix | None = None
     if modules or len(chosen) > max_gene_sets:
         known = np.flatnonzero(labels >= 0)
-        drawn = known[subsample_by_label(labels[known], _MAX_CELLS)]
+        drawn = known[subsample_by_label(labels[known], max_cells)]
         _, codes = np.unique(labels[drawn], return_inverse=True)
         x = read(drawn)
     if x is not None and len(chosen) > max_gene_sets:

@@ -57,9 +57,11 @@ _VALIDATION_ARGUMENTS = {
 }
 
 
-def default_epochs(n_cells: int) -> int:
+def default_epochs(
+    n_cells: int, *, min_draws: int = _MIN_DRAWS, draws_per_root: int = _DRAWS_PER_ROOT
+) -> int:
     """Number of epochs for a number of training cells."""
-    return math.ceil(max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells)) / n_cells)
+    return math.ceil(max(min_draws, draws_per_root * math.sqrt(n_cells)) / n_cells)
 
 
 class TrainingMixin(NetworkStartMixin):

@@ -17,7 +17,7 @@ _BUCKET_RATIO = 1.25
 # Gene sets up to this size share one bucket.
 _SMALL_SET = 16
 # Scale of random weights that are added to weights from a linear classifier.
-_DRAWN_SHARE = 0.3
+_NOISE = 0.3
 
 
 class MaskedEmbedding(nn.Module):
@@ -128,7 +128,9 @@ class MaskedEmbedding(nn.Module):
             started[has] = (given * part[token])[has, None] * direction[token[has]]
             self._set_pairs(started)
 
-    def start_from_scores(self, scores: Tensor, x: Tensor, mean: Tensor) -> None:
+    def start_from_scores(
+        self, scores: Tensor, x: Tensor, mean: Tensor, *, noise: float = _NOISE
+    ) -> None:
         """Initialize each token from the weights of a linear classifier of the labels.
 
         A token starts as the sum, over the labels, of the label's score through this token times a
@@ -147,6 +149,8 @@ class MaskedEmbedding(nn.Module):
             Expression of some cells, shape ``(n_cells, n_genes)``.
         mean
             Mean expression, shape ``(n_genes,)``.
+        noise
+            Scale of the random weights that are added.
         """
         scores = scores.to(self.bias) - scores.to(self.bias).mean(0)
         n_labels, width = len(scores), self.embed_dim
@@ -170,7 +174,7 @@ class MaskedEmbedding(nn.Module):
         weights = scores.T @ directions.T * (width / (6 * square)).sqrt()
         half = 0.5**0.5
         with torch.no_grad():
-            weights += _DRAWN_SHARE * self.pair_weights()
+            weights += noise * self.pair_weights()
             offset = torch.zeros_like(self.bias).index_add_(
                 0, token, mean.to(scores)[self.genes, None] * weights
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +13,6 @@ from tosica.module._constants import LAYER_NORM_EPS, MLP_RATIO
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-# Size of a layer's intermediate values that fits the cache of a CPU.
-_CACHE_BYTES = 2**23
 
 
 class Block(nn.Module):
@@ -70,6 +66,9 @@ class Encoder(nn.Module):
     n_layers
         Number of layers.
     """
+
+    cache_bytes: ClassVar[int] = 2**23
+    """Size of a layer's intermediate values that fits the cache of a CPU."""
 
     def __init__(self, embed_dim: int, n_heads: int, n_layers: int) -> None:
         super().__init__()
@@ -156,13 +155,12 @@ class Encoder(nn.Module):
                 row = (row + rollout_step(row, trace)) / 2
         return self.norm(latent), row[:, 1:]
 
-    @staticmethod
-    def _parts(tokens: Tensor) -> Sequence[Tensor]:
+    def _parts(self, tokens: Tensor) -> Sequence[Tensor]:
         """Split cells so that a part fits the cache of a CPU; on other devices do not split."""
         if tokens.device.type != "cpu":
             return [tokens]
         size_of_cell = MLP_RATIO * tokens[:1].numel() * tokens.element_size()
-        return tokens.split(max(_CACHE_BYTES // max(size_of_cell, 1), 1))
+        return tokens.split(max(self.cache_bytes // max(size_of_cell, 1), 1))
 
     def _layers(self) -> list[Block]:
         return list(self.blocks)  # type: ignore[arg-type] # a ModuleList does not know its kind

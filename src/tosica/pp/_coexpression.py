@@ -15,14 +15,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # Mean number of genes in a module, unless that gives more modules than the limit.
-_MODULE_SIZE, _MAX_MODULES = 15, 50
+_MODULE_SIZE = 15
 _N_COMPONENTS = 20
 # Genes in the name of a module.
 _N_LEADING = 3
 
 
 def coexpression_modules(
-    x: sp.csr_matrix, genes: NDArray[np.integer], names: NDArray[np.object_]
+    x: sp.csr_matrix,
+    genes: NDArray[np.integer],
+    names: NDArray[np.object_],
+    *,
+    max_modules: int = 50,
 ) -> tuple[list[str], list[NDArray[np.integer]]]:
     """Cluster genes into co-expression modules.
 
@@ -37,6 +41,8 @@ def coexpression_modules(
         Positions of the genes to cluster, ``(n_genes,)``.
     names
         Names of all genes, ``(n_vars,)``.
+    max_modules
+        Largest number of modules.
 
     Returns
     -------
@@ -55,7 +61,7 @@ def coexpression_modules(
     values = (values - values.mean(0)) / deviation
     # Otherwise single cells would determine the modules of rare genes.
     np.clip(values, -10, 10, out=values)
-    n_modules = min(_MAX_MODULES, max(1, round(len(genes) / _MODULE_SIZE)))
+    n_modules = min(max_modules, max(1, round(len(genes) / _MODULE_SIZE)))
     n_components = min(_N_COMPONENTS, *values.shape)
     if n_modules == 1 or n_components < 2:
         labels, loadings = np.zeros(len(genes), dtype=int), values.T @ values.mean(1)[:, None]
