@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,10 +45,12 @@ def pytest_runtest_setup() -> None:
 @pytest.fixture(autouse=True)
 def _same_seed() -> Iterator[None]:
     """Start every test from one seed, and leave none behind."""
-    before = scvi.settings.seed
+    before, flags = scvi.settings.seed, os.environ.get("XLA_FLAGS", "")
     scvi.settings.seed = 0
     yield
     scvi.settings.seed = before
+    # scvi-tools makes this variable longer each time, until no process can be started with it.
+    os.environ["XLA_FLAGS"] = flags
 
 
 @pytest.fixture(scope="session")
