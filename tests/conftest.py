@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+# Before torch is imported. Workers of pytest-xdist would otherwise wait for each other's threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import matplotlib
 import numpy as np
 import pandas as pd
