@@ -10,18 +10,20 @@ import pytest
 
 import tosica
 from tosica.datasets import _write_synthetic
+from tosica.datasets._write_synthetic import index_dtype
 
 PARAMS = {"n_labels": 4, "n_batches": 3, "n_gene_sets": 50, "batch_effect": 0.5, "seed": 8}
 
 
-@pytest.mark.parametrize("cells_at_once", [1000, 2000, 10_000])
-def test_the_file_is_what_synthetic_returns(tmp_path, monkeypatch, cells_at_once: int) -> None:
-    monkeypatch.setattr(_write_synthetic, "_CELLS_AT_ONCE", cells_at_once)
+@pytest.mark.parametrize("chunk_size", [1000, 2000, 10_000])
+def test_the_file_is_what_synthetic_returns(tmp_path, chunk_size: int) -> None:
     in_memory = tosica.datasets.synthetic(3500, 400, **PARAMS)
     in_memory.write_h5ad(tmp_path / "expected.h5ad")
     expected = anndata.read_h5ad(tmp_path / "expected.h5ad")
 
-    tosica.datasets.write_synthetic(tmp_path / "cells.h5ad", 3500, 400, **PARAMS)
+    tosica.datasets.write_synthetic(
+        tmp_path / "cells.h5ad", 3500, 400, **PARAMS, chunk_size=chunk_size
+    )
     written = anndata.read_h5ad(tmp_path / "cells.h5ad")
     assert written.shape == (3500, 400)
     assert type(written.X) is type(expected.X)
@@ -47,13 +49,15 @@ def test_the_file_can_be_read_backed(tmp_path) -> None:
         backed.file.close()
 
 
-@pytest.mark.parametrize(("most", "wide"), [(2**31 - 1, False), (200_000, True)])
-def test_more_values_than_32_bits_count(tmp_path, monkeypatch, most: int, wide: bool) -> None:
+@pytest.mark.parametrize("wide", [False, True])
+def test_more_values_than_32_bits_count(tmp_path, monkeypatch, wide: bool) -> None:
     """Decided with the first block in hand, before the others are drawn."""
     path = tmp_path / "cells.h5ad"
-    monkeypatch.setattr(_write_synthetic, "_CELLS_AT_ONCE", 1000)
-    monkeypatch.setattr(_write_synthetic, "_MAX_VALUES", most)
-    tosica.datasets.write_synthetic(path, 3500, 400, **PARAMS)
+    assert index_dtype(2**31 - 1) is np.int32
+    assert index_dtype(2**31) is np.int64
+    if wide:
+        monkeypatch.setattr(_write_synthetic, "index_dtype", lambda _: np.int64)
+    tosica.datasets.write_synthetic(path, 3500, 400, **PARAMS, chunk_size=1000)
     with h5py.File(path) as file:
         assert file["X/data"].size > 200_000
         assert file["X/indptr"].dtype == (np.int64 if wide else np.int32)

@@ -602,7 +602,7 @@ def test_a_file_of_somebody_else(folder, monkeypatch):
         def __init__(self, *_):
             raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("tosica.model._checkpoint.zipfile.ZipFile", Forbidden)
+    monkeypatch.setattr("zipfile.ZipFile", Forbidden)
     with pytest.raises(PermissionError, match="may not be read by this user: ask its owner"):
         TOSICA.load(folder)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -11,11 +12,8 @@ from anndata import AnnData
 from anndata.io import sparse_dataset, write_elem
 
 from tosica._logging import logger
+from tosica._validation import check_count
 from tosica.datasets import _droplets
-
-# Cells per append: few appends, but little memory compared to Python itself.
-_CELLS_AT_ONCE = 10_000
-_MAX_VALUES = np.iinfo(np.int32).max
 
 
 def write_synthetic(
@@ -28,6 +26,7 @@ def write_synthetic(
     n_gene_sets: int = 300,
     batch_effect: float = 0.25,
     seed: int = 0,
+    chunk_size: int = 10_000,
 ) -> None:
     """Write synthetic counts of any size to an h5ad file, with little memory.
 
@@ -37,6 +36,8 @@ def write_synthetic(
         Path of the file, ending in ``.h5ad``. An existing file is replaced.
     n_obs, n_vars, n_labels, n_batches, n_gene_sets, batch_effect, seed
         As in :func:`synthetic`, with the same counts, labels and names.
+    chunk_size
+        Number of cells that are drawn and written at a time. The file does not depend on it.
 
     Raises
     ------
@@ -53,8 +54,8 @@ def write_synthetic(
 
     Notes
     -----
-    Counts are drawn and written 10 000 cells at a time and are not compressed (about 1.6 GB for
-    1 000 000 cells × 3 000 genes). Only ``obs`` is in memory as a whole.
+    Counts are drawn and written ``chunk_size`` cells at a time and are not compressed (about 1.6 GB
+    for 1 000 000 cells × 3 000 genes). Only ``obs`` is in memory as a whole.
 
     Examples
     --------
@@ -69,6 +70,7 @@ def write_synthetic(
     (500, 1000)
     """
     path = _check(path)
+    check_count("chunk_size", chunk_size)
     plan = _droplets.plan(
         n_obs,
         n_vars,
@@ -78,12 +80,11 @@ def write_synthetic(
         batch_effect=batch_effect,
         seed=seed,
     )
-    blocks = _droplets.draw(plan, cells_at_once=_CELLS_AT_ONCE)
+    blocks = _droplets.draw(plan, cells_at_once=chunk_size)
     first = next(blocks)
     # The file keeps the integer type of the first block, which must hold the number of all values.
     # Cells are in random order, so the first block is enough to estimate it.
-    if 2 * first.nnz * (len(plan.obs) / first.shape[0]) > _MAX_VALUES:
-        first.indptr = first.indptr.astype(np.int64)
+    first.indptr = first.indptr.astype(index_dtype(2 * first.nnz * len(plan.obs) / first.shape[0]))
     # Writing single elements would leave an empty raw, which backed reading cannot read.
     AnnData(obs=plan.obs, var=plan.var, uns=plan.uns).write_h5ad(path)
     with h5py.File(path, "a") as file:
@@ -94,6 +95,11 @@ def write_synthetic(
     logger.info(
         "write_synthetic: wrote %s cells × %s genes to %s", len(plan.obs), len(plan.var), path
     )
+
+
+def index_dtype(n_values: float) -> type[np.signedinteger[Any]]:
+    """Integer type that can hold a number of values."""
+    return np.int64 if n_values > np.iinfo(np.int32).max else np.int32
 
 
 def _check(path: str | os.PathLike[str]) -> Path:
