@@ -55,12 +55,20 @@ def test_more_values_than_32_bits_count(tmp_path, monkeypatch, wide: bool) -> No
     path = tmp_path / "cells.h5ad"
     assert index_dtype(2**31 - 1) is np.int32
     assert index_dtype(2**31) is np.int64
-    if wide:
-        monkeypatch.setattr(_write_synthetic, "index_dtype", lambda _: np.int64)
+    estimates = []
+
+    def choose(n_values: float) -> type:
+        estimates.append(n_values)
+        return np.int64 if wide else np.int32
+
+    monkeypatch.setattr(_write_synthetic, "index_dtype", choose)
     tosica.datasets.write_synthetic(path, 3500, 400, **PARAMS, chunk_size=1000)
     with h5py.File(path) as file:
-        assert file["X/data"].size > 200_000
+        n_values = file["X/data"].size
+        assert n_values > 200_000
         assert file["X/indptr"].dtype == (np.int64 if wide else np.int32)
+    # From the first block: with a margin of two, and made once.
+    assert estimates == [pytest.approx(2 * n_values, rel=0.1)]
     expected = tosica.datasets.synthetic(3500, 400, **PARAMS)
     assert (anndata.read_h5ad(path).X != expected.X).nnz == 0
 
