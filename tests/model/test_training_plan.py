@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
+import scvi
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, Trainer
 from sklearn.metrics import log_loss
 
 from tosica import TOSICA
-from tosica.model._training_mixin import default_epochs
+from tosica.model._training_mixin import VALIDATION_ARGUMENTS, default_epochs
 from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig
 
 
@@ -156,6 +158,16 @@ def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
         model.predict_set(toy_query)
     with pytest.raises(ValueError, match="because no label has two cells: train without it"):
         train(toy[:3].copy(), early_stopping=True)
+
+
+@pytest.mark.parametrize("trainer", [Trainer, scvi.train.Trainer])
+def test_the_refit_leaves_out_all_that_needs_validation_cells(trainer):
+    """Also what a newer release adds."""
+    words = ("callbacks", "check_val", "checkpoint", "early_stopping", "logger")
+    names = inspect.signature(trainer).parameters
+    of_validation = {name for name in names if any(word in name for word in words)}
+    assert len(of_validation) > 2
+    assert of_validation <= VALIDATION_ARGUMENTS
 
 
 class StopAtOnce(Callback):

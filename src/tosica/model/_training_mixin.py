@@ -40,7 +40,7 @@ _REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
 # reference do, and along single directions.
 _BATCH_EFFECT_SCALE = 6.0
 # Arguments of the trainer that need validation cells, of which the refit has none.
-_VALIDATION_ARGUMENTS = {
+VALIDATION_ARGUMENTS = {
     "callbacks",
     "logger",
     "check_val_every_n_epoch",
@@ -258,7 +258,7 @@ class TrainingMixin(NetworkStartMixin):
         config = replace(plan.config, lr=_REFIT_LR * plan.config.lr)
         refit_plan = TrainingPlan(self.module, config, plan.batch_directions)
         data.join()
-        options = {k: v for k, v in kwargs.items() if k not in _VALIDATION_ARGUMENTS}
+        options = {k: v for k, v in kwargs.items() if k not in VALIDATION_ARGUMENTS}
         self._run(self._runner(refit_plan, data, epochs, limit_val_batches=0, **options))
         for name, value in before.items():
             setattr(self, name, value)
