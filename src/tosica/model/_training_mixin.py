@@ -118,9 +118,9 @@ class TrainingMixin(NetworkStartMixin):
             ``mislabeled_indices`` has their positions. Not for models of a MuData.
         correct_batches
             If the reference was set up with a ``batch_key``, train the model to ignore differences
-            between batches within a label, so that it also recognizes labels in batches where the
-            reference lacks them. It needs a label with three cells in each of two batches, and has
-            no effect otherwise. Not for models of a MuData.
+            between batches within a label. This is meant for labels that the reference has in some
+            batches only; the page on batches shows what it changes. It needs a label with three
+            cells in each of two batches, and has no effect otherwise. Not for models of a MuData.
         compile
             Compile the encoder's training steps with :func:`torch.compile`. This takes up to a
             minute at first and pays on a GPU; on a CPU it replaces our own attention kernel.
