@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import anndata as ad
+import h5py
 import numpy as np
 import pandas as pd
 import pytest
@@ -314,3 +315,20 @@ def test_names_that_occur_twice() -> None:
     with pytest.raises(ValueError, match=r"^6 genes .* \('a', 'b', …\): call fix\(\) first\.$"):
         check_unique(many, "genes", "fix()")
     check_unique(pd.Index(["a", "b"]), "obs_names", "fix()")
+
+
+@pytest.mark.parametrize("format_", ["csr", "csc"])
+@pytest.mark.parametrize(("part", "value"), [("indices", 99), ("indices", -3), ("indptr", 10**6)])
+def test_indices_outside_of_the_matrix(tmp_path: Path, format_: str, part: str, value: int) -> None:
+    """They are refused, in memory and on disk: scipy would drop values, or crash."""
+    path = tmp_path / "damaged.h5ad"
+    ad.AnnData(sp.csr_matrix(values()).asformat(format_)).write_h5ad(path)
+    with h5py.File(path, "a") as file:
+        file["X"][part][3] = value
+    in_memory = ad.read_h5ad(path)
+    with pytest.raises(ValueError, match=r"^adata.X is damaged: its indices do not fit its shape"):
+        CellMatrix(in_memory)
+    on_disk = ad.read_h5ad(path, backed="r")
+    with pytest.raises(ValueError, match=r"^adata.X is damaged: its indices do not fit its shape"):
+        CellMatrix(on_disk).block(0, N_CELLS)
+    on_disk.file.close()

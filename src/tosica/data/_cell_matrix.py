@@ -42,8 +42,8 @@ class CellMatrix:
     KeyError
         If there is no such layer.
     ValueError
-        If there are no cells, no genes, no matrix or no ``raw``, or if both ``layer`` and
-        ``use_raw`` are given.
+        If there are no cells, no genes, no matrix or no ``raw``, if both ``layer`` and ``use_raw``
+        are given, or if indices of a sparse matrix are outside of it (on disk: of the block read).
     """
 
     def __init__(
@@ -97,7 +97,11 @@ class CellMatrix:
             self._genes = None if use_raw else _positions(adata._vidx, source.n_vars)
         if getattr(matrix, "format", None) == "csc":
             # Rows of a CSC matrix are scattered: convert it once instead of at every block.
-            matrix = (matrix if sp.issparse(matrix) else matrix.to_memory()).tocsr()
+            matrix = matrix if sp.issparse(matrix) else matrix.to_memory()
+            _check_indices(matrix, self.where)
+            matrix = matrix.tocsr()
+        elif sp.issparse(matrix):
+            _check_indices(matrix, self.where)
         self._matrix = matrix
         self._in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
 
@@ -105,19 +109,31 @@ class CellMatrix:
         """Read cells ``start`` to ``stop`` (exclusive)."""
         if self._cells is not None:
             return self.take(np.arange(start, stop))
-        return _tidy(self._matrix[start:stop])
+        return self._tidy(self._matrix[start:stop])
 
     def take(self, cells: np.ndarray) -> Block:
         """Read cells by position, in any order and with repeats."""
         if self._cells is not None:
             cells = self._cells[cells]
         if self._in_memory:
-            rows = _tidy(self._matrix[cells])
+            rows = self._tidy(self._matrix[cells])
         else:
             # Files are read in their own order, and each row once.
             once, back = np.unique(cells, return_inverse=True)
-            rows = _tidy(self._matrix[once])[back]
-        return rows if self._genes is None else _tidy(rows[:, self._genes])
+            rows = self._tidy(self._matrix[once])[back]
+        return rows if self._genes is None else self._tidy(rows[:, self._genes])
+
+    def _tidy(self, rows: Any) -> Block:
+        """A dense array, or a CSR matrix of whole indices in which each entry occurs once."""
+        if not sp.issparse(rows):
+            return np.asarray(rows)
+        if not self._in_memory:
+            _check_indices(rows, self.where)
+        rows = rows.tocsr()
+        if not rows.has_canonical_format:
+            # Sum duplicate entries. Selected rows are a copy, so the user's matrix is not changed.
+            rows.sum_duplicates()
+        return rows
 
     def blocks(self, size: int) -> Iterator[tuple[int, Block]]:
         """Read all cells in order: the position of a block's first cell, and the block."""
@@ -137,14 +153,24 @@ def _positions(index: Any, size: int) -> np.ndarray:
     return np.arange(size)[index if isinstance(index, slice) else np.asarray(index)]
 
 
-def _tidy(rows: Any) -> Block:
-    if not sp.issparse(rows):
-        return np.asarray(rows)
-    rows = rows.tocsr()
-    if not rows.has_canonical_format:
-        # Sum duplicate entries. Selected rows are a copy, so the user's matrix is not changed.
-        rows.sum_duplicates()
-    return rows
+def _check_indices(matrix: sp.csr_matrix, where: str) -> None:
+    """Check that all indices of a sparse matrix are inside its shape.
+
+    Neither anndata nor scipy look at the indices of a file. Of other ones scipy drops the values,
+    or it reads and writes memory that is not the matrix's.
+
+    Raises
+    ------
+    ValueError
+        If one is not.
+    """
+    try:
+        matrix.check_format(full_check=True)
+    except (ValueError, IndexError) as error:
+        raise ValueError(
+            f"{where} is damaged: its indices do not fit its shape {matrix.shape} "
+            f"({str(error).rstrip('.')}); read or make it again."
+        ) from error
 
 
 def check_unique(names: pd.Index, what: str, remedy: str) -> None:
