@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
+from tosica.io._refused import RefusedKey, RefusedValue
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -50,7 +53,7 @@ def repair_columns(
     for wanted in (*logicals, *na_strings):
         if wanted not in table:
             known = ", ".join(map(str, table.columns))
-            raise KeyError(f"There is no column {wanted!r} in the cells' table; it has {known}.")
+            raise RefusedKey(f"There is no column {wanted!r} in the cells' table; it has {known}.")
     repaired = {}
     maybe_logical: list[str] = []
     maybe_missing: list[str] = []
@@ -85,8 +88,22 @@ def repair_columns(
 
 
 def to_categorical(codes: np.ndarray, levels: list[str]) -> pd.Categorical:
-    """A categorical from zero-based codes; codes without a level are missing values."""
-    known = np.where((codes >= 0) & (codes < len(levels)), codes, -1)
+    """A categorical from zero-based codes, of which negative ones are missing values.
+
+    Raises
+    ------
+    ValueError
+        If a code has no level, or a level occurs twice.
+    """
+    twice = [level for level, n in Counter(levels).items() if n > 1]
+    if codes.dtype.kind not in "iu" or twice or (codes.size and codes.max() >= len(levels)):
+        wrong = (
+            f"the level {twice[0]!r} occurs twice"
+            if twice
+            else f"a code is not one of its {len(levels)} levels"
+        )
+        raise RefusedValue(f"A factor cannot be read, because {wrong}: the file is damaged.")
+    known = np.where(codes >= 0, codes, -1)
     return pd.Categorical.from_codes(
         known.astype(np.intp), categories=pd.Index(levels, dtype=object)
     )
@@ -96,7 +113,7 @@ def _as_logical(column: pd.Series) -> pd.Series:
     if column.dtype == bool:
         return column
     if not column.isin([0, 1, _MISSING_LOGICAL, _R_MISSING]).all():
-        raise ValueError(
+        raise RefusedValue(
             f"Column {column.name!r} holds more than 0, 1 and 2, so it is not a logical one."
         )
     missing = ~column.isin([0, 1])

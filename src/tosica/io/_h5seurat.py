@@ -10,8 +10,10 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica.io._columns import decode, repair_columns, to_categorical
+from tosica.io._hdf5 import column_of, group_of, numbers_of, strings_of
 from tosica.io._matrices import csr_from_arrays
 from tosica.io._parts import GRAPHS_NOTE, Parts, align_loadings, choose_assay
+from tosica.io._refused import RefusedValue
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -26,27 +28,32 @@ def read_h5seurat(
 ) -> Parts:
     """Read one assay, the table of the cells and the reductions."""
     notes: list[str] = []
-    names = decode(file["cell.names"][:])
-    assay = choose_assay(list(file["assays"]), decode(file.attrs["active.assay"])[0], assay, notes)
-    group = file["assays"][assay]
-    genes = pd.Index(decode(group["features"][:]), dtype=object)
-    marked = [*decode(file["meta.data"].attrs.get("logicals", [])), *logicals]
-    obs = _table(file["meta.data"], pd.Index(names, dtype=object))
+    names = strings_of(file, "cell.names")
+    assays = group_of(file, "assays")
+    active = decode(file.attrs.get("active.assay", []))
+    if not active:
+        raise RefusedValue("The file does not say which assay is active: save the object again.")
+    assay = choose_assay(list(assays), active[0], assay, notes)
+    group = group_of(assays, assay)
+    genes = pd.Index(strings_of(group, "features"), dtype=object)
+    cells = group_of(file, "meta.data")
+    marked = [*decode(cells.attrs.get("logicals", [])), *logicals]
+    obs = _table(cells, pd.Index(names, dtype=object))
     obs = repair_columns(obs, notes, logicals=list(dict.fromkeys(marked)), na_strings=na_strings)
-    var = _table(group["meta.features"], genes) if "meta.features" in group else None
-    if var is None or len(var) != len(genes):
-        var = pd.DataFrame(index=genes)
+    var = _gene_table(group, genes)
     if "variable.features" in group:
-        var["highly_variable"] = genes.isin(decode(group["variable.features"][:]))
+        var["highly_variable"] = genes.isin(strings_of(group, "variable.features"))
     obsm, varm = {}, {}
-    for name, reduction in file.get("reductions", {}).items():
+    for name in group_of(file, "reductions") if "reductions" in file else ():
+        reduction = group_of(file["reductions"], name)
         if "cell.embeddings" not in reduction:
             continue
         # hdf5r writes matrices transposed.
-        obsm[f"X_{name.lower()}"] = reduction["cell.embeddings"][:].T
+        obsm[f"X_{name.lower()}"] = numbers_of(reduction, "cell.embeddings", 2).T
         if name == "pca" and "feature.loadings" in reduction:
-            features = decode(reduction["features"][:])
-            varm["PCs"] = align_loadings(reduction["feature.loadings"][:].T, features, genes)
+            features = strings_of(reduction, "features")
+            loadings = numbers_of(reduction, "feature.loadings", 2).T
+            varm["PCs"] = align_loadings(loadings, features, genes)
     if len(file.get("graphs", ())):
         notes.append(GRAPHS_NOTE)
     shape = (len(names), len(genes))
@@ -56,20 +63,34 @@ def read_h5seurat(
     )
 
 
+def _gene_table(group: h5py.Group, genes: pd.Index) -> pd.DataFrame:
+    """The table of the genes; without columns if the file has none of these genes."""
+    stored = group.get("meta.features")
+    index = stored.get("_index") if isinstance(stored, h5py.Group) else None
+    # Seurat keeps a table of fewer genes beside a matrix of all, and without names it is in order.
+    if stored is None or (index is not None and index.shape != genes.shape):
+        return pd.DataFrame(index=genes)
+    return _table(group_of(group, "meta.features"), genes)
+
+
 def _table(group: h5py.Group, index: pd.Index) -> pd.DataFrame:
     names = group.attrs.get("_index", ["_index"])
     skip = {*decode(names), "_index"}
     order = decode(group.attrs.get("colnames", []))
     order += [name for name in group if name not in order]
-    columns = {name: _column(group[name]) for name in order if name in group and name not in skip}
+    columns = {
+        name: _column(group, name, len(index))
+        for name in order
+        if name in group and name not in skip
+    }
     return pd.DataFrame(columns, index=index)
 
 
-def _column(element: h5py.Group | h5py.Dataset) -> Any:
-    if isinstance(element, h5py.Group):
-        codes = element["values"][:].astype(np.int64)
-        return to_categorical(codes - 1, decode(element["levels"][:]))
-    values = element[:]
+def _column(group: h5py.Group, name: str, length: int) -> Any:
+    if isinstance(group[name], h5py.Group):
+        codes = column_of(group[name], "values", length).astype(np.int64)
+        return to_categorical(codes - 1, strings_of(group[name], "levels"))
+    values = column_of(group, name, length)
     return decode(values) if values.dtype.kind in "OSU" else values
 
 
@@ -77,9 +98,10 @@ def _matrix(group: h5py.Group, slot: str, shape: tuple[int, int]) -> sp.csr_matr
     """The CSC matrix of genes × cells as a CSR matrix ``(n_cells, n_genes)``."""
     if slot not in group:
         return None
-    element = group[slot]
-    if isinstance(element, h5py.Dataset):
-        values = element[:]
+    if isinstance(group[slot], h5py.Dataset):
+        values = numbers_of(group, slot, 2)
         return sp.csr_matrix(values) if values.shape == shape else None
-    data, indices, indptr = (element[name][:] for name in ("data", "indices", "indptr"))
+    data, indices, indptr = (
+        numbers_of(group[slot], name, 1) for name in ("data", "indices", "indptr")
+    )
     return csr_from_arrays(data, indices, indptr, shape, slot)

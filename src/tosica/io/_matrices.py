@@ -9,6 +9,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica.data import TARGET_SUM, detect_values
+from tosica.io._refused import RefusedValue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 _N_TRIED = 200
 # Values that are compared at a time.
 _CHUNK_SIZE = 2**20
+# The logarithm of a count: the largest one that R can hold is below it.
+_LARGEST_LOG = 50.0
 # Ones that a cell must have before its smallest value is taken for a count of one.
 _MIN_ONES = 3
 
@@ -64,8 +67,9 @@ def select_expression(matrices: Sequence[Matrix], notes: list[str]) -> Expressio
         if kind is not None:
             usable.append((kind, matrix))
     if not usable:
-        raise ValueError(
-            "There are neither counts nor log-normalised values in the object. " + " ".join(reasons)
+        why = " ".join(["", *reasons])
+        raise RefusedValue(
+            f"There are neither counts nor log-normalised values in the object.{why}"
         )
     n_genes = max(len(matrix.var) for _, matrix in usable)
     usable = [(kind, matrix) for kind, matrix in usable if len(matrix.var) == n_genes]
@@ -90,34 +94,46 @@ def csr_from_arrays(
     ValueError
         If the arrays do not make a matrix of this shape; the message begins with ``name``.
     """
+    if indices.dtype.kind not in "iu" or indptr.dtype.kind not in "iu":
+        raise RefusedValue(
+            f"{name} cannot be read: the indices of its sparse matrix are {indices.dtype} and "
+            f"{indptr.dtype} values instead of integers."
+        )
+    # scipy would take memory for as many values as the largest one says.
+    if (indptr[:-1] > indptr[1:]).any() or indptr[-1:] != indices.size:
+        raise _damaged(ValueError("the starts of its rows do not rise to its size"), name)
     try:
         matrix = sp.csr_matrix((data, indices, indptr), shape=shape)
     except (ValueError, TypeError, IndexError, OverflowError) as error:
         raise _damaged(error, name) from error
-    check_indices(matrix, name)
+    check_matrix(matrix, name)
     return matrix
 
 
-def check_indices(values: sp.spmatrix | np.ndarray, name: str) -> None:
-    """Check that all indices of a sparse matrix are inside its shape.
+def check_matrix(values: object, name: str) -> None:
+    """Check that a matrix holds numbers, and that all indices of a sparse one are inside its shape.
 
     Other indices would read or write memory that is not the matrix's.
 
     Raises
     ------
     ValueError
-        If one is not; the message begins with ``name``.
+        If it is not so; the message begins with ``name``.
     """
+    is_matrix = isinstance(values, np.ndarray) or sp.issparse(values)
+    if not is_matrix or values.ndim != 2 or values.dtype.kind not in "biuf":  # type: ignore[attr-defined]
+        kind = getattr(values, "dtype", type(values).__name__)
+        raise RefusedValue(f"{name} cannot be read: it is no matrix of numbers ({kind}).")
     if isinstance(values, np.ndarray):
         return
     try:
-        values.check_format(full_check=True)
+        values.check_format(full_check=True)  # type: ignore[attr-defined]
     except (ValueError, IndexError) as error:
         raise _damaged(error, name) from error
 
 
 def _damaged(error: Exception, name: str) -> ValueError:
-    return ValueError(
+    return RefusedValue(
         f"{name} cannot be read: the indices of its sparse matrix are damaged "
         f"({str(error).rstrip('.')})."
     )
@@ -161,6 +177,8 @@ def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matri
     """
     if data.data.size and data.data.min() < 0:
         return None, "no counts: the values are negative"
+    if data.data.size and data.data.max() > _LARGEST_LOG:
+        return None, "no counts: the values are too large for logarithms"
     unlogged = np.expm1(data.data.astype(np.float64))
     n_per_cell = np.diff(data.indptr)
     # Relative rounding error of a count in single and in double precision.

@@ -12,6 +12,7 @@ import pandas as pd
 from tosica._logging import logger
 from tosica.data import TARGET_SUM, log_normalize
 from tosica.io._matrices import is_integral, recover_counts
+from tosica.io._refused import RefusedKey, RefusedValue
 
 if TYPE_CHECKING:
     import scipy.sparse as sp
@@ -56,8 +57,12 @@ def to_anndata(parts: Parts) -> ad.AnnData:
         unique.
     """
     for names, what in ((parts.obs.index, "cell"), (parts.var.index, "gene")):
+        if names.isna().any():
+            raise RefusedValue(
+                f"The name of a {what} is missing; name all {what}s in R before saving."
+            )
         if names.has_duplicates:
-            raise ValueError(
+            raise RefusedValue(
                 f"The {what} name {names[names.duplicated()][0]!r} occurs twice; "
                 f"make the names of {what}s unique in R before saving."
             )
@@ -66,7 +71,7 @@ def to_anndata(parts: Parts) -> ad.AnnData:
     if counts is not None and not is_integral(counts):
         notes.append("the stored counts hold fractions, so they were not taken for counts")
         if data is None:
-            raise ValueError(
+            raise RefusedValue(
                 "The object has no log-normalised values, and its counts hold fractions; run "
                 "NormalizeData in R, or save the raw counts."
             )
@@ -76,7 +81,7 @@ def to_anndata(parts: Parts) -> ad.AnnData:
         notes.append(note)
     if data is None:
         if counts is None:
-            raise ValueError("The object has neither counts nor log-normalised values.")
+            raise RefusedValue("The object has neither counts nor log-normalised values.")
         notes.append(f"X was log-normalised to {TARGET_SUM:.0f} counts a cell")
     if counts is not None:
         # The counts in double precision are released before X is computed.
@@ -98,7 +103,13 @@ def to_anndata(parts: Parts) -> ad.AnnData:
 
 def _to_float32(matrix: sp.csr_matrix) -> sp.csr_matrix:
     """The matrix in single precision, with the same index arrays."""
-    values = matrix.data.astype(np.float32, copy=False)
+    with np.errstate(over="ignore"):
+        values = matrix.data.astype(np.float32, copy=False)
+    if not np.isfinite(values).all():
+        raise RefusedValue(
+            "The expression holds values that are missing, infinite or too large for any count: "
+            "the file is damaged, or the object was computed wrongly; look at it in R."
+        )
     return type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
@@ -131,7 +142,7 @@ def choose_assay(assays: list[str], active: str, wanted: str | None, notes: list
             )
         wanted = active
     if wanted not in assays:
-        raise KeyError(
+        raise RefusedKey(
             f"There is no assay {wanted!r}; the object has {', '.join(map(repr, assays))}."
         )
     if wanted == "SCT":

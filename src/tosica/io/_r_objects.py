@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
-from typing import TYPE_CHECKING, Any, cast
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from tosica.io._columns import to_categorical
 from tosica.io._matrices import csr_from_arrays
+from tosica.io._rds_parser import parse
+from tosica.io._refused import Refused, RefusedValue, describe_error
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-_XDR = b"X\n"
-_GZIP = b"\x1f\x8b"
 
 
 def parse_rds(path: Path) -> RObject:
@@ -25,41 +25,28 @@ def parse_rds(path: Path) -> RObject:
     ------
     ImportError
         If the ``rdata`` package is missing.
+    MemoryError
+        If the contents are too large for this machine.
     ValueError
         If the file is damaged or not an ``.rds`` file.
     """
     try:
-        import rdata
-        from rdata.parser._xdr import ParserXDR
-    except ImportError as error:
-        raise ImportError(
-            "Reading .rds files needs the rdata package: pip install 'tosica[seurat]'."
-        ) from error
-    try:
-        with path.open("rb") as file:
-            compressed = file.read(2) == _GZIP
-        with gzip.open(path) if compressed else path.open("rb") as stream:
-            if stream.read(2) != _XDR:
-                return RObject(rdata.parser.parse_file(path).object)
-            # Parsing a stream saves memory: parse_file holds the bytes of the whole file.
-            parser = ParserXDR(
-                memoryview(b""),
-                expand_altrep=True,
-                altrep_constructor_dict=rdata.parser.DEFAULT_ALTREP_MAP,
-            )
-            # Annotated as BytesIO, but any binary stream works.
-            parser.file = cast("Any", stream)
-            return RObject(parser.parse_all().object)
+        return RObject(parse(path))
+    except (Refused, ImportError, MemoryError, PermissionError):
+        raise
     # Damaged files raise many kinds of exceptions.
     except Exception as error:
-        raise ValueError(
-            f"{str(path)!r} is not a whole .rds file ({type(error).__name__}: {error}); was it "
-            "saved with saveRDS, and copied to the end?"
+        raise RefusedValue(
+            f"{str(path)!r} is not a whole .rds file ({describe_error(error)}); was it saved with "
+            "saveRDS, and copied to the end?"
         ) from error
 
 
 class RObject:
-    """An R object: its class, its slots or attributes, and its value."""
+    """An R object: its class, its slots or attributes, and its value.
+
+    What is asked for and is not there, or of another type, raises a ValueError.
+    """
 
     def __init__(self, parsed: Any) -> None:
         while parsed.info.type.name == "REF":
@@ -88,6 +75,12 @@ class RObject:
         return name in self.attributes
 
     def __getitem__(self, name: str) -> RObject:
+        if name not in self.attributes:
+            of = " ".join(self.classes) if name != "class" else self.kind
+            raise RefusedValue(
+                f"A {of or self.kind} of the object has no {name!r}, so the file is damaged or "
+                "from an unknown version of Seurat: save it again."
+            )
         return self.attributes[name]
 
     def drop(self, name: str) -> None:
@@ -98,12 +91,17 @@ class RObject:
     @property
     def classes(self) -> list[str]:
         """Names of the R classes, the most specific one first."""
-        return self["class"].strings() if "class" in self else []
+        return [str(name) for name in self["class"].strings()] if "class" in self else []
 
     def strings(self) -> list[Any]:
         """The values of a character vector; missing ones are ``nan``."""
         if self.kind != "STR":
             return []
+        if any(v.info.type.name != "CHAR" for v in self._parsed.value):
+            raise RefusedValue(
+                "A vector of strings in the object holds something else: the file is damaged; "
+                "save it again."
+            )
         return [
             np.nan if v.value is None else v.value.decode("utf-8", "replace")
             for v in self._parsed.value
@@ -112,8 +110,19 @@ class RObject:
     def array(self) -> np.ndarray:
         """The values of a numeric or logical vector or matrix, masked where they are missing."""
         values = self._parsed.value
+        if not isinstance(values, np.ndarray):
+            raise RefusedValue(
+                f"The object has a {' '.join(self.classes) or self.kind} where numbers are "
+                "expected: the file is damaged; save it again."
+            )
         if "dim" in self:
-            values = values.reshape(self["dim"].array(), order="F")
+            shape = [int(n) for n in np.ma.getdata(self["dim"].array())]
+            if min(shape, default=-1) < 0 or math.prod(shape) != values.size:
+                raise RefusedValue(
+                    f"A matrix of the object has {values.size} values, but its dimensions are "
+                    f"{' × '.join(map(str, shape))}: the file is damaged; save it again."
+                )
+            values = values.reshape(shape, order="F")
         return values
 
     def items(self) -> dict[str, RObject]:
@@ -122,6 +131,11 @@ class RObject:
             return {}
         names = self["names"].strings() if "names" in self else []
         values = [RObject(v) for v in self._parsed.value]
+        if len(names) > len(values):
+            raise RefusedValue(
+                f"A list of the object has {len(values)} elements but {len(names)} names: the file "
+                "is damaged; save it again."
+            )
         names += [str(i) for i in range(len(names), len(values))]
         return dict(zip(names, values, strict=True))
 
@@ -133,18 +147,22 @@ class RObject:
             named = self["Dimnames"]
         else:
             return [], []
+        if named.kind != "VEC" or len(named._parsed.value) != 2:
+            raise RefusedValue(
+                "The names of a matrix of the object are not those of rows and columns: the file "
+                "is damaged; save it again."
+            )
         rows, columns = (RObject(v).strings() for v in named._parsed.value)
         return rows, columns
 
     def column(self) -> Any:
         """The values of a column of a data frame."""
         if "factor" in self.classes:
-            codes = np.ma.filled(self._parsed.value, 0).astype(np.int64) - 1
-            levels = pd.Index(self["levels"].strings(), dtype=object)
-            return pd.Categorical.from_codes(codes.astype(np.intp), categories=levels)
+            codes = np.ma.filled(self.array(), 0).astype(np.int64) - 1
+            return to_categorical(codes, self["levels"].strings())
         if self.kind == "STR":
             return np.array(self.strings(), dtype=object)
-        values = self._parsed.value
+        values = self.array()
         mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
         if mask is None or not mask.any() or values.dtype.kind == "f":
             return np.asarray(np.ma.filled(values, np.nan) if values.dtype.kind == "f" else values)
@@ -173,13 +191,13 @@ class RObject:
             ``name``.
         """
         if "dgCMatrix" in self.classes:
-            n_genes, n_cells = self["Dim"].array()
+            n_genes, n_cells = np.ma.getdata(self["Dim"].array())
             arrays = (self[slot].array() for slot in ("x", "i", "p"))
             data, indices, indptr = (np.asarray(np.ma.getdata(array)) for array in arrays)
             return csr_from_arrays(data, indices, indptr, (int(n_cells), int(n_genes)), name)
         if self.kind in ("REAL", "INT") and "dim" in self:
             return sp.csr_matrix(np.ma.getdata(self.array()).T)
-        raise ValueError(
+        raise RefusedValue(
             f"{name} cannot be read: it is stored as {' '.join(self.classes) or self.kind}, which "
             "is not in the file; turn it into a sparse matrix in R (as(x, 'dgCMatrix')) before "
             "saving."

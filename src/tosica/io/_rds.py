@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from tosica.io._parts import GRAPHS_NOTE, Parts, align_loadings, choose_assay
 from tosica.io._r_objects import RObject, parse_rds
+from tosica.io._refused import RefusedValue
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,7 +49,7 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
         return _read_experiment(seurat)
     if "Seurat" not in classes:
         kind = {"VEC": "list", "S4": "S4 object"}.get(seurat.kind, seurat.kind)
-        raise ValueError(
+        raise RefusedValue(
             f"{str(path)!r} holds a {' '.join(classes) or kind}, not a Seurat object or a "
             "SingleCellExperiment."
         )
@@ -60,7 +61,7 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
     stored = assays[name]
     kind = (stored.classes or [stored.kind])[0]
     if kind not in _ASSAY_CLASSES:
-        raise ValueError(
+        raise RefusedValue(
             f"Assay {name!r} is a {kind}; only {', '.join(_ASSAY_CLASSES[:3])} can be read, that "
             f"is, gene expression (the object has {', '.join(map(repr, assays))})."
         )
@@ -101,11 +102,11 @@ def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
         if not rows or not columns:  # Seurat stores an empty matrix for a missing one.
             continue
         if columns != cells:
-            raise ValueError(
+            raise RefusedValue(
                 f"{slot} of assay {name!r} has other cells than the table of the cells."
             )
         if genes and rows != genes:
-            raise ValueError(f"Counts and data of assay {name!r} have other genes.")
+            raise RefusedValue(f"Counts and data of assay {name!r} have other genes.")
         genes = rows
         matrices[slot] = stored.cells_by_genes(f"{slot} of assay {name!r}")
         assay.drop(slot)
@@ -126,7 +127,7 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
     )
     indexer = pd.Index(cells).get_indexer(pd.Index(assay["cells"].dimnames()[0]))
     if sorted(indexer) != list(range(len(cells))):
-        raise ValueError(f"Assay {name!r} has other cells than the table of the cells.")
+        raise RefusedValue(f"Assay {name!r} has other cells than the table of the cells.")
     matrices: dict[str, sp.csr_matrix] = {}
     for slot in _SLOTS:
         keys = [key for key in layers if key == slot or key.startswith(f"{slot}.")]
@@ -136,14 +137,14 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
             columns = np.flatnonzero(has_genes[key])
             if covered[rows].any():
                 twice = cells[int(rows[covered[rows]][0])]
-                raise ValueError(
+                raise RefusedValue(
                     f"Layers {', '.join(map(repr, keys))} of assay {name!r} overlap: cell "
                     f"{twice!r} is in two of them; call JoinLayers or subset the object in R."
                 )
             covered[rows] = True
             layer = layers[key].cells_by_genes(f"layer {key!r} of assay {name!r}")
             if layer.shape != (len(rows), len(columns)):
-                raise ValueError(
+                raise RefusedValue(
                     f"Layer {key!r} of assay {name!r} is {layer.shape[0]} × {layer.shape[1]}, but "
                     f"the assay lists {len(rows)} cells and {len(columns)} genes for it."
                 )
@@ -159,7 +160,7 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
         if covered.all():
             matrices[slot] = joined
         elif slot == "counts":
-            raise ValueError(
+            raise RefusedValue(
                 f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; "
                 "subset the object in R."
             )
@@ -193,7 +194,7 @@ def _read_experiment(experiment: RObject) -> Parts:
         for key in ("counts", "logcounts")
     )
     if counts is None and data is None:
-        raise ValueError(
+        raise RefusedValue(
             "The SingleCellExperiment has no assay 'counts' or 'logcounts'; it has "
             f"{', '.join(map(repr, stored)) or 'none'}."
         )

@@ -9,8 +9,10 @@ import h5py
 
 from tosica.io._h5ad import read_h5ad
 from tosica.io._h5seurat import read_h5seurat
-from tosica.io._parts import to_anndata
+from tosica.io._hdf5 import not_whole, open_hdf5
+from tosica.io._parts import Parts, to_anndata
 from tosica.io._rds import read_rds
+from tosica.io._refused import RefusedValue, explain_damage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -61,6 +63,10 @@ def read_seurat(
         If ``rdata`` is needed and missing.
     KeyError
         If an assay or a column does not exist.
+    MemoryError
+        If the object does not fit into memory.
+    PermissionError
+        If the file may not be read.
     ValueError
         If the file is damaged, comes from a failed conversion, or holds something else; if it has
         neither counts nor log-normalised values; if layers overlap.
@@ -86,37 +92,29 @@ def read_seurat(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {str(path)!r}.")
+    with explain_damage(path):
+        return to_anndata(_read(path, assay, logicals, na_strings))
+
+
+def _read(
+    path: Path, assay: str | None, logicals: Collection[str], na_strings: Collection[str]
+) -> Parts:
+    """Choose the reader by what the file is."""
     if h5py.is_hdf5(path):
-        with _open(path) as file:
+        with open_hdf5(path) as file:
             if "assays" in file and "cell.names" in file:
-                parts = read_h5seurat(file, assay=assay, logicals=logicals, na_strings=na_strings)
-            elif assay is not None:
-                raise ValueError(
+                return read_h5seurat(file, assay=assay, logicals=logicals, na_strings=na_strings)
+            if assay is not None:
+                raise RefusedValue(
                     f"assay={assay!r} was given, but an .h5ad file holds one assay only; "
                     "leave it out."
                 )
-            else:
-                parts = read_h5ad(file, logicals=logicals, na_strings=na_strings)
-    elif path.suffix.lower() in (".h5ad", ".h5seurat", ".h5"):
-        raise _broken(path)
-    else:
-        if logicals or na_strings:
-            raise ValueError(
-                "logicals and na_strings are for converted files only, because an .rds file stores "
-                "logical and missing values as such; leave them out."
-            )
-        parts = read_rds(path, assay=assay)
-    return to_anndata(parts)
-
-
-def _open(path: Path) -> h5py.File:
-    try:
-        return h5py.File(path)
-    except OSError as error:
-        raise _broken(path) from error
-
-
-def _broken(path: Path) -> ValueError:
-    return ValueError(
-        f"{str(path)!r} is not a whole HDF5 file; was it copied or downloaded to the end?"
-    )
+            return read_h5ad(file, logicals=logicals, na_strings=na_strings)
+    if path.suffix.lower() in (".h5ad", ".h5seurat", ".h5"):
+        raise not_whole(path)
+    if logicals or na_strings:
+        raise RefusedValue(
+            "logicals and na_strings are for converted files only, because an .rds file stores "
+            "logical and missing values as such; leave them out."
+        )
+    return read_rds(path, assay=assay)
