@@ -218,6 +218,22 @@ def test_not_a_path(path: object) -> None:
         tosica.gs.read_gmt(path)  # type: ignore[arg-type]
 
 
+def test_a_file_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plain, and small but unpacked too large. Zeros are refused at the start."""
+    monkeypatch.setattr("tosica.gs._read_gmt._LARGEST", 2**25)
+    sentence = (
+        " holds more than 32 MB of text, as no collection of gene sets does; check that it is"
+    )
+    for name, pack in (("x.gmt", bytes), ("x.gmt.gz", gzip.compress)):
+        path = tmp_path / name
+        path.write_bytes(pack(b"SET\tna\tGENE\n" * 2**22))
+        with pytest.raises(ValueError, match=re.escape(f"{path}{sentence}")):
+            tosica.gs.read_gmt(path)
+    path.write_bytes(gzip.compress(bytes(2**26)))
+    with pytest.raises(ValueError, match="is a binary file, not GMT text"):
+        tosica.gs.read_gmt(path)
+
+
 def mutate(content: bytes, rng: random.Random) -> bytes:
     """One to four injuries of the kinds that copying, editing and downloading do."""
     pieces = [

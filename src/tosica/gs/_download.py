@@ -19,7 +19,7 @@ import pooch
 from requests.exceptions import HTTPError, RequestException
 
 from tosica._logging import format_thousands, logger
-from tosica.gs._read_gmt import parse_gmt
+from tosica.gs._read_gmt import parse_gmt, read_within_limit
 
 _TIMEOUT = 30
 _CHUNK = 1 << 16
@@ -123,7 +123,8 @@ def _record_path(path: Path) -> Path:
 
 def _read(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return read_within_limit(file, str(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -177,7 +178,8 @@ def _download(url: str, temporary: Path, path: Path) -> bytes:
             f"{url} could not be written to {path.parent} ({_reason(error)}): make room, or set "
             "TOSICA_CACHE to another folder."
         ) from error
-    return temporary.read_bytes()
+    with temporary.open("rb") as file:
+        return read_within_limit(file, url)
 
 
 def _write_record(

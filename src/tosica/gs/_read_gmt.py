@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import re
 import zlib
+from typing import BinaryIO
 
 # Start of a login page, an error page or an XML message that was saved instead of the file.
 WEB_PAGE = re.compile(r"\s*<(!doctype|!--|\?xml|html|head|body|title|script)\b", re.IGNORECASE)
@@ -140,6 +142,8 @@ def _enumerate(lines: list[int]) -> str:
 
 # Bytes that are checked before the whole file, perhaps gigabytes of binary data, is read.
 _HEAD = 8192
+# The largest collections have some 300 MB. A small compressed file may unpack to any size.
+_LARGEST, _PIECE = 2**30, 2**24
 
 
 def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
@@ -170,9 +174,9 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     TypeError
         If ``path`` is not a path.
     ValueError
-        If the file is empty, binary, a web page, not UTF-8, or a truncated or damaged gzip file; if
-        a line has fewer than three fields, no name or no gene; or if two sets share a name. The
-        message names the line.
+        If the file is empty, binary, a web page, not UTF-8, a truncated or damaged gzip file, or
+        larger than 1 GB, unpacked; if a line has fewer than three fields, no name or no gene; or if
+        two sets share a name. The message names the line.
 
     See Also
     --------
@@ -212,7 +216,7 @@ def _read_bytes(source: str) -> bytes:
             data = file.read(_HEAD)
             if not compressed:
                 refuse_binary(data, source)
-            data += file.read()
+            data += read_within_limit(file, source)
     except FileNotFoundError as error:
         raise FileNotFoundError(
             f"There is no gene set file {source}; check the path, or load a named collection with "
@@ -236,9 +240,33 @@ def _gunzip(data: bytes, source: str) -> bytes:
             "name if it is plain text, or download the file again."
         )
     try:
-        return gzip.decompress(data)
+        with gzip.open(io.BytesIO(data)) as file:
+            head = file.read(_HEAD)
+            refuse_binary(head, source)
+            return head + read_within_limit(file, source)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(
             f"{source} is a truncated or damaged gzip file ({str(error).rstrip('.')}); "
             "copy or download it again."
         ) from error
+
+
+def read_within_limit(file: BinaryIO | gzip.GzipFile, source: str) -> bytes:
+    """Read the rest of a file, as long as it is not larger than any collection of gene sets.
+
+    Raises
+    ------
+    ValueError
+        If it is.
+    """
+    pieces: list[bytes] = []
+    size = 0
+    while piece := file.read(_PIECE):
+        size += len(piece)
+        if size > _LARGEST:
+            raise ValueError(
+                f"{source} holds more than {_LARGEST // 2**20} MB of text, as no collection of "
+                "gene sets does; check that it is the right file."
+            )
+        pieces.append(piece)
+    return b"".join(pieces)
