@@ -6,6 +6,7 @@ import pathlib
 import pickle
 import re
 import warnings
+import zipfile
 from typing import NamedTuple
 
 import anndata as ad
@@ -703,6 +704,15 @@ def test_mask_that_is_not_an_array(project, kind):
     refused(ValueError, "mask.npy' is not a whole array of numbers in numpy's form", project.folder)
 
 
+@pytest.mark.parametrize("shape", ["(10**9, 10**9)", "(1000000000, 1000000000)", "(-1, 6)", "(("])
+def test_mask_that_claims_another_size(project, shape):
+    """The size is compared with that of the file before memory is taken."""
+    path = project.folder / "mask.npy"
+    header = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + b"v\x00" + header.encode() + bytes(24 * 6 * 8))
+    refused(ValueError, "mask.npy' is not a whole array of numbers in numpy's form", project.folder)
+
+
 def test_gene_set_without_a_gene(project):
     mask = project.mask.astype(float)
     mask[:, [0, 3]] = 0
@@ -808,6 +818,34 @@ def test_weights_that_are_cut_short(project, left, archive):
         TOSICA.load_legacy(project.folder)
     if archive and left != 1:
         refused(ValueError, "model-9.pth' is cut short or damaged: copy it again.", project.folder)
+
+
+def test_a_bit_of_the_weights_that_flipped(project):
+    """torch does not look at the checksums of a file."""
+    path = project.folder / "model-9.pth"
+    content = bytearray(path.read_bytes())
+    tensor = project.literal.embedding.bias.detach().numpy().tobytes()
+    content[content.index(tensor) + 2] ^= 1
+    path.write_bytes(content)
+    refused(ValueError, "model-9.pth' is cut short or damaged: copy it again.", project.folder)
+
+
+def test_weights_that_unpack_to_more(project):
+    """torch never compresses, so a compressed member may unpack to any size."""
+    path = project.folder / "model-9.pth"
+    with zipfile.ZipFile(path) as whole:
+        members = {name: whole.read(name) for name in whole.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in members.items():
+            packed.writestr(name, content + bytes(10**6))
+    refused(ValueError, "model-9.pth' is cut short or damaged: copy it again.", project.folder)
+
+
+def test_tensors_of_fewer_numbers_than_their_shape(project):
+    """A view of one number may have any shape, and would fill the memory once it is used."""
+    change_weights(project, "head.bias", lambda t: t[:1].expand(10**6, 10**6))
+    sentence = "model-9.pth holds fewer numbers under 'head.bias' than its shape (1000000, 1000000)"
+    refused(ValueError, sentence, project.folder)
 
 
 def test_weights_that_are_damaged_inside(project):

@@ -6,9 +6,9 @@ pickles, and tables as text.
 
 from __future__ import annotations
 
+import math
 import re
-import zipfile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -156,15 +156,29 @@ def _read_mask_file(folder: Path) -> np.ndarray:
     try:
         # If numpy opened the file, an archive of arrays would keep it open.
         with path.open("rb") as file:
+            _check_header(file, path.stat().st_size)
             mask = np.load(file, allow_pickle=False)
-        if not isinstance(mask, np.ndarray) or mask.dtype.kind not in "biuf":
-            raise ValueError("not an array of numbers")
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+    # A damaged header is parsed as Python, which may raise many kinds of exceptions.
+    except Exception as error:
         raise ValueError(
             f"{str(path)!r} is not a whole array of numbers in numpy's format; pickled objects are "
             "not read, because that could run code."
         ) from error
     return mask
+
+
+def _check_header(file: BinaryIO, size: int) -> None:
+    """Compare what an array's header says with the size of the file, before memory is taken."""
+    version = np.lib.format.read_magic(file)
+    # Version 3 is for names of fields, which numbers do not have.
+    read_header = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[version]
+    shape, _, dtype = read_header(file)
+    if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize != size - file.tell():
+        raise ValueError("not an array of numbers, or not a whole one")
+    file.seek(0)
 
 
 def _compare_masks(given: np.ndarray, mask: NDArray[np.bool_], file: str) -> None:

@@ -53,7 +53,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     with path.open("rb") as file:
         is_archive = file.read(2) == b"PK"
     damaged = f"{str(path)!r} is cut short or damaged: copy it again."
-    if is_archive and not zipfile.is_zipfile(path):
+    if is_archive and not _is_whole_archive(path):
         raise ValueError(damaged)
     not_tensors = (
         f"{str(path)!r} holds something other than tensors, and it was not opened further because "
@@ -86,7 +86,27 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
                 f"{path.name} holds {tensor.dtype} values under {name!r} instead of a plain tensor "
                 "of floating-point numbers."
             )
+        # A view of one number may have any shape, and would take memory at the first operation.
+        if tensor.numel() * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise ValueError(
+                f"{path.name} holds fewer numbers under {name!r} than its shape "
+                f"{tuple(tensor.shape)} needs: save the original's model.state_dict() again."
+            )
     return tensors
+
+
+def _is_whole_archive(path: Path) -> bool:
+    """Whether all checksums are right, and no member unpacks to more than its bytes.
+
+    torch reads members without looking at their checksums, and never compresses them.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            stored = all(m.file_size <= m.compress_size for m in archive.infolist())
+            return stored and archive.testzip() is None
+    # zipfile may raise anything on bytes that are no archive.
+    except Exception:
+        return False
 
 
 def infer_sizes(tensors: dict[str, Tensor], file: str) -> Sizes:
