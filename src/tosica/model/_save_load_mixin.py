@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 from scvi.data import AnnDataManager
 
+from tosica._replace_files import is_temporary, replacing
 from tosica.model._checkpoint import (
     ATTRIBUTES,
     FINGERPRINT,
+    MODEL_FILE,
     STATE,
+    find_not_finite,
     fingerprint,
+    make_contents,
     make_folder,
-    read_model,
-    replacing,
     restore_history,
     restore_registry,
-    write_model,
 )
 from tosica.model._device import find_device
 from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
+from tosica.model._read_model import check_size, read_model
 from tosica.model._registry_mixin import RegistryMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from anndata import AnnData
     from mudata import MuData
@@ -67,6 +69,11 @@ class SaveLoadMixin(RegistryMixin):
         """Save the model to a folder, by default without the reference.
 
         The folder is laid out as scvi-tools lays it out. It holds tensors and plain values only.
+        An untrained model can be saved as well, and is untrained when it is loaded.
+
+        If the process is interrupted or killed, the folder holds what it held before or what was to
+        be saved, with ``save_anndata`` also the model and the reference of the same call. The next
+        call removes what a killed one left.
 
         Parameters
         ----------
@@ -84,31 +91,40 @@ class SaveLoadMixin(RegistryMixin):
         Raises
         ------
         FileExistsError
-            If the folder exists and ``overwrite`` is false.
+            If the folder exists and is not empty, and ``overwrite`` is false.
         OSError
             If a file cannot be written. Files that were there are unchanged.
         ValueError
-            If the reference is to be saved and there is none.
+            If the reference is to be saved and there is none, or if weights are not finite.
         """
         folder = Path(dir_path)
-        if folder.exists() and not overwrite:
+        if not overwrite and _is_taken(folder):
             raise FileExistsError(
                 f"{str(folder)!r} exists: choose another folder, or pass overwrite=True."
             )
         if save_anndata and self.adata is None:
             raise ValueError("save_anndata=True was given, but the model has no reference.")
-        make_folder(folder)
+        state = self.module.state_dict()
+        wrong = find_not_finite(state)
+        if wrong is not None:
+            raise ValueError(
+                f"The model has weights that are not finite ({wrong}) and cannot name cells, so it "
+                "is not saved: train a new one."
+            )
         attributes = {name: getattr(self, name, None) for name in _SAVED}
         attributes[FINGERPRINT] = self.fingerprint
-        with ExitStack() as stack:
+        contents = make_contents(state, self._var_names, attributes)
+        make_folder(folder)
+        paths = [folder / f"{prefix or ''}{MODEL_FILE}"]
+        if save_anndata:
+            name = "mdata.h5mu" if is_joint(self.registry_) else "adata.h5ad"
+            paths.insert(0, folder / f"{prefix or ''}{name}")
+        with _file_kept(self.adata if save_anndata else None), replacing(*paths) as names:
             if save_anndata:
                 joint = is_joint(self.registry_)
-                path = folder / f"{prefix or ''}{'mdata.h5mu' if joint else 'adata.h5ad'}"
-                # It takes the place of an older one only after the model was written as well.
-                name = stack.enter_context(replacing(path))
                 write = self.adata.write_h5mu if joint else self.adata.write_h5ad
-                write(name, **anndata_write_kwargs)
-            write_model(folder, prefix or "", self.module.state_dict(), self._var_names, attributes)
+                write(names[0], **anndata_write_kwargs)
+            torch.save(contents, names[-1])
 
     @classmethod
     def load(
@@ -145,45 +161,58 @@ class SaveLoadMixin(RegistryMixin):
             class; if ``adata`` does not fit the model.
         """
         where = find_device(accelerator, device)
-        contents = read_model(Path(dir_path), prefix or "", where)
+        contents = read_model(Path(dir_path), prefix or "")
         attributes = contents[ATTRIBUTES]
-        registry = restore_registry(attributes.pop("registry_"))
-        if registry.get("model_name") != cls.__name__:
-            raise ValueError(
-                f"{str(dir_path)!r} holds a {registry.get('model_name')} model, not a "
-                f"{cls.__name__} model."
-            )
-        if adata is not None:
-            cls._setup_from_registry(adata, registry)
-        parameters = attributes.pop("init_params_")["non_kwargs"]
-        model = cls(adata, registry=None if adata is not None else registry, **parameters)
-        # The new reference decides, because it may have unlabeled cells, which have a code.
-        saved = dict(contents[STATE])
-        contents[STATE]["label_of_code"] = model.module.label_of_code
-        if model.module.linear is not None and "linear.loadings" in contents[STATE]:
-            # The number of components depends on the reference.
-            model.module.linear.loadings = torch.zeros_like(contents[STATE]["linear.loadings"])
-        not_fitting = ValueError(
-            f"The weights in {str(dir_path)!r} do not fit the model that the file describes; the "
-            "file is damaged."
-        )
+        name = attributes["registry_"].get("model_name")
+        if name != cls.__name__:
+            raise ValueError(f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model.")
         try:
-            model.module.load_state_dict(contents[STATE])
-        except RuntimeError as error:
-            raise not_fitting from error
+            # The model is made without adata first, which a damaged file shall not change.
+            with torch.random.fork_rng([], enabled=adata is not None):
+                model = cls._from_contents(contents)
+        # What was edited by hand may raise anything.
+        except Exception as error:
+            raise ValueError(
+                f"The weights in {str(dir_path)!r} do not fit the model that the file describes; "
+                "the file is damaged."
+            ) from error
+        if adata is not None:
+            cls._setup_from_registry(adata, model.registry_)
+            model = cls(adata, **attributes["init_params_"]["non_kwargs"])
+            model._load_state(contents[STATE])
         for old, new in _RENAMED.items():
             if old in attributes:
                 attributes[new] = attributes.pop(old)
-        names = model.labels, model._var_names, model.gene_sets
-        if attributes.pop(FINGERPRINT) != fingerprint(saved, *names):
-            raise not_fitting
-        model.history_ = restore_history(attributes.pop("history_"))
-        for name in attributes.keys() & set(_SAVED):
+        for name in attributes.keys() & set(_SAVED) - {"registry_", "init_params_"}:
             value = attributes[name]
-            setattr(model, name, value.cpu().numpy() if torch.is_tensor(value) else value)
+            if name == "history_":
+                value = restore_history(value)
+            setattr(model, name, value.numpy() if torch.is_tensor(value) else value)
         model.to_device(where)
         model.module.eval()
         return model
+
+    @classmethod
+    def _from_contents(cls, contents: dict[str, Any]) -> Self:
+        """Make the model that a file describes, and check that weights and names belong to it."""
+        attributes, state = contents[ATTRIBUTES], contents[STATE]
+        parameters = attributes["init_params_"]["non_kwargs"]
+        check_size(state, **parameters)
+        model = cls(None, registry=restore_registry(attributes["registry_"]), **parameters)
+        model._load_state(state)
+        names = model.labels, model._var_names, model.gene_sets
+        if attributes[FINGERPRINT] != fingerprint(state, *names):
+            raise ValueError("The fingerprint is another one.")
+        return model
+
+    def _load_state(self, state: dict[str, torch.Tensor]) -> None:
+        module = self.module
+        # The new reference decides, because it may have unlabeled cells, which have a code.
+        state = state | {"label_of_code": module.label_of_code}
+        if module.linear is not None and "linear.loadings" in state:
+            # The number of components depends on the reference.
+            module.linear.loadings = torch.zeros_like(state["linear.loadings"])
+        module.load_state_dict(state)
 
     @classmethod
     def load_legacy(
@@ -313,7 +342,7 @@ class SaveLoadMixin(RegistryMixin):
         FileNotFoundError, ValueError
             As :meth:`load`.
         """
-        contents = read_model(Path(dir_path), prefix or "", "cpu")
+        contents = read_model(Path(dir_path), prefix or "")
         return restore_registry(contents[ATTRIBUTES]["registry_"])
 
     @staticmethod
@@ -331,3 +360,21 @@ class SaveLoadMixin(RegistryMixin):
             As :meth:`load`.
         """
         AnnDataManager.view_setup_method_args(SaveLoadMixin.load_registry(dir_path, prefix))
+
+
+def _is_taken(folder: Path) -> bool:
+    """Whether a folder holds anything but the temporary files of a process that was killed."""
+    if not folder.is_dir():
+        return folder.exists()
+    return any(not is_temporary(path) for path in folder.iterdir())
+
+
+@contextmanager
+def _file_kept(adata: AnnData | MuData | None) -> Iterator[None]:
+    """Let a backed object go on with its file after it was written to another one."""
+    path = adata.filename if adata is not None and adata.isbacked else None
+    try:
+        yield
+    finally:
+        if adata is not None and path is not None:
+            adata.file.filename = path

@@ -19,6 +19,7 @@ from tosica._logging import logger
 from tosica._validation import check_count
 from tosica.data import CellMatrix, JointMatrix
 from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica.model._checkpoint import find_not_finite
 from tosica.model._data_module import ReferenceData
 from tosica.model._device import compiled, find_device
 from tosica.model._linear_fit import LinearFit, fit_missing_genes
@@ -27,7 +28,7 @@ from tosica.model._network_start_mixin import NetworkStartMixin
 from tosica.model._restore_on_failure import restore_on_failure
 from tosica.model._setup_mudata import reindex_codes
 from tosica.model._training_plan import KeepBest, TrainingPlan, TrainingPlanConfig
-from tosica.module import REGISTRY_KEYS
+from tosica.module import REGISTRY_KEYS, TOSICAModule
 
 # Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
 # number of cells, so that a larger reference has fewer epochs.
@@ -135,8 +136,8 @@ class TrainingMixin(NetworkStartMixin):
         Raises
         ------
         ValueError
-            If the model has no reference, a parameter is out of range, or there are no held-out
-            cells to stop early by.
+            If the model has no reference, a parameter is out of range, there are no held-out cells
+            to stop early by, or the training diverges.
 
         Warns
         -----
@@ -197,6 +198,7 @@ class TrainingMixin(NetworkStartMixin):
                         linear.write()
                     self.refitted_ = True
                 fit_missing_genes(self.module, data)
+                _check_finite(self.module)
 
     def _fit_linear(
         self, data: ReferenceData, batch_directions: np.ndarray | None
@@ -243,7 +245,7 @@ class TrainingMixin(NetworkStartMixin):
             if not isinstance(end.__context__, KeyboardInterrupt):
                 raise
             # On Ctrl-C lightning ignores further interrupts and ends the process.
-            if threading.current_thread() is threading.main_thread():
+            if on_interrupt is not None and (threading.current_thread() is threading.main_thread()):
                 signal.signal(signal.SIGINT, on_interrupt)
             raise KeyboardInterrupt from None
 
@@ -347,6 +349,16 @@ class TrainingMixin(NetworkStartMixin):
             of_truth = self.module.probabilities(scores, choice).cpu().gather(1, truth[:, None])
             held_out.append(of_truth[:, 0].numpy())
         self.held_out_probabilities_ = np.stack(held_out)
+
+
+def _check_finite(module: TOSICAModule) -> None:
+    """Refuse weights that name no cells, before they take the place of those that did."""
+    wrong = find_not_finite(module.state_dict())
+    if wrong is not None:
+        raise ValueError(
+            f"The training diverged: weights are not finite ({wrong}); train with a smaller "
+            "plan_kwargs={'lr': ...} if it was raised, or without precision='16-mixed'."
+        )
 
 
 def _warn_of_label_errors(n_errors: int, n_labeled: int) -> None:

@@ -15,6 +15,7 @@ from matplotlib.textpath import text_to_path
 
 from tosica._groups import read_groups
 from tosica._palette import default_palette
+from tosica._replace_files import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -120,7 +121,8 @@ class Canvas:
         if show is None:
             show = bool(sc.settings.autoshow) and self._save is None and is_own
         if self._save is not None:
-            self.figure.savefig(self._save, bbox_inches="tight")
+            with replacing(_target(self._save)) as [temporary]:
+                self.figure.savefig(temporary, bbox_inches="tight")
         if show:
             plt.show()
         if only_saved:
@@ -128,6 +130,13 @@ class Canvas:
         if self._return_fig:
             return self.figure
         return None if show or only_saved else axes
+
+
+def _target(path: Path) -> Path:
+    """File that matplotlib would write: with a suffix, and behind a link."""
+    if not path.suffix:
+        path = path.with_name(f"{path.name}.{plt.rcParams['savefig.format']}")
+    return Path(os.path.realpath(path))
 
 
 def _check_save(save: str | os.PathLike[str] | None) -> Path | None:
