@@ -112,7 +112,8 @@ def _check_contents(contents: Any, path: Path, size: int) -> None:
     if missing:
         raise ValueError(f"{str(path)!r} has no {', '.join(missing)}: not a saved model.")
     attributes, state = contents[ATTRIBUTES], contents[STATE]
-    if not (isinstance(state, dict) and all(_is_dense(tensor, size) for tensor in state.values())):
+    is_whole = isinstance(state, dict) and isinstance(attributes["registry_"], dict)
+    if not (is_whole and all(_is_dense(tensor, size) for tensor in state.values())):
         raise _damaged(path)
     wrong = find_not_finite(state)
     if wrong is not None:

@@ -166,28 +166,20 @@ class SaveLoadMixin(RegistryMixin):
         name = attributes["registry_"].get("model_name")
         if name != cls.__name__:
             raise ValueError(f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model.")
+        for old, new in _RENAMED.items():
+            if old in attributes:
+                attributes[new] = attributes.pop(old)
         try:
             # The model is made without adata first, which a damaged file shall not change.
             with torch.random.fork_rng([], enabled=adata is not None):
                 model = cls._from_contents(contents)
         # What was edited by hand may raise anything.
         except Exception as error:
-            raise ValueError(
-                f"The weights in {str(dir_path)!r} do not fit the model that the file describes; "
-                "the file is damaged."
-            ) from error
+            raise _not_fitting(dir_path) from error
         if adata is not None:
             cls._setup_from_registry(adata, model.registry_)
             model = cls(adata, **attributes["init_params_"]["non_kwargs"])
-            model._load_state(contents[STATE])
-        for old, new in _RENAMED.items():
-            if old in attributes:
-                attributes[new] = attributes.pop(old)
-        for name in attributes.keys() & set(_SAVED) - {"registry_", "init_params_"}:
-            value = attributes[name]
-            if name == "history_":
-                value = restore_history(value)
-            setattr(model, name, value.numpy() if torch.is_tensor(value) else value)
+            model._load_state(contents)
         model.to_device(where)
         model.module.eval()
         return model
@@ -199,20 +191,28 @@ class SaveLoadMixin(RegistryMixin):
         parameters = attributes["init_params_"]["non_kwargs"]
         check_size(state, **parameters)
         model = cls(None, registry=restore_registry(attributes["registry_"]), **parameters)
-        model._load_state(state)
+        model._load_state(contents)
+        genes, n_genes = model.module.embedding.genes, model.module.embedding.n_genes
+        if len(genes) and not 0 <= genes.min() <= genes.max() < n_genes:
+            raise ValueError("The gene sets have genes that the model does not have.")
         names = model.labels, model._var_names, model.gene_sets
         if attributes[FINGERPRINT] != fingerprint(state, *names):
             raise ValueError("The fingerprint is another one.")
         return model
 
-    def _load_state(self, state: dict[str, torch.Tensor]) -> None:
-        module = self.module
+    def _load_state(self, contents: dict[str, Any]) -> None:
+        """Take weights and attributes from a file, but those of the reference."""
+        module, attributes = self.module, contents[ATTRIBUTES]
         # The new reference decides, because it may have unlabeled cells, which have a code.
-        state = state | {"label_of_code": module.label_of_code}
+        state = contents[STATE] | {"label_of_code": module.label_of_code}
         if module.linear is not None and "linear.loadings" in state:
             # The number of components depends on the reference.
             module.linear.loadings = torch.zeros_like(state["linear.loadings"])
         module.load_state_dict(state)
+        for name in attributes.keys() & set(_SAVED) - {"registry_", "init_params_", "history_"}:
+            value = attributes[name]
+            setattr(self, name, value.numpy() if torch.is_tensor(value) else value)
+        self.history_ = restore_history(attributes["history_"])
 
     @classmethod
     def load_legacy(
@@ -343,7 +343,11 @@ class SaveLoadMixin(RegistryMixin):
             As :meth:`load`.
         """
         contents = read_model(Path(dir_path), prefix or "")
-        return restore_registry(contents[ATTRIBUTES]["registry_"])
+        try:
+            return restore_registry(contents[ATTRIBUTES]["registry_"])
+        # What was edited by hand may raise anything.
+        except Exception as error:
+            raise _not_fitting(dir_path) from error
 
     @staticmethod
     def view_setup_args(dir_path: str | Path, prefix: str | None = None) -> None:
@@ -360,6 +364,13 @@ class SaveLoadMixin(RegistryMixin):
             As :meth:`load`.
         """
         AnnDataManager.view_setup_method_args(SaveLoadMixin.load_registry(dir_path, prefix))
+
+
+def _not_fitting(dir_path: str | Path) -> ValueError:
+    return ValueError(
+        f"The weights in {str(dir_path)!r} do not fit the model that the file describes; the file "
+        "is damaged."
+    )
 
 
 def _is_taken(folder: Path) -> bool:
