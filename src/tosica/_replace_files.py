@@ -66,8 +66,12 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
             if len(paths) > 1:
                 _write_record(temporary, *paths)
             with _locked(folder) if len(paths) > 1 else nullcontext():
-                for path, name in zip(paths, names, strict=True):
+                os.replace(names[0], paths[0])
+                # On the disk before the others, also if there is a power failure.
+                _sync_folder(folder)
+                for path, name in zip(paths[1:], names[1:], strict=True):
                     os.replace(name, path)
+                if len(paths) > 1:
                     _sync_folder(folder)
             (temporary / _RECORD).unlink(missing_ok=True)
     # torch's writer raises RuntimeError.

@@ -120,6 +120,9 @@ add_tosica <- function(object, folder = ".") {
   read <- function(name) {
     read.csv(file.path(folder, name), row.names = 1, check.names = FALSE)
   }
+  if (length(Sys.glob(file.path(folder, ".tosica-*.tmp", "replaced_together.json")))) {
+    stop("tosica.io.to_seurat was interrupted when it wrote to ", folder, ": call it again")
+  }
   metadata <- read("metadata.csv")
   cells <- colnames(object)
   if (!all(cells %in% rownames(metadata))) {
