@@ -230,8 +230,8 @@ def seurat_state(folder: Path) -> str:
 
 def draw(folder: Path, mark: Callable[[], Any], name: str = NEW) -> None:
     """Save a figure."""
-    query = make_annotated(name)
-    query.obs["kind"] = query.obs["kind"].cat.rename_categories(lambda kind: f"{name} {kind}")
+    query = make_annotated(name).copy()
+    query.obs["kind"] = f"{name} " + query.obs["kind"].astype(str)
     mark()
     tosica.pl.confusion(query, "kind", show=False, save=folder / "confusion.png")
 
