@@ -11,7 +11,6 @@ import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from torch import Tensor
 
@@ -90,22 +89,6 @@ def find_not_finite(state: Mapping[str, Tensor]) -> str | None:
         if wrong.any():
             return name
     return None
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder of a model if it does not exist.
-
-    Raises
-    ------
-    OSError
-        If it cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise type(error)(
-            f"The folder {str(folder)!r} cannot be made ({error.strerror}): choose another one."
-        ) from error
 
 
 def to_plain(value: Any) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 from scvi.data import AnnDataManager
 
-from tosica._replace_files import is_temporary, replacing
+from tosica._replace_files import replacing
 from tosica.model._checkpoint import (
     ATTRIBUTES,
     FINGERPRINT,
@@ -18,18 +17,18 @@ from tosica.model._checkpoint import (
     find_not_finite,
     fingerprint,
     make_contents,
-    make_folder,
     restore_history,
     restore_registry,
 )
 from tosica.model._device import find_device
 from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
+from tosica.model._model_folder import check_free, file_kept, make_folder
 from tosica.model._read_model import check_size, read_model
 from tosica.model._registry_mixin import RegistryMixin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from anndata import AnnData
     from mudata import MuData
@@ -98,10 +97,8 @@ class SaveLoadMixin(RegistryMixin):
             If the reference is to be saved and there is none, or if weights are not finite.
         """
         folder = Path(dir_path)
-        if not overwrite and _is_taken(folder):
-            raise FileExistsError(
-                f"{str(folder)!r} exists: choose another folder, or pass overwrite=True."
-            )
+        if not overwrite:
+            check_free(folder)
         if save_anndata and self.adata is None:
             raise ValueError("save_anndata=True was given, but the model has no reference.")
         state = self.module.state_dict()
@@ -119,7 +116,7 @@ class SaveLoadMixin(RegistryMixin):
         if save_anndata:
             name = "mdata.h5mu" if is_joint(self.registry_) else "adata.h5ad"
             paths.insert(0, folder / f"{prefix or ''}{name}")
-        with _file_kept(self.adata if save_anndata else None), replacing(*paths) as names:
+        with file_kept(self.adata if save_anndata else None), replacing(*paths) as names:
             if save_anndata:
                 joint = is_joint(self.registry_)
                 write = self.adata.write_h5mu if joint else self.adata.write_h5ad
@@ -371,21 +368,3 @@ def _not_fitting(dir_path: str | Path) -> ValueError:
         f"The weights in {str(dir_path)!r} do not fit the model that the file describes; the file "
         "is damaged."
     )
-
-
-def _is_taken(folder: Path) -> bool:
-    """Whether a folder holds anything but the temporary files of a process that was killed."""
-    if not folder.is_dir():
-        return folder.exists()
-    return any(not is_temporary(path) for path in folder.iterdir())
-
-
-@contextmanager
-def _file_kept(adata: AnnData | MuData | None) -> Iterator[None]:
-    """Let a backed object go on with its file after it was written to another one."""
-    path = adata.filename if adata is not None and adata.isbacked else None
-    try:
-        yield
-    finally:
-        if adata is not None and path is not None:
-            adata.file.filename = path
