@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pathlib
 import pickle
@@ -680,3 +681,25 @@ def test_a_folder_that_cannot_be(toy_model, tmp_path):
 def test_old_files_of_scvi_tools_are_not_converted(tmp_path):
     with pytest.raises(NotImplementedError, match=r"would run what it holds: use TOSICA.load"):
         TOSICA.convert_legacy_save(tmp_path, tmp_path / "new")
+
+
+def test_nothing_that_is_inherited_reads_files():
+    """Scvi-tools' own reading would run what a file holds."""
+    reads = re.compile(r"_load_saved_files|torch\.load|pickle|_load_legacy")
+    inherited = {
+        name: value
+        for base in TOSICA.__mro__
+        if base.__module__.startswith("scvi")
+        for name, value in vars(base).items()
+        if reads.search(_source(value))
+    }
+    assert {"load", "load_registry", "convert_legacy_save"} <= inherited.keys()
+    for name in inherited:
+        assert getattr(TOSICA, name).__module__.startswith("tosica"), name
+
+
+def _source(value) -> str:
+    try:
+        return inspect.getsource(getattr(value, "__func__", value))
+    except TypeError:
+        return ""
