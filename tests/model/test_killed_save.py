@@ -12,7 +12,7 @@ import pytest
 import torch
 from _killed import count_operations, killed_at, killed_while_writing, with_full_disk
 
-from tosica import TOSICA
+from tosica import TOSICA, gs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,6 +173,10 @@ def test_new_model_beside_the_new_reference(two, tmp_path):
     assert TOSICA.load_registry(folder)["_scvi_uuid"] == new.registry_["_scvi_uuid"]
     # The folder may be copied as it is.
     shutil.copytree(folder, tmp_path / "copy")
+    assert state_of(tmp_path / "copy") == (new.fingerprint, "1")
+    # Whatever else is written there completes it.
+    gs.write_gmt({"set": ["A"]}, tmp_path / "copy" / "sets.gmt")
+    assert files_in(tmp_path / "copy") == ["adata.h5ad", "model.pt", "sets.gmt"]
     assert state_of(tmp_path / "copy") == (new.fingerprint, "1")
     # The next save of the model alone goes on from there.
     old.save(folder, overwrite=True)
