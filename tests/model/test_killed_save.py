@@ -204,11 +204,12 @@ def test_temporary_files_of_a_living_process_stay(two, tmp_path):
         finally:
             os._exit(0)
     os.read(ready[0], 1)
-    assert len(files_in(folder)) == 2
+    before = files_in(folder)
     old.save(folder, overwrite=True)
-    assert len(files_in(folder)) == 2
+    after = files_in(folder)
     os.write(go[1], b"x")
     os.waitpid(child, 0)
+    assert len(before) == len(after) == 2
     assert files_in(folder) == ["model.pt"]
     assert TOSICA.load(folder).fingerprint == new.fingerprint
 
