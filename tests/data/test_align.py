@@ -212,7 +212,7 @@ def test_extra_genes_are_not_used(counts: np.ndarray, format_: Any) -> None:
 def test_duplicates_among_needed_genes(counts: np.ndarray) -> None:
     names = [*GENES[:-2], "CD1", "CD2"]
     sentence = (
-        r"^2 var_names of the query that the model needs occur more than once \('CD1', 'CD2'\): "
+        r"^var_names of the query that the model needs are not unique \('CD1', 'CD2'\): "
         r"call adata\.var_names_make_unique\(\) first\.$"
     )
     with pytest.raises(ValueError, match=sentence):
@@ -241,7 +241,7 @@ def test_duplicated_cells(counts: np.ndarray) -> None:
     adata = query(counts)
     adata.obs_names = ["a", "a", *adata.obs_names[2:]]
     sentence = (
-        r"^1 obs_names of the query occur more than once \('a'\): call "
+        r"^obs_names of the query are not unique \('a'\): call "
         r"adata\.obs_names_make_unique\(\) first\.$"
     )
     with pytest.raises(ValueError, match=sentence):

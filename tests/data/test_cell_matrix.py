@@ -236,7 +236,7 @@ def test_columns_are_turned_into_rows_once(on_disk: Any) -> None:
 
 @pytest.mark.parametrize("thing", [pd.DataFrame(values()), values(), None, "query.h5ad"])
 def test_not_an_anndata(thing: Any) -> None:
-    with pytest.raises(TypeError, match=rf"^Expected an AnnData, got {type(thing).__name__}\.$"):
+    with pytest.raises(TypeError, match=r"^adata must be an AnnData, not "):
         CellMatrix(thing)
 
 
@@ -268,11 +268,14 @@ def test_no_x(on_disk: Any) -> None:
 
 def test_unknown_layer(on_disk: Any) -> None:
     adata = adata_with(values())
-    with pytest.raises(KeyError, match=r"There is no layer 'count'; the AnnData's layers: none\."):
+    with pytest.raises(KeyError, match=r"adata has no layer 'count', nor any other\."):
         CellMatrix(adata, layer="count")
     adata.layers["counts"], adata.layers["scaled"] = values(), values()
     for some in (adata, on_disk(adata)):
-        with pytest.raises(KeyError, match=r"no layer 'count'; .* layers: 'counts', 'scaled'\."):
+        with pytest.raises(
+            KeyError,
+            match=r"has no layer 'count', only 'counts', 'scaled'; did you mean 'counts'\?",
+        ):
             CellMatrix(some, layer="count")
 
 
@@ -307,10 +310,12 @@ def test_no_numbers(matrix: np.ndarray, dtype: str) -> None:
 
 def test_names_that_occur_twice() -> None:
     names = pd.Index(["a", "b", "a", "c", "c", "c", "d"])
-    sentence = r"^2 obs_names occur more than once \('a', 'c'\): call fix\(\) first\.$"
+    sentence = r"^obs_names are not unique \('a', 'c'\): call fix\(\) first\.$"
     with pytest.raises(ValueError, match=sentence):
         check_unique(names, "obs_names", "fix()")
     many = pd.Index(list("abcdef") * 2)
-    with pytest.raises(ValueError, match=r"^6 genes .* \('a', 'b', …\): call fix\(\) first\.$"):
+    with pytest.raises(
+        ValueError, match=r"^genes are not unique \('a', 'b' and 4 more\): call fix\(\) first\.$"
+    ):
         check_unique(many, "genes", "fix()")
     check_unique(pd.Index(["a", "b"]), "obs_names", "fix()")

@@ -331,7 +331,7 @@ def test_round_trip(suffix: str, tmp_path) -> None:
         (
             {"batch_effect": float("nan")},
             ValueError,
-            r"^batch_effect must be between 0 and 5, not nan\.$",
+            r"^batch_effect must be a finite number, not nan\.$",
         ),
     ],
 )

@@ -50,5 +50,5 @@ def test_a_short_name_that_looks_like_a_cut_one_stays():
 
 
 def test_too_short():
-    with pytest.raises(ValueError, match="fewer than 10 characters, got 5"):
+    with pytest.raises(ValueError, match="max_name_length must be at least 10, not 5"):
         shorten(["a"], 5)

@@ -706,7 +706,12 @@ def refused(
 
 
 def test_not_an_anndata() -> None:
-    refused(TypeError, "adata must be an AnnData, not DataFrame.", pd.DataFrame({"CD3D": [1.0]}))
+    refused(
+        TypeError,
+        "adata must be an AnnData or a MuData, not a DataFrame: make an AnnData of it, "
+        "with cells as rows and genes as columns, by anndata.AnnData(...).",
+        pd.DataFrame({"CD3D": [1.0]}),
+    )
 
 
 def test_no_cells() -> None:
@@ -729,8 +734,11 @@ def test_no_genes() -> None:
 @pytest.mark.parametrize(
     ("genes", "which"),
     [
-        (["LYZ", "CD2", "LYZ", "CD2", "X", "X"], "3 var_names .*'LYZ', 'CD2', …"),
-        (["LYZ", "CD2", "LYZ"], "1 var_names .*'LYZ'"),
+        (
+            ["LYZ", "CD2", "LYZ", "CD2", "X", "X"],
+            "var_names are not unique .*'LYZ', 'CD2' and 1 more",
+        ),
+        (["LYZ", "CD2", "LYZ"], "var_names are not unique .*'LYZ'"),
     ],
 )
 def test_duplicated_genes(genes: list[str], which: str) -> None:
@@ -748,11 +756,15 @@ def test_duplicated_genes(genes: list[str], which: str) -> None:
             ValueError,
             "max_genes (8) must not be below min_genes (9).",
         ),
-        ({"max_gene_sets": 0}, ValueError, "max_gene_sets must be at least 1, not 0."),
+        ({"max_gene_sets": 0}, ValueError, "max_gene_sets must be at least 1 or None, not 0."),
         ({"n_unannotated": -1}, ValueError, "n_unannotated must be at least 0, not -1."),
         ({"seed": -1}, ValueError, "seed must be at least 0, not -1."),
         ({"min_genes": 2.5}, TypeError, "min_genes must be a whole number, not 2.5."),
-        ({"max_gene_sets": "all"}, TypeError, "max_gene_sets must be a whole number, not 'all'."),
+        (
+            {"max_gene_sets": "all"},
+            TypeError,
+            "max_gene_sets must be a whole number or None, not 'all'.",
+        ),
         ({"mask_ratio": 0}, ValueError, "mask_ratio must be above 0 and at most 1, not 0."),
         ({"mask_ratio": 1.1}, ValueError, "mask_ratio must be above 0 and at most 1, not 1.1."),
         (

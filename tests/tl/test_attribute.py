@@ -366,7 +366,7 @@ def test_another_model_is_refused(query, other_model, call):
 
 
 def test_unknown_target(model, query):
-    with pytest.raises(ValueError, match="no label 'T cell': its labels are 'CD4"):
+    with pytest.raises(ValueError, match=r"target must be 'CD4.* or None, not 'T cell'"):
         tosica.tl.attribute(query, model, target="T cell")
 
 

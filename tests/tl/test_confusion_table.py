@@ -76,7 +76,7 @@ def test_leaves_the_data_alone():
 
 
 def test_not_annotated():
-    with pytest.raises(KeyError, match=r"model\.annotate\(adata, key_added='tosica'\) writes it"):
+    with pytest.raises(KeyError, match=r"run model\.annotate\(adata, key_added='tosica'\)"):
         tosica.tl.confusion(sc.datasets.pbmc68k_reduced(), "bulk_labels")
 
 

@@ -256,7 +256,7 @@ def test_an_evaluation_is_frozen():
 
 
 def test_not_annotated():
-    with pytest.raises(KeyError, match=r"model\.annotate\(adata, key_added='tosica'\) writes it"):
+    with pytest.raises(KeyError, match=r"run model\.annotate\(adata, key_added='tosica'\)"):
         tosica.tl.evaluate(sc.datasets.pbmc68k_reduced(), "bulk_labels")
 
 
@@ -305,7 +305,7 @@ def test_no_bins():
 
 
 def test_not_an_anndata():
-    with pytest.raises(TypeError, match="Expected an AnnData or a MuData, got DataFrame"):
+    with pytest.raises(TypeError, match="must be an AnnData or a MuData, not a DataFrame"):
         tosica.tl.evaluate(annotated_pbmc().obs, "bulk_labels")
 
 

@@ -19,7 +19,7 @@ from tosica._statistics import (
     sample_means,
     standardized_difference,
 )
-from tosica._validation import list_names
+from tosica._validation import check_names, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +89,7 @@ class Comparison:
                 )
             names = available
         else:
-            names = list(dict.fromkeys(str(name) for name in wanted))
+            names = list(dict.fromkeys(check_names("groups", wanted)))
             if not names:
                 raise ValueError("groups is empty: name at least one group, or write groups='all'.")
         against = [] if self.reference == "rest" else [self.reference]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,13 @@ import torch
 from scipy.integrate import trapezoid
 
 from tosica._logging import logger
+from tosica._validation import (
+    check_count,
+    check_flags,
+    check_key_added,
+    check_names,
+    check_number,
+)
 from tosica.tl._integrated_gradients import baseline_expression, default_baseline, token_of_pair
 from tosica.tl._read_annotation import read_annotation
 
@@ -95,6 +103,8 @@ def faithfulness(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If ``adata`` was not annotated under ``key``, or an order was not computed.
     ValueError
@@ -116,10 +126,12 @@ def faithfulness(
     >>> list(adata.uns["faithfulness"]["area"]["order"])
     ['attention', 'random']
     """
-    attention, _ = read_annotation(adata, model, key)
     _check_shares(shares)
-    if n_cells < 1:
-        raise ValueError(f"n_cells must be at least 1, not {n_cells}.")
+    check_count("n_cells", n_cells)
+    check_count("seed", seed, least=0)
+    check_flags(use_raw=use_raw, copy=copy)
+    check_key_added(key_added)
+    attention, _ = read_annotation(adata, model, key)
     n_gene_sets = attention.shape[1]
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(adata.n_obs)[:n_cells])
@@ -144,7 +156,11 @@ def faithfulness(
 
 
 def _check_shares(shares: Sequence[float]) -> None:
+    if isinstance(shares, str) or not isinstance(shares, Iterable):
+        raise TypeError(f"shares must be a list of numbers from 0 to 1, not {shares!r}.")
     listed = list(shares)
+    for share in listed:
+        check_number("each of shares", share)
     ascend = all(low < high for low, high in pairwise(listed))
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != 1 or not ascend:
         raise ValueError(f"shares must ascend from 0 to 1, not {listed}.")
@@ -157,7 +173,7 @@ def _values(
     if orders is None:
         wanted = [name for name, ending in _ENDINGS.items() if f"X_{key}{ending}" in adata.obsm]
     else:
-        wanted = [orders] if isinstance(orders, str) else list(dict.fromkeys(orders))
+        wanted = list(dict.fromkeys(check_names("orders", orders)))
         unknown = [name for name in wanted if name not in (*_ENDINGS, _RANDOM)]
         if unknown or not wanted:
             known = ", ".join(map(repr, (*_ENDINGS, _RANDOM)))
