@@ -458,13 +458,13 @@ WRONG = {
     "genes twice": (
         _renamed(lambda names: ["G1", *names[1:]]),
         ValueError,
-        "1 var_names of the query that the model needs occur more than once ('G1'): call "
+        "var_names of the query that the model needs are not unique ('G1'): call "
         "adata.var_names_make_unique() first.",
     ),
     "cells twice": (
         _cells_twice,
         ValueError,
-        "1 obs_names of the query occur more than once ('cell0')",
+        "obs_names of the query are not unique ('cell0')",
     ),
 }
 
@@ -511,7 +511,7 @@ def test_scaled_query_says_where_the_unscaled_one_is(toy_model, toy_query, conte
 @pytest.mark.parametrize(
     ("kwargs", "error", "sentence"),
     [
-        ({"layer": "nowhere"}, KeyError, "There is no layer 'nowhere'"),
+        ({"layer": "nowhere"}, KeyError, "adata has no layer 'nowhere', nor any other."),
         ({"use_raw": True}, ValueError, "use_raw=True was given, but adata.raw is None"),
         ({"layer": "a", "use_raw": True}, ValueError, "Give either layer or use_raw=True, not"),
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1, not 0."),
@@ -544,7 +544,7 @@ def test_annotating_in_bfloat16(pbmc_model, pbmc_query):
 
 @pytest.mark.parametrize("indices", [None, [0]])
 def test_no_anndata(toy_model, toy_query, indices):
-    with pytest.raises(TypeError, match=r"Expected an AnnData, got DataFrame\."):
+    with pytest.raises(TypeError, match=r"^adata must be an AnnData, not a DataFrame"):
         toy_model.predict(toy_query.to_df(), indices)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._calibration import conformal_threshold
-from tosica._validation import check_key_added
+from tosica._validation import check_flags, check_fraction, check_key_added, file_columns
 from tosica.model._fields import LabelsField
 from tosica.model._inference_mixin import InferenceMixin
 from tosica.model._modalities import is_joint
@@ -98,6 +98,8 @@ class AnnotationMixin(InferenceMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         RuntimeError
             If the model is not trained.
         ValueError
@@ -111,9 +113,11 @@ class AnnotationMixin(InferenceMixin):
         UserWarning
             If the query has under 95 % of the model's genes, or cells with none of them expressed.
         """
-        if not 0 <= cutoff <= 1:
-            raise ValueError(f"cutoff must lie between 0 and 1, not {cutoff}.")
+        check_fraction("cutoff", cutoff)
+        check_flags(probabilities=probabilities, copy=copy)
         check_key_added(key_added)
+        if probabilities:
+            file_columns(self.labels, "the model")
         adata = self._query(adata)
         # anndata would refuse this only after the work, when the result is written.
         if adata.isbacked and (copy or adata.is_view):
@@ -178,9 +182,10 @@ class AnnotationMixin(InferenceMixin):
 
         Raises
         ------
-        RuntimeError, ValueError
+        RuntimeError, TypeError, ValueError
             As :meth:`annotate`.
         """
+        check_flags(soft=soft)
         adata = self._query(adata, indices)
         found = self._infer(
             adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size
@@ -227,7 +232,7 @@ class AnnotationMixin(InferenceMixin):
 
         Raises
         ------
-        RuntimeError, ValueError
+        RuntimeError, TypeError, ValueError
             As :meth:`annotate`; if ``coverage`` is out of range or cannot be promised with so few
             held-out cells, or the model was not calibrated.
 
@@ -236,8 +241,7 @@ class AnnotationMixin(InferenceMixin):
         Sadinle, Lei and Wasserman, *Least ambiguous set-valued classifiers with bounded error
         levels*, J. Am. Stat. Assoc. 114, 223 (2019).
         """
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage must lie between 0 and 1, not {coverage}.")
+        check_fraction("coverage", coverage, zero=False, one=False)
         adata = self._query(adata, indices)
         if self.held_out_probabilities_ is None:
             raise ValueError(

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pandas as pd
 import torch
-from anndata import AnnData
 from mudata import MuData
 
-from tosica._validation import check_count
+from tosica._validation import check_choice, check_count, check_data, check_flags
 from tosica.model._modalities import is_joint
 from tosica.model._query import Query
 from tosica.model._registry_mixin import RegistryMixin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from anndata import AnnData
 
     from tosica.model._query import Minibatch
 
@@ -119,7 +120,7 @@ class InferenceMixin(RegistryMixin):
 
         Raises
         ------
-        RuntimeError, ValueError
+        RuntimeError, TypeError, ValueError
             As :meth:`annotate`.
 
         Examples
@@ -135,6 +136,7 @@ class InferenceMixin(RegistryMixin):
         >>> [(batch.start, tuple(batch.x.shape)) for batch in model.iter_batches(batch_size=500)]
         [(0, (500, 765)), (500, (200, 765))]
         """
+        check_flags(use_raw=use_raw)
         adata = self._query(adata)
         query = Query(
             adata,
@@ -160,13 +162,14 @@ class InferenceMixin(RegistryMixin):
         joint = is_joint(self.registry_)
         if isinstance(adata, MuData) and not joint:
             raise TypeError(
-                "Expected an AnnData, got MuData: the model's reference was an AnnData, so pass "
-                f"one modality, e.g. mdata[{next(iter(adata.mod), 'rna')!r}]."
+                "adata must be an AnnData, as the model's reference was, not a MuData: pass one "
+                f"modality of it, as in mdata[{next(iter(adata.mod), 'rna')!r}]."
             )
-        if not isinstance(adata, AnnData | MuData):
-            expected = "a MuData or an AnnData" if joint else "an AnnData"
-            raise TypeError(f"Expected {expected}, got {type(adata).__name__}.")
-        return adata if indices is None else adata[indices]
+        check_data(adata, mudata=joint)
+        if indices is None:
+            return adata
+        _check_indices(indices, adata.n_obs)
+        return adata[indices]
 
     @torch.inference_mode()
     def _infer(
@@ -185,9 +188,8 @@ class InferenceMixin(RegistryMixin):
         The result also has ``"tokens"``, the positions of the attention's columns among the tokens,
         and ``"modalities"``, the positions of the modalities that the query has.
         """
-        if precision not in get_args(Precision):
-            known = " or ".join(map(repr, get_args(Precision)))
-            raise ValueError(f"precision must be {known}, not {precision!r}.")
+        check_choice("precision", precision, get_args(Precision))
+        check_flags(use_raw=use_raw, unannotated=unannotated)
         device = self.module.device
         query = Query(
             adata,
@@ -236,3 +238,21 @@ class InferenceMixin(RegistryMixin):
             return _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
         check_count("batch_size", batch_size)
         return batch_size
+
+
+def _check_indices(indices: Sequence[int], n_obs: int) -> None:
+    """Refuse what are no positions of cells."""
+    if isinstance(indices, slice):
+        return
+    array = np.asarray(indices)
+    is_mask = array.dtype == bool
+    if array.ndim != 1 or (array.size and not is_mask and array.dtype.kind not in "iu"):
+        raise TypeError(
+            f"indices must be positions of cells, as a list of whole numbers, not {indices!r:.60}."
+        )
+    if is_mask and len(array) != n_obs:
+        raise ValueError(
+            f"indices has {len(array)} booleans for {n_obs} cells: give one a cell, or positions."
+        )
+    if array.size and not is_mask and not (-n_obs <= array.min() and array.max() < n_obs):
+        raise IndexError(f"indices must be positions of the {n_obs} cells, from 0 to {n_obs - 1}.")

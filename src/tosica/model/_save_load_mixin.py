@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import torch
 from scvi.data import AnnDataManager
 
+from tosica._validation import check_data, check_flags, check_path, check_string
 from tosica.model._checkpoint import (
     ATTRIBUTES,
     FINGERPRINT,
@@ -83,6 +84,8 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileExistsError
             If the folder exists and ``overwrite`` is false.
         OSError
@@ -90,6 +93,9 @@ class SaveLoadMixin(RegistryMixin):
         ValueError
             If the reference is to be saved and there is none.
         """
+        check_path("dir_path", dir_path)
+        check_string("prefix", prefix, optional=True)
+        check_flags(overwrite=overwrite, save_anndata=save_anndata)
         folder = Path(dir_path)
         if folder.exists() and not overwrite:
             raise FileExistsError(
@@ -138,12 +144,18 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileNotFoundError
             If the folder or a file of it is missing.
         ValueError
             If the file is damaged, holds more than tensors and plain values, or a model of another
             class; if ``adata`` does not fit the model.
         """
+        check_path("dir_path", dir_path)
+        check_string("prefix", prefix, optional=True)
+        if adata is not None:
+            check_data(adata, mudata=True)
         where = find_device(accelerator, device)
         contents = read_model(Path(dir_path), prefix or "", where)
         attributes = contents[ATTRIBUTES]
@@ -268,6 +280,9 @@ class SaveLoadMixin(RegistryMixin):
             model.annotate(query)
             model.save("my_model")
         """
+        check_path("project_dir", project_dir)
+        check_string("weights", weights, optional=True)
+        check_string("labels_key", labels_key, optional=True)
         return load_legacy(
             cls,
             project_dir,
@@ -310,9 +325,13 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileNotFoundError, ValueError
             As :meth:`load`.
         """
+        check_path("dir_path", dir_path)
+        check_string("prefix", prefix, optional=True)
         contents = read_model(Path(dir_path), prefix or "", "cpu")
         return restore_registry(contents[ATTRIBUTES]["registry_"])
 
@@ -327,6 +346,8 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileNotFoundError, ValueError
             As :meth:`load`.
         """
