@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from mudata import MuData
 
+from tosica._threads import thread_map, thread_pool
 from tosica._validation import check_choice, check_count, check_data, check_flags
 from tosica.model._modalities import is_joint
 from tosica.model._query import Query
@@ -200,18 +201,18 @@ class InferenceMixin(RegistryMixin):
             device=device,
         )
         tokens = self._tokens
-        bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
         present = tokens.tokens_of(query.modalities)
         # Unannotated tokens come last.
         n_sets = len(present) if unannotated else int((present < tokens.n_gene_sets).sum())
         found: dict[str, Any] = {"tokens": present[:n_sets], "modalities": query.modalities}
-        for start, x, measured in query:
-            with bfloat16:
+
+        def annotate(minibatch: Minibatch) -> tuple[int, dict[str, np.ndarray]]:
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
                 output = self.module.annotate(
-                    x,
+                    minibatch.x,
                     attention="attention" in wanted,
                     modalities=query.modalities,
-                    measured=measured,
+                    measured=minibatch.measured,
                 )
             values = {
                 "latent": output.latent,
@@ -219,17 +220,15 @@ class InferenceMixin(RegistryMixin):
             }
             if output.attention is not None:
                 values["attention"] = output.attention[:, :n_sets]
-            for name in wanted:
-                part = values[name].float().cpu().numpy()
-                if not np.isfinite(part).all():
-                    raise ValueError(
-                        f"The model gives cells no {name} that are numbers (NaN or infinity), so "
-                        "that its weights are spoilt, as by a training that diverged: train a new "
-                        "model, with a smaller plan_kwargs={'lr': ...} if it was raised."
-                    )
-                if name not in found:
-                    found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
-                found[name][start : start + len(part)] = part
+            return minibatch.start, {name: values[name].float().cpu().numpy() for name in wanted}
+
+        with thread_pool(device):
+            for start, parts in thread_map(annotate, query):
+                for name, part in parts.items():
+                    _check_finite(name, part)
+                    if name not in found:
+                        found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
+                    found[name][start : start + len(part)] = part
         return found
 
     def _annotation_batch_size(self, batch_size: int | None) -> int:
@@ -256,3 +255,12 @@ def _check_indices(indices: Sequence[int], n_obs: int) -> None:
         )
     if array.size and not is_mask and not (-n_obs <= array.min() and array.max() < n_obs):
         raise IndexError(f"indices must be positions of the {n_obs} cells, from 0 to {n_obs - 1}.")
+
+
+def _check_finite(name: str, values: np.ndarray) -> None:
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"The model gives cells no {name} that are numbers (NaN or infinity), so that its "
+            "weights are spoilt, as by a training that diverged: train a new model, with a smaller "
+            "plan_kwargs={'lr': ...} if it was raised."
+        )

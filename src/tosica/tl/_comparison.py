@@ -19,6 +19,7 @@ from tosica._statistics import (
     sample_means,
     standardized_difference,
 )
+from tosica._threads import keep_torch_threads
 from tosica._validation import check_names, list_names
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ class Comparison:
             obs=pd.DataFrame({"group": self.groups}, index=[str(i) for i in range(n_cells)]),
             var=pd.DataFrame(index=[str(i) for i in range(n_gene_sets)]),
         )
-        with warnings.catch_warnings():
+        with keep_torch_threads(), warnings.catch_warnings():
             # scanpy fills its table column by column, which pandas finds slow beyond 100 columns.
             warnings.simplefilter("ignore", pd.errors.PerformanceWarning)
             # scanpy's fold change, a ratio of expm1, may overflow; it is not used.

@@ -12,6 +12,7 @@ import torch
 from scipy.integrate import trapezoid
 
 from tosica._logging import logger
+from tosica._threads import thread_map, thread_pool
 from tosica._validation import (
     check_count,
     check_flags,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
+    from tosica.model._query import Minibatch
 
 # Names of the orders, and what tools append to the key of the annotation.
 _ENDINGS = {
@@ -220,7 +222,9 @@ def _remove_gene_sets(
     deletions = {name: _Deletion(np.empty(shape), np.empty(shape, dtype=bool)) for name in ranked}
     start = baseline_expression(model, adata, default_baseline(model), layer=layer, use_raw=use_raw)
     members = _members(model, start.device)
-    for first, x, measured in model.iter_batches(adata, layer=layer, use_raw=use_raw):
+
+    def delete(minibatch: Minibatch) -> None:
+        first, x, measured = minibatch
         rows = slice(first, first + len(x))
         label = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
         for name, order in ranked.items():
@@ -234,6 +238,10 @@ def _remove_gene_sets(
                 label_probability = probability.gather(1, label[:, None])[:, 0]
                 deletions[name].probability[rows, i] = label_probability.cpu()
                 deletions[name].kept[rows, i] = (probability.argmax(1) == label).cpu()
+
+    with thread_pool(module.device):
+        for _ in thread_map(delete, model.iter_batches(adata, layer=layer, use_raw=use_raw)):
+            pass
     return deletions
 
 
