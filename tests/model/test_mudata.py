@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import TYPE_CHECKING
 
@@ -670,6 +671,17 @@ def test_arguments_of_a_query_that_make_no_sense(model, query):
         model.predict(query, use_raw=True)
     with pytest.raises(TypeError, match="must be an AnnData or a MuData, not a DataFrame"):
         model.predict(pd.DataFrame())
+
+
+def test_recalibrated_for_every_choice_of_modalities(model, query):
+    recalibrated = copy.deepcopy(model)
+    recalibrated.recalibrate(query, "kind")
+    assert recalibrated.held_out_probabilities_.shape == (3, query.n_obs)
+    assert (recalibrated.module.temperature != model.module.temperature).all()
+    rna = query["rna"].copy()
+    rna.obs["kind"] = query.obs["kind"]
+    with pytest.raises(ValueError, match="lack the modality 'protein' of the model"):
+        recalibrated.recalibrate(rna, "kind")
 
 
 def test_a_mudata_for_a_model_of_an_anndata(toy_model, query):

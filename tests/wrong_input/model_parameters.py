@@ -134,6 +134,7 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
             Wrong(1, ValueError, "^coverage must lie between 0 and 1, not 1"),
         ],
     },
+    "TOSICA.recalibrate": _PREDICTED | {"adata": k.NO_DATA, "labels_key": k.column()},
     "TOSICA.get_attention": _PREDICTED | {"unannotated": k.FLAG},
     "TOSICA.get_latent_representation": _PREDICTED,
     "TOSICA.iter_batches": _PREDICTED,

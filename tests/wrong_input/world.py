@@ -146,6 +146,7 @@ _ARGUMENTS: dict[str, Any] = {
     "TOSICA.annotate": lambda w: {"adata": w.query},
     "TOSICA.predict": lambda w: {"adata": w.query},
     "TOSICA.predict_set": lambda w: {"adata": w.query},
+    "TOSICA.recalibrate": lambda w: {"adata": w.query, "labels_key": "kind"},
     "TOSICA.get_attention": lambda w: {"adata": w.query},
     "TOSICA.get_latent_representation": lambda w: {"adata": w.query},
     "TOSICA.iter_batches": lambda w: {"adata": w.query},

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._calibration import conformal_threshold
+from tosica._logging import format_thousands, logger
 from tosica._validation import check_flags, check_fraction, check_key_added, file_columns
 from tosica.model._fields import LabelsField
 from tosica.model._inference_mixin import InferenceMixin
@@ -211,9 +212,12 @@ class AnnotationMixin(InferenceMixin):
         share ``coverage`` of the cells. For cells like those of the reference, the share of sets
         with the true label is about ``coverage``, also if the probabilities are badly calibrated.
         It varies, because the held-out cells are a sample, and it is approximate, because the model
-        is trained on them afterwards (not with ``refit=False``). There is no guarantee for cells of
-        another batch, and none for cells of a type that the reference lacks. The held-out cells do
-        not include those that :meth:`train` left out for label errors.
+        is trained on them afterwards (not with ``refit=False``). The held-out cells do not include
+        those that :meth:`train` left out for label errors.
+
+        There is no guarantee for cells of another batch, and none for cells of a type that the
+        reference lacks. :meth:`recalibrate` takes labelled cells of the batch in the place of the
+        held-out cells, and the coverage then holds for this batch.
 
         Parameters
         ----------
@@ -228,7 +232,8 @@ class AnnotationMixin(InferenceMixin):
         -------
         Table ``(n_obs, n_labels)``, bool: whether a label is in a cell's set. A set of several
         labels means that the model cannot decide. A set is empty if even the best label is below
-        the threshold, which must happen where the accuracy is higher than ``coverage``.
+        the threshold, which must happen where the accuracy is higher than ``coverage``. The log
+        says how many sets are empty.
 
         Raises
         ------
@@ -255,4 +260,12 @@ class AnnotationMixin(InferenceMixin):
         choice = self.module.modality_choices.index(found["modalities"])
         threshold = conformal_threshold(self.held_out_probabilities_[choice], coverage)
         inside = found["probabilities"] >= threshold
+        n_empty = int((~inside.any(1)).sum())
+        if n_empty:
+            logger.info(
+                "predict_set: %s of %s cells have an empty set: even their best label is less "
+                "probable than the true labels of most cells that the sets are calibrated on",
+                format_thousands(n_empty),
+                format_thousands(len(inside)),
+            )
         return pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)

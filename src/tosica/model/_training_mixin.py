@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from scvi.train import TrainRunner
 
-from tosica._calibration import fit_temperature
 from tosica._logging import logger
+from tosica._threads import thread_pool
 from tosica._validation import check_count, check_flags, check_fraction
 from tosica.data import CellMatrix, JointMatrix
 from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica.model._calibration_mixin import CalibrationMixin
 from tosica.model._check_reference import check_genes
 from tosica.model._data_module import ReferenceData
 from tosica.model._device import check_devices, compiled, find_device
@@ -67,7 +68,7 @@ def default_epochs(
     return math.ceil(max(min_draws, draws_per_root * math.sqrt(n_cells)) / n_cells)
 
 
-class TrainingMixin(NetworkStartMixin):
+class TrainingMixin(NetworkStartMixin, CalibrationMixin):
     """Training on most cells, calibration on held-out cells, and a refit on all cells."""
 
     def train(
@@ -171,13 +172,14 @@ class TrainingMixin(NetworkStartMixin):
         config = make_config(plan_kwargs)
         device = find_device(accelerator, "auto")
         check_devices(devices)
-        data = self._reference_data(train_size, batch_size, check_labels)
+        with thread_pool():
+            data = self._reference_data(train_size, batch_size, check_labels)
+            directions = self._batch_directions(data) if correct_batches else None
         if early_stopping and not data.n_val:
             raise ValueError(
                 "early_stopping=True needs held-out cells, of which there are none, because no "
                 "label has two cells: train without it."
             )
-        directions = self._batch_directions(data) if correct_batches else None
         scaled = None if directions is None else torch.from_numpy(_BATCH_EFFECT_SCALE * directions)
         plan = TrainingPlan(self.module, config, None if scaled is None else scaled.float())
         if max_epochs is None:
@@ -193,7 +195,7 @@ class TrainingMixin(NetworkStartMixin):
                 "early_stopping_patience": 10,
             }
             kwargs["callbacks"] = [*kwargs.get("callbacks", []), KeepBest()]
-        with compiled(self.module.encoder, device) if compile else nullcontext():
+        with thread_pool(), compiled(self.module.encoder, device) if compile else nullcontext():
             watched = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
             runner = self._runner(plan, data, max_epochs, **watched | stopping | kwargs)
             # Not before: the runner refuses wrong arguments.
@@ -346,22 +348,17 @@ class TrainingMixin(NetworkStartMixin):
 
     @torch.inference_mode()
     def _calibrate(self, data: ReferenceData) -> None:
-        held_out = []
-        # The fewer modalities a cell has, the less sure the model may be.
-        for i, choice in enumerate(self.module.modality_choices):
-            logits, labels = [], []
+        """Calibrate on the held-out cells."""
+        logits: list[torch.Tensor] = []
+        for choice in self.module.modality_choices:
+            parts, labels = [], []
             for batch in data.val_dataloader():
                 _, generative, losses = self.module(batch, inference_kwargs={"modalities": choice})
-                logits.append(generative["logits"].float().cpu())
-                labels.append(losses.true_labels.cpu())
-            scores, truth = torch.cat(logits), torch.cat(labels)
-            self.module.temperature.view(-1)[i] = fit_temperature(
-                scores, truth, expected=self._expected_temperature(data)
-            )
-            scores = scores.to(self.module.device)
-            of_truth = self.module.probabilities(scores, choice).cpu().gather(1, truth[:, None])
-            held_out.append(of_truth[:, 0].numpy())
-        self.held_out_probabilities_ = np.stack(held_out)
+                parts.append(generative["logits"].float())
+                labels.append(losses.true_labels)
+            logits.append(torch.cat(parts))
+        expected = [self._expected_temperature(data)] * len(logits)
+        self._set_calibration(logits, torch.cat(labels), expected)
 
 
 def _warn_of_label_errors(n_errors: int, n_labeled: int) -> None:
