@@ -34,7 +34,7 @@ shapes = st.tuples(
 
 
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_mixed_values_and_sums(shape: tuple[int, ...], size: float, seed: int) -> None:
     qkv = projection(*shape, size=size, seed=seed)
     mixed, logsumexp = kernel.attend(qkv, SCALE)
@@ -46,7 +46,7 @@ def test_mixed_values_and_sums(shape: tuple[int, ...], size: float, seed: int) -
 
 @pytest.mark.slow
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
     qkv = projection(*shape, size=size, seed=seed).requires_grad_()
     mixed, logsumexp = kernel.attend(qkv, SCALE)
@@ -61,7 +61,7 @@ def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
 
 @pytest.mark.slow
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_row_is_carried(shape: tuple[int, ...], size: float, seed: int) -> None:
     qkv = projection(*shape, size=size, seed=seed)
     row = torch.from_numpy(np.random.default_rng(seed).random(shape[:2])).float()
@@ -99,7 +99,9 @@ def test_sharp_attention_neither_overflows_nor_vanishes(size: float) -> None:
     torch.testing.assert_close(
         mixed.double(), expected, rtol=0, atol=size * (1e-3 if few else 0.05), check_dtype=False
     )
-    torch.testing.assert_close(carried.double(), weights.sum(2), rtol=0, atol=1e-2 if few else 0.5)
+    # An error of 0.1 in a score changes its weight by a tenth, and a row may sum twenty of them.
+    rtol, atol = (0, 1e-2) if few else (0.25, 0.5)
+    torch.testing.assert_close(carried.double(), weights.sum(2), rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("size", [3.0, 30.0, 300.0])

@@ -139,8 +139,8 @@ def evaluate(
     CD19+ B           95          108       0.88     1.0  0.936          0.9
     CD34+             13            0        NaN     0.0  0.000          NaN
     CD56+ NK          31           31       1.00     1.0  1.000          0.9
-    >>> evaluation.confusion.loc["CD34+", "CD19+ B"]
-    np.int64(13)
+    >>> int(evaluation.confusion.loc["CD34+", "CD19+ B"])
+    13
     """
     check_data(adata, mudata=True)
     check_string("key", key)
