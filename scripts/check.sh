@@ -119,6 +119,7 @@ print(f"Branches: {covered} of {branches}, {100 * covered / branches:.1f} %")
   build)
     tool python -m build --outdir "${1:-dist}"
     tool twine check --strict "${1:-dist}"/*
+    tool python scripts/check_wheel.py "${1:-dist}"/*.whl
     ls -l "${1:-dist}"
     ;;
   demo)
