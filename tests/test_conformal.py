@@ -13,7 +13,7 @@ import tosica
 from tosica._calibration import conformal_threshold
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 1000),
     n_cells=st.integers(20, 200),

@@ -47,7 +47,7 @@ def _assert_equal(a: anndata.AnnData, b: anndata.AnnData) -> None:
 # ------------------------------------------------------------------------------------ the numbers
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     n_labels=st.integers(2, 8),
     extra=st.integers(0, 1500),

@@ -32,7 +32,7 @@ def references(draw):
     return codes, strata
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(references(), st.floats(0.01, 0.99))
 def test_every_class_is_on_both_sides_with_its_share(reference, validation_size):
     codes, strata = reference
@@ -50,7 +50,7 @@ def test_every_class_is_on_both_sides_with_its_share(reference, validation_size)
         assert n_held == np.clip(round(validation_size * n), 1, n - 1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(references(), st.floats(0.01, 0.99))
 def test_held_out_cells_are_spread_over_the_strata(reference, validation_size):
     codes, strata = reference
@@ -92,7 +92,7 @@ def test_impossible_share(size):
 # --------------------------------------------------------------------------- sampler
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     sizes=st.lists(st.integers(1, 80), min_size=1, max_size=7),
     batch_size=st.integers(1, 64),
