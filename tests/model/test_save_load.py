@@ -468,7 +468,7 @@ def _log_normalised(adata):
         (_same_names_other_genes, ValueError, "is not the mask that the model was trained with"),
         (_no_mask, KeyError, "There is no mask in adata.varm['tosica_mask']"),
         (_new_label, ValueError, "has labels that the model does not know: 'new'."),
-        (_no_labels, KeyError, "labels_key 'kind' is not a column of adata.obs"),
+        (_no_labels, KeyError, "adata.obs has no column 'kind', only "),
         (_log_normalised, ValueError, "adata holds log1p values, but the model was trained on cou"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

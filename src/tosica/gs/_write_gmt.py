@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from tosica._replace_files import replacing
+from tosica._validation import check_path
 from tosica.gs._read_gmt import WEB_PAGE
 
 # Placeholder in the files of the Broad Institute.
@@ -70,6 +71,7 @@ def write_gmt(
     ...     tosica.gs.read_gmt(path) == markers
     True
     """
+    check_path("path", path)
     content = _format(gene_sets, {} if descriptions is None else descriptions).encode()
     # If the path is a link, the file that it points to is replaced.
     target = Path(os.path.realpath(path))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import h5py
 
+from tosica._validation import check_names, check_path, check_string
 from tosica.io._h5ad import read_h5ad
 from tosica.io._h5seurat import read_h5seurat
 from tosica.io._parts import to_anndata
@@ -55,6 +56,8 @@ def read_seurat(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     FileNotFoundError
         If there is no such file.
     ImportError
@@ -83,6 +86,10 @@ def read_seurat(
     ...     tosica.io.read_seurat(path).shape
     (700, 765)
     """
+    check_path("path", path)
+    check_string("assay", assay, optional=True)
+    logicals = check_names("logicals", logicals)
+    na_strings = check_names("na_strings", na_strings)
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {str(path)!r}.")

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tosica._logging import logger
 from tosica._replace_files import replacing
+from tosica._validation import check_data, check_path, check_string
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -37,6 +38,8 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If ``adata`` was not annotated under this key.
     OSError
@@ -59,6 +62,9 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['X_tosica.csv', 'X_umap.csv', 'add_to_seurat.R', 'levels.csv', 'metadata.csv']
     """
+    check_data(adata, mudata=True)
+    check_string("key", key)
+    check_path("folder", folder)
     embedding = f"X_{key}"
     missing = [
         name

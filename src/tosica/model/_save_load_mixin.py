@@ -9,6 +9,7 @@ import torch
 from scvi.data import AnnDataManager
 
 from tosica._replace_files import replacing
+from tosica._validation import check_data, check_flags, check_path, check_string
 from tosica.model._checkpoint import (
     ATTRIBUTES,
     FINGERPRINT,
@@ -89,6 +90,8 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileExistsError
             If the folder exists and is not empty, and ``overwrite`` is false.
         OSError
@@ -96,6 +99,9 @@ class SaveLoadMixin(RegistryMixin):
         ValueError
             If the reference is to be saved and there is none, or if weights are not finite.
         """
+        check_path("dir_path", dir_path)
+        check_string("prefix", prefix, optional=True)
+        check_flags(overwrite=overwrite, save_anndata=save_anndata)
         folder = Path(dir_path)
         if not overwrite:
             check_free(folder)
@@ -151,12 +157,18 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileNotFoundError
             If the folder or a file of it is missing.
         ValueError
             If the file is damaged, holds more than tensors and plain values, or a model of another
             class; if ``adata`` does not fit the model.
         """
+        check_path("dir_path", dir_path)
+        check_string("prefix", prefix, optional=True)
+        if adata is not None:
+            check_data(adata, mudata=True)
         where = find_device(accelerator, device)
         contents = read_model(Path(dir_path), prefix or "")
         attributes = contents[ATTRIBUTES]
@@ -294,6 +306,9 @@ class SaveLoadMixin(RegistryMixin):
             model.annotate(query)
             model.save("my_model")
         """
+        check_path("project_dir", project_dir)
+        check_string("weights", weights, optional=True)
+        check_string("labels_key", labels_key, optional=True)
         return load_legacy(
             cls,
             project_dir,
@@ -336,9 +351,13 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileNotFoundError, ValueError
             As :meth:`load`.
         """
+        check_path("dir_path", dir_path)
+        check_string("prefix", prefix, optional=True)
         contents = read_model(Path(dir_path), prefix or "")
         try:
             return restore_registry(contents[ATTRIBUTES]["registry_"])
@@ -357,6 +376,8 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileNotFoundError, ValueError
             As :meth:`load`.
         """
