@@ -35,7 +35,8 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from build_human_gobp import query
 
-from tosica.gs._write_gmt import compress, write_atomically
+from tosica._replace_files import replacing
+from tosica.gs._write_gmt import compress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -202,7 +203,8 @@ def add_names(table: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
 def write(table: pd.DataFrame, path: Path) -> int:
     """Write a table, with the same bytes each time; return their number."""
     content = compress(table.to_csv(sep="\t", index=False, lineterminator="\n").encode())
-    write_atomically(path, content)
+    with replacing(path) as [temporary]:
+        temporary.write_bytes(content)
     return len(content)
 
 

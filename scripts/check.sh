@@ -5,6 +5,7 @@
 #   scripts/check.sh test [ARG ...]    README's test command: make .venv, install, run all but the slow tests
 #   scripts/check.sh fast [ARG ...]    the same tests in an environment that exists
 #   scripts/check.sh slow [ARG ...]    the tests that README's command leaves out
+#   scripts/check.sh lowest [ARG ...]  the fast tests with the lowest versions of pyproject.toml, in .venv-lowest
 #   scripts/check.sh coverage          report what `fast` and `slow` ran, and fail below the agreed share
 #   scripts/check.sh install GROUP ... install the package and dependency groups into .venv
 #   scripts/check.sh style             ruff, its formatter, and mypy
@@ -49,6 +50,7 @@ with_coverage() {
 # `fast` and `slow` together are all tests only as long as README leaves out exactly these.
 FAST=(-n logical -m "not slow")
 SLOW=(-n logical -m slow)
+LOWEST_WARNINGS=$'default\nerror:::tosica(\\..*)?'
 check_test_command() {
   case $(readme_command test) in
     *"&& .venv/bin/pytest -n logical -m \"not slow\"") ;;
@@ -78,6 +80,18 @@ case $action in
     with_coverage --cov-append
     tool pytest "${SLOW[@]}" "$@"
     ;;
+  lowest)
+    # pip always takes the newest version; uv can take the lowest of what pyproject.toml names itself.
+    [ -d .venv-uv ] || python3 -m venv .venv-uv
+    .venv-uv/bin/pip install -U uv
+    .venv-uv/bin/uv venv --clear --python 3.11 .venv-lowest
+    .venv-uv/bin/uv pip install --python .venv-lowest/bin/python \
+      --resolution lowest-direct -e '.[leiden,seurat]' --group test
+    .venv-lowest/bin/python scripts/check_lowest.py
+    # Old versions warn about the newest ones of what they need themselves. Only what they warn
+    # tosica about is an error here.
+    .venv-lowest/bin/pytest "${FAST[@]}" -o "filterwarnings=$LOWEST_WARNINGS" "$@"
+    ;;
   coverage)
     tool coverage json --quiet --fail-under=0 -o - | tool python -c '
 import json, sys
@@ -105,6 +119,7 @@ print(f"Branches: {covered} of {branches}, {100 * covered / branches:.1f} %")
   build)
     tool python -m build --outdir "${1:-dist}"
     tool twine check --strict "${1:-dist}"/*
+    tool python scripts/check_wheel.py "${1:-dist}"/*.whl
     ls -l "${1:-dist}"
     ;;
   demo)

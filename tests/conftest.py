@@ -19,6 +19,7 @@ import scipy.sparse as sp
 import scvi
 import torch
 from anndata import AnnData
+from hypothesis import HealthCheck, settings
 
 import tosica
 
@@ -26,6 +27,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 matplotlib.use("Agg")
+
+# The same examples in every run, so that a test fails because of a change and not by chance; and
+# no limit of time, which a busy machine would exceed. HYPOTHESIS_PROFILE=random draws others each
+# time, as the weekly run of CI does, and remembers those that failed.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.register_profile("fixed", _PATIENT, derandomize=True, database=None)
+settings.register_profile("random", _PATIENT)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 

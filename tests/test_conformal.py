@@ -13,7 +13,7 @@ import tosica
 from tosica._calibration import conformal_threshold
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 1000),
     n_cells=st.integers(20, 200),
@@ -37,8 +37,9 @@ def test_coverages_that_floats_cannot_represent():
 
 def test_too_few_cells_for_the_coverage():
     sentence = (
-        "coverage=0.95 cannot be promised with 18 held-out cells: that takes 19; lower coverage, "
-        "or hold out more cells by a smaller train_size."
+        "coverage=0.95 cannot be promised with 18 cells to calibrate by: that takes 19; lower "
+        "coverage, hold out more cells by a smaller train_size, or recalibrate by more labelled "
+        "cells."
     )
     with pytest.raises(ValueError, match=re.escape(sentence)):
         conformal_threshold(np.ones(18), 0.95)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tosica._statistics import group_moments, moderated_t, standardized_difference
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(6, 40))
 def test_moments_of_groups_add_up_to_those_of_all_cells(seed, n_groups, n_cells):
     rng = np.random.default_rng(seed)
@@ -93,7 +93,7 @@ LEVELS = np.array([0.01, 0.05, 0.2])
 SLACK = 5 * np.sqrt(LEVELS / 3_000) + 0.3 * LEVELS
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(df=st.integers(2, 20), prior=st.floats(2, 30), seed=st.integers(0, 1000))
 def test_moderated_p_values_are_uniform_where_nothing_differs(df, prior, seed):
     assert (np.abs(_shares_below(df, prior, seed) - LEVELS) < SLACK).all()

@@ -28,7 +28,7 @@ def test_finds_the_temperature_that_labels_were_sampled_with(truth):
     assert fit_temperature(logits, sample_labels(logits, truth)) == pytest.approx(truth, rel=0.05)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     seed=st.integers(0, 1000),
     n_cells=st.integers(1, 60),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from anndata import AnnData
 
 from tosica._logging import logger
+from tosica._validation import check_data, check_names, check_string, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -34,9 +34,13 @@ def resolve_key(adata: AnnData, key: str | None) -> str:
 
     Raises
     ------
+    TypeError
+        If ``adata`` is neither AnnData nor MuData, or ``key`` is not a string.
     ValueError
         If ``key`` is ``None`` and the presence belongs to another model than the annotation.
     """
+    check_data(adata, mudata=True)
+    check_string("key", key, optional=True)
     if key is not None:
         return key
     if f"X_{_PRESENCE}" not in adata.obsm:
@@ -78,9 +82,6 @@ def _model(adata: AnnData, key: str) -> str | None:
     return str(record["model"]) if isinstance(record, Mapping) and "model" in record else None
 
 
-_MOST_SUGGESTIONS = 3
-
-
 def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str) -> list[str]:
     """Names of gene sets that the caller asks for, each once, checked to exist.
 
@@ -95,36 +96,24 @@ def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str
 
     Raises
     ------
+    TypeError
+        If a name is not a string.
     KeyError
         If a name does not exist; similar names are suggested.
     ValueError
         If no name is given.
     """
-    names = [wanted] if isinstance(wanted, str) else [str(name) for name in wanted]
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(check_names("gene_sets", wanted)))
     if not names:
         raise ValueError("gene_sets is empty: name at least one gene set, or leave it out.")
     exists = set(known)
     missing = [name for name in names if name not in exists]
     if missing:
         raise KeyError(
-            f"There is no gene set {missing[0]!r} in {where}{nearest(missing[0], known)}"
+            f"There is no gene set {missing[0]!r} in {where}, which holds {len(known)}"
+            f"{did_you_mean(missing[0], known)}"
         )
     return names
-
-
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Suggest similar names, as the end of a sentence."""
-    # Case is ignored: collections differ in it more than in letters.
-    lower: dict[str, str] = {}
-    for other in known:
-        lower.setdefault(other.lower(), other)
-    close = get_close_matches(name.lower(), list(lower), n=_MOST_SUGGESTIONS, cutoff=0.5)
-    parts = [other for other in lower if name.lower() in other]
-    suggestions = list(dict.fromkeys([*close, *sorted(parts, key=len)]))[:_MOST_SUGGESTIONS]
-    if not suggestions:
-        return f", which holds {len(known)}."
-    return f"; did you mean {' or '.join(repr(lower[other]) for other in suggestions)}?"
 
 
 # What tools append to the key of an annotation, and the tools.
@@ -152,16 +141,14 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
     Raises
     ------
     TypeError
-        If ``key`` is not a string.
+        If ``adata`` is neither AnnData nor MuData, or ``key`` is not a string.
     KeyError
         If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
     ValueError
         If attention and names differ in number, or the attention holds NaN or infinity.
     """
-    if not isinstance(key, str):
-        raise TypeError(
-            f"key must be a string, the key_added of model.annotate, not {type(key).__name__}."
-        )
+    check_data(adata, mudata=True)
+    check_string("key", key)
     embedding_key = f"X_{key}"
     has_embedding, has_record = embedding_key in adata.obsm, key in adata.uns
     call = _call_for(key)

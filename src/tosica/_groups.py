@@ -8,14 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from tosica._validation import check_data, check_string, only_known
+
 if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
+    from numpy.typing import NDArray
 
-_MANY_COLUMNS = 12
 
-
-def read_groups(adata: AnnData, groupby: str, *, allow_missing: bool = False) -> pd.Categorical:
+def read_groups(
+    adata: AnnData, groupby: str, *, name: str = "groupby", allow_missing: bool = False
+) -> pd.Categorical:
     """Read the groups of cells from a column of obs.
 
     Parameters
@@ -24,6 +27,8 @@ def read_groups(adata: AnnData, groupby: str, *, allow_missing: bool = False) ->
         Annotated data.
     groupby
         Column of ``adata.obs``: categorical, strings, whole numbers or booleans.
+    name
+        Name of the caller's parameter for it, in messages.
     allow_missing
         Accept cells without a group (NaN); their code is -1.
 
@@ -37,16 +42,15 @@ def read_groups(adata: AnnData, groupby: str, *, allow_missing: bool = False) ->
     KeyError
         If the column is missing.
     TypeError
-        If ``groupby`` is not a string, or the column cannot be read as groups.
+        If ``adata`` is neither AnnData nor MuData, ``groupby`` is not a string, or the column
+        cannot be read as groups.
     ValueError
         If there are no cells, or cells without a group.
     """
-    if not isinstance(groupby, str):
-        raise TypeError(
-            f"A column of adata.obs is named by a string, not by {type(groupby).__name__}."
-        )
+    check_data(adata, mudata=True)
+    check_string(name, groupby)
     if groupby not in adata.obs:
-        raise KeyError(_missing_column(adata, groupby))
+        raise KeyError(missing_column(adata, groupby))
     if adata.n_obs == 0:
         raise ValueError("adata has no cells.")
     where = f"adata.obs[{groupby!r}]"
@@ -114,15 +118,29 @@ def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:
         ) from error
 
 
-def _missing_column(adata: AnnData, groupby: str) -> str:
-    columns = [str(name) for name in adata.obs.columns]
-    shown = ", ".join(repr(name) for name in columns[:_MANY_COLUMNS]) or "none"
-    more = f" and {len(columns) - _MANY_COLUMNS} more" if len(columns) > _MANY_COLUMNS else ""
-    hint = ""
-    if groupby.endswith("_prediction"):
-        key = groupby.removesuffix("_prediction")
-        hint = f"; model.annotate(adata, key_added={key!r}) writes it"
-    return f"adata.obs has no column {groupby!r}{hint}. Its columns: {shown}{more}."
+def missing_column(adata: AnnData | MuData, column: str) -> str:
+    """Say that ``adata.obs`` lacks a column, and which it has or what writes it."""
+    if column.endswith("_prediction"):
+        key = column.removesuffix("_prediction")
+        return (
+            f"adata.obs has no column {column!r}: run model.annotate(adata, key_added={key!r}) "
+            "first, or name the column that has the predictions."
+        )
+    return f"adata.obs has no column {column!r}{only_known(column, adata.obs.columns)}"
+
+
+def read_numbers(adata: AnnData | MuData, column: str) -> NDArray[np.float64]:
+    """Read a column of ``obs`` that holds numbers.
+
+    Raises
+    ------
+    TypeError
+        If it holds anything else.
+    """
+    numbers = adata.obs[column]
+    if not pd.api.types.is_numeric_dtype(numbers.dtype) or numbers.dtype == bool:
+        raise TypeError(f"adata.obs[{column!r}] holds {numbers.dtype} values instead of numbers.")
+    return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def read_labels(adata: AnnData | MuData, key: str) -> list[str]:

@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         default=Path("tosica_demo"),
         help="folder for the annotated .h5ad and the figures (default: %(default)s)",
     )
-    demo.add_argument("--seed", type=int, default=0, help="seed of split and training")
+    demo.add_argument("--seed", type=_seed, default=0, help="seed of split and training")
     arguments = parser.parse_args(argv)
     if arguments.out.exists() and not arguments.out.is_dir():
         parser.error(f"--out {arguments.out} is a file; give a folder.")
@@ -45,6 +45,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     run_demo(arguments.out, seed=arguments.seed)
     return 0
+
+
+def _seed(text: str) -> int:
+    """Read a seed: what numpy, scikit-learn and torch all take."""
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2^32 - 1")
+    return int(text)
 
 
 if __name__ == "__main__":

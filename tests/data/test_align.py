@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import scanpy as sc
 import scipy.sparse as sp
+from _strategies import CONTAINERS, DTYPES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,9 +66,6 @@ def together(
     )
 
 
-FORMATS = [sp.csr_matrix, sp.csr_array, sp.csc_matrix, np.ascontiguousarray, np.asfortranarray]
-
-
 # ------------------------------------------------------------------ genes
 
 
@@ -78,8 +76,8 @@ def test_the_models_own_genes(counts: np.ndarray) -> None:
     assert got.total is None
 
 
-@pytest.mark.parametrize("format_", FORMATS)
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64", "uint16", "bool"])
+@pytest.mark.parametrize("format_", CONTAINERS.values(), ids=CONTAINERS)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_genes_in_any_order(counts: np.ndarray, format_: Any, dtype: str) -> None:
     counts = counts.astype(dtype)
     order = np.random.default_rng(1).permutation(N_GENES)
@@ -100,7 +98,7 @@ def test_genes_in_any_order(counts: np.ndarray, format_: Any, dtype: str) -> Non
     st.booleans(),
     st.integers(1, 40),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_gene_goes_to_its_place(
     order: list[int], n_kept: int, n_extra: int, sparse: bool, batch_size: int
 ) -> None:
@@ -200,7 +198,7 @@ def test_wrong_names_are_refused_before_anything_is_read(counts: np.ndarray) -> 
         align(query(counts, GENES.str.lower()), GENES, COUNTS)
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", CONTAINERS.values(), ids=CONTAINERS)
 def test_extra_genes_are_not_used(counts: np.ndarray, format_: Any) -> None:
     extra = np.full((N_CELLS, 3), 7.0)
     matrix = format_(np.hstack([extra, counts]))
@@ -212,7 +210,7 @@ def test_extra_genes_are_not_used(counts: np.ndarray, format_: Any) -> None:
 def test_duplicates_among_needed_genes(counts: np.ndarray) -> None:
     names = [*GENES[:-2], "CD1", "CD2"]
     sentence = (
-        r"^2 var_names of the query that the model needs occur more than once \('CD1', 'CD2'\): "
+        r"^var_names of the query that the model needs are not unique \('CD1', 'CD2'\): "
         r"call adata\.var_names_make_unique\(\) first\.$"
     )
     with pytest.raises(ValueError, match=sentence):
@@ -241,7 +239,7 @@ def test_duplicated_cells(counts: np.ndarray) -> None:
     adata = query(counts)
     adata.obs_names = ["a", "a", *adata.obs_names[2:]]
     sentence = (
-        r"^1 obs_names of the query occur more than once \('a'\): call "
+        r"^obs_names of the query are not unique \('a'\): call "
         r"adata\.obs_names_make_unique\(\) first\.$"
     )
     with pytest.raises(ValueError, match=sentence):
@@ -272,7 +270,7 @@ def test_batches_of_any_size(
         np.testing.assert_array_equal(got.total, expected.total)
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", CONTAINERS.values(), ids=CONTAINERS)
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint16", "bool"])
 def test_totals_over_the_matrix_or_the_genes(counts: np.ndarray, format_: Any, dtype: str) -> None:
     values = np.hstack([counts, np.full((N_CELLS, 2), 60_000)]).astype(dtype)

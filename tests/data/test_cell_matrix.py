@@ -10,23 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from _strategies import CONTAINERS, DTYPES, anndatas
+from hypothesis import given, settings
 
 from tosica.data import CellMatrix, check_unique
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 N_CELLS, N_GENES = 23, 7
-FORMATS: dict[str, Callable[[np.ndarray], Any]] = {
-    "csr_matrix": sp.csr_matrix,
-    "csr_array": sp.csr_array,
-    "csc_matrix": sp.csc_matrix,
-    "csc_array": sp.csc_array,
-    "C": np.ascontiguousarray,
-    "F": np.asfortranarray,
-}
-DTYPES = ["float32", "float64", "int32", "int64", "uint16", "bool"]
 # What a view takes: cells and genes in another order, and not all of them.
 CELLS, GENES = np.array([20, 3, 4, 5, 0, 11, 10, 22, 7]), np.array([5, 0, 2, 6])
 
@@ -100,9 +92,9 @@ def on_disk(tmp_path: Path) -> Any:
 
 class TestX:
     @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("format_", FORMATS)
+    @pytest.mark.parametrize("format_", CONTAINERS)
     def test_in_memory(self, format_: str, dtype: str) -> None:
-        matrix = FORMATS[format_](values(dtype))
+        matrix = CONTAINERS[format_](values(dtype))
         adata = adata_with(matrix)
         before = contents(matrix)
         rows = CellMatrix(adata)
@@ -112,9 +104,9 @@ class TestX:
         assert contents(matrix) == before
 
     @pytest.mark.parametrize("dtype", DTYPES)
-    @pytest.mark.parametrize("format_", FORMATS)
+    @pytest.mark.parametrize("format_", CONTAINERS)
     def test_view(self, format_: str, dtype: str) -> None:
-        adata = adata_with(FORMATS[format_](values(dtype)))
+        adata = adata_with(CONTAINERS[format_](values(dtype)))
         before = contents(adata.X)
         view = adata[CELLS][:, GENES]
         rows = CellMatrix(view)
@@ -123,9 +115,9 @@ class TestX:
         assert view.is_view
         assert contents(adata.X) == before
 
-    @pytest.mark.parametrize("format_", FORMATS)
+    @pytest.mark.parametrize("format_", CONTAINERS)
     def test_on_disk(self, format_: str, on_disk: Any) -> None:
-        adata = on_disk(adata_with(FORMATS[format_](values())))
+        adata = on_disk(adata_with(CONTAINERS[format_](values())))
         check(CellMatrix(adata), values())
         assert adata.isbacked
         mask = np.arange(N_CELLS) % 3 == 0
@@ -140,21 +132,21 @@ class TestX:
     @pytest.mark.parametrize("dtype", DTYPES)
     def test_numbers_on_disk(self, dtype: str, on_disk: Any) -> None:
         for format_ in ("csr_matrix", "C"):
-            adata = on_disk(adata_with(FORMATS[format_](values(dtype))))
+            adata = on_disk(adata_with(CONTAINERS[format_](values(dtype))))
             check(CellMatrix(adata), values(dtype))
             check(CellMatrix(adata[CELLS, GENES]), values(dtype)[np.ix_(CELLS, GENES)])
 
 
-@pytest.mark.parametrize("format_", FORMATS)
+@pytest.mark.parametrize("format_", CONTAINERS)
 class TestOtherMatrices:
     @pytest.fixture
     def adata(self, format_: str) -> ad.AnnData:
         """X, a layer and raw differ in values, raw in genes too."""
-        adata = adata_with(FORMATS[format_](values("int64", seed=1)))
+        adata = adata_with(CONTAINERS[format_](values("int64", seed=1)))
         adata.raw = adata.copy()
         adata = adata[:, ::2].copy()
-        adata.X = FORMATS[format_](values("float64", seed=2)[:, ::2])
-        adata.layers["other"] = FORMATS[format_](values("float32", seed=3)[:, ::2])
+        adata.X = CONTAINERS[format_](values("float64", seed=2)[:, ::2])
+        adata.layers["other"] = CONTAINERS[format_](values("float32", seed=3)[:, ::2])
         return adata
 
     def test_layer(self, adata: ad.AnnData, on_disk: Any) -> None:
@@ -207,6 +199,14 @@ def test_an_untidy_matrix_is_left_as_it_is(make: Any, untidy: str) -> None:
     assert contents(matrix) == before
 
 
+@settings(max_examples=60)
+@given(adata=anndatas())
+def test_any_anndata_is_read_and_left_as_it_is(adata: ad.AnnData) -> None:
+    before = contents(adata.X)
+    check(CellMatrix(adata), adata.layers["counts"].astype(adata.X.dtype))
+    assert contents(adata.X) == before
+
+
 @pytest.mark.parametrize("format_", ["csr_matrix", "C"])
 def test_of_a_file_only_the_rows_at_hand_are_read(format_: str, on_disk: Any) -> None:
     class Watched:
@@ -218,7 +218,7 @@ def test_of_a_file_only_the_rows_at_hand_are_read(format_: str, on_disk: Any) ->
             self.asked.append(found.shape[0])
             return found
 
-    adata = on_disk(adata_with(FORMATS[format_](values())))
+    adata = on_disk(adata_with(CONTAINERS[format_](values())))
     for rows in (CellMatrix(adata), CellMatrix(adata[CELLS, GENES])):
         rows._matrix = watched = Watched(rows._matrix)
         rows.block(2, 5)
@@ -237,7 +237,7 @@ def test_columns_are_turned_into_rows_once(on_disk: Any) -> None:
 
 @pytest.mark.parametrize("thing", [pd.DataFrame(values()), values(), None, "query.h5ad"])
 def test_not_an_anndata(thing: Any) -> None:
-    with pytest.raises(TypeError, match=rf"^Expected an AnnData, got {type(thing).__name__}\.$"):
+    with pytest.raises(TypeError, match=r"^adata must be an AnnData, not "):
         CellMatrix(thing)
 
 
@@ -269,11 +269,14 @@ def test_no_x(on_disk: Any) -> None:
 
 def test_unknown_layer(on_disk: Any) -> None:
     adata = adata_with(values())
-    with pytest.raises(KeyError, match=r"There is no layer 'count'; the AnnData's layers: none\."):
+    with pytest.raises(KeyError, match=r"adata has no layer 'count', nor any other\."):
         CellMatrix(adata, layer="count")
     adata.layers["counts"], adata.layers["scaled"] = values(), values()
     for some in (adata, on_disk(adata)):
-        with pytest.raises(KeyError, match=r"no layer 'count'; .* layers: 'counts', 'scaled'\."):
+        with pytest.raises(
+            KeyError,
+            match=r"has no layer 'count', only 'counts', 'scaled'; did you mean 'counts'\?",
+        ):
             CellMatrix(some, layer="count")
 
 
@@ -308,11 +311,13 @@ def test_no_numbers(matrix: np.ndarray, dtype: str) -> None:
 
 def test_names_that_occur_twice() -> None:
     names = pd.Index(["a", "b", "a", "c", "c", "c", "d"])
-    sentence = r"^2 obs_names occur more than once \('a', 'c'\): call fix\(\) first\.$"
+    sentence = r"^obs_names are not unique \('a', 'c'\): call fix\(\) first\.$"
     with pytest.raises(ValueError, match=sentence):
         check_unique(names, "obs_names", "fix()")
     many = pd.Index(list("abcdef") * 2)
-    with pytest.raises(ValueError, match=r"^6 genes .* \('a', 'b', …\): call fix\(\) first\.$"):
+    with pytest.raises(
+        ValueError, match=r"^genes are not unique \('a', 'b' and 4 more\): call fix\(\) first\.$"
+    ):
         check_unique(many, "genes", "fix()")
     check_unique(pd.Index(["a", "b"]), "obs_names", "fix()")
 

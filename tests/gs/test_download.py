@@ -389,7 +389,7 @@ def test_two_processes_at_once(server: Server, cache: Path) -> None:
     assert len(server.asked) == 2
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(faults=st.lists(st.sampled_from([None, "500", "truncated", "login"]), max_size=5))
 def test_never_a_broken_cache(faults: list[str | None]) -> None:
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as name:

@@ -65,7 +65,7 @@ def test_kinds_of_real_names(shared: Path) -> None:
     lung.file.close()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.text(max_size=20), max_size=30))
 def test_any_text_is_described_without_an_error(names: list[str]) -> None:
     kind = describe_gene_names(names)

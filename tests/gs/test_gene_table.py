@@ -162,7 +162,7 @@ def test_to_another_organism(caplog: pytest.LogCaptureFixture) -> None:
     assert caplog.messages == ["map_genes: 2 of 3 human genes have a name in mouse"]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(names=st.lists(st.text(max_size=12), max_size=20), data=st.data())
 def test_any_text_is_translated_or_missing(names: list[str], data: st.DataObject) -> None:
     organism = data.draw(st.sampled_from(ORGANISMS))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from _strategies import gene_set_collections
 from anndata import AnnData
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,13 +62,11 @@ def test_a_mask_from_a_list(tmp_path: Path) -> None:
     assert about["source"] == "one.gmt + two.gmt"
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     parts=st.dictionaries(
         st.text("abc", min_size=1, max_size=2),
-        st.dictionaries(
-            st.text("xyz", min_size=1, max_size=2), st.lists(st.text("GH", min_size=1))
-        ),
+        gene_set_collections(st.text("xyz", min_size=1, max_size=2), st.text("GH", min_size=1)),
         min_size=1,
         max_size=4,
     )

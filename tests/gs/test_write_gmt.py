@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _strategies import gene_set_collections
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -39,12 +40,10 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @given(
-    gene_sets=st.dictionaries(
-        GOOD_TEXT, st.lists(GOOD_TEXT, min_size=1, max_size=6, unique=True), min_size=1, max_size=6
-    ),
+    gene_sets=gene_set_collections(GOOD_TEXT, GOOD_TEXT, n_genes=(1, 6), max_sets=6, unique=True),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_round_trip(path: Path, gene_sets: dict[str, list[str]], data: st.DataObject) -> None:
     described = data.draw(st.sets(st.sampled_from(sorted(gene_sets))))
     tosica.gs.write_gmt(gene_sets, path, descriptions=dict.fromkeys(described, "why"))
@@ -53,16 +52,14 @@ def test_round_trip(path: Path, gene_sets: dict[str, list[str]], data: st.DataOb
 
 
 @given(
-    gene_sets=st.dictionaries(
-        ANY_TEXT, st.lists(ANY_TEXT, max_size=3, unique=True), min_size=1, max_size=3
-    ),
+    gene_sets=gene_set_collections(ANY_TEXT, ANY_TEXT, n_genes=(0, 3), max_sets=3, unique=True),
     description=ANY_TEXT,
 )
 @example(gene_sets={"<!-- x": ["a"]}, description="")
 @example(gene_sets={"<html>": ["a"]}, description="")
 @example(gene_sets={"\ufeffa": ["a"]}, description="")
 @example(gene_sets={"a": ["\ufeffa", "<html>"]}, description="<html>")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_comes_back_or_is_refused(
     path: Path, gene_sets: dict[str, list[str]], description: str
 ) -> None:

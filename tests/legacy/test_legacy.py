@@ -478,6 +478,7 @@ def test_models_saved_before_there_were_mixed_ones(toy_model, toy_query, toy, tm
     del contents["attr_dict"]["registry_"]["field_registries"]["mask"]["state_registry"][
         "mixed_tokens"
     ]
+    del contents["attr_dict"]["digest"]
     torch.save(contents, path)
     for model in (TOSICA.load(tmp_path / "model"), TOSICA.load(tmp_path / "model", adata=toy)):
         assert type(model.module.embedding) is MaskedEmbedding
@@ -531,7 +532,7 @@ def _no_labels(adata):
         ),
         (_half_a_mask, ValueError, "delete both, and load_legacy writes the mask there."),
         (_new_label, ValueError, "has labels that the model does not know: 'new'."),
-        (_no_labels, KeyError, "labels_key 'cell_type' is not a column of adata.obs"),
+        (_no_labels, KeyError, "adata.obs has no column 'cell_type', nor any other."),
     ],
 )
 def test_reference_that_does_not_fit(project, reference, contents, change, error, sentence):
@@ -590,7 +591,7 @@ def test_missing_weights(project):
         ("pathway.csv", "", "is not a table of comma-separated values"),
         ("label_dictionary.csv", ",k\n0,a\n", "lists 1 labels, but model-9.pth has 4"),
         ("label_dictionary.csv", ",k\n0,a\n2,b\n1,c\n3,d\n", "are not numbered 0, 1, 2, …"),
-        ("label_dictionary.csv", ",k\n0,a\n1,b\n2,a\n3,d\n", "lists 1 labels more than once ('a')"),
+        ("label_dictionary.csv", ",k\n0,a\n1,b\n2,a\n3,d\n", "lists labels more than once ('a')"),
         ("label_dictionary.csv", ",k\n0,Unknown\n1,b\n2,a\n3,d\n", "has a label 'Unknown', which"),
         ("gene2token_weights.csv", "0,a,b\nx,1,2\n", "has 2 genes, but model-9.pth has 24"),
     ],
@@ -645,7 +646,7 @@ def test_gene_weights_of_another_training(project, change, sentence, named):
     [
         (lambda g: g[:-1], ValueError, "var_names has 23 genes, but model-9.pth has 24: pass the"),
         (lambda g: [g[1], g[0], *g[2:]], ValueError, "(first at gene 0: 'null' and 'NA')"),
-        (lambda g: ["NA", *g[:-1]], ValueError, "var_names has 1 genes more than once ('NA')"),
+        (lambda g: ["NA", *g[:-1]], ValueError, "var_names has genes more than once ('NA')"),
         (lambda g: "NA", TypeError, "such as adata.var_names, not str."),
         (lambda g: 24, TypeError, "such as adata.var_names, not int."),
         (lambda g: [1.5] * 24, TypeError, "such as adata.var_names, not a list of other things."),
@@ -659,7 +660,7 @@ def test_names_that_do_not_fit(project, change, error, sentence):
 def test_genes_that_the_file_has_twice(project):
     path = project.folder / "gene2token_weights.csv"
     path.write_text(path.read_text().replace("0,NA,null,", "0,null,null,", 1))
-    refused(ValueError, "csv has 1 genes more than once ('null'), and a query", project.folder)
+    refused(ValueError, "csv has genes more than once ('null'), and a query", project.folder)
 
 
 # --- mask
@@ -909,14 +910,14 @@ def test_a_whole_network_instead_of_its_tensors(project):
     ("kwargs", "error", "sentence"),
     [
         ({"n_heads": 3}, ValueError, "n_heads=3 does not divide the width of 8 that model-9.pth"),
-        ({"n_heads": 0}, ValueError, "n_heads=0 does not divide the width of 8"),
-        ({"n_heads": -2}, ValueError, "n_heads=-2 does not divide"),
+        ({"n_heads": 0}, ValueError, "n_heads must be at least 1, not 0."),
+        ({"n_heads": -2}, ValueError, "n_heads must be at least 1, not -2."),
         ({"n_heads": 2.0}, TypeError, "n_heads must be a whole number, not 2.0."),
         ({"n_heads": True}, TypeError, "n_heads must be a whole number, not True."),
-        ({"target_sum": 0}, ValueError, "target_sum must be a number above 0, not 0."),
-        ({"target_sum": np.nan}, ValueError, "target_sum must be a number above 0, not nan."),
-        ({"target_sum": "1"}, ValueError, "target_sum must be a number above 0, not '1'."),
-        ({"adata": pd.DataFrame()}, TypeError, "adata must be an AnnData, not DataFrame."),
+        ({"target_sum": 0}, ValueError, "target_sum must be above 0, not 0."),
+        ({"target_sum": np.nan}, ValueError, "target_sum must be a finite number, not nan."),
+        ({"target_sum": "1"}, TypeError, "target_sum must be a number, not '1'."),
+        ({"adata": pd.DataFrame()}, TypeError, "adata must be an AnnData, not a DataFrame: "),
     ],
     ids=str,
 )

@@ -94,7 +94,7 @@ def by_gene(pairs, tokens):
 
 
 @given(st.integers(0, 999), st.integers(1, 12), st.integers(1, 40))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_genes_parts_sum_to_its_weight(seed, n_tokens, n_genes):
     rng = np.random.default_rng(seed)
     tokens = members(
@@ -194,7 +194,8 @@ def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
     x[:, 5] = 0
     toy.X = sp.csr_matrix(x)
     found = fit(toy)
-    assert (found.weights[:, TOKENS.indices == 5] == 0).all()
+    # But for rounding, which depends on the linear algebra of numpy and scipy.
+    np.testing.assert_allclose(found.weights[:, TOKENS.indices == 5], 0, atol=1e-12)
     assert found.upper[5] == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from typing import TYPE_CHECKING
 
@@ -592,7 +593,7 @@ def _twice(mdata):
         (
             _twice,
             ValueError,
-            r"obs_names of mdata\['protein'\] occur more than once .*every modality",
+            r"obs_names of mdata\['protein'\] are not unique .*every modality",
         ),
     ],
 )
@@ -625,7 +626,7 @@ def test_other_arguments_that_make_no_sense(mdata):
         setup(mdata, "kind", layers={"gex": "counts"})
     with pytest.raises(TypeError, match="layers must be a dict"):
         setup(mdata, "kind", layers="counts")
-    with pytest.raises(KeyError, match=r"no layer 'counts'; mdata\['rna'\]'s layers"):
+    with pytest.raises(KeyError, match=r"mdata\['rna'\] has no layer 'counts'"):
         setup(mdata, "kind", layers={"rna": "counts"})
     with pytest.raises(TypeError, match="mdata must be a MuData, not AnnData"):
         setup(mdata["rna"], "kind")
@@ -668,12 +669,23 @@ def test_arguments_of_a_query_that_make_no_sense(model, query):
         model.predict(query, layer={"gex": "counts"})
     with pytest.raises(ValueError, match="use_raw=True is for an AnnData"):
         model.predict(query, use_raw=True)
-    with pytest.raises(TypeError, match="Expected a MuData or an AnnData, got DataFrame"):
+    with pytest.raises(TypeError, match="must be an AnnData or a MuData, not a DataFrame"):
         model.predict(pd.DataFrame())
 
 
+def test_recalibrated_for_every_choice_of_modalities(model, query):
+    recalibrated = copy.deepcopy(model)
+    recalibrated.recalibrate(query, "kind")
+    assert recalibrated.held_out_probabilities_.shape == (3, query.n_obs)
+    assert (recalibrated.module.temperature != model.module.temperature).all()
+    rna = query["rna"].copy()
+    rna.obs["kind"] = query.obs["kind"]
+    with pytest.raises(ValueError, match="lack the modality 'protein' of the model"):
+        recalibrated.recalibrate(rna, "kind")
+
+
 def test_a_mudata_for_a_model_of_an_anndata(toy_model, query):
-    with pytest.raises(TypeError, match=r"pass one modality, e.g. mdata\['rna'\]"):
+    with pytest.raises(TypeError, match=r"pass one modality of it, as in mdata\['rna'\]"):
         toy_model.predict(query)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
+import time
+from contextlib import suppress
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from lightning.pytorch.callbacks import Callback
 
 from tosica import TOSICA
@@ -103,3 +108,94 @@ def test_an_untrained_model_stays_untrained(untrained, toy_query, monkeypatch, t
 def test_other_exits_are_not_taken_for_an_interrupt(untrained, monkeypatch):
     end(untrained, monkeypatch, "epochs", SystemExit(3))
     assert not untrained.is_trained
+
+
+def test_a_second_interrupt_does_not_end_the_restoring(toy, toy_query, train, monkeypatch):
+    model = train(toy, max_epochs=1, refit=False)
+    expected, fingerprint = model.predict(toy_query, soft=True), model.fingerprint
+    load = type(model.module).load_state_dict
+
+    def interrupted(*args):
+        signal.raise_signal(signal.SIGINT)
+        return load(*args)
+
+    monkeypatch.setattr(type(model.module), "load_state_dict", interrupted)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        model.train(**ONCE, callbacks=[EndAt(RuntimeError("out of memory"))])
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert model.fingerprint == fingerprint
+    pd.testing.assert_frame_equal(model.predict(toy_query, soft=True), expected)
+
+
+def test_in_a_thread(toy, train):
+    """Where signals cannot be handled."""
+    model = train(toy, max_epochs=1, refit=False)
+    fingerprint = model.fingerprint
+    ended = []
+
+    def run():
+        try:
+            model.train(**ONCE, callbacks=[EndAt(RuntimeError("out of memory"))])
+        except RuntimeError as error:
+            ended.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert ended == ["out of memory"]
+    assert model.fingerprint == fingerprint
+
+
+def test_a_training_that_diverges(toy, toy_query, train):
+    model = train(toy, max_epochs=1, refit=False)
+    expected, fingerprint = model.predict(toy_query, soft=True), model.fingerprint
+
+    class Spoil(Callback):
+        def on_train_batch_end(self, trainer, plan, *_):
+            with torch.no_grad():
+                plan.module.head.bias.fill_(torch.nan)
+
+    with pytest.raises(
+        ValueError, match=r"diverged: weights are not finite \(.+\); train with a small"
+    ):
+        model.train(**ONCE, refit=False, callbacks=[Spoil()])
+    assert model.fingerprint == fingerprint
+    pd.testing.assert_frame_equal(model.predict(toy_query, soft=True), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("seed", range(8))
+def test_ctrl_c_at_any_moment(toy, toy_query, train, trained, seed):
+    """A real signal, wherever the training is."""
+    if trained:
+        model = train(toy)
+    else:
+        TOSICA.setup_anndata(toy, labels_key="kind")
+        model = TOSICA(toy, embed_dim=16, n_heads=2)
+    expected = model.predict(toy_query, soft=True) if trained else None
+    fingerprint, text, handler = model.fingerprint, repr(model), signal.getsignal(signal.SIGINT)
+    delay = float(np.random.default_rng(seed).uniform(0.01, 1.0))
+    timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        model.train(**{**ONCE, "max_epochs": 20})
+        interrupted = False
+    except KeyboardInterrupt:
+        interrupted = True
+    # The training may have been faster; and Python ignores a signal that it has in a destructor.
+    with suppress(KeyboardInterrupt):
+        timer.cancel()
+        timer.join()
+        time.sleep(0)
+    assert signal.getsignal(signal.SIGINT) is handler
+    if interrupted:
+        assert model.is_trained is trained
+        assert model.fingerprint == fingerprint
+        assert repr(model) == text
+        if trained:
+            pd.testing.assert_frame_equal(model.predict(toy_query, soft=True), expected)
+    model.train(**ONCE)
+    assert model.is_trained

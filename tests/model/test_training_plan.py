@@ -372,9 +372,9 @@ def test_label_smoothing_is_part_of_the_training_loss_only(toy):
     [
         ({"batch_size": 0}, ValueError, "batch_size must be at least 1, not 0."),
         ({"batch_size": "64"}, TypeError, "batch_size must be a whole number, not '64'."),
-        ({"max_epochs": 0}, ValueError, "max_epochs must be at least 1, not 0."),
-        ({"max_epochs": -1}, ValueError, "max_epochs must be at least 1, not -1."),
-        ({"max_epochs": 1.5}, TypeError, "max_epochs must be a whole number, not 1.5."),
+        ({"max_epochs": 0}, ValueError, "max_epochs must be at least 1 or None, not 0."),
+        ({"max_epochs": -1}, ValueError, "max_epochs must be at least 1 or None, not -1."),
+        ({"max_epochs": 1.5}, TypeError, "max_epochs must be a whole number or None, not 1.5."),
         ({"plan_kwargs": {"warmup": 5}}, ValueError, "warmup must lie between 0 and 1, not 5."),
         ({"plan_kwargs": {"warmup": -1}}, ValueError, "warmup must lie between 0 and 1, not -1."),
     ],

@@ -93,7 +93,7 @@ def test_gradients_of_a_layer(way: str) -> None:
 @given(
     st.integers(1, 4), st.integers(1, 4), st.integers(1, 30), st.integers(1, 9), st.integers(0, 99)
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_carry_row_is_a_product(n: int, heads: int, n_tokens: int, width: int, seed: int) -> None:
     trace, weights = trace_of(n, heads, n_tokens, width, seed=seed)
     row = torch.rand(n, n_tokens, dtype=torch.float64)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -37,7 +34,7 @@ shapes = st.tuples(
 
 
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_mixed_values_and_sums(shape: tuple[int, ...], size: float, seed: int) -> None:
     qkv = projection(*shape, size=size, seed=seed)
     mixed, logsumexp = kernel.attend(qkv, SCALE)
@@ -49,7 +46,7 @@ def test_mixed_values_and_sums(shape: tuple[int, ...], size: float, seed: int) -
 
 @pytest.mark.slow
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
     qkv = projection(*shape, size=size, seed=seed).requires_grad_()
     mixed, logsumexp = kernel.attend(qkv, SCALE)
@@ -64,7 +61,7 @@ def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
 
 @pytest.mark.slow
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_row_is_carried(shape: tuple[int, ...], size: float, seed: int) -> None:
     qkv = projection(*shape, size=size, seed=seed)
     row = torch.from_numpy(np.random.default_rng(seed).random(shape[:2])).float()
@@ -75,10 +72,7 @@ def test_a_row_is_carried(shape: tuple[int, ...], size: float, seed: int) -> Non
     torch.testing.assert_close(carried.sum(2), row.sum(1)[:, None].expand(carried.shape[:2]))
 
 
-@pytest.mark.parametrize("n_threads", [1, 2, 3])
-def test_threads_and_neighbours_change_nothing(
-    n_threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_neighbours_change_nothing() -> None:
     qkv, row = projection(7, 50, 4, 12).requires_grad_(), torch.rand(7, 50)
 
     def everything(qkv: torch.Tensor, row: torch.Tensor) -> list[torch.Tensor]:
@@ -87,10 +81,6 @@ def test_threads_and_neighbours_change_nothing(
         return [mixed, logsumexp, slope, kernel.rollout_row(row, qkv, SCALE, logsumexp)]
 
     together = everything(qkv, row)
-    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: n_threads)
-    for one, other in zip(together, everything(qkv, row), strict=True):
-        assert torch.equal(one, other)
     for one, other in zip(together, everything(qkv[3:4], row[3:4]), strict=True):
         assert torch.equal(one[3:4], other)
 
@@ -109,7 +99,9 @@ def test_sharp_attention_neither_overflows_nor_vanishes(size: float) -> None:
     torch.testing.assert_close(
         mixed.double(), expected, rtol=0, atol=size * (1e-3 if few else 0.05), check_dtype=False
     )
-    torch.testing.assert_close(carried.double(), weights.sum(2), rtol=0, atol=1e-2 if few else 0.5)
+    # An error of 0.1 in a score changes its weight by a tenth, and a row may sum twenty of them.
+    rtol, atol = (0, 1e-2) if few else (0.25, 0.5)
+    torch.testing.assert_close(carried.double(), weights.sum(2), rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("size", [3.0, 30.0, 300.0])
@@ -152,89 +144,3 @@ def test_input_is_left_as_it_was() -> None:
     kernel.rollout_row(row, qkv, SCALE, logsumexp)
     assert torch.equal(qkv, before[0])
     assert torch.equal(row, before[1])
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
-# Of processes that fork beside other threads Python warns; users' data loaders do it.
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_process_has_threads_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    kernel.attend(projection(4, 30, 2, 4), SCALE)
-    child = multiprocessing.get_context("fork").Process(target=_fork_target)
-    child.start()
-    child.join(60)
-    try:
-        assert child.exitcode == 0
-    finally:
-        child.kill()
-
-
-def _fork_target() -> None:
-    kernel.attend(projection(4, 30, 2, 4), SCALE)
-
-
-@pytest.mark.parametrize("library", [None, "without the call"])
-def test_without_openmp_threads_do_as_well(
-    library: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    qkv = projection(4, 30, 2, 4)
-    expected, _ = kernel.attend(qkv, SCALE)
-
-    def load(name: str) -> object:
-        if library is None:
-            raise OSError(f"{name}: cannot open shared object file")
-        return object()
-
-    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(kernel.ctypes, "CDLL", load)
-    kernel._openmp.cache_clear()
-    try:
-        assert kernel._openmp() is None
-        assert torch.equal(kernel.attend(qkv, SCALE)[0], expected)
-    finally:
-        kernel._openmp.cache_clear()
-
-
-class _OpenMP:
-    """Count how often torch's threads were let go of."""
-
-    def __init__(self) -> None:
-        self.pauses: list[int] = []
-
-    def omp_pause_resource_all(self, kind: int) -> None:
-        self.pauses.append(kind)
-
-
-@pytest.mark.parametrize(("n_processors", "n_pauses"), [(2, 1), (3, 1), (4, 0), (64, 0)])
-def test_torchs_threads_are_let_go_of_where_they_are_in_the_way(
-    n_processors: int, n_pauses: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    openmp = _OpenMP()
-    monkeypatch.setattr(kernel, "_openmp", lambda: openmp)
-    monkeypatch.setattr(
-        kernel.os, "sched_getaffinity", lambda _: set(range(n_processors)), raising=False
-    )
-    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
-    kernel.attend(projection(4, 30, 2, 4), SCALE)
-    assert openmp.pauses == [1] * n_pauses
-    # Not for what one thread does.
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
-    kernel.attend(projection(4, 30, 2, 4), SCALE)
-    assert len(openmp.pauses) == n_pauses
-
-
-def test_without_new_threads_all_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    qkv = projection(4, 30, 2, 4)
-    expected, _ = kernel.attend(qkv, SCALE)
-
-    class Ended:
-        def submit(self, *_: object) -> None:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-    monkeypatch.setattr(kernel, "_thread_pool", lambda *_: Ended())
-    monkeypatch.setattr(kernel, "_MIN_WEIGHTS", 1)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert torch.equal(kernel.attend(qkv, SCALE)[0], expected)

@@ -57,7 +57,7 @@ def shapes(draw: st.DrawFn) -> tuple[list[int], int, int]:
 @example((MIXED, 90, 0))
 @example(([1], 1, 0))
 @example(([7, 7], 7, 0))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_each_token_is_the_sum_over_its_genes(shape: tuple[list[int], int, int]) -> None:
     sizes, n_genes, seed = shape
     embedding = make(sizes, n_genes, seed)

@@ -146,7 +146,7 @@ def test_cells_at_a_time_change_nothing(n_layers: int, n_cells_at_a_time: int) -
     expected, joint = in_full(encoder, t)
     encoder.cache_bytes = n_cells_at_a_time * 4 * 18 * DIM * 8
     n_parts = -(-5 // max(n_cells_at_a_time, 1))
-    assert len(encoder._parts(encoder._with_class_token(t))) == n_parts
+    assert len(encoder._parts(t)) == n_parts
     with torch.inference_mode():
         latent, attention = encoder.rollout(t)
         torch.testing.assert_close(encoder(t), expected[:, 0].detach())

@@ -66,7 +66,7 @@ SHAPES = st.tuples(
 @given(SHAPES)
 @example(((9, []), 0))
 @example(((9, [9, 9, 1]), 0))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_logits_are_a_sum_over_tokens_and_their_genes(shape):
     (n_genes, sizes), seed = shape
     branch, indptr = make(sizes, n_genes, seed=seed)
@@ -108,7 +108,7 @@ def test_more_than_the_largest_value_counts_as_the_largest():
 
 
 @given(st.integers(0, 99), st.integers(2, 30), st.integers(0, 8), st.integers(1, 29))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_genes_that_a_query_lacks_are_expected_given_the_others(
     seed, n_genes, n_components, n_lost
 ):

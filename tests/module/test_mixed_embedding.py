@@ -30,7 +30,7 @@ def embedding_pair(seed, n_genes, n_sets, width, n_full=1):
     return ours, literal, token, columns.indices
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     seed=st.integers(0, 1000),
     n_genes=st.integers(1, 40),

@@ -135,7 +135,7 @@ def fields(x: torch.Tensor, codes: list[int]) -> dict[str, torch.Tensor]:
 @example(Net(n_genes=9, sizes=[], n_unannotated=3))
 @example(Net(n_genes=9, sizes=[9, 9], n_unannotated=0, n_heads=4, head_dim=1, n_layers=4))
 @example(ORDINARY)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_number_is_the_papers(net: Net) -> None:
     module, x = make(net), cells(net)
     got = module.annotate(x)
@@ -150,7 +150,7 @@ def test_every_number_is_the_papers(net: Net) -> None:
 @example(Net(n_genes=1, sizes=[1], n_unannotated=0))
 @example(Net(n_genes=9, sizes=[9, 2], n_unannotated=3, n_layers=1))
 @example(ORDINARY)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_every_gradient_is_the_papers(net: Net) -> None:
     module, x = make(net).train(), cells(net).requires_grad_()
     literal, literal_x = as_literal(module), cells(net).requires_grad_()

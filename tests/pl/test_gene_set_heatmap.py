@@ -141,7 +141,7 @@ def test_unknown_gene_set_with_a_guess():
 def test_no_gene_sets():
     with pytest.raises(ValueError, match="gene_sets is empty"):
         tosica.pl.gene_set_heatmap(annotated_pbmc(), "phase", gene_sets=[])
-    with pytest.raises(ValueError, match="n_gene_sets must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="n_gene_sets must be at least 1 or None, not 0"):
         tosica.pl.gene_set_heatmap(annotated_pbmc(), "phase", n_gene_sets=0)
 
 

@@ -54,7 +54,7 @@ def test_gene_sets_that_do_not_exist_have_near_names(adata, call):
         call(adata, GROUPBY, gene_sets=["GENE SET 3"])
     with pytest.raises(ValueError, match="gene_sets is empty"):
         call(adata, GROUPBY, gene_sets=[])
-    with pytest.raises(ValueError, match="n_gene_sets must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="n_gene_sets must be at least 1 or None, not 0"):
         call(adata, GROUPBY, n_gene_sets=0)
     with pytest.raises(ValueError, match="leave n_gene_sets out"):
         call(adata, GROUPBY, gene_sets=["gene set 03"], n_gene_sets=2)
@@ -72,31 +72,33 @@ def test_gene_weights(adata, ax):
     group = adata.obs[GROUPBY].cat.categories[0]
     with pytest.raises(ValueError, match=r"room for one gene set, and there are 4: pass gene_sets"):
         pl.gene_weights(adata, group, ax=ax)
-    with pytest.raises(ValueError, match="n_genes must be at least 1, or None for all, not 0"):
+    with pytest.raises(ValueError, match="n_genes must be at least 1 or None, not 0"):
         pl.gene_weights(adata, group, n_genes=0)
     with pytest.raises(KeyError, match=r"There is no gene set 'gene set 79' in adata.uns"):
         pl.gene_weights(adata, group, gene_sets=["gene set 79"])
 
 
 def test_rank_gene_sets(adata, ax):
-    with pytest.raises(ValueError, match="values must be one of 'effect_size', 'logfoldchange', "):
+    with pytest.raises(
+        ValueError, match="values must be 'effect_size', 'logfoldchange' or 'score', not 'pval'"
+    ):
         pl.rank_gene_sets(adata, values="pval")
     with pytest.raises(ValueError, match=r"room for one group, and there are 10: pass groups"):
         pl.rank_gene_sets(adata, ax=ax)
-    with pytest.raises(ValueError, match="n_gene_sets must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="n_gene_sets must be at least 1 or None, not 0"):
         pl.rank_gene_sets(adata, n_gene_sets=0)
 
 
 def test_flow(adata):
-    with pytest.raises(ValueError, match="n_genes must be at least 1, or None, not 0"):
+    with pytest.raises(ValueError, match="n_genes must be at least 1 or None, not 0"):
         pl.flow(adata, n_genes=0)
-    with pytest.raises(ValueError, match="n_gene_sets must be at least 1, or None, not -1"):
+    with pytest.raises(ValueError, match="n_gene_sets must be at least 1 or None, not -1"):
         pl.flow(adata, n_gene_sets=-1)
 
 
 @pytest.mark.parametrize("min_share", [-0.1, 1])
 def test_label_flow(adata, min_share):
-    with pytest.raises(ValueError, match="min_share must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="min_share must be at least 0 and below 1"):
         pl.label_flow(adata, GROUPBY, min_share=min_share)
 
 
@@ -108,7 +110,7 @@ def test_reliability(adata):
 def test_training():
     with pytest.raises(TypeError, match=r"history must be model.history, a dict of tables"):
         pl.training(3)
-    with pytest.raises(KeyError, match="history has no 'accuracy': it holds 'train_loss', "):
+    with pytest.raises(KeyError, match="history has no 'accuracy', only 'train_loss', "):
         pl.training(history(), keys=["accuracy"])
 
 

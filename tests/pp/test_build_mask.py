@@ -13,8 +13,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
+from _strategies import anndatas, gene_set_collections
 from anndata import AnnData
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -290,17 +291,14 @@ def test_fully_connected_columns_come_last(n: int) -> None:
     assert adata.uns[KEY]["n_genes_covered"] == 5
 
 
-gene_names = st.sampled_from([f"G{i}" for i in range(12)])
-set_collections = st.dictionaries(
+set_collections = gene_set_collections(
     st.text(min_size=1, max_size=4).filter(lambda name: not name.startswith("unannotated")),
-    st.lists(gene_names, max_size=15),
-    min_size=1,
-    max_size=12,
+    st.sampled_from([f"G{i}" for i in range(12)]),
 )
 
 
 @low_coverage_is_no_matter
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     gene_sets=set_collections,
     n_genes=st.integers(1, 12),
@@ -355,7 +353,7 @@ def test_as_plain_python(
 
 
 @low_coverage_is_no_matter
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(gene_sets=set_collections, order=st.permutations(range(12)), data_=st.data())
 def test_order_of_genes_moves_rows_and_nothing_else(
     gene_sets: dict[str, list[str]], order: list[int], data_: st.DataObject
@@ -372,7 +370,7 @@ def test_order_of_genes_moves_rows_and_nothing_else(
 
 
 @low_coverage_is_no_matter
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(gene_sets=set_collections, n_more=st.integers(1, 30))
 def test_genes_of_no_set_add_rows_and_nothing_else(
     gene_sets: dict[str, list[str]], n_more: int
@@ -390,7 +388,30 @@ def test_genes_of_no_set_add_rows_and_nothing_else(
     assert longer.uns[KEY]["n_genes"] == 12 + n_more
 
 
-@settings(max_examples=20, deadline=None)
+@low_coverage_is_no_matter
+@settings(
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(adata=anndatas(n_vars=(1, 20)), data_=st.data())
+def test_any_anndata_gets_a_mask_and_nothing_else(
+    adata: AnnData, data_: st.DataObject, contents: Any, new_keys: Any
+) -> None:
+    genes = adata.var_names.tolist()
+    members = data_.draw(st.lists(st.sampled_from(genes), min_size=1, unique=True))
+    before = contents(adata)
+    build_mask(adata, {"some": members, "first": genes[:1]}, min_genes=1)
+    new = new_keys(before, contents(adata))
+    assert f"varm/{KEY}" in new
+    assert {key.split("/")[1] for key in new} == {KEY}
+    columns = dict(zip(names_of(adata), mask_of(adata).T, strict=True))
+    for name, expected in (("some", members), ("first", genes[:1])):
+        # Of two sets with the same genes one is kept.
+        held = columns.get(name, next(iter(columns.values())))
+        np.testing.assert_array_equal(held, np.isin(genes, expected))
+
+
+@settings(max_examples=20)
 @given(order=st.permutations(list(SETS)))
 def test_order_of_sets_is_kept(order: list[str]) -> None:
     adata = data()
@@ -706,7 +727,12 @@ def refused(
 
 
 def test_not_an_anndata() -> None:
-    refused(TypeError, "adata must be an AnnData, not DataFrame.", pd.DataFrame({"CD3D": [1.0]}))
+    refused(
+        TypeError,
+        "adata must be an AnnData or a MuData, not a DataFrame: make an AnnData of it, "
+        "with cells as rows and genes as columns, by anndata.AnnData(...).",
+        pd.DataFrame({"CD3D": [1.0]}),
+    )
 
 
 def test_no_cells() -> None:
@@ -729,8 +755,11 @@ def test_no_genes() -> None:
 @pytest.mark.parametrize(
     ("genes", "which"),
     [
-        (["LYZ", "CD2", "LYZ", "CD2", "X", "X"], "3 var_names .*'LYZ', 'CD2', …"),
-        (["LYZ", "CD2", "LYZ"], "1 var_names .*'LYZ'"),
+        (
+            ["LYZ", "CD2", "LYZ", "CD2", "X", "X"],
+            "var_names are not unique .*'LYZ', 'CD2' and 1 more",
+        ),
+        (["LYZ", "CD2", "LYZ"], "var_names are not unique .*'LYZ'"),
     ],
 )
 def test_duplicated_genes(genes: list[str], which: str) -> None:
@@ -748,11 +777,15 @@ def test_duplicated_genes(genes: list[str], which: str) -> None:
             ValueError,
             "max_genes (8) must not be below min_genes (9).",
         ),
-        ({"max_gene_sets": 0}, ValueError, "max_gene_sets must be at least 1, not 0."),
+        ({"max_gene_sets": 0}, ValueError, "max_gene_sets must be at least 1 or None, not 0."),
         ({"n_unannotated": -1}, ValueError, "n_unannotated must be at least 0, not -1."),
         ({"seed": -1}, ValueError, "seed must be at least 0, not -1."),
         ({"min_genes": 2.5}, TypeError, "min_genes must be a whole number, not 2.5."),
-        ({"max_gene_sets": "all"}, TypeError, "max_gene_sets must be a whole number, not 'all'."),
+        (
+            {"max_gene_sets": "all"},
+            TypeError,
+            "max_gene_sets must be a whole number or None, not 'all'.",
+        ),
         ({"mask_ratio": 0}, ValueError, "mask_ratio must be above 0 and at most 1, not 0."),
         ({"mask_ratio": 1.1}, ValueError, "mask_ratio must be above 0 and at most 1, not 1.1."),
         (

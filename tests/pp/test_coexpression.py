@@ -87,7 +87,7 @@ def test_few_genes_are_one_module(n_left):
 
 
 @given(st.integers(0, 99), st.integers(20, 60), st.integers(1, 200))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_expressed_gene_is_in_one_module(seed, n_cells, n_genes):
     rng = np.random.default_rng(seed)
     x = sp.csr_matrix(rng.poisson(0.2, (n_cells, n_genes)).astype(np.float32))

@@ -36,7 +36,7 @@ def jaccard(a: np.ndarray, b: np.ndarray) -> float:
     return (a & b).sum() / (a | b).sum()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(mask=masks, n=st.integers(1, 8), most=st.sampled_from([0.2, 0.5, 1.0]))
 def test_coverage_as_plain_python(mask: np.ndarray, n: int, most: float) -> None:
     mask = mask[mask.any(1)]
@@ -57,7 +57,7 @@ def test_coverage_as_plain_python(mask: np.ndarray, n: int, most: float) -> None
         assert chosen(mask, n, "coverage", most) == sorted(kept)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     mask=masks,
     n=st.integers(1, 8),

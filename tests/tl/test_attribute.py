@@ -11,6 +11,9 @@ import tosica
 
 KEY = "tosica_attribution"
 PRESENCE = "tosica_presence"
+# Points of the path at which the integral is exact but for rounding. What the default 24 leave
+# depends on the weights, which differ a little with the version of torch.
+EXACT = 48
 
 lacks_genes = pytest.mark.filterwarnings("ignore:The query has only")
 
@@ -86,7 +89,7 @@ def test_gene_sets_sum_to_the_difference_of_the_scores(which, baseline, model, q
         query = request.getfixturevalue("lacking")
     elif which == "network_alone":
         model, query = request.getfixturevalue("network_alone")
-    n_steps = 24 if which != "network_alone" and baseline != "zero" else 200
+    n_steps = EXACT if which != "network_alone" and baseline != "zero" else 200
     tosica.tl.attribute(query, model, baseline=baseline, n_steps=n_steps)
     total = query.obsm[f"X_{KEY}"].sum(1)
     np.testing.assert_allclose(total, _differences(model, query, baseline), atol=1e-4)
@@ -97,10 +100,10 @@ def test_gene_sets_sum_to_the_difference_of_the_scores(which, baseline, model, q
 
 
 def test_one_cell(model, query):
-    tosica.tl.attribute(query, model)
+    tosica.tl.attribute(query, model, n_steps=EXACT)
     one = query[[42]].copy()
     del one.obsm[f"X_{KEY}"], one.obsm[f"X_{PRESENCE}"]
-    tosica.tl.attribute(one, model)
+    tosica.tl.attribute(one, model, n_steps=EXACT)
     np.testing.assert_allclose(
         one.obsm[f"X_{KEY}"].sum(1), _differences(model, one), atol=1e-4, rtol=0
     )
@@ -191,7 +194,7 @@ def test_the_linear_branchs_share(model, query):
 
 def test_an_unannotated_tokens_share_where_there_is_one(with_unannotated):
     model, query = with_unannotated
-    tosica.tl.attribute(query, model)
+    tosica.tl.attribute(query, model, n_steps=EXACT)
     sets = query.obsm[f"X_{KEY}"]
     assert sets.shape[1] == len(model.gene_sets) == 20
     # What the gene sets leave fell to the token.
@@ -206,7 +209,7 @@ def test_expression_above_the_references_largest_counts_as_that(model, query):
     loud = query.copy()
     loud.X = loud.X * 1.5
     model.annotate(loud)
-    tosica.tl.attribute(loud, model)
+    tosica.tl.attribute(loud, model, n_steps=EXACT)
     np.testing.assert_allclose(
         loud.obsm[f"X_{KEY}"].sum(1), _differences(model, loud), atol=1e-4, rtol=0
     )
@@ -222,7 +225,7 @@ def test_expression_above_the_references_largest_counts_as_that(model, query):
 
 def test_one_target_for_all_cells(model, query):
     label = model.labels[5]
-    tosica.tl.attribute(query, model, target=label)
+    tosica.tl.attribute(query, model, n_steps=EXACT, target=label)
     x, _ = _expression(model, query)
     start = _scores(model, model.module.baseline[None], None)
     expected = (_scores(model, x, None) - start)[:, 5].numpy()
@@ -366,7 +369,7 @@ def test_another_model_is_refused(query, other_model, call):
 
 
 def test_unknown_target(model, query):
-    with pytest.raises(ValueError, match="no label 'T cell': its labels are 'CD4"):
+    with pytest.raises(ValueError, match=r"target must be 'CD4.* or None, not 'T cell'"):
         tosica.tl.attribute(query, model, target="T cell")
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
+from _strategies import annotated_cells
 from anndata import AnnData
 from get.annotated_pbmc import annotated_pbmc
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tosica
 
@@ -52,11 +52,10 @@ def test_clusters_against_labels_have_no_empty_columns():
     assert list(table.columns) == ["B", "Unknown"]
 
 
-@settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("abcxyU")), min_size=1))
-def test_rows_sum_to_the_cells_or_to_one(pairs):
-    known = [pair[0] for pair in pairs]
-    predicted = ["Unknown" if pair[1] == "U" else pair[1] for pair in pairs]
+@settings(max_examples=30)
+@given(annotated_cells("abcd", [*"abcxy", "Unknown"]))
+def test_rows_sum_to_the_cells_or_to_one(cells):
+    known, predicted, *_ = (list(column) for column in zip(*cells, strict=True))
     adata = _adata(known, predicted)
     counts = tosica.tl.confusion(adata, "known")
     shares = tosica.tl.confusion(adata, "known", normalize=True)
@@ -76,7 +75,7 @@ def test_leaves_the_data_alone():
 
 
 def test_not_annotated():
-    with pytest.raises(KeyError, match=r"model\.annotate\(adata, key_added='tosica'\) writes it"):
+    with pytest.raises(KeyError, match=r"run model\.annotate\(adata, key_added='tosica'\)"):
         tosica.tl.confusion(sc.datasets.pbmc68k_reduced(), "bulk_labels")
 
 

@@ -33,7 +33,7 @@ def test_refuses():
     with pytest.raises(ValueError, match=r"All cells .* are 'Unknown'"):
         tosica.tl.reliability(adata, "bulk_labels")
     del adata.obs["tosica_probability"]
-    with pytest.raises(KeyError, match=r"model\.annotate\(adata, key_added='tosica'\) writes it"):
+    with pytest.raises(KeyError, match=r"run model\.annotate\(adata, key_added='tosica'\)"):
         tosica.tl.reliability(adata, "bulk_labels")
 
 

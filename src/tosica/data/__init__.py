@@ -19,7 +19,7 @@ Genes
 """
 
 from tosica.data._align import BLOCK, user_stacklevel
-from tosica.data._cell_matrix import Block, CellMatrix, check_unique
+from tosica.data._cell_matrix import Block, CellMatrix, check_unique, check_varies
 from tosica.data._log_normalize import log_normalize
 from tosica.data._modality_kind import AlignedCells, CellBatch, ModalityKind, ModalityScale
 from tosica.data._modality_kinds import MODALITY_KINDS
@@ -58,6 +58,7 @@ __all__ = [
     "check_finite",
     "check_mudata",
     "check_unique",
+    "check_varies",
     "describe_unscaled",
     "detect_values",
     "log_normalize",

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 import torch
 
 from tosica._logging import logger
+from tosica._validation import list_names
 from tosica.data._cell_matrix import check_unique
 from tosica.gs._gene_names import hint_for_mismatch
 from tosica.gs._match_genes import match_genes
@@ -79,12 +80,20 @@ def match_names(
     if var is None:
         remedy = f"{name} = {name}.raw.to_adata() and {remedy}"
     check_unique(names[indexer >= 0], "var_names of the query that the model needs", remedy)
+    repeated: dict[str, list[str]] = {}
     if translate and (indexer >= 0).sum() < _WARN_BELOW * len(model_names):
-        indexer = _translate(names, model_names, var, indexer)
+        indexer, repeated = _translate(names, model_names, var, indexer)
     n_found = int((indexer >= 0).sum())
     share = n_found / len(model_names)
     query = "The query" if name == "adata" else f"The query's {name}"
     found = f"{n_found} of the model's {len(model_names)} {features} ({share:.0%})"
+    if repeated and n_found + len(repeated) >= _REFUSE_BELOW * len(model_names) > n_found:
+        first = next(iter(repeated.values()))
+        raise ValueError(
+            f"{query} has only {found} under one name, and {len(repeated)} under several names "
+            f"({list_names(first, 3)}, …), of which none is taken: keep one column of each gene, "
+            f"or add them up, and give it the model's name ({next(iter(repeated))!r})."
+        )
     if share < _REFUSE_BELOW:
         hint = hint_for_mismatch(names, model_names, var=var)
         raise ValueError(
@@ -104,26 +113,32 @@ def match_names(
 
 def _translate(
     names: pd.Index, genes: pd.Index, var: pd.DataFrame | None, by_name: np.ndarray
-) -> np.ndarray:
+) -> tuple[np.ndarray, dict[str, list[str]]]:
     """Match genes by other identifiers, older symbols and columns of ``var``, too.
 
     A gene of the model takes one gene of the query: where several would fit, none is taken, unless
-    one has its name.
+    one has its name. These genes are returned with their names in the query, too.
     """
     match = match_genes(names, genes, var=var, identifiers="map")
-    given = names if match.column is None or var is None else var[match.column].astype(str)
+    column = names if match.column is None or var is None else var[match.column].astype(str)
+    given = np.asarray(column)
     pairs = pd.DataFrame({"gene": match.wanted, "row": match.rows})
-    same = np.asarray(given)[match.rows] == np.asarray(genes)[match.wanted]
+    same = given[match.rows] == np.asarray(genes)[match.wanted]
     exact = pairs[same].drop_duplicates("gene", keep=False)
     rest = pairs[~same & ~pairs["gene"].isin(exact["gene"]) & ~pairs["row"].isin(exact["row"])]
+    several = rest[rest["gene"].duplicated(keep=False)]
+    repeated = {
+        str(genes[gene]): [str(given[row]) for row in rows]
+        for gene, rows in several.groupby("gene")["row"]
+    }
     rest = rest[~rest["gene"].duplicated(keep=False) & ~rest["row"].duplicated(keep=False)]
     indexer = np.full_like(by_name, -1)
     for part in (exact, rest):
         indexer[part["row"].to_numpy()] = part["gene"].to_numpy()
     if (indexer >= 0).sum() <= (by_name >= 0).sum():
-        return by_name
+        return by_name, repeated
     logger.info("query: %s", match.summary())
-    return indexer
+    return indexer, repeated
 
 
 def reindex_genes(block: Block, indexer: np.ndarray, n_genes: int) -> np.ndarray:

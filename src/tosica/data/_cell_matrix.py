@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from anndata import AnnData
+
+from tosica._validation import check_data, check_flags, check_string, list_names, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
+    from anndata import AnnData
 
 # A CSR matrix or a dense array; scipy's matrices have no types that a checker could use.
 Block: TypeAlias = Any
+# Cells differ within the first few as a rule, so that few are read.
+_FEW_CELLS = 64
 
 
 class CellMatrix:
@@ -54,8 +58,9 @@ class CellMatrix:
         use_raw: bool = False,
         name: str = "adata",
     ) -> None:
-        if not isinstance(adata, AnnData):
-            raise TypeError(f"Expected an AnnData, got {type(adata).__name__}.")
+        check_data(adata, name=name)
+        check_string("layer", layer, optional=True)
+        check_flags(use_raw=use_raw)
         if adata.n_obs == 0:
             of = "The AnnData" if name == "adata" else name
             raise ValueError(f"{of} has no cells (n_obs is 0).")
@@ -70,9 +75,8 @@ class CellMatrix:
             self.where, matrix, names = f"{name}.raw.X", source.raw.X, adata.raw.var_names
         elif layer is not None:
             if layer not in adata.layers:
-                known = ", ".join(repr(k) for k in adata.layers if k is not None) or "none"
-                of = "the AnnData" if name == "adata" else name
-                raise KeyError(f"There is no layer {layer!r}; {of}'s layers: {known}.")
+                known = [key for key in adata.layers if key is not None]
+                raise KeyError(f"{name} has no layer {layer!r}{only_known(layer, known)}")
             self.where, names = f"{name}.layers[{layer!r}]", adata.var_names
             matrix = adata.layers[layer]
         else:
@@ -173,6 +177,30 @@ def _check_indices(matrix: sp.csr_matrix, where: str) -> None:
         ) from error
 
 
+def check_varies(matrix: CellMatrix) -> None:
+    """Refuse a matrix whose cells are all equal: a model cannot learn from it.
+
+    Raises
+    ------
+    ValueError
+        If there are several cells, and all are equal.
+    """
+    if matrix.n_obs < 2:
+        return
+    first: np.ndarray | None = None
+    for _, block in matrix.blocks(_FEW_CELLS):
+        dense = block.toarray() if sp.issparse(block) else block
+        first = dense[:1] if first is None else first
+        if not (dense == first).all():
+            return
+    if first is not None and not first.any():
+        raise ValueError(f"{matrix.where} is zero everywhere.")
+    raise ValueError(
+        f"{matrix.where} is the same in every cell, so nothing can be learnt from it: go back to "
+        "data that vary, or, if it is a modality, leave it out of modalities."
+    )
+
+
 def check_unique(names: pd.Index, what: str, remedy: str) -> None:
     """Refuse names that occur twice.
 
@@ -191,9 +219,5 @@ def check_unique(names: pd.Index, what: str, remedy: str) -> None:
         If names occur twice; the message has two of them and the remedy.
     """
     if not names.is_unique:
-        twice = names[names.duplicated()].unique()
-        shown = ", ".join(repr(str(name)) for name in twice[:2])
-        raise ValueError(
-            f"{len(twice)} {what} occur more than once ({shown}{', …' if len(twice) > 2 else ''}): "
-            f"call {remedy} first."
-        )
+        twice = [str(name) for name in names[names.duplicated()].unique()]
+        raise ValueError(f"{what} are not unique ({list_names(twice, 2)}): call {remedy} first.")

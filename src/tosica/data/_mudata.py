@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import scipy.sparse as sp
+from anndata import AnnData
 from mudata import MuData
 
 from tosica.data._cell_matrix import CellMatrix, check_unique
 from tosica.data._modality_kinds import MODALITY_KINDS
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 DEFAULT_MODALITIES: Final = {"rna": "rna", "protein": "protein"}
 
@@ -29,7 +27,8 @@ def check_mudata(mdata: MuData) -> None:
         If it is a view.
     """
     if not isinstance(mdata, MuData):
-        raise TypeError(f"mdata must be a MuData, not {type(mdata).__name__}.")
+        advice = ": call TOSICA.setup_anndata for an AnnData" if isinstance(mdata, AnnData) else ""
+        raise TypeError(f"mdata must be a MuData, not {type(mdata).__name__}{advice}.")
     if mdata.is_view:
         raise ValueError("mdata is a view of another MuData: call mdata = mdata.copy() first.")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 from scipy.sparse import coo_matrix, csr_matrix
+
+from tosica._validation import check_data, check_string
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -32,6 +35,8 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If there is no mask, or it was built from gene sets without weights.
 
@@ -59,7 +64,9 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
            [ 0.5,  0. ],
            [ 0. ,  2. ]], dtype=float32)
     """
-    if key not in adata.uns or "gene_sets" not in adata.uns[key]:
+    check_data(adata)
+    check_string("key", key)
+    if not isinstance(adata.uns.get(key), Mapping) or "gene_sets" not in adata.uns[key]:
         raise KeyError(
             f"There is no mask in adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first."
         )

@@ -6,14 +6,13 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix, vstack
 
-from tosica._validation import check_count
+from tosica._validation import check_count, check_number
 from tosica.gs import load
 
 if TYPE_CHECKING:
@@ -300,8 +299,7 @@ def _check(*, batch_effect: float, **whole: int) -> dict[str, int | float]:
             f"n_gene_sets={whole['n_gene_sets']} must not be below n_labels={n_labels}, because "
             "every label has a gene set of its own: raise n_gene_sets or lower n_labels."
         )
-    if not isinstance(batch_effect, Real) or isinstance(batch_effect, bool):
-        raise TypeError(f"batch_effect must be a number, not {batch_effect!r}.")
+    check_number("batch_effect", batch_effect)
     if not 0 <= batch_effect <= _MAX_BATCH_EFFECT:
         raise ValueError(
             f"batch_effect must be between 0 and {_MAX_BATCH_EFFECT}, not {batch_effect}."

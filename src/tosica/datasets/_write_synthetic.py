@@ -12,6 +12,7 @@ from anndata import AnnData
 from anndata.io import sparse_dataset, write_elem
 
 from tosica._logging import logger
+from tosica._replace_files import replacing
 from tosica._validation import check_count
 from tosica.datasets import _droplets
 
@@ -33,7 +34,8 @@ def write_synthetic(
     Parameters
     ----------
     path
-        Path of the file, ending in ``.h5ad``. An existing file is replaced.
+        Path of the file, ending in ``.h5ad``. An existing file is replaced when the new one is
+        complete.
     n_obs, n_vars, n_labels, n_batches, n_gene_sets, batch_effect, seed
         As in :func:`synthetic`, with the same counts, labels and names.
     chunk_size
@@ -47,6 +49,8 @@ def write_synthetic(
         If ``path`` does not end in ``.h5ad``, and as in :func:`synthetic`.
     FileNotFoundError
         If the folder of ``path`` does not exist.
+    OSError
+        If the file cannot be written. An existing file is unchanged.
 
     See Also
     --------
@@ -85,13 +89,14 @@ def write_synthetic(
     # The file keeps the integer type of the first block, which must hold the number of all values.
     # Cells are in random order, so the first block is enough to estimate it.
     first.indptr = first.indptr.astype(index_dtype(2 * first.nnz * len(plan.obs) / first.shape[0]))
-    # Writing single elements would leave an empty raw, which backed reading cannot read.
-    AnnData(obs=plan.obs, var=plan.var, uns=plan.uns).write_h5ad(path)
-    with h5py.File(path, "a") as file:
-        write_elem(file, "X", first)
-        counts = sparse_dataset(file["X"])
-        for block in blocks:
-            counts.append(block)
+    with replacing(Path(os.path.realpath(path))) as [temporary]:
+        # Writing single elements would leave an empty raw, which backed reading cannot read.
+        AnnData(obs=plan.obs, var=plan.var, uns=plan.uns).write_h5ad(temporary)
+        with h5py.File(temporary, "a") as file:
+            write_elem(file, "X", first)
+            counts = sparse_dataset(file["X"])
+            for block in blocks:
+                counts.append(block)
     logger.info(
         "write_synthetic: wrote %s cells × %s genes to %s", len(plan.obs), len(plan.var), path
     )

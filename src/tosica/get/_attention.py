@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -11,6 +11,7 @@ from anndata import AnnData
 from tosica._annotated import read_attention, resolve_key
 from tosica._groups import read_groups
 from tosica._statistics import GroupMoments, group_moments
+from tosica._validation import check_choice
 
 if TYPE_CHECKING:
     from typing import Any
@@ -49,6 +50,8 @@ def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
     ValueError
@@ -168,8 +171,7 @@ def mean_attention(
     G2M                 0.48          0.44
     S                   0.46          0.53
     """
-    if scale not in (None, "z_score", "min_max"):
-        raise ValueError(f"scale must be 'z_score', 'min_max' or None, not {scale!r}.")
+    check_choice("scale", scale, get_args(Scale), optional=True)
     values, gene_sets = read_attention(adata, resolve_key(adata, key))
     groups = read_groups(adata, groupby)
     moments = group_moments(values, groups)

@@ -8,6 +8,8 @@ import numpy as np
 import pandas as pd
 
 from tosica._annotated import find_gene_sets
+from tosica._validation import check_choice, check_count
+from tosica.model._check_model import check_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -53,6 +55,8 @@ def gene_weights(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If there is no such gene set; similar names are suggested.
     ValueError
@@ -70,8 +74,9 @@ def gene_weights(
     >>> table.shape
     (3, 3)
     """
-    if n_genes is not None and n_genes < 1:
-        raise ValueError(f"n_genes must be at least 1, or None for all, not {n_genes}.")
+    check_model(model)
+    check_choice("how", how, ("mean", "max"))
+    check_count("n_genes", n_genes, optional=True)
     names = model.gene_sets
     wanted = names if gene_sets is None else find_gene_sets(gene_sets, names, "the model")
     weights = model.get_gene_weights(how)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+
+from tosica._validation import check_data, check_string
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -40,6 +43,8 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If there is no mask under ``key``.
     ValueError
@@ -59,12 +64,18 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
     >>> len(table), int(table["n_covered"].iloc[-1]) == adata.uns["tosica_mask"]["n_genes_covered"]
     (50, True)
     """
+    check_data(adata)
+    check_string("key", key)
     if key not in adata.varm or key not in adata.uns:
         raise KeyError(
             f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call "
             "tosica.pp.build_mask(adata) first."
         )
     about = adata.uns[key]
+    if not isinstance(about, Mapping) or "gene_sets" not in about:
+        raise KeyError(
+            f"adata.uns[{key!r}] is no mask of tosica.pp.build_mask: name the key that it wrote."
+        )
     names = np.asarray(about["gene_sets"], dtype=object)
     if len(names) != adata.varm[key].shape[1]:
         raise ValueError(

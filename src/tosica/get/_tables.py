@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tosica._validation import list_names
+from tosica._validation import check_data, check_names, check_string, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,6 +64,8 @@ def rank_gene_sets_df(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If there is no such result, or no such group in it.
 
@@ -84,6 +86,8 @@ def rank_gene_sets_df(
     >>> len(table)
     2
     """
+    check_data(adata, mudata=True)
+    check_string("key", key)
     if key not in adata.uns:
         raise KeyError(
             f"adata.uns[{key!r}] does not exist: "
@@ -102,8 +106,8 @@ def rank_gene_sets_df(
         )
 
     available = list(result["names"].dtype.names)
-    groups = available if group is None else [group] if isinstance(group, str) else list(group)
-    groups = list(dict.fromkeys(str(name) for name in groups))
+    groups = available if group is None else check_names("group", group)
+    groups = list(dict.fromkeys(groups))
     unknown = [name for name in groups if name not in available]
     if unknown:
         raise KeyError(
@@ -146,6 +150,8 @@ def top_genes_df(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If there is no such result, or no such group in it.
 
@@ -161,6 +167,8 @@ def top_genes_df(
     >>> tosica.get.top_genes_df(adata, "B")["gene"].to_list()
     ['CD79A']
     """
+    check_data(adata, mudata=True)
+    check_string("key", key)
     if key not in adata.uns:
         raise KeyError(
             f"adata.uns[{key!r}] does not exist: "
@@ -173,7 +181,7 @@ def top_genes_df(
     table = table[_GENE_COLUMNS].reset_index(drop=True)
     if group is None:
         return table
-    wanted = [group] if isinstance(group, str) else [str(name) for name in group]
+    wanted = check_names("group", group)
     available = list(dict.fromkeys(table["group"].astype(str)))
     unknown = [name for name in wanted if name not in available]
     if unknown:

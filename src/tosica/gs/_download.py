@@ -1,7 +1,7 @@
 """Download GMT files once, check them, and keep them in the cache.
 
 Each file in the cache has a record beside it, `<file>.json`, with its hash at the first download.
-Both are written under a temporary name and then renamed, so that an interruption or a second
+Both are written in a temporary folder and then renamed, so that an interruption or a second
 process leaves a complete file or none.
 """
 
@@ -10,16 +10,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 import pooch
 from requests.exceptions import HTTPError, RequestException
 
 from tosica._logging import format_thousands, logger
+from tosica._replace_files import sync, temporary_folder
 from tosica.gs._read_gmt import parse_gmt, read_within_limit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _TIMEOUT = 30
 _CHUNK = 1 << 16
@@ -86,8 +90,7 @@ def fetch_gmt(url: str, name: str) -> dict[str, list[str]]:
         if _hash(content) == record["sha256"]:
             return parse_gmt(content, str(path))
         logger.warning("%s has changed since its download: downloading it again", path)
-    temporary = _temporary_beside(path)
-    try:
+    with _temporary_beside(path) as temporary:
         content = _download(url, temporary, path)
         gene_sets = parse_gmt(content, url)
         if record is not None and _hash(content) != record["sha256"]:
@@ -96,9 +99,8 @@ def fetch_gmt(url: str, name: str) -> dict[str, list[str]]:
         # Another process may have written its record first.
         if record is not None and _hash(content) != record["sha256"]:
             raise _changed_content(url, path, content, record)
+        sync(temporary)
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
     logger.info("downloaded %s gene sets to %s", format_thousands(len(gene_sets)), path)
     return gene_sets
 
@@ -142,18 +144,19 @@ def _reason(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def _temporary_beside(path: Path) -> Path:
-    """Create an empty file in the folder of ``path``, to find out whether it is writable."""
-    temporary = path.with_name(f".{path.name}-{uuid4().hex}.tmp")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.touch()
-    except OSError as error:
-        raise type(error)(
-            f"Gene sets cannot be cached in {path.parent} ({_reason(error)}): set TOSICA_CACHE to "
-            "a folder that you may write to."
-        ) from error
-    return temporary
+@contextmanager
+def _temporary_beside(path: Path) -> Iterator[Path]:
+    """Make a temporary folder beside a file first, to find out whether that can be written."""
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(temporary_folder(path.parent))
+        except OSError as error:
+            raise type(error)(
+                f"Gene sets cannot be cached in {path.parent} ({_reason(error)}): set TOSICA_CACHE "
+                "to a folder that you may write to."
+            ) from error
+        yield folder / path.name
 
 
 def _download(url: str, temporary: Path, path: Path) -> bytes:
@@ -193,21 +196,21 @@ def _write_record(
         "n_sets": len(gene_sets),
         "n_genes": len({gene for genes in gene_sets.values() for gene in genes}),
     }
-    temporary = target.with_name(f".{target.name}-{uuid4().hex}.tmp")
-    try:
+    # The user's folder may be read-only.
+    with suppress(OSError), temporary_folder(target.parent) as folder:
+        temporary = folder / target.name
         temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        sync(temporary)
         if target.exists() and _read_record(path) is None:
             target.unlink(missing_ok=True)
-        # Unlike a rename, a link never replaces the record of another process.
-        os.link(temporary, target)
-    except FileExistsError:
-        pass
-    except OSError:
-        # The file system has no links, or the user's folder is read-only.
-        if temporary.exists():
+        try:
+            # Unlike a rename, a link never replaces the record of another process.
+            os.link(temporary, target)
+        except FileExistsError:
+            pass
+        except OSError:
+            # The file system has no links.
             os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)
     return _read_record(path)
 
 

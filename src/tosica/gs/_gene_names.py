@@ -95,6 +95,10 @@ _PATTERNS: tuple[tuple[str, str], ...] = (
 )
 _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
 
+_LOWER_CASE = "lower-case symbols"
+# Method of pandas that writes symbols as those of another kind are.
+_CHANGE_OF_CASE = {"human symbols": "upper", "mouse symbols": "capitalize", _LOWER_CASE: "lower"}
+
 # A list is of a kind if this share of its names is. Real lists have spike-ins, antibodies, clones.
 _MAJORITY = 0.6
 # Names that are examined; more do not change the result.
@@ -204,6 +208,10 @@ def _remedy(query_kind: str, reference_kind: str) -> str:
         if bare_query == query_kind:
             return "add the versions, or better, strip them from the other side"
         return "strip the versions, e.g. adata.var_names = adata.var_names.str.split('.').str[0]"
+    if _LOWER_CASE in (query_kind, reference_kind):
+        change = _CHANGE_OF_CASE.get(reference_kind)
+        if change is not None and query_kind.endswith("symbols"):
+            return f"write them alike: adata.var_names = adata.var_names.str.{change}()"
     for suffix in ("symbols", "Ensembl IDs"):
         if bare_query.endswith(suffix) and bare_reference.endswith(suffix):
             return (

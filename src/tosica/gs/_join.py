@@ -74,6 +74,11 @@ def join(
                 "each collection."
             )
         prefixes.add(prefix)
+        if not isinstance(part, str | os.PathLike | Mapping):
+            raise TypeError(
+                f"The gene sets of {prefix!r} must be the name of a collection, a path, or a dict "
+                f"of name to genes, not {type(part).__name__}."
+            )
         for name, genes in _read(part).items():
             joined[f"{prefix}: {name}"] = list(genes)
     return joined

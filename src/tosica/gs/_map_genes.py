@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import pandas as pd
 
 from tosica._logging import logger
+from tosica._validation import check_choice, check_flags
 from tosica.gs._gene_list import GeneList
 from tosica.gs._gene_table import ENSEMBL, ENTREZ, ORGANISMS, gene_table, orthologs
 
@@ -86,12 +87,10 @@ def map_genes(
     ['Cd3e', 'H2-Aa']
     """
     listed = _check_names(names)
-    if to not in _KINDS:
-        raise ValueError(f"to must be 'symbol', 'ensembl' or 'entrez', not {to!r}.")
-    if organism not in ("auto", *ORGANISMS):
-        raise ValueError(f"organism must be 'auto', 'human' or 'mouse', not {organism!r}.")
-    if to_organism not in (None, *ORGANISMS):
-        raise ValueError(f"to_organism must be 'human', 'mouse' or None, not {to_organism!r}.")
+    check_choice("to", to, _KINDS)
+    check_choice("organism", organism, ("auto", *ORGANISMS))
+    check_choice("to_organism", to_organism, ORGANISMS, optional=True)
+    check_flags(ignore_case=ignore_case)
     given = GeneList(listed)
     source = given.organism if organism == "auto" else organism
     if source is None:

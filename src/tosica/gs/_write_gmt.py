@@ -7,8 +7,9 @@ import io
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from uuid import uuid4
 
+from tosica._replace_files import replacing
+from tosica._validation import check_path
 from tosica.gs._read_gmt import WEB_PAGE
 
 # Placeholder in the files of the Broad Institute.
@@ -44,6 +45,8 @@ def write_gmt(
         If the folder to write to does not exist.
     IsADirectoryError
         If ``path`` is a folder.
+    OSError
+        If the file cannot be written. An existing file is unchanged.
     TypeError
         If ``gene_sets`` or ``descriptions`` is not a mapping, if genes are not an iterable of
         strings, or if a name, gene or description is not a string.
@@ -68,6 +71,7 @@ def write_gmt(
     ...     tosica.gs.read_gmt(path) == markers
     True
     """
+    check_path("path", path)
     content = _format(gene_sets, {} if descriptions is None else descriptions).encode()
     # If the path is a link, the file that it points to is replaced.
     target = Path(os.path.realpath(path))
@@ -75,7 +79,8 @@ def write_gmt(
         raise IsADirectoryError(f"{path} is a folder; give the path of the GMT file to write.")
     if not target.parent.is_dir():
         raise FileNotFoundError(f"There is no folder {target.parent} to write to; create it first.")
-    write_atomically(target, compress(content) if target.name.lower().endswith(".gz") else content)
+    with replacing(target) as [temporary]:
+        temporary.write_bytes(compress(content) if target.name.lower().endswith(".gz") else content)
 
 
 def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, str]) -> str:
@@ -144,17 +149,3 @@ def compress(content: bytes) -> bytes:
     with gzip.GzipFile(filename="", mode="wb", compresslevel=9, fileobj=buffer, mtime=0) as file:
         file.write(content)
     return buffer.getvalue()
-
-
-def write_atomically(target: Path, content: bytes) -> None:
-    """Write a file under a temporary name, then rename it."""
-    # Files of tempfile are readable by their owner only, and a rename keeps these permissions.
-    temporary = target.with_name(f".tosica-{uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    finally:
-        temporary.unlink(missing_ok=True)

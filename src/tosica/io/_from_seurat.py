@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from tosica._validation import check_data, check_names
 from tosica.io._columns import repair_columns
 from tosica.io._matrices import Matrix, select_expression
 from tosica.io._parts import Parts, to_anndata
+from tosica.io._refused import as_builtin_errors
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 _NAMES = "_index"
 
 
+@as_builtin_errors()
 def from_seurat(
     adata: AnnData, *, logicals: Collection[str] = (), na_strings: Collection[str] = ()
 ) -> AnnData:
@@ -43,6 +46,8 @@ def from_seurat(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If a column does not exist.
     ValueError
@@ -59,6 +64,9 @@ def from_seurat(
     >>> float(repaired.X.min())
     0.0
     """
+    check_data(adata)
+    logicals = check_names("logicals", logicals)
+    na_strings = check_names("na_strings", na_strings)
     notes: list[str] = []
     obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
     codes = [

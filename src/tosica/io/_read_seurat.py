@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import h5py
 
+from tosica._validation import check_names, check_path, check_string
 from tosica.io._h5ad import read_h5ad
 from tosica.io._h5seurat import read_h5seurat
 from tosica.io._hdf5 import not_whole, open_hdf5
 from tosica.io._parts import Parts, to_anndata
 from tosica.io._rds import read_rds
-from tosica.io._refused import RefusedValue, explain_damage
+from tosica.io._refused import RefusedValue, as_builtin_errors, explain_damage
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -57,6 +58,8 @@ def read_seurat(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     FileNotFoundError
         If there is no such file.
     ImportError
@@ -89,10 +92,14 @@ def read_seurat(
     ...     tosica.io.read_seurat(path).shape
     (700, 765)
     """
+    check_path("path", path)
+    check_string("assay", assay, optional=True)
+    logicals = check_names("logicals", logicals)
+    na_strings = check_names("na_strings", na_strings)
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {str(path)!r}.")
-    with explain_damage(path):
+    with as_builtin_errors(), explain_damage(path):
         return to_anndata(_read(path, assay, logicals, na_strings))
 
 

@@ -25,6 +25,17 @@ class RefusedKey(Refused, KeyError):
 
 
 @contextmanager
+def as_builtin_errors() -> Iterator[None]:
+    """Raise what readers raise on purpose as the ValueError or KeyError that users expect."""
+    try:
+        yield
+    except RefusedValue as error:
+        raise ValueError(*error.args) from error.__cause__
+    except RefusedKey as error:
+        raise KeyError(*error.args) from error.__cause__
+
+
+@contextmanager
 def explain_damage(path: Path) -> Iterator[None]:
     """Turn what libraries raise on a damaged file into one sentence.
 

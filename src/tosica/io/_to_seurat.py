@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from tosica._logging import logger
+from tosica._replace_files import replacing
+from tosica._validation import check_data, check_path, check_string
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
+_LEVELS, _SCRIPT_FILE = "levels.csv", "add_to_seurat.R"
 _COLUMNS = ("prediction", "probability", "novelty", "majority_vote")
 
 
@@ -28,14 +31,19 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
         Created if it does not exist. The files are ``metadata.csv`` (prediction, probability, and
         novelty and majority vote if ``adata`` has them), ``levels.csv`` (the order of the labels),
         ``X_tosica.csv``, ``probabilities.csv`` if ``adata`` has probabilities of all labels,
-        ``X_umap.csv`` if it has a UMAP, and ``add_to_seurat.R``.
+        ``X_umap.csv`` if it has a UMAP, and ``add_to_seurat.R``. Files of an earlier call are
+        replaced when all are written.
     key
         The ``key_added`` of the annotation.
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If ``adata`` was not annotated under this key.
+    OSError
+        If a file cannot be written. Existing files are unchanged.
 
     Examples
     --------
@@ -54,6 +62,9 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['X_tosica.csv', 'X_umap.csv', 'add_to_seurat.R', 'levels.csv', 'metadata.csv']
     """
+    check_data(adata, mudata=True)
+    check_string("key", key)
+    check_path("folder", folder)
     embedding = f"X_{key}"
     missing = [
         name
@@ -71,15 +82,31 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    tables = _tables(adata, key)
+    with replacing(*(folder / name for name in [*tables, _SCRIPT_FILE])) as [*names, script]:
+        for name, table in zip(names, tables.values(), strict=True):
+            table.to_csv(name, float_format="%.6g", na_rep="NA", index=name.name != _LEVELS)
+        script.write_text(_SCRIPT.replace("@KEY@", key))
+    # Those of an earlier call would contradict the new labels.
+    for old in {"probabilities.csv", "X_umap.csv"} - set(tables):
+        (folder / old).unlink(missing_ok=True)
+    logger.info(
+        "to_seurat: wrote %s and add_to_seurat.R to %s",
+        ", ".join(tables),
+        folder,
+    )
+
+
+def _tables(adata: AnnData, key: str) -> dict[str, pd.DataFrame]:
     names = [f"{key}_{column}" for column in _COLUMNS if f"{key}_{column}" in adata.obs]
-    _write(adata.obs[names], folder / "metadata.csv")
     prediction = adata.obs[f"{key}_prediction"].astype("category")
-    levels = pd.DataFrame({f"{key}_prediction": prediction.cat.categories})
-    levels.to_csv(folder / "levels.csv", index=False)
+    embedding = f"X_{key}"
     tables = {
+        "metadata.csv": adata.obs[names],
+        _LEVELS: pd.DataFrame({f"{key}_prediction": prediction.cat.categories}),
         f"{embedding}.csv": pd.DataFrame(
             adata.obsm[embedding], index=adata.obs_names, columns=list(adata.uns[key]["gene_sets"])
-        )
+        ),
     }
     if f"{key}_probabilities" in adata.obsm:
         tables["probabilities.csv"] = adata.obsm[f"{key}_probabilities"]
@@ -87,18 +114,7 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
         tables["X_umap.csv"] = pd.DataFrame(
             adata.obsm["X_umap"], index=adata.obs_names, columns=["UMAP_1", "UMAP_2"]
         )
-    for name, table in tables.items():
-        _write(table, folder / name)
-    (folder / "add_to_seurat.R").write_text(_SCRIPT.replace("@KEY@", key))
-    logger.info(
-        "to_seurat: wrote %s and add_to_seurat.R to %s",
-        ", ".join(["metadata.csv", "levels.csv", *tables]),
-        folder,
-    )
-
-
-def _write(table: pd.DataFrame, path: Path) -> None:
-    table.rename_axis("cell").to_csv(path, float_format="%.6g", na_rep="NA")
+    return {name: table.rename_axis("cell") for name, table in tables.items()}
 
 
 _SCRIPT = """\
@@ -109,6 +125,9 @@ _SCRIPT = """\
 add_tosica <- function(object, folder = ".") {
   read <- function(name) {
     read.csv(file.path(folder, name), row.names = 1, check.names = FALSE)
+  }
+  if (length(Sys.glob(file.path(folder, ".tosica-*.tmp", "replaced_together.json")))) {
+    stop("tosica.io.to_seurat was interrupted when it wrote to ", folder, ": call it again")
   }
   metadata <- read("metadata.csv")
   cells <- colnames(object)

@@ -87,9 +87,7 @@ def read_names(
         )
     duplicated = _duplicated(entries)
     if duplicated:
-        raise ValueError(
-            f"{name} lists {len(duplicated)} {what} more than once ({list_names(duplicated)})."
-        )
+        raise ValueError(f"{name} lists {what} more than once ({list_names(duplicated)}).")
     return header, entries
 
 
@@ -149,7 +147,7 @@ def read_genes(
     duplicated = _duplicated(genes)
     if duplicated:
         raise ValueError(
-            f"{where} has {len(duplicated)} genes more than once ({list_names(duplicated)}), and a "
+            f"{where} has genes more than once ({list_names(duplicated)}), and a "
             "query's genes are matched by name: pass var_names in which each name occurs once."
         )
     # Names that occur twice in the file may differ from unique var_names.

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from scvi import settings
 
+from tosica._threads import thread_map
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -47,9 +49,9 @@ def cross_fit(
     Which cells are in the fold, ``(n_cells,)``, and the classifier that was fitted without them.
     """
     fold = _assign_folds(labels, n_folds)
-    for i in range(n_folds):
-        if (fold == i).any():
-            yield fold == i, fit(x[fold != i], labels[fold != i])
+    folds = [fold == i for i in range(n_folds) if (fold == i).any()]
+    fitted = thread_map(lambda held_out: fit(x[~held_out], labels[~held_out]), folds)
+    yield from zip(folds, fitted, strict=True)
 
 
 def _assign_folds(labels: NDArray[np.integer], n_folds: int) -> NDArray[np.int64]:

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from tosica._calibration import conformal_threshold
-from tosica._validation import check_key_added
+from tosica._logging import format_thousands, logger
+from tosica._validation import check_flags, check_fraction, check_key_added, file_columns
 from tosica.model._fields import LabelsField
 from tosica.model._inference_mixin import InferenceMixin
 from tosica.model._modalities import is_joint
@@ -98,6 +99,8 @@ class AnnotationMixin(InferenceMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         RuntimeError
             If the model is not trained.
         ValueError
@@ -111,9 +114,11 @@ class AnnotationMixin(InferenceMixin):
         UserWarning
             If the query has under 95 % of the model's genes, or cells with none of them expressed.
         """
-        if not 0 <= cutoff <= 1:
-            raise ValueError(f"cutoff must lie between 0 and 1, not {cutoff}.")
+        check_fraction("cutoff", cutoff)
+        check_flags(probabilities=probabilities, copy=copy)
         check_key_added(key_added)
+        if probabilities:
+            file_columns(self.labels, "the model")
         adata = self._query(adata)
         # anndata would refuse this only after the work, when the result is written.
         if adata.isbacked and (copy or adata.is_view):
@@ -178,9 +183,10 @@ class AnnotationMixin(InferenceMixin):
 
         Raises
         ------
-        RuntimeError, ValueError
+        RuntimeError, TypeError, ValueError
             As :meth:`annotate`.
         """
+        check_flags(soft=soft)
         adata = self._query(adata, indices)
         found = self._infer(
             adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size
@@ -206,9 +212,12 @@ class AnnotationMixin(InferenceMixin):
         share ``coverage`` of the cells. For cells like those of the reference, the share of sets
         with the true label is about ``coverage``, also if the probabilities are badly calibrated.
         It varies, because the held-out cells are a sample, and it is approximate, because the model
-        is trained on them afterwards (not with ``refit=False``). There is no guarantee for cells of
-        another batch, and none for cells of a type that the reference lacks. The held-out cells do
-        not include those that :meth:`train` left out for label errors.
+        is trained on them afterwards (not with ``refit=False``). The held-out cells do not include
+        those that :meth:`train` left out for label errors.
+
+        There is no guarantee for cells of another batch, and none for cells of a type that the
+        reference lacks. :meth:`recalibrate` takes labelled cells of the batch in the place of the
+        held-out cells, and the coverage then holds for this batch.
 
         Parameters
         ----------
@@ -223,11 +232,12 @@ class AnnotationMixin(InferenceMixin):
         -------
         Table ``(n_obs, n_labels)``, bool: whether a label is in a cell's set. A set of several
         labels means that the model cannot decide. A set is empty if even the best label is below
-        the threshold, which must happen where the accuracy is higher than ``coverage``.
+        the threshold, which must happen where the accuracy is higher than ``coverage``. The log
+        says how many sets are empty.
 
         Raises
         ------
-        RuntimeError, ValueError
+        RuntimeError, TypeError, ValueError
             As :meth:`annotate`; if ``coverage`` is out of range or cannot be promised with so few
             held-out cells, or the model was not calibrated.
 
@@ -236,8 +246,7 @@ class AnnotationMixin(InferenceMixin):
         Sadinle, Lei and Wasserman, *Least ambiguous set-valued classifiers with bounded error
         levels*, J. Am. Stat. Assoc. 114, 223 (2019).
         """
-        if not 0 < coverage < 1:
-            raise ValueError(f"coverage must lie between 0 and 1, not {coverage}.")
+        check_fraction("coverage", coverage, zero=False, one=False)
         adata = self._query(adata, indices)
         if self.held_out_probabilities_ is None:
             raise ValueError(
@@ -251,4 +260,12 @@ class AnnotationMixin(InferenceMixin):
         choice = self.module.modality_choices.index(found["modalities"])
         threshold = conformal_threshold(self.held_out_probabilities_[choice], coverage)
         inside = found["probabilities"] >= threshold
+        n_empty = int((~inside.any(1)).sum())
+        if n_empty:
+            logger.info(
+                "predict_set: %s of %s cells have an empty set: even their best label is less "
+                "probable than the true labels of most cells that the sets are calibrated on",
+                format_thousands(n_empty),
+                format_thousands(len(inside)),
+            )
         return pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)

@@ -93,7 +93,7 @@ class ReferenceData(LightningDataModule):
     validation_size
         Share of each class that is held out: at least one cell, and never all of them.
     batch_size
-        Cells in a minibatch.
+        Cells in a minibatch, at most as many as there are training cells.
     """
 
     def __init__(
@@ -110,7 +110,6 @@ class ReferenceData(LightningDataModule):
         self.rows = rows
         self.codes = codes
         self.strata = strata
-        self._batch_size = batch_size
         self.left_out = np.asarray(left_out, dtype=np.int64)
         kept = codes.copy()
         kept[self.left_out] = -1
@@ -118,6 +117,8 @@ class ReferenceData(LightningDataModule):
         self.train_idx, self.val_idx = split(kept, strata, validation_size)
         self.test_idx = np.flatnonzero(codes < 0)
         self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
+        # An epoch is rounded up to whole minibatches, so larger ones would draw cells repeatedly.
+        self._batch_size = min(batch_size, max(self.n_train, 1))
 
     def train_dataloader(self) -> Minibatches:
         """Training cells, each label equally often."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from contextlib import contextmanager
+from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
+from lightning.pytorch.accelerators import AcceleratorRegistry
+
+from tosica._validation import check_choice, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,9 +26,15 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     ValueError
-        If a GPU is asked for where torch finds none.
+        If there is no such accelerator, or a GPU is asked for where torch finds none.
     """
+    known = ("auto", "gpu", *AcceleratorRegistry.available_accelerators())
+    check_choice("accelerator", accelerator, known)
+    if device != "auto":
+        check_count("device", device, least=0)
     if accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     kind = "cuda" if accelerator in ("auto", "gpu") else accelerator
@@ -33,6 +44,28 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
             "accelerator='cpu' or 'auto'."
         )
     return torch.device(kind if device == "auto" else f"{kind}:{device}")
+
+
+def check_devices(devices: int | list[int] | str) -> None:
+    """Check what is asked for as the devices of a training.
+
+    Raises
+    ------
+    TypeError
+        If it is neither a whole number, nor a list of them, nor a string.
+    ValueError
+        If it is a number below 1 other than -1, or a string that lists no numbers.
+    """
+    asked = "devices must be 'auto', a number of devices of at least 1, -1 for all, or a list"
+    if isinstance(devices, str):
+        if devices != "auto" and not re.fullmatch(r"-1|\d+(,\d+)*", devices.replace(" ", "")):
+            raise ValueError(f"{asked}, not {devices!r}.")
+        return
+    listed = devices if isinstance(devices, list | tuple) else [devices]
+    if any(isinstance(one, bool) or not isinstance(one, Integral) for one in listed):
+        raise TypeError(f"{asked}, not {devices!r}.")
+    if isinstance(devices, Integral) and devices != -1 and int(devices) < 1:
+        raise ValueError(f"{asked}, not {devices!r}.")
 
 
 @contextmanager

@@ -1,7 +1,8 @@
 """What ``setup_anndata`` registers of a reference, beyond what scvi-tools' own fields keep.
 
 Everything that a model needs to exist without its reference is kept in the registry: the scale of
-the expression, the labels in the reference's order with their colours, and the mask.
+the expression, the labels in the reference's order with their colours, and the mask, which is in
+``_mask_field``.
 """
 
 from __future__ import annotations
@@ -11,12 +12,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import scipy.sparse as sp
-from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
+from scvi.data.fields import CategoricalObsField, LayerField
 
 from tosica._constants import UNKNOWN
+from tosica._logging import logger
 from tosica._palette import default_palette
-from tosica.data import MODALITY_KINDS, CellMatrix, ModalityKind, are_factor_codes, check_unique
+from tosica._validation import did_you_mean, file_columns
+from tosica.data import (
+    MODALITY_KINDS,
+    CellMatrix,
+    ModalityKind,
+    are_factor_codes,
+    check_unique,
+    check_varies,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -54,10 +63,11 @@ class ExpressionField(LayerField):
     def validate_field(self, adata: AnnData) -> None:
         """Refuse a matrix that is missing, empty or not of numbers, and names that do not fit."""
         name = self._name
-        CellMatrix(adata, layer=self.attr_key, name=name)
+        matrix = CellMatrix(adata, layer=self.attr_key, name=name)
         check_unique(adata.obs_names, "obs_names", f"{name}.obs_names_make_unique()")
         check_unique(adata.var_names, "var_names", f"{name}.var_names_make_unique()")
         self._kind.check_names(adata.var_names, name)
+        check_varies(matrix)
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Check the values, and find out how the matrix is scaled."""
@@ -118,11 +128,6 @@ class LabelsField(CategoricalObsField):
     def validate_field(self, adata: AnnData) -> None:
         """Refuse labels that a model cannot learn from."""
         key = self._original_attr_key
-        if key not in adata.obs:
-            known = ", ".join(map(repr, adata.obs.columns)) or "none"
-            raise KeyError(
-                f"labels_key {key!r} is not a column of {self._where}; columns: {known}."
-            )
         n_missing = int(adata.obs[key].isna().sum())
         if n_missing:
             raise ValueError(
@@ -145,6 +150,7 @@ class LabelsField(CategoricalObsField):
             )
         sizes = adata.obs[key].astype(str).value_counts()
         sizes = sizes[sizes.index != self._unlabeled]
+        file_columns(list(sizes.index), f"{self._where}[{key!r}]")
         if len(sizes) < 2:
             found = repr(sizes.index[0]) if len(sizes) else "none"
             raise ValueError(
@@ -161,6 +167,7 @@ class LabelsField(CategoricalObsField):
         """Give each label a code, in the order of its category; unused categories get none."""
         self.validate_field(adata)
         self._warn_of_single_cells(adata)
+        self._warn_of_no_unlabeled_cell(adata)
         column = adata.obs[self._original_attr_key].astype("category")
         used = np.flatnonzero(np.bincount(column.cat.codes, minlength=len(column.cat.categories)))
         names = column.cat.categories.astype(str).to_numpy()[used]
@@ -205,6 +212,18 @@ class LabelsField(CategoricalObsField):
                 stacklevel=2,
             )
 
+    def _warn_of_no_unlabeled_cell(self, adata: AnnData) -> None:
+        known = adata.obs[self._original_attr_key].astype(str).unique()
+        if self._unlabeled is not None and self._unlabeled not in known:
+            logger.warning(
+                "setup: unlabeled_category %r is no value of %s[%r], so that every cell counts as "
+                "labeled%s",
+                self._unlabeled,
+                self._where,
+                self._original_attr_key,
+                did_you_mean(self._unlabeled, known, 1),
+            )
+
     def _write_codes(self, adata: AnnData, names: np.ndarray) -> None:
         labels = adata.obs[self._original_attr_key].astype(str)
         adata.obs[self.attr_key] = pd.Index(names).get_indexer(labels).astype(np.int64)
@@ -216,128 +235,3 @@ def _colors(adata: AnnData, key: str, n_categories: int, used: np.ndarray) -> li
     if kept is not None and len(kept) >= n_categories:
         return [str(kept[i]) for i in used]
     return default_palette(len(used))
-
-
-class MaskField(BaseAnnDataField):
-    """Which gene is in which gene set, as :func:`tosica.pp.build_mask` leaves it.
-
-    Parameters
-    ----------
-    registry_key
-        Key to register the field under.
-    mask_key
-        Key of ``varm`` and ``uns``.
-    mdata_key
-        Name of the modality that the AnnData is, for messages; ``None`` if it is none.
-    """
-
-    MIXED_KEY = "mixed_tokens"
-    # For each token its column in the mask; -1 for a co-expression module.
-    COLUMNS_KEY = "columns"
-    # Number of co-expression modules.
-    MODULES_KEY = "n_modules"
-
-    def __init__(self, registry_key: str, mask_key: str, mdata_key: str | None = None) -> None:
-        super().__init__()
-        self._registry_key = registry_key
-        self._mask_key = mask_key
-        self._name = "adata" if mdata_key is None else f"mdata[{mdata_key!r}]"
-        self._call = f"tosica.pp.build_mask({'adata' if mdata_key is None else 'mdata'})"
-
-    @property
-    def registry_key(self) -> str:
-        """Key that the field is registered under."""
-        return self._registry_key
-
-    @property
-    def attr_name(self) -> str:
-        """Attribute of the AnnData."""
-        return "varm"
-
-    @property
-    def attr_key(self) -> str:
-        """Key in the attribute."""
-        return self._mask_key
-
-    @property
-    def is_empty(self) -> bool:
-        """A model always has a mask."""
-        return False
-
-    def validate_field(self, adata: AnnData) -> None:
-        """Refuse a mask that is missing, or that is not the one its names belong to."""
-        key = self._mask_key
-        if key not in adata.varm or key not in adata.uns:
-            raise KeyError(
-                f"There is no mask in {self._name}.varm[{key!r}] and {self._name}.uns[{key!r}]: "
-                f"call {self._call} first."
-            )
-        n_named, n_columns = len(adata.uns[key]["gene_sets"]), adata.varm[key].shape[1]
-        if n_named != n_columns:
-            raise ValueError(
-                f"{self._name}.varm[{key!r}] has {n_columns} gene sets and "
-                f"{self._name}.uns[{key!r}] names {n_named}: they are not from one "
-                f"call; call {self._call} again."
-            )
-        empty = np.flatnonzero(np.diff(sp.csc_matrix(adata.varm[key]).indptr) == 0)
-        if len(empty):
-            names = [str(adata.uns[key]["gene_sets"][i]) for i in empty[:3]]
-            raise ValueError(
-                f"{len(empty)} gene sets of {self._name}.varm[{key!r}] have no gene in "
-                f"{self._name} ({', '.join(map(repr, names))}{', …' if len(empty) > 3 else ''}): "
-                f"genes were left out since; call {self._call} again."
-            )
-
-    def register_field(self, adata: AnnData) -> dict[str, Any]:
-        """Keep the mask by columns, and what it was made from."""
-        super().register_field(adata)
-        mask = sp.csc_matrix(adata.varm[self._mask_key])
-        mask.sort_indices()
-        made = adata.uns[self._mask_key]
-        return {
-            "gene_sets": np.asarray(made["gene_sets"], dtype=object),
-            "n_unannotated": int(made["n_unannotated"]),
-            "source": str(made["source"]),
-            "organism": str(made["organism"]),
-            "indptr": mask.indptr.astype(np.int64),
-            "genes": mask.indices.astype(np.int64),
-            # A matter of the weights, not of the mask: only a model of the original code has it.
-            self.MIXED_KEY: False,
-        }
-
-    def transfer_field(
-        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
-    ) -> dict[str, Any]:
-        """Accept another reference only with the mask that the model chose its tokens from."""
-        state = self.register_field(adata_target)
-        columns = state_registry.get(self.COLUMNS_KEY)
-        if columns is None:
-            columns = np.arange(len(state_registry["gene_sets"]))
-        given = _members(state), [str(name) for name in state["gene_sets"]]
-        known = _members(state_registry), [str(name) for name in state_registry["gene_sets"]]
-        for token, column in enumerate(np.asarray(columns)):
-            if column >= 0 and (
-                column >= len(given[1])
-                or given[1][column] != known[1][token]
-                or not np.array_equal(given[0][column], known[0][token])
-            ):
-                raise ValueError(
-                    f"{self._name}.varm[{self._mask_key!r}] is not the mask that the model was "
-                    f"trained with ({len(state_registry['gene_sets'])} tokens of "
-                    f"{state_registry['source']}): "
-                    "build it from the same gene sets with the same parameters."
-                )
-        return dict(state_registry)
-
-    def get_summary_stats(self, state_registry: dict[str, Any]) -> dict[str, int]:
-        """Count the tokens."""
-        key = "n_tokens" if self._registry_key == "mask" else f"n_tokens_{self._registry_key}"
-        return {key: len(state_registry["gene_sets"])}
-
-    def view_state_registry(self, state_registry: dict[str, Any]) -> None:
-        """Nothing that a table would show better than ``repr`` of the model."""
-
-
-def _members(state: dict[str, Any]) -> list[np.ndarray]:
-    """Genes of each token of a mask's state."""
-    return np.split(np.asarray(state["genes"]), np.asarray(state["indptr"])[1:-1])

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pandas as pd
 import torch
-from anndata import AnnData
 from mudata import MuData
 
-from tosica._validation import check_count
+from tosica._threads import thread_map, thread_pool
+from tosica._validation import check_choice, check_count, check_data, check_flags
 from tosica.model._modalities import is_joint
 from tosica.model._query import Query
 from tosica.model._registry_mixin import RegistryMixin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from anndata import AnnData
 
     from tosica.model._query import Minibatch
 
@@ -119,7 +121,7 @@ class InferenceMixin(RegistryMixin):
 
         Raises
         ------
-        RuntimeError, ValueError
+        RuntimeError, TypeError, ValueError
             As :meth:`annotate`.
 
         Examples
@@ -135,6 +137,7 @@ class InferenceMixin(RegistryMixin):
         >>> [(batch.start, tuple(batch.x.shape)) for batch in model.iter_batches(batch_size=500)]
         [(0, (500, 765)), (500, (200, 765))]
         """
+        check_flags(use_raw=use_raw)
         adata = self._query(adata)
         query = Query(
             adata,
@@ -160,13 +163,14 @@ class InferenceMixin(RegistryMixin):
         joint = is_joint(self.registry_)
         if isinstance(adata, MuData) and not joint:
             raise TypeError(
-                "Expected an AnnData, got MuData: the model's reference was an AnnData, so pass "
-                f"one modality, e.g. mdata[{next(iter(adata.mod), 'rna')!r}]."
+                "adata must be an AnnData, as the model's reference was, not a MuData: pass one "
+                f"modality of it, as in mdata[{next(iter(adata.mod), 'rna')!r}]."
             )
-        if not isinstance(adata, AnnData | MuData):
-            expected = "a MuData or an AnnData" if joint else "an AnnData"
-            raise TypeError(f"Expected {expected}, got {type(adata).__name__}.")
-        return adata if indices is None else adata[indices]
+        check_data(adata, mudata=joint)
+        if indices is None:
+            return adata
+        _check_indices(indices, adata.n_obs)
+        return adata[indices]
 
     @torch.inference_mode()
     def _infer(
@@ -185,9 +189,8 @@ class InferenceMixin(RegistryMixin):
         The result also has ``"tokens"``, the positions of the attention's columns among the tokens,
         and ``"modalities"``, the positions of the modalities that the query has.
         """
-        if precision not in get_args(Precision):
-            known = " or ".join(map(repr, get_args(Precision)))
-            raise ValueError(f"precision must be {known}, not {precision!r}.")
+        check_choice("precision", precision, get_args(Precision))
+        check_flags(use_raw=use_raw, unannotated=unannotated)
         device = self.module.device
         query = Query(
             adata,
@@ -198,18 +201,18 @@ class InferenceMixin(RegistryMixin):
             device=device,
         )
         tokens = self._tokens
-        bfloat16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed")
         present = tokens.tokens_of(query.modalities)
         # Unannotated tokens come last.
         n_sets = len(present) if unannotated else int((present < tokens.n_gene_sets).sum())
         found: dict[str, Any] = {"tokens": present[:n_sets], "modalities": query.modalities}
-        for start, x, measured in query:
-            with bfloat16:
+
+        def annotate(minibatch: Minibatch) -> tuple[int, dict[str, np.ndarray]]:
+            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
                 output = self.module.annotate(
-                    x,
+                    minibatch.x,
                     attention="attention" in wanted,
                     modalities=query.modalities,
-                    measured=measured,
+                    measured=minibatch.measured,
                 )
             values = {
                 "latent": output.latent,
@@ -217,17 +220,15 @@ class InferenceMixin(RegistryMixin):
             }
             if output.attention is not None:
                 values["attention"] = output.attention[:, :n_sets]
-            for name in wanted:
-                part = values[name].float().cpu().numpy()
-                if not np.isfinite(part).all():
-                    raise ValueError(
-                        f"The model gives cells no {name} that are numbers (NaN or infinity), so "
-                        "that its weights are spoilt, as by a training that diverged: train a new "
-                        "model, with a smaller plan_kwargs={'lr': ...} if it was raised."
-                    )
-                if name not in found:
-                    found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
-                found[name][start : start + len(part)] = part
+            return minibatch.start, {name: values[name].float().cpu().numpy() for name in wanted}
+
+        with thread_pool(device):
+            for start, parts in thread_map(annotate, query):
+                for name, part in parts.items():
+                    _check_finite(name, part)
+                    if name not in found:
+                        found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
+                    found[name][start : start + len(part)] = part
         return found
 
     def _annotation_batch_size(self, batch_size: int | None) -> int:
@@ -236,3 +237,30 @@ class InferenceMixin(RegistryMixin):
             return _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
         check_count("batch_size", batch_size)
         return batch_size
+
+
+def _check_indices(indices: Sequence[int], n_obs: int) -> None:
+    """Refuse what are no positions of cells."""
+    if isinstance(indices, slice):
+        return
+    array = np.asarray(indices)
+    is_mask = array.dtype == bool
+    if array.ndim != 1 or (array.size and not is_mask and array.dtype.kind not in "iu"):
+        raise TypeError(
+            f"indices must be positions of cells, as a list of whole numbers, not {indices!r:.60}."
+        )
+    if is_mask and len(array) != n_obs:
+        raise ValueError(
+            f"indices has {len(array)} booleans for {n_obs} cells: give one a cell, or positions."
+        )
+    if array.size and not is_mask and not (-n_obs <= array.min() and array.max() < n_obs):
+        raise IndexError(f"indices must be positions of the {n_obs} cells, from 0 to {n_obs - 1}.")
+
+
+def _check_finite(name: str, values: np.ndarray) -> None:
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"The model gives cells no {name} that are numbers (NaN or infinity), so that its "
+            "weights are spoilt, as by a training that diverged: train a new model, with a smaller "
+            "plan_kwargs={'lr': ...} if it was raised."
+        )

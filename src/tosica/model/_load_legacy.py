@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from numbers import Real
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,15 +13,15 @@ import scipy.sparse as sp
 from anndata import AnnData
 
 from tosica._logging import logger
+from tosica._validation import check_count, check_data, check_number
 from tosica.data import Scale
 from tosica.legacy import LegacyProject, read_project
-from tosica.model._fields import ExpressionField, MaskField
+from tosica.model._fields import ExpressionField
+from tosica.model._mask_field import MaskField
 from tosica.model._registry_mixin import RegistryMixin
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import torch
 
 
@@ -48,10 +47,15 @@ def load_legacy(
     device: torch.device,
 ) -> ModelT:
     """Load a legacy project, as documented in :meth:`TOSICA.load_legacy`."""
-    if not isinstance(target_sum, Real) or not 0 < target_sum < math.inf:
-        raise ValueError(f"target_sum must be a number above 0, not {target_sum!r}.")
-    if adata is not None and not isinstance(adata, AnnData):
-        raise TypeError(f"adata must be an AnnData, not {type(adata).__name__}.")
+    check_number("target_sum", target_sum, above=0)
+    check_count("n_heads", n_heads)
+    if isinstance(var_names, str) or not isinstance(var_names, Iterable | None):
+        raise TypeError(
+            "var_names must be a list of gene names, such as adata.var_names, not "
+            f"{type(var_names).__name__}."
+        )
+    if adata is not None:
+        check_data(adata)
     project = read_project(Path(project_dir), var_names, n_heads, weights)
     if labels_key is not None:
         project = project._replace(labels_key=labels_key)
@@ -105,7 +109,9 @@ def _make_registry(cls: type[ModelT], project: LegacyProject, target_sum: float)
 def _minimal_reference(project: LegacyProject) -> AnnData:
     """Smallest AnnData with the project's genes, labels and mask: two cells a label."""
     codes = np.repeat(np.arange(len(project.labels)), 2)
-    first_gene = (np.full(len(codes), 0.5), (np.arange(len(codes)), np.zeros(len(codes), int)))
+    # Cells that are all equal would be refused.
+    values = np.linspace(0.25, 0.75, len(codes))
+    first_gene = (values, (np.arange(len(codes)), np.zeros(len(codes), int)))
     reference = AnnData(sp.csr_matrix(first_gene, (len(codes), len(project.genes)), np.float32))
     reference.var_names = pd.Index(project.genes)
     reference.obs[project.labels_key] = pd.Categorical.from_codes(codes, pd.Index(project.labels))

@@ -14,7 +14,8 @@ import numpy as np
 import pandas as pd
 
 from tosica.data import MODALITY_KINDS, ModalityKind, ModalityScale, ModalitySlice
-from tosica.model._fields import ExpressionField, MaskField
+from tosica.model._fields import ExpressionField
+from tosica.model._mask_field import MaskField
 from tosica.module import REGISTRY_KEYS, TokenLayout
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Modality:
     ``kind`` is RNA, antibodies or another kind of modality. ``name`` is its key in the MuData, or
     ``None`` for the one modality of a model of an AnnData. ``scale`` is how the reference is
     scaled, ``layer`` where it was read. ``mask`` is the state of its
-    :class:`~tosica.model._fields.MaskField`.
+    :class:`~tosica.model._mask_field.MaskField`.
     """
 
     kind: ModalityKind[Any]

@@ -9,6 +9,7 @@ import pandas as pd
 import scipy.sparse as sp
 from scvi.model.base import BaseModelClass
 
+from tosica._validation import check_choice, check_flags
 from tosica.model._checkpoint import fingerprint
 from tosica.model._fields import LabelsField
 from tosica.model._modalities import Modality, is_joint, lay_out_tokens, read_modalities
@@ -69,8 +70,7 @@ class RegistryMixin(BaseModelClass):
         -------
         Table ``(n_genes, n_tokens)``, float32, zero outside the mask; unannotated tokens last.
         """
-        if how not in ("mean", "max"):
-            raise ValueError(f"how must be 'mean' or 'max', not {how!r}.")
+        check_choice("how", how, ("mean", "max"))
         tokens = self._tokens
         weights = self.module.embedding.gene_weights(how).float().cpu().numpy()
         shape = (self.module.embedding.n_genes, self.module.embedding.n_tokens)
@@ -123,6 +123,7 @@ class RegistryMixin(BaseModelClass):
         -------
         An array; for a model of several modalities a dict of one array for each.
         """
+        check_flags(legacy_mudata_format=legacy_mudata_format)
         names = [modality.genes.to_numpy() for modality in self._modalities]
         if legacy_mudata_format or not is_joint(self.registry_):
             return np.concatenate(names)

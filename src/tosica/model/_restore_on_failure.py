@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -30,12 +32,31 @@ def restore_on_failure(model: RegistryMixin) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if module.linear is not None:
-            # The number of components depends on the reference.
-            module.linear.loadings = torch.zeros_like(state["linear.loadings"])
-        module.load_state_dict(state)
-        module.train(in_training)
-        model.__dict__.clear()
-        model.__dict__.update(attributes)
+        with _interrupts_later():
+            if module.linear is not None:
+                # The number of components depends on the reference.
+                module.linear.loadings = torch.zeros_like(state["linear.loadings"])
+            module.load_state_dict(state)
+            module.train(in_training)
+            model.__dict__.clear()
+            model.__dict__.update(attributes)
         logger.warning("train: did not end, and the model is as it was before")
         raise
+
+
+@contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Raise a further Ctrl-C at the end of the block, not in the midst of it."""
+    handler = signal.getsignal(signal.SIGINT)
+    # Python interrupts no other thread, and knows no handler that was not set by Python.
+    if handler is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    arrived = []
+    signal.signal(signal.SIGINT, lambda *_: arrived.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if arrived:
+            signal.raise_signal(signal.SIGINT)

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import torch
 from scvi.data import AnnDataManager
 
+from tosica._replace_files import replacing
+from tosica._validation import check_data, check_flags, check_path, check_string
 from tosica.model._checkpoint import (
     ATTRIBUTES,
     FINGERPRINT,
+    MODEL_FILE,
     STATE,
+    find_not_finite,
     fingerprint,
-    make_folder,
-    read_model,
-    replacing,
+    make_contents,
     restore_history,
     restore_registry,
-    write_model,
 )
 from tosica.model._device import find_device
 from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
+from tosica.model._model_folder import check_free, file_kept, make_folder
+from tosica.model._read_model import check_size, read_model
 from tosica.model._registry_mixin import RegistryMixin
 
 if TYPE_CHECKING:
@@ -67,6 +69,11 @@ class SaveLoadMixin(RegistryMixin):
         """Save the model to a folder, by default without the reference.
 
         The folder is laid out as scvi-tools lays it out. It holds tensors and plain values only.
+        An untrained model can be saved as well, and is untrained when it is loaded.
+
+        If the process is interrupted or killed, the folder holds what it held before or what was to
+        be saved, with ``save_anndata`` also the model and the reference of the same call. The next
+        call removes what a killed one left.
 
         Parameters
         ----------
@@ -83,32 +90,44 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileExistsError
-            If the folder exists and ``overwrite`` is false.
+            If the folder exists and is not empty, and ``overwrite`` is false.
         OSError
             If a file cannot be written. Files that were there are unchanged.
         ValueError
-            If the reference is to be saved and there is none.
+            If the reference is to be saved and there is none, or if weights are not finite.
         """
+        check_path("dir_path", dir_path)
+        check_string("prefix", prefix, optional=True)
+        check_flags(overwrite=overwrite, save_anndata=save_anndata)
         folder = Path(dir_path)
-        if folder.exists() and not overwrite:
-            raise FileExistsError(
-                f"{str(folder)!r} exists: choose another folder, or pass overwrite=True."
-            )
+        if not overwrite:
+            check_free(folder)
         if save_anndata and self.adata is None:
             raise ValueError("save_anndata=True was given, but the model has no reference.")
-        make_folder(folder)
+        state = self.module.state_dict()
+        wrong = find_not_finite(state)
+        if wrong is not None:
+            raise ValueError(
+                f"The model has weights that are not finite ({wrong}) and cannot name cells, so it "
+                "is not saved: train a new one."
+            )
         attributes = {name: getattr(self, name, None) for name in _SAVED}
         attributes[FINGERPRINT] = self.fingerprint
-        with ExitStack() as stack:
+        contents = make_contents(state, self._var_names, attributes)
+        make_folder(folder)
+        paths = [folder / f"{prefix or ''}{MODEL_FILE}"]
+        if save_anndata:
+            name = "mdata.h5mu" if is_joint(self.registry_) else "adata.h5ad"
+            paths.insert(0, folder / f"{prefix or ''}{name}")
+        with file_kept(self.adata if save_anndata else None), replacing(*paths) as names:
             if save_anndata:
                 joint = is_joint(self.registry_)
-                path = folder / f"{prefix or ''}{'mdata.h5mu' if joint else 'adata.h5ad'}"
-                # It takes the place of an older one only after the model was written as well.
-                name = stack.enter_context(replacing(path))
                 write = self.adata.write_h5mu if joint else self.adata.write_h5ad
-                write(name, **anndata_write_kwargs)
-            write_model(folder, prefix or "", self.module.state_dict(), self._var_names, attributes)
+                write(names[0], **anndata_write_kwargs)
+            torch.save(contents, names[-1])
 
     @classmethod
     def load(
@@ -138,52 +157,71 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileNotFoundError
             If the folder or a file of it is missing.
         ValueError
             If the file is damaged, holds more than tensors and plain values, or a model of another
             class; if ``adata`` does not fit the model.
         """
-        where = find_device(accelerator, device)
-        contents = read_model(Path(dir_path), prefix or "", where)
-        attributes = contents[ATTRIBUTES]
-        registry = restore_registry(attributes.pop("registry_"))
-        if registry.get("model_name") != cls.__name__:
-            raise ValueError(
-                f"{str(dir_path)!r} holds a {registry.get('model_name')} model, not a "
-                f"{cls.__name__} model."
-            )
+        check_path("dir_path", dir_path)
+        check_string("prefix", prefix, optional=True)
         if adata is not None:
-            cls._setup_from_registry(adata, registry)
-        parameters = attributes.pop("init_params_")["non_kwargs"]
-        model = cls(adata, registry=None if adata is not None else registry, **parameters)
-        # The new reference decides, because it may have unlabeled cells, which have a code.
-        saved = dict(contents[STATE])
-        contents[STATE]["label_of_code"] = model.module.label_of_code
-        if model.module.linear is not None and "linear.loadings" in contents[STATE]:
-            # The number of components depends on the reference.
-            model.module.linear.loadings = torch.zeros_like(contents[STATE]["linear.loadings"])
-        not_fitting = ValueError(
-            f"The weights in {str(dir_path)!r} do not fit the model that the file describes; the "
-            "file is damaged."
-        )
-        try:
-            model.module.load_state_dict(contents[STATE])
-        except RuntimeError as error:
-            raise not_fitting from error
+            check_data(adata, mudata=True)
+        where = find_device(accelerator, device)
+        contents = read_model(Path(dir_path), prefix or "")
+        attributes = contents[ATTRIBUTES]
+        name = attributes["registry_"].get("model_name")
+        if name != cls.__name__:
+            raise ValueError(f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model.")
         for old, new in _RENAMED.items():
             if old in attributes:
                 attributes[new] = attributes.pop(old)
-        names = model.labels, model._var_names, model.gene_sets
-        if attributes.pop(FINGERPRINT) != fingerprint(saved, *names):
-            raise not_fitting
-        model.history_ = restore_history(attributes.pop("history_"))
-        for name in attributes.keys() & set(_SAVED):
-            value = attributes[name]
-            setattr(model, name, value.cpu().numpy() if torch.is_tensor(value) else value)
+        try:
+            # The model is made without adata first, which a damaged file shall not change.
+            with torch.random.fork_rng([], enabled=adata is not None):
+                model = cls._from_contents(contents)
+        # What was edited by hand may raise anything.
+        except Exception as error:
+            raise _not_fitting(dir_path) from error
+        if adata is not None:
+            cls._setup_from_registry(adata, model.registry_)
+            model = cls(adata, **attributes["init_params_"]["non_kwargs"])
+            model._load_state(contents)
         model.to_device(where)
         model.module.eval()
         return model
+
+    @classmethod
+    def _from_contents(cls, contents: dict[str, Any]) -> Self:
+        """Make the model that a file describes, and check that weights and names belong to it."""
+        attributes, state = contents[ATTRIBUTES], contents[STATE]
+        parameters = attributes["init_params_"]["non_kwargs"]
+        check_size(state, **parameters)
+        model = cls(None, registry=restore_registry(attributes["registry_"]), **parameters)
+        model._load_state(contents)
+        genes, n_genes = model.module.embedding.genes, model.module.embedding.n_genes
+        if len(genes) and not 0 <= genes.min() <= genes.max() < n_genes:
+            raise ValueError("The gene sets have genes that the model does not have.")
+        names = model.labels, model._var_names, model.gene_sets
+        if attributes[FINGERPRINT] != fingerprint(state, *names):
+            raise ValueError("The fingerprint is another one.")
+        return model
+
+    def _load_state(self, contents: dict[str, Any]) -> None:
+        """Take weights and attributes from a file, but those of the reference."""
+        module, attributes = self.module, contents[ATTRIBUTES]
+        # The new reference decides, because it may have unlabeled cells, which have a code.
+        state = contents[STATE] | {"label_of_code": module.label_of_code}
+        if module.linear is not None and "linear.loadings" in state:
+            # The number of components depends on the reference.
+            module.linear.loadings = torch.zeros_like(state["linear.loadings"])
+        module.load_state_dict(state)
+        for name in attributes.keys() & set(_SAVED) - {"registry_", "init_params_", "history_"}:
+            value = attributes[name]
+            setattr(self, name, value.numpy() if torch.is_tensor(value) else value)
+        self.history_ = restore_history(attributes["history_"])
 
     @classmethod
     def load_legacy(
@@ -268,6 +306,9 @@ class SaveLoadMixin(RegistryMixin):
             model.annotate(query)
             model.save("my_model")
         """
+        check_path("project_dir", project_dir)
+        check_string("weights", weights, optional=True)
+        check_string("labels_key", labels_key, optional=True)
         return load_legacy(
             cls,
             project_dir,
@@ -310,11 +351,19 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileNotFoundError, ValueError
             As :meth:`load`.
         """
-        contents = read_model(Path(dir_path), prefix or "", "cpu")
-        return restore_registry(contents[ATTRIBUTES]["registry_"])
+        check_path("dir_path", dir_path)
+        check_string("prefix", prefix, optional=True)
+        contents = read_model(Path(dir_path), prefix or "")
+        try:
+            return restore_registry(contents[ATTRIBUTES]["registry_"])
+        # What was edited by hand may raise anything.
+        except Exception as error:
+            raise _not_fitting(dir_path) from error
 
     @staticmethod
     def view_setup_args(dir_path: str | Path, prefix: str | None = None) -> None:
@@ -327,7 +376,16 @@ class SaveLoadMixin(RegistryMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type.
         FileNotFoundError, ValueError
             As :meth:`load`.
         """
         AnnDataManager.view_setup_method_args(SaveLoadMixin.load_registry(dir_path, prefix))
+
+
+def _not_fitting(dir_path: str | Path) -> ValueError:
+    return ValueError(
+        f"The weights in {str(dir_path)!r} do not fit the model that the file describes; the file "
+        "is damaged."
+    )

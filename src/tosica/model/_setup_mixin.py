@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import inspect
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
 from scvi.data.fields import CategoricalObsField
 from scvi.model.base import BaseModelClass
 
-from tosica.model._fields import ExpressionField, LabelsField, MaskField
+from tosica._groups import missing_column
+from tosica._validation import check_data, check_string, did_you_mean
+from tosica.model._fields import ExpressionField, LabelsField
+from tosica.model._mask_field import MaskField, check_genes_of_mask
 from tosica.model._modalities import is_joint
 from tosica.model._setup_mudata import check_modalities, log_modalities, mudata_fields
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from anndata import AnnData
     from mudata import MuData
+
+
+# Arguments that scvi-tools passes on where a registry exists already.
+_OF_A_TRANSFER = ("source_registry", "extend_categories", "allow_missing_labels")
 
 
 class SetupMixin(BaseModelClass):
@@ -79,19 +88,27 @@ class SetupMixin(BaseModelClass):
         >>> tosica.pp.build_mask(ref)
         >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels", batch_key="phase")
         """
+        check_data(adata, cure="call TOSICA.setup_mudata for a MuData")
+        _check_unlabeled_category(unlabeled_category)
+        check_string("labels_key", labels_key)
+        check_string("batch_key", batch_key, optional=True)
+        check_string("mask_key", mask_key)
+        _check_other_arguments("setup_anndata", cls.setup_anndata, kwargs)
         setup_method_args = cls._get_setup_method_args(**locals())
         labels = LabelsField(REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category)
         mask = MaskField(REGISTRY_KEYS.MASK_KEY, mask_key)
         expression = ExpressionField(REGISTRY_KEYS.X_KEY, layer)
         batch = CategoricalObsField(REGISTRY_KEYS.BATCH_KEY, batch_key)
         # All are checked before the first one writes to adata; those that write come last.
-        for field in (expression, mask, labels):
-            field.validate_field(adata)
-        if batch_key is not None and batch_key not in adata.obs:
-            known = ", ".join(map(repr, adata.obs.columns))
-            raise KeyError(
-                f"batch_key {batch_key!r} is not a column of adata.obs; columns: {known}."
-            )
+        expression.validate_field(adata)
+        mask.validate_field(adata)
+        # The mask of a reference to go on training with is compared with the model's.
+        if "source_registry" not in kwargs:
+            check_genes_of_mask(adata, mask_key)
+        for key in (labels_key, batch_key):
+            if key is not None and key not in adata.obs:
+                raise KeyError(missing_column(adata, key))
+        labels.validate_field(adata)
         if batch_key is not None and adata.obs[batch_key].isna().any():
             raise ValueError(f"adata.obs[{batch_key!r}] has cells without a batch (NaN).")
         fields = [expression, mask, labels, batch]
@@ -182,6 +199,10 @@ class SetupMixin(BaseModelClass):
         >>> tosica.TOSICA(mdata).gene_sets[-3:]
         ['protein:CD3', 'protein:CD14', 'protein:CD19']
         """
+        check_string("labels_key", labels_key)
+        _check_unlabeled_category(unlabeled_category)
+        check_string("batch_key", batch_key, optional=True)
+        _check_other_arguments("setup_mudata", cls.setup_mudata, kwargs)
         modalities = check_modalities(mdata, modalities, layers)
         layers = None if layers is None else dict(layers)
         setup_method_args = cls._get_setup_method_args(**locals())
@@ -194,6 +215,9 @@ class SetupMixin(BaseModelClass):
             layers=layers,
             mask_key=mask_key,
         )
+        if "source_registry" not in kwargs:
+            for name in modalities.values():
+                check_genes_of_mask(mdata[name], mask_key, f"mdata[{name!r}]")
         # Cells were checked above, for the modalities that are used.
         manager = AnnDataManager(
             fields=fields,
@@ -214,3 +238,19 @@ class SetupMixin(BaseModelClass):
         """
         setup = cls.setup_mudata if is_joint(registry) else cls.setup_anndata
         setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
+
+
+def _check_unlabeled_category(label: Any) -> None:
+    # Labels may be numbers.
+    if label is not None and not isinstance(label, str | Real):
+        raise TypeError(f"unlabeled_category must be a label or None, not {label!r:.60}.")
+
+
+def _check_other_arguments(name: str, method: Callable[..., None], kwargs: dict[str, Any]) -> None:
+    """Refuse an argument that scvi-tools would ignore, such as a misspelled one."""
+    for argument in kwargs:
+        if argument not in _OF_A_TRANSFER:
+            known = inspect.signature(method).parameters
+            raise TypeError(
+                f"{name} has no parameter {argument!r}{did_you_mean(argument, known, 1)}"
+            )

@@ -6,19 +6,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
 
 from tosica._logging import logger
 from tosica.data import (
     MODALITY_KINDS,
-    CellMatrix,
     cell_indexers,
     check_mudata,
     reindex_obs,
     resolve_modalities,
 )
-from tosica.model._fields import ExpressionField, LabelsField, MaskField
+from tosica.model._fields import ExpressionField, LabelsField
+from tosica.model._mask_field import MaskField
 from tosica.model._modalities import field_keys
 from tosica.module import REGISTRY_KEYS
 
@@ -26,9 +25,6 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
     from scvi.data.fields import BaseMuDataWrapperClass
-
-# Cells differ within the first few as a rule, so that few are read.
-_BLOCK = 64
 
 _Expression = MuDataWrapper(ExpressionField)
 _Labels = MuDataWrapper(LabelsField)
@@ -99,7 +95,6 @@ def mudata_fields(
             _Mask(mask_registry_key, mask_key, name, mod_key=name, mod_required=True),
         ]
         fields[-2].validate_field(mdata)
-        _check_varies(CellMatrix(mdata[name], layer=layer, name=where))
         fields[-1].validate_field(mdata)
     mod_key = _find_column(mdata, labels_key, "labels_key", list(roles.values()))
     where = "mdata" if mod_key is None else f"mdata[{mod_key!r}]"
@@ -167,23 +162,3 @@ def _find_column(mdata: MuData, key: str, argument: str, names: list[str]) -> st
 def _texts(mdata: MuData, name: str, key: str) -> np.ndarray:
     adata: AnnData = reindex_obs(mdata[name], cell_indexers(mdata, [name])[name])
     return adata.obs[key].astype(str).to_numpy()
-
-
-def _check_varies(matrix: CellMatrix) -> None:
-    """Refuse a matrix whose cells are all equal: a model cannot learn from it."""
-    if matrix.n_obs < 2:
-        return
-    first: np.ndarray | None = None
-    for _, block in matrix.blocks(_BLOCK):
-        dense_first = block[:1].toarray() if sp.issparse(block) else block[:1]
-        first = dense_first if first is None else first
-        if sp.issparse(block):
-            alike = not (block - sp.csr_matrix(np.repeat(first, block.shape[0], 0))).count_nonzero()
-        else:
-            alike = bool((block == first).all())
-        if not alike:
-            return
-    raise ValueError(
-        f"{matrix.where} is the same in every cell, so nothing can be learnt from it: leave the "
-        "modality out of modalities, or go back to data that vary."
-    )

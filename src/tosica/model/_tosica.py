@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
+from tosica._validation import check_count, check_flags
 from tosica.model._annotation_mixin import AnnotationMixin
+from tosica.model._check_reference import check_genes, check_set_up
 from tosica.model._fields import LabelsField
 from tosica.model._modalities import is_joint, lay_out_tokens
 from tosica.model._save_load_mixin import SaveLoadMixin
@@ -53,9 +56,12 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
 
     Raises
     ------
+    TypeError
+        If ``adata`` is neither AnnData nor MuData, or a parameter is of the wrong type.
     ValueError
-        If ``embed_dim``, ``n_heads``, ``n_layers`` or ``max_gene_sets`` make no sense, or there are
-        more tokens than memory allows.
+        If ``adata`` was not set up, or its genes have changed since; if ``embed_dim``,
+        ``n_heads``, ``n_layers`` or ``max_gene_sets`` make no sense, or there are more tokens than
+        memory allows.
 
     References
     ----------
@@ -92,11 +98,22 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         max_gene_sets: int | None = 300,
         modules: bool = True,
     ) -> None:
-        _check_architecture(embed_dim, n_heads, n_layers)
-        if max_gene_sets is not None and max_gene_sets < 1:
-            raise ValueError(f"max_gene_sets must be at least 1 or None, not {max_gene_sets}.")
+        check_count("embed_dim", embed_dim)
+        check_count("n_heads", n_heads)
+        check_count("n_layers", n_layers)
+        if embed_dim % n_heads:
+            raise ValueError(f"embed_dim ({embed_dim}) must be a multiple of n_heads ({n_heads}).")
+        check_count("max_gene_sets", max_gene_sets, optional=True)
+        check_flags(linear=linear, modules=modules)
+        if registry is not None and not isinstance(registry, Mapping):
+            raise TypeError(
+                f"registry must be a dict, as TOSICA.load_registry returns it, not {registry!r}."
+            )
+        if adata is not None or registry is None:
+            check_set_up(adata, type(self)._setup_adata_manager_store)
         super().__init__(adata, registry)
         if adata is not None:
+            check_genes(adata, self._modalities)
             self.registry_ = with_chosen_tokens(
                 self.registry_, adata, self._codes, max_gene_sets, modules
             )
@@ -137,12 +154,3 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
                 + ("; beside it a linear branch" if self.module.linear is not None else ""),
             ]
         )
-
-
-def _check_architecture(embed_dim: int, n_heads: int, n_layers: int) -> None:
-    sizes = {"embed_dim": embed_dim, "n_heads": n_heads, "n_layers": n_layers}
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, not {size}.")
-    if embed_dim % n_heads:
-        raise ValueError(f"embed_dim ({embed_dim}) must be a multiple of n_heads ({n_heads}).")

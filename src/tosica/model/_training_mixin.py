@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import signal
 import threading
@@ -14,20 +15,24 @@ import numpy as np
 import torch
 from scvi.train import TrainRunner
 
-from tosica._calibration import fit_temperature
 from tosica._logging import logger
-from tosica._validation import check_count
+from tosica._threads import thread_pool
+from tosica._validation import check_count, check_flags, check_fraction
 from tosica.data import CellMatrix, JointMatrix
 from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica.model._calibration_mixin import CalibrationMixin
+from tosica.model._check_reference import check_genes
+from tosica.model._checkpoint import find_not_finite
 from tosica.model._data_module import ReferenceData
-from tosica.model._device import compiled, find_device
+from tosica.model._device import check_devices, compiled, find_device
 from tosica.model._linear_fit import LinearFit, fit_missing_genes
 from tosica.model._modalities import is_joint
 from tosica.model._network_start_mixin import NetworkStartMixin
 from tosica.model._restore_on_failure import restore_on_failure
 from tosica.model._setup_mudata import reindex_codes
-from tosica.model._training_plan import KeepBest, TrainingPlan, TrainingPlanConfig
-from tosica.module import REGISTRY_KEYS
+from tosica.model._trainer_arguments import check_trainer_arguments
+from tosica.model._training_plan import KeepBest, TrainingPlan, make_config
+from tosica.module import REGISTRY_KEYS, TOSICAModule
 
 # Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
 # number of cells, so that a larger reference has fewer epochs.
@@ -64,7 +69,7 @@ def default_epochs(
     return math.ceil(max(min_draws, draws_per_root * math.sqrt(n_cells)) / n_cells)
 
 
-class TrainingMixin(NetworkStartMixin):
+class TrainingMixin(NetworkStartMixin, CalibrationMixin):
     """Training on most cells, calibration on held-out cells, and a refit on all cells."""
 
     def train(
@@ -103,7 +108,7 @@ class TrainingMixin(NetworkStartMixin):
             Share of each label's cells to train on; the rest, at least one cell a label, is held
             out for validation and calibration.
         batch_size
-            Cells in a minibatch.
+            Cells in a minibatch; at most all of the training cells.
         early_stopping
             Stop when the validation loss no longer falls, and restore the best epoch.
         calibrate
@@ -134,9 +139,12 @@ class TrainingMixin(NetworkStartMixin):
 
         Raises
         ------
+        TypeError
+            If an argument is of the wrong type, or neither a parameter of this method nor of the
+            trainer.
         ValueError
-            If the model has no reference, a parameter is out of range, or there are no held-out
-            cells to stop early by.
+            If the model has no reference, its genes have changed since it was set up, a parameter
+            is out of range, there are no held-out cells to stop early by, or the training diverges.
 
         Warns
         -----
@@ -149,19 +157,30 @@ class TrainingMixin(NetworkStartMixin):
                 "The model was loaded without a reference and cannot be trained: pass it to "
                 "TOSICA.load(folder, adata=reference)."
             )
+        check_genes(self.adata, self._modalities)
         check_count("batch_size", batch_size)
-        if max_epochs is not None:
-            check_count("max_epochs", max_epochs)
-        if not 0 < train_size < 1:
-            raise ValueError(f"train_size must lie between 0 and 1, not {train_size}.")
-        config = TrainingPlanConfig(**(plan_kwargs or {}))
-        data = self._reference_data(train_size, batch_size, check_labels)
+        check_count("max_epochs", max_epochs, optional=True)
+        check_fraction("train_size", train_size, zero=False, one=False)
+        check_flags(
+            early_stopping=early_stopping,
+            calibrate=calibrate,
+            refit=refit,
+            check_labels=check_labels,
+            correct_batches=correct_batches,
+            compile=compile,
+        )
+        check_trainer_arguments(trainer_kwargs, inspect.signature(self.train).parameters)
+        config = make_config(plan_kwargs)
+        device = find_device(accelerator, "auto")
+        check_devices(devices)
+        with thread_pool():
+            data = self._reference_data(train_size, batch_size, check_labels)
+            directions = self._batch_directions(data) if correct_batches else None
         if early_stopping and not data.n_val:
             raise ValueError(
                 "early_stopping=True needs held-out cells, of which there are none, because no "
                 "label has two cells: train without it."
             )
-        directions = self._batch_directions(data) if correct_batches else None
         scaled = None if directions is None else torch.from_numpy(_BATCH_EFFECT_SCALE * directions)
         plan = TrainingPlan(self.module, config, None if scaled is None else scaled.float())
         if max_epochs is None:
@@ -177,8 +196,7 @@ class TrainingMixin(NetworkStartMixin):
                 "early_stopping_patience": 10,
             }
             kwargs["callbacks"] = [*kwargs.get("callbacks", []), KeepBest()]
-        device = find_device(accelerator, "auto")
-        with compiled(self.module.encoder, device) if compile else nullcontext():
+        with thread_pool(), compiled(self.module.encoder, device) if compile else nullcontext():
             watched = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
             runner = self._runner(plan, data, max_epochs, **watched | stopping | kwargs)
             # Not before: the runner refuses wrong arguments.
@@ -197,6 +215,7 @@ class TrainingMixin(NetworkStartMixin):
                         linear.write()
                     self.refitted_ = True
                 fit_missing_genes(self.module, data)
+                _check_finite(self.module)
 
     def _fit_linear(
         self, data: ReferenceData, batch_directions: np.ndarray | None
@@ -243,7 +262,7 @@ class TrainingMixin(NetworkStartMixin):
             if not isinstance(end.__context__, KeyboardInterrupt):
                 raise
             # On Ctrl-C lightning ignores further interrupts and ends the process.
-            if threading.current_thread() is threading.main_thread():
+            if on_interrupt is not None and (threading.current_thread() is threading.main_thread()):
                 signal.signal(signal.SIGINT, on_interrupt)
             raise KeyboardInterrupt from None
 
@@ -331,22 +350,27 @@ class TrainingMixin(NetworkStartMixin):
 
     @torch.inference_mode()
     def _calibrate(self, data: ReferenceData) -> None:
-        held_out = []
-        # The fewer modalities a cell has, the less sure the model may be.
-        for i, choice in enumerate(self.module.modality_choices):
-            logits, labels = [], []
+        """Calibrate on the held-out cells."""
+        logits: list[torch.Tensor] = []
+        for choice in self.module.modality_choices:
+            parts, labels = [], []
             for batch in data.val_dataloader():
                 _, generative, losses = self.module(batch, inference_kwargs={"modalities": choice})
-                logits.append(generative["logits"].float().cpu())
-                labels.append(losses.true_labels.cpu())
-            scores, truth = torch.cat(logits), torch.cat(labels)
-            self.module.temperature.view(-1)[i] = fit_temperature(
-                scores, truth, expected=self._expected_temperature(data)
-            )
-            scores = scores.to(self.module.device)
-            of_truth = self.module.probabilities(scores, choice).cpu().gather(1, truth[:, None])
-            held_out.append(of_truth[:, 0].numpy())
-        self.held_out_probabilities_ = np.stack(held_out)
+                parts.append(generative["logits"].float())
+                labels.append(losses.true_labels)
+            logits.append(torch.cat(parts))
+        expected = [self._expected_temperature(data)] * len(logits)
+        self._set_calibration(logits, torch.cat(labels), expected)
+
+
+def _check_finite(module: TOSICAModule) -> None:
+    """Refuse weights that name no cells, before they take the place of those that did."""
+    wrong = find_not_finite(module.state_dict())
+    if wrong is not None:
+        raise ValueError(
+            f"The training diverged: weights are not finite ({wrong}); train with a smaller "
+            "plan_kwargs={'lr': ...} if it was raised, or without precision='16-mixed'."
+        )
 
 
 def _warn_of_label_errors(n_errors: int, n_labeled: int) -> None:

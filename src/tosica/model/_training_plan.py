@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule
+
+from tosica._validation import check_fraction, check_number, only_known
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -41,8 +43,8 @@ class TrainingPlanConfig:
 
     Raises
     ------
-    ValueError
-        If a share is out of range.
+    TypeError, ValueError
+        If a value is no number, or out of range.
     """
 
     lr: float = 3e-3
@@ -54,14 +56,33 @@ class TrainingPlanConfig:
     warmup: float = 0.25
 
     def __post_init__(self) -> None:
-        for name in ("gene_dropout", "token_dropout"):
-            share = getattr(self, name)
-            if not 0 <= share < 1:
-                raise ValueError(f"{name} must be at least 0 and below 1, not {share}.")
+        check_number("lr", self.lr, above=0)
+        check_number("weight_decay", self.weight_decay, least=0)
+        for name in ("gene_dropout", "token_dropout", "label_smoothing"):
+            check_fraction(name, getattr(self, name), one=False)
         for name in ("warmup", "modality_dropout"):
-            share = getattr(self, name)
-            if not 0 <= share <= 1:
-                raise ValueError(f"{name} must lie between 0 and 1, not {share}.")
+            check_fraction(name, getattr(self, name))
+
+
+def make_config(plan_kwargs: dict[str, Any] | None) -> TrainingPlanConfig:
+    """Settings of a training from ``plan_kwargs``.
+
+    Raises
+    ------
+    TypeError
+        If it is no dict, or names a setting that does not exist.
+    """
+    if plan_kwargs is None:
+        return TrainingPlanConfig()
+    if not isinstance(plan_kwargs, dict):
+        raise TypeError(
+            f"plan_kwargs must be a dict, such as {{'lr': 0.003}}, not {plan_kwargs!r:.60}."
+        )
+    known = [setting.name for setting in fields(TrainingPlanConfig)]
+    for name in plan_kwargs:
+        if name not in known:
+            raise TypeError(f"plan_kwargs has no setting {name!r}{only_known(str(name), known)}")
+    return TrainingPlanConfig(**plan_kwargs)
 
 
 class TrainingPlan(LightningModule):

@@ -10,6 +10,7 @@ import pandas as pd
 
 from tosica._constants import UNKNOWN
 from tosica._logging import logger
+from tosica._validation import file_columns
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -79,10 +80,8 @@ def write_annotation(
     # The table of an earlier call would contradict the new labels.
     adata.obsm.pop(f"{key_added}_probabilities", None)
     if all_probabilities:
-        # Columns become keys in a file, where zarr refuses a slash and HDF5 makes a subgroup.
-        columns = [label.replace("/", "|") for label in labels]
         adata.obsm[f"{key_added}_probabilities"] = pd.DataFrame(
-            probabilities, index=adata.obs_names, columns=columns
+            probabilities, index=adata.obs_names, columns=file_columns(labels, "the model")
         )
         keys.append(f".obsm['{key_added}_probabilities']")
     adata.uns[f"{key_added}_prediction_colors"] = [

@@ -2,18 +2,13 @@
 
 Heads of a gene-set encoder are narrow, so attention scores are quick to compute and slow to
 store. The kernels compute four rows of scores at a time, which stay in the first-level cache. Every
-kernel takes the projection of ``SelfAttention`` and computes the heads from ``start`` to ``stop``,
-numbered cell by cell.
+kernel takes the projection of ``SelfAttention`` and runs on the caller's thread, without Python's
+global lock: ``tosica._threads`` spreads cells over threads.
 """
 
 from __future__ import annotations
 
-import ctypes
 import math
-import os
-from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numba as nb
@@ -36,10 +31,6 @@ _LOG2_E, _LN_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
 _MAX_UNSHIFTED = np.float32(60)
 _ZERO, _HALF, _ONE, _LOWEST = (np.float32(value) for value in (0, 0.5, 1, -126))
 _SERIES = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(7))
-# Number of attention weights for which another thread pays.
-_MIN_WEIGHTS = 2**19
-# Value of omp_pause_soft: threads end, settings stay.
-_OMP_PAUSE_SOFT = 1
 
 # Fast math without the flags under which NaN would be lost.
 _jit = nb.njit(
@@ -151,14 +142,14 @@ def _padded_shape(n, width):  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _forward(qkv, scale, mixed, logsumexp, width, start, stop):  # type: ignore[no-untyped-def]
+def _forward(qkv, scale, mixed, logsumexp, width):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
     n_rows, n_columns, wide = _padded_shape(n, width)
     query, sums = np.zeros((n_rows, wide), np.float32), np.zeros((n_rows, wide), np.float32)
     key, value = np.zeros((wide, n_columns), np.float32), np.zeros((wide, n_columns), np.float32)
     weights = np.empty((_ROWS, n_columns), np.float32)
     zeros, shift = np.zeros(n_rows, np.float32), np.zeros(_ROWS, np.float32)
-    for unit in range(start, stop):
+    for unit in range(len(qkv) * n_heads):
         cell, head = divmod(unit, n_heads)
         longest = _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
         longest *= _load_columns(qkv[:, :, 1], cell, head, key, width)
@@ -180,9 +171,7 @@ def _forward(qkv, scale, mixed, logsumexp, width, start, stop):  # type: ignore[
 
 
 @_jit
-def _backward(  # type: ignore[no-untyped-def]
-    qkv, scale, mixed, logsumexp, slope, out, width, start, stop
-):
+def _backward(qkv, scale, mixed, logsumexp, slope, out, width):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
     n_rows, n_columns, wide = _padded_shape(n, width)
     query, of_mixed = np.zeros((n_rows, wide), np.float32), np.zeros((n_rows, wide), np.float32)
@@ -192,7 +181,7 @@ def _backward(  # type: ignore[no-untyped-def]
     weights = np.empty((_ROWS, n_columns), np.float32)
     of_scores = np.empty_like(weights)
     less, common = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.float32)
-    for unit in range(start, stop):
+    for unit in range(len(qkv) * n_heads):
         cell, head = divmod(unit, n_heads)
         _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
         _load_columns(qkv[:, :, 1], cell, head, key, width)
@@ -225,13 +214,13 @@ def _backward(  # type: ignore[no-untyped-def]
 
 
 @_jit
-def _rollout_row(qkv, scale, logsumexp, row, out, width, start, stop):  # type: ignore[no-untyped-def]
+def _rollout_row(qkv, scale, logsumexp, row, out, width):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
     n_rows, n_columns, wide = _padded_shape(n, width)
     query, key = np.zeros((n_rows, wide), np.float32), np.zeros((wide, n_columns), np.float32)
     weights, total = np.empty((_ROWS, n_columns), np.float32), np.empty(n_columns, np.float32)
     less, share = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.float32)
-    for unit in range(start, stop):
+    for unit in range(len(qkv) * n_heads):
         cell, head = divmod(unit, n_heads)
         _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
         _load_columns(qkv[:, :, 1], cell, head, key, width)
@@ -276,7 +265,7 @@ class _Attend(torch.autograd.Function):
         n_cells, n_tokens, _, n_heads, width = qkv.shape
         mixed = qkv.new_empty(n_cells, n_tokens, n_heads, width)
         logsumexp = qkv.new_empty(n_cells, n_heads, n_tokens)
-        _run_on_threads(_forward, qkv, scale, mixed, logsumexp)
+        _run(_forward, qkv, scale, mixed, logsumexp)
         ctx.save_for_backward(qkv, mixed, logsumexp)
         ctx.scale = scale
         ctx.mark_non_differentiable(logsumexp)
@@ -287,7 +276,7 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor, None]:
         qkv, mixed, logsumexp = ctx.saved_tensors
         of_qkv = torch.empty_like(qkv)
-        _run_on_threads(_backward, qkv, ctx.scale, mixed, logsumexp, slope.contiguous(), of_qkv)
+        _run(_backward, qkv, ctx.scale, mixed, logsumexp, slope.contiguous(), of_qkv)
         return of_qkv, None
 
 
@@ -310,55 +299,13 @@ def rollout_row(row: Tensor, qkv: Tensor, scale: float, logsumexp: Tensor) -> Te
     out = torch.empty_like(logsumexp)
     # Autograd functions are named in a profile; this one is not, so it is named here.
     with torch.profiler.record_function("rollout_row"):
-        _run_on_threads(_rollout_row, qkv, scale, logsumexp, row.contiguous(), out)
+        _run(_rollout_row, qkv, scale, logsumexp, row.contiguous(), out)
     return out
 
 
-def _run_on_threads(
-    kernel: Callable[..., None], qkv: Tensor, scale: float, *tensors: Tensor
-) -> None:
-    """Run a kernel over all cells and heads, on as many threads as torch has."""
-    n_cells, n_tokens, _, n_heads, width = qkv.shape
+def _run(kernel: Callable[..., None], qkv: Tensor, scale: float, *tensors: Tensor) -> None:
+    """Run a kernel over all cells and heads, on the caller's thread."""
     arrays = [tensor.detach().numpy() for tensor in tensors]
     # Unlike the length of an axis, the length of a tuple is known to the compiler.
-    given = (qkv.detach().numpy(), np.float32(scale * _LOG2_E), *arrays, (0,) * width)
-    n_units = n_cells * n_heads
-    n_parts = min(torch.get_num_threads(), n_units, n_units * n_tokens**2 // _MIN_WEIGHTS)
-    n_parts = max(n_parts, 1)
-    ends = [n_units * (i + 1) // n_parts for i in range(n_parts)]
-    if n_parts > 1:
-        _pause_openmp()
-    others = []
-    for start, stop in pairwise(ends):
-        try:
-            pool = _thread_pool(os.getpid(), torch.get_num_threads())
-            others.append(pool.submit(kernel, *given, start, stop))
-        except RuntimeError:  # the interpreter is shutting down and starts no thread
-            kernel(*given, start, stop)
-    kernel(*given, 0, ends[0])
-    for other in others:
-        other.result()
-
-
-@lru_cache(maxsize=1)
-def _thread_pool(process: int, number: int) -> ThreadPoolExecutor:
-    """Thread pool of this process; a forked child makes its own."""
-    return ThreadPoolExecutor(number, thread_name_prefix="tosica-attention")
-
-
-def _pause_openmp() -> None:
-    """End torch's OpenMP threads, which spin while they wait; torch starts them again."""
-    openmp = _openmp()
-    # Spinning threads only harm where there are fewer than two cores for each of them.
-    if openmp is not None and 2 * torch.get_num_threads() > len(os.sched_getaffinity(0)):
-        openmp.omp_pause_resource_all(_OMP_PAUSE_SOFT)
-
-
-@lru_cache
-def _openmp() -> ctypes.CDLL | None:
-    """The GNU OpenMP library, which torch uses on Linux, if it has the function."""
-    try:
-        library = ctypes.CDLL("libgomp.so.1")
-        return library if hasattr(library, "omp_pause_resource_all") else None
-    except OSError:
-        return None
+    width = (0,) * qkv.shape[-1]
+    kernel(qkv.detach().numpy(), np.float32(scale * _LOG2_E), *arrays, width)

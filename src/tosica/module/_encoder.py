@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tosica._threads import thread_map
 from tosica.module._attention import AttentionTrace, KernelTrace, SelfAttention, rollout_step
+from tosica.module._cell_parallel import apply_in_parts
 from tosica.module._constants import LAYER_NORM_EPS, MLP_RATIO
 
 if TYPE_CHECKING:
@@ -101,9 +103,11 @@ class Encoder(nn.Module):
         -------
         The normalised class token, shape ``(n_cells, embed_dim)``.
         """
-        tokens = self._with_class_token(tokens)
-        parts = [tokens] if torch.is_grad_enabled() else self._parts(tokens)
-        return torch.cat([self._class_token(part) for part in parts])
+        if not torch.is_grad_enabled():
+            return torch.cat(list(thread_map(self._class_token, self._parts(tokens))))
+        if self.training and tokens.device.type == "cpu" and not torch.compiler.is_compiling():
+            return apply_in_parts(self._class_token, tokens, self.parameters())
+        return self._class_token(tokens)
 
     def rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         r"""Encode tokens, and compute the rollout of the class token's attention.
@@ -126,12 +130,12 @@ class Encoder(nn.Module):
         attention to itself, which is left out, each row sums to one. No gradient flows through
         the attention.
         """
-        tokens = self._with_class_token(tokens)
-        parts = [self._rollout(part) for part in self._parts(tokens)]
+        parts = thread_map(self._rollout, self._parts(tokens))
         latent, row = (torch.cat(both) for both in zip(*parts, strict=True))
         return latent, row
 
     def _class_token(self, tokens: Tensor) -> Tensor:
+        tokens = self._with_class_token(tokens)
         *blocks, last = self._layers()
         for block in blocks:
             tokens = block(tokens)
@@ -139,6 +143,7 @@ class Encoder(nn.Module):
         return self.norm(latent)
 
     def _rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        tokens = self._with_class_token(tokens)
         traces = []
         *blocks, last = self._layers()
         for block in blocks:
@@ -159,7 +164,8 @@ class Encoder(nn.Module):
         """Split cells so that a part fits the cache of a CPU; on other devices do not split."""
         if tokens.device.type != "cpu":
             return [tokens]
-        size_of_cell = MLP_RATIO * tokens[:1].numel() * tokens.element_size()
+        # With the class token, which is added to each part.
+        size_of_cell = MLP_RATIO * (tokens.shape[1] + 1) * tokens.shape[2] * tokens.element_size()
         return tokens.split(max(self.cache_bytes // max(size_of_cell, 1), 1))
 
     def _layers(self) -> list[Block]:

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from tosica._annotated import find_gene_sets
+from tosica._validation import check_choice, check_count, check_names, check_string
 from tosica.get import rank_gene_sets_df, top_genes_df
 from tosica.pl._docs import fill_docs
 from tosica.pl._figure import Canvas, group_colors, text_width
@@ -118,8 +119,11 @@ def rank_gene_sets(
     3
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
-    if values not in _LABELS:
-        raise ValueError(f"values must be one of {', '.join(map(repr, _LABELS))}, not {values!r}.")
+    check_choice("values", values, _LABELS)
+    check_count("n_gene_sets", n_gene_sets, optional=True)
+    check_count("n_columns", n_columns, optional=True)
+    check_count("max_name_length", max_name_length, least=10)
+    groups = None if groups is None else check_names("groups", groups)
     table = rank_gene_sets_df(adata, groups, key=key)
     names = list(table["group"].cat.categories)
     if ax is not None and len(names) > 1:
@@ -128,8 +132,6 @@ def rank_gene_sets(
         )
     if n_gene_sets is None:
         n_gene_sets = min(_MAX_PER_GROUP, max(1, _N_BARS // len(names)))
-    elif n_gene_sets < 1:
-        raise ValueError(f"n_gene_sets must be at least 1, not {n_gene_sets}.")
     params = adata.uns[key].get("params", {})
     colors = _stored_colors(adata, params.get("within") or params.get("groupby"))
     panels = []
@@ -212,8 +214,10 @@ def gene_weights(
     ['CD79A', 'MS4A1']
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
-    if n_genes is not None and n_genes < 1:
-        raise ValueError(f"n_genes must be at least 1, or None for all, not {n_genes}.")
+    check_string("group", group)
+    check_count("n_genes", n_genes, optional=True)
+    check_count("n_columns", n_columns, optional=True)
+    check_count("max_name_length", max_name_length, least=10)
     table = top_genes_df(adata, group, key=key)
     known = list(dict.fromkeys(table["gene_set"]))
     where = f"adata.uns[{key!r}] of group {group!r}"

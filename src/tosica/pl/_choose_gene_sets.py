@@ -9,6 +9,7 @@ import numpy as np
 from tosica._annotated import find_gene_sets, read_attention, result_type
 from tosica._groups import read_groups
 from tosica._statistics import group_moments, standardized_difference
+from tosica._validation import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +53,7 @@ def choose_gene_sets(
     ValueError
         If ``n_gene_sets`` is below 1, or given together with ``gene_sets``.
     """
+    check_count("n_gene_sets", n_gene_sets, optional=True)
     if gene_sets is not None:
         if n_gene_sets is not None:
             raise ValueError("gene_sets says which gene sets to show: leave n_gene_sets out.")
@@ -60,8 +62,6 @@ def choose_gene_sets(
     if n_gene_sets is None:
         n_groups = len(read_groups(adata, groupby).categories)
         n_gene_sets = min(max_per_group, max(1, n_total // n_groups))
-    elif n_gene_sets < 1:
-        raise ValueError(f"n_gene_sets must be at least 1, not {n_gene_sets}.")
     return specific_gene_sets(adata, groupby, n_gene_sets, key=key)
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import seaborn as sns
 from matplotlib.ticker import MaxNLocator
 
+from tosica._validation import check_count, check_flags, check_string
 from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, fitting_font, text_width
+from tosica.pl._figure import Canvas, check_cmap, fitting_font, text_width
 from tosica.pl._names import shorten
 from tosica.tl import confusion as confusion_table
 
@@ -121,6 +122,11 @@ def confusion(
     ['CD19+ B', 'CD34+', 'CD56+ NK']
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    check_cmap(cmap)
+    check_count("max_name_length", max_name_length, least=10)
+    check_string("title", title, optional=True)
+    if annotate is not None:
+        check_flags(annotate=annotate)
     table = confusion_table(adata, labels_key, prediction_key=prediction_key, normalize=normalize)
     with_numbers = max(table.shape) <= _MAX_NUMBERS if annotate is None else annotate
     row_names = shorten(list(table.index), max_name_length)

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 
-from tosica._groups import read_groups
+from tosica._groups import read_groups, read_numbers
 from tosica._palette import BLUE, GREEN, ORANGE, PURPLE
+from tosica._validation import (
+    check_count,
+    check_data,
+    check_names,
+    check_number,
+    check_string,
+    only_known,
+)
 from tosica.pl._docs import fill_docs
 from tosica.pl._figure import Canvas, group_colors, text_width
 from tosica.pl._names import shorten
@@ -17,9 +27,8 @@ from tosica.tl._reliability import expected_calibration_error
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    import pandas as pd
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -83,14 +92,15 @@ def training(
     'epoch'
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
-    if not hasattr(history, "keys"):
+    if not isinstance(history, Mapping):
         raise TypeError(
             f"history must be model.history, a dict of tables, not {type(history).__name__}."
         )
+    check_string("title", title, optional=True)
+    keys = check_names("keys", keys)
     missing = [name for name in keys if name not in history]
     if missing:
-        known = ", ".join(map(repr, history.keys()))
-        raise KeyError(f"history has no {missing[0]!r}: it holds {known}.")
+        raise KeyError(f"history has no {missing[0]!r}{only_known(missing[0], history)}")
     ax = canvas.axes((4.2, 3.0))
     for i, name in enumerate(keys):
         values = np.asarray(history[name], dtype=float).ravel()
@@ -164,6 +174,7 @@ def reliability(
     'expected calibration error 5.0 %'
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    check_string("title", title, optional=True)
     table = reliability_table(adata, labels_key, key=key, n_bins=n_bins)
     ax = canvas.axes((3.6, 3.6))
     ax.bar(
@@ -256,6 +267,10 @@ def novelty(
     3
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    check_data(adata, mudata=True)
+    check_string("key", key)
+    check_number("cutoff", cutoff, optional=True)
+    check_count("max_name_length", max_name_length, least=10)
     column = f"{key}_novelty"
     if column not in adata.obs:
         raise KeyError(
@@ -264,8 +279,8 @@ def novelty(
         )
     groupby = f"{key}_prediction" if groupby is None else groupby
     groups = read_groups(adata, groupby)
-    values = adata.obs[column].to_numpy(dtype=float)
-    medians = adata.obs[column].groupby(groups, observed=True).median()
+    values = read_numbers(adata, column)
+    medians = pd.Series(values).groupby(pd.Series(groups), observed=True).median()
     order = [str(name) for name in medians.sort_values(ascending=False).index]
     names = shorten(order, max_name_length)
     ax = canvas.axes((3.2 + text_width(names, _FONT_SIZE), 0.24 * len(order) + 0.7))

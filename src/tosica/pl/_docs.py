@@ -41,7 +41,7 @@ ValueError
 {save_raises}""",
     "save_raises": """\
 TypeError
-    If ``save`` is no path.
+    If an argument is of the wrong type.
 FileNotFoundError
     If the folder of ``save`` does not exist.""",
 }

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import seaborn as sns
 
 from tosica._palette import BLUE, GRAY, GREEN, ORANGE, PURPLE
+from tosica._validation import check_data, check_string
 from tosica.pl._docs import fill_docs
 from tosica.pl._figure import Canvas
 
@@ -79,6 +80,9 @@ def faithfulness(
     ['random: 0.600']
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    check_data(adata, mudata=True)
+    check_string("key", key)
+    check_string("title", title, optional=True)
     result = adata.uns.get(key)
     if not isinstance(result, Mapping) or not {"curves", "area"} <= set(result):
         raise KeyError(

@@ -6,22 +6,26 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import scanpy as sc
-from matplotlib.colors import is_color_like, to_hex
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, is_color_like, to_hex
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
 from tosica._groups import read_groups
 from tosica._palette import default_palette
+from tosica._replace_files import replacing
+from tosica._validation import check_flags, check_number, check_string, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Literal
 
     from anndata import AnnData
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 Drawn = TypeVar("Drawn")
@@ -55,11 +59,12 @@ class Canvas:
     Raises
     ------
     TypeError
-        If ``save`` is no path.
+        If an argument is of the wrong type.
     FileNotFoundError
         If the folder of ``save`` does not exist.
     ValueError
-        If ``ax`` and ``figsize`` are both given, or ``ax`` belongs to no figure.
+        If ``figsize`` is not two positive numbers, ``ax`` and ``figsize`` are both given, or ``ax``
+        belongs to no figure.
     """
 
     figure: Figure
@@ -73,6 +78,14 @@ class Canvas:
         save: str | os.PathLike[str] | None,
         return_fig: bool,
     ) -> None:
+        if show is not None:
+            check_flags(show=show)
+        check_flags(return_fig=return_fig)
+        _check_figsize(figsize)
+        if ax is not None and not isinstance(ax, Axes):
+            raise TypeError(
+                f"ax must be axes of matplotlib, as plt.subplots() makes them, not {ax!r:.60}."
+            )
         self.ax = ax
         self.figsize = figsize
         self._show = show
@@ -120,7 +133,8 @@ class Canvas:
         if show is None:
             show = bool(sc.settings.autoshow) and self._save is None and is_own
         if self._save is not None:
-            self.figure.savefig(self._save, bbox_inches="tight")
+            with replacing(_target(self._save)) as [temporary]:
+                self.figure.savefig(temporary, bbox_inches="tight")
         if show:
             plt.show()
         if only_saved:
@@ -128,6 +142,44 @@ class Canvas:
         if self._return_fig:
             return self.figure
         return None if show or only_saved else axes
+
+
+def _target(path: Path) -> Path:
+    """File that matplotlib would write: with a suffix, and behind a link."""
+    if not path.suffix:
+        path = path.with_name(f"{path.name}.{plt.rcParams['savefig.format']}")
+    return Path(os.path.realpath(path))
+
+
+def _check_figsize(figsize: tuple[float, float] | None) -> None:
+    if figsize is None:
+        return
+    if isinstance(figsize, str) or np.ndim(figsize) != 1 or len(figsize) != 2:
+        raise TypeError(
+            f"figsize must be the width and height in inches, such as (6, 4), not {figsize!r:.60}."
+        )
+    for inches in figsize:
+        check_number("each of figsize", inches, above=0)
+
+
+def check_cmap(cmap: str | Colormap | None) -> None:
+    """Check that a value names a colour map, is one, or is ``None``.
+
+    Raises
+    ------
+    TypeError
+        If it is of another type.
+    ValueError
+        If there is no such colour map.
+    """
+    if cmap is None or isinstance(cmap, Colormap):
+        return
+    check_string("cmap", cmap)
+    if cmap not in matplotlib.colormaps:
+        raise ValueError(
+            f"cmap must be a colour map of matplotlib, not {cmap!r}"
+            f"{did_you_mean(cmap, matplotlib.colormaps)}"
+        )
 
 
 def _check_save(save: str | os.PathLike[str] | None) -> Path | None:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tosica._constants import UNKNOWN
 from tosica._palette import GRAY
+from tosica._validation import check_count, check_flags, check_fraction, check_names
 from tosica.get import top_genes_df
 from tosica.pl._alluvial import Column, Ribbon, draw_alluvial, ordered_by_sources
 from tosica.pl._docs import fill_docs
@@ -92,9 +93,10 @@ def flow(
     ['B', 'label', 'B cell activation', 'gene set', 'CD79A', 'MS4A1', 'gene']
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
-    for name, number in {"n_gene_sets": n_gene_sets, "n_genes": n_genes}.items():
-        if number is not None and number < 1:
-            raise ValueError(f"{name} must be at least 1, or None, not {number}.")
+    check_count("n_gene_sets", n_gene_sets, optional=True)
+    check_count("n_genes", n_genes, optional=True)
+    check_count("max_name_length", max_name_length, least=10)
+    groups = None if groups is None else check_names("groups", groups)
     table = top_genes_df(adata, groups, key=key)
     table = table.astype({"group": str, "gene_set": str, "gene": str})
     names = list(dict.fromkeys(table["group"]))
@@ -213,8 +215,9 @@ def label_flow(
     'G1'
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
-    if not 0 <= min_share < 1:
-        raise ValueError(f"min_share must lie between 0 and 1, not {min_share}.")
+    check_fraction("min_share", min_share, one=False)
+    check_flags(normalize=normalize)
+    check_count("max_name_length", max_name_length, least=10)
     counts = confusion_table(adata, labels_key, prediction_key=prediction_key)
     shares = counts.div(counts.sum(axis=1), axis=0)
     counts = counts.where(shares >= min_share, 0)

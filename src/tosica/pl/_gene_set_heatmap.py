@@ -11,10 +11,11 @@ import seaborn as sns
 from scipy.cluster.hierarchy import leaves_list, linkage
 
 from tosica._annotated import resolve_key, result_type
+from tosica._validation import check_count, check_flags, check_number
 from tosica.get import mean_attention
 from tosica.pl._choose_gene_sets import choose_gene_sets
 from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, fitting_font, group_colors, text_width
+from tosica.pl._figure import Canvas, check_cmap, fitting_font, group_colors, text_width
 from tosica.pl._names import shorten, value_name
 
 if TYPE_CHECKING:
@@ -151,6 +152,13 @@ def gene_set_heatmap(
     10
     """
     canvas = Canvas(None, figsize, show=show, save=save, return_fig=return_fig)
+    check_cmap(cmap)
+    check_count("max_name_length", max_name_length, least=10)
+    check_number("vmin", vmin, optional=True)
+    check_number("vmax", vmax, optional=True)
+    check_flags(
+        cluster_groups=cluster_groups, cluster_gene_sets=cluster_gene_sets, swap_axes=swap_axes
+    )
     key = resolve_key(adata, key)
     table = mean_attention(adata, groupby, scale=scale, key=key)
     shown = choose_gene_sets(

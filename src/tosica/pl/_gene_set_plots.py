@@ -11,6 +11,7 @@ import scanpy as sc
 
 from tosica._annotated import resolve_key
 from tosica._groups import read_groups
+from tosica._validation import check_count, check_flags
 from tosica.get import attention
 from tosica.pl._choose_gene_sets import choose_gene_sets
 from tosica.pl._docs import fill_docs
@@ -251,6 +252,8 @@ class _Values:
         max_name_length: int,
         key: str | None,
     ) -> None:
+        check_count("max_name_length", max_name_length, least=10)
+        check_flags(swap_axes=swap_axes)
         self._adata = adata
         self._key = resolve_key(adata, key)
         values = attention(adata, key=self._key)

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from tosica._logging import format_thousands
+from tosica._validation import check_string
 from tosica.get import mask_coverage as coverage_table
 from tosica.pl._docs import fill_docs
 from tosica.pl._figure import Canvas
@@ -87,6 +88,7 @@ def mask_coverage(
     axes: list[Axes] = [] if ax is None else list(np.ravel(np.asarray(ax, dtype=object)))
     if ax is not None and len(axes) != _N_PANELS:
         raise ValueError(f"ax must be {_N_PANELS} axes, one for each panel, not {len(axes)}.")
+    check_string("title", title, optional=True)
     given = axes[0] if axes else None
     canvas = Canvas(given, figsize, show=show, save=save, return_fig=return_fig)
     table = coverage_table(adata, key=key)

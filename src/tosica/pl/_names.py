@@ -7,6 +7,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from tosica._annotated import result_type
+from tosica._validation import check_count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,13 +41,10 @@ def shorten(names: Sequence[str], max_length: int = 50) -> list[str]:
 
     Raises
     ------
-    ValueError
-        If ``max_length`` is less than 10.
+    TypeError, ValueError
+        If ``max_length`` is not a whole number of at least 10.
     """
-    if max_length < 10:
-        raise ValueError(
-            f"Names cannot be shortened to fewer than 10 characters, got {max_length}."
-        )
+    check_count("max_name_length", max_length, least=10)
     short = {name: name for name in names if len(name) <= max_length}
     pending = list(dict.fromkeys(name for name in names if len(name) > max_length))
     taken = set(short.values())

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import scanpy as sc
 
 from tosica._annotated import find_gene_sets, resolve_key
+from tosica._validation import check_count, check_names, check_string
 from tosica.get import attention
 from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, group_colors
+from tosica.pl._figure import Canvas, check_cmap, group_colors
 from tosica.pl._names import shorten, value_name
 
 if TYPE_CHECKING:
@@ -100,13 +101,17 @@ def umap(
     ['bulk_labels', 'phagocytosis']
     """
     canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    check_string("basis", basis)
+    check_cmap(cmap)
+    check_count("n_columns", n_columns)
+    check_count("max_name_length", max_name_length, least=10)
+    colors = check_names("color", color)
     key = resolve_key(adata, key)
     by_set = attention(adata, key=key)
     if f"X_{basis}" not in adata.obsm:
         raise KeyError(
             f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first."
         )
-    colors = [color] if isinstance(color, str) else [str(name) for name in color]
     columns = [name for name in colors if name in adata.obs]
     rest = [name for name in colors if name not in adata.obs]
     if rest or not colors:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from mudata import MuData
 
+from tosica._validation import check_data, check_flags, check_key_added
 from tosica.pp._build_masks import build_masks
 from tosica.pp._mask import compute_mask
 from tosica.pp._mask_params import MaskParams
@@ -237,7 +238,10 @@ def build_mask(
         identifiers=identifiers,
         layer=layer,
     )
+    check_data(adata, mudata=True)
+    check_flags(copy=copy)
     if isinstance(adata, MuData):
+        check_key_added(key_added)
         return build_masks(
             adata,
             gene_sets,

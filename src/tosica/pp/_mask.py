@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from anndata import AnnData
 from scipy.sparse import csr_matrix, issparse, vstack
 
 from tosica._logging import format_thousands, logger
-from tosica._validation import check_key_added
+from tosica._validation import check_data, check_key_added
 from tosica.data import check_unique, user_stacklevel
 from tosica.gs._gene_list import GeneList
 from tosica.pp._match_gene_sets import (
@@ -27,6 +26,7 @@ from tosica.pp._select_gene_sets import draw_gene_sets, gene_variability, select
 
 if TYPE_CHECKING:
     import pandas as pd
+    from anndata import AnnData
 
     from tosica.pp._mask_params import MaskParams
     from tosica.pp._read_gene_sets import GeneSets, GeneSetsLike
@@ -146,8 +146,7 @@ def _check_adata(adata: AnnData, key_added: str) -> None:
         If there are no cells, no genes or duplicated names of genes, or if ``key_added`` holds
         anything but an older mask, such as the loadings of a PCA.
     """
-    if not isinstance(adata, AnnData):
-        raise TypeError(f"adata must be an AnnData, not {type(adata).__name__}.")
+    check_data(adata)
     if adata.n_obs == 0 or adata.n_vars == 0:
         what = "cells" if adata.n_obs == 0 else "genes"
         raise ValueError(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, get_args
 
-from tosica._validation import check_count
+from tosica._validation import check_choice, check_count, check_fraction, check_string
 from tosica.gs._gene_table import ORGANISMS
 from tosica.gs._match_genes import Identifiers
 from tosica.pp._select_gene_sets import Select
@@ -38,20 +36,20 @@ class MaskParams:
     def __post_init__(self) -> None:
         check_count("min_genes", self.min_genes)
         check_count("max_genes", self.max_genes)
-        if self.max_gene_sets is not None:
-            check_count("max_gene_sets", self.max_gene_sets)
+        check_count("max_gene_sets", self.max_gene_sets, optional=True)
         check_count("n_unannotated", self.n_unannotated, least=0)
         check_count("seed", self.seed, least=0)
         if self.max_genes < self.min_genes:
             raise ValueError(
                 f"max_genes ({self.max_genes}) must not be below min_genes ({self.min_genes})."
             )
-        _check_share("mask_ratio", self.mask_ratio)
+        check_fraction("mask_ratio", self.mask_ratio, zero=False)
         if self.max_jaccard is not None:
-            _check_share("max_jaccard", self.max_jaccard)
-        _check_choice("select", self.select, get_args(Select))
-        _check_choice("identifiers", self.identifiers, get_args(Identifiers))
-        _check_choice("organism", self.organism, ("auto", *ORGANISMS))
+            check_fraction("max_jaccard", self.max_jaccard, zero=False)
+        check_choice("select", self.select, get_args(Select))
+        check_choice("identifiers", self.identifiers, get_args(Identifiers))
+        check_choice("organism", self.organism, ("auto", *ORGANISMS))
+        check_string("layer", self.layer, optional=True)
 
     def stored(self, max_jaccard: float) -> dict[str, Any]:
         """Parameters as ``adata.uns`` and files hold them, with the ``max_jaccard`` that was used.
@@ -69,16 +67,3 @@ class MaskParams:
             "select": self.select,
             "identifiers": self.identifiers,
         }
-
-
-def _check_share(name: str, share: float) -> None:
-    if not isinstance(share, Real):
-        raise TypeError(f"{name} must be a number, not {share!r}.")
-    if not (math.isfinite(share) and 0 < share <= 1):
-        raise ValueError(f"{name} must be above 0 and at most 1, not {share}.")
-
-
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        *most, last = map(repr, choices)
-        raise ValueError(f"{name} must be {', '.join(most)} or {last}, not {value!r}.")

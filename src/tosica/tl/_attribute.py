@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 import pandas as pd
 
 from tosica._logging import logger
+from tosica._validation import check_choice, check_count, check_flags, check_key_added, file_columns
 from tosica.tl._integrated_gradients import (
     N_STEPS,
     Baseline,
@@ -121,6 +122,8 @@ def attribute(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
     ValueError
@@ -155,14 +158,13 @@ def attribute(
     >>> bool(query.uns["tosica_attribution"]["completeness_error"] < 0.02)
     True
     """
+    check_choice("baseline", baseline, get_args(Baseline))
+    check_count("n_steps", n_steps)
+    check_flags(genes=genes, use_raw=use_raw, copy=copy)
+    check_key_added(key_added, optional=True)
     _, gene_sets = read_annotation(adata, model, key)
-    if n_steps < 1:
-        raise ValueError(f"n_steps must be at least 1, not {n_steps}.")
-    labels = model.labels
-    if target is not None and target not in labels:
-        raise ValueError(
-            f"The model has no label {target!r}: its labels are {', '.join(map(repr, labels))}."
-        )
+    check_choice("target", target, model.labels, optional=True)
+    columns = file_columns(model.labels, "the model")
     sums = _CellSums(model, adata.n_obs, genes=genes)
     for rows, codes, attribution in iter_attributions(
         model,
@@ -188,7 +190,7 @@ def attribute(
     key_presence = (
         f"{key}_presence" if key_added == f"{key}_attribution" else f"{key_added}_presence"
     )
-    _write(result, sums, model, gene_sets, key_added, key_presence)
+    _write(result, sums, model, gene_sets, columns, key_added, key_presence)
     result.uns[key_added] |= {
         "target": "own label" if target is None else target,
         "baseline": baseline,
@@ -270,6 +272,7 @@ def _write(
     sums: _CellSums,
     model: TOSICA,
     gene_sets: list[str],
+    columns: list[str],
     key_added: str,
     key_presence: str,
 ) -> None:
@@ -279,10 +282,7 @@ def _write(
     adata.obsm[f"X_{key_presence}"] = sums.token_presence[:, :n_gene_sets]
     adata.varm[key_added] = pd.DataFrame(
         {
-            # A slash in a column's name would be a folder in a file.
-            model.labels[code].replace("/", "|"): _reindex_genes(
-                sums.target_sums[code] / sums.n_cells[code], indexer
-            )
+            columns[code]: _reindex_genes(sums.target_sums[code] / sums.n_cells[code], indexer)
             for code in np.flatnonzero(sums.n_cells)
         },
         index=adata.var_names,

@@ -19,7 +19,8 @@ from tosica._statistics import (
     sample_means,
     standardized_difference,
 )
-from tosica._validation import list_names
+from tosica._threads import keep_torch_threads
+from tosica._validation import check_names, list_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -89,7 +90,7 @@ class Comparison:
                 )
             names = available
         else:
-            names = list(dict.fromkeys(str(name) for name in wanted))
+            names = list(dict.fromkeys(check_names("groups", wanted)))
             if not names:
                 raise ValueError("groups is empty: name at least one group, or write groups='all'.")
         against = [] if self.reference == "rest" else [self.reference]
@@ -178,7 +179,7 @@ class Comparison:
             obs=pd.DataFrame({"group": self.groups}, index=[str(i) for i in range(n_cells)]),
             var=pd.DataFrame(index=[str(i) for i in range(n_gene_sets)]),
         )
-        with warnings.catch_warnings():
+        with keep_torch_threads(), warnings.catch_warnings():
             # scanpy fills its table column by column, which pandas finds slow beyond 100 columns.
             warnings.simplefilter("ignore", pd.errors.PerformanceWarning)
             # scanpy's fold change, a ratio of expm1, may overflow; it is not used.

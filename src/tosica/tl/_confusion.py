@@ -9,6 +9,7 @@ import pandas as pd
 
 from tosica._constants import UNKNOWN
 from tosica._groups import read_groups
+from tosica._validation import check_flags
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -76,8 +77,9 @@ def confusion(
     CD34+                   13      0         0
     CD56+ NK                 0      0        31
     """
-    known = read_groups(adata, labels_key)
-    predicted = read_groups(adata, prediction_key)
+    check_flags(normalize=normalize)
+    known = read_groups(adata, labels_key, name="labels_key")
+    predicted = read_groups(adata, prediction_key, name="prediction_key")
     rows = _unknown_last(list(known.categories))
     predictions = list(predicted.categories)
     shared = set(rows) & set(predictions) - {UNKNOWN}

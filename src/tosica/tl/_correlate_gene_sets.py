@@ -10,9 +10,9 @@ import pandas as pd
 from scipy import stats
 
 from tosica._annotated import read_attention
-from tosica._groups import read_groups
+from tosica._groups import missing_column, read_groups
 from tosica._logging import logger
-from tosica._validation import list_names
+from tosica._validation import check_flags, check_key_added, check_string, list_names
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -99,10 +99,13 @@ def correlate_gene_sets(
     >>> adata.uns["correlate_gene_sets"]["gene_set"].iloc[0]
     'phagocytosis'
     """
+    check_string("obs_key", obs_key)
+    check_key_added(key_added)
+    check_flags(copy=copy)
     values, gene_sets = read_attention(adata, key)
     numbers = _numbers(adata, obs_key)
     groups = None if groupby is None else read_groups(adata, groupby)
-    samples = None if sample_key is None else read_groups(adata, sample_key)
+    samples = None if sample_key is None else read_groups(adata, sample_key, name="sample_key")
     known = np.isfinite(numbers)
     if not known.any():
         raise ValueError(f"adata.obs[{obs_key!r}] has no value in any cell.")
@@ -162,8 +165,7 @@ def correlate_gene_sets(
 
 def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
     if obs_key not in adata.obs:
-        columns = ", ".join(repr(str(name)) for name in adata.obs.columns[:12])
-        raise KeyError(f"adata.obs has no column {obs_key!r}. Its columns: {columns}.")
+        raise KeyError(missing_column(adata, obs_key))
     column = adata.obs[obs_key]
     if isinstance(column.dtype, pd.CategoricalDtype):
         if not column.cat.ordered:

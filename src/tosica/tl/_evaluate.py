@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from anndata import AnnData
-from mudata import MuData
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
 from tosica._constants import HETEROGENEOUS, UNKNOWN
 from tosica._groups import read_groups, read_labels
 from tosica._logging import format_thousands, logger
+from tosica._validation import check_count, check_data, check_string
 from tosica.tl._confusion import confusion
 from tosica.tl._reliability import (
     calibration_bins,
     expected_calibration_error,
     read_probability,
 )
+
+if TYPE_CHECKING:
+    from mudata import MuData
 
 _NO_LABEL = (UNKNOWN, HETEROGENEOUS)
 
@@ -135,21 +139,22 @@ def evaluate(
     CD19+ B           95          108       0.88     1.0  0.936          0.9
     CD34+             13            0        NaN     0.0  0.000          NaN
     CD56+ NK          31           31       1.00     1.0  1.000          0.9
-    >>> evaluation.confusion.loc["CD34+", "CD19+ B"]
-    np.int64(13)
+    >>> int(evaluation.confusion.loc["CD34+", "CD19+ B"])
+    13
     """
-    if not isinstance(adata, AnnData | MuData):
-        raise TypeError(f"Expected an AnnData or a MuData, got {type(adata).__name__}.")
+    check_data(adata, mudata=True)
+    check_string("key", key)
+    check_count("n_bins", n_bins)
     own = f"{key}_prediction"
     column = own if prediction is None else prediction
-    known = read_groups(adata, labels_key, allow_missing=True)
+    known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
     labeled = known.codes >= 0
     if not labeled.any():
         raise ValueError(
             f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
         )
     # All cells are read, so that the message on missing predictions counts all of them.
-    predicted = read_groups(adata, column)
+    predicted = read_groups(adata, column, name="prediction")
     probability = read_probability(adata, key)[labeled] if column == own else None
     obs = pd.DataFrame({labels_key: known[labeled], column: predicted[labeled]})
     cells = AnnData(obs=obs.set_axis(obs.index.astype(str)))

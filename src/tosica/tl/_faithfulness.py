@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +12,14 @@ import torch
 from scipy.integrate import trapezoid
 
 from tosica._logging import logger
+from tosica._threads import thread_map, thread_pool
+from tosica._validation import (
+    check_count,
+    check_flags,
+    check_key_added,
+    check_names,
+    check_number,
+)
 from tosica.tl._integrated_gradients import baseline_expression, default_baseline, token_of_pair
 from tosica.tl._read_annotation import read_annotation
 
@@ -21,6 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
+    from tosica.model._query import Minibatch
 
 # Names of the orders, and what tools append to the key of the annotation.
 _ENDINGS = {
@@ -95,6 +105,8 @@ def faithfulness(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If ``adata`` was not annotated under ``key``, or an order was not computed.
     ValueError
@@ -116,10 +128,12 @@ def faithfulness(
     >>> list(adata.uns["faithfulness"]["area"]["order"])
     ['attention', 'random']
     """
-    attention, _ = read_annotation(adata, model, key)
     _check_shares(shares)
-    if n_cells < 1:
-        raise ValueError(f"n_cells must be at least 1, not {n_cells}.")
+    check_count("n_cells", n_cells)
+    check_count("seed", seed, least=0)
+    check_flags(use_raw=use_raw, copy=copy)
+    check_key_added(key_added)
+    attention, _ = read_annotation(adata, model, key)
     n_gene_sets = attention.shape[1]
     rng = np.random.default_rng(seed)
     chosen = np.sort(rng.permutation(adata.n_obs)[:n_cells])
@@ -144,7 +158,11 @@ def faithfulness(
 
 
 def _check_shares(shares: Sequence[float]) -> None:
+    if isinstance(shares, str) or not isinstance(shares, Iterable):
+        raise TypeError(f"shares must be a list of numbers from 0 to 1, not {shares!r}.")
     listed = list(shares)
+    for share in listed:
+        check_number("each of shares", share)
     ascend = all(low < high for low, high in pairwise(listed))
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != 1 or not ascend:
         raise ValueError(f"shares must ascend from 0 to 1, not {listed}.")
@@ -157,7 +175,7 @@ def _values(
     if orders is None:
         wanted = [name for name, ending in _ENDINGS.items() if f"X_{key}{ending}" in adata.obsm]
     else:
-        wanted = [orders] if isinstance(orders, str) else list(dict.fromkeys(orders))
+        wanted = list(dict.fromkeys(check_names("orders", orders)))
         unknown = [name for name in wanted if name not in (*_ENDINGS, _RANDOM)]
         if unknown or not wanted:
             known = ", ".join(map(repr, (*_ENDINGS, _RANDOM)))
@@ -204,7 +222,9 @@ def _remove_gene_sets(
     deletions = {name: _Deletion(np.empty(shape), np.empty(shape, dtype=bool)) for name in ranked}
     start = baseline_expression(model, adata, default_baseline(model), layer=layer, use_raw=use_raw)
     members = _members(model, start.device)
-    for first, x, measured in model.iter_batches(adata, layer=layer, use_raw=use_raw):
+
+    def delete(minibatch: Minibatch) -> None:
+        first, x, measured = minibatch
         rows = slice(first, first + len(x))
         label = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
         for name, order in ranked.items():
@@ -218,6 +238,10 @@ def _remove_gene_sets(
                 label_probability = probability.gather(1, label[:, None])[:, 0]
                 deletions[name].probability[rows, i] = label_probability.cpu()
                 deletions[name].kept[rows, i] = (probability.argmax(1) == label).cpu()
+
+    with thread_pool(module.device):
+        for _ in thread_map(delete, model.iter_batches(adata, layer=layer, use_raw=use_raw)):
+            pass
     return deletions
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 
+from tosica._threads import thread_map, thread_pool
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -15,13 +17,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tosica.model import TOSICA
+    from tosica.model._query import Minibatch
     from tosica.module import TOSICAModule
 
 Baseline: TypeAlias = Literal["reference", "mean", "zero"]
 
 N_STEPS = 24
 # Cells times points of the path in a minibatch: fits the memory of a small machine.
-_POINTS_CPU, _POINTS_ACCELERATOR = 400, 8_000
+_POINTS_CPU, _POINTS_ACCELERATOR = 200, 8_000
 # Cells whose gradients are spread out over the pairs of gene and token at once.
 _CELLS_AT_ONCE = 16
 
@@ -185,12 +188,9 @@ def iter_attributions(
     start = baseline_expression(model, adata, baseline, layer=layer, use_raw=use_raw)
     n_points = _POINTS_CPU if module.device.type == "cpu" else _POINTS_ACCELERATOR
     label = None if target is None else model.labels.index(target)
-    for first, x, measured in model.iter_batches(
-        adata if rows is None else adata[rows],
-        layer=layer,
-        use_raw=use_raw,
-        batch_size=max(n_points // n_steps, 1),
-    ):
+
+    def explain(minibatch: Minibatch) -> tuple[slice, Tensor, Attribution]:
+        first, x, measured = minibatch
         if label is None:
             with torch.no_grad():
                 codes = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
@@ -206,7 +206,16 @@ def iter_attributions(
             # The query's mean lacks the genes that the query lacks.
             measured_baseline=measured if baseline == "mean" else None,
         )
-        yield slice(first, first + len(x)), codes, attribution
+        return slice(first, first + len(x)), codes, attribution
+
+    minibatches = model.iter_batches(
+        adata if rows is None else adata[rows],
+        layer=layer,
+        use_raw=use_raw,
+        batch_size=max(n_points // n_steps, 1),
+    )
+    with thread_pool(module.device):
+        yield from thread_map(explain, minibatches)
 
 
 def token_of_pair(module: TOSICAModule) -> Tensor:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from math import fsum
-from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from anndata import AnnData
-from mudata import MuData
 
 from tosica._constants import HETEROGENEOUS, UNKNOWN
-from tosica._groups import read_groups, read_labels
+from tosica._groups import read_groups, read_labels, read_numbers
 from tosica._logging import format_thousands, logger
+from tosica._validation import (
+    check_data,
+    check_flags,
+    check_fraction,
+    check_key_added,
+    check_string,
+)
 from tosica.tl._over_cluster import over_cluster, read_clusters
 
 if TYPE_CHECKING:
+    from anndata import AnnData
+    from mudata import MuData
     from numpy.typing import NDArray
 
     from tosica.tl._over_cluster import Clusters
@@ -119,14 +125,11 @@ def majority_vote(
     >>> adata.obs["tosica_majority_vote"].cat.categories[-1]
     'Heterogeneous'
     """
-    if not isinstance(adata, AnnData | MuData):
-        raise TypeError(f"Expected an AnnData or a MuData, got {type(adata).__name__}.")
-    if isinstance(min_prop, bool) or not isinstance(min_prop, Real):
-        raise TypeError(f"min_prop must be a number, not {type(min_prop).__name__}.")
-    if not 0 <= min_prop <= 1:
-        raise ValueError(
-            f"min_prop is a share of cells and must be between 0 and 1, not {min_prop}."
-        )
+    check_data(adata, mudata=True)
+    check_fraction("min_prop", min_prop)
+    check_string("key", key)
+    check_key_added(key_added, optional=True)
+    check_flags(copy=copy)
     predicted = read_groups(adata, f"{key}_prediction")
     result_key = f"{key}_majority_vote" if key_added is None else key_added
     read = {f"{key}_{name}" for name in ("prediction", "probability", "over_clustering")}
@@ -149,7 +152,7 @@ def majority_vote(
     label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
     probability = None
     if f"{key}_probability" in adata.obs:
-        probability = adata.obs[f"{key}_probability"].to_numpy(dtype=np.float64)
+        probability = read_numbers(adata, f"{key}_probability")
     winners, shares = _winners(clusters, label_of_cell, len(labels), probability)
     labels = list(dict.fromkeys([*labels, HETEROGENEOUS]))
     winners[shares < min_prop] = labels.index(HETEROGENEOUS)

@@ -12,6 +12,7 @@ from sklearn.decomposition import PCA
 
 from tosica._groups import read_groups
 from tosica._logging import logger
+from tosica._validation import check_count, check_data, check_flags
 from tosica.tl._over_cluster import over_cluster, read_clusters
 from tosica.tl._read_annotation import read_annotation
 
@@ -124,9 +125,10 @@ def novelty(
     >>> query.obs.groupby("bulk_labels", observed=True)["tosica_novelty"].median().idxmax()
     'CD19+ B'
     """
-    for name, value in {"n_neighbors": n_neighbors, "n_comps": n_comps}.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}.")
+    check_count("n_neighbors", n_neighbors)
+    check_count("n_comps", n_comps)
+    check_count("random_state", random_state, least=0)
+    check_flags(use_raw=use_raw, copy=copy)
     read_annotation(adata, model, key)
     if adata.isbacked and (copy or adata.is_view):
         raise ValueError(
@@ -171,6 +173,8 @@ def novelty(
 
 def _checked_reference(model: TOSICA, reference: AnnData | None) -> AnnData:
     """Take the model's reference by default, and refuse one without its labels or layer."""
+    if reference is not None:
+        check_data(reference, name="reference")
     reference = model.adata if reference is None else reference
     if reference is None:
         raise ValueError("The model was loaded without its reference: pass it as reference.")

@@ -13,6 +13,7 @@ from mudata import MuData
 
 from tosica._groups import as_groups, read_groups
 from tosica._logging import format_thousands, logger
+from tosica._threads import keep_torch_threads
 from tosica.data import TARGET_SUM, CellMatrix, check_finite, detect_values
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ _MIN_CELLS = 4
 _HINT = "or pass clusters of your own as over_clustering"
 
 
+@keep_torch_threads()
 def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Categorical:
     """Cluster cells by Leiden, with a resolution that grows with the number of cells.
 

@@ -10,7 +10,15 @@ import numpy as np
 from tosica._annotated import read_attention, resolve_key
 from tosica._groups import read_groups
 from tosica._logging import logger
-from tosica._validation import list_names
+from tosica._validation import (
+    check_count,
+    check_data,
+    check_flags,
+    check_key_added,
+    check_names,
+    check_string,
+    list_names,
+)
 from tosica.tl._comparison import Comparison
 
 if TYPE_CHECKING:
@@ -170,24 +178,30 @@ def rank_gene_sets(
     (20, 6)
     """
     test = _checked_method(method, by_sample=sample_key is not None)
-    if n_gene_sets is not None and n_gene_sets < 1:
-        raise ValueError(f"n_gene_sets must be at least 1, or None for all, not {n_gene_sets}.")
+    check_data(adata, mudata=True)
+    (reference,) = check_names("reference", [reference])
+    check_count("min_cells", min_cells)
+    check_count("n_gene_sets", n_gene_sets, optional=True)
+    check_flags(rankby_abs=rankby_abs, copy=copy)
+    check_key_added(key_added)
     key = resolve_key(adata, key)
     values, gene_sets = read_attention(adata, key)
     comparison = Comparison(
         values,
         read_groups(adata, groupby),
         groupby,
-        str(reference),
+        reference,
         test,
-        None if sample_key is None else read_groups(adata, sample_key),
+        None if sample_key is None else read_groups(adata, sample_key, name="sample_key"),
         min_cells,
     )
     tested = comparison.select_groups(groups, allow_single_cells=within is not None)
     if within is None:
         statistics = comparison.statistics(tested)
     else:
-        statistics = _compare_within(comparison, tested, within, read_groups(adata, within))
+        statistics = _compare_within(
+            comparison, tested, within, read_groups(adata, within, name="within")
+        )
 
     target = adata.copy() if copy else adata
     target.uns[key_added] = {
@@ -215,6 +229,7 @@ def rank_gene_sets(
 
 
 def _checked_method(method: str | None, *, by_sample: bool) -> str:
+    check_string("method", method, optional=True)
     known = _METHODS_OF_SAMPLES if by_sample else _METHODS_OF_CELLS
     if method is None:
         return known[0]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tosica._annotated import read_attention
 from tosica._validation import list_names
+from tosica.model._check_model import check_model
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -37,12 +38,13 @@ def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, l
     ValueError
         If the model has several modalities, or another model annotated ``adata``.
     """
+    check_model(model)
     genes = model.get_var_names()
     if isinstance(genes, dict):
         raise ValueError(
-            f"The model was set up with a MuData ({list_names(list(genes))}), and only models of "
-            "an AnnData can be explained: rank the attention of this one with "
-            "tosica.tl.rank_gene_sets, or explain a model of one modality."
+            f"The model was set up with a MuData ({list_names(list(genes))}), and this function "
+            "takes models of an AnnData only: train a model of one modality, as by "
+            f"TOSICA.setup_anndata(mdata[{next(iter(genes))!r}], ...)."
         )
     values, gene_sets = read_attention(adata, key)
     written_by = str(adata.uns[key].get("model", ""))

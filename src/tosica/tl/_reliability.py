@@ -9,7 +9,8 @@ import pandas as pd
 from scipy.stats import binomtest
 
 from tosica._constants import UNKNOWN
-from tosica._groups import read_groups
+from tosica._groups import read_groups, read_numbers
+from tosica._validation import check_count, check_string
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -38,11 +39,10 @@ def calibration_bins(
 
     Raises
     ------
-    ValueError
-        If ``n_bins`` is below 1.
+    TypeError, ValueError
+        If ``n_bins`` is not a whole number of at least 1.
     """
-    if n_bins < 1:
-        raise ValueError(f"n_bins must be at least 1, not {n_bins}.")
+    check_count("n_bins", n_bins)
     edges = np.linspace(0, 1, n_bins + 1)
     bins = np.clip(np.searchsorted(edges, probability, side="left") - 1, 0, n_bins - 1)
     rows = []
@@ -92,10 +92,10 @@ def read_probability(adata: AnnData, key: str) -> NDArray[np.float64]:
     """
     if f"{key}_probability" not in adata.obs:
         raise KeyError(
-            f"adata.obs has no column '{key}_probability'; "
-            f"model.annotate(adata, key_added={key!r}) writes it."
+            f"adata.obs has no column '{key}_probability': run model.annotate(adata, "
+            f"key_added={key!r}) first."
         )
-    return adata.obs[f"{key}_probability"].to_numpy(dtype=np.float64)
+    return read_numbers(adata, f"{key}_probability")
 
 
 def reliability(
@@ -151,7 +151,9 @@ def reliability(
     >>> table[["n_cells", "probability"]].to_numpy().tolist()
     [[700.0, 0.75]]
     """
-    known = np.asarray(read_groups(adata, labels_key)).astype(str)
+    check_string("key", key)
+    check_count("n_bins", n_bins)
+    known = np.asarray(read_groups(adata, labels_key, name="labels_key")).astype(str)
     predicted = np.asarray(read_groups(adata, f"{key}_prediction")).astype(str)
     probability = read_probability(adata, key)
     named = predicted != UNKNOWN

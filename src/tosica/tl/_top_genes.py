@@ -12,7 +12,14 @@ from tosica._constants import UNKNOWN
 from tosica._groups import read_groups
 from tosica._logging import logger
 from tosica._statistics import group_moments, standardized_difference
-from tosica._validation import list_names
+from tosica._validation import (
+    check_choice,
+    check_count,
+    check_flags,
+    check_key_added,
+    check_names,
+    list_names,
+)
 from tosica.tl._integrated_gradients import (
     default_baseline,
     iter_attributions,
@@ -130,12 +137,13 @@ def top_genes(
     >>> len(tosica.get.top_genes_df(adata, "S"))
     6
     """
-    if by not in get_args(By):
-        raise ValueError(f"by must be {' or '.join(map(repr, get_args(By)))}, not {by!r}.")
-    sizes = {"n_gene_sets": n_gene_sets, "n_genes": n_genes, "n_cells": n_cells}
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, not {size}.")
+    check_choice("by", by, get_args(By))
+    check_count("n_gene_sets", n_gene_sets)
+    check_count("n_genes", n_genes)
+    check_count("n_cells", n_cells)
+    check_count("seed", seed, least=0)
+    check_flags(use_raw=use_raw, copy=copy)
+    check_key_added(key_added)
     attention, _ = read_annotation(adata, model, key)
     cells = read_groups(adata, groupby)
     wanted = _checked_groups(cells, groups, groupby)
@@ -176,7 +184,7 @@ def _checked_groups(cells: pd.Categorical, groups: Iterable[str] | None, groupby
     available = list(cells.categories)
     if groups is None:
         return [name for name in available if name != UNKNOWN] or available
-    wanted = [groups] if isinstance(groups, str) else [str(name) for name in groups]
+    wanted = check_names("groups", groups)
     unknown = [name for name in wanted if name not in available]
     if unknown or not wanted:
         what = f"has no cell in group {unknown[0]!r}" if unknown else "was asked for no group"

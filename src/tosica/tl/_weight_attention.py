@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from tosica._logging import logger
+from tosica._validation import check_flags, check_key_added
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def weight_attention(
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
     KeyError
         If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
     ValueError
@@ -81,6 +84,8 @@ def weight_attention(
     >>> tosica.get.mean_attention(adata, "phase", key="tosica_weighted").shape
     (3, 56)
     """
+    check_flags(use_raw=use_raw, copy=copy)
+    check_key_added(key_added, optional=True)
     attention, gene_sets = read_annotation(adata, model, key)
     key_added = f"{key}_weighted" if key_added is None else key_added
     embedding = model.module.embedding

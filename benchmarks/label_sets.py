@@ -1,0 +1,151 @@
+"""Do label sets hold the true label in another batch, and what do a few labelled cells restore?"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import logging
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import scvi
+
+import tosica
+from benchmarks._accuracy_tasks import LABEL, TASKS, UNSEEN, Task
+from benchmarks._report import table, version_lines, versions, write
+from tosica._calibration import conformal_threshold
+from tosica.tl._reliability import calibration_bins, expected_calibration_error
+
+if TYPE_CHECKING:
+    from benchmarks._accuracy_tasks import Split
+
+ACROSS: dict[str, Task] = {
+    **{name: task for name, task in TASKS.items() if not task.within and "noisy" not in name},
+    "simulated": UNSEEN["simulated"],
+}
+N_LABELED = (0, 10, 20, 50, 100)
+COVERAGES = (0.8, 0.9)
+_KNOWN = "known"
+
+
+def runs_of(split: Split, seed: int, draws: int, **train: Any) -> list[dict[str, Any]]:
+    """Train one model, recalibrate it by random cells of the query, and score the others."""
+    reference, query = split.reference.copy(), split.query.copy()
+    tosica.pp.build_mask(reference)
+    tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
+    scvi.settings.seed = seed
+    model = tosica.TOSICA(reference)
+    model.train(enable_progress_bar=False, accelerator="cpu", **train)
+    trained = copy.deepcopy((model.module.temperature, model.held_out_probabilities_))
+    rng = np.random.default_rng(seed)
+    runs = []
+    for n_labeled in N_LABELED:
+        if n_labeled > query.n_obs // 2:
+            continue
+        for draw in range(draws if n_labeled else 1):
+            model.module.temperature.copy_(trained[0])
+            model.held_out_probabilities_ = trained[1]
+            is_labeled = np.zeros(query.n_obs, dtype=bool)
+            is_labeled[rng.choice(query.n_obs, n_labeled, replace=False)] = True
+            if n_labeled:
+                query.obs[_KNOWN] = query.obs[LABEL].astype(str).where(is_labeled)
+                model.recalibrate(query, _KNOWN)
+            which = {"seed": seed, "labeled": n_labeled, "draw": draw}
+            runs.append({**which, **scores(model, query[~is_labeled].copy())})
+    return runs
+
+
+def scores(model: tosica.TOSICA, query: Any) -> dict[str, float]:
+    """Accuracy, calibration error, and coverage, size and emptiness of the label sets."""
+    soft = model.predict(query, soft=True)
+    truth = pd.Categorical(query.obs[LABEL].astype(str), categories=model.labels).codes
+    right = soft.to_numpy().argmax(1) == truth
+    found = {
+        "accuracy": float(right.mean()),
+        "calibration error": expected_calibration_error(
+            calibration_bins(right, soft.to_numpy().max(1), 10)
+        ),
+    }
+    assert model.held_out_probabilities_ is not None
+    for coverage in COVERAGES:
+        try:
+            threshold = conformal_threshold(model.held_out_probabilities_[0], coverage)
+        except ValueError:  # too few cells for this coverage
+            continue
+        sets = soft.to_numpy() >= threshold
+        found[f"coverage {coverage}"] = float(sets[np.arange(len(sets)), truth].mean())
+        found[f"size {coverage}"] = float(sets.sum(1).mean())
+        found[f"empty {coverage}"] = float((~sets.any(1)).mean())
+    return found
+
+
+def report(result: dict[str, Any]) -> str:
+    """The page."""
+    runs = pd.DataFrame(result["runs"])
+    rows = []
+    for (task, n_labeled), some in runs.groupby(["task", "labeled"], sort=False):
+        row = [ACROSS[task].what, "none" if n_labeled == 0 else n_labeled]
+        row.append(f"{some['calibration error'].mean():.3f}")
+        for coverage in COVERAGES:
+            covered = some[f"coverage {coverage}"].dropna()
+            row += (
+                [
+                    f"{covered.mean():.3f} ± {covered.std():.3f}",
+                    f"{some[f'size {coverage}'].mean():.2f}",
+                    f"{some[f'empty {coverage}'].mean():.3f}",
+                ]
+                if len(covered)
+                else ["", "", ""]
+            )
+        rows.append(row)
+    n_seeds, n_draws = runs["seed"].nunique(), runs["draw"].max() + 1
+    head = ["reference → query", "labelled cells", "calibration error"]
+    for coverage in COVERAGES:
+        head += [f"coverage, asked {coverage}", "labels in a set", "empty sets"]
+    lines = [
+        "# Label sets in another batch",
+        "",
+        "Written by `python -m benchmarks.label_sets`. A model annotates cells of another batch. "
+        "Then `model.recalibrate` takes",
+        "random cells of the query whose labels are known, and the others are scored. *Coverage* "
+        "is the share of the sets",
+        "(`model.predict_set`) that contain the true label, the mean and standard deviation over "
+        f"{n_seeds} seeds with {n_draws} draws of the",
+        "cells each. The calibration error is the difference of probability and accuracy, averaged "
+        "over ten bins.",
+        *([result["note"]] if result.get("note") else []),
+        "",
+        *table(head, rows),
+        "",
+        *version_lines(result),
+    ]
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("data", type=Path, help="folder with the files")
+    parser.add_argument("--tasks", nargs="+", choices=ACROSS, default=list(ACROSS))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=10)
+    parser.add_argument("--epochs", type=int, help="by default the model's own")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    given = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    for name in ("lightning.pytorch", "tosica"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    result: dict[str, Any] = {"runs": [], "versions": versions("scikit-learn")}
+    for task in given.tasks:
+        for seed in range(given.seeds):
+            for split in ACROSS[task].splits(given.data, seed):
+                runs = runs_of(split, seed, given.draws, max_epochs=given.epochs)
+                result["runs"] += [{"task": task, **run} for run in runs]
+    write(given.out, "label_sets", result, report(result))
+
+
+if __name__ == "__main__":
+    main()

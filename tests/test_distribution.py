@@ -1,0 +1,205 @@
+"""What a distribution says of itself: bounds, reasons and licences of what it needs and holds."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import json
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import ZipFile
+
+import pytest
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+ROOT = Path(__file__).resolve().parents[1]
+RESOURCES = ROOT / "src" / "tosica" / "gs" / "resources"
+TEXT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+PYPROJECT = tomllib.loads(TEXT)
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+# --------------------------------------------------------------------------- dependencies
+
+
+def test_each_dependency_has_one_lower_bound() -> None:
+    bounds = script("check_lowest").lower_bounds(PYPROJECT)
+    assert {"numpy", "igraph", "rdata", "hypothesis"} <= set(bounds)
+
+
+@pytest.mark.parametrize(
+    ("dependencies", "sentence"),
+    [
+        (["numpy>=1.26", "pandas"], "'pandas' in pyproject.toml has no lower bound; add one."),
+        (["a>=1", "a>=2"], "a has the lower bounds 1 and 2 in pyproject.toml; name one."),
+    ],
+)
+def test_a_bound_that_is_missing_or_contradicts(dependencies: list[str], sentence: str) -> None:
+    project = {"dependencies": dependencies, "optional-dependencies": {}}
+    pyproject = {"project": project, "dependency-groups": {"test": []}}
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        script("check_lowest").lower_bounds(pyproject)
+
+
+def test_every_import_is_of_a_dependency() -> None:
+    imported = set()
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                imported.add(node.module.split(".")[0])
+    imported -= {*sys.stdlib_module_names, "tosica"}
+    declared = {dependency.name for dependency in script("list_licenses").read_dependencies(TEXT)}
+    providers = packages_distributions()
+    undeclared = {name for name in imported if not declared & set(providers.get(name, [name]))}
+    assert undeclared == set()
+
+
+def test_page_of_licences_lists_every_dependency_and_why() -> None:
+    page = (ROOT / "docs" / "licenses.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([\w-]+) \| [\d.]+ \| ([^|]+) \| (.+) \|$", page, flags=re.MULTILINE)
+    dependencies = script("list_licenses").read_dependencies(TEXT)
+    project = PYPROJECT["project"]
+    extras = project["optional-dependencies"].values()
+    n_needed = len(project["dependencies"]) + sum(map(len, extras))
+    assert len(dependencies) == n_needed > 15
+    # Run scripts/list_licenses.py where this differs.
+    assert [(name, reason) for name, _, reason in rows] == [
+        (dependency.name, dependency.reason) for dependency in dependencies
+    ]
+    for name, licence, _ in rows:
+        assert ("GNU" in licence) == (name == "igraph")
+
+
+def test_every_installed_dependency_states_a_licence(tmp_path: Path) -> None:
+    module = script("list_licenses")
+    module.main(["--out", str(tmp_path / "licenses.md")])
+    made = (tmp_path / "licenses.md").read_text(encoding="utf-8")
+    kept = (ROOT / "docs" / "licenses.md").read_text(encoding="utf-8")
+    # But for the tables, whose versions are those that are installed.
+    for written in (made, kept):
+        assert written.count("\n| package | version | licence | what for |\n") == 3
+    assert re.sub(r"(?m)^\|.*\n", "", made) == re.sub(r"(?m)^\|.*\n", "", kept)
+
+
+def test_a_dependency_without_a_reason() -> None:
+    text = TEXT.replace('  "numba>=', '  "unexplained>=1",\n  "numba>=')
+    with pytest.raises(ValueError, match=r"unexplained in pyproject.toml needs a comment"):
+        script("list_licenses").read_dependencies(text)
+
+
+# --------------------------------------------------------------------------- data in the package
+
+
+def files_in_resources() -> dict[str, Path]:
+    paths = (path for path in RESOURCES.rglob("*") if path.is_file())
+    named = {path.relative_to(RESOURCES).as_posix(): path for path in paths}
+    return {name: path for name, path in named.items() if name not in {"README.md", "SHA256SUMS"}}
+
+
+def test_every_file_has_its_checksum() -> None:
+    lines = (RESOURCES / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    listed = {name: digest for digest, name in map(str.split, lines)}
+    found = {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in files_in_resources().items()
+    }
+    assert found == listed
+
+
+def test_every_file_has_a_licence_and_a_maker() -> None:
+    readme = (RESOURCES / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|$", readme, flags=re.MULTILINE)
+    licences = {name: licence for name, licence, _ in rows if len(name) < 64}
+    assert set(licences) == set(files_in_resources())
+    for name, path in files_in_resources().items():
+        if name.endswith(".json"):
+            assert json.loads(path.read_bytes())["licence"] == licences[name]
+    for maker in re.findall(r"`(scripts/\w+\.py)`", readme):
+        assert (ROOT / maker).is_file()
+
+
+def test_no_compressed_file_holds_a_time_or_a_name() -> None:
+    compressed = [path for name, path in files_in_resources().items() if name.endswith(".gz")]
+    assert len(compressed) == 3
+    for path in compressed:
+        head = path.read_bytes()[:10]
+        assert head[:3] == b"\x1f\x8b\x08"
+        assert head[3] == 0
+        assert head[4:8] == b"\0\0\0\0"
+
+
+# --------------------------------------------------------------------------- the wheel
+
+
+@pytest.fixture
+def wheel() -> dict[str, bytes]:
+    """Files of a wheel as it should be; ``scripts/check.sh build`` looks at a real one."""
+    project = PYPROJECT["project"]
+    info = "tosica-0.1.0.dist-info/"
+    about = [f"License-Expression: {project['license']}"]
+    about += [f"License-File: {name}" for name in project["license-files"]]
+    folder = "tosica/gs/resources/"
+    names = [*files_in_resources(), "README.md", "SHA256SUMS"]
+    return {
+        info + "METADATA": "\n".join(about).encode(),
+        **{info + "licenses/" + name: b"text" for name in project["license-files"]},
+        **{folder + name: (RESOURCES / name).read_bytes() for name in names},
+    }
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Any:
+    def run(files: dict[str, bytes]) -> None:
+        with ZipFile(tmp_path / "x.whl", "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+        script("check_wheel").main([str(tmp_path / "x.whl")])
+
+    return run
+
+
+def test_a_wheel_with_all_data(
+    wheel: dict[str, bytes], check: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(wheel)
+    n = len(files_in_resources())
+    said = f"{n} files of data are in the wheel, unchanged, with licences.\n"
+    assert capsys.readouterr().out == said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("tosica/gs/resources/genes/mouse.tsv.gz", b"x", "genes/mouse.tsv.gz is not the file"),
+        ("tosica/gs/resources/human_gobp.gmt.gz", None, "human_gobp.gmt.gz is missing"),
+        ("tosica/gs/resources/new.gmt.gz", b"x", "new.gmt.gz has no checksum"),
+        ("tosica/gs/resources/README.md", None, "README.md is missing"),
+        ("tosica-0.1.0.dist-info/licenses/LICENSE", None, "LICENSE is not among its licence"),
+        ("tosica-0.1.0.dist-info/METADATA", b"License-Expression: MIT", "its licence is MIT."),
+        ("tosica-0.1.0.dist-info/METADATA", b"Name: x", "its metadata do not name LICENSE."),
+    ],
+)
+def test_a_wheel_that_lost_something(
+    wheel: dict[str, bytes], check: Any, name: str, content: bytes | None, sentence: str
+) -> None:
+    changed = {**wheel, name: content}
+    with pytest.raises(SystemExit, match=re.escape(sentence)):
+        check({key: value for key, value in changed.items() if value is not None})

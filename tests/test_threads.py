@@ -1,0 +1,180 @@
+"""Threads that share cells, while torch and BLAS use one each and get back what they had."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from tosica import _threads
+from tosica._threads import keep_torch_threads, thread_map, thread_pool
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(params=[1, 2, 3])
+def n_threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Number of torch's threads in a test."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def blas_threads() -> list[int]:
+    return [
+        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
+    ]
+
+
+def test_results_come_in_order(n_threads: int) -> None:
+    with thread_pool():
+        assert list(thread_map(lambda i: i**2, range(20))) == [i**2 for i in range(20)]
+        assert list(thread_map(str, [])) == []
+
+
+def test_as_many_threads_work_as_torch_has(n_threads: int) -> None:
+    # Each call waits for all others, which works only if they run at the same time.
+    barrier = threading.Barrier(n_threads, timeout=30)
+
+    def call(_: int) -> str:
+        barrier.wait()
+        return threading.current_thread().name
+
+    with thread_pool():
+        names = set(thread_map(call, range(n_threads)))
+    assert len(names) == n_threads
+
+
+def test_without_a_pool_the_caller_does_all() -> None:
+    callers = set(thread_map(lambda _: threading.current_thread(), range(5)))
+    assert callers == {threading.current_thread()}
+
+
+def test_items_are_read_when_threads_are_free(n_threads: int) -> None:
+    n_read = 0
+
+    def items() -> Iterator[int]:
+        nonlocal n_read
+        for i in range(100):
+            n_read += 1
+            yield i
+
+    with thread_pool():
+        results = thread_map(str, items())
+        next(results)
+        assert n_read <= n_threads + 1
+        results.close()  # type: ignore[attr-defined] # it is a generator
+
+
+def test_torch_and_blas_have_one_thread_inside_and_theirs_afterwards(n_threads: int) -> None:
+    def inside(_: object = None) -> tuple[int, set[int]]:
+        return torch.get_num_threads(), set(blas_threads())
+
+    with threadpool_limits(2, user_api="blas"):
+        before = blas_threads()
+        with thread_pool():
+            assert inside() == (1, {1})
+            assert list(thread_map(inside, range(3))) == [(1, {1})] * 3
+            with thread_pool():  # changes nothing
+                assert inside() == (1, {1})
+            assert inside() == (1, {1})
+        assert blas_threads() == before
+    assert torch.get_num_threads() == n_threads
+
+
+def test_what_fails_is_raised_and_threads_are_given_back(n_threads: int) -> None:
+    def call(i: int) -> int:
+        if i == 2:
+            raise OSError("no such cell")
+        return i
+
+    with pytest.raises(OSError, match="no such cell"), thread_pool():
+        list(thread_map(call, range(50)))
+    assert torch.get_num_threads() == n_threads
+
+
+def test_another_device_has_no_pool(n_threads: int) -> None:
+    with thread_pool(torch.device("meta")):
+        assert torch.get_num_threads() == n_threads
+
+
+def test_gradients_inference_mode_and_autocast_are_as_the_callers(n_threads: int) -> None:
+    def modes(_: int) -> tuple[bool, bool, torch.dtype]:
+        product = torch.ones(2, 2) @ torch.ones(2, 2)
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), product.dtype
+
+    with thread_pool():
+        assert set(thread_map(modes, range(4))) == {(True, False, torch.float32)}
+        with torch.no_grad():
+            assert set(thread_map(modes, range(4))) == {(False, False, torch.float32)}
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            assert set(thread_map(modes, range(4))) == {(False, True, torch.bfloat16)}
+
+
+def test_two_pools_at_a_time_give_back_what_there_was() -> None:
+    both_open = threading.Barrier(2, timeout=30)
+
+    def use() -> None:
+        with thread_pool():
+            both_open.wait()
+            list(thread_map(str, range(5)))
+
+    with threadpool_limits(2, user_api="blas"):
+        before = torch.get_num_threads(), blas_threads()
+        other = threading.Thread(target=use)
+        other.start()
+        use()
+        other.join()
+        assert (torch.get_num_threads(), blas_threads()) == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
+# Of processes that fork beside other threads Python warns; users' data loaders do it.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_process_has_threads_of_its_own() -> None:
+    with thread_pool():
+        list(thread_map(str, range(3)))
+    child = multiprocessing.get_context("fork").Process(target=_use_pool)
+    child.start()
+    child.join(60)
+    try:
+        assert child.exitcode == 0
+    finally:
+        child.kill()
+
+
+def _use_pool() -> None:
+    with thread_pool():
+        assert list(thread_map(abs, range(9))) == list(range(9))
+
+
+def test_without_new_threads_the_caller_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ended:
+        def submit(self, *_: object) -> None:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    monkeypatch.setattr(_threads._pool, "executor", Ended())
+    monkeypatch.setattr(_threads._pool, "n_threads", 2)
+    assert list(thread_map(str, range(7))) == list("0123456")
+
+
+def test_torch_gets_back_the_threads_that_others_took(n_threads: int) -> None:
+    with keep_torch_threads():
+        torch.set_num_threads(n_threads + 1)
+    assert torch.get_num_threads() == n_threads
+
+
+def test_large_products_are_those_of_one_thread(n_threads: int) -> None:
+    x = np.random.default_rng(0).normal(size=(300, 400))
+    with threadpool_limits(1, user_api="blas"):
+        expected = x @ x.T
+    with thread_pool():
+        assert np.array_equal(x @ x.T, expected)

@@ -1,0 +1,291 @@
+"""Wrong input that is more than one wrong argument: data that changed, names that collide."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from anndata import AnnData
+from conftest import TOY_SETS, make_toy
+from mudata import MuData
+
+import tosica
+from tosica import TOSICA, cli
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Genes 24 to 29 are in no gene set.
+FEWER = np.arange(30) < 25
+
+
+def set_up(adata: AnnData, **arguments: Any) -> TOSICA:
+    TOSICA.setup_anndata(adata, labels_key="kind", **arguments)
+    return TOSICA(adata, embed_dim=8, n_heads=2)
+
+
+# --------------------------------------------------------------------------- genes that went
+
+
+def test_genes_dropped_after_build_mask(toy, contents):
+    adata = toy[:, FEWER].copy()
+    before = contents(adata)
+    sentence = (
+        r"^adata\.varm\['tosica_mask'\] was built for 30 genes, and adata has 25: genes were left "
+        r"out since; call tosica\.pp\.build_mask\(adata\) again\.$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        set_up(adata)
+    assert contents(adata) == before
+    tosica.pp.build_mask(adata, TOY_SETS)
+    set_up(adata)
+
+
+def test_genes_dropped_from_a_modality_after_build_mask(toy):
+    mdata = MuData({"rna": toy[:, FEWER].copy()})
+    mdata.obs["kind"] = toy.obs["kind"]
+    with pytest.raises(ValueError, match=r"mdata\['rna'\] has 25: .*build_mask\(mdata\) again"):
+        TOSICA.setup_mudata(mdata, labels_key="kind", modalities={"rna": "rna"})
+
+
+def test_genes_dropped_after_setup(toy):
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    with pytest.raises(ValueError, match=r"^adata is a copy or a part of the data that"):
+        TOSICA(toy[:, FEWER].copy())
+    toy._inplace_subset_var(FEWER)
+    with pytest.raises(ValueError, match=r"^adata has 25 genes now, and 30 when it was set up: "):
+        TOSICA(toy)
+
+
+@pytest.mark.parametrize("change", ["drop", "reorder", "rename"])
+def test_genes_changed_before_train(toy, change):
+    model = set_up(toy)
+    if change == "drop":
+        toy._inplace_subset_var(FEWER)
+    elif change == "reorder":
+        toy._inplace_subset_var(np.arange(30)[::-1])
+    else:
+        toy.var_names = [f"gene{i}" for i in range(30)]
+    with pytest.raises(ValueError, match=r"^adata has .* genes.* when it was set up: call "):
+        model.train(max_epochs=1, accelerator="cpu")
+    assert not model.is_trained_
+
+
+# --------------------------------------------------------------------------- references
+
+
+def test_all_values_equal(toy, contents):
+    toy.X = sp.csr_matrix(np.full(toy.shape, 2, np.float32))
+    before = contents(toy)
+    with pytest.raises(ValueError, match=r"^adata\.X is the same in every cell, so nothing can be"):
+        set_up(toy)
+    assert contents(toy) == before
+
+
+@pytest.mark.parametrize(
+    ("new", "sentence"),
+    [
+        ({"a": "x/y", "b": "x|y"}, "has the labels 'x/y' and 'x|y', which would be one column"),
+        ({"a": ""}, "has a label '', which no column in a file can be called: rename it"),
+        ({"a": ".."}, "has a label '..', which no column in a file can be called: rename it"),
+        ({"a": "_index"}, "has a label '_index', which no column in a file can be called"),
+    ],
+)
+def test_labels_that_no_file_holds(toy, new, sentence, contents):
+    toy.obs["kind"] = toy.obs["kind"].cat.rename_categories(new)
+    before = contents(toy)
+    with pytest.raises(ValueError, match=re.escape(f"adata.obs['kind'] {sentence}")):
+        set_up(toy)
+    assert contents(toy) == before
+
+
+def test_labels_of_an_older_model_that_no_file_holds(toy, toy_query, train, monkeypatch, contents):
+    toy.obs["kind"] = toy.obs["kind"].cat.rename_categories({"a": "x/y", "b": "x|y"})
+    with monkeypatch.context() as patch:
+        patch.setattr("tosica.model._fields.file_columns", lambda *_: [])
+        model = train(toy, max_epochs=1)
+    before = contents(toy_query)
+    with pytest.raises(ValueError, match=r"^the model has the labels 'x/y' and 'x\|y', which"):
+        model.annotate(toy_query, probabilities=True)
+    assert contents(toy_query) == before
+    model.annotate(toy_query)
+    with pytest.raises(ValueError, match=r"^the model has the labels 'x/y' and 'x\|y', which"):
+        tosica.tl.attribute(toy_query, model)
+
+
+@pytest.mark.parametrize("labels", [{"a": "x/y"}, {"a": "x|y"}, {"a": "a.b", "b": "ü"}])
+def test_labels_that_a_file_holds(toy, toy_query, train, labels, tmp_path):
+    toy.obs["kind"] = toy.obs["kind"].cat.rename_categories(labels)
+    model = train(toy, max_epochs=1)
+    model.annotate(toy_query, probabilities=True)
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+
+
+def test_no_cell_is_unlabeled(toy, caplog):
+    set_up(toy, unlabeled_category="aa")
+    assert "unlabeled_category 'aa' is no value of adata.obs['kind'], so that every" in caplog.text
+    assert "; did you mean 'a'?" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda a: TOSICA.setup_anndata(a, labels_key="kind", batch_keys="donor"),
+            "setup_anndata has no parameter 'batch_keys'; did you mean 'batch_key'?",
+        ),
+        (
+            lambda a: TOSICA.setup_mudata(MuData({"rna": a}), labels_key="kind", layer="counts"),
+            "setup_mudata has no parameter 'layer'; did you mean 'layers'?",
+        ),
+        (
+            lambda a: set_up(a).train(max_epoch=3),
+            "train has no parameter 'max_epoch', nor has scvi.train.Trainer; did you mean "
+            "'max_epochs'?",
+        ),
+    ],
+)
+def test_misspelled_parameters(toy, call, sentence):
+    with pytest.raises(TypeError, match=rf"^{re.escape(sentence)}$"):
+        call(toy)
+
+
+def test_an_epoch_has_no_more_cells_than_there_are(toy):
+    model = set_up(toy)
+    model.train(
+        max_epochs=2, batch_size=10**9, accelerator="cpu", enable_progress_bar=False, refit=False
+    )
+    # One step an epoch.
+    assert model.trainer.global_step == 2
+    labels = model.predict(batch_size=10**12)
+    np.testing.assert_array_equal(labels, model.predict(batch_size=7))
+
+
+@pytest.mark.parametrize(
+    ("column", "call"),
+    [
+        ("tosica_probability", lambda a: tosica.tl.evaluate(a, "kind")),
+        ("tosica_probability", lambda a: tosica.tl.reliability(a, "kind")),
+        ("tosica_probability", lambda a: tosica.tl.majority_vote(a, "donor")),
+        ("tosica_novelty", tosica.pl.novelty),
+    ],
+)
+def test_columns_of_text_where_numbers_are_expected(toy_query, call, column, contents):
+    toy_query.obs["tosica_prediction"] = toy_query.obs["kind"]
+    toy_query.obs["tosica_probability"] = 0.9
+    toy_query.obs[column] = "high"
+    before = contents(toy_query)
+    with pytest.raises(TypeError, match=rf"^adata\.obs\['{column}'\] holds .* instead of numbers"):
+        call(toy_query)
+    assert contents(toy_query) == before
+
+
+# --------------------------------------------------------------------------- names of genes
+
+
+@pytest.mark.parametrize(
+    ("written", "model_names", "cure"),
+    [("lower", "human", "upper"), ("lower", "mouse", "capitalize"), ("upper", "lower", "lower")],
+)
+def test_symbols_in_another_case(written, model_names, cure):
+    names = pd.Index([f"CD{i}E" for i in range(30)])
+    of_model = {
+        "human": names,
+        "mouse": names.str.capitalize(),
+        "lower": names.str.lower(),
+    }[model_names]
+    query = pd.Index(getattr(of_model.str, written)())
+    hint = tosica.gs._gene_names.hint_for_mismatch(query, of_model)
+    assert hint.endswith(f"so write them alike: adata.var_names = adata.var_names.str.{cure}()")
+    assert getattr(query.str, cure)().equals(of_model)
+
+
+def test_lower_case_symbols_of_a_query(pbmc_model, pbmc_query):
+    symbols = pbmc_query.var_names
+    pbmc_query.var_names = symbols.str.lower()
+    with pytest.raises(ValueError, match=r"adata\.var_names = adata\.var_names\.str\.upper\(\)\.$"):
+        pbmc_model.annotate(pbmc_query)
+
+
+@pytest.mark.filterwarnings("ignore:The query has only 685 of the model's 765 genes")
+def test_genes_that_are_there_twice_without_their_versions(pbmc_model, pbmc_query, contents):
+    ids = tosica.gs.map_genes(pbmc_query.var_names, to="ensembl", organism="human").dropna()
+    known = pbmc_query[:, ids.index]
+    twice = AnnData(sp.hstack([known.X, known.X]).tocsr(), obs=pbmc_query.obs)
+    twice.var_names = [f"{name}.{version}" for version in (1, 2) for name in ids]
+    before = contents(twice)
+    sentence = (
+        r"under several names \('(ENSG\d+)\.1', '\1\.2', …\), of which none is taken: keep one "
+        r"column of each gene, or add them up"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        pbmc_model.annotate(twice)
+    assert contents(twice) == before
+    # The cure.
+    once = twice[:, ~twice.var_names.str.split(".").str[0].duplicated()].copy()
+    pbmc_model.annotate(once)
+
+
+# --------------------------------------------------------------------------- models and containers
+
+
+@pytest.fixture(scope="module")
+def joint() -> tuple[TOSICA, MuData]:
+    rna = make_toy()
+    protein = rna[:, :4].copy()
+    protein.var_names = ["CD3", "CD4", "CD8", "CD19"]
+    mdata = MuData({"rna": rna, "protein": protein})
+    mdata.obs["kind"] = rna.obs["kind"]
+    tosica.pp.build_mask(mdata, TOY_SETS)
+    TOSICA.setup_mudata(mdata, labels_key="kind")
+    model = TOSICA(mdata, embed_dim=8, n_heads=2)
+    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    model.annotate(mdata)
+    return model, mdata
+
+
+@pytest.mark.parametrize("name", ["novelty", "attribute", "faithfulness", "weight_attention"])
+def test_tools_that_take_no_model_of_a_mudata(joint, name):
+    model, mdata = joint
+    sentence = (
+        r"^The model was set up with a MuData \('rna', 'protein'\), and this function takes models "
+        r"of an AnnData only: train a model of one modality, as by TOSICA\.setup_anndata\("
+        r"mdata\['rna'\], \.\.\.\)\.$"
+    )
+    with pytest.raises(ValueError, match=sentence):
+        getattr(tosica.tl, name)(mdata, model)
+
+
+# --------------------------------------------------------------------------- command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["demonstrate"], "invalid choice: 'demonstrate'"),
+        (["demo", "--seed", "x"], "'x' is not a whole number from 0 to"),
+        (["demo", "--seed", "-1"], "'-1' is not a whole number from 0 to"),
+        (["demo", "--seed", "1.5"], "'1.5' is not a whole number from 0 to"),
+        (["demo", "--seed", str(2**32)], "is not a whole number from 0 to"),
+        (["demo", "--seeds", "1", "--sed", "2"], "unrecognized arguments: --seeds 1 --sed 2"),
+        (["demo", "--out", "a file"], "--out a file is a file; give a folder."),
+    ],
+)
+def test_command_line(
+    arguments: list[str],
+    sentence: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a file").touch()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(arguments)
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
