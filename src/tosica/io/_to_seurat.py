@@ -15,7 +15,15 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 _LEVELS, _SCRIPT_FILE = "levels.csv", "add_to_seurat.R"
-_COLUMNS = ("prediction", "probability", "novelty", "majority_vote")
+_COLUMNS = (
+    "prediction",
+    "probability",
+    "novelty",
+    "novelty_pvalue",
+    "novelty_cluster",
+    "novelty_cluster_pvalue",
+    "majority_vote",
+)
 
 
 def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> None:

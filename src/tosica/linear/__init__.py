@@ -12,6 +12,7 @@ The files in the order in which :meth:`tosica.TOSICA.train` uses them:
 6. ``_classifier`` averages regressions without and with group lasso, chooses their weights and the
    temperature by cross-validation, and splits the weights of genes among tokens.
 7. ``_missing_genes`` fits the probabilistic PCA that imputes genes which a query lacks.
+8. ``_novelty`` fits what the novelty of cells is measured by.
 
 Other packages import from here. :class:`~tosica.module._linear.LinearBranch` holds the result.
 """
@@ -33,24 +34,38 @@ from tosica.linear._logistic_regression import (
     fit_logistic_regression,
 )
 from tosica.linear._missing_genes import fit_ppca
+from tosica.linear._novelty import (
+    CLUSTER_SIZE,
+    MAX_CELLS_NOVELTY,
+    NoveltyStatistics,
+    find_neighbor_components,
+    fit_novelty,
+    pvalues,
+)
 from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
 
 __all__ = [
+    "CLUSTER_SIZE",
     "MAX_CELLS",
+    "MAX_CELLS_NOVELTY",
     "CrossValidated",
     "LinearClassifier",
     "LogisticRegression",
+    "NoveltyStatistics",
     "RegressionConfig",
     "cross_validate",
     "find_batch_directions",
     "find_label_errors",
+    "find_neighbor_components",
     "fit_averaged_regression",
     "fit_linear_classifier",
     "fit_logistic_regression",
+    "fit_novelty",
     "fit_ppca",
     "flag_label_errors",
     "linear_to_network_ratio",
     "logit_adjustment",
+    "pvalues",
     "read_normalized",
     "subsample_by_label",
 ]

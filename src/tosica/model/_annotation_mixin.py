@@ -10,6 +10,7 @@ import pandas as pd
 from tosica._calibration import conformal_threshold
 from tosica._logging import format_thousands, logger
 from tosica._validation import check_flags, check_fraction, check_key_added, file_columns
+from tosica.linear import pvalues
 from tosica.model._fields import LabelsField
 from tosica.model._inference_mixin import InferenceMixin
 from tosica.model._modalities import is_joint
@@ -86,6 +87,13 @@ class AnnotationMixin(InferenceMixin):
             Label or "Unknown": categorical, the labels that occur in the reference's order.
         ``adata.obs["tosica_probability"]``
             Calibrated probability of the best label, float32.
+        ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
+            How unlike any label of the reference a cell is: about standard normal for cells like
+            those of the reference, larger for others; and the share of the reference's cells that
+            are as unlike (a conformal p-value), float32. Both take each cell by itself, so a cell
+            of another batch or chemistry is often unlike as well: :func:`tosica.tl.novelty` corrects
+            them for what the whole query has in common. Not for models of a MuData, and none from
+            models that were saved before there was a novelty.
         ``adata.obsm["X_tosica"]``
             Attention of the class token to each gene set, ``(n_obs, n_gene_sets)`` float32.
         ``adata.obsm["tosica_probabilities"]``
@@ -120,6 +128,7 @@ class AnnotationMixin(InferenceMixin):
         if probabilities:
             file_columns(self.labels, "the model")
         adata = self._query(adata)
+        novelty = self.novelty_statistics_
         # anndata would refuse this only after the work, when the result is written.
         if adata.isbacked and (copy or adata.is_view):
             what = (
@@ -128,7 +137,7 @@ class AnnotationMixin(InferenceMixin):
             raise ValueError(f"annotate cannot write to {what}: call adata.to_memory() first.")
         found = self._infer(
             adata,
-            ("probabilities", "attention"),
+            ("probabilities", "attention", *(("novelty",) if novelty is not None else ())),
             layer=layer,
             use_raw=use_raw,
             batch_size=batch_size,
@@ -140,6 +149,10 @@ class AnnotationMixin(InferenceMixin):
             result,
             found["probabilities"],
             found["attention"],
+            novelty=None if novelty is None else found["novelty"][:, 0],
+            novelty_pvalues=None
+            if novelty is None
+            else pvalues(found["novelty"][:, 0], novelty.cells),
             labels=self.labels,
             colors=self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.COLORS_KEY],
             gene_sets=[tokens.names[i] for i in columns],

@@ -218,6 +218,11 @@ class InferenceMixin(RegistryMixin):
                 "latent": output.latent,
                 "probabilities": self.module.probabilities(output.logits, query.modalities),
             }
+            if "novelty" in wanted and self.novelty_statistics_ is not None:
+                scores, _ = self.novelty_statistics_.score_cells(
+                    x.cpu().numpy(), None if measured is None else measured.cpu().numpy()
+                )
+                values["novelty"] = torch.from_numpy(scores[:, None])
             if output.attention is not None:
                 values["attention"] = output.attention[:, :n_sets]
             return minibatch.start, {name: values[name].float().cpu().numpy() for name in wanted}

@@ -11,10 +11,13 @@ import torch
 
 from tosica.linear import (
     MAX_CELLS,
+    MAX_CELLS_NOVELTY,
     CrossValidated,
     LinearClassifier,
+    NoveltyStatistics,
     cross_validate,
     fit_linear_classifier,
+    fit_novelty,
     fit_ppca,
     linear_to_network_ratio,
     read_normalized,
@@ -153,3 +156,11 @@ def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
     module.baseline.copy_(torch.from_numpy(mean))
     module.linear.mean.copy_(torch.from_numpy(mean))
     module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
+
+
+def fit_novelty_statistics(module: TOSICAModule, data: ReferenceData) -> NoveltyStatistics | None:
+    """Fit what the novelty of cells is measured by, for a model of an AnnData."""
+    codes = data.codes[data.train_idx]
+    sample = subsample_by_label(codes, MAX_CELLS_NOVELTY)
+    x = read_normalized(data.rows, data.train_idx[sample], module.slices[0])
+    return fit_novelty(x, codes[sample])

@@ -16,6 +16,7 @@ from tosica.model._modalities import Modality, is_joint, lay_out_tokens, read_mo
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
+    from tosica.linear import NoveltyStatistics
     from tosica.module import TokenLayout, TOSICAModule
 
 
@@ -28,6 +29,8 @@ class RegistryMixin(BaseModelClass):
 
     # Probability of the true label of each held-out cell, a row for each choice of modalities.
     held_out_probabilities_: np.ndarray | None = None
+    # What the novelty of cells is measured by.
+    novelty_statistics_: NoveltyStatistics | None = None
     # Whether the model was trained on the held-out cells after calibration.
     refitted_: bool = False
 

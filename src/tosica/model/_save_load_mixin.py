@@ -10,6 +10,7 @@ from scvi.data import AnnDataManager
 
 from tosica._replace_files import replacing
 from tosica._validation import check_data, check_flags, check_path, check_string
+from tosica.linear import NoveltyStatistics
 from tosica.model._checkpoint import (
     ATTRIBUTES,
     FINGERPRINT,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
+# Models saved before there was one are loaded without.
+_NOVELTY = "novelty_statistics_"
 _SAVED = (
     "registry_",
     "init_params_",
@@ -44,6 +47,7 @@ _SAVED = (
     "validation_indices_",
     "test_indices_",
     "held_out_probabilities_",
+    _NOVELTY,
     "refitted_",
     "mislabeled_indices_",
     "run_name_",
@@ -115,6 +119,8 @@ class SaveLoadMixin(RegistryMixin):
                 "is not saved: train a new one."
             )
         attributes = {name: getattr(self, name, None) for name in _SAVED}
+        if self.novelty_statistics_ is not None:
+            attributes[_NOVELTY] = self.novelty_statistics_.to_dict()
         attributes[FINGERPRINT] = self.fingerprint
         contents = make_contents(state, self._var_names, attributes)
         make_folder(folder)
@@ -218,9 +224,13 @@ class SaveLoadMixin(RegistryMixin):
             # The number of components depends on the reference.
             module.linear.loadings = torch.zeros_like(state["linear.loadings"])
         module.load_state_dict(state)
-        for name in attributes.keys() & set(_SAVED) - {"registry_", "init_params_", "history_"}:
+        others = {"registry_", "init_params_", "history_", _NOVELTY}
+        for name in attributes.keys() & set(_SAVED) - others:
             value = attributes[name]
             setattr(self, name, value.numpy() if torch.is_tensor(value) else value)
+        novelty = attributes.get(_NOVELTY)
+        if novelty is not None:
+            self.novelty_statistics_ = NoveltyStatistics.from_dict(novelty, len(self._var_names))
         self.history_ = restore_history(attributes["history_"])
 
     @classmethod

@@ -25,7 +25,7 @@ from tosica.model._check_reference import check_genes
 from tosica.model._checkpoint import find_not_finite
 from tosica.model._data_module import ReferenceData
 from tosica.model._device import check_devices, compiled, find_device
-from tosica.model._linear_fit import LinearFit, fit_missing_genes
+from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import is_joint
 from tosica.model._network_start_mixin import NetworkStartMixin
 from tosica.model._restore_on_failure import restore_on_failure
@@ -215,6 +215,8 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
                         linear.write()
                     self.refitted_ = True
                 fit_missing_genes(self.module, data)
+                if not is_joint(self.registry_):
+                    self.novelty_statistics_ = fit_novelty_statistics(self.module, data)
                 _check_finite(self.module)
 
     def _fit_linear(

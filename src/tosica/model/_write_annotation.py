@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # The grey that scanpy gives to missing values.
 _UNKNOWN_COLOR = "#d3d3d3"
+# A warning is logged if more than this share of cells have a p-value of novelty up to 0.05.
+_UNLIKELY, _MANY_UNLIKELY = 0.05, 0.3
 
 
 def write_annotation(
@@ -28,6 +30,8 @@ def write_annotation(
     labels: list[str],
     colors: list[str],
     gene_sets: list[str],
+    novelty: np.ndarray | None = None,
+    novelty_pvalues: np.ndarray | None = None,
     modalities: list[str] | None = None,
     cutoff: float,
     all_probabilities: bool,
@@ -51,6 +55,8 @@ def write_annotation(
         Labels of the model, and their colours.
     gene_sets
         Names of the gene sets.
+    novelty, novelty_pvalues
+        Score of each cell and its p-value, ``(n_obs,)``, if the model has any.
     modalities
         Modality of each gene set, if the model has several.
     cutoff
@@ -77,6 +83,14 @@ def write_annotation(
         f".obs['{key_added}_probability']",
         f".obsm['X_{key_added}']",
     ]
+    # Scores of an earlier call belong to other labels.
+    for name in ("novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue"):
+        if f"{key_added}_{name}" in adata.obs:
+            del adata.obs[f"{key_added}_{name}"]
+    if novelty is not None and novelty_pvalues is not None:
+        adata.obs[f"{key_added}_novelty"] = novelty.astype(np.float32)
+        adata.obs[f"{key_added}_novelty_pvalue"] = novelty_pvalues.astype(np.float32)
+        keys += [f".obs['{key_added}_novelty']", f".obs['{key_added}_novelty_pvalue']"]
     # The table of an earlier call would contradict the new labels.
     adata.obsm.pop(f"{key_added}_probabilities", None)
     if all_probabilities:
@@ -96,4 +110,12 @@ def write_annotation(
     }
     if modalities is not None:
         adata.uns[key_added]["modalities"] = np.array(modalities, dtype=object)
+    if novelty_pvalues is not None and (novelty_pvalues <= _UNLIKELY).mean() > _MANY_UNLIKELY:
+        logger.warning(
+            "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of the "
+            "reference's cells are. Another batch or technology has this effect as well as new "
+            "types: tosica.tl.novelty(adata, model) takes off what the query has in common",
+            100 * (novelty_pvalues <= _UNLIKELY).mean(),
+            100 * _UNLIKELY,
+        )
     logger.info("annotate: added %s and .uns['%s']", ", ".join(keys), key_added)

@@ -1,0 +1,349 @@
+"""Distance of cells from the labels of the reference, calibrated on its own cells."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.covariance import ledoit_wolf
+from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
+
+from tosica.linear._cross_fit import MAX_CELLS_CROSS_FIT, cross_fit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Matrix = NDArray[np.floating] | sp.csr_matrix
+
+# Cells that are averaged for the score of a small cluster: a cell and its nearest neighbors.
+CLUSTER_SIZE = 5
+# Cells to fit to. More hardly change the distances.
+MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
+# Added to each gene's variance, as a share of the mean variance, so that genes which the reference
+# hardly expresses do not outweigh all others. In the mean of several cells they are less noisy.
+_FLOOR_CELL, _FLOOR_CLUSTER = 0.3, 1.0
+_N_COMPONENTS, _CELLS_PER_COMPONENT = 30, 10
+# Components that neighbors are found in.
+_N_NEIGHBOR_COMPONENTS = 20
+
+
+@dataclass(frozen=True)
+class NoveltyStatistics:
+    """What is known of the reference's cells, to score cells that may be of a new type.
+
+    The score of a cell is the mean of two standardized distances from the nearest label's mean: one
+    over genes, each in units of its variance within labels, and the Mahalanobis distance in
+    principal components. Cells in which fewer genes are detected are further from every mean, so
+    the first is compared with the distance that is expected of a cell with as many detected genes.
+    The score of a small cluster is the logarithm of the distance, over genes, of the mean of
+    :data:`CLUSTER_SIZE` neighboring cells, in which most of the noise is averaged out.
+    """
+
+    means: NDArray[np.float32]
+    """Mean expression of each label, ``(n_labels, n_genes)``."""
+    labels: NDArray[np.int64]
+    """Codes of these labels in the model, ``(n_labels,)``."""
+    variance: NDArray[np.float32]
+    """Variance of each gene within labels, ``(n_genes,)``."""
+    components: NDArray[np.float32]
+    """Principal components, whitened by the covariance within labels, ``(n_genes, n_comps)``."""
+    expected: NDArray[np.float64]
+    """Intercept and slopes of the distance over genes: share of genes detected, mean expression."""
+    scales: NDArray[np.float64]
+    """Standard deviation of the first distance; mean and standard deviation of the second's log."""
+    cells: NDArray[np.float32]
+    """Scores of the reference's cells, by statistics that were fitted without them."""
+    cells_labels: NDArray[np.int64]
+    """Position of the label nearest to each, in ``labels``."""
+    clusters: NDArray[np.float32]
+    """Scores of small clusters of the reference, corrected for the cells in the labels' means."""
+    clusters_labels: NDArray[np.int64]
+    """Position of the label nearest to each, in ``labels``."""
+
+    def to_dict(self) -> dict[str, NDArray]:
+        """Arrays by name, as a saved model holds them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, arrays: Mapping[str, Any], n_genes: int) -> NoveltyStatistics:
+        """Read what :meth:`to_dict` gave.
+
+        Raises
+        ------
+        ValueError
+            If an array is missing, has the wrong shape or values that are not finite.
+        """
+        names = [field.name for field in fields(cls)]
+        if set(names) != set(arrays):
+            raise ValueError(f"The statistics of novelty must be {', '.join(names)}.")
+        found = cls(**{name: np.asarray(arrays[name]) for name in names})
+        n_labels = len(found.means)
+        shapes = {
+            "means": (n_labels, n_genes),
+            "labels": (n_labels,),
+            "variance": (n_genes,),
+            "components": (n_genes, found.components.shape[-1]),
+            "expected": (3,),
+            "scales": (3,),
+            "cells_labels": found.cells.shape,
+            "clusters_labels": found.clusters.shape,
+        }
+        for name in names:
+            values = getattr(found, name)
+            if values.shape != shapes.get(name, values.shape) or not np.isfinite(values).all():
+                raise ValueError(f"The statistics of novelty have spoilt {name}.")
+        return found
+
+    def score_cells(
+        self,
+        x: Matrix,
+        measured: NDArray[np.bool_] | None = None,
+        shift: NDArray[np.floating] | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Score single cells.
+
+        Parameters
+        ----------
+        x
+            Normalized expression, shape ``(n_cells, n_genes)``.
+        measured
+            Shape ``(n_genes,)``: ``False`` for genes that the query lacks, which are left out.
+        shift
+            Shape ``(n_genes,)``. What is subtracted from the expression of all cells.
+
+        Returns
+        -------
+        Score of each cell, about standard normal for cells like those of the reference, and the
+        position of its nearest label in ``labels``, shape ``(n_cells,)`` each.
+        """
+        centers = self._centers(shift)
+        distances = self._over_genes(x, centers, _FLOOR_CELL, measured)
+        nearest = distances.argmin(1)
+        over_genes = distances.min(1) - _covariates(x, measured) @ self.expected
+        filled = x
+        if measured is not None:
+            # A gene that was not measured is taken to be as in the nearest label.
+            filled = np.where(measured, _dense(x), centers[nearest])
+        in_components = _in_components(filled, centers, self.components)
+        standardized = (np.log(in_components) - self.scales[1]) / self.scales[2]
+        return (over_genes / self.scales[0] + standardized) / 2, nearest
+
+    def score_clusters(
+        self,
+        x: Matrix,
+        measured: NDArray[np.bool_] | None = None,
+        shift: NDArray[np.floating] | None = None,
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Score means of :data:`CLUSTER_SIZE` cells; parameters and results as `score_cells`."""
+        distances = self._over_genes(x, self._centers(shift), _FLOOR_CLUSTER, measured)
+        return np.log(np.maximum(distances.min(1), _TINY)), distances.argmin(1)
+
+    def gene_scale(self) -> NDArray[np.float64]:
+        """Weight of each gene where neighbors are found, ``(n_genes,)``."""
+        return np.sqrt(_weights(self.variance, _FLOOR_CLUSTER))
+
+    def _centers(self, shift: NDArray[np.floating] | None) -> NDArray[np.float64]:
+        return np.asarray(self.means, dtype=np.float64) + (0 if shift is None else shift)
+
+    def _over_genes(
+        self,
+        x: Matrix,
+        centers: NDArray[np.float64],
+        floor: float,
+        measured: NDArray[np.bool_] | None,
+    ) -> NDArray[np.float64]:
+        weights = _weights(self.variance, floor)
+        if measured is not None:
+            # The genes that were measured stand for all, by what they add for known cells.
+            usual = weights * self.variance
+            weights = weights * measured
+            weights *= usual.sum() / max(float(usual[measured].sum()), _TINY)
+        return _over_genes(x, centers, weights)
+
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+def pvalues(scores: NDArray[np.floating], known: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Conformal p-values: the share of known cells that score at least as high.
+
+    Parameters
+    ----------
+    scores
+        Scores of cells, shape ``(n_cells,)``.
+    known
+        Scores of known cells, shape ``(n_known,)``. The cells themselves count as one more.
+
+    Returns
+    -------
+    Shape ``(n_cells,)``, above 0. For cells that are exchangeable with the known ones, at most a
+    share ``p`` has a value up to ``p`` (Bates et al., Ann. Stat. 51, 149, 2023).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pvalues(np.array([0.5, 9.0]), np.arange(1, 10)).tolist()
+    [1.0, 0.2]
+    """
+    # Known scores are kept in single precision.
+    scores, ordered = np.asarray(scores, np.float32), np.sort(np.asarray(known, np.float32))
+    n_higher = len(ordered) - np.searchsorted(ordered, scores, side="left")
+    return (1 + n_higher) / (len(ordered) + 1)
+
+
+def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatistics | None:
+    """Fit the statistics that novelty is scored by to labeled cells.
+
+    Each cell is scored once by statistics that were fitted without it (cross-fitting), because a
+    cell that was fitted to is nearer than a new one.
+
+    Parameters
+    ----------
+    x
+        Normalized expression, shape ``(n_cells, n_genes)``.
+    labels
+        Label of each cell as a number, shape ``(n_cells,)``.
+
+    Returns
+    -------
+    The statistics, or ``None`` if the cells are too few or too alike for any.
+    """
+    present, codes = np.unique(labels, return_inverse=True)
+    counts = np.bincount(codes)
+    fitted = _fit_distances(x, codes)
+    if fitted is None or counts.max() < 2:
+        return None
+    means, variance, components = fitted
+    parts = []
+    for fold, without in cross_fit(x, codes, _fit_distances):
+        if without is not None:
+            over_genes = _over_genes(x[fold], without[0], _weights(without[1], _FLOOR_CELL))
+            in_components = _in_components(x[fold], without[0], without[2])
+            parts.append((np.flatnonzero(fold), over_genes, np.log(in_components)))
+    if not parts:
+        return None
+    scored = np.concatenate([cells for cells, _, _ in parts])
+    over_genes = np.vstack([distances for _, distances, _ in parts])
+    logs = np.concatenate([log for _, _, log in parts])
+    covariates = _covariates(x[scored], None)
+    expected = np.linalg.lstsq(covariates, over_genes.min(1), rcond=None)[0]
+    residual = over_genes.min(1) - covariates @ expected
+    scales = np.array([residual.std(), logs.mean(), logs.std()])
+    scales[[0, 2]] = np.maximum(scales[[0, 2]], 1e-6)
+    found = NoveltyStatistics(
+        means=means.astype(np.float32),
+        labels=present.astype(np.int64),
+        variance=variance.astype(np.float32),
+        components=components.astype(np.float32),
+        expected=expected,
+        scales=scales,
+        cells=((residual / scales[0] + (logs - scales[1]) / scales[2]) / 2).astype(np.float32),
+        cells_labels=over_genes.argmin(1),
+        clusters=np.zeros(0, dtype=np.float32),
+        clusters_labels=np.zeros(0, dtype=np.int64),
+    )
+    clusters, clusters_labels = _score_known_clusters(x, found, counts)
+    return NoveltyStatistics(
+        **found.to_dict() | {"clusters": clusters, "clusters_labels": clusters_labels}
+    )
+
+
+def find_neighbor_components(
+    x: Matrix, scale: NDArray[np.floating], random_state: int = 0
+) -> NDArray[np.float64]:
+    """Principal components in which neighbors are found, ``(n_genes, n_comps)``.
+
+    Parameters
+    ----------
+    x
+        Normalized expression, shape ``(n_cells, n_genes)``.
+    scale
+        Weight of each gene, shape ``(n_genes,)``, which the result includes.
+    random_state
+        Seed of the solver.
+    """
+    n_components = max(min(_N_NEIGHBOR_COMPONENTS, *(n - 1 for n in x.shape)), 1)
+    weighted = x.multiply(scale).tocsr() if sp.issparse(x) else x * scale
+    pca = PCA(n_components, svd_solver="arpack", random_state=random_state).fit(weighted)
+    return pca.components_.T * scale[:, None]
+
+
+def _score_known_clusters(
+    x: sp.csr_matrix, statistics: NoveltyStatistics, counts: NDArray[np.integer]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Scores of every cell and its neighbors in the reference, and the label nearest to each."""
+    size = min(CLUSTER_SIZE, x.shape[0])
+    components = find_neighbor_components(x, statistics.gene_scale())
+    near = NearestNeighbors(n_neighbors=size).fit(x @ components).kneighbors(x @ components)[1]
+    average = sp.csr_matrix(
+        (np.full(near.size, 1 / size), near.ravel(), np.arange(0, near.size + 1, size)),
+        shape=(x.shape[0], x.shape[0]),
+    )
+    scores, nearest = statistics.score_clusters(average @ x)
+    # From the mean of the label's other cells, cells are n / (n - size) times as far.
+    others = np.maximum(counts[nearest] - size, 1)
+    return (scores + 2 * np.log(counts[nearest] / others)).astype(np.float32), nearest
+
+
+def _fit_distances(
+    x: sp.csr_matrix, codes: NDArray[np.integer]
+) -> tuple[NDArray, NDArray, NDArray] | None:
+    """Mean of each label, variance within labels, and whitened principal components."""
+    n_cells, n_genes = x.shape
+    counts = np.bincount(codes)
+    of_label = sp.csr_matrix(
+        (1 / counts[codes], (codes, np.arange(n_cells))), shape=(len(counts), n_cells)
+    )
+    means = np.asarray((of_label @ x).todense(), dtype=np.float64)
+    freedom = max(n_cells - len(counts), 1)
+    total = np.asarray(x.multiply(x).sum(0), dtype=np.float64).ravel()
+    variance = np.maximum(total - counts @ np.square(means), 0) / freedom
+    n_components = min(_N_COMPONENTS, max(n_cells // _CELLS_PER_COMPONENT, 1), n_genes - 1)
+    if n_cells < 3 or n_components < 1 or variance.mean() <= 0:
+        return None
+    axes = PCA(n_components, svd_solver="arpack", random_state=0).fit(x).components_.T
+    within = x @ axes - (means @ axes)[codes]
+    covariance = ledoit_wolf(within, assume_centered=True)[0] * n_cells / freedom
+    lengths, directions = np.linalg.eigh(covariance)
+    return means, variance, axes @ (directions / np.sqrt(np.maximum(lengths, _TINY)))
+
+
+def _weights(variance: NDArray[np.floating], floor: float) -> NDArray[np.float64]:
+    variance = np.asarray(variance, dtype=np.float64)
+    return 1 / (variance + max(floor * variance.mean(), _TINY))
+
+
+def _over_genes(
+    x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Squared distances from centers over weighted genes, ``(n_cells, n_centers)``."""
+    squares = x.multiply(x).tocsr() if sp.issparse(x) else np.square(x, dtype=np.float64)
+    weighted = centers * weights
+    found = (squares @ weights)[:, None] - 2 * (x @ weighted.T) + (weighted * centers).sum(1)
+    return np.maximum(found, 0)
+
+
+def _in_components(
+    x: Matrix, centers: NDArray[np.floating], components: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """Squared distance from the nearest center in components, ``(n_cells,)``, above 0."""
+    axes = np.asarray(components, dtype=np.float64)
+    found = _over_genes(x @ axes, centers @ axes, np.ones(axes.shape[1]))
+    return np.maximum(found.min(1), _TINY)
+
+
+def _covariates(x: Matrix, measured: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+    """One, the share of genes that a cell expresses, and its mean expression, ``(n_cells, 3)``."""
+    n_genes = x.shape[1] if measured is None else max(int(measured.sum()), 1)
+    detected = np.asarray((x != 0).sum(1)).ravel() / n_genes
+    mean = np.asarray(x.sum(1, dtype=np.float64)).ravel() / n_genes
+    return np.column_stack([np.ones(x.shape[0]), detected, mean])
+
+
+def _dense(x: Matrix) -> NDArray[np.floating]:
+    return x.toarray() if sp.issparse(x) else x
