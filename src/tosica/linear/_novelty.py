@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Matrix = NDArray[np.floating] | sp.csr_matrix
 
 # Cells that are averaged for the score of a small cluster: a cell and its nearest neighbors.
-CLUSTER_SIZE = 5
+CLUSTER_SIZE = 4
 # Cells to fit to. More hardly change the distances.
 MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 # Added to each gene's variance, as a share of the mean variance, so that genes which the reference

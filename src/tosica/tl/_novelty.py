@@ -1,34 +1,48 @@
-"""Novelty of cells: how few cells of the reference are near their cluster."""
+"""Novelty: how unlike the reference cells and small clusters are, whatever they share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 import scanpy as sc
+import scipy.sparse as sp
 from anndata import AnnData
-from sklearn.decomposition import PCA
+from sklearn.neighbors import NearestNeighbors
 
 from tosica._groups import read_groups
 from tosica._logging import logger
-from tosica._validation import check_count, check_data, check_flags
-from tosica.tl._over_cluster import over_cluster, read_clusters
+from tosica.linear import (
+    CLUSTER_SIZE,
+    MAX_CELLS_NOVELTY,
+    NoveltyStatistics,
+    find_neighbor_components,
+    fit_novelty,
+    pvalues,
+    subsample_by_label,
+)
+from tosica.tl._over_cluster import read_clusters
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
     from tosica.tl._over_cluster import Clusters
 
-# Cells of a label that query and reference must have for the label to count in their difference.
+# Cells of a label that the query must have for the label to count in what the query shares.
 _MIN_CELLS = 5
-# Cells of the query, and of the reference, that the components are fitted to.
+# Where scores of known and other cells are compared: new types have high scores, so most of the
+# cells below this quantile are known, unless nine tenths of a label's cells are new.
+_QUANTILE = 0.1
+# Cells of the query that the components are fitted to.
 _SAMPLE = 5_000
 _BATCH_SIZE = 512
+# With more cells, nearest neighbors are found approximately.
+_MAX_CELLS_EXACT = 20_000
 
 
 def novelty(
@@ -39,22 +53,25 @@ def novelty(
     over_clustering: Clusters | None = None,
     layer: str | None = None,
     use_raw: bool = False,
-    n_neighbors: int = 30,
-    n_comps: int = 30,
+    correct_batch: bool = True,
     random_state: int = 0,
     key: str = "tosica",
     copy: bool = False,
 ) -> AnnData | None:
-    """Find clusters that may be of a new type: score how few cells of the reference are near them.
+    """Score cells and small clusters of the query that may be of a type the reference lacks.
 
-    A network often gives a high probability to cells of a type that it was not trained on. Such
-    cells form clusters that have few cells of the reference near them, and the score measures this.
-    Query and reference are normalised as the model normalises. Batch effects are corrected by
-    subtracting from the query, for each gene, the median over the labels of the difference between
-    query and reference: a batch or a treatment changes most types alike, while a new type is found
-    under one label or two. Then a joint PCA is computed, and the score of a cluster is the share of
-    the query among the nearest neighbours of its cells, corrected for the numbers of cells. Genes
-    that query or reference lacks are left out.
+    A network often gives a high probability to cells of a type that it was not trained on.
+    ``model.annotate`` scores how far each cell is from the nearest label, over genes and in
+    principal components, and so does this function, after it has corrected for batch effects. It
+    also scores small clusters, the means of a cell and its three nearest neighbors in the query,
+    because means are less noisy and show differences between similar types.
+
+    What the query has in common is subtracted: for each gene, the median over the labels of the
+    difference between query and reference. A batch or a treatment changes most types, while a new
+    type is found under one label or two. (If only two labels have five cells, the smaller of two
+    differences with the same sign is subtracted.) Then the scores of each label's cells are lowered
+    until their lowest tenth is as low as the reference's. A query in which only one label has five
+    cells is not corrected, because a batch effect and a new type look the same in it.
 
     Parameters
     ----------
@@ -63,20 +80,21 @@ def novelty(
     model
         The model.
     reference
-        The reference, with the column of labels that the model was set up with. By default
-        ``model.adata``.
+        Cells with the column of labels that the model was set up with, to compare with. By default
+        what the model knows of the cells that it was trained on. Needed for models of the original
+        code, and for models that were saved before they kept this.
     over_clustering
-        Column of ``adata.obs`` or a sequence, ``(n_obs,)``, with fine clusters of the query. By
-        default Leiden clusters in the principal components, with the resolution of
-        :func:`tosica.tl.majority_vote`.
+        Column of ``adata.obs`` or a sequence, ``(n_obs,)``, with clusters of the query. The score
+        of such a cluster is the median over its cells' small clusters, and its p-value twice the
+        median of theirs, which is valid although they share cells.
     layer, use_raw
         Where the query's expression is, as in ``model.annotate``.
-    n_neighbors
-        Number of neighbours of a cell; fewer are taken if there are few cells.
-    n_comps
-        Number of principal components.
+    correct_batch
+        Correct for what the query has in common, as described above. ``False`` is for queries of
+        the reference's batch or technology that hold few types, such as sorted cells: if all cells
+        are new, then that is what they have in common.
     random_state
-        Seed of the components and neighbours.
+        Seed of the components and neighbors.
     key
         ``key_added`` of ``model.annotate``.
     copy
@@ -84,24 +102,35 @@ def novelty(
 
     Returns
     -------
-    ``None``, or the copy if ``copy=True``. Written is ``adata.obs["tosica_novelty"]``, between 0
-    and 1, float32: 0.5 where query and reference are equally dense, near 1 where there are no cells
-    of the reference. A known type that is ten times as frequent in the query has 0.9, so the score
-    ranks clusters and does not prove a new type. The order of the cells changes it a little, since
-    it changes Leiden clusters and, beyond 5 000 cells, the sample that the PCA is fitted to.
+    ``None``, or the copy if ``copy=True``. Written are, float32,
+
+    ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
+        Score of each cell, and the share of the reference's cells that score at least as high (a
+        conformal p-value). They take the place of those of ``annotate``.
+    ``adata.obs["tosica_novelty_cluster"]``, ``adata.obs["tosica_novelty_cluster_pvalue"]``
+        Score of the cell's small cluster, and the share of the reference's small clusters that
+        score at least as high; with ``over_clustering``, of the cell's cluster.
+
+    The p-values hold for one cell or one small cluster each: among many, correct for the number of
+    tests, for instance by :func:`scipy.stats.false_discovery_control`.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        If ``adata`` was not annotated by this model, the model is one of a MuData or has no
-        reference and none is given, a column is missing, clusters do not fit the cells, no cell has
-        a label of the reference, or a number is out of range.
-    ImportError
-        If clusters are to be made and igraph is missing.
+        If ``adata`` was not annotated by this model or has fewer than four cells, the model is one
+        of a MuData or does not know its reference and none is given, a column is missing, or
+        clusters do not fit the cells.
 
     See Also
     --------
     tosica.pl.novelty : boxes of the novelty of each label.
+
+    References
+    ----------
+    Bates, Candès, Lei, Romano and Sesia, *Testing for outliers with conformal p-values*, Ann. Stat.
+    51, 149 (2023). Lee, Lee, Lee and Shin, *A simple unified framework for detecting
+    out-of-distribution samples*, NeurIPS 2018. Rüger, *Das maximale Signifikanzniveau des Tests
+    "Lehne H₀ ab, wenn k unter n gegebenen Tests zur Ablehnung führen"*, Metrika 25, 171 (1978).
 
     Examples
     --------
@@ -125,59 +154,82 @@ def novelty(
     >>> query.obs.groupby("bulk_labels", observed=True)["tosica_novelty"].median().idxmax()
     'CD19+ B'
     """
-    check_count("n_neighbors", n_neighbors)
-    check_count("n_comps", n_comps)
-    check_count("random_state", random_state, least=0)
-    check_flags(use_raw=use_raw, copy=copy)
+    _check_not_joint(model)
     read_annotation(adata, model, key)
     if adata.isbacked and (copy or adata.is_view):
         raise ValueError(
             "novelty writes to no view or copy of a backed AnnData: call to_memory() first."
         )
-    reference = _checked_reference(model, reference)
-    labels = pd.Index(model.labels)
-    labels_key = model.get_setup_arg("labels_key")
-    known = _Cells(
-        model,
-        reference,
-        labels.get_indexer(reference.obs[labels_key].astype(str)),
-        random_state=random_state,
-    )
-    predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
-    query = _Cells(
-        model,
-        adata,
-        labels.get_indexer(pd.Index(predicted)),
-        random_state=random_state,
-        layer=layer,
-        use_raw=use_raw,
-    )
-    embedded = _joint_pca(known, query, n_comps, random_state)
-    if over_clustering is None:
-        clusters = over_cluster(
-            AnnData(obsm={"X_pca": embedded[known.n_obs :]}),
-            source="the components of reference and query",
+    if adata.n_obs < CLUSTER_SIZE:
+        raise ValueError(
+            f"adata has {adata.n_obs} cells, and novelty compares a cell with its nearest, which "
+            f"takes {CLUSTER_SIZE}: model.annotate has scored each cell by itself."
         )
-    else:
-        clusters = read_clusters(adata, over_clustering)
-    from_query, from_known = _count_neighbors(embedded, known.n_obs, n_neighbors, random_state)
-    # Of whole clusters: a single cell has so few neighbours that their share is mostly 0 or 1.
-    near_query = np.bincount(clusters.codes, from_query) / max(query.n_obs - 1, 1)
-    near_known = np.bincount(clusters.codes, from_known) / known.n_obs
-    share = near_query / np.maximum(near_query + near_known, np.finfo(float).tiny)
+    clusters = None if over_clustering is None else read_clusters(adata, over_clustering)
+    statistics = _statistics(model, reference)
+    query = _read(model, adata, layer=layer, use_raw=use_raw)
+    predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
+    codes = pd.Index(model.labels).get_indexer(pd.Index(predicted))
+    positions = pd.Index(statistics.labels).get_indexer(codes)
+    correct = correct_batch and _n_labels(positions) > 1
+    shift = _shift(query, statistics, positions) if correct else None
+    if correct_batch and not correct:
+        logger.warning(
+            "novelty: fewer than two labels have %d cells, so that the query is not corrected: "
+            "another batch looks like a new type",
+            _MIN_CELLS,
+        )
+    known = (statistics.cells, statistics.cells_labels)
+    cells = _calibrate(*_in_blocks(statistics.score_cells, query, query.x, shift), *known, correct)
+    known = (statistics.clusters, statistics.clusters_labels)
+    means = _average_neighbors(query, statistics, random_state)
+    small = _calibrate(*_in_blocks(statistics.score_clusters, query, means, shift), *known, correct)
+    if clusters is not None:
+        small = _combine(small, clusters)
     result = adata.copy() if copy else adata
-    result.obs[f"{key}_novelty"] = share[clusters.codes].astype(np.float32)
-    logger.info("novelty: added .obs['%s_novelty'], over %d clusters", key, len(set(clusters)))
+    columns = {"": cells.scores, "_pvalue": cells.pvalues}
+    columns |= {"_cluster": small.scores, "_cluster_pvalue": small.pvalues}
+    for name, values in columns.items():
+        result.obs[f"{key}_novelty{name}"] = values.astype(np.float32)
+    listed = ", ".join(f".obs['{key}_novelty{name}']" for name in columns)
+    logger.info("novelty: added %s", listed)
     return result if copy else None
 
 
-def _checked_reference(model: TOSICA, reference: AnnData | None) -> AnnData:
-    """Take the model's reference by default, and refuse one without its labels or layer."""
-    if reference is not None:
-        check_data(reference, name="reference")
+class _Query(NamedTuple):
+    """Normalized expression of all cells, ``(n_obs, n_genes)``, and which genes were measured."""
+
+    x: sp.csr_matrix
+    measured: NDArray[np.bool_] | None
+
+
+class _Scores(NamedTuple):
+    """A score and a p-value of each cell, ``(n_obs,)`` each."""
+
+    scores: NDArray[np.float64]
+    pvalues: NDArray[np.float64]
+
+
+def _check_not_joint(model: TOSICA) -> None:
+    if isinstance(model.get_var_names(), dict):
+        raise ValueError(
+            "The model was set up with a MuData, and novelty is computed for models of an AnnData "
+            "only: train one on a single modality, such as mdata['rna'], and annotate that "
+            "modality of the query with it."
+        )
+
+
+def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
+    """Take the statistics of the model, or fit them to a reference."""
+    if reference is None and model.novelty_statistics_ is not None:
+        return model.novelty_statistics_
     reference = model.adata if reference is None else reference
     if reference is None:
-        raise ValueError("The model was loaded without its reference: pass it as reference.")
+        raise ValueError(
+            "The model does not know how far the cells of its reference are from their labels, "
+            "because it is of the original code or was saved before models kept this: pass the "
+            "reference, or train the model anew."
+        )
     labels_key, layer = model.get_setup_arg("labels_key"), model.get_setup_arg("layer")
     if labels_key not in reference.obs:
         raise KeyError(
@@ -186,106 +238,113 @@ def _checked_reference(model: TOSICA, reference: AnnData | None) -> AnnData:
         )
     if layer is not None and layer not in reference.layers:
         raise KeyError(f"reference has no layer {layer!r}, which the model was set up with.")
-    return reference
-
-
-class _Cells:
-    """Cells of the query or the reference, normalized, on the model's genes.
-
-    Parameters
-    ----------
-    model
-        The trained model.
-    adata
-        The cells.
-    codes
-        Code of each cell's label, -1 for none, shape ``(n_obs,)``.
-    random_state
-        Seed of the sample.
-    layer, use_raw
-        Which matrix of ``adata`` to read.
-    """
-
-    def __init__(
-        self,
-        model: TOSICA,
-        adata: AnnData,
-        codes: NDArray[np.integer],
-        *,
-        random_state: int,
-        layer: str | None = None,
-        use_raw: bool = False,
-    ) -> None:
-        self._model, self._adata = model, adata
-        self._layer, self._use_raw = layer, use_raw
-        self.n_obs = adata.n_obs
-        n_labels, n_genes = len(model.labels), model.module.embedding.n_genes
-        # Number of cells with each label, and the sum of their expression.
-        self.counts = np.bincount(codes[codes >= 0], minlength=n_labels)
-        self.sums = np.zeros((n_labels, n_genes))
-        # Genes that at least one cell expresses.
-        self.expressed = np.zeros(n_genes, dtype=bool)
-        in_sample = np.zeros(self.n_obs, dtype=bool)
-        rng = np.random.default_rng(random_state)
-        in_sample[rng.permutation(self.n_obs)[:_SAMPLE]] = True
-        sample = []
-        for start, x in self._iter_batches():
-            rows = slice(start, start + len(x))
-            self.expressed |= (x != 0).any(0)
-            present = codes[rows]
-            for code in np.unique(present[present >= 0]):
-                self.sums[code] += x[present == code].sum(0)
-            sample.append(x[in_sample[rows]])
-        # Cells that the components are fitted to, (n_sample, n_genes).
-        self.sample = np.vstack(sample)
-
-    def _iter_batches(self) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        for start, x, _ in self._model.iter_batches(
-            self._adata, layer=self._layer, use_raw=self._use_raw, batch_size=_BATCH_SIZE
-        ):
-            yield start, x.cpu().numpy()
-
-    def project(self, pca: PCA, genes: NDArray[np.bool_], shift: NDArray | float) -> NDArray:
-        """All cells, less ``shift``, on the components of some genes, ``(n_obs, n_comps)``."""
-        if self.n_obs <= _SAMPLE:
-            return pca.transform(self.sample[:, genes] - shift)
-        return np.vstack([pca.transform(x[:, genes] - shift) for _, x in self._iter_batches()])
-
-
-def _joint_pca(known: _Cells, query: _Cells, n_comps: int, random_state: int) -> NDArray:
-    """Principal components of the reference's cells, then the query's, ``(n_cells, n_comps)``."""
-    # A gene that one of the two lacks is zero there, which says nothing about its cells.
-    genes = known.expressed & query.expressed
-    shift = _shift(known, query)[genes]
-    sample = np.vstack([known.sample[:, genes], query.sample[:, genes] - shift])
-    n_comps = min(n_comps, *(n - 1 for n in sample.shape))
-    # The solver is exact, so that in small data the order of the cells has no influence.
-    pca = PCA(n_comps, svd_solver="arpack", random_state=random_state).fit(sample)
-    return np.vstack([known.project(pca, genes, 0), query.project(pca, genes, shift)])
-
-
-def _shift(known: _Cells, query: _Cells) -> NDArray[np.float32]:
-    """Median over the labels of the difference between query and reference, ``(n_genes,)``."""
-    counts = np.minimum(known.counts, query.counts)
-    if counts.max() == 0:
+    codes = pd.Index(model.labels).get_indexer(reference.obs[labels_key].astype(str))
+    labeled = np.flatnonzero(codes >= 0)
+    chosen = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
+    found = fit_novelty(_read(model, reference).x[chosen], codes[chosen]) if len(chosen) else None
+    if found is None:
         raise ValueError(
-            "No cell of the query has a label that a cell of the reference has: annotate with a "
-            "lower cutoff, or pass the reference that the model was trained on."
+            "The reference has too few labeled cells to compare with, or all are alike: pass the "
+            "reference that the model was trained on."
         )
-    enough = counts >= min(_MIN_CELLS, counts.max())
-    means = [cells.sums[enough] / cells.counts[enough, None] for cells in (query, known)]
-    return np.median(means[0] - means[1], axis=0).astype(np.float32)
+    return found
 
 
-def _count_neighbors(
-    embedded: NDArray, n_known: int, n_neighbors: int, random_state: int
-) -> tuple[NDArray, NDArray]:
-    """Count each query cell's neighbours from the query and the reference, ``(n_query,)`` each."""
-    n_query = len(embedded) - n_known
-    # More neighbours than a type has cells would be cells of other types.
-    n_neighbors = max(1, min(n_neighbors, min(n_known, n_query) // 3))
-    cells = AnnData(embedded)
-    sc.pp.neighbors(cells, n_neighbors=n_neighbors + 1, use_rep="X", random_state=random_state)
-    distances = cells.obsp["distances"][n_known:]
-    from_query = np.add.reduceat(distances.indices >= n_known, distances.indptr[:-1])
-    return from_query, np.diff(distances.indptr) - from_query
+def _read(
+    model: TOSICA, adata: AnnData, *, layer: str | None = None, use_raw: bool = False
+) -> _Query:
+    parts, measured = [], None
+    for batch in model.iter_batches(
+        adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
+    ):
+        parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
+        measured = batch.measured
+    return _Query(sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy())
+
+
+def _n_labels(positions: NDArray[np.integer]) -> int:
+    """Number of labels with enough cells to count in what the query shares."""
+    return int((np.bincount(positions[positions >= 0]) >= _MIN_CELLS).sum())
+
+
+def _shift(
+    query: _Query, statistics: NoveltyStatistics, positions: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Median over labels of the difference between query and reference, ``(n_genes,)``."""
+    differences = []
+    for label, mean in enumerate(statistics.means):
+        of_label = positions == label
+        if of_label.sum() >= _MIN_CELLS:
+            differences.append(np.asarray(query.x[of_label].mean(0)).ravel() - mean)
+    # Labels that are lacking vote for no difference, so that one label alone decides nothing.
+    while len(differences) < 3:
+        differences.append(np.zeros(query.x.shape[1]))
+    shift = np.median(differences, axis=0)
+    return shift if query.measured is None else shift * query.measured
+
+
+def _in_blocks(
+    score: Callable[..., tuple[NDArray[np.float64], NDArray[np.int64]]],
+    query: _Query,
+    x: sp.csr_matrix,
+    shift: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Score cells block by block, since dense expression of all cells may not fit in memory."""
+    blocks = [
+        score(x[start : start + _BATCH_SIZE].toarray(), query.measured, shift)
+        for start in range(0, x.shape[0], _BATCH_SIZE)
+    ]
+    return np.concatenate([s for s, _ in blocks]), np.concatenate([n for _, n in blocks])
+
+
+def _average_neighbors(
+    query: _Query, statistics: NoveltyStatistics, random_state: int
+) -> sp.csr_matrix:
+    """Mean expression of each cell and its nearest neighbors in the query."""
+    n_obs = query.x.shape[0]
+    sample = np.random.default_rng(random_state).permutation(n_obs)[:_SAMPLE]
+    components = find_neighbor_components(
+        query.x[np.sort(sample)], statistics.gene_scale(), random_state
+    )
+    embedded = query.x @ components
+    if n_obs <= _MAX_CELLS_EXACT:
+        near = NearestNeighbors(n_neighbors=CLUSTER_SIZE).fit(embedded).kneighbors_graph(embedded)
+    else:
+        cells = AnnData(embedded)
+        sc.pp.neighbors(cells, n_neighbors=CLUSTER_SIZE, use_rep="X", random_state=random_state)
+        near = (cells.obsp["distances"] != 0).astype(np.float64) + sp.identity(n_obs)
+    # Cells at no distance from another are not stored as its neighbors, and look like it.
+    return sp.csr_matrix(sp.diags(1 / np.asarray(near.sum(1)).ravel()) @ near @ query.x)
+
+
+def _calibrate(
+    scores: NDArray[np.float64],
+    nearest: NDArray[np.integer],
+    known: NDArray[np.floating],
+    known_nearest: NDArray[np.integer],
+    correct: bool,
+) -> _Scores:
+    """Lower the scores of each label until the lowest are as low as those of known cells."""
+    if correct:
+        n_labels = int(max(nearest.max(), known_nearest.max())) + 1
+        excess = np.full(n_labels, np.nan)
+        for label in range(n_labels):
+            of_label, of_known = nearest == label, known_nearest == label
+            if min(of_label.sum(), of_known.sum()) >= _MIN_CELLS:
+                lowest = [np.quantile(s, _QUANTILE) for s in (scores[of_label], known[of_known])]
+                excess[label] = lowest[0] - lowest[1]
+        if not np.isnan(excess).all():
+            # Labels with too few cells to tell are corrected as most others are.
+            excess[np.isnan(excess)] = np.nanmedian(excess)
+            scores = scores - np.maximum(excess, 0)[nearest]
+    return _Scores(scores, pvalues(scores, known))
+
+
+def _combine(small: _Scores, clusters: pd.Categorical) -> _Scores:
+    """Score of each cell's cluster, from the small clusters of its cells."""
+    grouped = pd.DataFrame({"scores": small.scores, "pvalues": small.pvalues}).groupby(
+        clusters.codes
+    )
+    medians = grouped.transform("median")
+    # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
+    return _Scores(medians["scores"].to_numpy(), np.minimum(2 * medians["pvalues"].to_numpy(), 1))
