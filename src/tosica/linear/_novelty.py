@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.covariance import ledoit_wolf
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
 from tosica.linear._cross_fit import MAX_CELLS_CROSS_FIT, cross_fit
+from tosica.linear._label_distances import (
+    TINY,
+    covariates,
+    distance_in_components,
+    distances_over_genes,
+    fit_distances,
+    gene_weights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-    Matrix = NDArray[np.floating] | sp.csr_matrix
+    from tosica.linear._label_distances import Matrix
 
 # Cells that are averaged for the score of a small cluster: a cell and its nearest neighbors.
 CLUSTER_SIZE = 4
@@ -27,7 +34,6 @@ MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 # Added to each gene's variance, as a share of the mean variance, so that genes which the reference
 # hardly expresses do not outweigh all others. In the mean of several cells they are less noisy.
 _FLOOR_CELL, _FLOOR_CLUSTER = 0.3, 1.0
-_N_COMPONENTS, _CELLS_PER_COMPONENT = 30, 10
 # Components that neighbors are found in.
 _N_NEIGHBOR_COMPONENTS = 20
 
@@ -124,12 +130,13 @@ class NoveltyStatistics:
         centers = self._centers(shift)
         distances = self._over_genes(x, centers, _FLOOR_CELL, measured)
         nearest = distances.argmin(1)
-        over_genes = distances.min(1) - _covariates(x, measured) @ self.expected
+        over_genes = distances.min(1) - covariates(x, measured) @ self.expected
         filled = x
         if measured is not None:
             # A gene that was not measured is taken to be as in the nearest label.
-            filled = np.where(measured, _dense(x), centers[nearest])
-        in_components = _in_components(filled, centers, self.components)
+            dense = x.toarray() if isinstance(x, sp.csr_matrix) else x
+            filled = np.where(measured, dense, centers[nearest])
+        in_components = distance_in_components(filled, centers, self.components)
         standardized = (np.log(in_components) - self.scales[1]) / self.scales[2]
         return (over_genes / self.scales[0] + standardized) / 2, nearest
 
@@ -141,11 +148,11 @@ class NoveltyStatistics:
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Score means of :data:`CLUSTER_SIZE` cells; parameters and results as `score_cells`."""
         distances = self._over_genes(x, self._centers(shift), _FLOOR_CLUSTER, measured)
-        return np.log(np.maximum(distances.min(1), _TINY)), distances.argmin(1)
+        return np.log(np.maximum(distances.min(1), TINY)), distances.argmin(1)
 
     def gene_scale(self) -> NDArray[np.float64]:
         """Weight of each gene where neighbors are found, ``(n_genes,)``."""
-        return np.sqrt(_weights(self.variance, _FLOOR_CLUSTER))
+        return np.sqrt(gene_weights(self.variance, _FLOOR_CLUSTER))
 
     def _centers(self, shift: NDArray[np.floating] | None) -> NDArray[np.float64]:
         return np.asarray(self.means, dtype=np.float64) + (0 if shift is None else shift)
@@ -157,16 +164,13 @@ class NoveltyStatistics:
         floor: float,
         measured: NDArray[np.bool_] | None,
     ) -> NDArray[np.float64]:
-        weights = _weights(self.variance, floor)
+        weights = gene_weights(self.variance, floor)
         if measured is not None:
             # The genes that were measured stand for all, by what they add for known cells.
             usual = weights * self.variance
             weights = weights * measured
-            weights *= usual.sum() / max(float(usual[measured].sum()), _TINY)
-        return _over_genes(x, centers, weights)
-
-
-_TINY = float(np.finfo(np.float32).tiny)
+            weights *= usual.sum() / max(float(usual[measured].sum()), TINY)
+        return distances_over_genes(x, centers, weights)
 
 
 def pvalues(scores: NDArray[np.floating], known: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -215,24 +219,26 @@ def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatist
     """
     present, codes = np.unique(labels, return_inverse=True)
     counts = np.bincount(codes)
-    fitted = _fit_distances(x, codes)
+    fitted = fit_distances(x, codes)
     if fitted is None or counts.max() < 2:
         return None
     means, variance, components = fitted
     parts = []
-    for fold, without in cross_fit(x, codes, _fit_distances):
+    for fold, without in cross_fit(x, codes, fit_distances):
         if without is not None:
-            over_genes = _over_genes(x[fold], without[0], _weights(without[1], _FLOOR_CELL))
-            in_components = _in_components(x[fold], without[0], without[2])
+            over_genes = distances_over_genes(
+                x[fold], without[0], gene_weights(without[1], _FLOOR_CELL)
+            )
+            in_components = distance_in_components(x[fold], without[0], without[2])
             parts.append((np.flatnonzero(fold), over_genes, np.log(in_components)))
     if not parts:
         return None
     scored = np.concatenate([cells for cells, _, _ in parts])
     over_genes = np.vstack([distances for _, distances, _ in parts])
     logs = np.concatenate([log for _, _, log in parts])
-    covariates = _covariates(x[scored], None)
-    expected = np.linalg.lstsq(covariates, over_genes.min(1), rcond=None)[0]
-    residual = over_genes.min(1) - covariates @ expected
+    depth = covariates(x[scored], None)
+    expected = np.linalg.lstsq(depth, over_genes.min(1), rcond=None)[0]
+    residual = over_genes.min(1) - depth @ expected
     scales = np.array([residual.std(), logs.mean(), logs.std()])
     scales[[0, 2]] = np.maximum(scales[[0, 2]], 1e-6)
     found = NoveltyStatistics(
@@ -254,7 +260,7 @@ def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatist
 
 
 def find_neighbor_components(
-    x: Matrix, scale: NDArray[np.floating], random_state: int = 0
+    x: sp.csr_matrix, scale: NDArray[np.floating], random_state: int = 0
 ) -> NDArray[np.float64]:
     """Principal components in which neighbors are found, ``(n_genes, n_comps)``.
 
@@ -268,7 +274,7 @@ def find_neighbor_components(
         Seed of the solver.
     """
     n_components = max(min(_N_NEIGHBOR_COMPONENTS, *(n - 1 for n in x.shape)), 1)
-    weighted = x.multiply(scale).tocsr() if sp.issparse(x) else x * scale
+    weighted = x.multiply(scale).tocsr()
     pca = PCA(n_components, svd_solver="arpack", random_state=random_state).fit(weighted)
     return pca.components_.T * scale[:, None]
 
@@ -288,62 +294,3 @@ def _score_known_clusters(
     # From the mean of the label's other cells, cells are n / (n - size) times as far.
     others = np.maximum(counts[nearest] - size, 1)
     return (scores + 2 * np.log(counts[nearest] / others)).astype(np.float32), nearest
-
-
-def _fit_distances(
-    x: sp.csr_matrix, codes: NDArray[np.integer]
-) -> tuple[NDArray, NDArray, NDArray] | None:
-    """Mean of each label, variance within labels, and whitened principal components."""
-    n_cells, n_genes = x.shape
-    counts = np.bincount(codes)
-    of_label = sp.csr_matrix(
-        (1 / counts[codes], (codes, np.arange(n_cells))), shape=(len(counts), n_cells)
-    )
-    means = np.asarray((of_label @ x).todense(), dtype=np.float64)
-    freedom = max(n_cells - len(counts), 1)
-    total = np.asarray(x.multiply(x).sum(0), dtype=np.float64).ravel()
-    variance = np.maximum(total - counts @ np.square(means), 0) / freedom
-    n_components = min(_N_COMPONENTS, max(n_cells // _CELLS_PER_COMPONENT, 1), n_genes - 1)
-    if n_cells < 3 or n_components < 1 or variance.mean() <= 0:
-        return None
-    axes = PCA(n_components, svd_solver="arpack", random_state=0).fit(x).components_.T
-    within = x @ axes - (means @ axes)[codes]
-    covariance = ledoit_wolf(within, assume_centered=True)[0] * n_cells / freedom
-    lengths, directions = np.linalg.eigh(covariance)
-    return means, variance, axes @ (directions / np.sqrt(np.maximum(lengths, _TINY)))
-
-
-def _weights(variance: NDArray[np.floating], floor: float) -> NDArray[np.float64]:
-    variance = np.asarray(variance, dtype=np.float64)
-    return 1 / (variance + max(floor * variance.mean(), _TINY))
-
-
-def _over_genes(
-    x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    """Squared distances from centers over weighted genes, ``(n_cells, n_centers)``."""
-    squares = x.multiply(x).tocsr() if sp.issparse(x) else np.square(x, dtype=np.float64)
-    weighted = centers * weights
-    found = (squares @ weights)[:, None] - 2 * (x @ weighted.T) + (weighted * centers).sum(1)
-    return np.maximum(found, 0)
-
-
-def _in_components(
-    x: Matrix, centers: NDArray[np.floating], components: NDArray[np.floating]
-) -> NDArray[np.float64]:
-    """Squared distance from the nearest center in components, ``(n_cells,)``, above 0."""
-    axes = np.asarray(components, dtype=np.float64)
-    found = _over_genes(x @ axes, centers @ axes, np.ones(axes.shape[1]))
-    return np.maximum(found.min(1), _TINY)
-
-
-def _covariates(x: Matrix, measured: NDArray[np.bool_] | None) -> NDArray[np.float64]:
-    """One, the share of genes that a cell expresses, and its mean expression, ``(n_cells, 3)``."""
-    n_genes = x.shape[1] if measured is None else max(int(measured.sum()), 1)
-    detected = np.asarray((x != 0).sum(1)).ravel() / n_genes
-    mean = np.asarray(x.sum(1, dtype=np.float64)).ravel() / n_genes
-    return np.column_stack([np.ones(x.shape[0]), detected, mean])
-
-
-def _dense(x: Matrix) -> NDArray[np.floating]:
-    return x.toarray() if sp.issparse(x) else x

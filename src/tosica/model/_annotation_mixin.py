@@ -90,10 +90,10 @@ class AnnotationMixin(InferenceMixin):
         ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
             How unlike any label of the reference a cell is: about standard normal for cells like
             those of the reference, larger for others; and the share of the reference's cells that
-            are as unlike (a conformal p-value), float32. Both take each cell by itself, so a cell
-            of another batch or chemistry is often unlike as well: :func:`tosica.tl.novelty` corrects
-            them for what the whole query has in common. Not for models of a MuData, and none from
-            models that were saved before there was a novelty.
+            are as unlike (a conformal p-value), float32. Both take each cell by itself, so cells of
+            another batch or chemistry are often unlike as well: :func:`tosica.tl.novelty` corrects
+            for what the whole query has in common. They are not written by models of a MuData, of
+            the original code, or saved before models kept what they need.
         ``adata.obsm["X_tosica"]``
             Attention of the class token to each gene set, ``(n_obs, n_gene_sets)`` float32.
         ``adata.obsm["tosica_probabilities"]``

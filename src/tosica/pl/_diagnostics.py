@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,6 +12,7 @@ import pandas as pd
 from tosica._groups import read_groups, read_numbers
 from tosica._palette import BLUE, GREEN, ORANGE, PURPLE
 from tosica._validation import (
+    check_choice,
     check_count,
     check_data,
     check_names,
@@ -214,6 +215,7 @@ def novelty(
     adata: AnnData,
     groupby: str | None = None,
     *,
+    of: Literal["cell", "cluster"] = "cell",
     key: str = "tosica",
     cutoff: float | None = None,
     max_name_length: int = 40,
@@ -231,9 +233,12 @@ def novelty(
     Parameters
     ----------
     adata
-        Query that :func:`tosica.tl.novelty` has scored. It is not changed.
+        Query that :func:`tosica.tl.novelty` has scored, or ``model.annotate`` cell by cell. It is
+        not changed.
     groupby
         Column of ``adata.obs`` with the groups; by default the predictions.
+    of
+        Draw the novelty of each cell, or of its cluster.
     key
         ``key_added`` of ``model.annotate``.
     cutoff
@@ -253,7 +258,7 @@ def novelty(
     TypeError
         If ``groupby`` cannot be read as groups.
     ValueError
-        If cells have no group.
+        If cells have no group, or ``of`` is something else.
     {ax_raises}
 
     Examples
@@ -271,7 +276,8 @@ def novelty(
     check_string("key", key)
     check_number("cutoff", cutoff, optional=True)
     check_count("max_name_length", max_name_length, least=10)
-    column = f"{key}_novelty"
+    check_choice("of", of, ("cell", "cluster"))
+    column = f"{key}_novelty" + ("_cluster" if of == "cluster" else "")
     if column not in adata.obs:
         raise KeyError(
             f"adata.obs has no column {column!r}: run tosica.tl.novelty(adata, model, key={key!r}) "
@@ -306,7 +312,7 @@ def novelty(
     ax.set_ylim(len(order) - 0.5, -0.5)
     ax.set_yticks(range(len(order)), names, fontsize=_FONT_SIZE)
     ax.tick_params(axis="y", length=0)
-    ax.set_xlabel("novelty", fontsize=10)
+    ax.set_xlabel("novelty" if of == "cell" else "novelty of clusters", fontsize=10)
     ax.set_ylabel("")
     _plain(ax)
     if cutoff is not None:

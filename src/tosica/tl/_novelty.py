@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-import scanpy as sc
-import scipy.sparse as sp
-from anndata import AnnData
-from sklearn.neighbors import NearestNeighbors
 
 from tosica._groups import read_groups
 from tosica._logging import logger
@@ -17,32 +13,27 @@ from tosica.linear import (
     CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,
     NoveltyStatistics,
-    find_neighbor_components,
     fit_novelty,
-    pvalues,
     subsample_by_label,
 )
 from tosica.tl._over_cluster import read_clusters
+from tosica.tl._query_novelty import (
+    MIN_CELLS,
+    Scores,
+    average_neighbors,
+    calibrate,
+    common_shift,
+    count_labels,
+    read_query,
+    score_in_blocks,
+)
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
+    from anndata import AnnData
 
     from tosica.model import TOSICA
     from tosica.tl._over_cluster import Clusters
-
-# Cells of a label that the query must have for the label to count in what the query shares.
-_MIN_CELLS = 5
-# Where scores of known and other cells are compared: new types have high scores, so most of the
-# cells below this quantile are known, unless nine tenths of a label's cells are new.
-_QUANTILE = 0.1
-# Cells of the query that the components are fitted to.
-_SAMPLE = 5_000
-_BATCH_SIZE = 512
-# With more cells, nearest neighbors are found approximately.
-_MAX_CELLS_EXACT = 20_000
 
 
 def novelty(
@@ -167,23 +158,27 @@ def novelty(
         )
     clusters = None if over_clustering is None else read_clusters(adata, over_clustering)
     statistics = _statistics(model, reference)
-    query = _read(model, adata, layer=layer, use_raw=use_raw)
+    query = read_query(model, adata, layer=layer, use_raw=use_raw)
     predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
     codes = pd.Index(model.labels).get_indexer(pd.Index(predicted))
-    positions = pd.Index(statistics.labels).get_indexer(codes)
-    correct = correct_batch and _n_labels(positions) > 1
-    shift = _shift(query, statistics, positions) if correct else None
+    positions = pd.Index(statistics.labels).get_indexer(pd.Index(codes))
+    correct = correct_batch and count_labels(positions) > 1
+    shift = common_shift(query, statistics, positions) if correct else None
     if correct_batch and not correct:
         logger.warning(
             "novelty: fewer than two labels have %d cells, so that the query is not corrected: "
             "another batch looks like a new type",
-            _MIN_CELLS,
+            MIN_CELLS,
         )
     known = (statistics.cells, statistics.cells_labels)
-    cells = _calibrate(*_in_blocks(statistics.score_cells, query, query.x, shift), *known, correct)
+    cells = calibrate(
+        *score_in_blocks(statistics.score_cells, query, query.x, shift), *known, correct
+    )
     known = (statistics.clusters, statistics.clusters_labels)
-    means = _average_neighbors(query, statistics, random_state)
-    small = _calibrate(*_in_blocks(statistics.score_clusters, query, means, shift), *known, correct)
+    means = average_neighbors(query, statistics, random_state)
+    small = calibrate(
+        *score_in_blocks(statistics.score_clusters, query, means, shift), *known, correct
+    )
     if clusters is not None:
         small = _combine(small, clusters)
     result = adata.copy() if copy else adata
@@ -194,20 +189,6 @@ def novelty(
     listed = ", ".join(f".obs['{key}_novelty{name}']" for name in columns)
     logger.info("novelty: added %s", listed)
     return result if copy else None
-
-
-class _Query(NamedTuple):
-    """Normalized expression of all cells, ``(n_obs, n_genes)``, and which genes were measured."""
-
-    x: sp.csr_matrix
-    measured: NDArray[np.bool_] | None
-
-
-class _Scores(NamedTuple):
-    """A score and a p-value of each cell, ``(n_obs,)`` each."""
-
-    scores: NDArray[np.float64]
-    pvalues: NDArray[np.float64]
 
 
 def _check_not_joint(model: TOSICA) -> None:
@@ -241,7 +222,9 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     codes = pd.Index(model.labels).get_indexer(reference.obs[labels_key].astype(str))
     labeled = np.flatnonzero(codes >= 0)
     chosen = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
-    found = fit_novelty(_read(model, reference).x[chosen], codes[chosen]) if len(chosen) else None
+    found = (
+        fit_novelty(read_query(model, reference).x[chosen], codes[chosen]) if len(chosen) else None
+    )
     if found is None:
         raise ValueError(
             "The reference has too few labeled cells to compare with, or all are alike: pass the "
@@ -250,101 +233,11 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     return found
 
 
-def _read(
-    model: TOSICA, adata: AnnData, *, layer: str | None = None, use_raw: bool = False
-) -> _Query:
-    parts, measured = [], None
-    for batch in model.iter_batches(
-        adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
-    ):
-        parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
-        measured = batch.measured
-    return _Query(sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy())
-
-
-def _n_labels(positions: NDArray[np.integer]) -> int:
-    """Number of labels with enough cells to count in what the query shares."""
-    return int((np.bincount(positions[positions >= 0]) >= _MIN_CELLS).sum())
-
-
-def _shift(
-    query: _Query, statistics: NoveltyStatistics, positions: NDArray[np.integer]
-) -> NDArray[np.float64]:
-    """Median over labels of the difference between query and reference, ``(n_genes,)``."""
-    differences = []
-    for label, mean in enumerate(statistics.means):
-        of_label = positions == label
-        if of_label.sum() >= _MIN_CELLS:
-            differences.append(np.asarray(query.x[of_label].mean(0)).ravel() - mean)
-    # Labels that are lacking vote for no difference, so that one label alone decides nothing.
-    while len(differences) < 3:
-        differences.append(np.zeros(query.x.shape[1]))
-    shift = np.median(differences, axis=0)
-    return shift if query.measured is None else shift * query.measured
-
-
-def _in_blocks(
-    score: Callable[..., tuple[NDArray[np.float64], NDArray[np.int64]]],
-    query: _Query,
-    x: sp.csr_matrix,
-    shift: NDArray[np.float64] | None,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Score cells block by block, since dense expression of all cells may not fit in memory."""
-    blocks = [
-        score(x[start : start + _BATCH_SIZE].toarray(), query.measured, shift)
-        for start in range(0, x.shape[0], _BATCH_SIZE)
-    ]
-    return np.concatenate([s for s, _ in blocks]), np.concatenate([n for _, n in blocks])
-
-
-def _average_neighbors(
-    query: _Query, statistics: NoveltyStatistics, random_state: int
-) -> sp.csr_matrix:
-    """Mean expression of each cell and its nearest neighbors in the query."""
-    n_obs = query.x.shape[0]
-    sample = np.random.default_rng(random_state).permutation(n_obs)[:_SAMPLE]
-    components = find_neighbor_components(
-        query.x[np.sort(sample)], statistics.gene_scale(), random_state
-    )
-    embedded = query.x @ components
-    if n_obs <= _MAX_CELLS_EXACT:
-        near = NearestNeighbors(n_neighbors=CLUSTER_SIZE).fit(embedded).kneighbors_graph(embedded)
-    else:
-        cells = AnnData(embedded)
-        sc.pp.neighbors(cells, n_neighbors=CLUSTER_SIZE, use_rep="X", random_state=random_state)
-        near = (cells.obsp["distances"] != 0).astype(np.float64) + sp.identity(n_obs)
-    # Cells at no distance from another are not stored as its neighbors, and look like it.
-    return sp.csr_matrix(sp.diags(1 / np.asarray(near.sum(1)).ravel()) @ near @ query.x)
-
-
-def _calibrate(
-    scores: NDArray[np.float64],
-    nearest: NDArray[np.integer],
-    known: NDArray[np.floating],
-    known_nearest: NDArray[np.integer],
-    correct: bool,
-) -> _Scores:
-    """Lower the scores of each label until the lowest are as low as those of known cells."""
-    if correct:
-        n_labels = int(max(nearest.max(), known_nearest.max())) + 1
-        excess = np.full(n_labels, np.nan)
-        for label in range(n_labels):
-            of_label, of_known = nearest == label, known_nearest == label
-            if min(of_label.sum(), of_known.sum()) >= _MIN_CELLS:
-                lowest = [np.quantile(s, _QUANTILE) for s in (scores[of_label], known[of_known])]
-                excess[label] = lowest[0] - lowest[1]
-        if not np.isnan(excess).all():
-            # Labels with too few cells to tell are corrected as most others are.
-            excess[np.isnan(excess)] = np.nanmedian(excess)
-            scores = scores - np.maximum(excess, 0)[nearest]
-    return _Scores(scores, pvalues(scores, known))
-
-
-def _combine(small: _Scores, clusters: pd.Categorical) -> _Scores:
+def _combine(small: Scores, clusters: pd.Categorical) -> Scores:
     """Score of each cell's cluster, from the small clusters of its cells."""
     grouped = pd.DataFrame({"scores": small.scores, "pvalues": small.pvalues}).groupby(
         clusters.codes
     )
     medians = grouped.transform("median")
     # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
-    return _Scores(medians["scores"].to_numpy(), np.minimum(2 * medians["pvalues"].to_numpy(), 1))
+    return Scores(medians["scores"].to_numpy(), np.minimum(2 * medians["pvalues"].to_numpy(), 1))

@@ -1,0 +1,134 @@
+"""Scores of a query's cells: what they share taken off, neighbors averaged, p-values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scanpy as sc
+import scipy.sparse as sp
+from anndata import AnnData
+from sklearn.neighbors import NearestNeighbors
+
+from tosica.linear import CLUSTER_SIZE, NoveltyStatistics, find_neighbor_components, pvalues
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from tosica.model import TOSICA
+
+# Cells of a label that the query must have for the label to count in what the query shares.
+MIN_CELLS = 5
+# Where scores of known and other cells are compared: new types have high scores, so most of the
+# cells below this quantile are known, unless nine tenths of a label's cells are new.
+_QUANTILE = 0.1
+# Cells of the query that the components are fitted to.
+_SAMPLE = 5_000
+_BATCH_SIZE = 512
+# With more cells, nearest neighbors are found approximately.
+_MAX_CELLS_EXACT = 20_000
+
+
+class Query(NamedTuple):
+    """Normalized expression of all cells, ``(n_obs, n_genes)``, and which genes were measured."""
+
+    x: sp.csr_matrix
+    measured: NDArray[np.bool_] | None
+
+
+class Scores(NamedTuple):
+    """A score and a p-value of each cell, ``(n_obs,)`` each."""
+
+    scores: NDArray[np.float64]
+    pvalues: NDArray[np.float64]
+
+
+def read_query(
+    model: TOSICA, adata: AnnData, *, layer: str | None = None, use_raw: bool = False
+) -> Query:
+    """Read all cells as the model reads them. They are sparse in memory, also of a backed query."""
+    parts, measured = [], None
+    for batch in model.iter_batches(adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE):
+        parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
+        measured = batch.measured
+    return Query(sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy())
+
+
+def count_labels(positions: NDArray[np.integer]) -> int:
+    """Number of labels with enough cells to count in what the query shares."""
+    return int((np.bincount(positions[positions >= 0]) >= MIN_CELLS).sum())
+
+
+def common_shift(
+    query: Query, statistics: NoveltyStatistics, positions: NDArray[np.integer]
+) -> NDArray[np.float64]:
+    """Median over labels of the difference between query and reference, ``(n_genes,)``."""
+    differences = []
+    for label, mean in enumerate(statistics.means):
+        of_label = positions == label
+        if of_label.sum() >= MIN_CELLS:
+            differences.append(np.asarray(query.x[of_label].mean(0)).ravel() - mean)
+    # Labels that are lacking vote for no difference, so that one label alone decides nothing.
+    while len(differences) < 3:
+        differences.append(np.zeros(query.x.shape[1]))
+    shift = np.median(differences, axis=0)
+    return shift if query.measured is None else shift * query.measured
+
+
+def score_in_blocks(
+    score: Callable[..., tuple[NDArray[np.float64], NDArray[np.int64]]],
+    query: Query,
+    x: sp.csr_matrix,
+    shift: NDArray[np.float64] | None,
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Score cells block by block, since dense expression of all cells may not fit in memory."""
+    blocks = [
+        score(x[start : start + _BATCH_SIZE].toarray(), query.measured, shift)
+        for start in range(0, x.shape[0], _BATCH_SIZE)
+    ]
+    return np.concatenate([s for s, _ in blocks]), np.concatenate([n for _, n in blocks])
+
+
+def average_neighbors(
+    query: Query, statistics: NoveltyStatistics, random_state: int
+) -> sp.csr_matrix:
+    """Mean expression of each cell and its nearest neighbors in the query."""
+    n_obs = query.x.shape[0]
+    sample = np.random.default_rng(random_state).permutation(n_obs)[:_SAMPLE]
+    components = find_neighbor_components(
+        query.x[np.sort(sample)], statistics.gene_scale(), random_state
+    )
+    embedded = query.x @ components
+    if n_obs <= _MAX_CELLS_EXACT:
+        near = NearestNeighbors(n_neighbors=CLUSTER_SIZE).fit(embedded).kneighbors_graph(embedded)
+    else:
+        cells = AnnData(embedded)
+        sc.pp.neighbors(cells, n_neighbors=CLUSTER_SIZE, use_rep="X", random_state=random_state)
+        near = (cells.obsp["distances"] != 0).astype(np.float64) + sp.identity(n_obs)
+    # Cells at no distance from another are not stored as its neighbors, and look like it.
+    return sp.csr_matrix(sp.diags(1 / np.asarray(near.sum(1)).ravel()) @ near @ query.x)
+
+
+def calibrate(
+    scores: NDArray[np.float64],
+    nearest: NDArray[np.integer],
+    known: NDArray[np.floating],
+    known_nearest: NDArray[np.integer],
+    correct: bool,
+) -> Scores:
+    """Lower the scores of each label until the lowest are as low as those of known cells."""
+    if correct:
+        n_labels = int(max(nearest.max(), known_nearest.max())) + 1
+        excess = np.full(n_labels, np.nan)
+        for label in range(n_labels):
+            of_label, of_known = nearest == label, known_nearest == label
+            if min(of_label.sum(), of_known.sum()) >= MIN_CELLS:
+                lowest = [np.quantile(s, _QUANTILE) for s in (scores[of_label], known[of_known])]
+                excess[label] = lowest[0] - lowest[1]
+        if not np.isnan(excess).all():
+            # Labels with too few cells to tell are corrected as most others are.
+            excess[np.isnan(excess)] = np.nanmedian(excess)
+            scores = scores - np.maximum(excess, 0)[nearest]
+    return Scores(scores, pvalues(scores, known))
