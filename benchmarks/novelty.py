@@ -13,6 +13,7 @@ import logging
 import multiprocessing
 import warnings
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -278,7 +279,6 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     settings = {"tasks": given.tasks, "max_epochs": given.max_epochs}
     result: dict[str, Any] = {"settings": settings, "versions": versions("scikit-learn")}
-    result["runs"] = []
     measure = partial(_measure, folder=given.data, max_epochs=given.max_epochs)
     # Settings were chosen on split 0. The ensemble and scANVI are slow, and measured on the first.
     work = [
@@ -286,16 +286,18 @@ def main(arguments: list[str] | None = None) -> None:
         for seed in range(given.first_seed, given.first_seed + given.seeds)
         for name in given.tasks
     ]
-    if given.jobs == 1:
-        for runs in map(measure, work):
-            result["runs"] += runs
-    else:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(given.jobs, mp_context=context) as pool:
-            for runs in pool.map(measure, work):
-                result["runs"] += runs
-                write(given.out, "novelty", result, report(result))
-    write(given.out, "novelty", result, report(result))
+    runs: list[dict[str, Any]] = []
+    with ExitStack() as stack:
+        each: Iterator[list[dict[str, Any]]] = map(measure, work)
+        if given.jobs > 1:
+            context = multiprocessing.get_context("spawn")
+            pool = stack.enter_context(ProcessPoolExecutor(given.jobs, mp_context=context))
+            each = pool.map(measure, work)
+        for found in each:
+            runs += found
+            # By column, so that the file is short.
+            result["runs"] = pd.DataFrame(runs).round(4).to_dict("list")
+            write(given.out, "novelty", result, report(result))
 
 
 def _measure(work: tuple[str, int, Task, bool], **settings: Any) -> list[dict[str, Any]]:

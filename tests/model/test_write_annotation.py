@@ -16,6 +16,8 @@ from tosica.model._write_annotation import write_annotation
 
 GREY = "#d3d3d3"
 KEYS = {
+    "obs/tosica_novelty",
+    "obs/tosica_novelty_pvalue",
     "obs/tosica_prediction",
     "obs/tosica_probability",
     "obsm/X_tosica",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import warnings
 
@@ -10,11 +11,13 @@ import pytest
 import scanpy as sc
 import scipy.sparse as sp
 import scvi
+import torch
 from sklearn.metrics import roc_auc_score
 
 import tosica
 
 NEW = "CD19+ B"
+COLUMNS = [f"tosica_novelty{name}" for name in ("", "_pvalue", "_cluster", "_cluster_pvalue")]
 
 
 @pytest.fixture(scope="module")
@@ -44,109 +47,213 @@ def query(_without_b_cells):
     return _without_b_cells[1].copy()
 
 
-def auroc(query) -> float:
+def auroc(query, score: str = "tosica_novelty") -> float:
     """How well the score separates the new type from the others."""
-    return roc_auc_score(query.obs["bulk_labels"] == NEW, query.obs["tosica_novelty"])
+    return roc_auc_score(query.obs["bulk_labels"] == NEW, query.obs[score])
 
 
-def test_a_type_that_the_reference_lacks(model, query):
-    tosica.tl.novelty(query, model)
-    score = query.obs["tosica_novelty"]
-    assert score.dtype == np.float32
-    assert score.between(0, 1).all()
+def share(query, pvalue: str, new: bool, level: float = 0.05) -> float:
+    """Share of the new, or the known, cells with a p-value up to a level."""
+    of_type = (query.obs["bulk_labels"] == NEW) == new
+    return (query.obs[pvalue][of_type] <= level).mean()
+
+
+def with_few(query, n_new: int):
+    """The query with so many cells of the new type."""
+    new = np.flatnonzero(query.obs["bulk_labels"] == NEW)
+    return query[np.setdiff1d(np.arange(query.n_obs), new[n_new:])].copy()
+
+
+@pytest.mark.parametrize("n_new", [4, 10, 47])
+def test_a_type_that_the_reference_lacks(model, query, n_new):
+    part = with_few(query, n_new)
+    tosica.tl.novelty(part, model)
+    for column in COLUMNS:
+        assert part.obs[column].dtype == np.float32
+    for name in ("tosica_novelty", "tosica_novelty_cluster"):
+        assert auroc(part, name) > 0.95
+        assert part.obs[f"{name}_pvalue"].between(0, 1, inclusive="right").all()
+        assert share(part, f"{name}_pvalue", new=False) < 0.08
+        assert share(part, f"{name}_pvalue", new=True) > 0.7
+
+
+def test_annotate_scores_each_cell_by_itself(model, query):
     assert auroc(query) > 0.95
-    assert score[query.obs["bulk_labels"] == NEW].mean() > 0.85
-    assert score[query.obs["bulk_labels"] != NEW].mean() < 0.6
+    assert share(query, "tosica_novelty_pvalue", new=False) < 0.08
+    assert share(query, "tosica_novelty_pvalue", new=True) > 0.8
+    one = query[7:8].copy()
+    model.annotate(one)
+    for name in ("tosica_novelty", "tosica_novelty_pvalue"):
+        assert one.obs[name].iloc[0] == pytest.approx(query.obs[name].iloc[7], abs=1e-5)
 
 
-def test_what_moves_all_types_alike_is_not_new(model, query):
-    moved = query.copy()
+def moved(query):
+    """The query with more of some genes in all cells, as another chemistry has."""
     genes = np.random.default_rng(0).permutation(query.n_vars)[:150]
-    dense = moved.X.toarray()
+    dense = query.X.toarray()
     dense[:, genes] += 1
-    moved.X = sp.csr_matrix(dense)
-    model.annotate(moved)
-    tosica.tl.novelty(moved, model)
-    assert auroc(moved) > 0.9
-    known = moved.obs["bulk_labels"] != NEW
-    assert moved.obs["tosica_novelty"][known].median() < 0.6
+    query.X = sp.csr_matrix(dense)
+    return query
+
+
+def test_what_moves_all_types_alike_is_not_new(model, query, caplog):
+    moved(query)
+    with caplog.at_level(logging.WARNING, logger="tosica"):
+        model.annotate(query)
+    assert "tosica.tl.novelty(adata, model) takes off what the query has in common" in caplog.text
+    assert share(query, "tosica_novelty_pvalue", new=False) > 0.5
+    tosica.tl.novelty(query, model)
+    for name in ("tosica_novelty", "tosica_novelty_cluster"):
+        assert auroc(query, name) > 0.95
+        assert share(query, f"{name}_pvalue", new=False) < 0.08
+        assert share(query, f"{name}_pvalue", new=True) > 0.7
 
 
 def test_nothing_new(model, query):
     known = query[query.obs["bulk_labels"] != NEW].copy()
     tosica.tl.novelty(known, model)
-    assert (known.obs["tosica_novelty"] > 0.8).mean() < 0.05
+    for name in ("tosica_novelty_pvalue", "tosica_novelty_cluster_pvalue"):
+        assert share(known, name, new=False) < 0.08
 
 
-@pytest.mark.parametrize("share", [0.9, 0.6])
-def test_genes_that_the_query_lacks_are_not_new(model, query, share):
-    genes = np.random.default_rng(0).permutation(query.n_vars)[: int(share * query.n_vars)]
-    few = query[query.obs["bulk_labels"] != NEW, np.sort(genes)].copy()
+@pytest.mark.parametrize("kept", [0.9, 0.6])
+def test_genes_that_the_query_lacks_are_not_new(model, query, kept):
+    genes = np.random.default_rng(0).permutation(query.n_vars)[: int(kept * query.n_vars)]
+    few = query[:, np.sort(genes)].copy()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The query has only")
         model.annotate(few)
+        of_annotate = share(few, "tosica_novelty_pvalue", new=False)
         tosica.tl.novelty(few, model)
-    score = few.obs["tosica_novelty"]
-    assert score.median() == pytest.approx(0.5, abs=0.1)
-    assert (score > 0.8).mean() < 0.05
+    assert of_annotate < 0.08
+    for name in ("tosica_novelty", "tosica_novelty_cluster"):
+        assert auroc(few, name) > 0.95
+        assert share(few, f"{name}_pvalue", new=False) < 0.08
 
 
-@pytest.mark.parametrize(("query_step", "reference_step"), [(1, 5), (4, 1)])
-def test_half_where_both_are_alike_whatever_their_sizes(model, query, query_step, reference_step):
-    """Cells are sorted by label, so each step keeps the shares of the labels."""
-    known = query[query.obs["bulk_labels"] != NEW][::query_step].copy()
-    tosica.tl.novelty(known, model, model.adata[::reference_step].copy())
-    assert known.obs["tosica_novelty"].mean() == pytest.approx(0.5, abs=0.05)
+def test_a_query_of_a_new_type_alone(model, query, caplog):
+    """What all cells share is a batch effect or a new type, and only the user knows which."""
+    new = query[query.obs["bulk_labels"] == NEW].copy()
+    tosica.tl.novelty(new, model, correct_batch=False)
+    assert share(new, "tosica_novelty_pvalue", new=True) > 0.8
+    assert share(new, "tosica_novelty_cluster_pvalue", new=True) > 0.8
+    new.obs["tosica_prediction"] = model.labels[0]
+    with caplog.at_level(logging.WARNING, logger="tosica"):
+        tosica.tl.novelty(new, model)
+    assert "the query is not corrected" in caplog.text
+    assert share(new, "tosica_novelty_pvalue", new=True) > 0.8
+
+
+def test_a_query_of_unknown_labels_is_not_corrected(model, query, caplog):
+    query.obs["tosica_prediction"] = "Unknown"
+    with caplog.at_level(logging.WARNING, logger="tosica"):
+        tosica.tl.novelty(query, model)
+    assert "the query is not corrected" in caplog.text
+    assert auroc(query) > 0.95
 
 
 def test_one_score_a_cluster_whatever_the_order_of_cells(model, query):
     query.obs["fine"] = query.obs["louvain"]
     tosica.tl.novelty(query, model, over_clustering="fine")
-    score = query.obs["tosica_novelty"]
+    score, pvalue = (query.obs[f"tosica_novelty_cluster{name}"] for name in ("", "_pvalue"))
     assert (score.groupby(query.obs["fine"], observed=True).nunique() == 1).all()
+    small = tosica.tl.novelty(query, model, copy=True)
+    of_cells = small.obs["tosica_novelty_cluster_pvalue"].groupby(query.obs["fine"], observed=True)
+    expected = np.minimum(2 * of_cells.median(), 1)
+    found = pvalue.groupby(query.obs["fine"], observed=True).first()
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
     order = np.random.default_rng(0).permutation(query.n_obs)
     shuffled = query[order].copy()
     tosica.tl.novelty(shuffled, model, over_clustering="fine")
-    found = shuffled.obs["tosica_novelty"].loc[query.obs_names]
-    np.testing.assert_allclose(found, score, atol=1e-3)
+    for column in COLUMNS:
+        again = shuffled.obs[column].loc[query.obs_names]
+        np.testing.assert_allclose(again, query.obs[column], atol=1e-3)
     by_values = tosica.tl.novelty(
         query, model, over_clustering=query.obs["fine"].to_numpy(), copy=True
     )
-    np.testing.assert_array_equal(by_values.obs["tosica_novelty"], score)
+    np.testing.assert_array_equal(by_values.obs["tosica_novelty_cluster"], score)
 
 
-def test_writes_one_column_and_nothing_else(model, query):
+def test_writes_its_columns_and_nothing_else(model, query):
     before = query.copy()
     copied = tosica.tl.novelty(query, model, copy=True)
-    assert "tosica_novelty" not in query.obs
+    assert "tosica_novelty_cluster" not in query.obs
     assert tosica.tl.novelty(query, model) is None
-    np.testing.assert_array_equal(query.obs["tosica_novelty"], copied.obs["tosica_novelty"])
-    assert list(query.obs.columns) == [*before.obs.columns, "tosica_novelty"]
+    for column in COLUMNS:
+        np.testing.assert_array_equal(query.obs[column], copied.obs[column])
+    assert set(query.obs.columns) == {*before.obs.columns, *COLUMNS}
     for where in ("obsm", "obsp", "varm", "layers"):
         assert list(getattr(query, where)) == list(getattr(before, where))
     assert list(query.uns) == list(before.uns)
+    # What was said of the cells before does not stay beside new labels.
+    model.annotate(query)
+    assert set(query.obs.columns) == set(before.obs.columns)
+    np.testing.assert_array_equal(query.obs["tosica_novelty"], before.obs["tosica_novelty"])
 
 
-def test_a_loaded_model_takes_the_reference(model, query, tmp_path):
+def test_a_loaded_model_needs_no_reference(model, query, tmp_path):
     model.save(tmp_path / "model")
     loaded = tosica.TOSICA.load(tmp_path / "model", accelerator="cpu")
-    sentence = "The model was loaded without its reference: pass it as reference."
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        tosica.tl.novelty(query, loaded)
-    tosica.tl.novelty(query, loaded, model.adata)
     expected = tosica.tl.novelty(query, model, copy=True)
-    np.testing.assert_allclose(query.obs["tosica_novelty"], expected.obs["tosica_novelty"])
+    tosica.tl.novelty(query, loaded)
+    for column in COLUMNS:
+        np.testing.assert_array_equal(query.obs[column], expected.obs[column])
+
+
+def test_a_model_that_was_saved_before_takes_the_reference(model, query, tmp_path):
+    expected = tosica.tl.novelty(query, model, copy=True)
+    model.save(tmp_path / "model")
+    path = tmp_path / "model" / "model.pt"
+    contents = torch.load(path, weights_only=True)
+    del contents["attr_dict"]["novelty_statistics_"]
+    torch.save(contents, path)
+    loaded = tosica.TOSICA.load(tmp_path / "model", accelerator="cpu")
+    again = query.copy()
+    loaded.annotate(again)
+    assert "tosica_novelty" not in again.obs
+    sentence = (
+        "The model does not know how far the cells of its reference are from their labels, because "
+        "it is of the original code or was saved before models kept this: pass the reference, or "
+        "train the model anew."
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        tosica.tl.novelty(again, loaded)
+    tosica.tl.novelty(again, loaded, model.adata)
+    for column in COLUMNS:
+        np.testing.assert_allclose(again.obs[column], expected.obs[column], atol=1e-4)
+
+
+def test_damaged_statistics_are_not_loaded(model, tmp_path):
+    model.save(tmp_path / "model")
+    path = tmp_path / "model" / "model.pt"
+    contents = torch.load(path, weights_only=True)
+    contents["attr_dict"]["novelty_statistics_"]["variance"][0] = torch.nan
+    torch.save(contents, path)
+    with pytest.raises(ValueError, match="the file is damaged"):
+        tosica.TOSICA.load(tmp_path / "model")
 
 
 def test_a_small_query(model, query):
-    few = query[:12].copy()
+    few = query[:4].copy()
     tosica.tl.novelty(few, model)
-    assert few.obs["tosica_novelty"].between(0, 1).all()
+    assert few.obs[COLUMNS].notna().all(axis=None)
+    with pytest.raises(ValueError, match=r"adata has 3 cells, .* takes 4: model\.annotate has"):
+        tosica.tl.novelty(query[:3].copy(), model)
 
 
-def test_draws(model, query):
+def test_many_cells_take_approximate_neighbors(model, query, monkeypatch):
+    expected = tosica.tl.novelty(query, model, copy=True)
+    monkeypatch.setattr("tosica.tl._query_novelty._MAX_CELLS_EXACT", 100)
     tosica.tl.novelty(query, model)
-    axes = tosica.pl.novelty(query, "bulk_labels", show=False)
+    np.testing.assert_allclose(
+        query.obs["tosica_novelty_cluster"], expected.obs["tosica_novelty_cluster"], atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("of", ["cell", "cluster"])
+def test_draws(model, query, of):
+    tosica.tl.novelty(query, model)
+    axes = tosica.pl.novelty(query, "bulk_labels", of=of, show=False)
     assert axes.get_yticklabels()[0].get_text() == NEW
 
 
@@ -158,6 +265,13 @@ def test_reference_without_its_labels(model, query):
         "pass the reference that the model was trained on, or name its labels so."
     )
     with pytest.raises(KeyError, match=re.escape(sentence)):
+        tosica.tl.novelty(query, model, other)
+
+
+def test_reference_of_other_labels(model, query):
+    other = model.adata.copy()
+    other.obs["bulk_labels"] = "something else"
+    with pytest.raises(ValueError, match="The reference has too few labeled cells"):
         tosica.tl.novelty(query, model, other)
 
 
@@ -185,22 +299,6 @@ def test_backed_view(model, query, tmp_path):
     with pytest.raises(ValueError, match=sentence):
         tosica.tl.novelty(backed, model, copy=True)
     backed.file.close()
-
-
-def test_no_label_in_common(model, query):
-    query.obs["tosica_prediction"] = "Unknown"
-    sentence = (
-        "No cell of the query has a label that a cell of the reference has: annotate with a lower "
-        "cutoff, or pass the reference that the model was trained on."
-    )
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        tosica.tl.novelty(query, model)
-
-
-@pytest.mark.parametrize("name", ["n_neighbors", "n_comps"])
-def test_number_out_of_range(model, query, name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, not 0"):
-        tosica.tl.novelty(query, model, **{name: 0})
 
 
 def test_not_annotated_by_this_model(model, query, other_model):

@@ -1,0 +1,97 @@
+"""Distances from labels: calibrated on known cells, large for new types."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from tosica.linear import NoveltyStatistics, fit_novelty, pvalues
+
+N_GENES = 60
+
+
+def draw(n_cells: int, seed: int, rate: float = 3.0, kinds: int = 3) -> tuple[sp.csr_matrix, ...]:
+    """Cells of types with ten genes each, and the number of each cell's type."""
+    rng = np.random.default_rng(seed)
+    kind = np.arange(n_cells) % kinds
+    mean = np.full((n_cells, N_GENES), 0.5)
+    for i in range(kinds):
+        mean[np.ix_(kind == i, range(10 * i, 10 * i + 10))] = rate
+    return sp.csr_matrix(np.log1p(rng.poisson(mean)).astype(np.float32)), kind
+
+
+@pytest.fixture(scope="module")
+def statistics() -> NoveltyStatistics:
+    found = fit_novelty(*draw(300, seed=0))
+    assert found is not None
+    return found
+
+
+def test_pvalues_count_known_cells_that_score_as_high():
+    known = np.array([3.0, 1.0, 2.0, 2.0])
+    found = pvalues(np.array([0.0, 2.0, 2.5, 9.0]), known)
+    np.testing.assert_allclose(found, [5 / 5, 4 / 5, 2 / 5, 1 / 5])
+
+
+def test_new_cells_of_known_types_score_as_the_references_did(statistics):
+    scores, nearest = statistics.score_cells(draw(600, seed=1)[0])
+    assert np.mean(scores) == pytest.approx(0, abs=0.15)
+    share = (pvalues(scores, statistics.cells) <= 0.05).mean()
+    assert 0.02 < share < 0.09
+    assert (nearest == np.arange(600) % 3).mean() > 0.95
+
+
+def test_a_new_type_scores_higher_dense_as_sparse(statistics):
+    new = draw(200, seed=2, kinds=5)
+    cells = new[0][new[1] == 4]
+    scores, _ = statistics.score_cells(cells)
+    assert (pvalues(scores, statistics.cells) <= 0.05).mean() > 0.9
+    np.testing.assert_allclose(statistics.score_cells(cells.toarray())[0], scores)
+
+
+def test_a_shift_of_all_cells_is_taken_off(statistics):
+    cells = draw(90, seed=3)[0].toarray()
+    shift = np.linspace(0, 1, N_GENES)
+    moved = statistics.score_clusters(cells + shift, shift=shift)[0]
+    np.testing.assert_allclose(moved, statistics.score_clusters(cells)[0], rtol=1e-6)
+
+
+def test_known_cells_with_fewer_genes_are_not_new(statistics):
+    measured = np.arange(N_GENES) % 3 > 0
+    cells = draw(600, seed=4)[0].toarray() * measured
+    scores, _ = statistics.score_cells(cells, measured)
+    assert (pvalues(scores, statistics.cells) <= 0.05).mean() < 0.1
+    assert (pvalues(statistics.score_cells(cells)[0], statistics.cells) <= 0.05).mean() > 0.1
+
+
+def test_nothing_is_fitted_to_cells_that_are_alike_or_alone():
+    x, kind = draw(30, seed=0)
+    assert fit_novelty(sp.csr_matrix(np.ones((30, N_GENES))), kind) is None
+    assert fit_novelty(x[:2], kind[:2]) is None
+    assert fit_novelty(x, np.arange(30)) is None
+
+
+def test_labels_keep_their_codes():
+    x, kind = draw(60, seed=0)
+    found = fit_novelty(x, kind * 2 + 1)
+    assert found.labels.tolist() == [1, 3, 5]
+
+
+def test_to_dict_and_back(statistics):
+    again = NoveltyStatistics.from_dict(statistics.to_dict(), N_GENES)
+    x = draw(9, seed=5)[0]
+    np.testing.assert_array_equal(again.score_cells(x)[0], statistics.score_cells(x)[0])
+
+
+@pytest.mark.parametrize("change", ["missing", "shape", "nan", "genes"])
+def test_spoilt_arrays_are_refused(statistics, change):
+    arrays = dict(statistics.to_dict())
+    if change == "missing":
+        del arrays["scales"]
+    elif change == "shape":
+        arrays["expected"] = np.zeros(2)
+    elif change == "nan":
+        arrays["variance"] = arrays["variance"] * np.nan
+    with pytest.raises(ValueError, match="statistics of novelty"):
+        NoveltyStatistics.from_dict(arrays, N_GENES + (change == "genes"))
