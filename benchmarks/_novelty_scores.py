@@ -91,9 +91,9 @@ def train_scanvi(reference: AnnData, seed: int) -> scvi.model.SCANVI:
     scvi.model.SCVI.setup_anndata(known, labels_key="label")
     first = scvi.model.SCVI(known)
     options = {"accelerator": "cpu", "enable_progress_bar": False}
-    first.train(max_epochs=60, **options)
+    first.train(max_epochs=40, **options)
     model = scvi.model.SCANVI.from_scvi_model(first, unlabeled_category="none")
-    model.train(max_epochs=20, **options)
+    model.train(max_epochs=10, **options)
     return model
 
 

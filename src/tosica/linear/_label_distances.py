@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     Matrix: TypeAlias = NDArray[np.floating] | sp.csr_matrix
 
 TINY = float(np.finfo(np.float32).tiny)
-_N_COMPONENTS, _CELLS_PER_COMPONENT = 30, 10
 
 
 def fit_distances(
-    x: sp.csr_matrix, codes: NDArray[np.integer]
+    x: sp.csr_matrix, codes: NDArray[np.integer], n_components: int
 ) -> tuple[NDArray, NDArray, NDArray] | None:
     """Fit what distances are measured by.
 
@@ -31,6 +30,8 @@ def fit_distances(
         Normalized expression, shape ``(n_cells, n_genes)``.
     codes
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
+    n_components
+        Number of principal components.
 
     Returns
     -------
@@ -38,7 +39,7 @@ def fit_distances(
     ``(n_genes,)``; and principal components whitened by the covariance within labels,
     ``(n_genes, n_comps)``. ``None`` if the cells are too few or all alike.
     """
-    n_cells, n_genes = x.shape
+    n_cells = x.shape[0]
     counts = np.bincount(codes)
     of_label = sp.csr_matrix(
         (1 / counts[codes], (codes, np.arange(n_cells))), shape=(len(counts), n_cells)
@@ -47,8 +48,8 @@ def fit_distances(
     freedom = max(n_cells - len(counts), 1)
     total = np.asarray(x.multiply(x).sum(0), dtype=np.float64).ravel()
     variance = np.maximum(total - counts @ np.square(means), 0) / freedom
-    n_components = min(_N_COMPONENTS, max(n_cells // _CELLS_PER_COMPONENT, 1), n_genes - 1)
-    if n_cells < 3 or n_components < 1 or variance.mean() <= 0:
+    # Rounding leaves a little of cells that are all alike.
+    if n_components >= min(x.shape) or variance.sum() <= 1e-6 * total.sum() / n_cells:
         return None
     axes = PCA(n_components, svd_solver="arpack", random_state=0).fit(x).components_.T
     within = x @ axes - (means @ axes)[codes]

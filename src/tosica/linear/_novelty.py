@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +35,8 @@ MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 # Added to each gene's variance, as a share of the mean variance, so that genes which the reference
 # hardly expresses do not outweigh all others. In the mean of several cells they are less noisy.
 _FLOOR_CELL, _FLOOR_CLUSTER = 0.3, 1.0
+# Components of the Mahalanobis distance, and cells of the reference for each.
+_N_COMPONENTS, _CELLS_PER_COMPONENT = 30, 12
 # Components that neighbors are found in.
 _N_NEIGHBOR_COMPONENTS = 20
 
@@ -219,12 +222,15 @@ def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatist
     """
     present, codes = np.unique(labels, return_inverse=True)
     counts = np.bincount(codes)
-    fitted = fit_distances(x, codes)
+    # As many for all folds, since distances grow with the number of components.
+    n_components = min(_N_COMPONENTS, len(codes) // _CELLS_PER_COMPONENT, x.shape[1] - 1)
+    fit = partial(fit_distances, n_components=max(n_components, 1))
+    fitted = fit(x, codes)
     if fitted is None or counts.max() < 2:
         return None
     means, variance, components = fitted
     parts = []
-    for fold, without in cross_fit(x, codes, fit_distances):
+    for fold, without in cross_fit(x, codes, fit):
         if without is not None:
             over_genes = distances_over_genes(
                 x[fold], without[0], gene_weights(without[1], _FLOOR_CELL)
