@@ -215,8 +215,7 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
             Wrong("donors", KeyError, "^adata.obs has no column 'donors'.*did you mean 'donor'"),
             Wrong([1, 2], ValueError, "^over_clustering has 2 values for [0-9]+ cells"),
         ],
-        "n_neighbors": k.count(),
-        "n_comps": k.count(),
+        "correct_batch": k.FLAG,
         "random_state": k.count(0),
     },
     "tl.rank_gene_sets": {
@@ -274,6 +273,7 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
     },
     "pl.novelty": {
         "groupby": k.column(optional=True),
+        "of": k.CHOICE,
         "cutoff": k.number(optional=True),
     },
     "pl.rank_gene_sets": {

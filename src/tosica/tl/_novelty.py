@@ -9,6 +9,7 @@ import pandas as pd
 
 from tosica._groups import read_groups
 from tosica._logging import logger
+from tosica._validation import check_count, check_data, check_flags
 from tosica.linear import (
     CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,
@@ -145,13 +146,16 @@ def novelty(
     >>> query.obs.groupby("bulk_labels", observed=True)["tosica_novelty"].median().idxmax()
     'CD19+ B'
     """
-    _check_not_joint(model)
+    check_flags(use_raw=use_raw, correct_batch=correct_batch, copy=copy)
+    check_count("random_state", random_state, least=0)
+    if reference is not None:
+        check_data(reference, name="reference")
     read_annotation(adata, model, key)
     if adata.isbacked and (copy or adata.is_view):
         raise ValueError(
             "novelty writes to no view or copy of a backed AnnData: call to_memory() first."
         )
-    if adata.n_obs < CLUSTER_SIZE:
+    if 0 < adata.n_obs < CLUSTER_SIZE:
         raise ValueError(
             f"adata has {adata.n_obs} cells, and novelty compares a cell with its nearest, which "
             f"takes {CLUSTER_SIZE}: model.annotate has scored each cell by itself."
@@ -189,15 +193,6 @@ def novelty(
     listed = ", ".join(f".obs['{key}_novelty{name}']" for name in columns)
     logger.info("novelty: added %s", listed)
     return result if copy else None
-
-
-def _check_not_joint(model: TOSICA) -> None:
-    if isinstance(model.get_var_names(), dict):
-        raise ValueError(
-            "The model was set up with a MuData, and novelty is computed for models of an AnnData "
-            "only: train one on a single modality, such as mdata['rna'], and annotate that "
-            "modality of the query with it."
-        )
 
 
 def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
