@@ -205,7 +205,8 @@ def test_a_model_that_was_saved_before_takes_the_reference(model, query, tmp_pat
     model.save(tmp_path / "model")
     path = tmp_path / "model" / "model.pt"
     contents = torch.load(path, weights_only=True)
-    del contents["attr_dict"]["novelty_statistics_"]
+    # Files of then had no digest, either.
+    del contents["attr_dict"]["novelty_statistics_"], contents["attr_dict"]["digest"]
     torch.save(contents, path)
     loaded = tosica.TOSICA.load(tmp_path / "model", accelerator="cpu")
     again = query.copy()
@@ -227,6 +228,7 @@ def test_damaged_statistics_are_not_loaded(model, tmp_path):
     model.save(tmp_path / "model")
     path = tmp_path / "model" / "model.pt"
     contents = torch.load(path, weights_only=True)
+    del contents["attr_dict"]["digest"]
     contents["attr_dict"]["novelty_statistics_"]["variance"][0] = torch.nan
     torch.save(contents, path)
     with pytest.raises(ValueError, match="the file is damaged"):

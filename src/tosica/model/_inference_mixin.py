@@ -219,8 +219,9 @@ class InferenceMixin(RegistryMixin):
                 "probabilities": self.module.probabilities(output.logits, query.modalities),
             }
             if "novelty" in wanted and self.novelty_statistics_ is not None:
+                measured = minibatch.measured
                 scores, _ = self.novelty_statistics_.score_cells(
-                    x.cpu().numpy(), None if measured is None else measured.cpu().numpy()
+                    minibatch.x.cpu().numpy(), None if measured is None else measured.cpu().numpy()
                 )
                 values["novelty"] = torch.from_numpy(scores[:, None])
             if output.attention is not None:
