@@ -9,14 +9,12 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
-import scanpy as sc
 import scipy.sparse as sp
 from _strategies import CONTAINERS, DTYPES
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tosica.data import CellMatrix, _scale
-from tosica.data._scale import Scale, describe_unscaled, detect_values, scale_of
+from tosica.data import CellMatrix, _reference_scale, _scale
+from tosica.data._reference_scale import scale_of
+from tosica.data._scale import Scale, describe_unscaled, detect_values
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -54,7 +52,7 @@ each_format = pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
 
 @pytest.fixture(params=[4096, 7], ids=["one block", "blocks of 7"])
 def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(_scale, "_BLOCK", request.param)
+    monkeypatch.setattr(_reference_scale, "_BLOCK", request.param)
     return request.param
 
 
@@ -134,96 +132,6 @@ def test_a_few_whole_numbers_among_logarithms_are_chance(counts: np.ndarray) -> 
     matrix[20:30, 4], matrix[25:30, 9] = 1, 2
     assert detect_values(matrix, "adata.X") == "log1p"
     assert detect_values(sp.csr_matrix(matrix), "adata.X") == "log1p"
-
-
-# ------------------------------------------------------------------ a reference
-
-
-@each_format
-@pytest.mark.parametrize("dtype", ["float32", "int32", "bool"])
-def test_scale_of_counts(counts: np.ndarray, format_: Any, dtype: str, blocks: int) -> None:
-    assert scale_of(rows(format_(counts.astype(dtype)))) == COUNTS_SCALE
-
-
-@each_format
-@pytest.mark.parametrize("target_sum", [1e4, 1e6, 37.0, None])
-def test_target_sum_is_recovered(
-    counts: np.ndarray, format_: Any, target_sum: float | None, blocks: int
-) -> None:
-    expected = np.median(counts.sum(1)[counts.sum(1) > 0]) if target_sum is None else target_sum
-    kind, found, over = scale_of(rows(format_(normalised(counts, target_sum))))
-    assert (kind, over) == ("log1p", "genes")
-    assert found == pytest.approx(expected, rel=1e-5)
-
-
-def test_target_sum_of_scanpy(counts: np.ndarray) -> None:
-    adata = ad.AnnData(counts[4:].astype(np.float32))
-    median = np.median(counts[4:].sum(1))
-    sc.pp.normalize_total(adata)
-    sc.pp.log1p(adata)
-    assert scale_of(CellMatrix(adata)) == ("log1p", pytest.approx(median, rel=1e-5), "genes")
-
-
-@given(st.floats(0.5, 1e6), st.integers(0, 99))
-@settings(max_examples=20)
-def test_any_target_sum_is_recovered(target_sum: float, seed: int) -> None:
-    counts = np.random.default_rng(seed).poisson(2.0, (30, 20)) + 0.0
-    counts[:, 0] += 1
-    scale = scale_of(rows(normalised(counts, target_sum)))
-    assert scale == ("log1p", pytest.approx(target_sum, rel=1e-4), "genes")
-
-
-@each_format
-def test_genes_that_were_left_out_after_normalising(
-    counts: np.ndarray, format_: Any, blocks: int
-) -> None:
-    matrix = format_(normalised(counts)[:, :15])
-    assert scale_of(rows(matrix)) == Scale("log1p", 1e4, "matrix")
-
-
-def test_duplicate_entries_are_summed_before_the_exponential(counts: np.ndarray) -> None:
-    tidy = sp.csr_matrix(normalised(counts))
-    halves = [np.repeat(tidy.data / 2, 2), np.repeat(tidy.indices, 2), tidy.indptr * 2]
-    assert scale_of(rows(sp.csr_matrix(tuple(halves), shape=tidy.shape))).over == "genes"
-
-
-@each_format
-def test_all_zero(format_: Any, blocks: int) -> None:
-    with pytest.raises(ValueError, match=r"^adata\.X is zero everywhere\.$"):
-        scale_of(rows(format_(np.zeros((20, 3)))))
-
-
-@each_format
-@pytest.mark.parametrize("counts_first", [True, False])
-@pytest.mark.parametrize("changes_at", [10, 14])
-def test_normalised_in_part(
-    counts: np.ndarray, format_: Any, counts_first: bool, changes_at: int, blocks: int
-) -> None:
-    # In the middle of a block of 7, and at its edge.
-    matrix = normalised(counts)
-    whole = slice(changes_at) if counts_first else slice(changes_at, None)
-    matrix[whole] = counts[whole]
-    sentence = (
-        r"^adata\.X holds counts in some cells and fractions in others \(it changes at about cell "
-        rf"{changes_at}\): cells were normalised in part; give counts for all of them\.$"
-    )
-    with pytest.raises(ValueError, match=sentence):
-        scale_of(rows(format_(matrix)))
-
-
-def test_cells_normalised_here_and_there(counts: np.ndarray) -> None:
-    matrix = normalised(counts)
-    matrix[4::2] = counts[4::2]
-    with pytest.raises(ValueError, match="it changes at about cell 4"):
-        scale_of(rows(matrix))
-
-
-def test_the_matrix_stays_as_it_is(counts: np.ndarray) -> None:
-    for matrix in (sp.csr_matrix(normalised(counts)), sp.csc_matrix(counts), normalised(counts)):
-        before = matrix.copy()
-        scale_of(rows(matrix))
-        same = matrix != before
-        assert not (same.nnz if sp.issparse(same) else same.any())
 
 
 # ------------------------------------------------------------------ where counts are kept

@@ -205,6 +205,7 @@ def test_an_unannotated_tokens_share_where_there_is_one(with_unannotated):
     np.testing.assert_allclose(query.obs[f"{KEY}_error"], 0, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:adata.X holds cells whose total over the model's genes")
 def test_expression_above_the_references_largest_counts_as_that(model, query):
     loud = query.copy()
     loud.X = loud.X * 1.5

@@ -11,7 +11,10 @@ Kinds of modality
     ``_modality_kinds``: all kinds by role. A new one is a class and a line there.
 Scale
     ``_scale``: tell counts from log-normalised values.
-    ``_query_scale``: recognise a query that was log-normalised to another total.
+    ``_transforms``: recognize which logarithm was taken, and of which totals.
+    ``_odd_values``: refuse ranks, standardized genes and the like.
+    ``_reference_scale``: say how a reference is scaled.
+    ``_query_scale``: bring a query to the scale of the reference.
     ``_normalize``: normalize minibatches; ``_log_normalize``: whole blocks.
     ``_seurat_marks``: recognise converted Seurat objects.
 Genes

@@ -86,7 +86,13 @@ class Antibodies(ModalityKind[AntibodyScale]):
         return CenteredLogRatio() if scale.centered else None
 
     def read_query(
-        self, matrix: CellMatrix, scale: AntibodyScale, size: int, advice: Callable[[], str]
+        self,
+        matrix: CellMatrix,
+        scale: AntibodyScale,
+        columns: np.ndarray,
+        share: float,
+        size: int,
+        advice: Callable[[], str],
     ) -> Iterator[CellBatch]:
         """Read a query; counts are normalized as the reference, other values are not changed.
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from tosica._logging import logger
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._modality_kind import CellBatch, ModalityKind
 from tosica.data._normalize import LogNormalization
-from tosica.data._query_scale import rescaling
-from tosica.data._scale import Scale, detect_values, detected_blocks, scale_of
+from tosica.data._query_scale import query_scale
+from tosica.data._reference_scale import scale_of
+from tosica.data._scale import Scale, detect_values, detected_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    import numpy as np
     from anndata import AnnData
 
 
@@ -31,7 +31,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
     ) -> Scale:
         """Tell counts from log-normalised values, and find their total."""
         matrix = CellMatrix(adata, layer=layer, name=name)
-        return scale_of(matrix, hint=partial(self.advice, adata, name), values=self.noun)
+        return scale_of(matrix, adata, hint=partial(self.advice, adata, name), values=self.noun)
 
     def load_scale(self, state: Mapping[str, Any]) -> Scale:
         """Make the scale from the dict that a model saved."""
@@ -39,27 +39,33 @@ class LogNormalizedKind(ModalityKind[Scale]):
 
     def keep_scale(self, saved: Scale, found: Scale) -> Scale:
         """Keep the saved total if that of the other reference cannot be inferred."""
-        return saved if saved.over == found.over == "matrix" else found
+        return saved if saved.over != "genes" and found.over != "genes" else found
 
     def normalization(self, scale: Scale) -> LogNormalization:
         """Scale each cell to the reference's total and take ``log(1 + x)``."""
         return LogNormalization(scale.target_sum)
 
     def read_query(
-        self, matrix: CellMatrix, scale: Scale, size: int, advice: Callable[[], str]
+        self,
+        matrix: CellMatrix,
+        scale: Scale,
+        columns: np.ndarray,
+        share: float,
+        size: int,
+        advice: Callable[[], str],
     ) -> Iterator[CellBatch]:
-        """Read a query; log-normalised cells are brought to the reference's total if it is known.
+        """Read a query; log-normalized cells are brought to the reference's total if it is known.
 
-        They are taken as they are if it is not plain which total they were scaled to.
+        They are taken as they are if it is not plain how they were scaled.
 
         Raises
         ------
         ValueError
-            If values are negative, missing, infinite, neither counts nor log-normalised, or counts
-            in some cells and log-normalised in others; if they are fractions of a total without a
-            logarithm, or the logarithm of counts.
+            If values are negative, missing, infinite, neither counts nor log-normalized, or counts
+            in some cells and log-normalized in others; if they are ranks, standardized genes,
+            values without a logarithm, or the logarithm of counts that were not normalized.
         """
-        rescale = rescaling(matrix, scale)
+        to_scale = query_scale(matrix, scale, columns, share, self.noun)
         detect = partial(detect_values, hint=advice, values=self.noun)
         logged = False
         for start, block, kind in detected_blocks(matrix, size, detect):
@@ -67,8 +73,10 @@ class LogNormalizedKind(ModalityKind[Scale]):
                 logger.info("query: %s holds %s", matrix.where, self.values[kind])
                 logged = True
             is_counts, total = kind != "log1p", None
-            if not is_counts and rescale is not None:
-                block = rescale(block, start, matrix.where)
-            if is_counts and scale.over == "matrix":
-                total = np.asarray(block.sum(1, dtype=np.float64)).ravel()
+            if not is_counts:
+                block = to_scale.log_normalized(block, start, matrix.where)
+            elif scale.over == "matrix":
+                # The model divides by it and multiplies by its own total.
+                own = to_scale.target_sum or scale.target_sum
+                total = to_scale.total(block) * (scale.target_sum / own)
             yield CellBatch(start, block, is_counts, total)

@@ -105,7 +105,13 @@ class ModalityKind(ABC, Generic[S]):
 
     @abstractmethod
     def read_query(
-        self, matrix: CellMatrix, scale: S, size: int, advice: Callable[[], str]
+        self,
+        matrix: CellMatrix,
+        scale: S,
+        columns: np.ndarray,
+        share: float,
+        size: int,
+        advice: Callable[[], str],
     ) -> Iterator[CellBatch]:
         """Read a query in blocks of ``size`` cells, each checked and brought to the scale.
 
@@ -115,6 +121,10 @@ class ModalityKind(ABC, Generic[S]):
             Matrix of the query.
         scale
             Scale of the reference.
+        columns
+            Which columns are features of the model, bool, ``(n_vars,)``.
+        share
+            Share of the model's features that the query has.
         size
             Cells in a block.
         advice
@@ -248,7 +258,14 @@ class AlignedCells(Generic[S]):
 
     def __iter__(self) -> Iterator[CellBatch]:
         n_empty, step = 0, self._batch_size
-        blocks = self._kind.read_query(self._matrix, self._scale, self._block_size, self._advice)
+        blocks = self._kind.read_query(
+            self._matrix,
+            self._scale,
+            self._indexer >= 0,
+            float(self.measured.mean()),
+            self._block_size,
+            self._advice,
+        )
         for block in blocks:
             for offset in range(0, block.values.shape[0], step):
                 part = slice(offset, offset + step)

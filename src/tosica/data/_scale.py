@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -19,13 +18,10 @@ if TYPE_CHECKING:
     from tosica.data._cell_matrix import Block
 
 TARGET_SUM = 1e4
-# log1p of counts per million stays below 13.9; anything above was not log-transformed.
-_LARGEST_LOG = 15.0
-_BLOCK = 4096
+# log2 of counts per million stays below 20; anything above was not log-transformed.
+_LARGEST_LOG = 20.0
 # Cells that are read for advice.
 _N_ADVICE = 100
-# Row sums that agree this well were made equal by a normalisation over exactly these genes.
-SAME_TOTAL = 0.01
 # So many whole numbers in a cell, and no others, are counts: a logarithm is whole by accident only.
 _SURELY_COUNTS = 3
 
@@ -36,14 +32,25 @@ class Scale(NamedTuple):
     """How a reference's expression was scaled, so that a query can be scaled alike.
 
     ``kind`` is what the reference's matrix holds. ``target_sum`` is the total that a cell's counts
-    are scaled to before the logarithm. ``over`` says what is summed for a cell's total: the
-    model's genes (``"genes"``), or every gene of the matrix at hand (``"matrix"``), for a reference
-    that was cut down to some genes after it had been normalised.
+    are scaled to before the logarithm. ``over`` says what is summed for a cell's total:
+
+    - ``"genes"``: the model's genes.
+    - ``"matrix"``: every gene of the matrix at hand, for a reference that was cut down to some
+      genes after it had been normalized. ``genes_total`` is then the median total of its cells over
+      the model's genes, ``None`` if it is not known.
+    - ``"median"``: the model's genes, for such a reference if nothing tells what it was scaled to;
+      ``target_sum`` is the median total of its cells.
+
+    ``genes_range`` is the range of the cells' totals over the model's genes, without the lowest and
+    the highest percent, for a reference that was cut down.
     """
 
     kind: Kind
     target_sum: float
-    over: Literal["genes", "matrix"]
+    over: Literal["genes", "matrix", "median"]
+    genes_total: float | None = None
+    # A list, as saved models hold it.
+    genes_range: list[float] | None = None
 
 
 def detect_values(
@@ -100,10 +107,7 @@ def detect_values(
             cell = int(max(counted.argmax(), fractional.argmax()))
             raise mixed_scales_error(where, cell + first_cell)
     if largest > _LARGEST_LOG:
-        raise ValueError(
-            f"{where} holds fractions with values up to {largest:.4g}: neither counts nor "
-            f"log-normalised. Give counts, or call sc.pp.log1p on normalised {values}."
-        )
+        raise fractions_error(where, largest, values)
     return "log1p"
 
 
@@ -119,41 +123,6 @@ def check_finite(block: Block, where: str, first_cell: int) -> None:
             f"{where} holds {what} (first in cell {row_of(block, bad) + first_cell}); "
             "replace or remove such values before going on."
         )
-
-
-def scale_of(
-    matrix: CellMatrix, *, hint: Callable[[], str] | None = None, values: str = "expression"
-) -> Scale:
-    """Read a whole reference once and say how it is scaled.
-
-    Parameters
-    ----------
-    matrix
-        Matrix of the reference.
-    hint, values
-        As in :func:`detect_values`.
-
-    Raises
-    ------
-    ValueError
-        As :func:`detect_values`; also if the matrix is all zero.
-    """
-    detect = partial(detect_values, hint=hint, values=values)
-    found: str | None = None
-    totals = []
-    for _, block, found in detected_blocks(matrix, _BLOCK, detect):
-        if found == "log1p":
-            totals.append(_totals(block))
-    if found is None:
-        raise ValueError(f"{matrix.where} is zero everywhere.")
-    if found == "counts":
-        return Scale("counts", TARGET_SUM, "genes")
-    total = np.concatenate(totals)
-    total = total[total > 0]
-    middle = float(np.median(total))
-    if np.abs(total / middle - 1).max() < SAME_TOTAL:
-        return Scale("log1p", middle, "genes")
-    return Scale("log1p", TARGET_SUM, "matrix")
 
 
 def detected_blocks(
@@ -215,6 +184,14 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
     return f"{found} {from_seurat_advice(adata, name)}".rstrip()
 
 
+def fractions_error(where: str, largest: float, values: str) -> ValueError:
+    """Make the error for fractions that are too large for a logarithm."""
+    return ValueError(
+        f"{where} holds fractions with values up to {largest:.4g}: neither counts nor "
+        f"log-normalised. Give counts, or call sc.pp.log1p on normalised {values}."
+    )
+
+
 def mixed_scales_error(where: str, cell: int) -> ValueError:
     """Make the error for a matrix that is normalized in part; ``cell`` is where it changes."""
     return ValueError(
@@ -231,15 +208,6 @@ def _looks_unscaled(adata: AnnData, *, layer: str | None = None, use_raw: bool =
         )
     except (ValueError, TypeError):
         return False
-
-
-def _totals(block: Block) -> np.ndarray:
-    """Total of each cell before the logarithm was taken, ``(n_cells,)``."""
-    if sp.issparse(block):
-        plain = block.astype(np.float64)
-        plain.data = np.expm1(plain.data)
-        return np.asarray(plain.sum(1)).ravel()
-    return np.expm1(block.astype(np.float64)).sum(1)
 
 
 def _count_like_rows(block: Block, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

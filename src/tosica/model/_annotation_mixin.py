@@ -48,8 +48,7 @@ class AnnotationMixin(InferenceMixin):
 
         Genes are matched by name, in any order. Genes that the query lacks are zero for the
         network, and imputed for the linear branch. Counts are normalized as those of the reference.
-        Log-normalized expression is rescaled to the reference's total, if the query's total can be
-        inferred.
+        Log-normalized expression on another scale is recognized and brought to the reference's.
 
         A model of several modalities takes a MuData with some of them, under the reference's names.
         It also takes an AnnData, as the modality that most of its genes belong to. Gene sets of a

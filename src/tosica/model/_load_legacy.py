@@ -110,7 +110,7 @@ def _minimal_reference(project: LegacyProject) -> AnnData:
     """Smallest AnnData with the project's genes, labels and mask: two cells a label."""
     codes = np.repeat(np.arange(len(project.labels)), 2)
     # Cells that are all equal would be refused.
-    values = np.linspace(0.25, 0.75, len(codes))
+    values = np.linspace(1.25, 1.75, len(codes))
     first_gene = (values, (np.arange(len(codes)), np.zeros(len(codes), int)))
     reference = AnnData(sp.csr_matrix(first_gene, (len(codes), len(project.genes)), np.float32))
     reference.var_names = pd.Index(project.genes)
