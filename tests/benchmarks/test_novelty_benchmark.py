@@ -26,6 +26,7 @@ def test_the_page_is_what_was_measured(novelty, measured):
     assert len(set(result["runs"]["seed"])) >= 5
 
 
+@pytest.mark.data
 def test_every_task_has_two_batches(novelty, shared):
     for task in novelty.TASKS.values():
         adata = task.read(shared)

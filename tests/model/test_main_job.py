@@ -120,6 +120,8 @@ def test_every_key_is_there_and_nothing_else_changed(job, contents: Callable, ne
     assert new_keys(contents(job.untouched), contents(job.query)) == {
         "obs/tosica_prediction",
         "obs/tosica_probability",
+        "obs/tosica_novelty",
+        "obs/tosica_novelty_pvalue",
         "obsm/X_tosica",
         "uns/tosica/cutoff",
         "uns/tosica/gene_sets",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from typing import TYPE_CHECKING
 
@@ -673,8 +672,9 @@ def test_arguments_of_a_query_that_make_no_sense(model, query):
         model.predict(pd.DataFrame())
 
 
-def test_recalibrated_for_every_choice_of_modalities(model, query):
-    recalibrated = copy.deepcopy(model)
+def test_recalibrated_for_every_choice_of_modalities(model, query, tmp_path):
+    model.save(tmp_path / "model")
+    recalibrated = tosica.TOSICA.load(tmp_path / "model")
     recalibrated.recalibrate(query, "kind")
     assert recalibrated.held_out_probabilities_.shape == (3, query.n_obs)
     assert (recalibrated.module.temperature != model.module.temperature).all()

@@ -112,10 +112,11 @@ def test_wrong_input(
     monkeypatch.chdir(world.folder)
     data = [each for each in arguments(world, name).values() if isinstance(each, AnnData | MuData)]
     before = [contents(each) for each in data]
+    figures = plt.get_fignums()
     found = {row: _complaint(world, name, parameter, wrong) for row, parameter, wrong in rows(name)}
     assert {row: complaint for row, complaint in found.items() if complaint} == {}
     assert before == [contents(each) for each in data]
-    assert not plt.get_fignums()
+    assert plt.get_fignums() == figures
 
 
 def _complaint(world: World, name: str, parameter: str, wrong: Wrong) -> str:
