@@ -72,7 +72,7 @@ class CalibrationMixin(InferenceMixin):
         Notes
         -----
         :meth:`predict_set` needs 9 cells for a coverage of 0.9, and 19 for 0.95. With so few the
-        coverage of a single batch varies by about a tenth; with 50 by four hundredths
+        coverage of a single batch varies by about a tenth; with 50 by about five hundredths
         (benchmarks/label_sets.py).
 
         Examples
