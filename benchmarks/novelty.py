@@ -180,6 +180,7 @@ def report(result: dict[str, Any]) -> str:
     runs, settings = pd.DataFrame(result["runs"]), result["settings"]
     unseen = [name for name in settings["tasks"] if not TASKS[name].seen]
     seen = [name for name in settings["tasks"] if TASKS[name].seen]
+    left_out = [name for name in TASKS if name not in settings["tasks"]]
     chosen = _named([name for name, task in TASKS.items() if task.seen])
     lines = [
         "# Types that the reference lacks",
@@ -193,6 +194,8 @@ def report(result: dict[str, Any]) -> str:
         f"Settings of `tosica.tl.novelty` were chosen on splits 0 and 1 of these tasks: {chosen}. "
         f"Nothing was chosen on these: {_named(unseen)}; but the cells of ECCITE-seq are in a task "
         "of each kind.",
+        *([f"Not measured for this page: {_named(left_out)}."] if left_out else []),
+        *([result["note"]] if result.get("note") else []),
         "",
         "## AUROC by the number of new cells",
         "",
