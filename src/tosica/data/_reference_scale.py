@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 
 from tosica._logging import logger
@@ -170,7 +171,7 @@ def _known_total(adata: AnnData, matrix: CellMatrix) -> float | None:
     cells, plain = cells[some], plain[some]
     candidates = [_totals_by_raw(adata, matrix, cells, plain)]
     for key in _TOTAL_COUNTS:
-        if key in adata.obs and np.issubdtype(adata.obs[key].dtype, np.number):
+        if key in adata.obs and pd.api.types.is_numeric_dtype(adata.obs[key]):
             counts = adata.obs[key].to_numpy(dtype=np.float64, na_value=np.nan)[cells]
             # Where one gene has a single count, this is exact.
             candidates.append(smallest(plain) * counts)
