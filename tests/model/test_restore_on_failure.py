@@ -22,7 +22,7 @@ PHASES = {
     "cross-validation": "_linear_fit.cross_validate",
     "start": "_linear_fit.LinearFit.start_tokens",
     "linear branch": "_linear_fit.LinearFit.write",
-    "calibration": "_training_mixin.fit_temperature",
+    "calibration": "_calibration_mixin.fit_temperature",
     "refit": "_linear_fit.LinearFit.refit",
     "missing genes": "_training_mixin.fit_missing_genes",
 }
