@@ -58,5 +58,9 @@ def _interrupts_later() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, handler)
-        if arrived:
+        if arrived and callable(handler):
+            # Called here: a signal is handled a little later, and Python drops what it raises there
+            # if that is in a destructor.
+            handler(signal.SIGINT, None)
+        elif arrived:
             signal.raise_signal(signal.SIGINT)
