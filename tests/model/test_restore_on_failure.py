@@ -120,10 +120,15 @@ def test_a_second_interrupt_does_not_end_the_restoring(toy, toy_query, train, mo
         return load(*args)
 
     monkeypatch.setattr(type(model.module), "load_state_dict", interrupted)
-    handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt):
-        model.train(**ONCE, callbacks=[EndAt(RuntimeError("out of memory"))])
-    assert signal.getsignal(signal.SIGINT) is handler
+    # A process that was started in the background, as by `nohup`, ignores Ctrl-C.
+    before, handler = signal.getsignal(signal.SIGINT), signal.default_int_handler
+    signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            model.train(**ONCE, callbacks=[EndAt(RuntimeError("out of memory"))])
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert model.fingerprint == fingerprint
     pd.testing.assert_frame_equal(model.predict(toy_query, soft=True), expected)
 
