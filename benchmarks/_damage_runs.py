@@ -90,8 +90,8 @@ def outcome_of(read: Callable[[], str], whole: str | None) -> dict[str, str]:
         with warnings.catch_warnings():
             # A warning of numpy about damaged values is as little help as an error of numpy.
             warnings.simplefilter("error")
-            # What newer libraries deprecate in one another has nothing to do with the file.
-            warnings.simplefilter("ignore", DeprecationWarning)
+            # anndata still sets this option of pandas, which has nothing to do with the file.
+            warnings.filterwarnings("ignore", "The 'mode.chained_assignment' option is deprecated")
             warnings.filterwarnings("ignore", "In a model of the original code")
             warnings.filterwarnings("ignore", "The query has only")
             found = read()

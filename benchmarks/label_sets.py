@@ -82,26 +82,46 @@ def scores(model: tosica.TOSICA, query: Any) -> dict[str, float]:
     return found
 
 
+def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and standard deviation over seeds and draws, for each task and number of cells."""
+    scored = pd.DataFrame(runs)
+    names = [name for name in scored if name not in ("task", "labeled", "seed", "draw")]
+    return [
+        {
+            "task": task,
+            "labeled": int(n_labeled),
+            "seeds": int(some["seed"].nunique()),
+            "draws": int(some["draw"].nunique()),
+            **{
+                name: {"mean": float(some[name].mean()), "std": float(some[name].std())}
+                for name in names
+                if some[name].notna().any()
+            },
+        }
+        for (task, n_labeled), some in scored.groupby(["task", "labeled"], sort=False)
+    ]
+
+
 def report(result: dict[str, Any]) -> str:
     """The page."""
-    runs = pd.DataFrame(result["runs"])
     rows = []
-    for (task, n_labeled), some in runs.groupby(["task", "labeled"], sort=False):
-        row = [ACROSS[task].what, "none" if n_labeled == 0 else n_labeled]
-        row.append(f"{some['calibration error'].mean():.3f}")
+    for group in result["summary"]:
+        row = [ACROSS[group["task"]].what, group["labeled"] or "none"]
+        row.append(f"{group['calibration error']['mean']:.3f}")
         for coverage in COVERAGES:
-            covered = some[f"coverage {coverage}"].dropna()
+            covered = group.get(f"coverage {coverage}")
             row += (
                 [
-                    f"{covered.mean():.3f} ± {covered.std():.3f}",
-                    f"{some[f'size {coverage}'].mean():.2f}",
-                    f"{some[f'empty {coverage}'].mean():.3f}",
+                    f"{covered['mean']:.3f} ± {covered['std']:.3f}",
+                    f"{group[f'size {coverage}']['mean']:.2f}",
+                    f"{group[f'empty {coverage}']['mean']:.3f}",
                 ]
-                if len(covered)
+                if covered
                 else ["", "", ""]
             )
         rows.append(row)
-    n_seeds, n_draws = runs["seed"].nunique(), runs["draw"].max() + 1
+    n_seeds = max(group["seeds"] for group in result["summary"])
+    n_draws = max(group["draws"] for group in result["summary"])
     head = ["reference → query", "labelled cells", "calibration error"]
     for coverage in COVERAGES:
         head += [f"coverage, asked {coverage}", "labels in a set", "empty sets"]
@@ -138,12 +158,13 @@ def main(arguments: list[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     for name in ("lightning.pytorch", "tosica"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    result: dict[str, Any] = {"runs": [], "versions": versions("scikit-learn")}
+    runs: list[dict[str, Any]] = []
     for task in given.tasks:
         for seed in range(given.seeds):
             for split in ACROSS[task].splits(given.data, seed):
-                runs = runs_of(split, seed, given.draws, max_epochs=given.epochs)
-                result["runs"] += [{"task": task, **run} for run in runs]
+                found = runs_of(split, seed, given.draws, max_epochs=given.epochs)
+                runs += [{"task": task, **run} for run in found]
+    result = {"summary": summarize(runs), "versions": versions("scikit-learn")}
     write(given.out, "label_sets", result, report(result))
 
 

@@ -103,13 +103,31 @@ def all_cases(data: Path | None, share: float = 1) -> list[Case]:
     return cases
 
 
+def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Count the outcomes of each group, and keep the bombs and what was neither read nor refused.
+
+    The others can be made again by their names.
+    """
+    counts: dict[str, Counter] = {}
+    for each in runs:
+        counts.setdefault(each["name"].rpartition("/")[0], Counter())[each["outcome"]] += 1
+    return {
+        "counts": counts,
+        "seconds": max(each["seconds"] for each in runs),
+        "megabytes": max(each["megabytes"] for each in runs),
+        "bombs": [each for each in runs if each["name"].startswith("bomb/")],
+        "left": [each for each in runs if each["outcome"] not in GOOD],
+    }
+
+
 def report(result: dict[str, Any]) -> str:
     """The page."""
-    runs = result["runs"]
+    total: Counter = Counter()
     rows = []
     for group in [*GROUPS, "bomb/bomb"]:
         kind, way = group.split("/")
-        counted = Counter(run["outcome"] for run in runs if run["name"].startswith(f"{group}/"))
+        counted = Counter(result["counts"].get(group, {}))
+        total += counted
         if counted:
             rows.append(
                 [
@@ -119,10 +137,7 @@ def report(result: dict[str, Any]) -> str:
                     *(counted[outcome] for outcome in OUTCOMES),
                 ]
             )
-    total = Counter(run["outcome"] for run in runs)
     rows.append(["**all**", "", total.total(), *(total[outcome] for outcome in OUTCOMES)])
-    bombs = [run for run in runs if run["name"].startswith("bomb/")]
-    bad = [run for run in runs if run["outcome"] not in GOOD]
     lines = [
         "# Damaged files",
         "",
@@ -152,8 +167,8 @@ def report(result: dict[str, Any]) -> str:
         "- *Inside HDF5*: a crash or hang that h5py alone, which reads the same file without "
         "tosica, has as well.",
         "",
-        f"The slowest file took {max(run['seconds'] for run in runs):.1f} s of processor time; "
-        f"the largest growth of memory was {max(run['megabytes'] for run in runs):.0f} MB.",
+        f"The slowest file took {result['seconds']:.1f} s of processor time; "
+        f"the largest growth of memory was {result['megabytes']:.0f} MB.",
         "",
         "## Bombs",
         "",
@@ -161,11 +176,11 @@ def report(result: dict[str, Any]) -> str:
             ["file", "result", "s", "MB", "message"],
             [
                 [b["file"], OUTCOMES[b["outcome"]], b["seconds"], b["megabytes"], b["text"]]
-                for b in bombs
+                for b in result["bombs"]
             ],
         ),
         "",
-        *(["## Left over", "", *(_line(run) for run in bad), ""] if bad else []),
+        *(["## Left over", "", *map(_line, result["left"]), ""] if result["left"] else []),
         *version_lines(result),
     ]
     return "\n".join(lines)
@@ -197,7 +212,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(json.dumps(result, indent=1))
         return
     start = time.perf_counter()
-    result: dict[str, Any] = {"runs": run(cases, given.jobs)}
+    result: dict[str, Any] = summarize(run(cases, given.jobs))
     print(f"{len(cases)} files in {time.perf_counter() - start:.0f} s", file=sys.stderr)
     result["versions"] = versions("h5py", "scipy", "pandas", "rdata")
     write(given.out, "mutated_files", result, report(result))

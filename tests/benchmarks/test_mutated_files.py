@@ -25,12 +25,17 @@ def runs(load_benchmark):
 def test_the_page_is_what_was_measured(mutated, measured):
     result, page = measured("mutated_files")
     assert page == mutated.report(result)
-    names = [run["name"] for run in result["runs"]]
-    assert len(set(names)) == len(names)
-    assert sum(not name.startswith("bomb/") for name in names) == 5000
-    left = [run for run in result["runs"] if run["outcome"] not in (*mutated.GOOD, "hdf5")]
+    counts = {group: sum(counted.values()) for group, counted in result["counts"].items()}
+    assert counts.pop("bomb/bomb") == len(result["bombs"])
+    assert sum(counts.values()) == 5000
+    left = [run for run in result["left"] if run["outcome"] != "hdf5"]
     assert len(left) <= 7
     assert not {run["outcome"] for run in left} & {"invalid", "killed"}
+
+
+def test_names_of_mutants_are_unique(mutated):
+    names = [case.name for case in mutated.all_cases(None)]
+    assert len(set(names)) == len(names)
 
 
 def test_a_sample_of_mutants_is_read_or_refused_in_one_sentence(mutated, runs):
