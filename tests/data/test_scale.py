@@ -10,51 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from _strategies import CONTAINERS, DTYPES
+from _scaled import N_CELLS, N_GENES, each_format, normalised, rows
+from _strategies import DTYPES
 
-from tosica.data import CellMatrix, _reference_scale, _scale
+from tosica.data import _scale
 from tosica.data._reference_scale import scale_of
-from tosica.data._scale import Scale, describe_unscaled, detect_values
+from tosica.data._scale import describe_unscaled, detect_values
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-N_CELLS, N_GENES = 60, 40
-COUNTS_SCALE = Scale("counts", 1e4, "genes")
-
-
-@pytest.fixture
-def counts() -> np.ndarray:
-    """Counts of cells that differ tenfold in depth; the fourth is empty."""
-    rng = np.random.default_rng(0)
-    counts = rng.poisson(rng.uniform(0.3, 3, (N_CELLS, 1)), (N_CELLS, N_GENES)) + 0.0
-    counts[:, 0] += 3
-    counts[3] = 0
-    return counts
-
-
-def normalised(counts: np.ndarray, target_sum: float | None = 1e4, log: bool = True) -> np.ndarray:
-    """As ``sc.pp.normalize_total`` and ``sc.pp.log1p`` do, but empty cells pass in silence."""
-    total = counts.sum(1, keepdims=True)
-    target = np.median(total[total > 0]) if target_sum is None else target_sum
-    scaled = counts * np.divide(target, total, out=np.zeros_like(total), where=total > 0)
-    return (np.log1p(scaled) if log else scaled).astype(np.float32)
-
-
-def rows(matrix: Any) -> CellMatrix:
-    return CellMatrix(ad.AnnData(matrix))
-
-
-# A block of rows is never kept by columns.
-FORMATS = {name: make for name, make in CONTAINERS.items() if not name.startswith("csc")}
-each_format = pytest.mark.parametrize("format_", FORMATS.values(), ids=FORMATS)
-
-
-@pytest.fixture(params=[4096, 7], ids=["one block", "blocks of 7"])
-def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(_reference_scale, "_BLOCK", request.param)
-    return request.param
-
 
 # ------------------------------------------------------------------ a block
 

@@ -13,7 +13,6 @@ from tosica._logging import logger
 from tosica._threads import thread_map, thread_pool
 from tosica._validation import check_data, list_names
 from tosica.model._inference_mixin import InferenceMixin
-from tosica.model._query import Query
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from torch import Tensor
 
-    from tosica.model._query import Minibatch
+    from tosica.model._query import Minibatch, Query
 
 # Standard deviation of the logarithm of the temperature that a new batch is expected to need,
 # relative to that of the reference. It matters for a few cells, and thousands outweigh it.
@@ -106,14 +105,7 @@ class CalibrationMixin(InferenceMixin):
                 f"{list_names(self.labels)}: spell labels as the reference does."
             )
         cells = adata if len(rows) == adata.n_obs else adata[rows]
-        query = Query(
-            cells,
-            self._modalities,
-            layer=layer,
-            use_raw=use_raw,
-            batch_size=self._annotation_batch_size(batch_size),
-            device=self.module.device,
-        )
+        query = self._minibatches(cells, layer, use_raw, batch_size)
         if query.modalities != self.module.modality_choices[-1]:
             missing = [
                 repr(str(modality.name))

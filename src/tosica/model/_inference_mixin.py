@@ -139,15 +139,7 @@ class InferenceMixin(RegistryMixin):
         """
         check_flags(use_raw=use_raw)
         adata = self._query(adata)
-        query = Query(
-            adata,
-            self._modalities,
-            layer=layer,
-            use_raw=use_raw,
-            batch_size=self._annotation_batch_size(batch_size),
-            device=self.module.device,
-        )
-        return iter(query)
+        return iter(self._minibatches(adata, layer, use_raw, batch_size))
 
     def _query(
         self, adata: AnnData | MuData | None, indices: Sequence[int] | None = None
@@ -192,14 +184,7 @@ class InferenceMixin(RegistryMixin):
         check_choice("precision", precision, get_args(Precision))
         check_flags(use_raw=use_raw, unannotated=unannotated)
         device = self.module.device
-        query = Query(
-            adata,
-            self._modalities,
-            layer=layer,
-            use_raw=use_raw,
-            batch_size=self._annotation_batch_size(batch_size),
-            device=device,
-        )
+        query = self._minibatches(adata, layer, use_raw, batch_size)
         tokens = self._tokens
         present = tokens.tokens_of(query.modalities)
         # Unannotated tokens come last.
@@ -237,12 +222,26 @@ class InferenceMixin(RegistryMixin):
                     found[name][start : start + len(part)] = part
         return found
 
-    def _annotation_batch_size(self, batch_size: int | None) -> int:
+    def _minibatches(
+        self,
+        adata: AnnData | MuData,
+        layer: str | Mapping[str, str] | None,
+        use_raw: bool,
+        batch_size: int | None,
+    ) -> Query:
+        """Cells as the network reads them, in minibatches of a size that suits the device."""
+        device = self.module.device
         if batch_size is None:
-            on_cpu = self.module.device.type == "cpu"
-            return _BATCH_SIZE_CPU if on_cpu else _BATCH_SIZE_ACCELERATOR
+            batch_size = _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
         check_count("batch_size", batch_size)
-        return batch_size
+        return Query(
+            adata,
+            self._modalities,
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+            device=device,
+        )
 
 
 def _check_indices(indices: Sequence[int], n_obs: int) -> None:

@@ -1,0 +1,25 @@
+"""Fixtures of the tests of matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from _scaled import N_CELLS, N_GENES
+
+from tosica.data import _reference_scale
+
+
+@pytest.fixture
+def counts() -> np.ndarray:
+    """Counts of cells that differ tenfold in depth; the fourth is empty."""
+    rng = np.random.default_rng(0)
+    counts = rng.poisson(rng.uniform(0.3, 3, (N_CELLS, 1)), (N_CELLS, N_GENES)) + 0.0
+    counts[:, 0] += 3
+    counts[3] = 0
+    return counts
+
+
+@pytest.fixture(params=[4096, 7], ids=["one block", "blocks of 7"])
+def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(_reference_scale, "_BLOCK", request.param)
+    return request.param
