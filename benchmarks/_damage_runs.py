@@ -9,8 +9,10 @@ import resource
 import select
 import signal
 import time
+import traceback
 import warnings
 import zlib
+from contextlib import suppress
 from dis import opmap
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,14 +67,9 @@ def make(case: Case, folder: Path) -> tuple[Path, str]:
     if way == "members":
         return path, damage_hdf5(path, rng)
     if way == "values" and kind == "rds":
-        r = r_files()
-        value, others = case.source.value(), [None, r.strings("a"), r.strings(), r.plain_list()]
-        others += [r.vector(np.arange(3)), r.vector(np.ones(40)), r.matrix(np.ones((2, 2)))]
-        deep = r.plain_list()
-        for _ in range(300):
-            deep = r.plain_list(deep)
-        what = damage_r(value, [*others, r.s4("dgCMatrix"), r.s4("Assay"), deep], rng)
-        r.write(path, value)
+        value = case.source.value()
+        what = damage_r(value, _other_r_values, rng)
+        r_files().write(path, value)
         return path, what
     damage: Callable = {
         "file": damage_bytes,
@@ -82,6 +79,17 @@ def make(case: Case, folder: Path) -> tuple[Path, str]:
     content, what = damage(case.source.content, rng)
     path.write_bytes(content)
     return path, what
+
+
+def _other_r_values() -> list[Any]:
+    """What may take the place of a value in an R object."""
+    r = r_files()
+    deep = r.plain_list()
+    for _ in range(250):
+        deep = r.plain_list(deep)
+    others = [None, r.strings("a"), r.strings(), r.plain_list(), r.vector(np.arange(3))]
+    others += [r.vector(np.ones(40)), r.matrix(np.ones((2, 2)))]
+    return [*others, r.s4("dgCMatrix"), r.s4("Assay"), deep]
 
 
 def outcome_of(read: Callable[[], str], whole: str | None) -> dict[str, str]:
@@ -162,7 +170,7 @@ def measure_here(case: Case, whole: dict[str, str]) -> dict[str, Any]:
         result["text"] = result["text"].replace(name, "…")
     if grown > MEGABYTES:
         result["outcome"] = "memory"
-    if seconds > SECONDS and kind != "bomb":
+    if seconds > SECONDS:
         result["outcome"] = "hang"
     named = {"name": case.name, "file": case.source.file, "damage": what}
     return {**named, **result, "seconds": round(seconds, 2), "megabytes": round(grown)}
@@ -180,12 +188,10 @@ def _read_by_h5py(case: Case, whole: dict[str, str]) -> dict[str, Any]:
     """Read the members of an HDF5 file with h5py alone, without those that are not there."""
     with TemporaryDirectory() as name:
         path, _ = make(case, Path(name))
-        try:
-            with h5py.File(path) as file:
-                file.visititems(_read_member)
-        except Exception as error:
-            return {"text": repr(error)}
-    return {"text": "read"}
+        before = _peak(reset=True)
+        with suppress(Exception), h5py.File(path) as file:
+            file.visititems(_read_member)
+    return {"megabytes": _peak() - before}
 
 
 def _read_member(name: str, member: Any) -> None:
@@ -204,9 +210,12 @@ def in_child(
     if child == 0:
         os.close(receiving)
         try:
+            errors = os.dup(2)
             _limit_resources()
             for case in cases:
                 os.write(sending, (json.dumps(work(case, whole)) + "\n").encode())
+        except Exception:
+            os.write(errors, traceback.format_exc().encode())
         finally:
             # Whatever happened: the rest of the program is the parent's.
             os._exit(0)
@@ -267,8 +276,10 @@ def measure(cases: Sequence[Case], whole: dict[str, str]) -> list[dict[str, Any]
         done.append(result)
     for case, result in zip(cases, done, strict=True):
         if case.group.startswith("h5") and result["outcome"] in ("killed", "hang", "memory"):
-            _, ended = in_child(_read_by_h5py, [case], whole)
-            if ended in ("killed", "hang"):
+            results, ended = in_child(_read_by_h5py, [case], whole)
+            if results and results[0]["megabytes"] > MEGABYTES:
+                ended = "memory"
+            if ended in ("killed", "hang", "memory"):
                 result |= {"outcome": "hdf5", "text": f"h5py alone: {ended}"}
     return done
 

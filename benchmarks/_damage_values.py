@@ -15,8 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def damage_r(root: Any, others: list[Any], rng: np.random.Generator) -> str:
-    """Change one to three values of an R object, in place; ``others`` may replace a value."""
+def damage_r(root: Any, make_others: Callable[[], list[Any]], rng: np.random.Generator) -> str:
+    """Change one to three values of an R object, in place, or replace them by one of others.
+
+    The others are made anew each time, because a value that holds itself could not be written.
+    """
     done = []
     for _ in range(rng.integers(1, 4)):
         places = list(_places(root))
@@ -27,7 +30,7 @@ def damage_r(root: Any, others: list[Any], rng: np.random.Generator) -> str:
             ways.append(_r_rename)
         if value is not None and value.kind != "S4":
             ways += [_r_resize, _r_values, _r_values]
-        pick(ways, rng)(owner, key, others, rng)
+        pick(ways, rng)(owner, key, make_others(), rng)
         done.append(path)
     return "R values changed: " + ", ".join(done)
 

@@ -163,9 +163,9 @@ def report(result: dict[str, Any]) -> str:
         "- *Raw error*: an error or a warning from deeper inside.",
         f"- *Memory*: reading took more than {MEGABYTES // 1024} GB beside what Python has, or "
         f"asked for more than {MOST_MEGABYTES // 1024} GB. *Hang*: more than {SECONDS} s of "
-        f"processor time (bombs: {6 * SECONDS} s).",
-        "- *Inside HDF5*: a crash or hang that h5py alone, which reads the same file without "
-        "tosica, has as well.",
+        f"processor time ({6 * SECONDS} s for making and reading a bomb).",
+        "- *Inside HDF5*: a crash, a hang or a growth of memory that h5py alone, which reads the "
+        "same file without tosica, has as well.",
         "",
         f"The slowest file took {result['seconds']:.1f} s of processor time; "
         f"the largest growth of memory was {result['megabytes']:.0f} MB.",

@@ -61,3 +61,15 @@ def test_what_is_half_is_noticed(killing, tmp_path, monkeypatch):
         killing.main(["--operations", "write_synthetic", "--kills", "2", "--out", str(tmp_path)])
     counts = json.loads((tmp_path / "kill.json").read_text())["operations"]["write_synthetic"]
     assert counts["counts"]["broken"] == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no fork")
+def test_operations_that_end_too_early_are_not_counted(killing, monkeypatch):
+    ended = killing.OPERATIONS["write_synthetic"]._replace(
+        prepare=killing.nothing, run=lambda _, mark: mark(), state=lambda _: killing.OLD
+    )
+    monkeypatch.setitem(killing.OPERATIONS, "write_synthetic", ended)
+    monkeypatch.setattr(killing, "kill", lambda *_, **__: False)
+    with pytest.raises(RuntimeError, match="write_synthetic had ended 100 times"):
+        killing.measure("write_synthetic", 1, killing.np.random.default_rng(0))

@@ -105,6 +105,16 @@ def test_too_many_values(tmp_path, monkeypatch):
     refused(path, "more than 1,000 names and other values that are not numbers")
 
 
+def test_too_many_values_that_are_no_names(tmp_path, monkeypatch):
+    monkeypatch.setattr("tosica.io._rds_parser._MOST_OTHER_VALUES", 1000)
+    path = tmp_path / "bomb.rds"
+    path.write_bytes(gzip.compress(HEAD + integers(19, 10**5) + integers(19, 0) * 10**5))
+    refused(path, "more than 1,000 lists, vectors and other values beside names")
+    names = [f"{i:04}" for i in range(3000)]
+    r.write(path, r.strings(*names))
+    refused(path, "holds a character vector, not a Seurat object")
+
+
 @pytest.mark.parametrize("pack", [bz2.compress, lzma.compress, bytes])
 def test_other_compressions_of_r(tmp_path, pack):
     """Those of saveRDS(compress=...)."""
@@ -302,10 +312,16 @@ def test_values_that_are_not_there(converted, name, n_values):
     refused(converted, f"'/{name}' claims to hold")
 
 
-def test_a_length_of_zero_among_the_strings(converted):
-    """HDF5 would follow it for ever."""
+@pytest.mark.parametrize("n_bytes", [4096, 4099])
+def test_a_length_of_zero_among_the_strings(tmp_path, n_bytes):
+    """HDF5 would follow it for ever, wherever the strings begin."""
+    converted = tmp_path / "x.h5ad"
+    with h5py.File(converted, "w") as file:
+        file.create_dataset("first", data=np.zeros(n_bytes, np.uint8), chunks=(n_bytes,))
+        file["obs/_index"] = CELLS
     content = bytearray(converted.read_bytes())
     start = content.index(b"GCOL") + 16
+    assert (start % 8 == 0) == (n_bytes % 8 == 0)
     content[start : start + 16] = bytes(16)
     converted.write_bytes(content)
     refused(converted, f"a length among its strings, at byte {start}, is 0")

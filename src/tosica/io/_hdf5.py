@@ -69,7 +69,7 @@ def _check_heaps(path: Path) -> None:
 
 def _end_of_heap(content: mmap.mmap, start: int) -> int:
     """Where a heap ends; its start if the bytes only look like one."""
-    if start % 8 or start + _HEADER.size > len(content):
+    if start + _HEADER.size > len(content):
         return start
     version, size = struct.unpack_from("<4xIQ", content, start)
     return start + size if version == 1 and start + size <= len(content) else start

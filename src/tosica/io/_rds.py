@@ -33,6 +33,14 @@ class _Assay(NamedTuple):
     variable_genes: list[str]
 
 
+# What people call the types of R.
+_KINDS = {
+    **{"VEC": "list", "LIST": "pairlist", "S4": "S4 object", "CLO": "function"},
+    **{"STR": "character vector", "INT": "vector of whole numbers", "REAL": "vector of numbers"},
+    **{"LGL": "vector of booleans", "ENV": "environment", "NILVALUE": "NULL", "NIL": "NULL"},
+}
+
+
 def read_rds(path: Path, *, assay: str | None) -> Parts:
     """Read a Seurat object (v3 to v5) or a SingleCellExperiment.
 
@@ -48,7 +56,7 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
     if _EXPERIMENT_CLASSES & set(classes):
         return _read_experiment(seurat)
     if "Seurat" not in classes:
-        kind = {"VEC": "list", "S4": "S4 object"}.get(seurat.kind, seurat.kind)
+        kind = _KINDS.get(seurat.kind, "value of another kind")
         raise RefusedValue(
             f"{str(path)!r} holds a {' '.join(classes) or kind}, not a Seurat object or a "
             "SingleCellExperiment."

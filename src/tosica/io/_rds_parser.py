@@ -26,6 +26,8 @@ _LARGE, _BEST_RATIO = 2**30, 250
 # Values other than numbers are Python objects of some 400 bytes each. A file may have so many, or
 # one a byte: a name of a cell takes several bytes, and the matrices take most of a file.
 _MANY_VALUES = 5_000_000
+# Most of these are names. Lists, vectors and so on are parsed in some 20 microseconds each.
+_MOST_OTHER_VALUES = 500_000
 # Sequences such as 1:n are stored as three numbers; no object has more cells or genes.
 _LONGEST_SEQUENCE = 10_000_000
 # Parts of a compiled function that occur in it more than once.
@@ -144,7 +146,7 @@ def _make_parser(stream: _Stream, most_values: int) -> Any:
             )
             # Parsing a stream saves memory: rdata holds the bytes of the whole file.
             self.file: Any = stream
-            self.n_values, self.n_in_sequences = 0, 0
+            self.n_values, self.n_other_values, self.n_in_sequences = 0, 0, 0
             # One object for all equal strings: names of cells are in a file many times.
             self.shared: dict[Any, Any] = {}
 
@@ -157,6 +159,12 @@ def _make_parser(stream: _Stream, most_values: int) -> Any:
                 )
             parsed = super().parse_R_object(*args, **kwargs)
             info = parsed.info
+            self.n_other_values += info.type.name != "CHAR"
+            if self.n_other_values > _MOST_OTHER_VALUES:
+                raise RefusedValue(
+                    f"The file has more than {_MOST_OTHER_VALUES:,} lists, vectors and other "
+                    "values beside names, as no Seurat object does: it is damaged; save it again."
+                )
             if info.type.name in ("CHAR", "NILVALUE", "NIL") and parsed.attributes is None:
                 key = (info.type, info.gp, parsed.value)
                 if key in self.shared:
