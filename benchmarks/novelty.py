@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 QUERIES = {"within": "same batch", "across": "other batch"}
 # Cells of the new type in the query; 0 stands for all.
-SIZES = (4, 10, 20, 0)
+SIZES = (4, 10, 20, 50, 0)
 SCORES = {
     "cluster": "`tl.novelty`, small clusters",
     "cell": "`tl.novelty`, cells",
@@ -113,10 +113,10 @@ def quiet() -> None:
 
 
 def train(reference: AnnData, seed: int, max_epochs: int) -> tosica.TOSICA:
-    """Train a network without linear branch, because the other scores are the network's."""
+    """Train a small model. Energy, ensembles and so on are of its network alone."""
     tosica.TOSICA.setup_anndata(reference, labels_key="label")
     scvi.settings.seed = seed
-    model = tosica.TOSICA(reference, linear=False, max_gene_sets=50, embed_dim=24)
+    model = tosica.TOSICA(reference, max_gene_sets=50, embed_dim=24)
     model.train(max_epochs, accelerator="cpu", enable_progress_bar=False, check_labels=False)
     return model
 

@@ -455,7 +455,9 @@ def test_fractions_only(tmp_path, counts):
 
 def test_something_else_in_the_file(tmp_path):
     refused(r.write(tmp_path / "x.rds", table()), "holds a data.frame, not a Seurat object")
-    refused(r.write(tmp_path / "x.rds", r.strings("a")), "holds a character vector, not a Seurat object")
+    refused(
+        r.write(tmp_path / "x.rds", r.strings("a")), "holds a character vector, not a Seurat object"
+    )
 
 
 def test_truncated(tmp_path, counts):

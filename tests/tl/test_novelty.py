@@ -15,6 +15,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import tosica
+from tosica.linear import fit_novelty
+from tosica.tl._query_novelty import Query, common_shift
 
 NEW = "CD19+ B"
 COLUMNS = [f"tosica_novelty{name}" for name in ("", "_pvalue", "_cluster", "_cluster_pvalue")]
@@ -107,6 +109,42 @@ def test_what_moves_all_types_alike_is_not_new(model, query, caplog):
         assert auroc(query, name) > 0.95
         assert share(query, f"{name}_pvalue", new=False) < 0.08
         assert share(query, f"{name}_pvalue", new=True) > 0.7
+
+
+def test_a_query_of_the_same_batch_is_not_corrected(model, query, caplog):
+    """To subtract a difference that chance explains would add noise."""
+    before = query.obs[["tosica_novelty", "tosica_novelty_pvalue"]].copy()
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        tosica.tl.novelty(query, model)
+    assert "the query differs from the reference no more than another sample" in caplog.text
+    np.testing.assert_allclose(query.obs[before.columns], before, atol=1e-4)
+    caplog.clear()
+    model.annotate(moved(query))
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        tosica.tl.novelty(query, model)
+    assert "no more than another sample" not in caplog.text
+
+
+@pytest.mark.parametrize("n_labels", [1, 2, 3, 5])
+def test_what_two_samples_of_a_batch_have_in_common_is_no_shift(n_labels):
+    """Nothing but noise is found in nothing but noise, however few labels there are."""
+    rng = np.random.default_rng(n_labels)
+    centers = rng.normal(2, 1, (n_labels, 300))
+    positions = np.arange(150) % n_labels
+    reference, cells = (centers[positions] + rng.normal(0, 1, (150, 300)) for _ in range(2))
+    statistics = fit_novelty(sp.csr_matrix(reference), positions)
+    nothing = Query(sp.csr_matrix(cells), None)
+    assert common_shift(nothing, statistics, positions) is None
+    both = Query(sp.csr_matrix(cells + 0.5 * (np.arange(300) < 100)), None)
+    found = common_shift(both, statistics, positions)
+    if n_labels == 1:  # one label decides nothing
+        assert found is None
+    else:
+        assert found[:100].mean() - found[100:].mean() > 0.3
+        measured = np.arange(300) >= 50
+        found = common_shift(both._replace(measured=measured), statistics, positions)
+        assert (found[:50] == 0).all()
+        assert (found[50:100] > 0).mean() > 0.9
 
 
 def test_nothing_new(model, query):

@@ -58,12 +58,14 @@ def novelty(
     also scores small clusters, the means of a cell and its three nearest neighbors in the query,
     because means are less noisy and show differences between similar types.
 
-    What the query has in common is subtracted: for each gene, the median over the labels of the
-    difference between query and reference. A batch or a treatment changes most types, while a new
-    type is found under one label or two. (If only two labels have five cells, the smaller of two
-    differences with the same sign is subtracted.) Then the scores of each label's cells are lowered
-    until their lowest tenth is as low as the reference's. A query in which only one label has five
-    cells is not corrected, because a batch effect and a new type look the same in it.
+    A batch effect is corrected for in two steps. First, what the query has in common is subtracted:
+    for each gene, the median over the labels of the difference between query and reference. A batch
+    or a treatment changes most types, while a new type is found under one label or two. (If only
+    two labels have five cells, the smaller of two differences with the same sign is subtracted.)
+    Then the scores of each label's cells are lowered until their lowest tenth is as low as the
+    reference's. Neither is done if the common difference is no larger than between two samples of
+    the same cells. A query in which only one label has five cells is not corrected either, because
+    a batch effect and a new type look the same in it.
 
     Parameters
     ----------
@@ -173,6 +175,12 @@ def novelty(
             "novelty: fewer than two labels have %d cells, so that the query is not corrected: "
             "another batch looks like a new type",
             MIN_CELLS,
+        )
+    if correct and shift is None:
+        correct = False
+        logger.info(
+            "novelty: the query differs from the reference no more than another sample of its "
+            "cells would, and is not corrected for a batch"
         )
     known = (statistics.cells, statistics.cells_labels)
     cells = calibrate(

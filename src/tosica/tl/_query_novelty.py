@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # Cells of a label that the query must have for the label to count in what the query shares.
 MIN_CELLS = 5
+# Labels that decide by their median what the query shares.
+_FEWEST_VOTES = 3
 # Where scores of known and other cells are compared: new types have high scores, so most of the
 # cells below this quantile are known, unless nine tenths of a label's cells are new.
 _QUANTILE = 0.1
@@ -63,18 +65,32 @@ def count_labels(positions: NDArray[np.integer]) -> int:
 
 def common_shift(
     query: Query, statistics: NoveltyStatistics, positions: NDArray[np.integer]
-) -> NDArray[np.float64]:
-    """Median over labels of the difference between query and reference, ``(n_genes,)``."""
-    differences = []
+) -> NDArray[np.float64] | None:
+    """Median over labels of the difference between query and reference, ``(n_genes,)``.
+
+    ``None`` if it is no larger than the difference of two samples of the same cells: then the query
+    is of the reference's batch, and to subtract it would add noise.
+    """
+    differences, variances = [], []
+    n_reference = np.bincount(statistics.cells_labels, minlength=len(statistics.means))
     for label, mean in enumerate(statistics.means):
         of_label = positions == label
         if of_label.sum() >= MIN_CELLS:
             differences.append(np.asarray(query.x[of_label].mean(0)).ravel() - mean)
+            variances.append(1 / of_label.sum() + 1 / max(n_reference[label], 1))
     # Labels that are lacking vote for no difference, so that one label alone decides nothing.
-    while len(differences) < 3:
+    while len(differences) < _FEWEST_VOTES:
         differences.append(np.zeros(query.x.shape[1]))
     shift = np.median(differences, axis=0)
-    return shift if query.measured is None else shift * query.measured
+    if query.measured is not None:
+        shift *= query.measured
+    # Variance of a median, as a share of the variance of a cell.
+    of_median = np.pi / 2 * np.mean(variances) / len(differences)
+    weights = statistics.gene_scale() ** 2
+    if query.measured is not None:
+        weights *= query.measured
+    expected = of_median * (weights @ statistics.variance)
+    return shift if weights @ np.square(shift) > expected else None
 
 
 def score_in_blocks(
