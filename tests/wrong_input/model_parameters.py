@@ -138,6 +138,22 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
     "TOSICA.get_attention": _PREDICTED | {"unannotated": k.FLAG},
     "TOSICA.get_latent_representation": _PREDICTED,
     "TOSICA.iter_batches": _PREDICTED,
+    "TOSICA.to_device": {
+        "device": [
+            *(
+                Wrong(value, TypeError, "^device must be 'cpu', 'cuda', 'cuda:0' and so on, or")
+                for value in (None, 1.5, True, ["cpu"])
+            ),
+            *(
+                Wrong(value, ValueError, "^device must be 'cpu', 'cuda', 'cuda:0' and so on, or")
+                for value in ("x", "", "gpu", "cuda:x", -1)
+            ),
+            *(
+                Wrong(value, ValueError, r"was asked for, but torch finds \d+ GPUs here: pass")
+                for value in ("cuda:99", 99)
+            ),
+        ],
+    },
     "TOSICA.get_gene_weights": {"how": k.CHOICE},
     "TOSICA.get_linear_weights": {},
     "TOSICA.get_var_names": {"legacy_mudata_format": k.FLAG},

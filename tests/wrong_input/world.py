@@ -150,6 +150,7 @@ _ARGUMENTS: dict[str, Any] = {
     "TOSICA.get_attention": lambda w: {"adata": w.query},
     "TOSICA.get_latent_representation": lambda w: {"adata": w.query},
     "TOSICA.iter_batches": lambda w: {"adata": w.query},
+    "TOSICA.to_device": lambda _: {"device": "cpu"},
     "TOSICA.save": lambda w: {"dir_path": w.folder / "other"},
     "TOSICA.load": lambda w: {"dir_path": w.folder / "model"},
     "TOSICA.load_legacy": lambda w: {"project_dir": w.folder},

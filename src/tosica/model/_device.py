@@ -46,6 +46,32 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
     return torch.device(kind if device == "auto" else f"{kind}:{device}")
 
 
+def check_device(device: str | int | torch.device) -> torch.device:
+    """Device for the argument of :meth:`tosica.TOSICA.to_device`.
+
+    Raises
+    ------
+    TypeError
+        If it is neither a name, nor the number of a GPU, nor a device of torch.
+    ValueError
+        If torch does not know the name, or a GPU is asked for where torch finds none.
+    """
+    expected = "device must be 'cpu', 'cuda', 'cuda:0' and so on, or the number of a GPU"
+    if isinstance(device, bool) or not isinstance(device, str | Integral | torch.device):
+        raise TypeError(f"{expected}, not {device!r:.60}.")
+    try:
+        found = torch.device("cuda", int(device)) if isinstance(device, Integral) else device
+        found = torch.device(found)
+    except RuntimeError as error:
+        raise ValueError(f"{expected}, not {device!r:.60}.") from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device={device!r} was asked for, but torch finds {torch.cuda.device_count()} GPUs "
+            "here: pass 'cpu', or the number of one that is there, counted from 0."
+        )
+    return found
+
+
 def check_devices(devices: int | list[int] | str) -> None:
     """Check what is asked for as the devices of a training.
 

@@ -11,6 +11,7 @@ from mudata import MuData
 
 from tosica._threads import thread_map, thread_pool
 from tosica._validation import check_choice, check_count, check_data, check_flags
+from tosica.model._device import check_device
 from tosica.model._modalities import is_joint
 from tosica.model._query import Query
 from tosica.model._registry_mixin import RegistryMixin
@@ -140,6 +141,37 @@ class InferenceMixin(RegistryMixin):
         check_flags(use_raw=use_raw)
         adata = self._query(adata)
         return iter(self._minibatches(adata, layer, use_raw, batch_size))
+
+    def to_device(self, device: str | int | torch.device) -> None:
+        """Move the model to a CPU or a GPU, where it then annotates.
+
+        Parameters
+        ----------
+        device
+            ``"cpu"``, ``"cuda"``, ``"cuda:0"`` and so on, the number of a GPU, or a device of
+            torch. To choose it when a model is loaded, see :meth:`load`.
+
+        Raises
+        ------
+        TypeError
+            If it is of another type.
+        ValueError
+            If torch does not know it, or finds no such GPU.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> adata.obs_names_make_unique()
+        >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(adata, embed_dim=16)
+        >>> model.to_device("cpu")
+        >>> model.device
+        device(type='cpu')
+        """
+        super().to_device(check_device(device))
 
     def _query(
         self, adata: AnnData | MuData | None, indices: Sequence[int] | None = None
