@@ -108,7 +108,7 @@ def read_legacy(path: Path) -> str:
     model = tosica.TOSICA.load_legacy(path.parent, accelerator="cpu")
     genes = model.get_var_names()["rna"] if isinstance(model.get_var_names(), dict) else None
     genes = [*(model.get_var_names() if genes is None else genes)]
-    x = np.log1p(np.random.default_rng(0).poisson(1, (4, len(genes))).astype(np.float32) * 3)
+    x = np.random.default_rng(0).poisson(1, (4, len(genes))).astype(np.float32)
     cells = ad.AnnData(sp.csr_matrix(x), var=pd.DataFrame(index=genes))
     soft = model.predict(cells, soft=True)
     assert np.isfinite(soft.to_numpy()).all(), "probabilities that are not finite"

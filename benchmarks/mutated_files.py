@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.mutated_files FOLDER`` from the repository's root, with ``seurat``,
 ``gene_sets`` and ``legacy_project`` in that folder, writes ``docs/benchmarks/mutated_files.md`` and
-``mutated_files.json``. Each mutant is read in a process of its own limits of memory and time, and
+``mutated_files.json``. Each mutant is read in a process with limits of memory and time, and
 what was read is used. A mutant has a name, such as ``rds/values/17``, by which ``--only`` makes and
 reads it again.
 """
@@ -147,8 +147,8 @@ def report(result: dict[str, Any]) -> str:
         "and indices replaced by huge or negative",
         "numbers, members and values deleted, renamed or replaced by other types. Each mutant is "
         "read by `tosica.io.read_seurat`,",
-        "`tosica.gs.read_gmt`, `tosica.gs.load` or `tosica.TOSICA.load_legacy` in a process of its "
-        "own limits, and what was read is used:",
+        "`tosica.gs.read_gmt`, `tosica.gs.load` or `tosica.TOSICA.load_legacy` in a process with "
+        "limits of memory and time, and what was read is used:",
         "matrices are summed and shown, the model annotates cells.",
         *([result["note"]] if result.get("note") else []),
         "",
@@ -187,7 +187,8 @@ def report(result: dict[str, Any]) -> str:
 
 
 def _line(run: dict[str, Any]) -> str:
-    return f"- `{run['name']}` ({OUTCOMES[run['outcome']]}): {run['damage']}. {run['text']}"
+    about = " ".join(part for part in (run["damage"] and f"{run['damage']}.", run["text"]) if part)
+    return f"- `{run['name']}` ({OUTCOMES[run['outcome']]})" + (f": {about}" if about else "")
 
 
 def main(arguments: list[str] | None = None) -> None:
