@@ -43,7 +43,7 @@ SCORES = {
     "cluster": "`tl.novelty`, small clusters",
     "cell": "`tl.novelty`, cells",
     "annotate": "`annotate`, cells, not corrected for the batch",
-    "density": "`tl.novelty` before (density of Leiden clusters)",
+    "density": "density of Leiden clusters (the former `tl.novelty`)",
     "genes": "Mahalanobis distance, 30 components of the genes",
     "token": "Mahalanobis distance, class token",
     "ensemble": "deep ensemble of 3 networks, entropy (first split)",
@@ -200,7 +200,8 @@ def report(result: dict[str, Any]) -> str:
         "## AUROC by the number of new cells",
         "",
         "New cells against all others of the query; 0.5 is chance. First the mean of the tasks "
-        "that nothing was chosen on, then of the others.",
+        "that nothing was chosen on, then of the others. scANVI needs counts, which the task with "
+        "10x v1 lacks.",
         "",
     ]
     sizes = [*(str(size) for size in SIZES if size), "all"]

@@ -70,9 +70,9 @@ class CalibrationMixin(InferenceMixin):
 
         Notes
         -----
-        :meth:`predict_set` needs 9 cells for a coverage of 0.9, and 19 for 0.95. With so few the
-        coverage of a single batch varies by about a tenth; with 50 by about five hundredths
-        (benchmarks/label_sets.py).
+        :meth:`predict_set` needs 9 cells for a coverage of 0.9, and 19 for 0.95. With ten,
+        the coverage has a standard deviation of about 0.1 between samples of labelled cells; with
+        50, of about 0.05 (benchmarks/label_sets.py).
 
         Examples
         --------
