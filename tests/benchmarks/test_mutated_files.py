@@ -28,9 +28,7 @@ def test_the_page_is_what_was_measured(mutated, measured):
     counts = {group: sum(counted.values()) for group, counted in result["counts"].items()}
     assert counts.pop("bomb/bomb") == len(result["bombs"])
     assert sum(counts.values()) == 5000
-    left = [run for run in result["left"] if run["outcome"] != "hdf5"]
-    assert len(left) <= 7
-    assert not {run["outcome"] for run in left} & {"invalid", "killed"}
+    assert {run["outcome"] for run in result["left"]} <= {"hdf5"}
 
 
 def test_names_of_mutants_are_unique(mutated):
