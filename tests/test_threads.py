@@ -151,6 +151,22 @@ def test_a_forked_process_has_threads_of_its_own() -> None:
         child.kill()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_process_that_is_forked_inside_a_pool_has_none() -> None:
+    """As by Lightning's ``strategy="ddp_fork"``: its threads do not go along."""
+    with thread_pool():
+        list(thread_map(str, range(3)))
+        child = multiprocessing.get_context("fork").Process(target=_use_pool)
+        child.start()
+        child.join(60)
+        try:
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+        assert list(thread_map(str, range(3))) == ["0", "1", "2"]
+
+
 def _use_pool() -> None:
     with thread_pool():
         assert list(thread_map(abs, range(9))) == list(range(9))

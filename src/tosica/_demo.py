@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import train_test_split
 
 from tosica import pl, pp, tl
-from tosica._replace_files import replacing
+from tosica._replace_files import as_os_error, replacing
 from tosica.model import TOSICA
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def _write(query: AnnData, out: Path) -> list[Path]:
         for name in ("annotated.h5ad", "umap.png", "confusion.png", "gene_set_heatmap.png")
     ]
     with replacing(*paths[:2]) as [table, umap]:
-        query.write_h5ad(table)
+        with as_os_error():
+            query.write_h5ad(table)
         figure = sc.pl.umap(query, color="tosica_prediction", size=60, show=False, return_fig=True)
         figure.savefig(umap, dpi=150, bbox_inches="tight")
     pl.confusion(query, _LABELS, show=False, save=paths[2])

@@ -50,9 +50,11 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
     Raises
     ------
     OSError
-        If a file cannot be written. What was there before is unchanged.
+        If a file cannot be written. What was there before is unchanged, unless the first of several
+        files had been replaced already, which the message says.
     """
     folder = paths[0].parent
+    begun = False
     try:
         with temporary_folder(folder) as temporary:
             names = [temporary / path.name for path in paths]
@@ -67,21 +69,37 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
                 _write_record(temporary, *paths)
             with _locked(folder) if len(paths) > 1 else nullcontext():
                 os.replace(names[0], paths[0])
+                begun = len(paths) > 1
                 # On the disk before the others, also if there is a power failure.
                 _sync_folder(folder)
                 for path, name in zip(paths[1:], names[1:], strict=True):
                     os.replace(name, path)
                 if len(paths) > 1:
                     _sync_folder(folder)
+                    _drop_outdated_records(folder, temporary)
             (temporary / _RECORD).unlink(missing_ok=True)
-    # torch's writer raises RuntimeError.
-    except (OSError, RuntimeError) as error:
-        kind = type(error) if isinstance(error, OSError) else OSError
+    except OSError as error:
         shown = " and ".join(repr(str(path)) for path in paths)
-        raise kind(
-            f"{shown} could not be written ({_reason(error)}): is the disk full, or the folder "
-            "read-only? What was there before is unchanged."
+        state = (
+            "Some of these files are new and others old: write them again."
+            if begun
+            else "What was there before is unchanged."
+        )
+        raise type(error)(
+            f"{shown} could not be written ({_reason(error)}): is the disk full, the folder "
+            f"read-only, or a file open elsewhere? {state}"
         ) from error
+
+
+@contextmanager
+def as_os_error() -> Iterator[None]:
+    """Raise an OSError for the RuntimeError of torch and HDF5 if they cannot write."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # such as NotImplementedError
+            raise
+        raise OSError(str(error)) from error
 
 
 @contextmanager
@@ -220,6 +238,16 @@ def _to_complete(temporary: Path) -> list[str]:
         return []
     # A file that was replaced by somebody else since then is newer.
     return [name for name in waiting if _hash(temporary.parent / name) == replaced[name]]
+
+
+def _drop_outdated_records(folder: Path, own: Path) -> None:
+    """Remove records of files that have been replaced since, where no lock says who lives."""
+    if fcntl is not None:
+        return
+    for temporary in _temporary_folders(folder):
+        if temporary != own and not _to_complete(temporary):
+            with suppress(OSError):
+                (temporary / _RECORD).unlink(missing_ok=True)
 
 
 def _complete(temporary: Path) -> None:

@@ -7,6 +7,7 @@ threads here sleep while they wait.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -58,6 +59,9 @@ class _SingleThreadedBLAS:
 
 
 _pool = _Pool()
+if hasattr(os, "register_at_fork"):
+    # A child that is forked has the pool, but not its threads, and would wait for them for ever.
+    os.register_at_fork(after_in_child=lambda: vars(_pool).clear())
 _single_threaded_blas = _SingleThreadedBLAS()
 
 

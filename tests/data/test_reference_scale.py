@@ -300,3 +300,21 @@ def test_real_cells_whose_values_were_rounded() -> None:
         assert scale[:3] == ("log1p", pytest.approx(1e4, rel=0.01), "matrix")
     del raw.obs["n_counts"]
     assert scale_of(CellMatrix(raw), raw).over == "median"
+
+
+@pytest.mark.parametrize("n_cells", [100, 1000, 5000])
+@pytest.mark.parametrize("percent", [(2, 1), (3, 1.5), (5, 2)], ids=str)
+def test_totals_that_vary_by_a_few_percent_are_no_scales(
+    n_cells: int, percent: tuple[float, float]
+) -> None:
+    """Such as after mitochondrial genes were left out, which hold a few percent of the counts."""
+    rng = np.random.default_rng(n_cells)
+    counts = rng.poisson(rng.gamma(1, 10, (n_cells, 200))).astype(np.float64)
+    total = counts.sum(1, keepdims=True)
+    share = np.clip(rng.normal(*percent, (n_cells, 1)), 0, None) / 100
+    counts = np.column_stack([counts, np.rint(total * share / (1 - share))])
+    scale_of(rows(normalised(counts)[:, :-1]))
+    halves = np.where(np.arange(n_cells)[:, None] % 2, np.expm1(normalised(counts)) * 100, 0)
+    halves[::2] = np.expm1(normalised(counts))[::2]
+    with pytest.raises(ValueError, match="different totals"):
+        scale_of(rows(np.log1p(halves)[:, :-1].astype(np.float32)))

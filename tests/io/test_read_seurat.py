@@ -307,7 +307,7 @@ def test_sctransform_is_pointed_out(tmp_path, counts, caplog):
     value = r.seurat(table(), active="SCT", RNA=rna, SCT=sct)
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.io.read_seurat(r.write(tmp_path / "sct.rds", value))
-    assert "'SCT' holds counts that sctransform corrected; assay='RNA'" in messages(caplog)
+    assert "'SCT' holds counts that sctransform corrected, whose logarithm" in messages(caplog)
 
 
 def test_images_are_left_out(tmp_path, counts, caplog):

@@ -49,6 +49,16 @@ def test_the_files_hold_the_annotation(annotated, tmp_path):
     assert "@KEY@" not in script
 
 
+def test_only_its_own_older_tables_are_removed(annotated, tmp_path):
+    del annotated.obsm["X_umap"]
+    of_others = tmp_path / "X_umap.csv"
+    of_others.write_text("of somebody else")
+    tosica.io.to_seurat(annotated, tmp_path, key="mine")
+    assert of_others.read_text() == "of somebody else"
+    tosica.io.to_seurat(annotated, tmp_path, key="mine")
+    assert not of_others.exists()  # it would now be taken for a table of these cells
+
+
 def test_novelty_and_vote_go_along(annotated, tmp_path):
     annotated.obs["mine_novelty"] = 0.5
     annotated.obs["mine_majority_vote"] = annotated.obs["bulk_labels"]

@@ -131,7 +131,7 @@ def test_full_disk(two, tmp_path, with_reference, size):
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
 
     def save():
-        with pytest.raises(OSError, match=r"could not be written \(.+\): is the disk full, or the"):
+        with pytest.raises(OSError, match=r"could not be written \(.+\): is the disk full, the f"):
             new.save(folder, overwrite=True, save_anndata=with_reference)
 
     # HDF5 complains a second time when its objects are deleted.

@@ -139,6 +139,19 @@ def test_without_the_rollout_nothing_is_kept_for_it(monkeypatch: pytest.MonkeyPa
         encoder.rollout(t)
 
 
+@pytest.mark.parametrize("n_frozen", [1, 2])
+def test_frozen_layers_pass_gradients_on(n_frozen: int) -> None:
+    encoder, t = make(2).train(), tokens(40).requires_grad_()
+    for block in list(encoder.blocks)[:n_frozen]:
+        block.requires_grad_(requires_grad=False)
+    expected, _ = in_full(encoder, t)
+    (gradient,) = torch.autograd.grad(expected[:, 0].square().sum(), t)
+    encoder(t).square().sum().backward()
+    torch.testing.assert_close(t.grad, gradient)
+    for name, weight in encoder.named_parameters():
+        assert (weight.grad is not None) == weight.requires_grad, name
+
+
 @pytest.mark.parametrize("n_layers", [1, 2, 3])
 @pytest.mark.parametrize("n_cells_at_a_time", [0, 1, 2, 5])
 def test_cells_at_a_time_change_nothing(n_layers: int, n_cells_at_a_time: int) -> None:

@@ -15,8 +15,8 @@ import torch
 from sklearn.metrics import roc_auc_score
 
 import tosica
-from tosica.linear import fit_novelty
-from tosica.tl._query_novelty import Query, common_shift
+from tosica.linear import CLUSTER_SIZE, fit_novelty
+from tosica.tl._query_novelty import Query, average_neighbors, common_shift
 
 NEW = "CD19+ B"
 COLUMNS = [f"tosica_novelty{name}" for name in ("", "_pvalue", "_cluster", "_cluster_pvalue")]
@@ -288,6 +288,28 @@ def test_many_cells_take_approximate_neighbors(model, query, monkeypatch):
     np.testing.assert_allclose(
         query.obs["tosica_novelty_cluster"], expected.obs["tosica_novelty_cluster"], atol=1e-4
     )
+
+
+@pytest.mark.slow
+def test_neighbors_of_many_cells(monkeypatch):
+    """pynndescent runs on several threads, and may change how many torch has."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(3000) % 3
+    x = sp.csr_matrix(np.maximum(rng.normal(3 * np.eye(3)[labels].repeat(10, 1), 1), 0))
+    statistics = fit_novelty(x[:600], labels[:600])
+    exact = average_neighbors(Query(x, None), statistics, 0)
+    monkeypatch.setattr("tosica.tl._query_novelty._MAX_CELLS_EXACT", 2000)
+    torch.set_num_threads(before := torch.get_num_threads() + 1)
+    try:
+        average = average_neighbors(Query(x, None), statistics, 0)
+        assert torch.get_num_threads() == before
+    finally:
+        torch.set_num_threads(before - 1)
+    np.testing.assert_allclose(average.sum(1), 1)
+    assert (average.diagonal() == 1 / CLUSTER_SIZE).all()
+    assert exact.multiply(average != 0).sum() > 0.9 * len(labels)
+    of_same_label = average @ sp.csr_matrix(np.eye(3)[labels])
+    assert of_same_label.max(1).toarray().mean() > 0.95
 
 
 @pytest.mark.parametrize("of", ["cell", "cluster"])

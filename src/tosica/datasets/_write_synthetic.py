@@ -12,7 +12,7 @@ from anndata import AnnData
 from anndata.io import sparse_dataset, write_elem
 
 from tosica._logging import logger
-from tosica._replace_files import replacing
+from tosica._replace_files import as_os_error, replacing
 from tosica._validation import check_count
 from tosica.datasets import _droplets
 
@@ -89,7 +89,7 @@ def write_synthetic(
     # The file keeps the integer type of the first block, which must hold the number of all values.
     # Cells are in random order, so the first block is enough to estimate it.
     first.indptr = first.indptr.astype(index_dtype(2 * first.nnz * len(plan.obs) / first.shape[0]))
-    with replacing(Path(os.path.realpath(path))) as [temporary]:
+    with replacing(Path(os.path.realpath(path))) as [temporary], as_os_error():
         # Writing single elements would leave an empty raw, which backed reading cannot read.
         AnnData(obs=plan.obs, var=plan.var, uns=plan.uns).write_h5ad(temporary)
         with h5py.File(temporary, "a") as file:

@@ -147,7 +147,8 @@ def choose_assay(assays: list[str], active: str, wanted: str | None, notes: list
         )
     if wanted == "SCT":
         notes.append(
-            "assay 'SCT' holds counts that sctransform corrected; assay='RNA' has the measured ones"
+            "assay 'SCT' holds counts that sctransform corrected, whose logarithm is on another "
+            "scale; assay='RNA' has the measured ones"
         )
     return wanted
 

@@ -163,7 +163,8 @@ def _make_parser(stream: _Stream, most_values: int) -> Any:
             if self.n_other_values > _MOST_OTHER_VALUES:
                 raise RefusedValue(
                     f"The file has more than {_MOST_OTHER_VALUES:,} lists, vectors and other "
-                    "values beside names, as no Seurat object does: it is damaged; save it again."
+                    "values beside names: if the object has outlines of cells, save it without "
+                    "them (object@images <- list() in R); otherwise the file is damaged."
                 )
             if info.type.name in ("CHAR", "NILVALUE", "NIL") and parsed.attributes is None:
                 key = (info.type, info.gp, parsed.value)

@@ -91,12 +91,13 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tables = _tables(adata, key)
+    again = (folder / _SCRIPT_FILE).exists()
     with replacing(*(folder / name for name in [*tables, _SCRIPT_FILE])) as [*names, script]:
         for name, table in zip(names, tables.values(), strict=True):
             table.to_csv(name, float_format="%.6g", na_rep="NA", index=name.name != _LEVELS)
         script.write_text(_SCRIPT.replace("@KEY@", key))
     # Those of an earlier call would contradict the new labels.
-    for old in {"probabilities.csv", "X_umap.csv"} - set(tables):
+    for old in {"probabilities.csv", "X_umap.csv"} - set(tables) if again else ():
         (folder / old).unlink(missing_ok=True)
     logger.info(
         "to_seurat: wrote %s and add_to_seurat.R to %s",

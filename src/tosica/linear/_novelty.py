@@ -285,6 +285,17 @@ def find_neighbor_components(
     return pca.components_.T * scale[:, None]
 
 
+def averages_of(cells: NDArray[np.integer]) -> sp.csr_matrix:
+    """Weights that average the cells of each row, ``(n_cells, n_cells)``.
+
+    ``cells`` are positions, ``(n_cells, size)``.
+    """
+    n_cells, size = cells.shape
+    ends = np.arange(0, cells.size + 1, size)
+    weights = np.full(cells.size, 1 / size)
+    return sp.csr_matrix((weights, cells.ravel(), ends), shape=(n_cells, n_cells))
+
+
 def _score_known_clusters(
     x: sp.csr_matrix, statistics: NoveltyStatistics, counts: NDArray[np.integer]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -292,11 +303,7 @@ def _score_known_clusters(
     size = min(CLUSTER_SIZE, x.shape[0])
     components = find_neighbor_components(x, statistics.gene_scale())
     near = NearestNeighbors(n_neighbors=size).fit(x @ components).kneighbors(x @ components)[1]
-    average = sp.csr_matrix(
-        (np.full(near.size, 1 / size), near.ravel(), np.arange(0, near.size + 1, size)),
-        shape=(x.shape[0], x.shape[0]),
-    )
-    scores, nearest = statistics.score_clusters(average @ x)
+    scores, nearest = statistics.score_clusters(averages_of(near) @ x)
     # From the mean of the label's other cells, cells are n / (n - size) times as far.
     others = np.maximum(counts[nearest] - size, 1)
     return (scores + 2 * np.log(counts[nearest] / others)).astype(np.float32), nearest

@@ -96,8 +96,11 @@ class CalibrationMixin(InferenceMixin):
         check_data(adata, mudata=True)
         adata = self._query(adata)
         given = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
-        codes = np.array([self.labels.index(name) if name in self.labels else -1 for name in given])
-        foreign = [name for name in given.categories if name not in self.labels]
+        code_of = {name: code for code, name in enumerate(self.labels)}
+        # The last is for cells without a label, whose code is -1.
+        code_of_group = [*(code_of.get(name, -1) for name in given.categories), -1]
+        codes = np.array(code_of_group, dtype=np.int64)[given.codes]
+        foreign = [name for name in given.categories if name not in code_of]
         rows = np.flatnonzero(codes >= 0)
         if not len(rows):
             raise ValueError(

@@ -28,7 +28,7 @@ def restore_on_failure(model: RegistryMixin) -> Iterator[None]:
     if isinstance(model.history_, dict):
         # scvi-tools adds the rows of a further training to the dict itself.
         attributes["history_"] = dict(model.history_)
-    in_training = module.training
+    in_training, device = module.training, next(module.parameters()).device
     try:
         yield
     except BaseException:
@@ -36,6 +36,8 @@ def restore_on_failure(model: RegistryMixin) -> Iterator[None]:
             if module.linear is not None:
                 # The number of components depends on the reference.
                 module.linear.loadings = torch.zeros_like(state["linear.loadings"])
+            # Lightning leaves the model of a GPU on the CPU.
+            module.to(device)
             module.load_state_dict(state)
             module.train(in_training)
             model.__dict__.clear()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import torch
 from scvi.data import AnnDataManager
 
-from tosica._replace_files import replacing
+from tosica._replace_files import as_os_error, replacing
 from tosica._validation import check_data, check_flags, check_path, check_string
 from tosica.linear import NoveltyStatistics
 from tosica.model._checkpoint import (
@@ -128,7 +128,8 @@ class SaveLoadMixin(RegistryMixin):
         if save_anndata:
             name = "mdata.h5mu" if is_joint(self.registry_) else "adata.h5ad"
             paths.insert(0, folder / f"{prefix or ''}{name}")
-        with file_kept(self.adata if save_anndata else None), replacing(*paths) as names:
+        kept = file_kept(self.adata if save_anndata else None)
+        with kept, replacing(*paths) as names, as_os_error():
             if save_anndata:
                 joint = is_joint(self.registry_)
                 write = self.adata.write_h5mu if joint else self.adata.write_h5ad

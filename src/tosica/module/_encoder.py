@@ -106,7 +106,8 @@ class Encoder(nn.Module):
         if not torch.is_grad_enabled():
             return torch.cat(list(thread_map(self._class_token, self._parts(tokens))))
         if self.training and tokens.device.type == "cpu" and not torch.compiler.is_compiling():
-            return apply_in_parts(self._class_token, tokens, self.parameters())
+            trained = [weight for weight in self.parameters() if weight.requires_grad]
+            return apply_in_parts(self._class_token, tokens, trained)
         return self._class_token(tokens)
 
     def rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:

@@ -183,13 +183,11 @@ def novelty(
             "cells would, and is not corrected for a batch"
         )
     known = (statistics.cells, statistics.cells_labels)
-    cells = calibrate(
-        *score_in_blocks(statistics.score_cells, query, query.x, shift), *known, correct
-    )
+    cells = calibrate(*score_in_blocks(statistics.score_cells, query, shift), *known, correct)
     known = (statistics.clusters, statistics.clusters_labels)
-    means = average_neighbors(query, statistics, random_state)
+    average = average_neighbors(query, statistics, random_state)
     small = calibrate(
-        *score_in_blocks(statistics.score_clusters, query, means, shift), *known, correct
+        *score_in_blocks(statistics.score_clusters, query, shift, average), *known, correct
     )
     if clusters is not None:
         small = _combine(small, clusters)

@@ -5,16 +5,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import scanpy as sc
 import scipy.sparse as sp
-from anndata import AnnData
+from pynndescent import NNDescent
 from sklearn.neighbors import NearestNeighbors
 
-from tosica.linear import CLUSTER_SIZE, NoveltyStatistics, find_neighbor_components, pvalues
+from tosica._threads import keep_torch_threads
+from tosica.linear import (
+    CLUSTER_SIZE,
+    NoveltyStatistics,
+    averages_of,
+    find_neighbor_components,
+    pvalues,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from anndata import AnnData
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
@@ -31,6 +38,8 @@ _SAMPLE = 5_000
 _BATCH_SIZE = 512
 # With more cells, nearest neighbors are found approximately.
 _MAX_CELLS_EXACT = 20_000
+# The search takes more neighbors than are averaged, to find the nearest.
+_N_NEIGHBORS = 15
 
 
 class Query(NamedTuple):
@@ -96,21 +105,23 @@ def common_shift(
 def score_in_blocks(
     score: Callable[..., tuple[NDArray[np.float64], NDArray[np.int64]]],
     query: Query,
-    x: sp.csr_matrix,
     shift: NDArray[np.float64] | None,
+    average: sp.csr_matrix | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Score cells block by block, since dense expression of all cells may not fit in memory."""
-    blocks = [
-        score(x[start : start + _BATCH_SIZE].toarray(), query.measured, shift)
-        for start in range(0, x.shape[0], _BATCH_SIZE)
-    ]
+    """Score cells, or averages of them, block by block: all may not fit in memory as dense rows."""
+    blocks = []
+    for start in range(0, query.x.shape[0], _BATCH_SIZE):
+        rows = slice(start, start + _BATCH_SIZE)
+        x = query.x[rows] if average is None else average[rows] @ query.x
+        blocks.append(score(x.toarray(), query.measured, shift))
     return np.concatenate([s for s, _ in blocks]), np.concatenate([n for _, n in blocks])
 
 
+@keep_torch_threads()
 def average_neighbors(
     query: Query, statistics: NoveltyStatistics, random_state: int
 ) -> sp.csr_matrix:
-    """Mean expression of each cell and its nearest neighbors in the query."""
+    """Weights that average each cell and its nearest neighbors in the query, ``(n_obs, n_obs)``."""
     n_obs = query.x.shape[0]
     sample = np.random.default_rng(random_state).permutation(n_obs)[:_SAMPLE]
     components = find_neighbor_components(
@@ -118,13 +129,13 @@ def average_neighbors(
     )
     embedded = query.x @ components
     if n_obs <= _MAX_CELLS_EXACT:
-        near = NearestNeighbors(n_neighbors=CLUSTER_SIZE).fit(embedded).kneighbors_graph(embedded)
+        near = NearestNeighbors(n_neighbors=CLUSTER_SIZE - 1).fit(embedded).kneighbors()[1]
     else:
-        cells = AnnData(embedded)
-        sc.pp.neighbors(cells, n_neighbors=CLUSTER_SIZE, use_rep="X", random_state=random_state)
-        near = (cells.obsp["distances"] != 0).astype(np.float64) + sp.identity(n_obs)
-    # Cells at no distance from another are not stored as its neighbors, and look like it.
-    return sp.csr_matrix(sp.diags(1 / np.asarray(near.sum(1)).ravel()) @ near @ query.x)
+        index = NNDescent(embedded, n_neighbors=_N_NEIGHBORS, random_state=random_state)
+        near = index.neighbor_graph[0][:, 1:CLUSTER_SIZE]
+    # A cell, and the nearest of the others; for one that was not found, the cell once more.
+    own = np.arange(n_obs)[:, None]
+    return averages_of(np.hstack([own, np.where(near < 0, own, near)]))
 
 
 def calibrate(
