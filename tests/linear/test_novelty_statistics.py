@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scanpy as sc
 import scipy.sparse as sp
 
+import tosica
 from tosica.linear import NoveltyStatistics, fit_novelty, pvalues
 
 N_GENES = 60
@@ -95,3 +97,18 @@ def test_spoilt_arrays_are_refused(statistics, change):
         arrays["variance"] = arrays["variance"] * np.nan
     with pytest.raises(ValueError, match="statistics of novelty"):
         NoveltyStatistics.from_dict(arrays, N_GENES + (change == "genes"))
+
+
+@pytest.mark.parametrize("n_cells", [300, 600])
+def test_p_values_hold_where_most_components_are_noise(n_cells):
+    """Components that were fitted to fewer cells make other cells look nearer."""
+    cells = tosica.datasets.synthetic(n_cells + 4000, 1000, n_labels=4, seed=1)
+    sc.pp.normalize_total(cells, target_sum=1e4)
+    sc.pp.log1p(cells)
+    kind = cells.obs["cell_type"].cat.codes.to_numpy()
+    x = sp.csr_matrix(cells.X)
+    found = fit_novelty(x[:n_cells], kind[:n_cells])
+    of_others = pvalues(found.score_cells(x[n_cells:].toarray())[0], found.cells)
+    for level in (0.05, 0.1, 0.2):
+        spread = np.sqrt(level * (1 - level) / n_cells)
+        assert (of_others <= level).mean() < level + 2 * spread

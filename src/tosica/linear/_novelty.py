@@ -22,7 +22,7 @@ from tosica.linear._label_distances import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -229,19 +229,16 @@ def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatist
     if fitted is None or counts.max() < 2:
         return None
     means, variance, components = fitted
-    parts = []
-    for fold, without in cross_fit(x, codes, fit):
-        if without is not None:
-            over_genes = distances_over_genes(
-                x[fold], without[0], gene_weights(without[1], _FLOOR_CELL)
-            )
-            in_components = distance_in_components(x[fold], without[0], without[2])
-            parts.append((np.flatnonzero(fold), over_genes, np.log(in_components)))
-    if not parts:
+    held_out = _distances_of_held_out(x, codes, fit, n_folds=5)
+    if held_out is None:
         return None
-    scored = np.concatenate([cells for cells, _, _ in parts])
-    over_genes = np.vstack([distances for _, distances, _ in parts])
-    logs = np.concatenate([log for _, _, log in parts])
+    scored, over_genes, logs = held_out
+    halves = _distances_of_held_out(x, codes, fit, n_folds=2)
+    if halves is not None:
+        # Components vary most along what is noise in the cells that they were fitted to, so that
+        # the distance of other cells increases with the number n of these cells, about as -1 / n.
+        # From 1/2 and 4/5 of the cells it is extrapolated to all of them.
+        logs = logs + (logs.mean() - halves[2].mean()) / 3
     depth = covariates(x[scored], None)
     expected = np.linalg.lstsq(depth, over_genes.min(1), rcond=None)[0]
     residual = over_genes.min(1) - depth @ expected
@@ -263,6 +260,33 @@ def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatist
     return NoveltyStatistics(
         **found.to_dict() | {"clusters": clusters, "clusters_labels": clusters_labels}
     )
+
+
+def _distances_of_held_out(
+    x: sp.csr_matrix,
+    codes: NDArray[np.integer],
+    fit: Callable[[sp.csr_matrix, NDArray[np.integer]], tuple[NDArray, NDArray, NDArray] | None],
+    n_folds: int,
+) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]] | None:
+    """Distances of cells by fits without them.
+
+    Returns
+    -------
+    Positions of the cells, distances over genes from each label, and the logarithm of the distance
+    in components from the nearest; ``None`` if every fold leaves too few cells to fit to.
+    """
+    parts = []
+    for fold, without in cross_fit(x, codes, fit, n_folds=n_folds):
+        if without is not None:
+            over_genes = distances_over_genes(
+                x[fold], without[0], gene_weights(without[1], _FLOOR_CELL)
+            )
+            in_components = distance_in_components(x[fold], without[0], without[2])
+            parts.append((np.flatnonzero(fold), over_genes, np.log(in_components)))
+    if not parts:
+        return None
+    cells, distances, logs = zip(*parts, strict=True)
+    return np.concatenate(cells), np.vstack(distances), np.concatenate(logs)
 
 
 def find_neighbor_components(
