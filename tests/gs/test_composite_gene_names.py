@@ -149,6 +149,7 @@ def test_long_lists_take_no_time() -> None:
     symbols = sorted(table.symbols)[:20_000]
     for form in ("{}|chr1", "{}_ENSG00000000000", "{}.1", "RP11-{}P1.7"):
         genes = GeneList(form.format(symbol) for symbol in symbols)
-        start = time.perf_counter()
+        # Processor time, since other work may go on. Every name against every other takes minutes.
+        start = time.process_time()
         genes.resolve("human")
-        assert time.perf_counter() - start < 1
+        assert time.process_time() - start < 10

@@ -61,10 +61,10 @@ def edit_pickle(folder: Path, change: Callable[[bytes], bytes]) -> None:
 
 
 def refuses(folder: Path) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ValueError, match=REFUSED):
         TOSICA.load(folder, accelerator="cpu")
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10
 
 
 def is_noticed(folder: Path, toy_model: TOSICA) -> bool:
