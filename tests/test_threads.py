@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -139,23 +140,12 @@ def test_two_pools_at_a_time_give_back_what_there_was() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
 # Of processes that fork beside other threads Python warns; users' data loaders do it.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_process_has_threads_of_its_own() -> None:
+@pytest.mark.parametrize("inside", [False, True], ids=["after a pool", "inside a pool"])
+def test_a_forked_process_has_threads_of_its_own(n_threads: int, inside: bool) -> None:
+    """Inside a pool as by Lightning's ``strategy="ddp_fork"``: its threads do not go along."""
     with thread_pool():
         list(thread_map(str, range(3)))
-    child = multiprocessing.get_context("fork").Process(target=_use_pool)
-    child.start()
-    child.join(60)
-    try:
-        assert child.exitcode == 0
-    finally:
-        child.kill()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not fork")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_process_that_is_forked_inside_a_pool_has_none() -> None:
-    """As by Lightning's ``strategy="ddp_fork"``: its threads do not go along."""
-    with thread_pool():
+    with thread_pool() if inside else nullcontext():
         list(thread_map(str, range(3)))
         child = multiprocessing.get_context("fork").Process(target=_use_pool)
         child.start()
