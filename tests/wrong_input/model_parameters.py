@@ -149,7 +149,11 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
                 for value in ("x", "", "gpu", "cuda:x", -1)
             ),
             *(
-                Wrong(value, ValueError, r"was asked for, but torch finds \d+ GPUs here: pass")
+                Wrong(
+                    value,
+                    ValueError,
+                    r"but torch finds (no GPU|GPUs up to number \d+) here: pass 'cpu'",
+                )
                 for value in ("cuda:99", 99)
             ),
         ],

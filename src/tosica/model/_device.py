@@ -64,10 +64,12 @@ def check_device(device: str | int | torch.device) -> torch.device:
         found = torch.device(found)
     except RuntimeError as error:
         raise ValueError(f"{expected}, not {device!r:.60}.") from error
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    n_gpus = torch.cuda.device_count()
+    if found.type == "cuda" and (found.index or 0) >= n_gpus:
+        there = f"GPUs up to number {n_gpus - 1}" if n_gpus else "no GPU"
+        cure = "'cpu', or one of these numbers" if n_gpus else "'cpu'"
         raise ValueError(
-            f"device={device!r} was asked for, but torch finds {torch.cuda.device_count()} GPUs "
-            "here: pass 'cpu', or the number of one that is there, counted from 0."
+            f"device={device!r} was asked for, but torch finds {there} here: pass {cure}."
         )
     return found
 
