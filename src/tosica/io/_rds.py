@@ -35,9 +35,10 @@ class _Assay(NamedTuple):
 
 # What people call the types of R.
 _KINDS = {
-    **{"VEC": "list", "LIST": "pairlist", "S4": "S4 object", "CLO": "function"},
-    **{"STR": "character vector", "INT": "vector of whole numbers", "REAL": "vector of numbers"},
-    **{"LGL": "vector of booleans", "ENV": "environment", "NILVALUE": "NULL", "NIL": "NULL"},
+    **{"VEC": "a list", "LIST": "a pairlist", "S4": "an S4 object", "CLO": "a function"},
+    **{"STR": "a character vector", "INT": "a vector of whole numbers"},
+    **{"REAL": "a vector of numbers", "LGL": "a vector of booleans", "ENV": "an environment"},
+    **{"NILVALUE": "NULL", "NIL": "NULL"},
 }
 
 
@@ -56,10 +57,10 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
     if _EXPERIMENT_CLASSES & set(classes):
         return _read_experiment(seurat)
     if "Seurat" not in classes:
-        kind = _KINDS.get(seurat.kind, "value of another kind")
+        kind = _KINDS.get(seurat.kind, "a value of another kind")
+        held = f"a {' '.join(classes)}" if classes else kind
         raise RefusedValue(
-            f"{str(path)!r} holds a {' '.join(classes) or kind}, not a Seurat object or a "
-            "SingleCellExperiment."
+            f"{str(path)!r} holds {held}, not a Seurat object or a SingleCellExperiment."
         )
     notes: list[str] = []
     cells = seurat["meta.data"]["row.names"].strings()
