@@ -56,7 +56,8 @@ def novelty(
     ``model.annotate`` scores how far each cell is from the nearest label, over genes and in
     principal components, and so does this function, after it has corrected for batch effects. It
     also scores small clusters, the means of a cell and its three nearest neighbors in the query,
-    because means are less noisy and show differences between similar types.
+    because means are less noisy than single cells. With four new cells, or in another batch, single
+    cells mostly ranked new types better (benchmarks/novelty.py).
 
     A batch effect is corrected for in two steps. First, what the query has in common is subtracted:
     for each gene, the median over the labels of the difference between query and reference. A batch

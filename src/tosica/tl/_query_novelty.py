@@ -90,14 +90,11 @@ def common_shift(
     # Labels that are lacking vote for no difference, so that one label alone decides nothing.
     while len(differences) < _FEWEST_VOTES:
         differences.append(np.zeros(query.x.shape[1]))
-    shift = np.median(differences, axis=0)
+    shift, weights = np.median(differences, axis=0), statistics.gene_scale() ** 2
     if query.measured is not None:
-        shift *= query.measured
+        shift, weights = shift * query.measured, weights * query.measured
     # Variance of a median, as a share of the variance of a cell.
     of_median = np.pi / 2 * np.mean(variances) / len(differences)
-    weights = statistics.gene_scale() ** 2
-    if query.measured is not None:
-        weights *= query.measured
     expected = of_median * (weights @ statistics.variance)
     return shift if weights @ np.square(shift) > expected else None
 
