@@ -2,6 +2,7 @@
 
 Reading
     ``_cell_matrix``: blocks of cells of one matrix of an AnnData.
+    ``_lazy``: read the annotations of a lazily opened AnnData into memory.
     ``_mudata``: modalities of a MuData by role, their cells in one order, side by side.
     ``_network_weights``: weights of the network that a mask was built from.
 Kinds of modality
@@ -23,8 +24,15 @@ Genes
 
 from tosica.data._align import BLOCK, user_stacklevel
 from tosica.data._cell_matrix import Block, CellMatrix, check_unique, check_varies
+from tosica.data._lazy import load_annotations, load_table
 from tosica.data._log_normalize import log_normalize
-from tosica.data._modality_kind import AlignedCells, CellBatch, ModalityKind, ModalityScale
+from tosica.data._modality_kind import (
+    AlignedCells,
+    CellBatch,
+    EmptyCellsWarning,
+    ModalityKind,
+    ModalityScale,
+)
 from tosica.data._modality_kinds import MODALITY_KINDS
 from tosica.data._mudata import (
     DEFAULT_MODALITIES,
@@ -38,6 +46,7 @@ from tosica.data._network_weights import network_weights, pair_weights
 from tosica.data._normalize import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization
 from tosica.data._scale import TARGET_SUM, Scale, check_finite, describe_unscaled, detect_values
 from tosica.data._seurat_marks import are_factor_codes
+from tosica.data._transforms import sample_positions
 
 __all__ = [
     "BLOCK",
@@ -49,6 +58,7 @@ __all__ = [
     "CellBatch",
     "CellMatrix",
     "CenteredLogRatio",
+    "EmptyCellsWarning",
     "JointMatrix",
     "LogNormalization",
     "ModalityKind",
@@ -64,10 +74,13 @@ __all__ = [
     "check_varies",
     "describe_unscaled",
     "detect_values",
+    "load_annotations",
+    "load_table",
     "log_normalize",
     "network_weights",
     "pair_weights",
     "reindex_obs",
     "resolve_modalities",
+    "sample_positions",
     "user_stacklevel",
 ]

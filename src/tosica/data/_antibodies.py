@@ -93,6 +93,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
         share: float,
         size: int,
         advice: Callable[[], str],
+        sample: CellMatrix,
     ) -> Iterator[CellBatch]:
         """Read a query; counts are normalized as the reference, other values are not changed.
 
@@ -105,7 +106,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
         """
         logged = False
         means = _CellMeans()
-        for start, block, found in detected_blocks(matrix, size, values_of):
+        for start, block, found in detected_blocks(matrix, size, values_of, sample):
             if found is not None and not logged:
                 logger.info("query: %s holds %s", matrix.where, self.values[found])
                 logged = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import h5py
 import numpy as np
 import scipy.sparse as sp
 
@@ -19,14 +20,17 @@ if TYPE_CHECKING:
 Block: TypeAlias = Any
 # Cells differ within the first few as a rule, so that few are read.
 _FEW_CELLS = 64
+# Of a matrix in compressed chunks, cells that are at most so far apart are read with those between
+# them, which takes less time than another chunk; but no more than _RUN cells at a time, for memory.
+_GAP, _RUN = 1024, 4096
 
 
 class CellMatrix:
     """The rows of one matrix of an AnnData: ``X``, a layer, or ``raw``.
 
-    In memory or on disk, CSR, CSC or dense, a view or not: blocks come as CSR matrices or dense
-    arrays, sparse ones with sorted indices and each entry once. A matrix on disk is read block by
-    block, unless it is CSC, which is read whole.
+    In memory or on disk, CSR, CSC or dense, a dask array, a view or not: blocks come as CSR
+    matrices or dense arrays, sparse ones with sorted indices and each entry once. A matrix on disk
+    or a dask array is read or computed block by block, unless it is CSC, which is read whole.
 
     Parameters
     ----------
@@ -99,33 +103,67 @@ class CellMatrix:
         if view_on_disk and layer is None:
             self._cells = _positions(adata._oidx, source.n_obs)
             self._genes = None if use_raw else _positions(adata._vidx, source.n_vars)
-        if getattr(matrix, "format", None) == "csc":
+        if _format(matrix) == "csc":
             # Rows of a CSC matrix are scattered: convert it once instead of at every block.
-            matrix = matrix if sp.issparse(matrix) else matrix.to_memory()
+            matrix = _to_memory(matrix)
             _check_indices(matrix, self.where)
             matrix = matrix.tocsr()
         elif sp.issparse(matrix):
             _check_indices(matrix, self.where)
         self._matrix = matrix
         self._in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
+        self._in_hdf5 = isinstance(getattr(matrix, "group", matrix), h5py.Group | h5py.Dataset)
 
     def block(self, start: int, stop: int) -> Block:
         """Read cells ``start`` to ``stop`` (exclusive)."""
         if self._cells is not None:
             return self.take(np.arange(start, stop))
-        return self._tidy(self._matrix[start:stop])
+        return self._rows(slice(start, stop))
 
     def take(self, cells: np.ndarray) -> Block:
         """Read cells by position, in any order and with repeats."""
         if self._cells is not None:
             cells = self._cells[cells]
-        if self._in_memory:
-            rows = self._tidy(self._matrix[cells])
-        else:
-            # Files are read in their own order, and each row once.
-            once, back = np.unique(cells, return_inverse=True)
-            rows = self._tidy(self._matrix[once])[back]
+        rows = self._rows(cells) if self._in_memory else self._take_on_disk(cells)
         return rows if self._genes is None else self._tidy(rows[:, self._genes])
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether rows can be read one by one in no time."""
+        return self._in_memory
+
+    def _take_on_disk(self, cells: np.ndarray) -> Block:
+        """Read cells in the order of the file, each once."""
+        once, back = np.unique(cells, return_inverse=True)
+        if self._in_hdf5:
+            return self._rows(once)[back]
+        if not len(once):
+            return self._rows(slice(0, 0))
+        parts, start = [], 0
+        while start < len(once):
+            stop = int(np.searchsorted(once, once[start] + _RUN))
+            gaps = np.flatnonzero(np.diff(once[start:stop]) > _GAP)
+            stop = start + int(gaps[0]) + 1 if len(gaps) else stop
+            first = int(once[start])
+            rows = self._rows(slice(first, int(once[stop - 1]) + 1))
+            parts.append(rows[once[start:stop] - first])
+            start = stop
+        joined = sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
+        return joined[back]
+
+    def _rows(self, rows: slice | np.ndarray) -> Block:
+        if self._in_memory:
+            return self._tidy(self._matrix[rows])
+        try:
+            found = _computed(self._matrix[rows])
+        # What a damaged file raises depends on its format and compression.
+        except Exception as error:
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            raise OSError(
+                f"{self.where} cannot be read from its file ({reason}): the file is damaged or "
+                "closed, or was not written to the end; write it again, or get it anew."
+            ) from error
+        return self._tidy(found)
 
     def _tidy(self, rows: Any) -> Block:
         """A dense array, or a CSR matrix of whole indices in which each entry occurs once."""
@@ -143,6 +181,22 @@ class CellMatrix:
         """Read all cells in order: the position of a block's first cell, and the block."""
         for start in range(0, self.n_obs, size):
             yield start, self.block(start, min(start + size, self.n_obs))
+
+
+def _computed(rows: Any) -> Any:
+    """Rows of a dask array as what its chunks are; others as they are."""
+    return rows.compute() if hasattr(rows, "__dask_graph__") else rows
+
+
+def _format(matrix: Any) -> str | None:
+    """Format of a sparse matrix in memory, in a file, or of the chunks of a dask array."""
+    return getattr(getattr(matrix, "_meta", matrix), "format", None)
+
+
+def _to_memory(matrix: Any) -> Any:
+    """A whole sparse matrix in memory."""
+    matrix = _computed(matrix)
+    return matrix if sp.issparse(matrix) else matrix.to_memory()
 
 
 def _x(adata: AnnData) -> Any:

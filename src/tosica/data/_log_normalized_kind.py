@@ -53,6 +53,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
         share: float,
         size: int,
         advice: Callable[[], str],
+        sample: CellMatrix,
     ) -> Iterator[CellBatch]:
         """Read a query; log-normalized cells are brought to the reference's total if it is known.
 
@@ -65,10 +66,10 @@ class LogNormalizedKind(ModalityKind[Scale]):
             in some cells and log-normalized in others; if they are ranks, standardized genes,
             values without a logarithm, or the logarithm of counts that were not normalized.
         """
-        to_scale = query_scale(matrix, scale, columns, share, self.noun)
+        to_scale = query_scale(sample, scale, columns, share, self.noun)
         detect = partial(detect_values, hint=advice, values=self.noun)
         logged = False
-        for start, block, kind in detected_blocks(matrix, size, detect):
+        for start, block, kind in detected_blocks(matrix, size, detect, sample):
             if kind is not None and not logged:
                 logger.info("query: %s holds %s", matrix.where, self.values[kind])
                 logged = True

@@ -11,6 +11,7 @@ import numpy as np
 
 from tosica.data._align import BLOCK, match_names, reindex_genes, user_stacklevel
 from tosica.data._cell_matrix import CellMatrix, check_unique
+from tosica.data._lazy import load_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +36,23 @@ class CellBatch(NamedTuple):
     values: Block
     is_counts: bool
     total: np.ndarray | None = None
+
+
+class EmptyCellsWarning(UserWarning):
+    """Some cells of a query have nothing in any gene of the model.
+
+    Parameters
+    ----------
+    n_cells
+        Number of these cells.
+    what
+        What is wrong with them, as :attr:`ModalityKind.empty_cells` says it.
+    """
+
+    def __init__(self, n_cells: int, what: str) -> None:
+        super().__init__(f"{n_cells} cells of the query {what}; their labels mean nothing.")
+        self.n_cells = n_cells
+        self.what = what
 
 
 class ModalityScale(Protocol):
@@ -112,6 +130,7 @@ class ModalityKind(ABC, Generic[S]):
         share: float,
         size: int,
         advice: Callable[[], str],
+        sample: CellMatrix,
     ) -> Iterator[CellBatch]:
         """Read a query in blocks of ``size`` cells, each checked and brought to the scale.
 
@@ -129,6 +148,9 @@ class ModalityKind(ABC, Generic[S]):
             Cells in a block.
         advice
             Returns what :meth:`advice` says, for the message on values that cannot be used.
+        sample
+            Matrix by which the scale is recognized: ``matrix``, or cells from all over the query
+            if ``matrix`` is a part of it.
         """
 
     def keep_scale(self, saved: S, found: S) -> S:
@@ -163,6 +185,7 @@ class ModalityKind(ABC, Generic[S]):
         batch_size: int = 256,
         block_size: int = BLOCK,
         name: str = "adata",
+        sample: AnnData | None = None,
     ) -> AlignedCells:
         """Check a query, and give its cells in batches on the model's features.
 
@@ -187,6 +210,9 @@ class ModalityKind(ABC, Generic[S]):
             Number of cells that are read at a time.
         name
             What the query is called in messages, such as ``mdata['rna']``.
+        sample
+            If ``adata`` is a part of a query, cells from all over that query, by which the scale is
+            recognized.
 
         Returns
         -------
@@ -212,7 +238,7 @@ class ModalityKind(ABC, Generic[S]):
         indexer = match_names(
             matrix.names,
             names,
-            None if use_raw else adata.var,
+            None if use_raw else load_table(adata.var),
             name=name,
             features=self.features,
             advice=self.mismatch_advice,
@@ -228,6 +254,9 @@ class ModalityKind(ABC, Generic[S]):
             # Blocks of whole batches, so that only the last batch is short.
             (batch_size, max(block_size // batch_size, 1) * batch_size),
             partial(self.advice, adata, name),
+            matrix
+            if sample is None
+            else CellMatrix(sample, layer=layer, use_raw=use_raw, name=name),
         )
 
 
@@ -246,6 +275,7 @@ class AlignedCells(Generic[S]):
         n_genes: int,
         sizes: tuple[int, int],
         advice: Callable[[], str],
+        sample: CellMatrix,
     ) -> None:
         self._kind = kind
         self._matrix = matrix
@@ -253,6 +283,7 @@ class AlignedCells(Generic[S]):
         self._indexer = indexer
         self._batch_size, self._block_size = sizes
         self._advice = advice
+        self._sample = sample
         self.measured: np.ndarray = np.zeros(n_genes, dtype=bool)
         self.measured[indexer[indexer >= 0]] = True
 
@@ -265,6 +296,7 @@ class AlignedCells(Generic[S]):
             float(self.measured.mean()),
             self._block_size,
             self._advice,
+            self._sample,
         )
         for block in blocks:
             for offset in range(0, block.values.shape[0], step):
@@ -274,9 +306,5 @@ class AlignedCells(Generic[S]):
                 total = None if block.total is None else block.total[part]
                 yield CellBatch(block.start + offset, values, block.is_counts, total)
         if n_empty and self._kind.empty_cells is not None:
-            warnings.warn(
-                f"{n_empty} cells of the query {self._kind.empty_cells}; their labels mean "
-                "nothing.",
-                UserWarning,
-                stacklevel=user_stacklevel(),
-            )
+            warning = EmptyCellsWarning(n_empty, self._kind.empty_cells)
+            warnings.warn(warning, stacklevel=user_stacklevel())

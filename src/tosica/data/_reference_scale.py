@@ -162,7 +162,7 @@ def _refuse_different_totals(total: np.ndarray, unit: np.ndarray, where: str) ->
 
 def _known_total(adata: AnnData, matrix: CellMatrix) -> float | None:
     """Find the total that cells had before genes were left out, in ``raw`` or from ``obs``."""
-    cells = sample_positions(matrix)
+    cells = sample_positions(matrix.n_obs)
     plain = undo(sp.csr_matrix(matrix.take(cells)), NATURAL)
     plain.eliminate_zeros()
     some = np.diff(plain.indptr) > 0

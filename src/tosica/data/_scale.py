@@ -126,7 +126,10 @@ def check_finite(block: Block, where: str, first_cell: int) -> None:
 
 
 def detected_blocks(
-    matrix: CellMatrix, size: int, detect: Callable[..., str | None]
+    matrix: CellMatrix,
+    size: int,
+    detect: Callable[..., str | None],
+    sample: CellMatrix | None = None,
 ) -> Iterator[tuple[int, Block, str | None]]:
     """Read a matrix in blocks, and refuse it if they do not all hold the same.
 
@@ -138,6 +141,8 @@ def detected_blocks(
         Cells in a block.
     detect
         Says what a block holds, ``None`` if it is all zero; called as :func:`detect_values`.
+    sample
+        Other cells of the same query, if ``matrix`` is a part of it: they must hold the same.
 
     Returns
     -------
@@ -150,6 +155,8 @@ def detected_blocks(
         If cells hold counts in one block and other values in another.
     """
     found: str | None = None
+    if sample is not None and sample is not matrix:
+        found = detect(sample.block(0, sample.n_obs), sample.where)
     for start, block in matrix.blocks(size):
         kind = detect(block, matrix.where, first_cell=start)
         if found is not None and kind not in (None, found):

@@ -111,16 +111,19 @@ class Recognized(NamedTuple):
         return cells & (smallest(self.plain) < _SMALL_COUNT)
 
 
-def sample_positions(rows: CellMatrix) -> np.ndarray:
-    """Choose cells from all over a matrix, ``(n_sampled,)``."""
-    starts = np.unique(np.linspace(0, max(rows.n_obs - _CHUNK, 0), _N_CHUNKS).astype(int))
+def sample_positions(n_obs: int) -> np.ndarray:
+    """Choose cells from all over a matrix of ``n_obs``, sorted, ``(n_sampled,)``.
+
+    Of a matrix that has only these cells, all are chosen.
+    """
+    starts = np.unique(np.linspace(0, max(n_obs - _CHUNK, 0), _N_CHUNKS).astype(int))
     cells = np.unique(starts[:, None] + np.arange(_CHUNK))
-    return cells[cells < rows.n_obs]
+    return cells[cells < n_obs]
 
 
 def sample_cells(rows: CellMatrix) -> sp.csr_matrix:
     """Read cells from all over a matrix; those without expression are left out."""
-    sample = sp.csr_matrix(rows.take(sample_positions(rows)))
+    sample = sp.csr_matrix(rows.take(sample_positions(rows.n_obs)))
     sample.eliminate_zeros()
     return sample[np.diff(sample.indptr) > 0]
 

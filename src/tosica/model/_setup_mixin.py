@@ -12,6 +12,7 @@ from scvi.model.base import BaseModelClass
 
 from tosica._groups import missing_column
 from tosica._validation import check_data, check_string, did_you_mean
+from tosica.data import load_annotations
 from tosica.model._fields import ExpressionField, LabelsField
 from tosica.model._mask_field import MaskField, check_genes_of_mask
 from tosica.model._modalities import is_joint
@@ -89,6 +90,7 @@ class SetupMixin(BaseModelClass):
         >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels", batch_key="phase")
         """
         check_data(adata, cure="call TOSICA.setup_mudata for a MuData")
+        load_annotations(adata)
         _check_unlabeled_category(unlabeled_category)
         check_string("labels_key", labels_key)
         check_string("batch_key", batch_key, optional=True)

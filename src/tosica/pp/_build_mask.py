@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mudata import MuData
 
 from tosica._validation import check_data, check_flags, check_key_added
+from tosica.data import load_annotations
 from tosica.pp._build_masks import build_masks
 from tosica.pp._mask import compute_mask
 from tosica.pp._mask_params import MaskParams
@@ -253,6 +254,7 @@ def build_mask(
         )
     if modalities is not None or groups is not None:
         raise TypeError("modalities and groups are for a MuData, and adata is an AnnData.")
+    load_annotations(adata)
     mask = compute_mask(adata, gene_sets, params, key_added)
     result = adata.copy() if copy else adata
     mask.write(result, key_added)

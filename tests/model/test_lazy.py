@@ -1,0 +1,123 @@
+"""Cells that are opened without being read give the same model and the same labels."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from anndata import AnnData
+
+import tosica
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+da = pytest.importorskip("dask.array", reason="needs dask")
+
+
+def _zarr(adata: AnnData, folder: Path) -> AnnData:
+    pytest.importorskip("xarray", reason="anndata reads lazily with xarray")
+    with ad.settings.override(zarr_write_format=3):
+        adata.write_zarr(folder / "cells.zarr")
+    return ad.experimental.read_lazy(folder / "cells.zarr")
+
+
+def _h5ad(adata: AnnData, folder: Path) -> AnnData:
+    pytest.importorskip("xarray", reason="anndata reads lazily with xarray")
+    adata.write_h5ad(folder / "cells.h5ad")
+    return ad.experimental.read_lazy(folder / "cells.h5ad")
+
+
+def _dask(adata: AnnData, folder: Path) -> AnnData:
+    adata.X = da.from_array(adata.X, chunks=(50, adata.n_vars))
+    return adata
+
+
+def _dask_by_genes(adata: AnnData, folder: Path) -> AnnData:
+    adata.X = da.from_array(adata.X, chunks=(70, 13))
+    return adata
+
+
+FORMATS = {"csr": sp.csr_matrix, "csc": sp.csc_matrix, "dense": lambda x: x.toarray()}
+WAYS = [_zarr, _h5ad, _dask, _dask_by_genes]
+
+
+def opened(
+    adata: AnnData, format_: str, way: Callable[[AnnData, Path], AnnData], folder: Path
+) -> AnnData:
+    """The same cells in a dask array."""
+    adata = AnnData(FORMATS[format_](sp.csr_matrix(adata.X)), obs=adata.obs, var=adata.var)
+    if way is _dask_by_genes and format_ != "dense":
+        pytest.skip("dask cannot join sparse chunks side by side")
+    return way(adata, folder)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("format_", FORMATS)
+def test_a_query_gets_the_labels_that_it_has_in_memory(
+    format_: str,
+    way: Callable[..., AnnData],
+    toy_query: AnnData,
+    toy_model: tosica.TOSICA,
+    tmp_path: Path,
+) -> None:
+    lazy = opened(toy_query, format_, way, tmp_path)
+    toy_model.annotate(toy_query, probabilities=True)
+    toy_model.annotate(lazy, probabilities=True)
+    assert list(lazy.obs["tosica_prediction"]) == list(toy_query.obs["tosica_prediction"])
+    for name in ("X_tosica", "tosica_probabilities"):
+        np.testing.assert_array_equal(np.asarray(lazy.obsm[name]), toy_query.obsm[name])
+    # The matrix was read, but not kept.
+    assert hasattr(lazy.X, "__dask_graph__")
+    backwards = np.arange(lazy.n_obs)[::-3]
+    np.testing.assert_array_equal(
+        toy_model.predict(lazy[backwards]), toy_query.obs["tosica_prediction"].iloc[backwards]
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("format_", ["csr", "dense"])
+def test_a_reference_gives_the_model_that_it_gives_in_memory(
+    format_: str,
+    way: Callable[..., AnnData],
+    toy: AnnData,
+    toy_query: AnnData,
+    train: Callable[..., tosica.TOSICA],
+    tmp_path: Path,
+) -> None:
+    lazy = opened(toy, format_, way, tmp_path)
+    sets = {name: [f"G{i}" for i in range(k, k + 8)] for name, k in [("a", 0), ("b", 8), ("c", 16)]}
+    models = []
+    for adata in (toy, lazy):
+        tosica.pp.build_mask(adata, sets)
+        models.append(train(adata, setup={"batch_key": "donor"}, max_epochs=2))
+    expected, found = (model.predict(toy_query, soft=True) for model in models)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert hasattr(lazy.X, "__dask_graph__")
+
+
+def test_negative_values_are_refused_as_in_memory(
+    toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
+) -> None:
+    toy_query.X = toy_query.X.toarray() - 1
+    lazy = _zarr(toy_query, tmp_path)
+    with pytest.raises(ValueError, match=r"adata\.X holds negative values \(first in cell 0\)"):
+        toy_model.annotate(lazy)
+    assert "tosica_prediction" not in lazy.obs
+
+
+def test_the_mask_of_a_stored_reference_is_read(
+    toy: AnnData, train: Callable[..., Any], tmp_path: Path
+) -> None:
+    lazy = _zarr(toy, tmp_path)
+    model = train(lazy, max_epochs=2)
+    assert model.gene_sets[:4] == list(toy.uns["tosica_mask"]["gene_sets"])
+    assert model.registry_["field_registries"]["labels"]["state_registry"]["colors"] == [
+        "#aa0000",
+        "#00bb00",
+        "#0000cc",
+    ]
