@@ -1,0 +1,202 @@
+"""Train on a collection of annbatch: shuffled Zarr stores that are quick to read."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+from anndata.io import read_elem, sparse_dataset
+from lightning.pytorch import LightningDataModule
+
+from tosica._validation import check_count, list_names
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator
+
+    from tosica.data import Block
+
+# Cells that the loader gives at a time, from all over those that it has read at once.
+_BLOCK = 4096
+
+
+class AnnbatchDataModule(LightningDataModule):
+    """The cells of a collection of annbatch, for :meth:`tosica.TOSICA.train`.
+
+    A collection is one or more Zarr stores whose cells are shuffled, which annbatch makes and
+    reads. It is made once: ``annbatch.DatasetCollection("cells.zarr").add_adatas(["one.h5ad",
+    "two.h5ad"])``. Training reads every cell once an epoch and draws each label equally often, as
+    from memory. It needs Python 3.12 or newer and ``tosica[atlas]``. Without them, a reference that
+    :func:`anndata.experimental.read_lazy` opened is trained on from disk, too.
+
+    Parameters
+    ----------
+    collection
+        A ``annbatch.DatasetCollection``, or the path of one. It is only read.
+    chunk_size
+        Number of neighboring cells that are read together.
+    preload_nchunks
+        Number of such chunks that are in memory at a time.
+
+    Attributes
+    ----------
+    adata
+        The collection as an AnnData whose matrix stays on disk. It is the reference: build the mask
+        for it, set it up, and make the model from it.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        If annbatch is not installed, as on Python 3.11.
+    TypeError
+        If ``collection`` is neither a path nor a collection, or a number is not whole.
+    ValueError
+        If there is no collection, or its stores differ in genes or in columns of ``obs``.
+
+    Examples
+    --------
+    >>> import tosica
+    >>> data = tosica.model.AnnbatchDataModule("cells.zarr")  # doctest: +SKIP
+    >>> tosica.pp.build_mask(data.adata)  # doctest: +SKIP
+    >>> tosica.TOSICA.setup_anndata(data.adata, labels_key="cell_type")  # doctest: +SKIP
+    >>> model = tosica.TOSICA(data.adata)  # doctest: +SKIP
+    >>> model.train(datamodule=data)  # doctest: +SKIP
+    """
+
+    def __init__(
+        self,
+        collection: Any | str | os.PathLike[str],
+        *,
+        chunk_size: int = 256,
+        preload_nchunks: int = 64,
+    ) -> None:
+        super().__init__()
+        check_count("chunk_size", chunk_size)
+        check_count("preload_nchunks", preload_nchunks)
+        self._annbatch = _import_annbatch()
+        self._chunk_size, self._preload_nchunks = chunk_size, preload_nchunks
+        self._groups = self._open(collection)
+        self.adata: AnnData = _join(self._groups)
+
+    def _open(self, collection: Any) -> list[Any]:
+        """The stores of a collection, which is not changed by opening it."""
+        given = collection
+        if not isinstance(collection, self._annbatch.DatasetCollection):
+            if not isinstance(collection, str) and not hasattr(collection, "__fspath__"):
+                raise TypeError(
+                    "collection must be a path or an annbatch.DatasetCollection, not "
+                    f"{type(collection).__name__}."
+                )
+            try:
+                with warnings.catch_warnings():
+                    # annbatch recommends a name that ends in .zarr.
+                    warnings.simplefilter("ignore")
+                    collection = self._annbatch.DatasetCollection(str(collection), mode="r")
+            # Zarr has many errors for what is no store of its own.
+            except Exception as error:
+                raise ValueError(
+                    f"{str(given)!r} is no collection of annbatch ({_first_line(error)}): make one "
+                    "with annbatch.DatasetCollection(path).add_adatas([...])."
+                ) from error
+        groups = [] if collection.is_empty else list(collection)
+        if not groups:
+            raise ValueError(
+                f"{str(given)!r} is no collection of annbatch, or an empty one: make one with "
+                "annbatch.DatasetCollection(path).add_adatas([...])."
+            )
+        return groups
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks of an epoch."""
+        return len(self._loader(np.random.default_rng(0)))
+
+    def __call__(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Block]]:
+        """Yield positions of cells in ``adata`` and their expression, all cells once."""
+        try:
+            for batch in self._loader(rng):
+                yield batch["index"], batch["X"]
+        except GeneratorExit:
+            raise
+        # What a damaged chunk raises depends on how it was compressed.
+        except Exception as error:
+            raise OSError(
+                f"the collection cannot be read ({_first_line(error)}): it is damaged, or somebody "
+                "writes to it; make it anew."
+            ) from error
+
+    def _loader(self, rng: np.random.Generator) -> Any:
+        loader = self._annbatch.Loader(
+            chunk_size=self._chunk_size,
+            preload_nchunks=self._preload_nchunks,
+            batch_size=min(_BLOCK, self._chunk_size * self._preload_nchunks),
+            shuffle=True,
+            return_index=True,
+            preload_to_gpu=False,
+            rng=rng,
+        )
+        loader.add_datasets([_matrix(group) for group in self._groups])
+        return loader
+
+
+def _import_annbatch() -> Any:
+    try:
+        import annbatch
+    except ImportError as error:
+        advice = "pip install 'tosica[atlas]'"
+        if sys.version_info < (3, 12):
+            advice = (
+                "it needs Python 3.12 or newer, and this is "
+                f"{sys.version_info.major}.{sys.version_info.minor}; without it, open the "
+                "reference with anndata.experimental.read_lazy"
+            )
+        raise ModuleNotFoundError(f"annbatch is not installed: {advice}.") from error
+    return annbatch
+
+
+def _join(groups: list[Any]) -> AnnData:
+    """One AnnData of all stores; matrices stay on disk."""
+    import dask.array as da
+    from anndata.experimental import read_elem_lazy
+
+    tables = [read_elem(group["obs"]) for group in groups]
+    genes = [read_elem(group["var"]) for group in groups]
+    for i, (table, var) in enumerate(zip(tables, genes, strict=True)):
+        if not var.index.equals(genes[0].index):
+            other = var.index.symmetric_difference(genes[0].index)
+            some = [str(gene) for gene in other]
+            what = f"such as {list_names(some, 3)}" if some else "or in another order"
+            raise ValueError(
+                f"dataset_{i} of the collection has other genes than dataset_0 ({what}): make the "
+                "collection anew, of files with the same genes."
+            )
+        lacking = set(tables[0]) ^ set(table)
+        if lacking:
+            raise ValueError(
+                f"dataset_{i} and dataset_0 of the collection do not have the same columns of obs "
+                f"({list_names(sorted(map(str, lacking)), 3)}): cells would have no labels; make "
+                "the collection anew."
+            )
+    x = da.concatenate([read_elem_lazy(group["X"]) for group in groups])
+    columns = {name: _concatenate([table[name] for table in tables]) for name in tables[0]}
+    obs = pd.DataFrame(columns, index=pd.concat([table[[]] for table in tables]).index)
+    return AnnData(x, obs=obs, var=genes[0])
+
+
+def _concatenate(columns: list[pd.Series]) -> Any:
+    """One column of several; categories may differ between them."""
+    if all(isinstance(column.dtype, pd.CategoricalDtype) for column in columns):
+        return pd.api.types.union_categoricals(columns, ignore_order=True)
+    return pd.concat(columns).to_numpy()
+
+
+def _matrix(group: Any) -> Any:
+    return group["X"] if hasattr(group["X"], "shape") else sparse_dataset(group["X"])
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,0 +1,273 @@
+"""Balanced minibatches of a reference that is larger than memory.
+
+Cells on disk are quick to read only one after the other. So blocks of neighboring cells are read
+in random order, and a buffer keeps some cells of each label in memory, from which minibatches are
+drawn. Labels are drawn equally often, and those with few cells are in the buffer as a whole, so
+that minibatches are as balanced as those of a reference in memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from tosica.linear import subsample_by_label
+from tosica.module import REGISTRY_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tosica.data import Block, CellMatrix
+
+# Cells in the buffer: some 100 MB. References with fewer cells are read as a whole.
+BUFFER_SIZE = 65_536
+# Cells of a block, which are read at once.
+_BLOCK = 4096
+# Minibatches that are read in advance, so that reading a block does not hold up the training.
+_N_PREFETCHED = 8
+
+
+class Blocks(Protocol):
+    """Reads all cells of a reference once, in blocks in random order."""
+
+    def __call__(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Block]]:
+        """Yield positions of cells, ``(n_cells,)``, and expression, ``(n_cells, n_genes)``."""
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+
+
+class ContiguousBlocks:
+    """Blocks of neighboring cells of a matrix, in random order.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    size
+        Cells of a block.
+    """
+
+    def __init__(self, rows: CellMatrix, size: int = _BLOCK) -> None:
+        self._rows = rows
+        self._size = size
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks."""
+        return -(-self._rows.n_obs // self._size)
+
+    def __call__(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Block]]:
+        """Yield positions of cells and their expression."""
+        for block in rng.permutation(self.n_blocks):
+            start = int(block) * self._size
+            stop = min(start + self._size, self._rows.n_obs)
+            yield np.arange(start, stop), self._rows.block(start, stop)
+
+
+class ShuffleBuffer:
+    """Dense minibatches with each label equally often, drawn from a buffer.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    blocks
+        Reads it block by block.
+    cells
+        Positions of the training cells, shape ``(n_cells,)``.
+    codes
+        Code of each one's label, shape ``(n_cells,)``.
+    batch_size
+        Cells in a minibatch.
+    size
+        Cells in the buffer.
+    """
+
+    def __init__(
+        self,
+        rows: CellMatrix,
+        blocks: Blocks,
+        cells: np.ndarray,
+        codes: np.ndarray,
+        batch_size: int,
+        size: int = BUFFER_SIZE,
+    ) -> None:
+        self._rows = rows
+        self._blocks = blocks
+        self._cells = cells
+        self._codes = codes
+        self._batch_size = batch_size
+        self._labels, n_cells = np.unique(codes, return_counts=True)
+        self._first = subsample_by_label(codes, size)
+        n_first = np.bincount(np.searchsorted(self._labels, codes[self._first]))
+        # Labels all of whose cells are in the buffer from the start need no others.
+        self._is_whole = n_first == n_cells
+        self._n_batches = -(-len(cells) // batch_size)
+        self._code_of = np.full(rows.n_obs, -1)
+        self._code_of[cells] = np.searchsorted(self._labels, codes)
+
+    def __len__(self) -> int:
+        return self._n_batches
+
+    def draw(
+        self, rng: np.random.Generator, n_skipped: int = 0
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Draw the minibatches of an epoch, and leave out the first ``n_skipped``.
+
+        Yields
+        ------
+        Expression, ``(batch_size, n_genes)`` float32, and codes of the labels, ``(batch_size,)``.
+        """
+        pools = self._fill(rng)
+        n_labels = len(pools)
+        share = -(-self._n_batches * self._batch_size // n_labels)
+        order = rng.permutation(np.repeat(np.arange(n_labels), share))
+        blocks, n_read = self._blocks(rng), 0
+        for i in range(self._n_batches):
+            # Blocks are read in step with the minibatches, so that an epoch reads each of them.
+            while n_read < (i + 1) * self._blocks.n_blocks // self._n_batches:
+                positions, block = next(blocks)
+                self._put(pools, positions, block, rng)
+                n_read += 1
+            labels = order[i * self._batch_size : (i + 1) * self._batch_size]
+            drawn = [pools[label].draw(rng) for label in labels]
+            if i < n_skipped:
+                continue
+            x = np.zeros((len(labels), len(self._rows.names)), dtype=np.float32)
+            for row, (genes, values) in enumerate(drawn):
+                x[row, genes] = values
+            yield x, self._labels[labels]
+
+    def _fill(self, rng: np.random.Generator) -> list[_Pool]:
+        """Start with equally many cells of each label, or all that it has."""
+        codes = np.searchsorted(self._labels, self._codes[self._first])
+        pools = [_Pool(int((codes == label).sum())) for label in range(len(self._labels))]
+        for start in range(0, len(self._first), _BLOCK):
+            positions = self._cells[self._first[start : start + _BLOCK]]
+            self._add(pools, positions, self._rows.take(positions), rng)
+        return pools
+
+    def _put(
+        self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator
+    ) -> None:
+        """Put the training cells of a block into the buffer, in the place of others."""
+        codes = self._code_of[positions]
+        wanted = (codes >= 0) & ~self._is_whole[codes]
+        if wanted.any():
+            self._add(pools, positions[wanted], block[wanted], rng)
+
+    def _add(
+        self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator
+    ) -> None:
+        block = sp.csr_matrix(block)
+        codes = self._code_of[positions]
+        for code, start, stop in zip(codes, block.indptr[:-1], block.indptr[1:], strict=True):
+            # Copies, so that the block need not stay in memory for one of its cells.
+            cell = block.indices[start:stop].copy(), block.data[start:stop].astype(np.float32)
+            pools[code].add(cell, rng)
+
+
+class StreamedMinibatches:
+    """Minibatches of a :class:`ShuffleBuffer`, read in advance by a thread.
+
+    It has what Lightning looks for: ``sampler``, to which it tells the epoch, and its state, by
+    which a training goes on in the midst of an epoch.
+
+    Parameters
+    ----------
+    buffer
+        What draws minibatches.
+    seed
+        The draws of an epoch depend on it and on the number of the epoch alone.
+    """
+
+    def __init__(self, buffer: ShuffleBuffer, seed: tuple[int, ...]) -> None:
+        self.buffer = buffer
+        self.sampler = self
+        self._seed = seed
+        self._epoch = 0
+        self._n_yielded = self._n_to_skip = 0
+
+    def __len__(self) -> int:
+        return len(self.buffer)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the cells of this epoch next."""
+        self._epoch = epoch
+
+    def state_dict(self) -> dict[str, int]:
+        """How many minibatches of the epoch were yielded."""
+        return {"n_yielded": self._n_yielded}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Leave out as many minibatches of the next epoch."""
+        self._n_to_skip = state_dict["n_yielded"]
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        skipped, self._n_to_skip = self._n_to_skip, 0
+        self._n_yielded = skipped
+        batches = self.buffer.draw(np.random.default_rng([*self._seed, self._epoch]), skipped)
+        self._epoch += 1
+        ahead: deque[Future[Any]] = deque()
+        with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
+            for _ in range(len(self) - skipped):
+                ahead.append(reader.submit(next, batches))
+                if len(ahead) > _N_PREFETCHED:
+                    self._n_yielded += 1
+                    yield self._tensors(*ahead.popleft().result())
+            while ahead:
+                self._n_yielded += 1
+                yield self._tensors(*ahead.popleft().result())
+
+    def _tensors(self, x: np.ndarray, codes: np.ndarray) -> dict[str, torch.Tensor]:
+        return {
+            REGISTRY_KEYS.X_KEY: torch.from_numpy(x),
+            REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(codes)[:, None],
+        }
+
+
+Cell = tuple[np.ndarray, np.ndarray]
+
+
+class _Pool:
+    """Cells of one label: all are drawn before one is drawn again.
+
+    Parameters
+    ----------
+    size
+        Largest number of cells. A cell that comes then takes the place of another one, of one that
+        was drawn already if there is any.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._waiting: list[Cell] = []
+        self._drawn: list[Cell] = []
+
+    def add(self, cell: Cell, rng: np.random.Generator) -> None:
+        """Add a cell."""
+        if len(self._waiting) + len(self._drawn) >= self._size:
+            _pop(self._drawn or self._waiting, rng)
+        self._waiting.append(cell)
+
+    def draw(self, rng: np.random.Generator) -> Cell:
+        """Draw a cell."""
+        if not self._waiting:
+            self._waiting, self._drawn = self._drawn, []
+        cell = _pop(self._waiting, rng)
+        self._drawn.append(cell)
+        return cell
+
+
+def _pop(cells: list[Cell], rng: np.random.Generator) -> Cell:
+    """Remove a random cell in constant time."""
+    i = int(rng.integers(len(cells)))
+    cells[i], cells[-1] = cells[-1], cells[i]
+    return cells.pop()
