@@ -37,6 +37,7 @@ LEVELS = {
     "get": 6,
     "tl": 6,
     "pl": 7,
+    "ondisk": 6,
     "datasets": 8,
     "_demo": 8,
     "cli": 9,
@@ -46,7 +47,17 @@ HELPERS = 0
 
 # Words that are written with s in America too.
 NO_VERBS_IN_IZE = {
-    *("advise", "arise", "comprise", "concise", "elementwise", "exercise", "likewise", "noise"),
+    *(
+        "advise",
+        "arise",
+        "comprise",
+        "concise",
+        "disable",
+        "elementwise",
+        "exercise",
+        "likewise",
+        "noise",
+    ),
     *("otherwise", "pairwise", "precise", "premise", "promise", "raise", "rise", "rowwise"),
     *("stepwise", "surprise", "wise"),
 }

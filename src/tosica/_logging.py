@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 logger = logging.getLogger("tosica")
 
@@ -10,6 +15,17 @@ logger = logging.getLogger("tosica")
 def format_thousands(number: int) -> str:
     """A number with its thousands set apart, as log lines and sentences show it: 2 310."""
     return f"{number:,}".replace(",", " ")
+
+
+@contextmanager
+def only_warnings() -> Iterator[None]:
+    """Leave out lines that are no warnings, of steps that are repeated."""
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _configure() -> None:

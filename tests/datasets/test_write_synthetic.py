@@ -92,9 +92,9 @@ def test_it_is_logged(tmp_path, caplog) -> None:
     [
         (3, TypeError, r"^path must be a path or a string, not int\.$"),
         (
-            "cells.zarr",
+            "cells.csv",
             ValueError,
-            r"^the file 'cells\.zarr' must end in '\.h5ad', the format that is written\.$",
+            r"^the file 'cells\.csv' must end in '\.h5ad' or '\.zarr', the formats that are writ",
         ),
         (
             "nowhere/cells.h5ad",
@@ -128,3 +128,14 @@ def test_some_cells_of_the_file_can_be_taken_into_memory(tmp_path) -> None:
     difference = some.X - expected.X[100:110]
     assert abs(difference).sum() == 0
     assert some.raw is None
+
+
+def test_a_zarr_store_has_the_same_cells(tmp_path) -> None:
+    pytest.importorskip("zarr")
+    for name in ("cells.h5ad", "cells.zarr"):
+        tosica.datasets.write_synthetic(tmp_path / name, 300, 200, **PARAMS, chunk_size=100)
+    file = anndata.read_h5ad(tmp_path / "cells.h5ad")
+    store = anndata.read_zarr(tmp_path / "cells.zarr")
+    np.testing.assert_array_equal(store.X.toarray(), file.X.toarray())
+    pd.testing.assert_frame_equal(store.obs, file.obs)
+    assert store.uns.keys() == file.uns.keys()

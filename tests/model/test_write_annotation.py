@@ -12,7 +12,7 @@ import scanpy as sc
 import torch
 from anndata import AnnData
 
-from tosica.model._write_annotation import write_annotation
+from tosica.model._write_annotation import Annotation, AnnotationNames, write_annotation
 
 GREY = "#d3d3d3"
 KEYS = {
@@ -31,21 +31,25 @@ KEYS = {
 
 
 def write(adata: AnnData, probabilities: list[list[float]], **changes) -> None:
+    every = np.array(probabilities, dtype=np.float32)
+    keep = changes.pop("all_probabilities", False)
+    found = Annotation(
+        every.argmax(1),
+        every.max(1),
+        np.full((adata.n_obs, 2), 0.25, dtype=np.float32),
+        every if keep else None,
+        changes.pop("novelty", None),
+        changes.pop("novelty_pvalues", None),
+    )
     given = {
         "labels": ["b", "a", "c"],
         "colors": ["#00000b", "#00000a", "#00000c"],
         "gene_sets": ["one", "two"],
         "cutoff": 0.5,
-        "all_probabilities": False,
         "fingerprint": "0123456789abcdef",
         "key_added": "tosica",
     }
-    write_annotation(
-        adata,
-        np.array(probabilities, dtype=np.float32),
-        np.full((adata.n_obs, 2), 0.25, dtype=np.float32),
-        **{**given, **changes},
-    )
+    write_annotation(adata, found, AnnotationNames(**{**given, **changes}))
 
 
 @pytest.fixture

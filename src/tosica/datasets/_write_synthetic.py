@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
@@ -15,6 +15,13 @@ from tosica._logging import logger
 from tosica._replace_files import as_os_error, replacing
 from tosica._validation import check_count
 from tosica.datasets import _droplets
+from tosica.ondisk import open_for_writing, replacing_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Numbers in a chunk of a Zarr store: some 1 000 cells.
+_ZARR_CHUNK = 2**18
 
 
 def write_synthetic(
@@ -29,13 +36,13 @@ def write_synthetic(
     seed: int = 0,
     chunk_size: int = 10_000,
 ) -> None:
-    """Write synthetic counts of any size to an h5ad file, with little memory.
+    """Write synthetic counts of any size to an h5ad file or a Zarr store, with little memory.
 
     Parameters
     ----------
     path
-        Path of the file, ending in ``.h5ad``. An existing file is replaced when the new one is
-        complete.
+        Path of the file, ending in ``.h5ad``, or of the Zarr store, ending in ``.zarr``. What is
+        there is replaced when the new one is complete.
     n_obs, n_vars, n_labels, n_batches, n_gene_sets, batch_effect, seed
         As in :func:`synthetic`, with the same counts, labels and names.
     chunk_size
@@ -46,7 +53,9 @@ def write_synthetic(
     TypeError
         If ``path`` is not a path, and as in :func:`synthetic`.
     ValueError
-        If ``path`` does not end in ``.h5ad``, and as in :func:`synthetic`.
+        If ``path`` ends otherwise, and as in :func:`synthetic`.
+    ModuleNotFoundError
+        If ``path`` ends in ``.zarr`` and Zarr is not installed.
     FileNotFoundError
         If the folder of ``path`` does not exist.
     OSError
@@ -58,8 +67,9 @@ def write_synthetic(
 
     Notes
     -----
-    Counts are drawn and written ``chunk_size`` cells at a time and are not compressed (about 1.6 GB
-    for 1 000 000 cells × 3 000 genes). Only ``obs`` is in memory as a whole.
+    Counts are drawn and written ``chunk_size`` cells at a time. In an h5ad file they are not
+    compressed (about 1.6 GB for 1 000 000 cells × 3 000 genes). Only ``obs`` is in memory as a
+    whole.
 
     Examples
     --------
@@ -89,17 +99,32 @@ def write_synthetic(
     # The file keeps the integer type of the first block, which must hold the number of all values.
     # Cells are in random order, so the first block is enough to estimate it.
     first.indptr = first.indptr.astype(index_dtype(2 * first.nnz * len(plan.obs) / first.shape[0]))
-    with replacing(Path(os.path.realpath(path))) as [temporary], as_os_error():
-        # Writing single elements would leave an empty raw, which backed reading cannot read.
-        AnnData(obs=plan.obs, var=plan.var, uns=plan.uns).write_h5ad(temporary)
-        with h5py.File(temporary, "a") as file:
-            write_elem(file, "X", first)
-            counts = sparse_dataset(file["X"])
-            for block in blocks:
-                counts.append(block)
+    annotations = AnnData(obs=plan.obs, var=plan.var, uns=plan.uns)
+    if path.suffix == ".zarr":
+        with (
+            replacing_store(path) as temporary,
+            open_for_writing(temporary, "zarr", new=True) as group,
+        ):
+            write_elem(group, "/", annotations)
+            _write_counts(group, first, blocks, {"chunks": (_ZARR_CHUNK,)})
+    else:
+        with replacing(Path(os.path.realpath(path))) as [temporary], as_os_error():
+            # Writing single elements would leave an empty raw, which backed reading cannot read.
+            annotations.write_h5ad(temporary)
+            with h5py.File(temporary, "a") as file:
+                _write_counts(file, first, blocks, {})
     logger.info(
         "write_synthetic: wrote %s cells × %s genes to %s", len(plan.obs), len(plan.var), path
     )
+
+
+def _write_counts(
+    root: Any, first: Any, others: Iterator[Any], dataset_kwargs: dict[str, Any]
+) -> None:
+    write_elem(root, "X", first, dataset_kwargs=dataset_kwargs)
+    counts = sparse_dataset(root["X"])
+    for block in others:
+        counts.append(block)
 
 
 def index_dtype(n_values: float) -> type[np.signedinteger[Any]]:
@@ -111,8 +136,10 @@ def _check(path: str | os.PathLike[str]) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise TypeError(f"path must be a path or a string, not {type(path).__name__}.")
     path = Path(path)
-    if path.suffix != ".h5ad":
-        raise ValueError(f"the file {path.name!r} must end in '.h5ad', the format that is written.")
+    if path.suffix not in (".h5ad", ".zarr"):
+        raise ValueError(
+            f"the file {path.name!r} must end in '.h5ad' or '.zarr', the formats that are written."
+        )
     if not path.parent.is_dir():
         raise FileNotFoundError(
             f"the folder {str(path.parent)!r} to write {path.name!r} to does not exist: create it "

@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from anndata import AnnData
 
 from tosica._calibration import conformal_threshold
 from tosica._logging import format_thousands, logger
 from tosica._validation import check_flags, check_fraction, check_key_added, file_columns
+from tosica.data import load_annotations
 from tosica.linear import pvalues
 from tosica.model._fields import LabelsField
 from tosica.model._inference_mixin import InferenceMixin
 from tosica.model._modalities import is_joint
-from tosica.model._write_annotation import write_annotation
+from tosica.model._write_annotation import Annotation, AnnotationNames, write_annotation
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from anndata import AnnData
     from mudata import MuData
 
     from tosica.model._inference_mixin import Precision
@@ -127,13 +128,47 @@ class AnnotationMixin(InferenceMixin):
         if probabilities:
             file_columns(self.labels, "the model")
         adata = self._query(adata)
-        novelty = self.novelty_statistics_
         # anndata would refuse this only after the work, when the result is written.
         if adata.isbacked and (copy or adata.is_view):
             what = (
                 "a view of a backed AnnData" if adata.is_view else "a backed AnnData with copy=True"
             )
             raise ValueError(f"annotate cannot write to {what}: call adata.to_memory() first.")
+        found, names = self._annotation(
+            adata,
+            layer=layer,
+            use_raw=use_raw,
+            cutoff=cutoff,
+            probabilities=probabilities,
+            batch_size=batch_size,
+            precision=precision,
+            key_added=key_added,
+        )
+        result = adata.copy() if copy else adata
+        if isinstance(result, AnnData):
+            load_annotations(result)
+        write_annotation(result, found, names)
+        return result if copy else None
+
+    def _annotation(
+        self,
+        adata: AnnData | MuData,
+        *,
+        layer: str | Mapping[str, str] | None,
+        use_raw: bool,
+        cutoff: float,
+        probabilities: bool,
+        batch_size: int | None,
+        precision: Precision,
+        key_added: str,
+        sample: AnnData | None = None,
+    ) -> tuple[Annotation, AnnotationNames]:
+        """Annotate cells without writing anything; what the result stands for comes with it.
+
+        If ``adata`` is a part of a query, ``sample`` has cells from all over that query, by which
+        the scale of the expression is recognized.
+        """
+        novelty = self.novelty_statistics_
         found = self._infer(
             adata,
             ("probabilities", "attention", *(("novelty",) if novelty is not None else ())),
@@ -141,17 +176,23 @@ class AnnotationMixin(InferenceMixin):
             use_raw=use_raw,
             batch_size=batch_size,
             precision=precision,
+            sample=sample,
+        )
+        every = found["probabilities"]
+        best = every.argmax(1)
+        scored: tuple[np.ndarray | None, np.ndarray | None] = (None, None)
+        if novelty is not None:
+            scores = found["novelty"][:, 0]
+            scored = (scores, pvalues(scores, novelty.cells))
+        annotation = Annotation(
+            best.astype(np.int32),
+            every[np.arange(len(best)), best].astype(np.float32),
+            found["attention"],
+            every if probabilities else None,
+            *scored,
         )
         modalities, tokens, columns = self._modalities, self._tokens, found["tokens"]
-        result = adata.copy() if copy else adata
-        write_annotation(
-            result,
-            found["probabilities"],
-            found["attention"],
-            novelty=None if novelty is None else found["novelty"][:, 0],
-            novelty_pvalues=None
-            if novelty is None
-            else pvalues(found["novelty"][:, 0], novelty.cells),
+        names = AnnotationNames(
             labels=self.labels,
             colors=self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.COLORS_KEY],
             gene_sets=[tokens.names[i] for i in columns],
@@ -159,11 +200,10 @@ class AnnotationMixin(InferenceMixin):
             if is_joint(self.registry_)
             else None,
             cutoff=cutoff,
-            all_probabilities=probabilities,
             fingerprint=self.fingerprint,
             key_added=key_added,
         )
-        return result if copy else None
+        return annotation, names
 
     def predict(
         self,

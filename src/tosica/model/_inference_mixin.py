@@ -207,16 +207,18 @@ class InferenceMixin(RegistryMixin):
         batch_size: int | None,
         precision: Precision = "32-true",
         unannotated: bool = False,
+        sample: AnnData | None = None,
     ) -> dict[str, Any]:
         """Run the network over all cells once and collect the outputs named in ``wanted``.
 
         The result also has ``"tokens"``, the positions of the attention's columns among the tokens,
-        and ``"modalities"``, the positions of the modalities that the query has.
+        and ``"modalities"``, the positions of the modalities that the query has. If ``adata`` is a
+        part of a query, ``sample`` has cells from all over that query.
         """
         check_choice("precision", precision, get_args(Precision))
         check_flags(use_raw=use_raw, unannotated=unannotated)
         device = self.module.device
-        query = self._minibatches(adata, layer, use_raw, batch_size)
+        query = self._minibatches(adata, layer, use_raw, batch_size, sample)
         tokens = self._tokens
         present = tokens.tokens_of(query.modalities)
         # Unannotated tokens come last.
@@ -260,6 +262,7 @@ class InferenceMixin(RegistryMixin):
         layer: str | Mapping[str, str] | None,
         use_raw: bool,
         batch_size: int | None,
+        sample: AnnData | None = None,
     ) -> Query:
         """Cells as the network reads them, in minibatches of a size that suits the device."""
         device = self.module.device
@@ -273,6 +276,7 @@ class InferenceMixin(RegistryMixin):
             use_raw=use_raw,
             batch_size=batch_size,
             device=device,
+            sample=sample,
         )
 
 

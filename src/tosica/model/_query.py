@@ -12,7 +12,7 @@ import torch
 from anndata import AnnData
 
 from tosica._logging import logger
-from tosica.data import cell_indexers, reindex_obs, user_stacklevel
+from tosica.data import cell_indexers, load_table, reindex_obs, user_stacklevel
 from tosica.gs._gene_names import hint_for_mismatch
 from tosica.gs._match_genes import match_genes
 
@@ -70,6 +70,9 @@ class Query:
         Cells in a minibatch.
     device
         Where minibatches are normalized.
+    sample
+        If ``data`` is a part of a query, cells from all over that query, by which the scale of the
+        expression is recognized.
 
     Raises
     ------
@@ -89,6 +92,7 @@ class Query:
         use_raw: bool,
         batch_size: int,
         device: torch.device,
+        sample: AnnData | None = None,
     ) -> None:
         if isinstance(data, AnnData):
             if isinstance(layer, Mapping):
@@ -115,6 +119,7 @@ class Query:
                 use_raw=use_raw,
                 batch_size=batch_size,
                 name=part.name,
+                sample=sample,
             )
             self._cells[part.position] = cells
             self._measured[part.position] = (
@@ -159,7 +164,7 @@ def _of_adata(
     shared = [int(names.isin(modality.genes).sum()) for modality in modalities]
     if not any(shared):
         # Genes may have other identifiers, such as Ensembl IDs, which are translated later.
-        var = None if use_raw else adata.var
+        var = None if use_raw else load_table(adata.var)
         shared = [
             match_genes(names, m.genes, var=var, identifiers="map").n_rows
             if m.kind.has_gene_sets
@@ -169,7 +174,9 @@ def _of_adata(
     best = max(range(len(modalities)), key=shared.__getitem__)
     if not shared[best]:
         known = ", ".join(f"{m.name!r} with {len(m.genes)}" for m in modalities)
-        hint = hint_for_mismatch(names, modalities[0].genes, var=None if use_raw else adata.var)
+        hint = hint_for_mismatch(
+            names, modalities[0].genes, var=None if use_raw else load_table(adata.var)
+        )
         raise ValueError(
             f"The query has no gene of any modality of the model ({known})"
             + (f"; {hint}." if hint else ": are its var_names those of genes or antibodies?")

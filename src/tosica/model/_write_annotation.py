@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -22,100 +22,127 @@ _UNKNOWN_COLOR = "#d3d3d3"
 _UNLIKELY, _MANY_UNLIKELY = 0.05, 0.3
 
 
-def write_annotation(
-    adata: AnnData | MuData,
-    probabilities: np.ndarray,
-    attention: np.ndarray,
-    *,
-    labels: list[str],
-    colors: list[str],
-    gene_sets: list[str],
-    novelty: np.ndarray | None = None,
-    novelty_pvalues: np.ndarray | None = None,
-    modalities: list[str] | None = None,
-    cutoff: float,
-    all_probabilities: bool,
-    fingerprint: str,
-    key_added: str,
-) -> None:
-    """Write labels, probabilities, attention, and the metadata of the model.
+class Annotation(NamedTuple):
+    """What a model says of some cells, before it is written anywhere.
 
-    Only labels that occur become categories: ``sc.tl.rank_genes_groups`` fails on a category
-    without cells. The full list is in ``adata.uns[key_added]["labels"]``.
+    ``labels`` is the code of each cell's best label, ``(n_obs,)``, and ``probability`` that label's
+    probability, float32. ``attention`` is ``(n_obs, n_gene_sets)`` float32. There may be
+    ``probabilities``, those of all labels, ``(n_obs, n_labels)``, and ``novelty`` with its
+    p-values, ``(n_obs,)``.
+    """
+
+    labels: np.ndarray
+    probability: np.ndarray
+    attention: np.ndarray
+    probabilities: np.ndarray | None = None
+    novelty: np.ndarray | None = None
+    novelty_pvalues: np.ndarray | None = None
+
+
+class AnnotationNames(NamedTuple):
+    """What codes and columns of an annotation stand for, and under which names it is written.
+
+    ``labels`` and ``colors`` are those of the model, ``gene_sets`` the columns of the attention,
+    and ``modalities`` that of each, if the model has several. Cells whose best label is less
+    probable than ``cutoff`` are called "Unknown". ``fingerprint`` is that of the model,
+    ``key_added`` part of all keys, as in :meth:`tosica.TOSICA.annotate`.
+    """
+
+    labels: list[str]
+    colors: list[str]
+    gene_sets: list[str]
+    cutoff: float
+    fingerprint: str
+    key_added: str
+    modalities: list[str] | None = None
+
+    def obs(self, found: Annotation) -> dict[str, Any]:
+        """Columns of ``obs`` by name.
+
+        Only labels that occur become categories: ``sc.tl.rank_genes_groups`` fails on a category
+        without cells. The full list is in ``adata.uns[key_added]["labels"]``.
+        """
+        code = self._codes(found)
+        names = np.array([*self.labels, UNKNOWN], dtype=object)
+        columns: dict[str, Any] = {
+            "prediction": pd.Categorical(names[code], categories=names[np.unique(code)]),
+            "probability": found.probability,
+        }
+        if found.novelty is not None and found.novelty_pvalues is not None:
+            columns["novelty"] = found.novelty.astype(np.float32)
+            columns["novelty_pvalue"] = found.novelty_pvalues.astype(np.float32)
+        return {f"{self.key_added}_{name}": values for name, values in columns.items()}
+
+    def uns(self, found: Annotation) -> dict[str, Any]:
+        """Entries of ``uns`` by name."""
+        metadata = {
+            "gene_sets": np.array(self.gene_sets, dtype=object),
+            "labels": np.array(self.labels, dtype=object),
+            "cutoff": float(self.cutoff),
+            "model": self.fingerprint,
+            "version": version("tosica"),
+        }
+        if self.modalities is not None:
+            metadata["modalities"] = np.array(self.modalities, dtype=object)
+        colors = [*self.colors[: len(self.labels)], _UNKNOWN_COLOR]
+        occurring = [colors[i] for i in np.unique(self._codes(found))]
+        return {f"{self.key_added}_prediction_colors": occurring, self.key_added: metadata}
+
+    def _codes(self, found: Annotation) -> np.ndarray:
+        """Code of each cell's label; cells without one have the number of labels."""
+        return np.where(found.probability < self.cutoff, len(self.labels), found.labels)
+
+
+def write_annotation(adata: AnnData | MuData, found: Annotation, names: AnnotationNames) -> None:
+    """Write labels, probabilities, attention, and the metadata of the model.
 
     Parameters
     ----------
     adata
         The query, an AnnData or a MuData.
-    probabilities
-        Shape ``(n_obs, n_labels)``.
-    attention
-        Shape ``(n_obs, n_gene_sets)``.
-    labels, colors
-        Labels of the model, and their colours.
-    gene_sets
-        Names of the gene sets.
-    novelty, novelty_pvalues
-        Score of each cell and its p-value, ``(n_obs,)``, if the model has any.
-    modalities
-        Modality of each gene set, if the model has several.
-    cutoff
-        Cells whose largest probability is below this are called "Unknown".
-    all_probabilities
-        Whether to write the probability of every label.
-    fingerprint
-        Fingerprint of the model.
-    key_added
-        Part of all keys, as in :meth:`tosica.TOSICA.annotate`.
+    found
+        What the model says of its cells.
+    names
+        What that stands for, and where it is written.
     """
-    best = probabilities.argmax(1)
-    probability = probabilities[np.arange(len(best)), best]
-    code = np.where(probability < cutoff, len(labels), best)
-    names = np.array([*labels, UNKNOWN], dtype=object)
-    occurring = np.unique(code)
-    prediction = pd.Categorical(names[code], categories=names[occurring])
-
-    adata.obs[f"{key_added}_prediction"] = prediction
-    adata.obs[f"{key_added}_probability"] = probability.astype(np.float32)
-    adata.obsm[f"X_{key_added}"] = attention
-    keys = [
-        f".obs['{key_added}_prediction']",
-        f".obs['{key_added}_probability']",
-        f".obsm['X_{key_added}']",
-    ]
-    # Scores of an earlier call belong to other labels.
-    for name in ("novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue"):
-        if f"{key_added}_{name}" in adata.obs:
-            del adata.obs[f"{key_added}_{name}"]
-    if novelty is not None and novelty_pvalues is not None:
-        adata.obs[f"{key_added}_novelty"] = novelty.astype(np.float32)
-        adata.obs[f"{key_added}_novelty_pvalue"] = novelty_pvalues.astype(np.float32)
-        keys += [f".obs['{key_added}_novelty']", f".obs['{key_added}_novelty_pvalue']"]
+    key = names.key_added
+    for name in outdated_columns(key):
+        if name in adata.obs:
+            del adata.obs[name]
+    columns = names.obs(found)
+    for name, values in columns.items():
+        adata.obs[name] = values
+    adata.obsm[f"X_{key}"] = found.attention
     # The table of an earlier call would contradict the new labels.
-    adata.obsm.pop(f"{key_added}_probabilities", None)
-    if all_probabilities:
-        adata.obsm[f"{key_added}_probabilities"] = pd.DataFrame(
-            probabilities, index=adata.obs_names, columns=file_columns(labels, "the model")
+    adata.obsm.pop(f"{key}_probabilities", None)
+    written = [*(f".obs['{name}']" for name in columns), f".obsm['X_{key}']"]
+    if found.probabilities is not None:
+        adata.obsm[f"{key}_probabilities"] = pd.DataFrame(
+            found.probabilities,
+            index=adata.obs_names,
+            columns=file_columns(names.labels, "the model"),
         )
-        keys.append(f".obsm['{key_added}_probabilities']")
-    adata.uns[f"{key_added}_prediction_colors"] = [
-        [*colors[: len(labels)], _UNKNOWN_COLOR][i] for i in occurring
-    ]
-    adata.uns[key_added] = {
-        "gene_sets": np.array(gene_sets, dtype=object),
-        "labels": np.array(labels, dtype=object),
-        "cutoff": float(cutoff),
-        "model": fingerprint,
-        "version": version("tosica"),
-    }
-    if modalities is not None:
-        adata.uns[key_added]["modalities"] = np.array(modalities, dtype=object)
-    if novelty_pvalues is not None and (novelty_pvalues <= _UNLIKELY).mean() > _MANY_UNLIKELY:
-        logger.warning(
-            "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of the "
-            "reference's cells are. Another batch or technology has this effect as well as new "
-            "types: tosica.tl.novelty(adata, model) takes off what the query has in common",
-            100 * (novelty_pvalues <= _UNLIKELY).mean(),
-            100 * _UNLIKELY,
-        )
-    logger.info("annotate: added %s and .uns['%s']", ", ".join(keys), key_added)
+        written.append(f".obsm['{key}_probabilities']")
+    adata.uns.update(names.uns(found))
+    warn_of_novelty(found)
+    logger.info("annotate: added %s and .uns['%s']", ", ".join(written), key)
+
+
+def outdated_columns(key_added: str) -> list[str]:
+    """Columns of ``obs`` that an earlier call wrote, and that would belong to other labels."""
+    kinds = ("novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue")
+    return [f"{key_added}_{kind}" for kind in kinds]
+
+
+def warn_of_novelty(found: Annotation) -> None:
+    """Say in the log if unusually many cells are unlike the reference."""
+    pvalues = found.novelty_pvalues
+    if pvalues is None or (pvalues <= _UNLIKELY).mean() <= _MANY_UNLIKELY:
+        return
+    logger.warning(
+        "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of the "
+        "reference's cells are. Another batch or technology has this effect as well as new "
+        "types: tosica.tl.novelty(adata, model) takes off what the query has in common",
+        100 * (pvalues <= _UNLIKELY).mean(),
+        100 * _UNLIKELY,
+    )

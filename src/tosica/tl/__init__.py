@@ -1,5 +1,6 @@
 """Tools that work on annotated data: ``tosica.tl``."""
 
+from tosica.tl._annotate_file import annotate_file
 from tosica.tl._attribute import attribute
 from tosica.tl._confusion import confusion
 from tosica.tl._correlate_gene_sets import correlate_gene_sets
@@ -14,6 +15,7 @@ from tosica.tl._weight_attention import weight_attention
 
 __all__ = [
     "Evaluation",
+    "annotate_file",
     "attribute",
     "confusion",
     "correlate_gene_sets",

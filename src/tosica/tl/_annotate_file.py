@@ -1,0 +1,261 @@
+"""Annotate a query of any size from disk to disk."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from tqdm.auto import tqdm
+
+from tosica._logging import format_thousands, logger
+from tosica._validation import (
+    check_choice,
+    check_count,
+    check_flags,
+    check_fraction,
+    check_key_added,
+    check_path,
+    check_string,
+    file_columns,
+)
+from tosica.model import TOSICA
+from tosica.model._inference_mixin import Precision
+from tosica.ondisk import (
+    MODEL,
+    PartAnnotator,
+    Settings,
+    annotate_on_workers,
+    check_output,
+    join_parts,
+    make_plan,
+    open_query,
+    output_format,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tosica.ondisk import Plan
+
+_PARTS = ".parts"
+
+
+def annotate_file(
+    path: str | os.PathLike[str],
+    model: TOSICA | str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    layer: str | None = None,
+    use_raw: bool = False,
+    cutoff: float = 0.1,
+    probabilities: bool = False,
+    include_x: bool = True,
+    batch_size: int | None = None,
+    precision: Precision = "32-true",
+    key_added: str = "tosica",
+    cells_per_part: int = 49_152,
+    client: Any = None,
+    array_task: tuple[int, int] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Annotate a query that is larger than memory: from a file to a file, in parts.
+
+    The result is the one of :meth:`tosica.TOSICA.annotate`, in a copy of the query, which is not
+    changed. ``cells_per_part`` cells are read and annotated at a time. Each part is kept in a
+    folder beside the output, ``<output>.parts``, until all are there and are joined. A call that is
+    interrupted or killed loses the part in progress only: the same call goes on where it ended.
+
+    Parameters
+    ----------
+    path
+        The query: an ``.h5ad`` file, a folder with a Zarr store, or the address of a Zarr store,
+        such as ``s3://…``. Its matrix is dense or sparse by cells (CSR).
+    model
+        The model, or the folder that it was saved to.
+    output
+        The annotated query, ending in ``.h5ad`` or ``.zarr``.
+    layer, use_raw, cutoff, probabilities, batch_size, precision, key_added
+        As in :meth:`tosica.TOSICA.annotate`.
+    include_x
+        Copy the matrices of the query to the output as well: ``X``, ``layers``, ``raw``, ``obsp``.
+        Without them, the output has ``obs``, ``var``, ``obsm``, ``varm``, ``varp`` and ``uns``.
+    cells_per_part
+        Number of cells that are read and annotated at a time.
+    client
+        A ``dask.distributed.Client``, whose workers annotate the parts; they need the same disk.
+        Each worker takes one part at a time, with all of its threads.
+    array_task
+        ``(i, n)`` annotates only the i-th of n shares of the parts, from 0 on, and joins nothing:
+        for job arrays without Dask. A last call without it joins all parts.
+    overwrite
+        Replace ``output`` if it exists, and drop parts of an earlier call.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such query, model or folder.
+    FileExistsError
+        If ``output`` exists.
+    ModuleNotFoundError
+        If a package is missing that reads such a query.
+    TypeError
+        If an argument is of the wrong type.
+    ValueError
+        If ``output`` is the query or ends otherwise; if there are parts that were begun with
+        another query, model, version or argument; and as :meth:`tosica.TOSICA.annotate`.
+    KeyError
+        If the query has no such layer or matrix.
+    OSError
+        If the query is damaged, or the disk is full.
+    RuntimeError
+        If a worker has another version of tosica or workers are lost again and again, or the model
+        is not trained.
+
+    Warns
+    -----
+    UserWarning
+        As :meth:`tosica.TOSICA.annotate`.
+
+    Notes
+    -----
+    Names of cells are copied as they are, also if they occur twice. To recognize work that was
+    begun, the query's genes, its sparsity and a sample of its values are hashed, not all values.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> import anndata
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    >>> adata.obs_names_make_unique()
+    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+    >>> model = tosica.TOSICA(adata, embed_dim=16)
+    >>> model.train(max_epochs=2, enable_progress_bar=False)
+    >>> with TemporaryDirectory() as folder:
+    ...     query, output = Path(folder) / "query.h5ad", Path(folder) / "annotated.h5ad"
+    ...     adata.write_h5ad(query)
+    ...     tosica.tl.annotate_file(query, model, output, cells_per_part=300)
+    ...     anndata.read_h5ad(output).obsm["X_tosica"].shape
+    (700, 20)
+    """
+    check_path("path", path)
+    check_path("output", output)
+    check_string("layer", layer, optional=True)
+    check_fraction("cutoff", cutoff)
+    check_flags(
+        use_raw=use_raw, probabilities=probabilities, include_x=include_x, overwrite=overwrite
+    )
+    check_choice("precision", precision, get_args(Precision))
+    check_key_added(key_added)
+    check_count("batch_size", batch_size, optional=True)
+    check_count("cells_per_part", cells_per_part)
+    _check_array_task(array_task)
+    _check_client(client)
+    if layer is not None and use_raw:
+        raise ValueError("Give either layer or use_raw=True, not both.")
+    source, target = os.fspath(path), Path(output)
+    output_format(target)
+    check_output(target, source, overwrite=overwrite)
+    model = _open_model(model)
+    if probabilities:
+        file_columns(model.labels, "the model")
+    store = open_query(source, model, layer=layer, use_raw=use_raw)
+    plan = make_plan(
+        target.parent / f"{target.name}{_PARTS}",
+        source,
+        store.n_obs,
+        store.digest(),
+        model.fingerprint,
+        Settings(layer, use_raw, probabilities, precision, cells_per_part),
+    )
+    annotator = PartAnnotator(plan, store, model, batch_size)
+    names = annotator.names(cutoff=cutoff, key_added=key_added)
+    _begin(plan, model, overwrite=overwrite and array_task is None)
+    missing = plan.missing()
+    if array_task is not None:
+        missing = missing_of_task(plan, *array_task)
+    if missing and len(missing) < plan.n_parts and array_task is None:
+        logger.info(
+            "annotate_file: %s of %s parts are there already",
+            format_thousands(plan.n_parts - len(missing)),
+            format_thousands(plan.n_parts),
+        )
+    with tqdm(total=plan.n_obs, unit=" cells", desc="annotate", disable=None, delay=2) as bar:
+        done = set(range(plan.n_parts)) - set(missing)
+        bar.update(sum(stop - start for start, stop in map(plan.cells, done)))
+        parts: Iterator[int] = (
+            annotate_on_workers(plan, missing, client, batch_size)
+            if client is not None
+            else _annotate_here(annotator, missing)
+        )
+        for part in parts:
+            start, stop = plan.cells(part)
+            bar.update(stop - start)
+    if array_task is not None:
+        logger.info(
+            "annotate_file: annotated %s parts; when all shares are done, the same call without "
+            "array_task joins them",
+            format_thousands(len(missing)),
+        )
+        return
+    join_parts(plan, store, names, target, include_x=include_x)
+    shutil.rmtree(plan.folder, ignore_errors=True)
+    logger.info(
+        "annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target
+    )
+
+
+def missing_of_task(plan: Plan, task: int, n_tasks: int) -> list[int]:
+    """Parts that one of several jobs is to annotate, without those that are there."""
+    return [part for part in plan.missing() if part % n_tasks == task]
+
+
+def _annotate_here(annotator: PartAnnotator, parts: list[int]) -> Iterator[int]:
+    for part in parts:
+        annotator.annotate(part)
+        yield part
+
+
+def _begin(plan: Plan, model: TOSICA, *, overwrite: bool) -> None:
+    """Make the folder of a plan, or go on with what is there."""
+    if overwrite:
+        shutil.rmtree(plan.folder, ignore_errors=True)
+    plan.folder.mkdir(exist_ok=True)
+    if not plan.check_begun():
+        # The model comes first: workers take a folder with a manifest for complete.
+        model.save(plan.folder / MODEL, overwrite=True)
+        plan.write()
+
+
+def _open_model(model: Any) -> TOSICA:
+    if isinstance(model, TOSICA):
+        return model
+    if isinstance(model, str | os.PathLike):
+        return TOSICA.load(os.fspath(model))
+    raise TypeError(
+        f"model must be a TOSICA, or the folder that one was saved to, not {type(model).__name__}."
+    )
+
+
+def _check_array_task(task: Any) -> None:
+    expected = "array_task must be None or two whole numbers (i, n) with 0 <= i < n"
+    if task is None:
+        return
+    if not isinstance(task, tuple | list) or len(task) != 2:
+        raise TypeError(f"{expected}, not {task!r:.60}.")
+    if any(isinstance(one, bool) or not isinstance(one, int) for one in task):
+        raise TypeError(f"{expected}, not {task!r:.60}.")
+    if not 0 <= task[0] < task[1]:
+        raise ValueError(f"{expected}, not {task!r:.60}.")
+
+
+def _check_client(client: Any) -> None:
+    if client is not None and not (hasattr(client, "map") and hasattr(client, "register_plugin")):
+        raise TypeError(
+            f"client must be None or a dask.distributed.Client, not {type(client).__name__}."
+        )

@@ -1,0 +1,125 @@
+"""Workers of a Dask cluster annotate the parts of a query as one process does."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pytest
+
+import tosica
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from anndata import AnnData
+
+dask = pytest.importorskip("dask", reason="needs dask")
+distributed = pytest.importorskip("distributed", reason="needs dask.distributed")
+
+pytestmark = [
+    # What distributed leaves when a cluster of the same process is closed.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture
+def query(toy_query: AnnData, tmp_path: Path) -> Path:
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+    return tmp_path / "query.h5ad"
+
+
+@pytest.fixture
+def client() -> Iterator[Any]:
+    """A worker in a thread of this process."""
+    with (
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        yield client
+
+
+def test_the_labels_are_those_of_one_process(
+    client: Any, query: Path, toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.h5ad"
+    options: dict[str, Any] = {"batch_size": 5}
+    tosica.tl.annotate_file(query, toy_model, output, cells_per_part=10, client=client, **options)
+    toy_model.annotate(toy_query, **options)
+    annotated = ad.read_h5ad(output)
+    assert list(annotated.obs["tosica_prediction"]) == list(toy_query.obs["tosica_prediction"])
+    np.testing.assert_array_equal(annotated.obsm["X_tosica"], toy_query.obsm["X_tosica"])
+    # The model does not stay on the workers.
+    assert not any("tosica" in name for name in client.cluster.workers[0].plugins)
+
+
+def test_a_worker_with_another_version(
+    client: Any,
+    query: Path,
+    toy_model: tosica.TOSICA,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tosica.ondisk._plan.version", lambda name: "0.0.1")
+    with pytest.raises(RuntimeError, match=r"this worker has tosica 0\.0\.1, but the work was beg"):
+        tosica.tl.annotate_file(query, toy_model, tmp_path / "out.h5ad", client=client)
+
+
+def test_an_error_of_a_worker_is_raised_here(
+    client: Any, toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
+) -> None:
+    toy_query.X = toy_query.X.toarray()
+    toy_query.X[30, 4] = -1
+    toy_query.write_h5ad(tmp_path / "negative.h5ad")
+    with pytest.raises(ValueError, match=r"holds negative values"):
+        tosica.tl.annotate_file(
+            tmp_path / "negative.h5ad", toy_model, tmp_path / "out.h5ad", client=client
+        )
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_no_cell(
+    query: Path, toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
+) -> None:
+    output, parts = tmp_path / "out.h5ad", tmp_path / "out.h5ad.parts"
+    # Workers are forked from a process that has imported tosica, which takes seconds.
+    multiprocessing.set_forkserver_preload(["tosica"])
+    with (
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        killed = []
+
+        def kill() -> None:
+            """Kill a worker when it has begun, and wait for what it has not finished."""
+            while not killed:
+                if parts.is_dir() and any(parts.glob("part-*")):
+                    pid = next(iter(client.run(os.getpid).values()))
+                    os.kill(pid, signal.SIGKILL)
+                    killed.append(pid)
+                time.sleep(0.01)
+
+        thread = threading.Thread(target=kill, daemon=True)
+        thread.start()
+        options: dict[str, Any] = {"batch_size": 1}
+        tosica.tl.annotate_file(
+            query, toy_model, output, cells_per_part=5, client=client, **options
+        )
+        thread.join(60)
+    assert len(killed) == 1
+    toy_model.annotate(toy_query, **options)
+    annotated = ad.read_h5ad(output)
+    np.testing.assert_array_equal(annotated.obsm["X_tosica"], toy_query.obsm["X_tosica"])

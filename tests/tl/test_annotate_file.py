@@ -1,0 +1,296 @@
+"""A query is annotated from file to file as it is in memory, and work that ended early goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import h5py
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from anndata import AnnData
+
+import tosica
+from tosica import ondisk
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SIZE = 25
+
+
+def write(adata: AnnData, path: Path) -> Path:
+    with warnings.catch_warnings():
+        # anndata and Zarr announce other defaults each time.
+        warnings.simplefilter("ignore")
+        adata.write_zarr(path) if path.suffix == ".zarr" else adata.write_h5ad(path)
+    return path
+
+
+def read(path: Path) -> AnnData:
+    return ad.read_zarr(path) if path.suffix == ".zarr" else ad.read_h5ad(path)
+
+
+@pytest.fixture
+def query(toy_query: AnnData) -> AnnData:
+    """60 cells with something in every element."""
+    toy_query.layers["counts"] = toy_query.X.copy()
+    toy_query.obsm["X_pca"] = np.arange(120.0).reshape(60, 2)
+    toy_query.obsp["connectivities"] = sp.identity(60, format="csr")
+    toy_query.uns["note"] = "as it was"
+    toy_query.obs["tosica_novelty_cluster"] = 1.0
+    return toy_query
+
+
+@pytest.mark.parametrize("before", [".h5ad", ".zarr"])
+@pytest.mark.parametrize("after", [".h5ad", ".zarr"])
+def test_the_output_is_what_annotate_gives(
+    before: str, after: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, contents: Any
+) -> None:
+    path = write(query, tmp_path / f"query{before}")
+    output = tmp_path / f"annotated{after}"
+    # Minibatches are the same ones, so that results are equal bit by bit.
+    options: dict[str, Any] = {"probabilities": True, "batch_size": 5}
+    tosica.tl.annotate_file(path, toy_model, output, cells_per_part=SIZE, **options)
+    toy_model.annotate(query, **options)
+    expected = read(write(query, tmp_path / f"expected{after}"))
+    assert contents(read(output)) == contents(expected)
+    assert not (tmp_path / f"annotated{after}.parts").exists()
+
+
+@pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
+def test_matrices_may_be_left_out(
+    ending: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
+) -> None:
+    path = write(query, tmp_path / f"query{ending}")
+    output = tmp_path / f"annotated{ending}"
+    tosica.tl.annotate_file(path, toy_model, output, include_x=False)
+    annotated = read(output)
+    toy_model.annotate(query)
+    assert annotated.X is None
+    assert not annotated.layers
+    assert not annotated.obsp
+    assert list(annotated.obs["tosica_prediction"]) == list(query.obs["tosica_prediction"])
+    np.testing.assert_array_equal(annotated.obsm["X_pca"], query.obsm["X_pca"])
+
+
+@pytest.mark.parametrize("kind", ["layer", "raw", "dense", "other genes"])
+def test_any_matrix_of_the_query(
+    kind: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {}
+    if kind == "layer":
+        query.X, options = sp.csr_matrix(query.shape, dtype=np.float32), {"layer": "counts"}
+    elif kind == "raw":
+        query.raw, options = query.copy(), {"use_raw": True}
+        query = query[:, :5].copy()
+    elif kind == "dense":
+        query.X = query.X.toarray()
+    else:
+        query = query[:, np.random.default_rng(0).permutation(30)[:29]].copy()
+    path = write(query, tmp_path / "query.h5ad")
+    tosica.tl.annotate_file(path, toy_model, tmp_path / "out.h5ad", cells_per_part=SIZE, **options)
+    toy_model.annotate(query, **options)
+    annotated = ad.read_h5ad(tmp_path / "out.h5ad")
+    assert list(annotated.obs["tosica_prediction"]) == list(query.obs["tosica_prediction"])
+    np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
+
+
+def test_the_scale_is_that_of_the_whole_query(
+    toy_model: tosica.TOSICA, query: AnnData, tmp_path: Path
+) -> None:
+    # The first part is empty, so that it says nothing of the scale by itself.
+    query.X = query.X.toarray()
+    query.X[:SIZE] = 0
+    totals = query.X.sum(1, keepdims=True)
+    query.X = np.log2(query.X / np.where(totals > 0, totals, 1) * 500 + 1)
+    path = write(query, tmp_path / "query.h5ad")
+    message = "^25 cells of the query express none of the model's genes; their labels mean nothing"
+    with pytest.warns(UserWarning, match=message):
+        tosica.tl.annotate_file(path, toy_model, tmp_path / "out.h5ad", cells_per_part=SIZE)
+    with pytest.warns(UserWarning, match=message):
+        toy_model.annotate(query)
+    annotated = ad.read_h5ad(tmp_path / "out.h5ad")
+    np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
+
+
+class _Killed(BaseException):
+    pass
+
+
+def _end_after(n: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """End an annotation after some parts; the list counts those that are annotated."""
+    done: list[int] = []
+    whole = ondisk.PartAnnotator.annotate
+
+    def annotate(self: Any, part: int) -> None:
+        if len(done) == n:
+            raise _Killed
+        whole(self, part)
+        done.append(part)
+
+    monkeypatch.setattr(ondisk.PartAnnotator, "annotate", annotate)
+    return done
+
+
+def test_the_next_call_goes_on(
+    query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
+    with monkeypatch.context() as patch:
+        _end_after(2, patch)
+        with pytest.raises(_Killed):
+            tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
+    assert not output.exists()
+    with monkeypatch.context() as patch:
+        done = _end_after(9, patch)
+        tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
+    assert done == [2]
+    toy_model.annotate(query)
+    annotated = ad.read_h5ad(output)
+    np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
+
+
+def test_jobs_of_an_array_share_the_parts(
+    query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
+    toy_model.save(tmp_path / "model")
+    done = _end_after(9, monkeypatch)
+    for task in (1, 0):
+        tosica.tl.annotate_file(
+            path, tmp_path / "model", output, cells_per_part=20, array_task=(task, 2)
+        )
+        assert not output.exists()
+    assert done == [1, 0, 2]
+    tosica.tl.annotate_file(path, tmp_path / "model", output, cells_per_part=20)
+    assert done == [1, 0, 2]
+    assert ad.read_h5ad(output).n_obs == 60
+
+
+# --------------------------------------------------------------------------- wrong input
+
+
+def begun(path: Path, model: tosica.TOSICA, output: Path, **options: Any) -> None:
+    """Annotate half of the parts."""
+    tosica.tl.annotate_file(path, model, output, cells_per_part=20, array_task=(0, 2), **options)
+
+
+def test_work_of_others_is_refused(
+    query: AnnData,
+    toy: AnnData,
+    toy_model: tosica.TOSICA,
+    train: Callable[..., tosica.TOSICA],
+    tmp_path: Path,
+) -> None:
+    path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
+    begun(path, toy_model, output)
+    other = train(toy, max_epochs=1)
+    with pytest.raises(ValueError, match="begun with another model: go on as it was begun, or"):
+        begun(path, other, output)
+    with pytest.raises(ValueError, match="begun with probabilities=False: go on as it was begun"):
+        begun(path, toy_model, output, probabilities=True)
+    query.X[3, 3] += 1
+    with pytest.raises(ValueError, match="begun with another query: go on as it was begun, or"):
+        begun(write(query, tmp_path / "other.h5ad"), toy_model, output)
+    manifest = tmp_path / "out.h5ad.parts" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "tosica": "0.0.1"}))
+    with pytest.raises(ValueError, match="begun with another version of tosica: go on as it was"):
+        begun(path, toy_model, output)
+    # overwrite=True begins anew, and the output is that of the last call.
+    tosica.tl.annotate_file(path, other, output, cells_per_part=20, overwrite=True)
+    assert ad.read_h5ad(output).uns["tosica"]["model"] == other.fingerprint
+
+
+def test_an_output_that_exists(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
+    path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.zarr"
+    tosica.tl.annotate_file(path, toy_model, output)
+    with pytest.raises(FileExistsError, match=r"out\.zarr' exists: pass overwrite=True to replace"):
+        tosica.tl.annotate_file(path, toy_model, output)
+    tosica.tl.annotate_file(path, toy_model, output, overwrite=True, include_x=False)
+    assert read(output).X is None
+    with pytest.raises(ValueError, match=r"^output is the query itself, which is not ch"):
+        tosica.tl.annotate_file(path, toy_model, path, overwrite=True)
+    with pytest.raises(ValueError, match=r"^output must end in \.h5ad or \.zarr, not 'out\.csv'"):
+        tosica.tl.annotate_file(path, toy_model, tmp_path / "out.csv")
+    with pytest.raises(FileNotFoundError, match=r"^the folder .*none' to write 'a\.h5ad' to doe"):
+        tosica.tl.annotate_file(path, toy_model, tmp_path / "none" / "a.h5ad")
+
+
+def test_a_query_that_cannot_be_read(
+    query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.h5ad"
+    with pytest.raises(FileNotFoundError, match=r"^there is no file or folder 'none' to annota"):
+        tosica.tl.annotate_file("none", toy_model, output)
+    (tmp_path / "text.h5ad").write_text("no cells")
+    with pytest.raises(ValueError, match=r"text\.h5ad' is no \.h5ad file, or is damaged"):
+        tosica.tl.annotate_file(tmp_path / "text.h5ad", toy_model, output)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(ValueError, match="folder' is no Zarr store"):
+        tosica.tl.annotate_file(tmp_path / "folder", toy_model, output)
+    with h5py.File(tmp_path / "empty.h5ad", "w"):
+        pass
+    with pytest.raises(ValueError, match=r"empty\.h5ad' holds no AnnData: it has no obs or no var"):
+        tosica.tl.annotate_file(tmp_path / "empty.h5ad", toy_model, output)
+    path = write(query, tmp_path / "query.h5ad")
+    with pytest.raises(KeyError, match=r"has no 'layers/log'; it has these layers: 'counts'"):
+        tosica.tl.annotate_file(path, toy_model, output, layer="log")
+    query.X = query.X.tocsc()
+    with pytest.raises(ValueError, match=r"^X of .* is stored by genes \(CSC\), so that no range"):
+        tosica.tl.annotate_file(write(query, tmp_path / "csc.h5ad"), toy_model, output)
+    with pytest.raises(ValueError, match=r"none\.zarr.* is no Zarr store"):
+        tosica.tl.annotate_file("file:///none.zarr", toy_model, output)
+
+
+def test_cells_on_another_scale(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
+    query.X = query.X.astype(np.float64)
+    query.X.data[-1] = -1
+    path = write(query, tmp_path / "query.h5ad")
+    with pytest.raises(ValueError, match=r"adata\.X holds negative values \(first in cell"):
+        tosica.tl.annotate_file(path, toy_model, tmp_path / "out.h5ad", cells_per_part=20)
+
+
+def test_a_damaged_chunk(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
+    path = write(query, tmp_path / "query.zarr")
+    chunks = [file for file in (path / "X" / "data").rglob("*") if file.name in ("0", "1")]
+    shutil.copy(path / "X" / "indices" / chunks[0].relative_to(path / "X" / "data"), chunks[0])
+    chunks[0].write_bytes(b"no chunk")
+    with pytest.raises(OSError, match=r"query\.zarr' is damaged or was not written to the end: ce"):
+        tosica.tl.annotate_file(path, toy_model, tmp_path / "out.zarr")
+
+
+def test_a_damaged_part(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
+    path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
+    begun(path, toy_model, output)
+    part = tmp_path / "out.h5ad.parts" / "part-000002.h5"
+    with h5py.File(part, "a") as file:
+        file["labels"][0] += 1
+    with pytest.raises(OSError, match=r"part-000002\.h5' is damaged or of another annotation: rem"):
+        tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
+    assert not output.exists()
+    part.unlink()
+    tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
+
+
+def test_a_full_disk(
+    query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tosica.ondisk._join.copy_store", full)
+        with pytest.raises(OSError, match=r"out\.h5ad' could not be written \(No space left on de"):
+            tosica.tl.annotate_file(path, toy_model, output)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.h5ad.parts", "query.h5ad"]
+    tosica.tl.annotate_file(path, toy_model, output)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.h5ad", "query.h5ad"]
