@@ -143,7 +143,7 @@ class ReferenceData(LightningDataModule):
         self.test_idx = np.flatnonzero(codes < 0)
         self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
         # An epoch is rounded up to whole minibatches, so larger ones would draw cells repeatedly.
-        self._batch_size = min(batch_size, max(self.n_train, 1))
+        self.batch_size = min(batch_size, max(self.n_train, 1))
         seed = settings.seed if seed is None else seed
         self.seed = int(torch.randint(2**31, ())) if seed is None else int(seed)
         self._is_joined = False
@@ -153,11 +153,16 @@ class ReferenceData(LightningDataModule):
         sampler = BalancedSampler(
             self.train_idx,
             self.codes[self.train_idx],
-            self._batch_size,
+            self.batch_size,
             seed=(self.seed, int(self._is_joined)),
         )
-        batches = BatchSampler(sampler, self._batch_size, drop_last=False)
+        batches = BatchSampler(sampler, self.batch_size, drop_last=False)
         return Minibatches(self.rows, self.codes, batches)
+
+    @property
+    def n_draws(self) -> int:
+        """Cells that an epoch draws."""
+        return len(self.train_dataloader()) * self.batch_size
 
     def join(self) -> None:
         """Move the validation cells to the training cells."""
@@ -168,8 +173,8 @@ class ReferenceData(LightningDataModule):
 
     def val_dataloader(self) -> Minibatches:
         """Validation cells, in order."""
-        starts = range(0, self.n_val, self._batch_size)
-        batches = [self.val_idx[start : start + self._batch_size] for start in starts]
+        starts = range(0, self.n_val, self.batch_size)
+        batches = [self.val_idx[start : start + self.batch_size] for start in starts]
         return Minibatches(self.rows, self.codes, batches)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -72,9 +73,13 @@ class LinearFit:
         )
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
         self._weight = linear_to_network_ratio(data.n_train + data.n_val)
+        # That of a fit without the cross-validation.
+        self.seconds = 0.0
         if fitted is None:
             self._chosen = self._cross_validate()
+            began = time.monotonic()
             self._fitted = self._fit()
+            self.seconds = time.monotonic() - began
         else:
             self._chosen = CrossValidated(**fitted["chosen"])
             arrays = {name: value.cpu().numpy() for name, value in fitted["fitted"].items()}
