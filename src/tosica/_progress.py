@@ -49,11 +49,12 @@ class ProgressBar:
     def __init__(
         self, description: str, total: int = 0, *, enabled: bool = True, delay: float = 0.0
     ) -> None:
-        self.description = description
+        self.description = self._title = description
         self.total = total
         self.n_done = 0
-        self.enabled = bool(enabled) and settings.verbosity <= logging.INFO
-        self._from = time.monotonic()
+        is_quiet = logging.getLogger("scvi").getEffectiveLevel() > logging.INFO
+        self.enabled = bool(enabled) and not is_quiet
+        self._began = self._from = time.monotonic()
         self._next = self._from + delay
         self._at_start = 0
         self._detail = ""
@@ -77,9 +78,11 @@ class ProgressBar:
     ) -> None:
         for handler in self._handlers:
             handler.removeFilter(self._filter)
-        if self._drawn is not None and error is None:
-            self._draw()
         if self._drawn is not None:
+            if error is None:
+                self.description = self._title
+                self._detail = f"took {_clock(time.monotonic() - self._began)}"
+                self._draw()
             self._drawn.close()
             self._drawn = None
 
@@ -91,7 +94,8 @@ class ProgressBar:
         """Begin another part of the work; speed is measured from here on."""
         self.description, self._detail = description, ""
         self._from, self._at_start = time.monotonic(), self.n_done
-        if self.enabled and self._from >= self._next:
+        # Also right after another drawing: it may be long before the next one.
+        if self.enabled and (self._drawn is not None or self._from >= self._next):
             self._draw()
 
     def advance(self, n_cells: int, *, seconds_after: float = 0.0) -> None:
@@ -138,12 +142,15 @@ class _Tqdm:
         self._bar: Any = None
 
     def draw(self, bar: ProgressBar) -> None:
-        if self._bar is None:
-            # Bars that an interrupted cell of a notebook left would move this one down.
-            self._bar = tqdm(total=1, file=sys.stderr, dynamic_ncols=True)
-        self._bar.total, self._bar.n = max(bar.total, 1), min(bar.n_done, max(bar.total, 1))
         text = f"{bar.description}: {{percentage:3.0f}}%|{{bar}}| {bar.detail}"
-        self._bar.bar_format = text
+        total = max(bar.total, 1)
+        n_done = min(bar.n_done, total)
+        if self._bar is None:
+            self._bar = tqdm(
+                total=total, initial=n_done, bar_format=text, file=sys.stderr, dynamic_ncols=True
+            )
+            return
+        self._bar.total, self._bar.n, self._bar.bar_format = total, n_done, text
         self._bar.refresh()
 
     def hide(self) -> None:
@@ -168,12 +175,12 @@ class _Rich:
                 TextColumn("{task.percentage:>3.0f}%"),
                 BarColumn(),
                 TextColumn("{task.fields[detail]}"),
-                console=Console(stderr=True),
+                console=Console(file=sys.stderr),
                 auto_refresh=False,
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
-            self._progress.add_task("", total=1, detail="")
+            self._progress.add_task(bar.description, total=max(bar.total, 1), detail=bar.detail)
             self._progress.start()
         self._progress.update(
             self._progress.task_ids[0],

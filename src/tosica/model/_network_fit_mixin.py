@@ -183,6 +183,8 @@ class NetworkFitMixin(RegistryMixin):
         options = {k: v for k, v in kwargs.items() if k not in VALIDATION_ARGUMENTS}
         options |= {"limit_val_batches": 0, "enable_progress_bar": False}
         self._run(self._runner(refit_plan, data, epochs, course, results, **options))
+        if interruption.after:
+            interruption.after += " of the refit"
         for name, value in before.items():
             setattr(self, name, value)
         if linear is not None and not interruption.after:

@@ -46,10 +46,18 @@ class TrainingCheckpoint:
     ----------
     folder
         Folder of the file.
+
+    Raises
+    ------
+    FileExistsError
+        If it is a file.
     """
 
     def __init__(self, folder: str | Path) -> None:
         self.path = Path(folder) / CHECKPOINT_FILE
+        if Path(folder).is_file():
+            # Raises here, before any work.
+            make_folder(Path(folder))
         self.constant: dict[str, Any] = {"linear": None}
 
     def begin(self, model: RegistryMixin, data: ReferenceData, directions: Any) -> None:

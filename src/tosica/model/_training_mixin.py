@@ -142,8 +142,9 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
             must be the same as before, but the model may be newly made. States of ``callbacks`` are
             kept as far as they are tensors and plain values. Nothing in the file is executed.
         **trainer_kwargs
-            Passed to :class:`scvi.train.Trainer`, such as ``enable_progress_bar=False``,
-            ``early_stopping_patience=10`` or ``precision="bf16-mixed"``.
+            Passed to :class:`scvi.train.Trainer`, such as ``early_stopping_patience=10`` or
+            ``precision="bf16-mixed"``. ``enable_progress_bar=False`` takes the progress bar away,
+            which is drawn on stderr and shows the phase, cells per second and the time left.
 
         Raises
         ------

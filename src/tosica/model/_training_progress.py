@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import ProgressBar as LightningProgressBar
 from lightning.pytorch.utilities import rank_zero_only
 
 from tosica._progress import ProgressBar
+from tosica._validation import check_flags
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -119,7 +120,14 @@ def take_bar(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
     -------
     Whether our bar is shown, and the arguments as the trainer is to get them. A bar that is among
     the callbacks is shown in the place of ours.
+
+    Raises
+    ------
+    TypeError
+        If ``enable_progress_bar`` is neither true nor false.
     """
+    if "enable_progress_bar" in trainer_kwargs:
+        check_flags(enable_progress_bar=trainer_kwargs["enable_progress_bar"])
     rest = {name: value for name, value in trainer_kwargs.items() if name not in _OF_BARS}
     wanted = bool(trainer_kwargs.get("enable_progress_bar", True))
     wanted = wanted and trainer_kwargs.get("progress_bar_refresh_rate", 1) != 0
