@@ -1,4 +1,4 @@
-"""A training that does not end, in whatever phase, leaves the model as it was."""
+"""A training that fails, in whatever phase, leaves the model as it was."""
 
 from __future__ import annotations
 
@@ -173,8 +173,8 @@ def test_a_training_that_diverges(toy, toy_query, train):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("trained", [False, True])
 @pytest.mark.parametrize("seed", range(8))
-def test_ctrl_c_at_any_moment(toy, toy_query, train, trained, seed):
-    """A real signal, wherever the training is."""
+def test_ctrl_c_at_any_moment(toy, toy_query, train, caplog, trained, seed):
+    """A real signal, wherever the training is: the model is as before, or can be used."""
     if trained:
         model = train(toy)
     else:
@@ -184,6 +184,7 @@ def test_ctrl_c_at_any_moment(toy, toy_query, train, trained, seed):
     fingerprint, text, handler = model.fingerprint, repr(model), signal.getsignal(signal.SIGINT)
     delay = float(np.random.default_rng(seed).uniform(0.01, 1.0))
     timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+    caplog.clear()
     timer.start()
     try:
         model.train(**{**ONCE, "max_epochs": 20})
@@ -196,7 +197,14 @@ def test_ctrl_c_at_any_moment(toy, toy_query, train, trained, seed):
         timer.join()
         time.sleep(0)
     assert signal.getsignal(signal.SIGINT) is handler
-    if interrupted:
+    restored = "train: did not end, and the model is as it was before" in caplog.text
+    completed = "the model can be used and saved" in caplog.text
+    assert interrupted == (restored or completed)
+    assert not (restored and completed)
+    if completed:
+        assert model.is_trained
+        assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() > 0.8
+    if restored:
         assert model.is_trained is trained
         assert model.fingerprint == fingerprint
         assert repr(model) == text

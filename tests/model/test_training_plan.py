@@ -14,7 +14,8 @@ from lightning.pytorch import Callback, Trainer
 from sklearn.metrics import log_loss
 
 from tosica import TOSICA
-from tosica.model._training_mixin import VALIDATION_ARGUMENTS, default_epochs
+from tosica.model._network_fit_mixin import VALIDATION_ARGUMENTS
+from tosica.model._training_mixin import default_epochs
 from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig
 
 

@@ -108,6 +108,22 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
         "check_labels": k.FLAG,
         "correct_batches": k.FLAG,
         "compile": k.FLAG,
+        "checkpoint_dir": [
+            Wrong(5, TypeError, "^checkpoint_dir must be a path"),
+            Wrong("", ValueError, "^checkpoint_dir is an empty string"),
+            Wrong(lambda w: w.folder / "sets.gmt", FileExistsError, "cannot be made", "a file"),
+        ],
+        "checkpoint_minutes": k.number(too_small=0),
+        "resume": [
+            Wrong(5, TypeError, "^resume must be a path"),
+            Wrong("", ValueError, "^resume is an empty string"),
+            Wrong("no/such/file", FileNotFoundError, "^'no/such/file' cannot be read"),
+            Wrong(lambda w: w.folder, FileNotFoundError, r"training\.pt' cannot be read", "empty"),
+            Wrong(lambda w: w.folder / "sets.gmt", ValueError, "is no checkpoint", "no file of it"),
+            Wrong(
+                lambda w: w.folder / "model" / "model.pt", ValueError, "is no checkpoint", "a model"
+            ),
+        ],
         "plan_kwargs": [
             Wrong(5, TypeError, "^plan_kwargs must be a dict, such as "),
             Wrong({"dropout": 0.1}, TypeError, "^plan_kwargs has no setting 'dropout', only 'lr'"),
@@ -125,6 +141,7 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
         "cutoff": k.FRACTION,
         "probabilities": k.FLAG,
         "precision": k.CHOICE,
+        "enable_progress_bar": k.FLAG,
     },
     "TOSICA.predict": _PREDICTED | {"soft": k.FLAG},
     "TOSICA.predict_set": _PREDICTED

@@ -42,6 +42,7 @@ class AnnotationMixin(InferenceMixin):
         precision: Precision = "32-true",
         key_added: str = "tosica",
         copy: bool = False,
+        enable_progress_bar: bool = True,
     ) -> AnnData | MuData | None:
         """Label the cells of a query, with calibrated probabilities and attention to gene sets.
 
@@ -78,6 +79,11 @@ class AnnotationMixin(InferenceMixin):
             Replaces "tosica" in the keys below.
         copy
             Return an annotated copy, and do not change ``adata``.
+        enable_progress_bar
+            Show a progress bar after two seconds, if stderr is a terminal or a notebook. Other
+            methods that pass cells through the network show it too. They and :meth:`train` have
+            none if ``scvi.settings.verbosity`` is above ``logging.INFO``;
+            ``scvi.settings.progress_bar_style`` chooses between tqdm and rich.
 
         Returns
         -------
@@ -123,7 +129,7 @@ class AnnotationMixin(InferenceMixin):
             If the query has under 95 % of the model's genes, or cells with none of them expressed.
         """
         check_fraction("cutoff", cutoff)
-        check_flags(probabilities=probabilities, copy=copy)
+        check_flags(probabilities=probabilities, copy=copy, enable_progress_bar=enable_progress_bar)
         check_key_added(key_added)
         if probabilities:
             file_columns(self.labels, "the model")
@@ -143,6 +149,7 @@ class AnnotationMixin(InferenceMixin):
             batch_size=batch_size,
             precision=precision,
             key_added=key_added,
+            enable_progress_bar=enable_progress_bar,
         )
         result = adata.copy() if copy else adata
         if isinstance(result, AnnData):
@@ -161,6 +168,7 @@ class AnnotationMixin(InferenceMixin):
         batch_size: int | None,
         precision: Precision,
         key_added: str,
+        enable_progress_bar: bool,
         sample: AnnData | None = None,
     ) -> tuple[Annotation, AnnotationNames]:
         """Annotate cells without writing anything; what the result stands for comes with it.
@@ -177,6 +185,7 @@ class AnnotationMixin(InferenceMixin):
             batch_size=batch_size,
             precision=precision,
             sample=sample,
+            bar="annotate" if enable_progress_bar else None,
         )
         every = found["probabilities"]
         best = every.argmax(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,8 +28,10 @@ _N_PREFETCHED = 2
 class Minibatches:
     """Dense minibatches of a reference, read in advance by a thread.
 
-    The thread reads rows, makes them dense and adds their labels. Cells are drawn in the caller's
-    thread, so that random numbers are drawn in one order.
+    The thread reads rows, makes them dense and adds their labels.
+
+    Lightning calls ``state_dict`` and ``load_state_dict``, which any other source of minibatches
+    needs as well if a training is to go on in the midst of an epoch.
 
     Parameters
     ----------
@@ -48,20 +51,34 @@ class Minibatches:
     ) -> None:
         self._rows = rows
         self._codes = codes
-        self._batches = batches
+        # Under this name Lightning finds the sampler, and tells it the epoch.
+        self.batch_sampler = batches
+        self._n_yielded = self._n_to_skip = 0
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        skipped, self._n_to_skip = self._n_to_skip, 0
+        self._n_yielded = skipped
         ahead: deque[Future[dict[str, torch.Tensor]]] = deque()
         with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
-            for cells in self._batches:
+            for cells in islice(self.batch_sampler, skipped, None):
                 ahead.append(reader.submit(self._read, np.asarray(cells)))
                 if len(ahead) > _N_PREFETCHED:
+                    self._n_yielded += 1
                     yield ahead.popleft().result()
             while ahead:
+                self._n_yielded += 1
                 yield ahead.popleft().result()
+
+    def state_dict(self) -> dict[str, int]:
+        """How many minibatches of the epoch were yielded."""
+        return {"n_yielded": self._n_yielded}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        """Leave out as many minibatches of the next epoch."""
+        self._n_to_skip = state_dict["n_yielded"]
 
     def _read(self, cells: np.ndarray) -> dict[str, torch.Tensor]:
         # On sparse matrices, one lookup for a minibatch is much faster than one for each cell.
@@ -94,6 +111,12 @@ class ReferenceData(LightningDataModule):
         Share of each class that is held out: at least one cell, and never all of them.
     batch_size
         Cells in a minibatch, at most as many as there are training cells.
+    parts
+        Positions of the training cells and of the validation cells, of a training that goes on. By
+        default cells are held out at random.
+    seed
+        Of the draws of cells. By default ``scvi.settings.seed``, or a random one if that is
+        ``None``.
     """
 
     def __init__(
@@ -105,6 +128,8 @@ class ReferenceData(LightningDataModule):
         left_out: Sequence[int] | np.ndarray = (),
         validation_size: float,
         batch_size: int,
+        parts: tuple[np.ndarray, np.ndarray] | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__()
         self.rows = rows
@@ -114,28 +139,42 @@ class ReferenceData(LightningDataModule):
         kept = codes.copy()
         kept[self.left_out] = -1
         # scvi-tools' training runner reads the attributes under these names.
-        self.train_idx, self.val_idx = split(kept, strata, validation_size)
+        self.train_idx, self.val_idx = parts or split(kept, strata, validation_size)
         self.test_idx = np.flatnonzero(codes < 0)
         self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
         # An epoch is rounded up to whole minibatches, so larger ones would draw cells repeatedly.
-        self._batch_size = min(batch_size, max(self.n_train, 1))
+        self.batch_size = min(batch_size, max(self.n_train, 1))
+        seed = settings.seed if seed is None else seed
+        self.seed = int(torch.randint(2**31, ())) if seed is None else int(seed)
+        self._is_joined = False
 
     def train_dataloader(self) -> Minibatches:
         """Training cells, each label equally often."""
-        sampler = BalancedSampler(self.train_idx, self.codes[self.train_idx], self._batch_size)
-        batches = BatchSampler(sampler, self._batch_size, drop_last=False)
+        sampler = BalancedSampler(
+            self.train_idx,
+            self.codes[self.train_idx],
+            self.batch_size,
+            seed=(self.seed, int(self._is_joined)),
+        )
+        batches = BatchSampler(sampler, self.batch_size, drop_last=False)
         return Minibatches(self.rows, self.codes, batches)
+
+    @property
+    def n_draws(self) -> int:
+        """Cells that an epoch draws."""
+        return len(self.train_dataloader()) * self.batch_size
 
     def join(self) -> None:
         """Move the validation cells to the training cells."""
         self.train_idx = np.union1d(self.train_idx, self.val_idx)
         self.val_idx = self.val_idx[:0]
         self.n_train, self.n_val = len(self.train_idx), 0
+        self._is_joined = True
 
     def val_dataloader(self) -> Minibatches:
         """Validation cells, in order."""
-        starts = range(0, self.n_val, self._batch_size)
-        batches = [self.val_idx[start : start + self._batch_size] for start in starts]
+        starts = range(0, self.n_val, self.batch_size)
+        batches = [self.val_idx[start : start + self.batch_size] for start in starts]
         return Minibatches(self.rows, self.codes, batches)
 
 
@@ -192,24 +231,42 @@ class BalancedSampler(Sampler[int]):
         Class of each of them, shape ``(n_cells,)``.
     batch_size
         Cells in a minibatch.
+    seed
+        The draws of an epoch depend on it and on the number of the epoch alone.
     """
 
-    def __init__(self, cells: np.ndarray, codes: np.ndarray, batch_size: int) -> None:
+    def __init__(
+        self, cells: np.ndarray, codes: np.ndarray, batch_size: int, *, seed: tuple[int, ...] = (0,)
+    ) -> None:
         self._classes = [cells[codes == code] for code in np.unique(codes)]
         self._n_draws = -(-len(cells) // batch_size) * batch_size
+        self._seed = seed
+        self._epoch = 0
 
     def __len__(self) -> int:
         return self._n_draws
 
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the cells of this epoch next; Lightning calls it before each."""
+        self._epoch = epoch
+
     def __iter__(self) -> Iterator[int]:
+        generator = _generator(*self._seed, self._epoch)
+        self._epoch += 1
         n_classes = len(self._classes)
         share = -(-self._n_draws // n_classes)
-        drawn = [_draw(cells, share) for cells in self._classes]
-        mixed = np.concatenate(drawn)[torch.randperm(n_classes * share).numpy()]
-        yield from mixed[: self._n_draws].tolist()
+        drawn = [_draw(cells, share, generator) for cells in self._classes]
+        order = torch.randperm(n_classes * share, generator=generator).numpy()
+        yield from np.concatenate(drawn)[order][: self._n_draws].tolist()
 
 
-def _draw(cells: np.ndarray, n: int) -> np.ndarray:
+def _generator(*seed: int) -> torch.Generator:
+    """Random numbers that are the same whatever was drawn before, by whomever."""
+    state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
+    return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
+
+
+def _draw(cells: np.ndarray, n: int, generator: torch.Generator) -> np.ndarray:
     rounds = -(-n // len(cells))
-    order = torch.cat([torch.randperm(len(cells)) for _ in range(rounds)]).numpy()
-    return cells[order[:n]]
+    orders = [torch.randperm(len(cells), generator=generator) for _ in range(rounds)]
+    return cells[torch.cat(orders).numpy()[:n]]

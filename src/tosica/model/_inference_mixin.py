@@ -9,6 +9,7 @@ import pandas as pd
 import torch
 from mudata import MuData
 
+from tosica._progress import ProgressBar, is_watched
 from tosica._threads import thread_map, thread_pool
 from tosica._validation import check_choice, check_count, check_data, check_flags
 from tosica.model._device import check_device
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 Precision = Literal["32-true", "bf16-mixed"]
 # The first fits the cache of a CPU, the second occupies an accelerator.
 _BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
+# Shorter work has no progress bar.
+_SECONDS_WITHOUT_BAR = 2.0
 
 
 class InferenceMixin(RegistryMixin):
@@ -208,12 +211,14 @@ class InferenceMixin(RegistryMixin):
         precision: Precision = "32-true",
         unannotated: bool = False,
         sample: AnnData | None = None,
+        bar: str | None = "query",
     ) -> dict[str, Any]:
         """Run the network over all cells once and collect the outputs named in ``wanted``.
 
         The result also has ``"tokens"``, the positions of the attention's columns among the tokens,
         and ``"modalities"``, the positions of the modalities that the query has. If ``adata`` is a
-        part of a query, ``sample`` has cells from all over that query.
+        part of a query, ``sample`` has cells from all over that query. ``bar`` is what the progress
+        bar says before its figures, or ``None`` for no bar.
         """
         check_choice("precision", precision, get_args(Precision))
         check_flags(use_raw=use_raw, unannotated=unannotated)
@@ -247,13 +252,16 @@ class InferenceMixin(RegistryMixin):
                 values["attention"] = output.attention[:, :n_sets]
             return minibatch.start, {name: values[name].float().cpu().numpy() for name in wanted}
 
-        with thread_pool(device):
+        shown = bar is not None and is_watched()
+        progress = ProgressBar(bar or "", adata.n_obs, enabled=shown, delay=_SECONDS_WITHOUT_BAR)
+        with thread_pool(device), progress:
             for start, parts in thread_map(annotate, query):
                 for name, part in parts.items():
                     _check_finite(name, part)
                     if name not in found:
                         found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
                     found[name][start : start + len(part)] = part
+                progress.advance(len(part))
         return found
 
     def _minibatches(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -48,6 +49,9 @@ class LinearFit:
         Names of the labels, for warnings.
     batch_directions
         Shape ``(n_directions, n_genes)``. Directions in which batches differ, or ``None``.
+    fitted
+        What :meth:`state_dict` returned for the same reference. By default the regressions are
+        fitted now.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class LinearFit:
         data: ReferenceData,
         labels: list[str],
         batch_directions: np.ndarray | None,
+        fitted: dict[str, Any] | None = None,
     ) -> None:
         self._module = module
         self._data = data
@@ -68,8 +73,23 @@ class LinearFit:
         )
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
         self._weight = linear_to_network_ratio(data.n_train + data.n_val)
-        self._chosen = self._cross_validate()
-        self._fitted = self._fit()
+        # That of a fit without the cross-validation.
+        self.seconds = 0.0
+        if fitted is None:
+            self._chosen = self._cross_validate()
+            began = time.monotonic()
+            self._fitted = self._fit()
+            self.seconds = time.monotonic() - began
+        else:
+            self._chosen = CrossValidated(**fitted["chosen"])
+            arrays = {name: value.cpu().numpy() for name, value in fitted["fitted"].items()}
+            self._fitted = LinearClassifier(**arrays)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The fitted regressions, as tensors and numbers."""
+        chosen = {name: float(value) for name, value in self._chosen._asdict().items()}
+        arrays = {k: torch.from_numpy(np.array(v)) for k, v in self._fitted._asdict().items()}
+        return {"chosen": chosen, "fitted": arrays}
 
     def refit(self) -> None:
         """Fit the regressions anew, to the training cells as they are now."""

@@ -46,20 +46,40 @@ def read_model(folder: Path, prefix: str) -> dict[str, Any]:
     if not folder.is_dir():
         raise FileNotFoundError(f"There is no folder {str(folder)!r} to load a model from.")
     with _open(path) as file:
-        _check_archive(file, path)
-        file.seek(0)
-        try:
-            contents = torch.load(file, map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise ValueError(
-                f"{str(path)!r} holds more than tensors and plain values, so tosica did not write "
-                "it, and it was not opened further because that could run code."
-            ) from error
-        # The unpickler may raise anything on bytes that are no model.
-        except Exception as error:
-            raise _damaged(path) from error
+        contents = read_plain(file, path, _damaged(path))
         _check_contents(contents, path, os.fstat(file.fileno()).st_size)
     return contents
+
+
+def read_plain(file: BinaryIO, path: Path, damaged: ValueError) -> Any:
+    """Read tensors and plain values from a file that torch wrote, and execute nothing.
+
+    Parameters
+    ----------
+    file
+        The file, open.
+    path
+        Its name, for messages.
+    damaged
+        What to raise if it is damaged.
+
+    Raises
+    ------
+    ValueError
+        If the file is damaged, or holds anything else.
+    """
+    _check_archive(file, damaged)
+    file.seek(0)
+    try:
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise ValueError(
+            f"{str(path)!r} holds more than tensors and plain values, so tosica did not write "
+            "it, and it was not opened further because that could run code."
+        ) from error
+    # The unpickler may raise anything on bytes that are no model.
+    except Exception as error:
+        raise damaged from error
 
 
 def check_size(state: dict[str, torch.Tensor], *, embed_dim: int, n_layers: int, **_: Any) -> None:
@@ -93,17 +113,17 @@ def _open(path: Path) -> BinaryIO:
         ) from error
 
 
-def _check_archive(file: BinaryIO, path: Path) -> None:
+def _check_archive(file: BinaryIO, damaged: ValueError) -> None:
     """Verify the checksum of every member of the file, none of which torch compresses."""
     try:
         with zipfile.ZipFile(file) as archive:
             compressed = any(part.compress_type != zipfile.ZIP_STORED for part in archive.filelist)
-            damaged = compressed or archive.testzip() is not None
+            is_damaged = compressed or archive.testzip() is not None
     # zipfile may raise anything on bytes that are no archive.
     except Exception as error:
-        raise _damaged(path) from error
-    if damaged:
-        raise _damaged(path)
+        raise damaged from error
+    if is_damaged:
+        raise damaged
 
 
 def _check_contents(contents: Any, path: Path, size: int) -> None:
@@ -122,11 +142,12 @@ def _check_contents(contents: Any, path: Path, size: int) -> None:
             "name cells; train it again, or load another copy."
         )
     # Files that were saved before the digest was have none.
-    if DIGEST in attributes and not _has_digest(contents, attributes.pop(DIGEST)):
+    if DIGEST in attributes and not has_digest(contents, attributes.pop(DIGEST)):
         raise _damaged(path)
 
 
-def _has_digest(contents: dict[str, Any], expected: Any) -> bool:
+def has_digest(contents: dict[str, Any], expected: Any) -> bool:
+    """Whether what a file holds has the hash that it was written with."""
     try:
         return digest(contents) == expected
     # Values that no model holds cannot all be hashed.

@@ -26,6 +26,7 @@ class RegistryMixin(BaseModelClass):
     if TYPE_CHECKING:  # scvi-tools' class has no types
         module: TOSICAModule
         registry_: dict[str, Any]
+        history_: Any
 
     # Probability of the true label of each held-out cell, a row for each choice of modalities.
     held_out_probabilities_: np.ndarray | None = None

@@ -4,62 +4,51 @@ from __future__ import annotations
 
 import inspect
 import math
-import signal
-import threading
-import warnings
 from contextlib import nullcontext
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from scvi.train import TrainRunner
 
 from tosica._logging import logger
 from tosica._threads import thread_pool
-from tosica._validation import check_count, check_flags, check_fraction
-from tosica.data import CellMatrix, JointMatrix
-from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica._validation import check_count, check_flags, check_fraction, check_number, check_path
+from tosica.linear import linear_to_network_ratio
 from tosica.model._calibration_mixin import CalibrationMixin
 from tosica.model._check_reference import check_genes
 from tosica.model._checkpoint import find_not_finite
-from tosica.model._data_module import ReferenceData
 from tosica.model._device import check_devices, compiled, find_device
 from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import is_joint
+from tosica.model._network_fit_mixin import Course, NetworkFitMixin, refit_epochs
 from tosica.model._network_start_mixin import NetworkStartMixin
+from tosica.model._reference_mixin import ReferenceMixin
 from tosica.model._restore_on_failure import restore_on_failure
-from tosica.model._setup_mudata import reindex_codes
 from tosica.model._trainer_arguments import check_trainer_arguments
+from tosica.model._training_checkpoint import (
+    TrainingCheckpoint,
+    check_arguments,
+    plain_arguments,
+    read_checkpoint,
+)
 from tosica.model._training_plan import KeepBest, TrainingPlan, make_config
-from tosica.module import REGISTRY_KEYS, TOSICAModule
+from tosica.model._training_progress import TrainingProgress, take_bar
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+    from tosica.model._data_module import ReferenceData
+    from tosica.module import TOSICAModule
 
 # Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
 # number of cells, so that a larger reference has fewer epochs.
 _MIN_DRAWS = 12_000
 _DRAWS_PER_ROOT = 500
-# The refit on all cells has this share of the epochs and of the learning rate, so that the weights
-# change little and the calibration holds.
-_REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
 # Batch directions are scaled by this in training: batches of a query differ more than those of the
 # reference do, and along single directions.
 _BATCH_EFFECT_SCALE = 6.0
-# Arguments of the trainer that need validation cells, of which the refit has none.
-VALIDATION_ARGUMENTS = {
-    "callbacks",
-    "logger",
-    "check_val_every_n_epoch",
-    "enable_checkpointing",
-    "checkpointing_monitor",
-    "early_stopping",
-    "early_stopping_monitor",
-    "early_stopping_min_delta",
-    "early_stopping_patience",
-    "early_stopping_warmup_epochs",
-    "early_stopping_mode",
-    "additional_val_metrics",
-    "val_check_interval",
-}
 
 
 def default_epochs(
@@ -69,7 +58,7 @@ def default_epochs(
     return math.ceil(max(min_draws, draws_per_root * math.sqrt(n_cells)) / n_cells)
 
 
-class TrainingMixin(NetworkStartMixin, CalibrationMixin):
+class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, CalibrationMixin):
     """Training on most cells, calibration on held-out cells, and a refit on all cells."""
 
     def train(
@@ -86,11 +75,17 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
         correct_batches: bool = True,
         compile: bool = False,  # noqa: A002 # as torch and lightning call it
         plan_kwargs: dict[str, Any] | None = None,
+        checkpoint_dir: str | Path | None = None,
+        checkpoint_minutes: float = 10.0,
+        resume: str | Path | None = None,
         **trainer_kwargs: Any,
     ) -> None:
         """Train on the reference.
 
-        A training that does not end, because of Ctrl-C or an error, leaves the model as it was.
+        Ctrl-C while the network is trained ends the training after the current step: the model can
+        be used and saved, the log says so, and ``KeyboardInterrupt`` is raised. A second Ctrl-C,
+        one before that, and any error leave the model as it was. This holds for training on one
+        device, in the main thread. Otherwise the first Ctrl-C leaves the model as it was.
 
         Every minibatch has each label equally often, and a random half of the genes and three
         quarters of the gene sets are hidden in it. Logistic regressions whose weights go through
@@ -133,9 +128,23 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
         plan_kwargs
             Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
             ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.
+        checkpoint_dir
+            Folder for ``training.pt``, by which an interrupted training can go on; made if it is
+            missing. The file is replaced whole. It is first written before the network is trained,
+            then every ``checkpoint_minutes`` and after Ctrl-C, and it stays there. By default there
+            is none. For training on one device.
+        checkpoint_minutes
+            Time between two checkpoints.
+        resume
+            File that ``checkpoint_dir`` led to, or its folder. The training goes on after the step
+            that the file was written at. On the same machine the weights are exactly those of a
+            training that was not interrupted. The model, its reference and all other arguments
+            must be the same as before, but the model may be newly made. States of ``callbacks`` are
+            kept as far as they are tensors and plain values. Nothing in the file is executed.
         **trainer_kwargs
-            Passed to :class:`scvi.train.Trainer`, such as ``enable_progress_bar=False``,
-            ``early_stopping_patience=10`` or ``precision="bf16-mixed"``.
+            Passed to :class:`scvi.train.Trainer`, such as ``early_stopping_patience=10`` or
+            ``precision="bf16-mixed"``. ``enable_progress_bar=False`` takes the progress bar away,
+            which is drawn on stderr and shows the phase, cells per second and the time left.
 
         Raises
         ------
@@ -144,7 +153,15 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
             trainer.
         ValueError
             If the model has no reference, its genes have changed since it was set up, a parameter
-            is out of range, there are no held-out cells to stop early by, or the training diverges.
+            is out of range, there are no held-out cells to stop early by, or the training diverges;
+            if ``resume`` is damaged, belongs to another model, reference or other arguments, or was
+            written by a version of tosica that this one does not know.
+        FileNotFoundError
+            If there is no file to resume from.
+        OSError
+            If the folder of the checkpoints cannot be made or written to.
+        KeyboardInterrupt
+            After Ctrl-C.
 
         Warns
         -----
@@ -169,72 +186,127 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
             correct_batches=correct_batches,
             compile=compile,
         )
+        check_number("checkpoint_minutes", checkpoint_minutes, above=0)
+        for name, path in {"checkpoint_dir": checkpoint_dir, "resume": resume}.items():
+            if path is not None:
+                check_path(name, path)
         check_trainer_arguments(trainer_kwargs, inspect.signature(self.train).parameters)
+        shown, trainer_kwargs = take_bar(trainer_kwargs)
         config = make_config(plan_kwargs)
         device = find_device(accelerator, "auto")
         check_devices(devices)
-        with thread_pool():
-            data = self._reference_data(train_size, batch_size, check_labels)
-            directions = self._batch_directions(data) if correct_batches else None
-        if early_stopping and not data.n_val:
-            raise ValueError(
-                "early_stopping=True needs held-out cells, of which there are none, because no "
-                "label has two cells: train without it."
-            )
-        scaled = None if directions is None else torch.from_numpy(_BATCH_EFFECT_SCALE * directions)
-        plan = TrainingPlan(self.module, config, None if scaled is None else scaled.float())
-        if max_epochs is None:
-            max_epochs = default_epochs(data.n_train)
-        # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
-        kwargs: dict[str, Any] = {"accelerator": accelerator, "devices": devices}
-        kwargs |= {"log_every_n_steps": 1} | trainer_kwargs
-        stopping: dict[str, Any] = {}
-        if early_stopping:
-            stopping = {
-                "early_stopping": True,
-                "early_stopping_monitor": "validation_loss",
-                "early_stopping_patience": 10,
+        course = Course(
+            TrainingProgress(enabled=shown),
+            checkpoint=None if checkpoint_dir is None else TrainingCheckpoint(checkpoint_dir),
+            minutes=checkpoint_minutes,
+            resumed=None if resume is None else read_checkpoint(resume),
+            compiles=compile,
+        )
+        with course.progress:
+            with thread_pool():
+                data = self._reference_data(train_size, batch_size, check_labels, course)
+                directions = self._batch_directions(data, course) if correct_batches else None
+            if early_stopping and not data.n_val:
+                raise ValueError(
+                    "early_stopping=True needs held-out cells, of which there are none, because no "
+                    "label has two cells: train without it."
+                )
+            if max_epochs is None:
+                max_epochs = default_epochs(data.n_train)
+            decisive = {
+                "max_epochs": max_epochs,
+                "train_size": train_size,
+                "batch_size": batch_size,
+                "early_stopping": early_stopping,
+                "calibrate": calibrate,
+                "refit": refit,
+                "check_labels": check_labels,
+                "correct_batches": correct_batches,
             }
-            kwargs["callbacks"] = [*kwargs.get("callbacks", []), KeepBest()]
-        with thread_pool(), compiled(self.module.encoder, device) if compile else nullcontext():
-            watched = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
-            runner = self._runner(plan, data, max_epochs, **watched | stopping | kwargs)
-            # Not before: the runner refuses wrong arguments.
-            with restore_on_failure(self):
-                linear = self._fit_linear(data, directions)
-                self._run(runner)
-                if linear is not None:
-                    linear.write()
-                if calibrate and data.n_val:
-                    self._calibrate(data)
-                    self._warn_of_trained_validation_cells()
-                if refit:
-                    self._refit(plan, data, **kwargs)
-                    if linear is not None:
-                        linear.refit()
-                        linear.write()
-                    self.refitted_ = True
-                fit_missing_genes(self.module, data)
-                if not is_joint(self.registry_):
-                    self.novelty_statistics_ = fit_novelty_statistics(self.module, data)
-                _check_finite(self.module)
+            arguments = plain_arguments(decisive, asdict(config), trainer_kwargs)
+            if course.resumed is not None:
+                check_arguments(course.resumed, arguments)
+            if course.checkpoint is not None:
+                course.checkpoint.constant |= {"arguments": arguments}
+            scale = None if directions is None else _BATCH_EFFECT_SCALE * directions
+            scaled = None if scale is None else torch.from_numpy(scale).float()
+            plan = TrainingPlan(self.module, config, scaled)
+            # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
+            kwargs: dict[str, Any] = {"accelerator": accelerator, "devices": devices}
+            kwargs |= {"log_every_n_steps": 1} | trainer_kwargs
+            stopping: dict[str, Any] = {}
+            if early_stopping:
+                stopping = {
+                    "early_stopping": True,
+                    "early_stopping_monitor": "validation_loss",
+                    "early_stopping_patience": 10,
+                }
+                kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), KeepBest()]
+            with thread_pool(), compiled(self.module.encoder, device) if compile else nullcontext():
+                watched = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
+                course.progress.total = _count_draws(data, max_epochs, refit=refit)
+                runner = self._runner(plan, data, max_epochs, course, **watched | stopping | kwargs)
+                # Not before: the runner refuses wrong arguments.
+                with restore_on_failure(self):
+                    linear = self._fit_linear(data, directions, course)
+                    with course.interruption.noted(enabled=runner.trainer.world_size == 1):
+                        if course.resumed_in("refit") is None:
+                            self._run(runner)
+                            self._end_network(data, linear, course, calibrate=calibrate)
+                        if refit and not course.interruption.after:
+                            self._refit(plan, data, course, linear, **kwargs)
+                        self._fit_to_cells(data, course)
+        if course.interruption.requested:
+            logger.warning(course.describe_end())
+            raise KeyboardInterrupt
 
     def _fit_linear(
-        self, data: ReferenceData, batch_directions: np.ndarray | None
+        self, data: ReferenceData, batch_directions: np.ndarray | None, course: Course
     ) -> LinearFit | None:
         """Fit the regressions of the linear branch, from which the tokens start.
 
-        The branch stays zero until the network is trained.
+        The branch stays zero until the network is trained. A training that goes on takes them, and
+        weights, from its checkpoint.
         """
-        first = not self.is_trained_
+        first, resumed = not self.is_trained_, course.resumed
+        if course.checkpoint is not None:
+            course.checkpoint.begin(self, data, batch_directions)
         self._reset(data)
-        if self.module.linear is None:
-            return None
-        linear = LinearFit(self.module, data, self.labels, batch_directions)
-        linear.warn_of_inactive()
-        if first and not self._starts_from_network:
+        linear = None
+        if self.module.linear is not None:
+            course.progress.begin("linear branch")
+            fitted = None if resumed is None else resumed["linear"]
+            linear = LinearFit(self.module, data, self.labels, batch_directions, fitted)
+            if course.checkpoint is not None:
+                course.checkpoint.constant["linear"] = linear.state_dict()
+            course.progress.seconds_after = linear.seconds
+            if resumed is None:
+                linear.warn_of_inactive()
+        if resumed is not None:
+            self._take(resumed)
+        elif linear is not None and first and not self._starts_from_network:
             linear.start_tokens()
         return linear
+
+    def _end_network(
+        self, data: ReferenceData, linear: LinearFit | None, course: Course, *, calibrate: bool
+    ) -> None:
+        """Put the linear branch beside the network, and calibrate the sum."""
+        if linear is not None:
+            linear.write()
+        if calibrate and data.n_val:
+            course.progress.begin("calibration")
+            self._calibrate(data)
+            self._warn_of_trained_validation_cells()
+
+    def _fit_to_cells(self, data: ReferenceData, course: Course) -> None:
+        """Fit what is known of the reference's cells beside their labels."""
+        course.progress.begin("missing genes")
+        fit_missing_genes(self.module, data)
+        if not is_joint(self.registry_):
+            course.progress.begin("novelty")
+            self.novelty_statistics_ = fit_novelty_statistics(self.module, data)
+        _check_finite(self.module)
 
     def _warn_of_trained_validation_cells(self) -> None:
         """Drop the label sets if the held-out cells were trained on before."""
@@ -245,44 +317,6 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
                 "probabilities may be too high and there are no label sets: make a new model, or "
                 "train with refit=False from the start"
             )
-
-    def _runner(
-        self, plan: TrainingPlan, data: ReferenceData, epochs: int, **kwargs: Any
-    ) -> TrainRunner:
-        return TrainRunner(
-            self, training_plan=plan, data_splitter=data, max_epochs=epochs, **kwargs
-        )
-
-    def _run(self, runner: TrainRunner) -> None:
-        self.module.train()
-        # scvi-tools starts a history with the first training; a legacy model has none yet.
-        self.is_trained_ = self.is_trained and self.history_ is not None
-        on_interrupt = signal.getsignal(signal.SIGINT)
-        try:
-            runner()
-        except SystemExit as end:
-            if not isinstance(end.__context__, KeyboardInterrupt):
-                raise
-            # On Ctrl-C lightning ignores further interrupts and ends the process.
-            if on_interrupt is not None and (threading.current_thread() is threading.main_thread()):
-                signal.signal(signal.SIGINT, on_interrupt)
-            raise KeyboardInterrupt from None
-
-    def _refit(self, plan: TrainingPlan, data: ReferenceData, **kwargs: Any) -> None:
-        """Go on with all cells; history and indices stay those of the training before."""
-        names = ("history_", "train_indices_", "validation_indices_", "trainer")
-        before = {name: getattr(self, name) for name in names}
-        if isinstance(self.history_, dict):
-            # scvi-tools adds the rows of a further training to the dict itself.
-            before["history_"] = dict(self.history_)
-        epochs = math.ceil(_REFIT_EPOCHS * self.trainer.current_epoch)
-        config = replace(plan.config, lr=_REFIT_LR * plan.config.lr)
-        refit_plan = TrainingPlan(self.module, config, plan.batch_directions)
-        data.join()
-        options = {k: v for k, v in kwargs.items() if k not in VALIDATION_ARGUMENTS}
-        self._run(self._runner(refit_plan, data, epochs, limit_val_batches=0, **options))
-        for name, value in before.items():
-            setattr(self, name, value)
 
     def _reset(self, data: ReferenceData) -> None:
         """Reset calibration and linear branch, so that the network trains by itself."""
@@ -300,55 +334,6 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
         if self.module.linear is None:
             return 1.0
         return 1.0 + linear_to_network_ratio(data.n_train + data.n_val)
-
-    def _batch_directions(self, data: ReferenceData) -> np.ndarray | None:
-        """Directions in which the batches of the training cells differ, if there are several."""
-        if not isinstance(data.rows, CellMatrix):
-            return None
-        cells = data.train_idx
-        labels, batches = data.codes[cells], data.strata[cells]
-        if (batches == batches[0]).all():
-            return None
-        directions = find_batch_directions(data.rows, cells, labels, batches, self.module.slices[0])
-        if directions is None:
-            logger.warning(
-                "train: no label has three cells in each of two batches, so that labels and "
-                "batches cannot be separated, and batches are not corrected for; it takes more "
-                "cells of one label in two batches"
-            )
-            return None
-        logger.info("train: directions in which batches differ beyond chance: %d", len(directions))
-        return directions if len(directions) else None
-
-    def _reference_data(
-        self, train_size: float, batch_size: int, check_labels: bool
-    ) -> ReferenceData:
-        modalities = self._modalities
-        codes = self.module.label_of_code.cpu().numpy()[self._codes(REGISTRY_KEYS.LABELS_KEY)]
-        rows: CellMatrix | JointMatrix
-        errors = np.empty(0, dtype=np.int64)
-        if is_joint(self.registry_):
-            rows = JointMatrix(self.adata, {str(m.name): m.layer for m in modalities})
-        else:
-            rows = CellMatrix(self.adata, layer=modalities[0].layer)
-            if check_labels:
-                labeled = np.flatnonzero(codes >= 0)
-                errors = find_label_errors(rows, labeled, codes[labeled], self.module.slices[0])
-                _warn_of_label_errors(len(errors), len(labeled))
-        return ReferenceData(
-            rows,
-            codes,
-            self._codes(REGISTRY_KEYS.BATCH_KEY),
-            left_out=errors,
-            validation_size=1 - train_size,
-            batch_size=batch_size,
-        )
-
-    def _codes(self, key: str) -> np.ndarray:
-        """Codes of the labels or batches, in the order of the reference's cells."""
-        codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
-        mod_key = self.adata_manager.data_registry[key].get("mod_key")
-        return reindex_codes(self.adata, codes, mod_key)
 
     @torch.inference_mode()
     def _calibrate(self, data: ReferenceData) -> None:
@@ -375,13 +360,10 @@ def _check_finite(module: TOSICAModule) -> None:
         )
 
 
-def _warn_of_label_errors(n_errors: int, n_labeled: int) -> None:
-    if n_errors:
-        warnings.warn(
-            f"{n_errors} of {n_labeled} labels of the reference "
-            f"({n_errors / n_labeled:.0%}) are contradicted by the other cells, and these "
-            "cells are left out of training: look at them in "
-            "model.adata.obs_names[model.mislabeled_indices], or train with check_labels=False.",
-            UserWarning,
-            stacklevel=4,
-        )
+def _count_draws(data: ReferenceData, epochs: int, *, refit: bool) -> int:
+    """Cells that a training draws, in the refit too."""
+    n_draws = epochs * data.n_draws
+    if refit:
+        n_batches = -(-(data.n_train + data.n_val) // data.batch_size)
+        n_draws += refit_epochs(epochs) * n_batches * data.batch_size
+    return n_draws

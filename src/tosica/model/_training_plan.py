@@ -170,6 +170,17 @@ class TrainingPlan(LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
+    def progress(self) -> dict[str, Any]:
+        """What an epoch that has begun has summed up, for a training that goes on later."""
+        return {"loss_sum": self._loss_sum, "n_cells": self._n_cells}
+
+    def load_progress(self, progress: dict[str, Any]) -> None:
+        """Go on with an epoch that has begun."""
+        loss_sum = progress["loss_sum"]
+        is_tensor = isinstance(loss_sum, torch.Tensor)
+        self._loss_sum = loss_sum.to(self.device) if is_tensor else loss_sum
+        self._n_cells = progress["n_cells"]
+
     def _log(
         self, name: str, value: Tensor | float, n_cells: int, *, prog_bar: bool = False
     ) -> None:
@@ -189,6 +200,14 @@ class KeepBest(Callback):
         if loss < self._lowest:
             self._lowest = loss
             self._weights = {k: v.clone() for k, v in pl_module.state_dict().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The best weights and their loss, for a training that goes on later."""
+        return {"lowest": self._lowest, "weights": self._weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from the best weights of an earlier training."""
+        self._lowest, self._weights = state_dict["lowest"], state_dict["weights"]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Go back to the best weights."""

@@ -96,7 +96,7 @@ class PartAnnotator:
     ) -> tuple[Annotation, AnnotationNames]:
         settings = self._plan.settings
         return self._model._annotation(
-            cells,
+            self._model._query(cells),
             layer=settings.layer,
             use_raw=settings.use_raw,
             cutoff=cutoff,
@@ -104,6 +104,7 @@ class PartAnnotator:
             batch_size=self._batch_size,
             precision=settings.precision,  # type: ignore[arg-type] # as it was checked
             key_added=key_added,
+            enable_progress_bar=False,
             sample=self._sample,
         )
 

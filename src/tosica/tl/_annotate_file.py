@@ -7,9 +7,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from tqdm.auto import tqdm
-
 from tosica._logging import format_thousands, logger
+from tosica._progress import ProgressBar, is_watched
 from tosica._validation import (
     check_choice,
     check_count,
@@ -59,6 +58,7 @@ def annotate_file(
     client: Any = None,
     array_task: tuple[int, int] | None = None,
     overwrite: bool = False,
+    enable_progress_bar: bool = True,
 ) -> None:
     """Annotate a query that is larger than memory: from a file to a file, in parts.
 
@@ -91,6 +91,8 @@ def annotate_file(
         for job arrays without Dask. A last call without it joins all parts.
     overwrite
         Replace ``output`` if it exists, and drop parts of an earlier call.
+    enable_progress_bar
+        As in :meth:`tosica.TOSICA.annotate`.
 
     Raises
     ------
@@ -148,7 +150,11 @@ def annotate_file(
     check_string("layer", layer, optional=True)
     check_fraction("cutoff", cutoff)
     check_flags(
-        use_raw=use_raw, probabilities=probabilities, include_x=include_x, overwrite=overwrite
+        use_raw=use_raw,
+        probabilities=probabilities,
+        include_x=include_x,
+        overwrite=overwrite,
+        enable_progress_bar=enable_progress_bar,
     )
     check_choice("precision", precision, get_args(Precision))
     check_key_added(key_added)
@@ -178,24 +184,24 @@ def annotate_file(
     _begin(plan, model, overwrite=overwrite and array_task is None)
     missing = plan.missing()
     if array_task is not None:
-        missing = missing_of_task(plan, *array_task)
-    if missing and len(missing) < plan.n_parts and array_task is None:
+        task, n_tasks = array_task
+        missing = [part for part in missing if part % n_tasks == task]
+    elif 0 < len(missing) < plan.n_parts:
         logger.info(
             "annotate_file: %s of %s parts are there already",
             format_thousands(plan.n_parts - len(missing)),
             format_thousands(plan.n_parts),
         )
-    with tqdm(total=plan.n_obs, unit=" cells", desc="annotate", disable=None, delay=2) as bar:
-        done = set(range(plan.n_parts)) - set(missing)
-        bar.update(sum(stop - start for start, stop in map(plan.cells, done)))
-        parts: Iterator[int] = (
-            annotate_on_workers(plan, missing, client, batch_size)
-            if client is not None
-            else _annotate_here(annotator, missing)
-        )
+    parts: Iterator[int] = (
+        _annotate_here(annotator, missing)
+        if client is None
+        else annotate_on_workers(plan, missing, client, batch_size)
+    )
+    sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
+    shown = enable_progress_bar and is_watched()
+    with ProgressBar("annotate", sum(sizes.values()), enabled=shown, delay=2) as bar:
         for part in parts:
-            start, stop = plan.cells(part)
-            bar.update(stop - start)
+            bar.advance(sizes[part])
     if array_task is not None:
         logger.info(
             "annotate_file: annotated %s parts; when all shares are done, the same call without "
@@ -208,11 +214,6 @@ def annotate_file(
     logger.info(
         "annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target
     )
-
-
-def missing_of_task(plan: Plan, task: int, n_tasks: int) -> list[int]:
-    """Parts that one of several jobs is to annotate, without those that are there."""
-    return [part for part in plan.missing() if part % n_tasks == task]
 
 
 def _annotate_here(annotator: PartAnnotator, parts: list[int]) -> Iterator[int]:

@@ -1,0 +1,226 @@
+"""A progress bar on stderr: what is done, how much of it, how fast, and how long the rest takes."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from scvi import settings
+from tqdm.auto import tqdm
+
+from tosica._logging import format_thousands
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+# Seconds between two drawings, on a terminal and in a file, where each one is a line.
+_INTERVAL, _INTERVAL_FILE = 0.1, 10.0
+# A line that is logged while a bar is shown takes its place.
+_LOGGERS = ("tosica", "lightning.pytorch", "scvi")
+
+
+def is_watched() -> bool:
+    """Whether stderr is a terminal or belongs to a notebook, so that somebody may be looking."""
+    return bool(getattr(sys.stderr, "isatty", bool)()) or _in_notebook()
+
+
+class ProgressBar:
+    """One line that says how far a work on cells has come, as tqdm or rich draw it.
+
+    ``scvi.settings.progress_bar_style`` chooses which of them, and there is no bar if
+    ``scvi.settings.verbosity`` is above ``logging.INFO``. It is drawn on stderr.
+
+    Parameters
+    ----------
+    description
+        What is being done.
+    total
+        Number of cells.
+    enabled
+        Whether there is a bar.
+    delay
+        Seconds until it is first drawn, so that short work has none.
+    """
+
+    def __init__(
+        self, description: str, total: int = 0, *, enabled: bool = True, delay: float = 0.0
+    ) -> None:
+        self.description = self._title = description
+        self.total = total
+        self.n_done = 0
+        is_quiet = logging.getLogger("scvi").getEffectiveLevel() > logging.INFO
+        self.enabled = bool(enabled) and not is_quiet
+        self._began = self._from = time.monotonic()
+        self._next = self._from + delay
+        self._at_start = 0
+        self._detail = ""
+        self._drawn: _Tqdm | _Rich | None = None
+        self._filter = _HideWhileLogging(self)
+        self._handlers: list[logging.Handler] = []
+
+    def __enter__(self) -> Self:
+        if self.enabled:
+            handlers = [h for name in _LOGGERS for h in logging.getLogger(name).handlers]
+            self._handlers = list(dict.fromkeys(handlers))
+            for handler in self._handlers:
+                handler.addFilter(self._filter)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        for handler in self._handlers:
+            handler.removeFilter(self._filter)
+        if self._drawn is not None:
+            if error is None:
+                self.description = self._title
+                self._detail = f"took {_clock(time.monotonic() - self._began)}"
+                self._draw()
+            self._drawn.close()
+            self._drawn = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process has a line of its own, which it draws when it comes to it.
+        return self.__dict__ | {"_drawn": None, "_handlers": []}
+
+    def restart(self, description: str) -> None:
+        """Begin another part of the work; speed is measured from here on."""
+        self.description, self._detail = description, ""
+        self._from, self._at_start = time.monotonic(), self.n_done
+        # Also right after another drawing: it may be long before the next one.
+        if self.enabled and (self._drawn is not None or self._from >= self._next):
+            self._draw()
+
+    def advance(self, n_cells: int, *, seconds_after: float = 0.0) -> None:
+        """Count cells that are done, of which many calls draw nothing.
+
+        Parameters
+        ----------
+        n_cells
+            Number of these cells.
+        seconds_after
+            What other work is expected to take after the last cell.
+        """
+        self.n_done += n_cells
+        now = time.monotonic()
+        if not self.enabled or now < self._next:
+            return
+        rate = (self.n_done - self._at_start) / max(now - self._from, 1e-9)
+        left = max(self.total - self.n_done, 0) / max(rate, 1e-9) + seconds_after
+        self._detail = f"{format_thousands(round(rate))} cells/s, {_clock(left)} left"
+        self._draw()
+
+    def hide(self) -> None:
+        """Take the bar away until it is drawn again."""
+        if self._drawn is not None:
+            self._drawn.hide()
+
+    def _draw(self) -> None:
+        if self._drawn is None:
+            self._drawn = (_Rich if settings.progress_bar_style == "rich" else _Tqdm)()
+        self._drawn.draw(self)
+        interval = _INTERVAL if is_watched() else _INTERVAL_FILE
+        self._next = time.monotonic() + interval
+
+    @property
+    def detail(self) -> str:
+        """Speed and time left, as they were last computed."""
+        return self._detail
+
+
+class _Tqdm:
+    """Drawn by tqdm, in a notebook as a widget."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+
+    def draw(self, bar: ProgressBar) -> None:
+        text = f"{bar.description}: {{percentage:3.0f}}%|{{bar}}| {bar.detail}"
+        total = max(bar.total, 1)
+        n_done = min(bar.n_done, total)
+        if self._bar is None:
+            self._bar = tqdm(
+                total=total, initial=n_done, bar_format=text, file=sys.stderr, dynamic_ncols=True
+            )
+            return
+        self._bar.total, self._bar.n, self._bar.bar_format = total, n_done, text
+        self._bar.refresh()
+
+    def hide(self) -> None:
+        if self._bar is not None:
+            self._bar.clear()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class _Rich:
+    """Drawn by rich, without a thread of its own."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+
+    def draw(self, bar: ProgressBar) -> None:
+        if self._progress is None:
+            self._progress = Progress(
+                TextColumn("{task.description}:"),
+                TextColumn("{task.percentage:>3.0f}%"),
+                BarColumn(),
+                TextColumn("{task.fields[detail]}"),
+                console=Console(file=sys.stderr),
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._progress.add_task(bar.description, total=max(bar.total, 1), detail=bar.detail)
+            self._progress.start()
+        self._progress.update(
+            self._progress.task_ids[0],
+            description=bar.description,
+            total=max(bar.total, 1),
+            completed=bar.n_done,
+            detail=bar.detail,
+        )
+        self._progress.refresh()
+
+    def hide(self) -> None:
+        if self._progress is not None:
+            self._progress.live.transient = True
+            self._progress.stop()
+            self._progress = None
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+
+class _HideWhileLogging(logging.Filter):
+    """Takes the bar away before a line is logged."""
+
+    def __init__(self, bar: ProgressBar) -> None:
+        super().__init__()
+        self._bar = bar
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        self._bar.hide()
+        return True
+
+
+def _in_notebook() -> bool:
+    """Whether a notebook runs this, whose stderr is no terminal."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def _clock(seconds: float) -> str:
+    """A duration as tqdm writes it: 02:05, or 1:02:05."""
+    return str(tqdm.format_interval(seconds))
