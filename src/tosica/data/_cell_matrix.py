@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import h5py
@@ -131,6 +132,15 @@ class CellMatrix:
     def in_memory(self) -> bool:
         """Whether rows can be read one by one in no time."""
         return self._in_memory
+
+    def load(self) -> CellMatrix:
+        """The same rows in memory, as a sparse matrix."""
+        blocks = [sp.csr_matrix(block) for _, block in self.blocks(_RUN)]
+        loaded = copy(self)
+        loaded._matrix = sp.vstack(blocks, "csr")
+        loaded._cells = loaded._genes = None
+        loaded._in_memory, loaded._in_hdf5 = True, False
+        return loaded
 
     def _take_on_disk(self, cells: np.ndarray) -> Block:
         """Read cells in the order of the file, each once."""

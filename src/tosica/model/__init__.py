@@ -1,5 +1,6 @@
-"""The model class."""
+"""The model class, and what reads its reference from a collection on disk."""
 
+from tosica.model._annbatch import AnnbatchDataModule
 from tosica.model._tosica import TOSICA
 
-__all__ = ["TOSICA"]
+__all__ = ["TOSICA", "AnnbatchDataModule"]

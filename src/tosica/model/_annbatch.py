@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
+    from mudata import MuData
+
     from tosica.data import Block
 
 # Cells that the loader gives at a time, from all over those that it has read at once.
@@ -141,6 +143,29 @@ class AnnbatchDataModule(LightningDataModule):
         )
         loader.add_datasets([_matrix(group) for group in self._groups])
         return loader
+
+
+def check_datamodule(datamodule: Any, reference: AnnData | MuData) -> AnnbatchDataModule:
+    """Check that a model was made from the cells that are to be read.
+
+    Raises
+    ------
+    TypeError
+        If it is no :class:`AnnbatchDataModule`.
+    ValueError
+        If it has other cells.
+    """
+    if not isinstance(datamodule, AnnbatchDataModule):
+        raise TypeError(
+            "datamodule must be None or a tosica.model.AnnbatchDataModule, not "
+            f"{type(datamodule).__name__}."
+        )
+    if datamodule.adata is not reference:
+        raise ValueError(
+            "datamodule has other cells than the model's reference: set up datamodule.adata, and "
+            "make the model from it."
+        )
+    return datamodule
 
 
 def _import_annbatch() -> Any:

@@ -14,12 +14,15 @@ from lightning.pytorch import LightningDataModule
 from scvi import settings
 from torch.utils.data import BatchSampler, Sampler
 
+from tosica.data import CellMatrix
+from tosica.model._shuffle_buffer import ContiguousBlocks, ShuffleBuffer, StreamedMinibatches
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tosica.data import Block, CellMatrix, JointMatrix
+    from tosica.data import Block, JointMatrix
+    from tosica.model._shuffle_buffer import Blocks
 
 # Number of minibatches that are read in advance.
 _N_PREFETCHED = 2
@@ -93,8 +96,8 @@ class Minibatches:
 class ReferenceData(LightningDataModule):
     """Minibatches of a reference: balanced labels in training, every cell once in validation.
 
-    One minibatch is read and made dense at a time, from memory or from disk. The matrix is not
-    copied.
+    One minibatch is made dense at a time, and the matrix is not copied. If it is on disk, training
+    cells go through a :class:`ShuffleBuffer`.
 
     Parameters
     ----------
@@ -117,6 +120,9 @@ class ReferenceData(LightningDataModule):
     seed
         Of the draws of cells. By default ``scvi.settings.seed``, or a random one if that is
         ``None``.
+    blocks
+        Reads the training cells of a reference that is not in memory, by default in blocks of
+        neighboring cells.
     """
 
     def __init__(
@@ -130,6 +136,7 @@ class ReferenceData(LightningDataModule):
         batch_size: int,
         parts: tuple[np.ndarray, np.ndarray] | None = None,
         seed: int | None = None,
+        blocks: Blocks | None = None,
     ) -> None:
         super().__init__()
         self.rows = rows
@@ -147,14 +154,27 @@ class ReferenceData(LightningDataModule):
         seed = settings.seed if seed is None else seed
         self.seed = int(torch.randint(2**31, ())) if seed is None else int(seed)
         self._is_joined = False
+        if blocks is None and isinstance(rows, CellMatrix) and not rows.in_memory:
+            blocks = ContiguousBlocks(rows)
+        self._blocks = blocks
 
-    def train_dataloader(self) -> Minibatches:
+    def train_dataloader(self) -> Minibatches | StreamedMinibatches:
         """Training cells, each label equally often."""
+        seed = (self.seed, int(self._is_joined))
+        if self._blocks is not None and isinstance(self.rows, CellMatrix):
+            buffer = ShuffleBuffer(
+                self.rows,
+                self._blocks,
+                self.train_idx,
+                self.codes[self.train_idx],
+                self.batch_size,
+            )
+            return StreamedMinibatches(buffer, seed)
         sampler = BalancedSampler(
             self.train_idx,
             self.codes[self.train_idx],
             self.batch_size,
-            seed=(self.seed, int(self._is_joined)),
+            seed=seed,
         )
         batches = BatchSampler(sampler, self.batch_size, drop_last=False)
         return Minibatches(self.rows, self.codes, batches)

@@ -14,11 +14,13 @@ from tosica.model._data_module import ReferenceData
 from tosica.model._modalities import is_joint
 from tosica.model._registry_mixin import RegistryMixin
 from tosica.model._setup_mudata import reindex_codes
+from tosica.model._shuffle_buffer import BUFFER_SIZE
 from tosica.model._training_checkpoint import check_identity, identify
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
     from tosica.model._network_fit_mixin import Course
+    from tosica.model._shuffle_buffer import Blocks
 
 
 class ReferenceMixin(RegistryMixin):
@@ -48,7 +50,12 @@ class ReferenceMixin(RegistryMixin):
         return directions if len(directions) else None
 
     def _reference_data(
-        self, train_size: float, batch_size: int, check_labels: bool, course: Course
+        self,
+        train_size: float,
+        batch_size: int,
+        check_labels: bool,
+        course: Course,
+        blocks: Blocks | None,
     ) -> ReferenceData:
         """Cells to train on and to hold out, without those whose labels look wrong."""
         modalities, resumed = self._modalities, course.resumed
@@ -59,6 +66,9 @@ class ReferenceMixin(RegistryMixin):
             rows = JointMatrix(self.adata, {str(m.name): m.layer for m in modalities})
         else:
             rows = CellMatrix(self.adata, layer=modalities[0].layer)
+            if not rows.in_memory and rows.n_obs <= BUFFER_SIZE and blocks is None:
+                # It would be read many times, and fits the buffer that it would be read through.
+                rows = rows.load()
             if check_labels and resumed is None:
                 course.progress.begin("checking labels")
                 labeled = np.flatnonzero(codes >= 0)
@@ -84,6 +94,7 @@ class ReferenceMixin(RegistryMixin):
             batch_size=batch_size,
             parts=parts,
             seed=seed,
+            blocks=blocks,
         )
 
     def _codes(self, key: str) -> np.ndarray:

@@ -119,6 +119,21 @@ class SetupMixin(BaseModelClass):
         cls.register_manager(manager)
 
     @classmethod
+    def setup_annbatch(cls, *args: Any, **kwargs: Any) -> None:
+        """Not for this model, which needs the genes and the mask of an AnnData.
+
+        Raises
+        ------
+        NotImplementedError
+            Always; the message says how a collection of annbatch is set up.
+        """
+        raise NotImplementedError(
+            "TOSICA has no setup_annbatch: make data = tosica.model.AnnbatchDataModule(path), call "
+            "tosica.pp.build_mask(data.adata) and TOSICA.setup_anndata(data.adata, "
+            "labels_key=...), and train with datamodule=data."
+        )
+
+    @classmethod
     def setup_mudata(
         cls,
         mdata: MuData,

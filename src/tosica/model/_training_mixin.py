@@ -14,6 +14,7 @@ from tosica._logging import logger
 from tosica._threads import thread_pool
 from tosica._validation import check_count, check_flags, check_fraction, check_number, check_path
 from tosica.linear import linear_to_network_ratio
+from tosica.model._annbatch import AnnbatchDataModule, check_datamodule
 from tosica.model._calibration_mixin import CalibrationMixin
 from tosica.model._check_reference import check_genes
 from tosica.model._checkpoint import find_not_finite
@@ -75,6 +76,7 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         correct_batches: bool = True,
         compile: bool = False,  # noqa: A002 # as torch and lightning call it
         plan_kwargs: dict[str, Any] | None = None,
+        datamodule: AnnbatchDataModule | None = None,
         checkpoint_dir: str | Path | None = None,
         checkpoint_minutes: float = 10.0,
         resume: str | Path | None = None,
@@ -128,6 +130,11 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         plan_kwargs
             Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
             ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.
+        datamodule
+            Reads the training cells of a reference that is a collection of annbatch; the model is
+            made from its ``adata``. A reference that :func:`anndata.experimental.read_lazy` opened,
+            or a backed one, needs none: from 65 536 cells on, it is read in blocks through a buffer
+            from which each label is drawn equally often, and smaller ones are read into memory.
         checkpoint_dir
             Folder for ``training.pt``, by which an interrupted training can go on; made if it is
             missing. The file is replaced whole. It is first written before the network is trained,
@@ -190,6 +197,7 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         for name, path in {"checkpoint_dir": checkpoint_dir, "resume": resume}.items():
             if path is not None:
                 check_path(name, path)
+        blocks = None if datamodule is None else check_datamodule(datamodule, self.adata)
         check_trainer_arguments(trainer_kwargs, inspect.signature(self.train).parameters)
         shown, trainer_kwargs = take_bar(trainer_kwargs)
         config = make_config(plan_kwargs)
@@ -204,7 +212,7 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         )
         with course.progress:
             with thread_pool():
-                data = self._reference_data(train_size, batch_size, check_labels, course)
+                data = self._reference_data(train_size, batch_size, check_labels, course, blocks)
                 directions = self._batch_directions(data, course) if correct_batches else None
             if early_stopping and not data.n_val:
                 raise ValueError(
@@ -222,6 +230,7 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
                 "refit": refit,
                 "check_labels": check_labels,
                 "correct_batches": correct_batches,
+                "datamodule": blocks is not None,
             }
             arguments = plain_arguments(decisive, asdict(config), trainer_kwargs)
             if course.resumed is not None:
