@@ -115,12 +115,15 @@ def copied(collection: Path, folder: Path) -> tuple[Any, Path]:
 
 
 def test_stores_with_different_genes(collection: Path, tmp_path: Path) -> None:
+    import zarr
+
     group, path = copied(collection, tmp_path)
     var = read_elem(group["dataset_1/var"])
     var.index = ["another", *var.index[1:]]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        write_elem(group, "dataset_1/var", var)
+        write_elem(group["dataset_1"], "var", var)
+        zarr.consolidate_metadata(path)
     with pytest.raises(ValueError, match=r"^dataset_1 of the collection has other genes than data"):
         AnnbatchDataModule(path)
 

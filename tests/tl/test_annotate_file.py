@@ -240,7 +240,7 @@ def test_a_query_that_cannot_be_read(
     with pytest.raises(ValueError, match=r"empty\.h5ad' holds no AnnData: it has no obs or no var"):
         tosica.tl.annotate_file(tmp_path / "empty.h5ad", toy_model, output)
     path = write(query, tmp_path / "query.h5ad")
-    with pytest.raises(KeyError, match=r"has no 'layers/log'; it has these layers: 'counts'"):
+    with pytest.raises(KeyError, match=r"has no layer 'log', only 'counts'"):
         tosica.tl.annotate_file(path, toy_model, output, layer="log")
     query.X = query.X.tocsc()
     with pytest.raises(ValueError, match=r"^X of .* is stored by genes \(CSC\), so that no range"):

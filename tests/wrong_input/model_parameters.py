@@ -90,6 +90,8 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
             Wrong({"rna": "x"}, KeyError, r"^mdata\['rna'\] has no layer 'x', only 'counts'"),
         ],
     },
+    # It always raises, and says what to do instead.
+    "TOSICA.setup_annbatch": {},
     "TOSICA.train": {
         "max_epochs": k.count(optional=True),
         "devices": [
@@ -114,6 +116,7 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
             Wrong(lambda w: w.folder / "sets.gmt", FileExistsError, "cannot be made", "a file"),
         ],
         "checkpoint_minutes": k.number(too_small=0),
+        "datamodule": [Wrong(5, TypeError, r"^datamodule must be None or a tosica\.model\.Annb")],
         "resume": [
             Wrong(5, TypeError, "^resume must be a path"),
             Wrong("", ValueError, "^resume is an empty string"),

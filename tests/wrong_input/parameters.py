@@ -204,6 +204,43 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
         "min_prop": k.FRACTION,
         "key_added": k.key_added(optional=True),
     },
+    "tl.annotate_file": {
+        "path": [
+            *k.PATH,
+            Wrong("no/such/file", FileNotFoundError, "^there is no file or folder 'no/such/file'"),
+            Wrong(lambda w: w.folder / "sets.gmt", ValueError, "is no .h5ad file, or is", "text"),
+            Wrong(lambda w: w.folder / "model", ValueError, "is no Zarr store", "a folder"),
+        ],
+        "model": [
+            Wrong(None, TypeError, "^model must be a TOSICA model, or the folder that", "None"),
+            Wrong("no/such/folder", FileNotFoundError, "no/such/folder"),
+            Wrong(lambda w: w.untrained, RuntimeError, "^The model is not trained: ", "untrained"),
+        ],
+        "output": [
+            *k.PATH,
+            Wrong("out.csv", ValueError, r"^output must end in \.h5ad or \.zarr, not 'out\.csv'"),
+            Wrong("no/such/folder/a.zarr", FileNotFoundError, "^the folder 'no/such/folder' to w"),
+            Wrong(lambda w: w.folder / "seurat.h5ad", ValueError, "^output is the query", "query"),
+        ],
+        "layer": [
+            Wrong(5, TypeError, "^layer must be a string or None"),
+            Wrong("count", KeyError, "has no layer 'count'.*'counts'"),
+        ],
+        "use_raw": [*k.FLAG, Wrong(True, KeyError, "has no raw")],
+        "cutoff": k.FRACTION,
+        "probabilities": k.FLAG,
+        "include_x": k.FLAG,
+        "precision": k.CHOICE,
+        "cells_per_part": k.count(),
+        "client": [Wrong(5, TypeError, r"^client must be None or a dask\.distributed\.Client")],
+        "array_task": [
+            Wrong(5, TypeError, "^array_task must be None or two whole numbers"),
+            Wrong((0, 1.5), TypeError, "^array_task must be None or two whole numbers"),
+            Wrong((2, 2), ValueError, r"^array_task must be .* with 0 <= i < n, not \(2, 2\)"),
+        ],
+        "overwrite": k.FLAG,
+        "enable_progress_bar": k.FLAG,
+    },
     "tl.novelty": {
         "adata": [*k.NO_DATA, *k.NO_CELLS],
         "reference": [
@@ -334,7 +371,7 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
         "chunk_size": k.count(),
         "path": [
             Wrong(None, TypeError, "^path must be a path or a string, not NoneType"),
-            Wrong("made.csv", ValueError, "^the file 'made.csv' must end in '.h5ad'"),
+            Wrong("made.csv", ValueError, "^the file 'made.csv' must end in '.h5ad' or '.zarr'"),
             Wrong("no/such/made.h5ad", FileNotFoundError, "^the folder 'no/such' to write"),
         ],
     },

@@ -80,7 +80,8 @@ GENE_SETS = {"a": ["G0", "G1"]}
 def arguments(w: World, name: str) -> dict[str, Any]:
     """Right arguments of a function, of which one at a time is replaced by a wrong one."""
     found: dict[str, Any] = _ARGUMENTS.get(name, lambda _: {})(w)
-    if name.startswith(("tl.", "pl.", "get.")) and name not in ("get.gene_weights", "pl.training"):
+    of_adata = name not in ("get.gene_weights", "pl.training", "tl.annotate_file")
+    if name.startswith(("tl.", "pl.", "get.")) and of_adata:
         found = {"adata": w.query} | found
     return found | ({"show": False} if name.startswith("pl.") else {})
 
@@ -107,6 +108,11 @@ _ARGUMENTS: dict[str, Any] = {
     "gs.map_genes": lambda _: {"names": ["CD3E"]},
     "gs.read_gmt": lambda w: {"path": w.folder / "sets.gmt"},
     "gs.write_gmt": lambda w: {"gene_sets": GENE_SETS, "path": w.folder / "other.gmt"},
+    "tl.annotate_file": lambda w: {
+        "path": w.folder / "seurat.h5ad",
+        "model": w.model,
+        "output": w.folder / "annotated.h5ad",
+    },
     "tl.attribute": _explains,
     "tl.confusion": _labels,
     "tl.correlate_gene_sets": lambda _: {"obs_key": "tosica_probability"},

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset
 
+from tosica._validation import only_known
 from tosica.data import sample_positions
 
 if TYPE_CHECKING:
@@ -126,8 +127,12 @@ class Store:
 
     def _matrix(self, key: str) -> Any:
         if key not in self.root:
-            known = ", ".join(repr(name) for name in self.root.get("layers", {})) or "none"
-            raise KeyError(f"{self.path!r} has no {key!r}; it has these layers: {known}.")
+            if self._layer is None:
+                raise KeyError(f"{self.path!r} has no {key.partition('/')[0]}.")
+            known = self.root.get("layers", [])
+            raise KeyError(
+                f"{self.path!r} has no layer {self._layer!r}{only_known(self._layer, known)}"
+            )
         element = self.root[key]
         if hasattr(element, "shape"):
             return element

@@ -239,7 +239,8 @@ def _open_model(model: Any) -> TOSICA:
     if isinstance(model, str | os.PathLike):
         return TOSICA.load(os.fspath(model))
     raise TypeError(
-        f"model must be a TOSICA, or the folder that one was saved to, not {type(model).__name__}."
+        "model must be a TOSICA model, or the folder that one was saved to, not "
+        f"{type(model).__name__}."
     )
 
 
