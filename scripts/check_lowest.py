@@ -32,6 +32,8 @@ def lower_bounds(pyproject: dict) -> dict[str, str]:
     bounds: dict[str, str] = {}
     for text in needed:
         requirement = Requirement(text)
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue  # not for this Python
         found = [part.version for part in requirement.specifier if part.operator == ">="]
         if not found:
             raise ValueError(f"{text!r} in pyproject.toml has no lower bound; add one.")

@@ -1,9 +1,9 @@
 """Write `docs/licenses.md`: the licences of tosica, of the data inside it and of what it needs.
 
 The licences are what the installed packages state themselves, so run this in an environment with
-the newest versions and both extras, after a change of the dependencies in `pyproject.toml`:
+the newest versions and all extras, after a change of the dependencies in `pyproject.toml`:
 
-    pip install -e ".[leiden,seurat]"
+    pip install -e ".[atlas,leiden,seurat]"
     python scripts/list_licenses.py
 """
 
