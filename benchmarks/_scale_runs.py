@@ -1,0 +1,186 @@
+"""The single measurements of `benchmarks.scale`; each is a process of its own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anndata import AnnData
+
+    from tosica import TOSICA
+
+N_GENES, N_REFERENCE = 3000, 10_000
+# Settings of every training: what is measured is how fast cells pass.
+_TRAIN = {"accelerator": "cpu", "enable_progress_bar": False, "refit": False}
+
+
+def prepare(folder: Path, sizes: list[int]) -> None:
+    """Write the cells, and a model that is trained on other ones."""
+    import scvi
+
+    import tosica
+
+    for n_cells in sizes:
+        for ending in ("h5ad", "zarr"):
+            path = folder / f"{n_cells}.{ending}"
+            if not path.exists():
+                tosica.datasets.write_synthetic(path, n_cells, N_GENES)
+    if not (folder / "model").exists():
+        reference = tosica.datasets.synthetic(N_REFERENCE, N_GENES)
+        scvi.settings.seed = 0
+        model = untrained(reference)
+        model.train(max_epochs=1, **_TRAIN)
+        model.save(folder / "model")
+
+
+def untrained(reference: AnnData) -> TOSICA:
+    """A model with all defaults."""
+    import tosica
+
+    tosica.pp.build_mask(reference)
+    tosica.TOSICA.setup_anndata(reference, labels_key="cell_type", batch_key="batch")
+    return tosica.TOSICA(reference)
+
+
+def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, float]:
+    """Annotate a share of the cells; seconds, and how many cells these were."""
+    import anndata as ad
+
+    import tosica
+
+    model = tosica.TOSICA.load(folder / "model", accelerator="cpu")
+    warm = ad.read_h5ad(folder / f"{n_cells}.h5ad", backed="r")[:256].to_memory()
+    model.annotate(warm)  # compiled code is loaded at the first call
+    if way == "memory":
+        query = ad.read_h5ad(folder / f"{n_cells}.h5ad")
+        if share > 1:
+            query = query[: n_cells // share].copy()
+        return timed(lambda: model.annotate(query), query.n_obs)
+    source = folder / f"{n_cells}.{'h5ad' if way == 'h5ad' else 'zarr'}"
+    output = folder / f"annotated_{n_cells}_{way}.zarr"
+    options: dict[str, Any] = {"overwrite": True, "include_x": False}
+    size = 49_152
+    if n_cells < 10 * size:
+        options["cells_per_part"] = size = max(n_cells // 20 // 64, 1) * 64
+    n_parts = -(-n_cells // size)
+    n_done = n_cells
+    if share > 1:
+        options["array_task"] = (0, share)
+        parts = range(0, n_parts, share)
+        n_done = sum(min((part + 1) * size, n_cells) - part * size for part in parts)
+    if not way.startswith("dask"):
+        found = timed(lambda: tosica.tl.annotate_file(source, model, output, **options), n_done)
+    else:
+        from distributed import Client, LocalCluster
+
+        n_workers = int(way.removeprefix("dask"))
+        with (
+            LocalCluster(
+                n_workers=n_workers, threads_per_worker=1, dashboard_address=None
+            ) as cluster,
+            Client(cluster) as client,
+        ):
+            # Imports, the model and compiled code are loaded at the first part.
+            few = folder / "few.zarr"
+            if not few.exists():
+                tosica.datasets.write_synthetic(few, 512, N_GENES)
+            tosica.tl.annotate_file(
+                few,
+                model,
+                folder / f"few_{way}.zarr",
+                client=client,
+                cells_per_part=128,
+                overwrite=True,
+            )
+            found = timed(
+                lambda: tosica.tl.annotate_file(source, model, output, client=client, **options),
+                n_done,
+            )
+            return {**found, "peak_mb": max(client.run(peak_mb).values())}
+    return found
+
+
+def train(folder: Path, n_cells: int, way: str, n_batches: int | None) -> dict[str, float]:
+    """Train an epoch, or its first minibatches; seconds of the network and of everything."""
+    import anndata as ad
+    import scvi
+    from lightning.pytorch.callbacks import Callback
+
+    class Clock(Callback):
+        """Notes when minibatches begin and end, without the first ones."""
+
+        n_first = 20
+
+        def __init__(self) -> None:
+            self.began = self.ended = 0.0
+            self.n_cells = 0
+
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            batch = args[2]
+            if args[3] == self.n_first - 1:
+                self.began = time.perf_counter()
+            elif args[3] >= self.n_first:
+                self.ended = time.perf_counter()
+                self.n_cells += len(batch["X"])
+
+    scvi.settings.seed = 0
+    if way == "memory":
+        reference = ad.read_h5ad(folder / f"{n_cells}.h5ad")
+    elif way == "h5ad":
+        reference = ad.read_h5ad(folder / f"{n_cells}.h5ad", backed="r")
+    else:
+        reference = ad.experimental.read_lazy(folder / f"{n_cells}.zarr")
+    model, clock = untrained(reference), Clock()
+    options: dict[str, Any] = {"callbacks": [clock], "max_epochs": 1, "batch_size": 64, **_TRAIN}
+    if n_batches is not None:
+        options["limit_train_batches"] = n_batches
+        options["limit_val_batches"] = 20
+    found = timed(lambda: model.train(**options), n_cells)
+    loss = float(model.history["validation_loss"].iloc[-1, 0])
+    return {
+        **found,
+        "network": clock.ended - clock.began,
+        "cells": clock.n_cells,
+        "validation_loss": loss,
+    }
+
+
+def timed(call: Callable[[], Any], n_cells: int) -> dict[str, float]:
+    """Time of a call in seconds."""
+    began = time.perf_counter()
+    call()
+    return {"seconds": time.perf_counter() - began, "cells": n_cells}
+
+
+def peak_mb() -> float:
+    """Peak resident memory of this process."""
+    # getrusage includes the memory of the parent process.
+    status = Path("/proc/self/status")
+    for line in status.read_text().splitlines() if status.exists() else []:
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    return float("nan")
+
+
+def quiet() -> None:
+    """No lines and no warnings of what is measured."""
+    warnings.simplefilter("ignore")
+    os.environ["PYTHONWARNINGS"] = "ignore"
+    for name in ("lightning.pytorch", "tosica", "distributed"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def run(task: str, folder: str, n_cells: str, way: str, number: str) -> dict[str, float]:
+    """One measurement, by the arguments of its process."""
+    if task == "annotate":
+        found = annotate(Path(folder), int(n_cells), way, int(number))
+    else:
+        found = train(Path(folder), int(n_cells), way, int(number) or None)
+    return {"peak_mb": peak_mb(), **found}

@@ -1,0 +1,313 @@
+"""How fast are files of up to millions of cells trained on and annotated, with how much memory?
+
+Synthetic counts, 3 000 genes and a model with all defaults. Each measurement is a process of its
+own. Of large files a share is measured; ``--largest`` then annotates the largest one as a whole,
+once without and once with kills, compares both results, and trains an epoch on it from Zarr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks import _scale_runs
+from benchmarks._report import table, version_lines, versions, write
+
+ANNOTATE = ("memory", "h5ad", "zarr", "dask1", "dask2")
+TRAIN = ("memory", "h5ad", "zarr")
+NAMES = {
+    "memory": "in memory",
+    "h5ad": "from `.h5ad`",
+    "zarr": "from Zarr",
+    "dask1": "from Zarr, one Dask worker of one thread",
+    "dask2": "from Zarr, two Dask workers of one thread",
+}
+# Cells that are annotated, and minibatches that are trained on, of files that have more.
+_MEASURED, _BATCHES = 100_000, 400
+_N_KILLS = 5
+# What a GPU is assumed to annotate a second; none was measured.
+_GPU_ASSUMED = 20_000
+PREDICTED = (1_000_000, 10_000_000, 100_000_000)
+
+
+def in_process(*arguments: object) -> dict[str, Any]:
+    """Measure in a new process."""
+    command = [sys.executable, "-m", "benchmarks.scale", "--run", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure_rates(folder: Path, sizes: list[int], repeats: int) -> list[dict[str, Any]]:
+    """All measurements of parts of each file, by turns."""
+    runs = []
+    for n_cells in sizes:
+        share = max(n_cells // _MEASURED, 1)
+        for _ in range(repeats):
+            for way in ANNOTATE:
+                found = in_process("annotate", folder, n_cells, way, share)
+                runs.append({"task": "annotate", "file": n_cells, "way": way, **found})
+            for way in TRAIN:
+                found = in_process("train", folder, n_cells, way, _BATCHES)
+                runs.append({"task": "train", "file": n_cells, "way": way, **found})
+    return runs
+
+
+# --------------------------------------------------------------------------- the largest file
+
+
+def measure_largest(folder: Path, n_cells: int) -> dict[str, Any]:
+    """Annotate a whole file twice, the second time with kills, and train an epoch on it."""
+    plain, killed = folder / f"annotated_{n_cells}_zarr.zarr", folder / "plain.zarr"
+    result: dict[str, Any] = {"file": n_cells}
+    result["annotate"] = in_process("annotate", folder, n_cells, "zarr", 1)
+    shutil.rmtree(killed, ignore_errors=True)
+    plain.rename(killed)
+    result["kills"] = _annotate_with_kills(folder, n_cells, result["annotate"]["seconds"])
+    result["same"] = same_files(plain, killed)
+    shutil.rmtree(killed)
+    result["train"] = in_process("train", folder, n_cells, "zarr", 0)
+    return result
+
+
+def _annotate_with_kills(folder: Path, n_cells: int, seconds: float) -> dict[str, Any]:
+    """Kill an annotation at random moments, and begin it again each time, until it ends."""
+    script = (
+        "import sys, tosica\n"
+        "from benchmarks._scale_runs import quiet\n"
+        "quiet()\n"
+        "query, model, output = sys.argv[1:]\n"
+        "tosica.tl.annotate_file(query, model, output, include_x=False)\n"
+    )
+    output = folder / f"annotated_{n_cells}_zarr.zarr"
+    arguments = [folder / f"{n_cells}.zarr", folder / "model", output]
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    rng, moments, began = random.Random(0), [], time.perf_counter()
+    for _ in range(_N_KILLS):
+        # Parts that were finished shorten the next call, so that most moments are in its midst.
+        moment = rng.uniform(0.02, 2 / _N_KILLS) * seconds
+        process = subprocess.Popen(command)
+        try:
+            process.wait(moment)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            moments.append(moment)
+            continue
+        break
+    if not output.exists():
+        subprocess.run(command, check=True)
+    return {"moments": moments, "seconds": time.perf_counter() - began}
+
+
+def same_files(one: Path, other: Path) -> bool:
+    """Whether two folders have the same files with the same bytes."""
+    names = sorted(path.relative_to(one) for path in one.rglob("*") if path.is_file())
+    if names != sorted(path.relative_to(other) for path in other.rglob("*") if path.is_file()):
+        return False
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in names)
+
+
+# --------------------------------------------------------------------------- the page
+
+
+def rates(runs: list[dict[str, Any]]) -> pd.DataFrame:
+    """Cells per second and peak memory, the median over repeats."""
+    frame = pd.DataFrame(runs)
+    took = frame["network"].fillna(frame["seconds"]) if "network" in frame else frame["seconds"]
+    frame["rate"] = frame["cells"] / took
+    columns = ["rate", "peak_mb"]
+    return frame.groupby(["task", "file", "way"], sort=False)[columns].median()
+
+
+def report(result: dict[str, Any]) -> str:
+    """The page."""
+    measured = rates(result["runs"])
+    files = list(dict.fromkeys(run["file"] for run in result["runs"]))
+    lines = [
+        "# Large data",
+        "",
+        f"Written by `python -m benchmarks.scale` on {result['processors']} processors. Synthetic "
+        "counts, 3 000 genes, 13 labels,",
+        "and a model with all defaults. Each measurement is a process of its own, the median of "
+        f"{result['repeats']}. Of files",
+        f"with more cells, some {result['measured']} are annotated and {result['batches']} "
+        "minibatches of 64 cells are trained on.",
+        "",
+    ]
+    for task, ways in (("annotate", ANNOTATE), ("train", TRAIN)):
+        lines += [_TITLES[task], ""]
+        rows = [
+            [
+                f"{n_cells:,}".replace(",", " "),
+                NAMES[way],
+                float(found["rate"]),
+                float(found["peak_mb"]),
+                float(found["rate"] / measured.loc[(task, files[0], "memory"), "rate"]),
+            ]
+            for n_cells in files
+            for way in ways
+            for found in [measured.loc[(task, n_cells, way)]]
+        ]
+        head = ["cells in the file", "read", "cells per second", "peak memory, MB", "ratio"]
+        lines += [*table(head, rows), ""]
+    lines += [
+        f"The ratio is to {files[0]:,} cells in memory. Memory is that of one process; with "
+        "workers, of the largest one.".replace(",", " ", 1),
+        "",
+    ]
+    if result.get("largest"):
+        lines += [*_largest(result["largest"], measured, files), ""]
+    lines += [*_prediction(result, measured, files), "", *version_lines(result)]
+    return "\n".join(lines)
+
+
+_TITLES = {"annotate": "## Annotation", "train": "## Training"}
+
+
+def _largest(largest: dict[str, Any], measured: pd.DataFrame, files: list[int]) -> list[str]:
+    annotated, trained = largest["annotate"], largest["train"]
+    in_memory = measured.xs("memory", level="way")["rate"]
+    rate = annotated["cells"] / annotated["seconds"]
+    learned = trained["cells"] / trained["network"]
+    moments = ", ".join(f"{moment:.0f}" for moment in largest["kills"]["moments"])
+    rows = [
+        [
+            "annotate, from Zarr to Zarr",
+            annotated["seconds"] / 60,
+            rate,
+            rate / in_memory["annotate", files[0]],
+            annotated["peak_mb"],
+        ],
+        [
+            "train one epoch, from Zarr",
+            trained["network"] / 60,
+            learned,
+            learned / in_memory["train", files[0]],
+            trained["peak_mb"],
+        ],
+    ]
+    head = ["work", "minutes", "cells per second", "ratio", "peak memory, MB"]
+    same = "the same bytes" if largest["same"] else "OTHER BYTES"
+    return [
+        f"## The largest file: {largest['file']:,} cells".replace(",", " "),
+        "",
+        *table(head, rows),
+        "",
+        f"Everything of the training took {trained['seconds'] / 60:.1f} minutes, with labels that "
+        "are checked, the linear branch",
+        f"and calibration. Its validation loss is {trained['validation_loss']:.4f}. A second "
+        "annotation was killed by SIGKILL",
+        f"{len(largest['kills']['moments'])} times, {moments} seconds after each start, and begun "
+        f"again each time: its output has {same}.",
+    ]
+
+
+def _prediction(result: dict[str, Any], measured: pd.DataFrame, files: list[int]) -> list[str]:
+    """Hours, memory and disk of larger files, by the rates of the largest one."""
+    last = files[-1]
+    annotate = float(measured.loc[("annotate", last, "zarr"), "rate"])
+    worker = float(measured.loc[("annotate", last, "dask1"), "rate"])
+    train = float(measured.loc[("train", last, "zarr"), "rate"])
+    memory = float(measured.loc[("annotate", last, "zarr"), "peak_mb"])
+    trained = float(measured.loc[("train", last, "zarr"), "peak_mb"])
+    disk = result["disk_bytes"]
+    rows = []
+    for n_cells in PREDICTED:
+        columns = n_cells * 5 * 8 / 2**20
+        rows.append(
+            [
+                f"{n_cells // 10**6} million",
+                n_cells / annotate / 3600,
+                n_cells / _GPU_ASSUMED / 3600,
+                n_cells / (8 * _GPU_ASSUMED) / 3600,
+                n_cells / (100 * worker) / 3600,
+                n_cells / train / 3600,
+                (memory + columns) / 1024,
+                (trained + n_cells * 4 * 8 / 2**20) / 1024,
+                n_cells * disk["parts"] / 1e9,
+                n_cells * disk["output"] / 1e9,
+            ]
+        )
+    head = [
+        "cells",
+        "annotate here, hours",
+        "one GPU *",
+        "eight GPUs *",
+        "100 workers",
+        "train one epoch here, hours",
+        "memory to annotate, GB",
+        "memory to train, GB",
+        "disk for parts, GB",
+        "disk for the output, GB",
+    ]
+    return [
+        "## What larger files cost",
+        "",
+        *table(head, rows),
+        "",
+        f"Hours are cells / {annotate:.0f} (annotate here, from Zarr), cells / (100 × "
+        f"{worker:.0f}) (100 workers of one thread),",
+        f"cells / {train:.0f} (training). Memory is what was measured, and 40 bytes a cell for the "
+        "columns that are joined at",
+        "the end, or 32 bytes a cell for labels and batches in training; without names of cells, "
+        "which a reference also has",
+        f"in memory. Disk is {disk['parts']:.0f} bytes a cell for parts (attention to 300 gene "
+        f"sets) and {disk['output']:.0f} for the output without `X`.",
+        f"\\* No GPU was measured: {_GPU_ASSUMED} cells per second are assumed.",
+    ]
+
+
+def disk_bytes(folder: Path, n_cells: int) -> dict[str, float]:
+    """Bytes a cell of the parts and of the output without X."""
+    output = folder / f"annotated_{n_cells}_zarr.zarr"
+    size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    # Parts are not compressed: attention in single precision, and four more numbers.
+    return {"parts": 300 * 4 + 4 * 8.0, "output": size / n_cells}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Measure, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--run", nargs=5, help="used by itself")
+    parser.add_argument("--cells", nargs="+", type=int, default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--largest", action="store_true", help="the largest file as a whole")
+    parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--folder", type=Path, default=Path("scale_benchmark"), help="for files")
+    parser.add_argument("--out", type=Path, default=Path("docs/benchmarks"))
+    given = parser.parse_args(arguments)
+    _scale_runs.quiet()
+    if given.run:
+        print(json.dumps(_scale_runs.run(*given.run)))
+        return
+    folder = given.folder.resolve()
+    folder.mkdir(exist_ok=True)
+    _scale_runs.prepare(folder, given.cells)
+    result = {
+        "runs": measure_rates(folder, given.cells, given.repeats),
+        "processors": len(os.sched_getaffinity(0)),
+        "repeats": given.repeats,
+        "measured": _MEASURED,
+        "batches": _BATCHES,
+        "disk_bytes": disk_bytes(folder, given.cells[0]),
+    }
+    if given.largest:
+        result["largest"] = measure_largest(folder, given.cells[-1])
+    result["versions"] = versions("zarr", "dask", "distributed")
+    write(given.out, "scale", result, report(result))
+
+
+if __name__ == "__main__":
+    main()
