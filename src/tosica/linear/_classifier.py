@@ -14,7 +14,7 @@ from tosica.linear._logistic_regression import (
     DEFAULT_CONFIG,
     LogisticRegression,
     RegressionConfig,
-    fit_logistic_regression,
+    fit_ridge_and_group_lasso,
 )
 from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
 
@@ -169,13 +169,10 @@ def _fit_ridge_and_lasso(
     config: RegressionConfig,
 ) -> tuple[LogisticRegression, LogisticRegression]:
     """Regressions without and with group lasso."""
-    ridge, lasso = (
-        fit_logistic_regression(
-            x, labels, batch_directions=batch_directions, gene_sets=tokens, config=penalties
-        )
-        for penalties in (config.without_group_lasso(), config)
+    ridge, lasso = fit_ridge_and_group_lasso(
+        x, labels, batch_directions=batch_directions, gene_sets=tokens, config=config
     )
-    return ridge, lasso
+    return ridge, ridge if lasso is None else lasso
 
 
 def split_among_tokens(
