@@ -19,7 +19,7 @@ class PenalizedLogisticLoss:
     Parameters
     ----------
     z
-        Scaled expression, ``(n_cells, n_genes)``.
+        Scaled expression, ``(n_cells, n_genes)``. Its precision is that of scores.
     labels
         Label of each cell, ``(n_cells,)``.
     nuisance
@@ -66,8 +66,8 @@ class PenalizedLogisticLoss:
 
         def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             free = flat.reshape(weights.shape)
-            scores = self._z @ (deviation * unwhiten(free)).T
-            errors = (expit(scores) - is_label) * self._balance
+            scores = self._z @ (deviation * unwhiten(free)).T.astype(self._z.dtype, copy=False)
+            errors = ((expit(scores) - is_label) * self._balance).astype(scores.dtype, copy=False)
             gradient = unwhiten(deviation * (self._transposed @ errors).T) + free
             log_likelihood = log_expit(np.where(is_label, scores, -scores))
             value = -(log_likelihood * self._balance).sum() + 0.5 * (free**2).sum()

@@ -74,9 +74,10 @@ class RegressionConfig:
 
 
 DEFAULT_CONFIG = RegressionConfig()
-# With twice as many labels or more, they are fitted in groups of about as many. The loss is a sum
-# over labels, so that its minimum is the same. Groups converge by themselves, on several threads,
-# and their scores fit into the cache of a processor.
+# From so many labels on they are fitted in groups, in single precision. The loss is a sum over
+# labels, so that its minimum is the same. Groups converge by themselves, on several threads, and
+# their scores fit into the cache of a processor.
+MANY_LABELS = 64
 _LABELS_OF_GROUP = 25
 
 
@@ -174,18 +175,22 @@ def fit_ridge_and_group_lasso(
     Both regressions; ``None`` instead of the second without gene sets or without group penalty.
     """
     n_labels = int(labels.max()) + 1
+    many = n_labels >= MANY_LABELS
+    n_groups = n_labels // _LABELS_OF_GROUP if many else 1
     scale = gene_scale(x, config.gene_scale_power)
     problem = PenalizedLogisticLoss(
-        sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)),
+        sp.csr_matrix(
+            x.astype(np.float64) @ sp.diags(1 / scale), dtype=np.float32 if many else np.float64
+        ),
         labels,
         _nuisance(x, labels, batch_directions, config) / scale,
     )
     if gene_sets is not None:
         gene_sets = sp.csr_matrix(gene_sets, dtype=np.float64)
     fit = partial(_fit_labels, problem, x.shape, gene_sets, config)
-    groups = np.array_split(np.arange(n_labels), max(n_labels // _LABELS_OF_GROUP, 1))
+    groups = np.array_split(np.arange(n_labels), n_groups)
     # A single group stays on the caller's thread, which Ctrl-C ends at once.
-    fitted = list(map(fit, groups) if len(groups) == 1 else thread_map(fit, groups))
+    fitted = list(map(fit, groups) if n_groups == 1 else thread_map(fit, groups))
     ridge = LogisticRegression(np.concatenate([first for first, _, _ in fitted]) / scale)
     weights = [second for _, second, _ in fitted if second is not None]
     relevance = [third for _, _, third in fitted if third is not None]

@@ -16,7 +16,7 @@ from torch.utils.data import BatchSampler, Sampler
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from tosica.data import Block, CellMatrix, JointMatrix
 
@@ -38,6 +38,8 @@ class Minibatches:
         Code of each cell's label, shape ``(n_obs,)``.
     batches
         Positions of the cells of each minibatch.
+    share
+        The part of each minibatch that is read.
     """
 
     def __init__(
@@ -45,10 +47,12 @@ class Minibatches:
         rows: CellMatrix | JointMatrix,
         codes: np.ndarray,
         batches: BatchSampler | Sequence[np.ndarray],
+        share: slice = slice(None),
     ) -> None:
         self._rows = rows
         self._codes = codes
         self._batches = batches
+        self._share = share
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -57,7 +61,7 @@ class Minibatches:
         ahead: deque[Future[dict[str, torch.Tensor]]] = deque()
         with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
             for cells in self._batches:
-                ahead.append(reader.submit(self._read, np.asarray(cells)))
+                ahead.append(reader.submit(self._read, np.asarray(cells)[self._share]))
                 if len(ahead) > _N_PREFETCHED:
                     yield ahead.popleft().result()
             while ahead:
@@ -117,14 +121,20 @@ class ReferenceData(LightningDataModule):
         self.train_idx, self.val_idx = split(kept, strata, validation_size)
         self.test_idx = np.flatnonzero(codes < 0)
         self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
-        # An epoch is rounded up to whole minibatches, so larger ones would draw cells repeatedly.
-        self._batch_size = min(batch_size, max(self.n_train, 1))
+        self._batch_size = batch_size
+        self._seed = int(torch.randint(2**31, ())) if settings.seed is None else settings.seed
 
     def train_dataloader(self) -> Minibatches:
-        """Training cells, each label equally often."""
-        sampler = BalancedSampler(self.train_idx, self.codes[self.train_idx], self._batch_size)
-        batches = BatchSampler(sampler, self._batch_size, drop_last=False)
-        return Minibatches(self.rows, self.codes, batches)
+        """Training cells, each label equally often; of several processes, this one's share."""
+        rank, n_processes = self._process()
+        # An epoch is rounded up to whole minibatches, so larger ones would draw cells repeatedly.
+        size = max(min(self._batch_size, self.n_train // n_processes), 1)
+        together = size * n_processes
+        sampler = BalancedSampler(
+            self.train_idx, self.codes[self.train_idx], together, seed=self._seed_of_epoch
+        )
+        batches = BatchSampler(sampler, together, drop_last=False)
+        return Minibatches(self.rows, self.codes, batches, slice(rank * size, (rank + 1) * size))
 
     def join(self) -> None:
         """Move the validation cells to the training cells."""
@@ -133,10 +143,31 @@ class ReferenceData(LightningDataModule):
         self.n_train, self.n_val = len(self.train_idx), 0
 
     def val_dataloader(self) -> Minibatches:
-        """Validation cells, in order."""
+        """Validation cells, in order; of several processes, this one's share.
+
+        All processes have as many minibatches. The last one may be empty for some of them.
+        """
+        rank, n_processes = self._process()
+        together = self._batch_size * n_processes
+        starts = range(0, self.n_val, together)
+        cells = [self.val_idx[start : start + together] for start in starts]
+        shares = [np.array_split(of_all, n_processes)[rank] for of_all in cells]
+        return Minibatches(self.rows, self.codes, shares)
+
+    def held_out(self) -> Minibatches:
+        """All validation cells, in order, whatever the number of processes."""
         starts = range(0, self.n_val, self._batch_size)
-        batches = [self.val_idx[start : start + self._batch_size] for start in starts]
-        return Minibatches(self.rows, self.codes, batches)
+        cells = [self.val_idx[start : start + self._batch_size] for start in starts]
+        return Minibatches(self.rows, self.codes, cells)
+
+    def _seed_of_epoch(self) -> int:
+        return self._seed + (0 if self.trainer is None else self.trainer.current_epoch)
+
+    def _process(self) -> tuple[int, int]:
+        """Number of this process, and of all that train the model."""
+        if self.trainer is None:
+            return 0, 1
+        return self.trainer.global_rank, self.trainer.world_size
 
 
 def split(
@@ -192,9 +223,15 @@ class BalancedSampler(Sampler[int]):
         Class of each of them, shape ``(n_cells,)``.
     batch_size
         Cells in a minibatch.
+    seed
+        Returns the seed of the next epoch. Draws depend on nothing else, so that they are the same
+        in several processes.
     """
 
-    def __init__(self, cells: np.ndarray, codes: np.ndarray, batch_size: int) -> None:
+    def __init__(
+        self, cells: np.ndarray, codes: np.ndarray, batch_size: int, *, seed: Callable[[], int]
+    ) -> None:
+        self._seed = seed
         self._classes = [cells[codes == code] for code in np.unique(codes)]
         self._n_draws = -(-len(cells) // batch_size) * batch_size
 
@@ -202,14 +239,19 @@ class BalancedSampler(Sampler[int]):
         return self._n_draws
 
     def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self._seed())
         n_classes = len(self._classes)
         share = -(-self._n_draws // n_classes)
-        drawn = [_draw(cells, share) for cells in self._classes]
-        mixed = np.concatenate(drawn)[torch.randperm(n_classes * share).numpy()]
+        drawn = [_draw(cells, share, generator) for cells in self._classes]
+        mixed = np.concatenate(drawn)[
+            torch.randperm(n_classes * share, generator=generator).numpy()
+        ]
         yield from mixed[: self._n_draws].tolist()
 
 
-def _draw(cells: np.ndarray, n: int) -> np.ndarray:
+def _draw(cells: np.ndarray, n: int, generator: torch.Generator) -> np.ndarray:
     rounds = -(-n // len(cells))
-    order = torch.cat([torch.randperm(len(cells)) for _ in range(rounds)]).numpy()
+    order = torch.cat(
+        [torch.randperm(len(cells), generator=generator) for _ in range(rounds)]
+    ).numpy()
     return cells[order[:n]]

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scvi.train import TrainRunner
 
 from tosica._logging import logger
 from tosica._threads import thread_pool
@@ -25,6 +24,7 @@ from tosica.model._check_reference import check_genes
 from tosica.model._checkpoint import find_not_finite
 from tosica.model._data_module import ReferenceData
 from tosica.model._device import check_devices, compiled, find_device
+from tosica.model._distributed import Runner, share_result
 from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import is_joint
 from tosica.model._network_start_mixin import NetworkStartMixin
@@ -172,7 +172,7 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
         check_trainer_arguments(trainer_kwargs, inspect.signature(self.train).parameters)
         config = make_config(plan_kwargs)
         device = find_device(accelerator, "auto")
-        check_devices(devices)
+        check_devices(devices, device)
         with thread_pool():
             data = self._reference_data(train_size, batch_size, check_labels)
             directions = self._batch_directions(data) if correct_batches else None
@@ -217,6 +217,7 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
                 fit_missing_genes(self.module, data)
                 if not is_joint(self.registry_):
                     self.novelty_statistics_ = fit_novelty_statistics(self.module, data)
+                share_result(self)
                 _check_finite(self.module)
 
     def _fit_linear(
@@ -248,12 +249,10 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
 
     def _runner(
         self, plan: TrainingPlan, data: ReferenceData, epochs: int, **kwargs: Any
-    ) -> TrainRunner:
-        return TrainRunner(
-            self, training_plan=plan, data_splitter=data, max_epochs=epochs, **kwargs
-        )
+    ) -> Runner:
+        return Runner(self, training_plan=plan, data_splitter=data, max_epochs=epochs, **kwargs)
 
-    def _run(self, runner: TrainRunner) -> None:
+    def _run(self, runner: Runner) -> None:
         self.module.train()
         # scvi-tools starts a history with the first training; a legacy model has none yet.
         self.is_trained_ = self.is_trained and self.history_ is not None
@@ -356,7 +355,7 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
         logits: list[torch.Tensor] = []
         for choice in self.module.modality_choices:
             parts, labels = [], []
-            for batch in data.val_dataloader():
+            for batch in data.held_out():
                 _, generative, losses = self.module(batch, inference_kwargs={"modalities": choice})
                 parts.append(generative["logits"].float())
                 labels.append(losses.true_labels)
