@@ -122,7 +122,7 @@ class ReferenceData(LightningDataModule):
         self.test_idx = np.flatnonzero(codes < 0)
         self.n_train, self.n_val = len(self.train_idx), len(self.val_idx)
         self._batch_size = batch_size
-        self._seed = int(torch.randint(2**31, ())) if settings.seed is None else settings.seed
+        self._seed = _any_seed() if settings.seed is None else settings.seed
 
     def train_dataloader(self) -> Minibatches:
         """Training cells, each label equally often; of several processes, this one's share."""
@@ -161,7 +161,7 @@ class ReferenceData(LightningDataModule):
         return Minibatches(self.rows, self.codes, cells)
 
     def _seed_of_epoch(self) -> int:
-        return self._seed + (0 if self.trainer is None else self.trainer.current_epoch)
+        return _any_seed() if self.trainer is None else self._seed + self.trainer.current_epoch
 
     def _process(self) -> tuple[int, int]:
         """Number of this process, and of all that train the model."""
@@ -224,14 +224,19 @@ class BalancedSampler(Sampler[int]):
     batch_size
         Cells in a minibatch.
     seed
-        Returns the seed of the next epoch. Draws depend on nothing else, so that they are the same
-        in several processes.
+        Returns the seed of an epoch. Its draws depend on nothing else, so that they are the same in
+        several processes. By default the seed is drawn.
     """
 
     def __init__(
-        self, cells: np.ndarray, codes: np.ndarray, batch_size: int, *, seed: Callable[[], int]
+        self,
+        cells: np.ndarray,
+        codes: np.ndarray,
+        batch_size: int,
+        *,
+        seed: Callable[[], int] | None = None,
     ) -> None:
-        self._seed = seed
+        self._seed = seed or _any_seed
         self._classes = [cells[codes == code] for code in np.unique(codes)]
         self._n_draws = -(-len(cells) // batch_size) * batch_size
 
@@ -247,6 +252,10 @@ class BalancedSampler(Sampler[int]):
             torch.randperm(n_classes * share, generator=generator).numpy()
         ]
         yield from mixed[: self._n_draws].tolist()
+
+
+def _any_seed() -> int:
+    return int(torch.randint(2**31, ()))
 
 
 def _draw(cells: np.ndarray, n: int, generator: torch.Generator) -> np.ndarray:

@@ -53,7 +53,7 @@ class Runner(TrainRunner):  # type: ignore[misc] # scvi-tools has no types
             defaults = {"min_delta": 0.0, "patience": 45, "warmup_epochs": 0, "mode": "min"}
             given = {n: kwargs.get(f"early_stopping_{n}", defaults.get(n)) for n in _EARLY_STOPPING}
             self.trainer.callbacks.insert(0, LoudEarlyStopping(**given))
-        _check_strategy(self.trainer)
+        _check_strategy(self.trainer, self.model)
         if self.trainer.world_size > 1:
             self.trainer.callbacks.append(_OwnProcess())
         self._handed_back: Path | None = None
@@ -116,7 +116,7 @@ def starts_children(trainer: Trainer) -> bool:
     return start in ("spawn", "fork", "forkserver")
 
 
-def _check_strategy(trainer: Trainer) -> None:
+def _check_strategy(trainer: Trainer, model: RegistryMixin) -> None:
     if trainer.world_size == 1:
         return
     strategy: Strategy = trainer.strategy
@@ -125,6 +125,12 @@ def _check_strategy(trainer: Trainer) -> None:
         raise ValueError(
             f"Several devices need a strategy by which each has all weights, not "
             f"{type(strategy).__name__}: pass strategy='ddp', 'ddp_spawn' or 'ddp_fork'."
+        )
+    is_compiled = "forward" in vars(model.module.encoder)
+    if is_compiled and starts_children(trainer) and strategy._start_method != "fork":
+        raise ValueError(
+            "compile=True does not go with children that are spawned, which get no compiled code: "
+            "pass strategy='ddp', or leave compile out."
         )
     if settings.seed is None and not starts_children(trainer):
         raise ValueError(

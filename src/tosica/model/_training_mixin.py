@@ -103,12 +103,14 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
             Passes over the training cells. By default so many that 12 000 cells are drawn, or 500
             times the square root of their number if that is more.
         accelerator, devices
-            Device to train on, as in :class:`lightning.pytorch.Trainer`.
+            Device to train on, as in :class:`lightning.pytorch.Trainer`. With several devices there
+            is a process for each; ``strategy`` is ``"ddp"``, ``"ddp_spawn"`` or ``"ddp_fork"``.
         train_size
             Share of each label's cells to train on; the rest, at least one cell a label, is held
             out for validation and calibration.
         batch_size
-            Cells in a minibatch; at most all of the training cells.
+            Cells in a minibatch; at most all of the training cells. With several devices, cells of
+            each: two with 64 take the steps of one with 128.
         early_stopping
             Stop when the validation loss no longer falls, and restore the best epoch.
         calibrate
@@ -144,7 +146,8 @@ class TrainingMixin(NetworkStartMixin, CalibrationMixin):
             trainer.
         ValueError
             If the model has no reference, its genes have changed since it was set up, a parameter
-            is out of range, there are no held-out cells to stop early by, or the training diverges.
+            is out of range, there are no held-out cells to stop early by, the training diverges, or
+            several devices are asked for that are not there or cannot train one model together.
 
         Warns
         -----

@@ -185,7 +185,7 @@ class TrainingPlan(LightningModule):
             on_epoch=True,
             prog_bar=prog_bar,
             batch_size=n_cells,
-            sync_dist=self.trainer.world_size > 1,
+            sync_dist=True,
         )
 
 
