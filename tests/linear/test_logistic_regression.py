@@ -12,9 +12,15 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.linear_model import LogisticRegression
 
+from tosica._threads import thread_pool
 from tosica.linear import LogisticRegression as FittedRegression
 from tosica.linear import RegressionConfig, fit_logistic_regression
-from tosica.linear._logistic_regression import within_class_directions
+from tosica.linear import _logistic_regression as module
+from tosica.linear._logistic_regression import (
+    MANY_LABELS,
+    fit_ridge_and_group_lasso,
+    within_class_directions,
+)
 
 LABELS = np.repeat([0, 1, 2], [60, 40, 20])
 DEFAULT = RegressionConfig()
@@ -356,3 +362,50 @@ def test_a_stronger_ridge_has_smaller_weights():
         for config in (RegressionConfig(C=0.1), DEFAULT)
     )
     assert strong < default / 2
+
+
+def many_labels(n_labels=MANY_LABELS):
+    """Four cells of each label, which has two genes of its own."""
+    labels = np.repeat(np.arange(n_labels), 4)
+    own = np.repeat(np.eye(n_labels), 2, axis=1)
+    x = np.random.default_rng(0).gamma(0.5, size=(len(labels), 2 * n_labels)) + 3 * own[labels]
+    return sp.csr_matrix(x), labels, sp.csr_matrix(np.kron(np.eye(n_labels // 2), np.ones((1, 4))))
+
+
+def test_many_labels_have_the_minimum_of_one_joint_fit(monkeypatch):
+    x, labels, gene_sets = many_labels()
+    config = replace(CONVERGED, group_penalty=1e-3, n_reweightings=3, tol=1e-6)
+    found = fit_ridge_and_group_lasso(x, labels, gene_sets=gene_sets, config=config)
+    monkeypatch.setattr(module, "MANY_LABELS", 1_000)
+    expected = fit_ridge_and_group_lasso(x, labels, gene_sets=gene_sets, config=config)
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(one.weights - other.weights).max() < 1e-3 * np.abs(other.weights).max()
+    np.testing.assert_allclose(
+        found[1].relevance, expected[1].relevance, atol=1e-3 * expected[1].relevance.max()
+    )
+
+
+def test_many_labels_do_not_depend_on_the_threads():
+    x, labels, gene_sets = many_labels()
+    before = torch.get_num_threads()
+    fitted = []
+    for n_threads in (1, 3):
+        torch.set_num_threads(n_threads)
+        try:
+            with thread_pool():
+                fitted.append(fit_logistic_regression(x, labels, gene_sets=gene_sets))
+        finally:
+            torch.set_num_threads(before)
+    np.testing.assert_array_equal(fitted[0].weights, fitted[1].weights)
+    np.testing.assert_array_equal(fitted[0].relevance, fitted[1].relevance)
+    assert ((x @ fitted[0].weights.T).argmax(1) == labels).mean() > 0.95
+
+
+def test_the_ridge_regression_is_that_without_group_lasso():
+    x = expression()
+    ridge, _ = fit_ridge_and_group_lasso(x, LABELS, gene_sets=members())
+    alone = fit_logistic_regression(
+        x, LABELS, gene_sets=members(), config=DEFAULT.without_group_lasso()
+    )
+    np.testing.assert_array_equal(ridge.weights, alone.weights)
+    assert alone.relevance is None

@@ -31,7 +31,8 @@ def cells(sizes: dict[int, int] = SIZES) -> tuple[CellMatrix, np.ndarray]:
 
 def buffer(size: int, block: int = 16, cells_of: dict[int, int] = SIZES) -> ShuffleBuffer:
     rows, codes = cells(cells_of)
-    return ShuffleBuffer(rows, ContiguousBlocks(rows, block), np.arange(len(codes)), codes, 8, size)
+    blocks, n_batches = ContiguousBlocks(rows, size=block), -(-len(codes) // 8)
+    return ShuffleBuffer(rows, blocks, np.arange(len(codes)), codes, 8, n_batches, size=size)
 
 
 def drawn(buffer: ShuffleBuffer, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -64,7 +65,8 @@ def test_every_block_is_drawn_from() -> None:
 def test_cells_of_no_label_are_left_out() -> None:
     rows, codes = cells()
     kept = np.flatnonzero(np.arange(len(codes)) % 3 > 0)
-    own = ShuffleBuffer(rows, ContiguousBlocks(rows, 16), kept, codes[kept], 8, 60)
+    blocks = ContiguousBlocks(rows, size=16)
+    own = ShuffleBuffer(rows, blocks, kept, codes[kept], 8, 20, size=60)
     assert set(drawn(own)[0]) <= set(kept)
 
 

@@ -98,6 +98,7 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
             Wrong(1.5, TypeError, "^devices must be "),
             Wrong(0, ValueError, "^devices must be "),
             Wrong("x", ValueError, "^devices must be "),
+            Wrong("0", ValueError, "^devices must be "),
         ],
         "train_size": [
             *k.FRACTION,

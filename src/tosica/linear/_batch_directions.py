@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from scvi import settings
 
+from tosica._threads import thread_map
 from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
 
 if TYPE_CHECKING:
@@ -74,21 +75,29 @@ def find_batch_directions(
     variances, axes = np.linalg.eigh(_gram_matrix(shifts))
     lengths = np.sqrt(np.maximum(variances, 0))
     rng = np.random.default_rng(settings.seed)
-    by_chance = 0.0
-    for _ in range(n_permutations):
-        permuted = batches.copy()
-        for label in np.unique(labels):
-            of_label = np.flatnonzero(labels == label)
-            permuted[of_label] = rng.permutation(batches[of_label])
-        variances = np.linalg.eigvalsh(
-            _gram_matrix(_weighted_shifts(x, labels, permuted, shrinkage))
-        )
-        by_chance = max(by_chance, float(variances[-1]) ** 0.5)
+
+    def strongest(permuted: NDArray[np.integer]) -> float:
+        gram = _gram_matrix(_weighted_shifts(x, labels, permuted, shrinkage))
+        return float(np.linalg.eigvalsh(gram)[-1]) ** 0.5
+
+    permutations = (_permute_within(labels, batches, rng) for _ in range(n_permutations))
+    by_chance = max(thread_map(strongest, permutations), default=0.0)
     # Shifts of identical cells are rounding errors.
     significant = lengths > max(by_chance, 1e-6)
     if len(axes) == len(shifts):
         return axes[:, significant].T @ shifts
     return (axes[:, significant] * lengths[significant]).T
+
+
+def _permute_within(
+    labels: NDArray[np.integer], batches: NDArray[np.integer], rng: np.random.Generator
+) -> NDArray[np.integer]:
+    """Permute the batches of the cells of each label."""
+    permuted = batches.copy()
+    for label in np.unique(labels):
+        of_label = np.flatnonzero(labels == label)
+        permuted[of_label] = rng.permutation(batches[of_label])
+    return permuted
 
 
 def _gram_matrix(shifts: NDArray[np.floating]) -> NDArray[np.floating]:

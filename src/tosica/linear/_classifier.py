@@ -12,9 +12,10 @@ from tosica._calibration import fit_temperature
 from tosica.linear._cross_fit import MAX_CELLS_CROSS_FIT, cross_fit
 from tosica.linear._logistic_regression import (
     DEFAULT_CONFIG,
+    MANY_LABELS,
     LogisticRegression,
     RegressionConfig,
-    fit_logistic_regression,
+    fit_ridge_and_group_lasso,
 )
 from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
 
@@ -169,13 +170,10 @@ def _fit_ridge_and_lasso(
     config: RegressionConfig,
 ) -> tuple[LogisticRegression, LogisticRegression]:
     """Regressions without and with group lasso."""
-    ridge, lasso = (
-        fit_logistic_regression(
-            x, labels, batch_directions=batch_directions, gene_sets=tokens, config=penalties
-        )
-        for penalties in (config.without_group_lasso(), config)
+    ridge, lasso = fit_ridge_and_group_lasso(
+        x, labels, batch_directions=batch_directions, gene_sets=tokens, config=config
     )
-    return ridge, lasso
+    return ridge, ridge if lasso is None else lasso
 
 
 def split_among_tokens(
@@ -279,7 +277,8 @@ def cross_validate(
     ) -> tuple[LogisticRegression, LogisticRegression]:
         return _fit_ridge_and_lasso(x_train, codes_train, tokens, batch_directions, config)
 
-    for held_out, (ridge, lasso) in cross_fit(x, codes, fit):
+    n_folds = 5 if shape[1] < MANY_LABELS else 3
+    for held_out, (ridge, lasso) in cross_fit(x, codes, fit, n_folds=n_folds):
         ridge_logits[held_out] = x[held_out] @ ridge.weights.T
         lasso_logits[held_out] = x[held_out] @ lasso.weights.T
     scored = np.flatnonzero(np.isfinite(ridge_logits).all(1))

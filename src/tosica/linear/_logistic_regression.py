@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, svds
-from scipy.special import expit, log_expit
+
+from tosica._threads import thread_map
+from tosica.linear._logistic_loss import PenalizedLogisticLoss
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -72,6 +74,11 @@ class RegressionConfig:
 
 
 DEFAULT_CONFIG = RegressionConfig()
+# From so many labels on they are fitted in groups, in single precision. The loss is a sum over
+# labels, so that its minimum is the same. Groups converge by themselves, on several threads, and
+# their scores fit into the cache of a processor.
+MANY_LABELS = 64
+_LABELS_OF_GROUP = 25
 
 
 class LogisticRegression(NamedTuple):
@@ -142,124 +149,85 @@ def fit_logistic_regression(
     ----------
     Jacob, Obozinski and Vert, *Group lasso with overlap and graph lasso*, ICML (2009).
     """
-    n_cells, n_genes = x.shape
+    ridge, lasso = fit_ridge_and_group_lasso(
+        x, labels, batch_directions=batch_directions, gene_sets=gene_sets, config=config
+    )
+    return ridge if lasso is None else lasso
+
+
+def fit_ridge_and_group_lasso(
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    *,
+    batch_directions: NDArray[np.floating] | None = None,
+    gene_sets: sp.csr_matrix | None = None,
+    config: RegressionConfig = DEFAULT_CONFIG,
+) -> tuple[LogisticRegression, LogisticRegression | None]:
+    """Fit the regression without group lasso, and from there the one with it.
+
+    Parameters
+    ----------
+    x, labels, batch_directions, gene_sets, config
+        As in :func:`fit_logistic_regression`.
+
+    Returns
+    -------
+    Both regressions; ``None`` instead of the second without gene sets or without group penalty.
+    """
     n_labels = int(labels.max()) + 1
+    many = n_labels >= MANY_LABELS
+    n_groups = n_labels // _LABELS_OF_GROUP if many else 1
     scale = gene_scale(x, config.gene_scale_power)
-    problem = _PenalizedLogisticLoss(
-        sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)),
+    problem = PenalizedLogisticLoss(
+        sp.csr_matrix(
+            x.astype(np.float64) @ sp.diags(1 / scale), dtype=np.float32 if many else np.float64
+        ),
         labels,
         _nuisance(x, labels, batch_directions, config) / scale,
     )
-    ridge = 1 / (config.C * n_cells)
-    weights = np.zeros((n_labels, n_genes))
-    tolerance = config.tol * ridge**-0.5
-    if gene_sets is None:
-        n_holding = np.ones(n_genes)
-    else:
+    if gene_sets is not None:
         gene_sets = sp.csr_matrix(gene_sets, dtype=np.float64)
-        n_holding = np.asarray(gene_sets.sum(0)).ravel()
+    fit = partial(_fit_labels, problem, x.shape, gene_sets, config)
+    groups = np.array_split(np.arange(n_labels), n_groups)
+    # A single group stays on the caller's thread, which Ctrl-C ends at once.
+    fitted = list(map(fit, groups) if n_groups == 1 else thread_map(fit, groups))
+    ridge = LogisticRegression(np.concatenate([first for first, _, _ in fitted]) / scale)
+    weights = [second for _, second, _ in fitted if second is not None]
+    relevance = [third for _, _, third in fitted if third is not None]
+    if not weights:
+        return ridge, None
+    return ridge, LogisticRegression(np.concatenate(weights) / scale, np.concatenate(relevance))
+
+
+def _fit_labels(
+    problem: PenalizedLogisticLoss,
+    shape: tuple[int, int],
+    gene_sets: sp.csr_matrix | None,
+    config: RegressionConfig,
+    fitted: NDArray[np.integer],
+) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.float64] | None]:
+    """Weights of some labels without and with group lasso, and the relevance of gene sets."""
+    n_cells, n_genes = shape
+    n_labels = len(fitted)
+    ridge = 1 / (config.C * n_cells)
+    tolerance = config.tol * ridge**-0.5
+    n_holding = np.ones(n_genes) if gene_sets is None else np.asarray(gene_sets.sum(0)).ravel()
     deviation = np.where(n_holding > 0, ridge**-0.5, 0.0) * np.ones((n_labels, 1))
-    weights = problem.fit(deviation, weights, config.max_iter, tolerance)
+    weights = np.zeros((n_labels, n_genes))
+    first = weights = problem.fit(fitted, deviation, weights, config.max_iter, tolerance)
     if gene_sets is None or not config.group_penalty:
-        return LogisticRegression(weights / scale)
+        return first, None, None
     root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
     relevance = _reweight(np.ones((n_labels, len(root_size))), weights, gene_sets, root_size)
     for _ in range(config.n_reweightings):
         total = relevance @ gene_sets
         with np.errstate(divide="ignore"):
             deviation = 1 / np.sqrt(ridge + config.group_penalty / total)
-        weights = problem.fit(deviation, weights, config.max_iter_reweighted, 0.3 * tolerance)
+        weights = problem.fit(
+            fitted, deviation, weights, config.max_iter_reweighted, 0.3 * tolerance
+        )
         relevance = _reweight(relevance, weights, gene_sets, root_size)
-    return LogisticRegression(weights / scale, relevance)
-
-
-class _PenalizedLogisticLoss:
-    """Class-balanced one-vs-rest logistic loss with a ridge and a nuisance penalty.
-
-    Parameters
-    ----------
-    z
-        Scaled expression, ``(n_cells, n_genes)``.
-    labels
-        Label of each cell, ``(n_cells,)``.
-    nuisance
-        Nuisance directions times the roots of their penalties, ``(n_directions, n_genes)``.
-    """
-
-    def __init__(
-        self,
-        z: sp.csr_matrix,
-        labels: NDArray[np.integer],
-        nuisance: NDArray[np.float64],
-    ) -> None:
-        n_labels = int(labels.max()) + 1
-        self._z, self._transposed = z, z.T.tocsr()
-        self._nuisance = nuisance
-        self._is_label = labels[:, None] == np.arange(n_labels)
-        self._balance = 1 / (np.bincount(labels) * float(n_labels))[labels, None]
-
-    def fit(
-        self,
-        deviation: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        max_iter: int,
-        tolerance: float,
-    ) -> NDArray[np.float64]:
-        """Minimize the loss by L-BFGS, starting from given weights.
-
-        ``deviation``, ``(n_labels, n_genes)``, is the prior standard deviation of each weight: one
-        over the root of its ridge penalty. A weight is zero where it is zero. The optimizer works
-        on whitened weights, of which the penalty is a ridge of strength one, so that it takes
-        equally long for all penalties.
-        """
-        factors = [_inverse_root(self._nuisance * row) for row in deviation]
-
-        def unwhiten(free: NDArray[np.float64]) -> NDArray[np.float64]:
-            return np.stack(
-                [
-                    row + (row @ v.T * change) @ v
-                    for row, (v, change) in zip(free, factors, strict=True)
-                ]
-            )
-
-        def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-            free = flat.reshape(weights.shape)
-            scores = self._z @ (deviation * unwhiten(free)).T
-            errors = (expit(scores) - self._is_label) * self._balance
-            gradient = unwhiten(deviation * (self._transposed @ errors).T) + free
-            log_likelihood = log_expit(np.where(self._is_label, scores, -scores))
-            value = -(log_likelihood * self._balance).sum() + 0.5 * (free**2).sum()
-            return float(value), gradient.ravel()
-
-        start = np.divide(weights, deviation, out=np.zeros_like(weights), where=deviation > 0)
-        start = np.stack(
-            [
-                row + (row @ v.T * (1 / (1 + change) - 1)) @ v
-                for row, (v, change) in zip(start, factors, strict=True)
-            ]
-        )
-        result = minimize(
-            loss,
-            start.ravel(),
-            jac=True,
-            method="L-BFGS-B",
-            # Full convergence takes ten times as long and is no more accurate.
-            options={
-                "maxiter": max_iter,
-                "gtol": tolerance,
-                "ftol": 64 * np.finfo(float).eps,
-                "maxls": 50,
-            },
-        )
-        return deviation * unwhiten(result.x.reshape(weights.shape))
-
-
-def _inverse_root(
-    nuisance: NDArray[np.float64],
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    r"""Directions :math:`V` and factors for which :math:`(I + A^T A)^{-1/2} = I + V^T f V`."""
-    _, lengths, directions = np.linalg.svd(nuisance, full_matrices=False)
-    return directions, 1 / np.sqrt(1 + lengths**2) - 1
+    return first, weights, relevance
 
 
 def _reweight(

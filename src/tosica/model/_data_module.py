@@ -44,6 +44,8 @@ class Minibatches:
         Code of each cell's label, shape ``(n_obs,)``.
     batches
         Positions of the cells of each minibatch.
+    share
+        The part of each minibatch that is read.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class Minibatches:
         rows: CellMatrix | JointMatrix,
         codes: np.ndarray,
         batches: BatchSampler | Sequence[np.ndarray],
+        share: slice = slice(None),
     ) -> None:
         self._rows = rows
         self._codes = codes
         # Under this name Lightning finds the sampler, and tells it the epoch.
         self.batch_sampler = batches
         self._n_yielded = self._n_to_skip = 0
+        self._share = share
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
@@ -67,7 +71,7 @@ class Minibatches:
         ahead: deque[Future[dict[str, torch.Tensor]]] = deque()
         with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
             for cells in islice(self.batch_sampler, skipped, None):
-                ahead.append(reader.submit(self._read, np.asarray(cells)))
+                ahead.append(reader.submit(self._read, np.asarray(cells)[self._share]))
                 if len(ahead) > _N_PREFETCHED:
                     self._n_yielded += 1
                     yield ahead.popleft().result()
@@ -154,30 +158,23 @@ class ReferenceData(LightningDataModule):
         seed = settings.seed if seed is None else seed
         self.seed = int(torch.randint(2**31, ())) if seed is None else int(seed)
         self._is_joined = False
-        if blocks is None and isinstance(rows, CellMatrix) and not rows.in_memory:
-            blocks = ContiguousBlocks(rows)
         self._blocks = blocks
 
     def train_dataloader(self) -> Minibatches | StreamedMinibatches:
-        """Training cells, each label equally often."""
-        seed = (self.seed, int(self._is_joined))
-        if self._blocks is not None and isinstance(self.rows, CellMatrix):
-            buffer = ShuffleBuffer(
-                self.rows,
-                self._blocks,
-                self.train_idx,
-                self.codes[self.train_idx],
-                self.batch_size,
-            )
-            return StreamedMinibatches(buffer, seed)
-        sampler = BalancedSampler(
-            self.train_idx,
-            self.codes[self.train_idx],
-            self.batch_size,
-            seed=seed,
-        )
-        batches = BatchSampler(sampler, self.batch_size, drop_last=False)
-        return Minibatches(self.rows, self.codes, batches)
+        """Training cells, each label equally often; of several processes, this one's share."""
+        rank, n_processes = self._process()
+        size = max(min(self.batch_size, self.n_train // n_processes), 1)
+        together = size * n_processes
+        seed, codes = (self.seed, int(self._is_joined)), self.codes[self.train_idx]
+        if isinstance(self.rows, CellMatrix) and (self._blocks or not self.rows.in_memory):
+            # Each process reads other blocks, and draws from a buffer of its own.
+            blocks = self._blocks or ContiguousBlocks(self.rows, rank, n_processes)
+            n_batches = -(-self.n_train // together)
+            buffer = ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches)
+            return StreamedMinibatches(buffer, (*seed, rank))
+        sampler = BalancedSampler(self.train_idx, codes, together, seed=seed)
+        batches = BatchSampler(sampler, together, drop_last=False)
+        return Minibatches(self.rows, self.codes, batches, slice(rank * size, (rank + 1) * size))
 
     @property
     def n_draws(self) -> int:
@@ -192,10 +189,28 @@ class ReferenceData(LightningDataModule):
         self._is_joined = True
 
     def val_dataloader(self) -> Minibatches:
-        """Validation cells, in order."""
+        """Validation cells, in order; of several processes, this one's share.
+
+        All processes have as many minibatches. The last one may be empty for some of them.
+        """
+        rank, n_processes = self._process()
+        together = self.batch_size * n_processes
+        starts = range(0, self.n_val, together)
+        cells = [self.val_idx[start : start + together] for start in starts]
+        shares = [np.array_split(of_all, n_processes)[rank] for of_all in cells]
+        return Minibatches(self.rows, self.codes, shares)
+
+    def held_out(self) -> Minibatches:
+        """All validation cells, in order, whatever the number of processes."""
         starts = range(0, self.n_val, self.batch_size)
-        batches = [self.val_idx[start : start + self.batch_size] for start in starts]
-        return Minibatches(self.rows, self.codes, batches)
+        cells = [self.val_idx[start : start + self.batch_size] for start in starts]
+        return Minibatches(self.rows, self.codes, cells)
+
+    def _process(self) -> tuple[int, int]:
+        """Number of this process, and of all that train the model."""
+        if self.trainer is None:
+            return 0, 1
+        return self.trainer.global_rank, self.trainer.world_size
 
 
 def split(

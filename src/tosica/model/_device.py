@@ -74,26 +74,45 @@ def check_device(device: str | int | torch.device) -> torch.device:
     return found
 
 
-def check_devices(devices: int | list[int] | str) -> None:
+def check_devices(devices: int | list[int] | str, device: torch.device) -> None:
     """Check what is asked for as the devices of a training.
+
+    Parameters
+    ----------
+    devices
+        Number of devices, or their numbers.
+    device
+        Of the same kind. On the CPU, which each process uses a part of, there are any number.
 
     Raises
     ------
     TypeError
         If it is neither a whole number, nor a list of them, nor a string.
     ValueError
-        If it is a number below 1 other than -1, or a string that lists no numbers.
+        If it is a number below 1 other than -1, a string that lists no numbers, or if there are
+        fewer GPUs.
     """
     asked = "devices must be 'auto', a number of devices of at least 1, -1 for all, or a list"
     if isinstance(devices, str):
         if devices != "auto" and not re.fullmatch(r"-1|\d+(,\d+)*", devices.replace(" ", "")):
             raise ValueError(f"{asked}, not {devices!r}.")
-        return
+        if devices == "auto":
+            return
+        numbers = [int(one) for one in devices.split(",")]
+        devices = numbers if len(numbers) > 1 else numbers[0]
     listed = devices if isinstance(devices, list | tuple) else [devices]
     if any(isinstance(one, bool) or not isinstance(one, Integral) for one in listed):
         raise TypeError(f"{asked}, not {devices!r}.")
     if isinstance(devices, Integral) and devices != -1 and int(devices) < 1:
         raise ValueError(f"{asked}, not {devices!r}.")
+    if device.type == "cuda" and devices != -1:
+        n_gpus = torch.cuda.device_count()
+        n_asked = max(listed) + 1 if isinstance(devices, list | tuple) else int(devices)
+        if n_asked > n_gpus:
+            raise ValueError(
+                f"devices={devices!r} was asked for, but torch finds {n_gpus} "
+                f"GPU{'s' if n_gpus > 1 else ''} here: pass at most as many."
+            )
 
 
 @contextmanager

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from scvi.train import TrainRunner
 
 from tosica.model._checkpoint import restore_history, to_plain
+from tosica.model._distributed import Runner
 from tosica.model._fit_control import FitControl, prepare_fit, random_state, set_random_state
 from tosica.model._interruption import Interruption
 from tosica.model._registry_mixin import RegistryMixin
@@ -61,6 +61,7 @@ class Course:
     minutes: float
     resumed: dict[str, Any] | None
     compiles: bool
+    reads_collection: bool = False
     interruption: Interruption = field(default_factory=Interruption)
 
     def resumed_in(self, phase: str) -> dict[str, Any] | None:
@@ -95,7 +96,7 @@ class NetworkFitMixin(RegistryMixin):
         course: Course,
         results: dict[str, Any] | None = None,
         **kwargs: Any,
-    ) -> TrainRunner:
+    ) -> Runner:
         """Make the trainer of a phase, which is the refit if there are results to keep.
 
         The trainer refuses wrong arguments.
@@ -122,7 +123,7 @@ class NetworkFitMixin(RegistryMixin):
         given = list(kwargs.pop("callbacks", None) or ())
         others = [callback for callback in given if not isinstance(callback, KeepBest)]
         best = [callback for callback in given if isinstance(callback, KeepBest)]
-        runner = TrainRunner(
+        runner = Runner(
             self,
             training_plan=plan,
             data_splitter=data,
@@ -135,11 +136,16 @@ class NetworkFitMixin(RegistryMixin):
                 "checkpoint_dir and resume are for training on one device: pass devices=1, or "
                 "leave them out."
             )
+        if runner.trainer.world_size > 1 and course.reads_collection:
+            raise ValueError(
+                "datamodule is for training on one device: pass devices=1, or train on a reference "
+                "that anndata.experimental.read_lazy opened."
+            )
         if fit is not None:
             prepare_fit(runner.trainer, fit)
         return runner
 
-    def _run(self, runner: TrainRunner) -> None:
+    def _run(self, runner: Runner) -> None:
         self.module.train()
         # scvi-tools starts a history with the first training; a legacy model has none yet.
         self.is_trained_ = self.is_trained and self.history_ is not None

@@ -23,6 +23,7 @@ from tosica.model._checkpoint import (
     restore_registry,
 )
 from tosica.model._device import find_device
+from tosica.model._distributed import writes_files
 from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
 from tosica.model._model_folder import check_free, file_kept, make_folder
@@ -73,7 +74,9 @@ class SaveLoadMixin(RegistryMixin):
         """Save the model to a folder, by default without the reference.
 
         The folder is laid out as scvi-tools lays it out. It holds tensors and plain values only.
-        An untrained model can be saved as well, and is untrained when it is loaded.
+        An untrained model can be saved as well, and is untrained when it is loaded. If several
+        processes have trained the model, the first one saves it, and for the others this does
+        nothing.
 
         If the process is interrupted or killed, the folder holds what it held before or what was to
         be saved, with ``save_anndata`` also the model and the reference of the same call. The next
@@ -106,6 +109,8 @@ class SaveLoadMixin(RegistryMixin):
         check_path("dir_path", dir_path)
         check_string("prefix", prefix, optional=True)
         check_flags(overwrite=overwrite, save_anndata=save_anndata)
+        if not writes_files(self):
+            return
         folder = Path(dir_path)
         if not overwrite:
             check_free(folder)

@@ -50,22 +50,27 @@ class ContiguousBlocks:
     ----------
     rows
         Expression of the reference.
+    rank, n_processes
+        Number of this process, and of all that read: each reads other blocks.
     size
         Cells of a block.
     """
 
-    def __init__(self, rows: CellMatrix, size: int = _BLOCK) -> None:
+    def __init__(
+        self, rows: CellMatrix, rank: int = 0, n_processes: int = 1, *, size: int = _BLOCK
+    ) -> None:
         self._rows = rows
         self._size = size
+        self._blocks = np.arange(-(-rows.n_obs // size))[rank::n_processes]
 
     @property
     def n_blocks(self) -> int:
         """Number of blocks."""
-        return -(-self._rows.n_obs // self._size)
+        return len(self._blocks)
 
     def __call__(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Block]]:
         """Yield positions of cells and their expression."""
-        for block in rng.permutation(self.n_blocks):
+        for block in rng.permutation(self._blocks):
             start = int(block) * self._size
             stop = min(start + self._size, self._rows.n_obs)
             yield np.arange(start, stop), self._rows.block(start, stop)
@@ -86,6 +91,8 @@ class ShuffleBuffer:
         Code of each one's label, shape ``(n_cells,)``.
     batch_size
         Cells in a minibatch.
+    n_batches
+        Minibatches of an epoch.
     size
         Cells in the buffer.
     """
@@ -97,6 +104,8 @@ class ShuffleBuffer:
         cells: np.ndarray,
         codes: np.ndarray,
         batch_size: int,
+        n_batches: int,
+        *,
         size: int = BUFFER_SIZE,
     ) -> None:
         self._rows = rows
@@ -109,7 +118,7 @@ class ShuffleBuffer:
         n_first = np.bincount(np.searchsorted(self._labels, codes[self._first]))
         # Labels all of whose cells are in the buffer from the start need no others.
         self._is_whole = n_first == n_cells
-        self._n_batches = -(-len(cells) // batch_size)
+        self._n_batches = n_batches
         self._code_of = np.full(rows.n_obs, -1)
         self._code_of[cells] = np.searchsorted(self._labels, codes)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
+from tosica._threads import thread_pool
 from tosica._validation import check_count, check_flags
 from tosica.model._annotation_mixin import AnnotationMixin
 from tosica.model._check_reference import check_genes, check_set_up
@@ -114,9 +115,10 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         super().__init__(adata, registry)
         if adata is not None:
             check_genes(adata, self._modalities)
-            self.registry_ = with_chosen_tokens(
-                self.registry_, adata, self._codes, max_gene_sets, modules
-            )
+            with thread_pool():
+                self.registry_ = with_chosen_tokens(
+                    self.registry_, adata, self._codes, max_gene_sets, modules
+                )
         names = self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.CATEGORICAL_MAPPING_KEY]
         self.module = self._module_cls(
             lay_out_tokens(self._modalities),

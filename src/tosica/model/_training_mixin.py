@@ -19,6 +19,7 @@ from tosica.model._calibration_mixin import CalibrationMixin
 from tosica.model._check_reference import check_genes
 from tosica.model._checkpoint import find_not_finite
 from tosica.model._device import check_devices, compiled, find_device
+from tosica.model._distributed import share_result
 from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import is_joint
 from tosica.model._network_fit_mixin import Course, NetworkFitMixin, refit_epochs
@@ -100,12 +101,14 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
             Passes over the training cells. By default so many that 12 000 cells are drawn, or 500
             times the square root of their number if that is more.
         accelerator, devices
-            Device to train on, as in :class:`lightning.pytorch.Trainer`.
+            Device to train on, as in :class:`lightning.pytorch.Trainer`. With several devices there
+            is a process for each; ``strategy`` is ``"ddp"``, ``"ddp_spawn"`` or ``"ddp_fork"``.
         train_size
             Share of each label's cells to train on; the rest, at least one cell a label, is held
             out for validation and calibration.
         batch_size
-            Cells in a minibatch; at most all of the training cells.
+            Cells in a minibatch; at most all of the training cells. With several devices, cells of
+            each: two with 64 take the steps of one with 128.
         early_stopping
             Stop when the validation loss no longer falls, and restore the best epoch.
         calibrate
@@ -160,8 +163,9 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
             trainer.
         ValueError
             If the model has no reference, its genes have changed since it was set up, a parameter
-            is out of range, there are no held-out cells to stop early by, or the training diverges;
-            if ``resume`` is damaged, belongs to another model, reference or other arguments, or was
+            is out of range, there are no held-out cells to stop early by, the training diverges, or
+            several devices are asked for that are not there or cannot train one model together; if
+            ``resume`` is damaged, belongs to another model, reference or other arguments, or was
             written by a version of tosica that this one does not know.
         FileNotFoundError
             If there is no file to resume from.
@@ -202,13 +206,14 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         shown, trainer_kwargs = take_bar(trainer_kwargs)
         config = make_config(plan_kwargs)
         device = find_device(accelerator, "auto")
-        check_devices(devices)
+        check_devices(devices, device)
         course = Course(
             TrainingProgress(enabled=shown),
             checkpoint=None if checkpoint_dir is None else TrainingCheckpoint(checkpoint_dir),
             minutes=checkpoint_minutes,
             resumed=None if resume is None else read_checkpoint(resume),
             compiles=compile,
+            reads_collection=blocks is not None,
         )
         with course.progress:
             with thread_pool():
@@ -315,6 +320,7 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         if not is_joint(self.registry_):
             course.progress.begin("novelty")
             self.novelty_statistics_ = fit_novelty_statistics(self.module, data)
+        share_result(self)
         _check_finite(self.module)
 
     def _warn_of_trained_validation_cells(self) -> None:
@@ -350,7 +356,7 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         logits: list[torch.Tensor] = []
         for choice in self.module.modality_choices:
             parts, labels = [], []
-            for batch in data.val_dataloader():
+            for batch in data.held_out():
                 _, generative, losses = self.module(batch, inference_kwargs={"modalities": choice})
                 parts.append(generative["logits"].float())
                 labels.append(losses.true_labels)

@@ -139,6 +139,11 @@ class TrainingPlan(LightningModule):
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         """Loss and accuracy on complete held-out cells."""
+        if not len(next(iter(batch.values()))):
+            # One of several processes has no share, but its turn to report.
+            self._log("validation_loss", torch.zeros((), device=self.device), 0, prog_bar=True)
+            self._log("validation_accuracy", torch.zeros((), device=self.device), 0)
+            return
         _, _, losses = self.module(batch)
         hit = (losses.logits.argmax(1) == losses.true_labels).float().mean()
         self._log("validation_loss", losses.loss, losses.n_obs_minibatch, prog_bar=True)
@@ -184,7 +189,15 @@ class TrainingPlan(LightningModule):
     def _log(
         self, name: str, value: Tensor | float, n_cells: int, *, prog_bar: bool = False
     ) -> None:
-        self.log(name, value, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=n_cells)
+        self.log(
+            name,
+            value,
+            on_step=False,
+            on_epoch=True,
+            prog_bar=prog_bar,
+            batch_size=n_cells,
+            sync_dist=True,
+        )
 
 
 class KeepBest(Callback):
