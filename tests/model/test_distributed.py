@@ -24,7 +24,7 @@ from tosica.model._distributed import _OwnProcess
 # --------------------------------------------------------------------------- shares
 
 
-def reference_data(toy, batch_size, rank=0, n_processes=1, epoch=0, validation_size=0.3):
+def reference_data(toy, batch_size, rank=0, n_processes=1, validation_size=0.3):
     codes = toy.obs["kind"].cat.codes.to_numpy().astype(np.int64)
     data = ReferenceData(
         CellMatrix(toy),
@@ -33,7 +33,7 @@ def reference_data(toy, batch_size, rank=0, n_processes=1, epoch=0, validation_s
         validation_size=validation_size,
         batch_size=batch_size,
     )
-    data.trainer = SimpleNamespace(global_rank=rank, world_size=n_processes, current_epoch=epoch)
+    data.trainer = SimpleNamespace(global_rank=rank, world_size=n_processes)
     return data
 
 
@@ -53,9 +53,10 @@ def test_processes_share_the_minibatches_of_one(toy, n_processes):
 
 
 def test_epochs_differ(toy):
-    first, second = (
-        next(iter(reference_data(toy, 32, epoch=epoch).train_dataloader())) for epoch in (0, 1)
-    )
+    loaders = [reference_data(toy, 32).train_dataloader() for _ in range(2)]
+    # As Lightning does before each epoch.
+    loaders[1].batch_sampler.sampler.set_epoch(1)
+    first, second = (next(iter(loader)) for loader in loaders)
     assert not torch.equal(first["X"], second["X"])
 
 
