@@ -15,6 +15,8 @@ from importlib.metadata import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from packaging.requirements import Requirement
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -60,11 +62,12 @@ installed only if you ask for the extra `leiden`.
 
 
 class Dependency(NamedTuple):
-    """A line of `pyproject.toml`: who is needed, and why."""
+    """A line of `pyproject.toml`: who is needed, why, and whether this Python can install it."""
 
     group: str
     name: str
     reason: str
+    is_for_this: bool = True
 
 
 def read_dependencies(pyproject: str) -> list[Dependency]:
@@ -86,7 +89,9 @@ def read_dependencies(pyproject: str) -> list[Dependency]:
                 raise ValueError(
                     f"{requirement[1]} in pyproject.toml needs a comment: why it is needed."
                 )
-            found.append(Dependency(group, requirement[1], reason))
+            marker = Requirement(line.split('"')[1]).marker
+            is_for_this = marker is None or marker.evaluate()
+            found.append(Dependency(group, requirement[1], reason, is_for_this))
     return found
 
 
@@ -120,7 +125,7 @@ def make_tables(dependencies: Sequence[Dependency]) -> Iterator[str]:
         yield f"With the extra `{group}`:\n" if extra else "Always:\n"
         yield "| package | version | licence | what for |\n|---|---|---|---|"
         for dependency in dependencies:
-            if dependency.group == group:
+            if dependency.group == group and dependency.is_for_this:
                 name, version = dependency.name, metadata(dependency.name)["Version"]
                 yield f"| {name} | {version} | {license_of(name)} | {dependency.reason} |"
         yield ""

@@ -143,7 +143,7 @@ def annotate_file(
     ...     adata.write_h5ad(query)
     ...     tosica.tl.annotate_file(query, model, output, cells_per_part=300)
     ...     anndata.read_h5ad(output).obsm["X_tosica"].shape
-    (700, 20)
+    (700, 56)
     """
     check_path("path", path)
     check_path("output", output)
