@@ -6,6 +6,7 @@ import signal
 import zipfile
 from typing import TYPE_CHECKING
 
+import anndata
 import numpy as np
 import pytest
 import scvi
@@ -16,6 +17,7 @@ from mudata import MuData
 import tosica
 from tosica import TOSICA
 from tosica.model import _network_fit_mixin as network_fit
+from tosica.model import _reference_mixin, _shuffle_buffer
 from tosica.model._training_checkpoint import CHECKPOINT_FILE, TrainingCheckpoint
 
 if TYPE_CHECKING:
@@ -102,6 +104,27 @@ def test_it_ends_with_the_same_weights(new, monkeypatch, tmp_path, caplog, step)
     torch.rand(3)
     model.train(**ONCE, resume=path if step % 2 else tmp_path)
     assert_same(model, expected)
+
+
+def test_a_reference_on_disk(toy, monkeypatch, tmp_path):
+    monkeypatch.setattr(_reference_mixin, "BUFFER_SIZE", 30)
+    monkeypatch.setattr(_shuffle_buffer, "_BLOCK", 20)
+    toy.write_h5ad(tmp_path / "toy.h5ad")
+
+    def new():
+        adata = anndata.read_h5ad(tmp_path / "toy.h5ad", backed="r")
+        scvi.settings.seed = 0
+        TOSICA.setup_anndata(adata, labels_key="kind", batch_key="donor")
+        return TOSICA(adata, embed_dim=16, n_heads=2)
+
+    expected = new()
+    expected.train(**ONCE)
+    interrupt(new(), monkeypatch, 8, checkpoint_dir=tmp_path / "run")
+    model = new()
+    model.train(**ONCE, resume=tmp_path / "run")
+    assert_same(model, expected)
+    for one in (model, expected):
+        one.adata.file.close()
 
 
 @pytest.mark.slow

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset
-from lightning.pytorch import LightningDataModule
 
 from tosica._validation import check_count, list_names
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 _BLOCK = 4096
 
 
-class AnnbatchDataModule(LightningDataModule):
+class AnnbatchDataModule:
     """The cells of a collection of annbatch, for :meth:`tosica.TOSICA.train`.
 
     A collection is one or more Zarr stores whose cells are shuffled, which annbatch makes and
@@ -76,7 +75,6 @@ class AnnbatchDataModule(LightningDataModule):
         chunk_size: int = 256,
         preload_nchunks: int = 64,
     ) -> None:
-        super().__init__()
         check_count("chunk_size", chunk_size)
         check_count("preload_nchunks", preload_nchunks)
         self._annbatch = _import_annbatch()
