@@ -11,7 +11,7 @@ from mudata import MuData
 
 from tosica._threads import thread_map, thread_pool
 from tosica._validation import check_choice, check_count, check_data, check_flags
-from tosica.model._device import check_device
+from tosica.model._device import check_device, multiplies_bfloat16
 from tosica.model._modalities import is_joint
 from tosica.model._query import Query
 from tosica.model._registry_mixin import RegistryMixin
@@ -216,6 +216,7 @@ class InferenceMixin(RegistryMixin):
         check_choice("precision", precision, get_args(Precision))
         check_flags(use_raw=use_raw, unannotated=unannotated)
         device = self.module.device
+        rounds = precision == "bf16-mixed" and multiplies_bfloat16(device)
         query = self._minibatches(adata, layer, use_raw, batch_size)
         tokens = self._tokens
         present = tokens.tokens_of(query.modalities)
@@ -224,7 +225,7 @@ class InferenceMixin(RegistryMixin):
         found: dict[str, Any] = {"tokens": present[:n_sets], "modalities": query.modalities}
 
         def annotate(minibatch: Minibatch) -> tuple[int, dict[str, np.ndarray]]:
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
+            with torch.autocast(device.type, torch.bfloat16, enabled=rounds):
                 output = self.module.annotate(
                     minibatch.x,
                     attention="attention" in wanted,
