@@ -47,18 +47,9 @@ HELPERS = 0
 
 # Words that are written with s in America too.
 NO_VERBS_IN_IZE = {
-    *(
-        "advise",
-        "arise",
-        "comprise",
-        "concise",
-        "disable",
-        "elementwise",
-        "exercise",
-        "likewise",
-        "noise",
-    ),
-    *("otherwise", "pairwise", "precise", "premise", "promise", "raise", "rise", "rowwise"),
+    *("advise", "arise", "comprise", "concise", "disable", "elementwise", "exercise", "likewise"),
+    *("noise", "otherwise", "pairwise", "pointwise", "precise", "premise", "promise", "raise"),
+    *("rise", "rowwise"),
     *("stepwise", "surprise", "wise"),
 }
 BRITISH = re.compile(

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tosica import TOSICA, pp
+from tosica.model import _inference_mixin
 
 
 def seen_by(model, query, **kwargs):
@@ -526,13 +527,26 @@ def test_wrong_argument(toy_model, toy_query, contents, kwargs, error, sentence)
     assert contents(toy_query) == before
 
 
-def test_annotating_in_bfloat16(pbmc_model, pbmc_query):
-    exact = pbmc_model.annotate(pbmc_query, copy=True)
-    rounded = pbmc_model.annotate(pbmc_query, precision="bf16-mixed", copy=True)
+def test_annotating_in_bfloat16(pbmc_model, pbmc_query, monkeypatch):
+    # Other processors compute in single precision.
+    monkeypatch.setattr(_inference_mixin, "multiplies_bfloat16", lambda _: True)
+    exact = pbmc_model.annotate(pbmc_query, probabilities=True, copy=True)
+    rounded = pbmc_model.annotate(pbmc_query, precision="bf16-mixed", probabilities=True, copy=True)
     apart = np.abs(rounded.obsm["X_tosica"] - exact.obsm["X_tosica"])
     assert 0 < apart.max() < 0.05 * exact.obsm["X_tosica"].max()
-    assert (rounded.obs["tosica_prediction"] == exact.obs["tosica_prediction"]).mean() >= 0.97
+    same = rounded.obs["tosica_prediction"] == exact.obs["tosica_prediction"]
+    assert same.mean() >= 0.999
     assert rounded.obs["tosica_probability"].dtype == np.float32
+    probabilities = (of.obsm["tosica_probabilities"].to_numpy() for of in (rounded, exact))
+    np.testing.assert_allclose(*probabilities, atol=0.01)
+
+
+def test_bfloat16_where_it_is_slower(pbmc_model, pbmc_query, monkeypatch):
+    monkeypatch.setattr(_inference_mixin, "multiplies_bfloat16", lambda _: False)
+    exact = pbmc_model.annotate(pbmc_query, copy=True)
+    same = pbmc_model.annotate(pbmc_query, precision="bf16-mixed", copy=True)
+    np.testing.assert_array_equal(same.obsm["X_tosica"], exact.obsm["X_tosica"])
+    assert same.obs.equals(exact.obs)
 
 
 @pytest.mark.parametrize("indices", [None, [0]])

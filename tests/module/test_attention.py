@@ -173,6 +173,33 @@ def test_layers_do_not_depend_on_the_kernel(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(rollout_step(row, other_trace), carried)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), DTYPES.items())
+@pytest.mark.parametrize("part_size", [1, 6 * 4 * 50 * 7, 2**26])
+def test_rollout_without_the_log_sum_exp(
+    dtype: torch.dtype, tolerance: float, part_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_attention, "_PART_SIZE", part_size)
+    trace, weights = trace_of(6, 4, 50, 12, dtype=dtype, size=0.7)
+    row = torch.rand(6, 50, dtype=torch.float64)
+    row /= row.sum(1, keepdim=True)
+    given = row.to(torch.promote_types(dtype, torch.float32))
+    got = rollout_step(given, trace._replace(logsumexp=None))
+    expected = (row[:, None] @ weights)[:, 0]
+    torch.testing.assert_close(got.double(), expected, rtol=5 * tolerance, atol=0)
+
+
+def test_layers_where_torch_returns_no_log_sum_exp(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention, t = make(), tokens()
+    expected, weights = written_out(attention, t)
+    monkeypatch.setattr(_attention, "_returns_logsumexp", lambda _: False)
+    out, trace = attention.forward_with_trace(t)
+    assert trace.logsumexp is None
+    torch.testing.assert_close(out, expected)
+    row = torch.rand(5, 9, dtype=torch.float64)
+    expected_row = torch.einsum("ni,nij->nj", row, weights.mean(1))
+    torch.testing.assert_close(rollout_step(row, trace), expected_row)
+
+
 # ------------------------------------------------------------------ which kernel
 
 

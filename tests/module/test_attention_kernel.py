@@ -144,3 +144,84 @@ def test_input_is_left_as_it_was() -> None:
     kernel.rollout_row(row, qkv, SCALE, logsumexp)
     assert torch.equal(qkv, before[0])
     assert torch.equal(row, before[1])
+
+
+# ------------------------------------------------------------------ without gradients
+
+BOTH = pytest.mark.parametrize(
+    "instruction",
+    [
+        False,
+        pytest.param(
+            True,
+            marks=pytest.mark.skipif(not kernel.has_instruction(), reason="no AVX512_BF16 here"),
+        ),
+    ],
+)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 1, 12), (1, 1, 1, 12), (2, 70, 3, 12), (3, 24, 2, 5)])
+@pytest.mark.parametrize("size", [0.5, 2.0, 30.0])
+def test_weights_of_all_heads(shape: tuple[int, ...], size: float) -> None:
+    qkv = projection(*shape, size=size)
+    mixed, mean, logsumexp = kernel.attend_once(qkv, SCALE, mean=True, logsumexp=True)
+    expected, sums = kernel.attend(qkv, SCALE)
+    assert torch.equal(mixed, expected)
+    assert torch.equal(logsumexp, sums)
+    assert kernel.attend_once(qkv, SCALE)[1:] == (None, None)
+    tolerance = 2e-6 * (1 + size) ** 2
+    weights = written_out(qkv)[2].mean(1)
+    torch.testing.assert_close(mean.double(), weights, rtol=0, atol=tolerance)
+    torch.testing.assert_close(mean.sum(2), torch.ones(shape[0], shape[1]))
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(0, 3, 1, 12), (1, 1, 1, 12), (2, 70, 3, 12), (3, 24, 2, 5)])
+@pytest.mark.parametrize("size", [0.5, 2.0, 30.0])
+def test_attention_on_bfloat16(
+    shape: tuple[int, ...], size: float, instruction: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "has_instruction", lambda: instruction)
+    qkv = projection(*shape, size=size).bfloat16()
+    before = qkv.clone()
+    mixed, mean, logsumexp = kernel.attend_once(qkv, SCALE, mean=True, logsumexp=True)
+    expected, sums, weights = written_out(qkv)
+    assert mixed.dtype == mean.dtype == torch.bfloat16
+    assert logsumexp.dtype == torch.float32
+    # Inputs are exact, and sums are in single precision: what is left is one rounding or two.
+    torch.testing.assert_close(mixed.double(), expected, rtol=4e-3, atol=4e-3 * size)
+    torch.testing.assert_close(mean.double(), weights.mean(1), rtol=6e-3, atol=1e-6)
+    torch.testing.assert_close(logsumexp.double() * float(np.log(2)), sums, rtol=1e-5, atol=2e-4)
+    row = torch.rand(shape[:2])
+    carried = kernel.rollout_row(row, qkv, SCALE, logsumexp)
+    products = torch.einsum("ni,nhij->nhj", row.double(), weights)
+    torch.testing.assert_close(carried.double(), products, rtol=1e-3, atol=1e-6)
+    assert torch.equal(qkv, before)
+
+
+@BOTH
+@pytest.mark.parametrize("size", [3.0, 300.0])
+def test_very_small_scores_on_bfloat16(
+    size: float, instruction: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "has_instruction", lambda: instruction)
+    qkv = projection(2, 9, 2, 4).bfloat16()
+    qkv[:, :, 0], qkv[:, :, 1] = size, -size
+    mixed, mean, _ = kernel.attend_once(qkv, SCALE, mean=True)
+    even = qkv.float()[:, :, 2].mean(1, keepdim=True).expand_as(mixed)
+    torch.testing.assert_close(mixed.float(), even, rtol=4e-3, atol=4e-3)
+    torch.testing.assert_close(mean.float(), torch.full((2, 9, 9), 1 / 9), rtol=4e-3, atol=0)
+
+
+@BOTH
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_what_is_no_number_shows_on_bfloat16(
+    value: float, part: int, instruction: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "has_instruction", lambda: instruction)
+    qkv = projection(2, 9, 2, 4).bfloat16()
+    qkv[1, 3, part, 0, 2] = value
+    mixed, _, _ = kernel.attend_once(qkv, SCALE)
+    assert torch.isfinite(mixed[0]).all()
+    assert not torch.isfinite(mixed[1]).all()

@@ -74,7 +74,8 @@ class AnnotationMixin(InferenceMixin):
             Cells in a minibatch. The result does not depend on it.
         precision
             ``"bf16-mixed"`` multiplies matrices in bfloat16, with two to three correct digits. It
-            is faster on GPUs and on CPUs with bfloat16 units, and slower on other CPUs.
+            is faster on GPUs and on CPUs that multiply bfloat16 in hardware. Other CPUs compute in
+            single precision instead, which is faster there.
         key_added
             Replaces "tosica" in the keys below.
         copy

@@ -12,7 +12,7 @@ from mudata import MuData
 from tosica._progress import ProgressBar, is_watched
 from tosica._threads import thread_map, thread_pool
 from tosica._validation import check_choice, check_count, check_data, check_flags
-from tosica.model._device import check_device
+from tosica.model._device import check_device, multiplies_bfloat16
 from tosica.model._modalities import is_joint
 from tosica.model._query import Query
 from tosica.model._registry_mixin import RegistryMixin
@@ -223,6 +223,7 @@ class InferenceMixin(RegistryMixin):
         check_choice("precision", precision, get_args(Precision))
         check_flags(use_raw=use_raw, unannotated=unannotated)
         device = self.module.device
+        rounds = precision == "bf16-mixed" and multiplies_bfloat16(device)
         query = self._minibatches(adata, layer, use_raw, batch_size, sample)
         tokens = self._tokens
         present = tokens.tokens_of(query.modalities)
@@ -231,7 +232,7 @@ class InferenceMixin(RegistryMixin):
         found: dict[str, Any] = {"tokens": present[:n_sets], "modalities": query.modalities}
 
         def annotate(minibatch: Minibatch) -> tuple[int, dict[str, np.ndarray]]:
-            with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16-mixed"):
+            with torch.autocast(device.type, torch.bfloat16, enabled=rounds):
                 output = self.module.annotate(
                     minibatch.x,
                     attention="attention" in wanted,

@@ -3,8 +3,8 @@
 The attention weights of a layer are a cells × heads × tokens × tokens array, which training never
 stores. On CPUs, in single precision, the kernels of ``_attention_kernel`` compute a few rows at a
 time, as often as they are needed. Elsewhere torch's fused kernels are used. For the rollout the
-log-sum-exp of each row is kept, from which ``rollout_step`` recomputes the weights; on GPUs torch
-does not return it, and the weights are stored there.
+log-sum-exp of each row is kept, from which ``rollout_step`` recomputes the weights. Where torch
+does not return it, as on GPUs, the weights are computed anew, a few rows at a time.
 """
 
 from __future__ import annotations
@@ -17,17 +17,20 @@ from torch import Tensor, nn
 
 from tosica.module._attention_kernel import MAX_HEAD_DIM, attend, rollout_row
 
+# Numbers in the weights that are computed at a time where torch computes them anew: 256 MB.
+_PART_SIZE = 2**26
+
 
 class AttentionTrace(NamedTuple):
     """What a layer keeps for the rollout where torch computes attention.
 
     ``query`` (scaled) and ``key`` are ``(n_cells, n_heads, n_tokens, head_dim)``; ``logsumexp``
-    is ``(n_cells, n_heads, n_tokens)``, over the keys.
+    is ``(n_cells, n_heads, n_tokens)``, over the keys, or ``None`` where torch does not return it.
     """
 
     query: Tensor
     key: Tensor
-    logsumexp: Tensor
+    logsumexp: Tensor | None
 
 
 class KernelTrace(NamedTuple):
@@ -82,8 +85,12 @@ class SelfAttention(nn.Module):
             return self.proj(mixed.flatten(2)), KernelTrace(qkv, self.scale, logsumexp)
         query, key, value = _split_heads(qkv)
         query = query * self.scale
-        mixed, logsumexp = _attend(query, key, value)
-        trace = AttentionTrace(query, key, logsumexp)
+        if _returns_logsumexp(query):
+            mixed, total = _attend(query, key, value)
+            trace = AttentionTrace(query, key, total)
+        else:
+            mixed = F.scaled_dot_product_attention(query, key, value, scale=1.0)
+            trace = AttentionTrace(query, key, None)
         return self.proj(mixed.transpose(1, 2).flatten(2)), trace
 
     def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -139,7 +146,7 @@ def _split_heads(qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def rollout_step(row: Tensor, trace: AttentionTrace | KernelTrace) -> Tensor:
     r"""Multiply a row by a layer's attention, averaged over the heads.
 
-    Our kernel recomputes the weights. For torch's, with
+    Our kernel recomputes the weights, and so does torch without the log-sum-exp. Else, with
     :math:`A_{ij} = \exp(q_i k_j - l_i)` and :math:`l` the log-sum-exp,
 
     .. math:: \sum_i r_i A_{ij} = \exp \operatorname{logsumexp}_i (k_j q_i + \log r_i - l_i),
@@ -160,6 +167,8 @@ def rollout_step(row: Tensor, trace: AttentionTrace | KernelTrace) -> Tensor:
     """
     if isinstance(trace, KernelTrace):
         return rollout_row(row, *trace).mean(1)
+    if trace.logsumexp is None:
+        return _multiply_in_parts(row, trace.query, trace.key)
     tiny = torch.finfo(row.dtype).tiny
     bias = row.clamp(min=tiny).log()[:, None, :] - trace.logsumexp
     keys = torch.cat([trace.query, bias[..., None].to(trace.query.dtype)], -1)
@@ -168,15 +177,33 @@ def rollout_step(row: Tensor, trace: AttentionTrace | KernelTrace) -> Tensor:
     return logsumexp.exp().mean(1)
 
 
+def _multiply_in_parts(row: Tensor, query: Tensor, key: Tensor) -> Tensor:
+    """Multiply a row by the attention, averaged over the heads, some queries at a time."""
+    n_cells, n_heads, n_tokens, _ = query.shape
+    total = torch.zeros_like(row)
+    step = max(_PART_SIZE // max(n_cells * n_heads * n_tokens, 1), 1)
+    columns = key.transpose(-2, -1)
+    for share, rows in zip(row.split(step, 1), query.split(step, 2), strict=True):
+        # Half precision would be too coarse for exponents.
+        scores = (rows @ columns).to(row.dtype)
+        total += torch.einsum("ni,nhij->nj", share, scores.softmax(-1))
+    return total / n_heads
+
+
+def _returns_logsumexp(query: Tensor) -> bool:
+    """Whether torch has an operator for the device that returns the log-sum-exp."""
+    return query.device.type == "cpu" and hasattr(
+        torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"
+    )
+
+
 def _attend(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Attention without a scale, and the log-sum-exp of each row.
 
     torch's public function does not return the log-sum-exp, so the operator behind it is called
     where it exists; elsewhere the weights are stored.
     """
-    if query.device.type == "cpu" and hasattr(
-        torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu"
-    ):
+    if _returns_logsumexp(query):
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             query, key, value, 0.0, False, scale=1.0
         )

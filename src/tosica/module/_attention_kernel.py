@@ -11,11 +11,26 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-import numba as nb
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from tosica.module._bfloat16_kernel import forward as forward_bfloat16
+from tosica.module._bfloat16_kernel import has_instruction
+from tosica.module._kernel_math import (
+    ONE,
+    ZERO,
+    aligned_zeros,
+    as_array,
+    as_float,
+    exp2,
+    exp2_for,
+    jit,
+    jit_in_order,
+    rounded,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,47 +40,24 @@ MAX_HEAD_DIM = 16
 # Number of queries computed together, and the multiple that the number of keys is padded to: a few
 # vector registers.
 _ROWS, _LANES = 4, 32
+# Number of queries whose weights are kept while the heads are added up, a multiple of the former.
+_BLOCK = 24
 # Powers of two are quicker to compute than powers of e.
 _LOG2_E, _LN_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
 # Scores up to this size need no shift by their maximum before they are exponentiated.
 _MAX_UNSHIFTED = np.float32(60)
-_ZERO, _HALF, _ONE, _LOWEST = (np.float32(value) for value in (0, 0.5, 1, -126))
-_SERIES = tuple(np.float32(math.log(2) ** k / math.factorial(k)) for k in range(7))
-
-# Fast math without the flags under which NaN would be lost.
-_jit = nb.njit(
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-    fastmath={"reassoc", "contract", "nsz", "arcp"},
-)
+# Below any score.
+_FAR_BELOW = np.float32(-1e30)
 
 
-@nb.njit(nogil=True, cache=True, fastmath={"contract"})
-def _exp2(x):  # type: ignore[no-untyped-def]
-    """``2 ** x`` for x up to 128; values below -126 count as -126."""
-    x = max(x, _LOWEST)
-    whole = np.floor(x + _HALF)
-    rest = x - whole
-    y = _SERIES[6]
-    y = y * rest + _SERIES[5]
-    y = y * rest + _SERIES[4]
-    y = y * rest + _SERIES[3]
-    y = y * rest + _SERIES[2]
-    y = y * rest + _SERIES[1]
-    y = y * rest + _ONE
-    exponent = (np.int32(whole) + np.int32(127)) << np.int32(23)
-    return y * np.int32(exponent).view(np.float32)
-
-
-@_jit
+@jit
 def _exp2_in_place(scores):  # type: ignore[no-untyped-def]
     for r in range(_ROWS):
         for j in range(scores.shape[1]):
-            scores[r, j] = _exp2(scores[r, j])
+            scores[r, j] = exp2(scores[r, j])
 
 
-@_jit
+@jit
 def _multiply(rows, i, start, columns, out, width):  # type: ignore[no-untyped-def]
     """``out[r, j] = start[i + r] + sum_d rows[i + r, d] columns[d, j]``."""
     for r in range(_ROWS):
@@ -76,11 +68,11 @@ def _multiply(rows, i, start, columns, out, width):  # type: ignore[no-untyped-d
             out[r, j] = total
 
 
-@_jit
+@jit
 def _weighted_sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
     """``out[i + r, d] = sum_j weights[r, j] columns[d, j]``, two columns at a time."""
     for d in range(0, columns.shape[0], 2):
-        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = _ZERO
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = ZERO
         for j in range(columns.shape[1]):
             w0, w1, w2, w3 = weights[0, j], weights[1, j], weights[2, j], weights[3, j]
             a, b = columns[d, j], columns[d + 1, j]
@@ -96,7 +88,7 @@ def _weighted_sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
         out[i, d + 1], out[i + 1, d + 1], out[i + 2, d + 1], out[i + 3, d + 1] = b0, b1, b2, b3
 
 
-@_jit
+@jit
 def _add_outer(weights, rows, i, out):  # type: ignore[no-untyped-def]
     """``out[d, j] += sum_r weights[r, j] rows[i + r, d]``, two columns at a time."""
     for d in range(0, out.shape[0], 2):
@@ -108,77 +100,138 @@ def _add_outer(weights, rows, i, out):  # type: ignore[no-untyped-def]
             out[d + 1, j] += w0 * b0 + w1 * b1 + w2 * b2 + w3 * b3
 
 
-@_jit
+@jit
 def _load_rows(table, cell, head, factor, out, width):  # type: ignore[no-untyped-def]
     """Copy one head times a factor, tokens in rows; return the largest norm of a row."""
-    longest = _ZERO
+    longest = ZERO
     for i in range(table.shape[1]):
-        square = _ZERO
+        square = ZERO
         for d in range(len(width)):
-            out[i, d] = table[cell, i, head, d] * factor
+            out[i, d] = as_float(table[cell, i, head, d]) * factor
             square += out[i, d] * out[i, d]
         longest = max(longest, square)
     return np.sqrt(longest)
 
 
-@_jit
+@jit
 def _load_columns(table, cell, head, out, width):  # type: ignore[no-untyped-def]
     """Copy one head, tokens in columns; return the largest norm of a column."""
-    longest = _ZERO
+    longest = ZERO
     for i in range(table.shape[1]):
-        square = _ZERO
+        square = ZERO
         for d in range(len(width)):
-            value = table[cell, i, head, d]
+            value = as_float(table[cell, i, head, d])
             out[d, i] = value
             square += value * value
         longest = max(longest, square)
     return np.sqrt(longest)
 
 
-@_jit
+@jit
 def _padded_shape(n, width):  # type: ignore[no-untyped-def]
     """Number of rows and columns, and width of a head, with padding."""
     return n + _ROWS, -(-n // _LANES) * _LANES, len(width) + len(width) % 2
 
 
-@_jit
-def _forward(qkv, scale, mixed, logsumexp, width):  # type: ignore[no-untyped-def]
+@jit_in_order
+def _score(query, i, key, j, start, width):  # type: ignore[no-untyped-def]
+    """``start + sum_d query[i, d] key[d, j]``, as two sums, which a processor adds up at once."""
+    even, odd = start, ZERO
+    for d in range(0, len(width) - 1, 2):
+        even += query[i, d] * key[d, j]
+        odd += query[i, d + 1] * key[d + 1, j]
+    if len(width) % 2:
+        even += query[i, len(width) - 1] * key[len(width) - 1, j]
+    return even + odd
+
+
+@jit
+def _exponentiate(query, i, shift, key, padding, weights, totals, width, like):  # type: ignore[no-untyped-def]
+    """``weights[r, j] = 2 ** (score of row i + r - shift[r])``, and their sum over j."""
+    for r in range(0, _ROWS, 2):
+        total, other = ZERO, ZERO
+        for j in range(weights.shape[1]):
+            start = padding[j]
+            weight = exp2_for(_score(query, i + r, key, j, start - shift[r], width), like)
+            weights[r, j] = weight
+            total += weight
+            weight = exp2_for(_score(query, i + r + 1, key, j, start - shift[r + 1], width), like)
+            weights[r + 1, j] = weight
+            other += weight
+        totals[r], totals[r + 1] = total, other
+
+
+@jit
+def _forward(qkv, scale, mixed, logsumexp, mean, width):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
     n_rows, n_columns, wide = _padded_shape(n, width)
-    query, sums = np.zeros((n_rows, wide), np.float32), np.zeros((n_rows, wide), np.float32)
-    key, value = np.zeros((wide, n_columns), np.float32), np.zeros((wide, n_columns), np.float32)
-    weights = np.empty((_ROWS, n_columns), np.float32)
-    zeros, shift = np.zeros(n_rows, np.float32), np.zeros(_ROWS, np.float32)
-    for unit in range(len(qkv) * n_heads):
-        cell, head = divmod(unit, n_heads)
-        longest = _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
-        longest *= _load_columns(qkv[:, :, 1], cell, head, key, width)
-        _load_columns(qkv[:, :, 2], cell, head, value, width)
-        for i in range(0, n, _ROWS):
-            _multiply(query, i, zeros, key, weights, width)
-            for r in range(_ROWS):
-                shift[r] = _ZERO if longest < _MAX_UNSHIFTED else weights[r, :n].max()
-                if shift[r] != _ZERO:
-                    weights[r] -= shift[r]
-            _exp2_in_place(weights)
-            weights[:, n:] = _ZERO
-            _weighted_sums(weights, value, sums, i)
-            for r in range(min(_ROWS, n - i)):
-                total = weights[r].sum()
-                logsumexp[cell, head, i + r] = shift[r] + np.log2(total)
-                for d in range(len(width)):
-                    mixed[cell, i + r, head, d] = sums[i + r, d] / total
+    query, sums = aligned_zeros(n_heads * n_rows, wide), aligned_zeros(n_rows, wide)
+    key = aligned_zeros(n_heads * wide, n_columns)
+    value = aligned_zeros(n_heads * wide, n_columns)
+    weights, block = aligned_zeros(_ROWS, n_columns), aligned_zeros(_BLOCK, n_columns)
+    padding, zeros = aligned_zeros(1, n_columns)[0], np.zeros(n_rows, np.float32)
+    shift, totals = np.zeros(_ROWS, np.float32), np.zeros(_ROWS, np.float32)
+    shifted = np.zeros(n_heads, np.bool_)
+    like = np.zeros(1, mixed.dtype)[0]
+    # So the weights of the padding are next to nothing.
+    padding[n:] = _FAR_BELOW
+    share = ONE / np.float32(n_heads)
+    for cell in range(len(qkv)):
+        for head in range(n_heads):
+            rows, columns = head * n_rows, head * wide
+            longest = _load_rows(qkv[:, :, 0], cell, head, scale, query[rows:], width)
+            longest *= _load_columns(qkv[:, :, 1], cell, head, key[columns:], width)
+            _load_columns(qkv[:, :, 2], cell, head, value[columns:], width)
+            shifted[head] = not longest < _MAX_UNSHIFTED
+        # The weights of a few rows stay in the cache while the heads are added up.
+        for first in range(0, n, _BLOCK):
+            stop = min(first + _BLOCK, n)
+            for head in range(n_heads):
+                of_query = query[head * n_rows : (head + 1) * n_rows]
+                of_key = key[head * wide : (head + 1) * wide]
+                of_value = value[head * wide : (head + 1) * wide]
+                shift[:] = ZERO
+                for i in range(first, stop, _ROWS):
+                    if shifted[head]:
+                        _multiply(of_query, i, zeros, of_key, weights, width)
+                        for r in range(_ROWS):
+                            shift[r] = weights[r, :n].max()
+                    _exponentiate(of_query, i, shift, of_key, padding, weights, totals, width, like)
+                    _weighted_sums(weights, of_value, sums, i)
+                    for r in range(min(_ROWS, stop - i)):
+                        factor = ONE / totals[r]
+                        for d in range(len(width)):
+                            mixed[cell, i + r, head, d] = rounded(sums[i + r, d] * factor, like)
+                        if len(logsumexp):
+                            logsumexp[cell, head, i + r] = shift[r] + np.log2(totals[r])
+                        if len(mean):
+                            _add_row(weights, r, factor * share, block, i + r - first, head == 0)
+            if len(mean):
+                for i in range(first, stop):
+                    for j in range(n):
+                        mean[cell, i, j] = rounded(block[i - first, j], like)
 
 
-@_jit
+@jit
+def _add_row(weights, r, factor, out, i, is_first):  # type: ignore[no-untyped-def]
+    """``out[i] += weights[r] * factor``, or without what was there before."""
+    if is_first:
+        for j in range(weights.shape[1]):
+            out[i, j] = weights[r, j] * factor
+    else:
+        for j in range(weights.shape[1]):
+            out[i, j] += weights[r, j] * factor
+
+
+@jit
 def _backward(qkv, scale, mixed, logsumexp, slope, out, width):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
     n_rows, n_columns, wide = _padded_shape(n, width)
-    query, of_mixed = np.zeros((n_rows, wide), np.float32), np.zeros((n_rows, wide), np.float32)
-    key, value = np.zeros((wide, n_columns), np.float32), np.zeros((wide, n_columns), np.float32)
-    of_query = np.zeros((n_rows, wide), np.float32)
+    query, of_mixed = aligned_zeros(n_rows, wide), aligned_zeros(n_rows, wide)
+    key, value = aligned_zeros(wide, n_columns), aligned_zeros(wide, n_columns)
+    of_query = aligned_zeros(n_rows, wide)
     of_key, of_value = np.empty_like(key), np.empty_like(value)
-    weights = np.empty((_ROWS, n_columns), np.float32)
+    weights = aligned_zeros(_ROWS, n_columns)
     of_scores = np.empty_like(weights)
     less, common = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.float32)
     for unit in range(len(qkv) * n_heads):
@@ -186,19 +239,19 @@ def _backward(qkv, scale, mixed, logsumexp, slope, out, width):  # type: ignore[
         _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
         _load_columns(qkv[:, :, 1], cell, head, key, width)
         _load_columns(qkv[:, :, 2], cell, head, value, width)
-        _load_rows(slope, cell, head, _ONE, of_mixed, width)
+        _load_rows(slope, cell, head, ONE, of_mixed, width)
         for i in range(n):
             less[i] = -logsumexp[cell, head, i]
-            common[i] = _ZERO
+            common[i] = ZERO
             for d in range(len(width)):
                 common[i] -= of_mixed[i, d] * mixed[cell, i, head, d]
-        of_key[:] = _ZERO
-        of_value[:] = _ZERO
+        of_key[:] = ZERO
+        of_value[:] = ZERO
         for i in range(0, n, _ROWS):
             _multiply(query, i, less, key, weights, width)
             _exp2_in_place(weights)
             # A score of zero in the padding may be far above the scores of the tokens.
-            weights[:, n:] = _ZERO
+            weights[:, n:] = ZERO
             _multiply(of_mixed, i, common, value, of_scores, width)
             for r in range(_ROWS):
                 for j in range(n_columns):
@@ -213,12 +266,12 @@ def _backward(qkv, scale, mixed, logsumexp, slope, out, width):  # type: ignore[
                 out[cell, i, 2, head, d] = of_value[d, i]
 
 
-@_jit
+@jit
 def _rollout_row(qkv, scale, logsumexp, row, out, width):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
     n_rows, n_columns, wide = _padded_shape(n, width)
-    query, key = np.zeros((n_rows, wide), np.float32), np.zeros((wide, n_columns), np.float32)
-    weights, total = np.empty((_ROWS, n_columns), np.float32), np.empty(n_columns, np.float32)
+    query, key = aligned_zeros(n_rows, wide), aligned_zeros(wide, n_columns)
+    weights, total = aligned_zeros(_ROWS, n_columns), np.empty(n_columns, np.float32)
     less, share = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.float32)
     for unit in range(len(qkv) * n_heads):
         cell, head = divmod(unit, n_heads)
@@ -226,7 +279,7 @@ def _rollout_row(qkv, scale, logsumexp, row, out, width):  # type: ignore[no-unt
         _load_columns(qkv[:, :, 1], cell, head, key, width)
         less[:n] = -logsumexp[cell, head]
         share[:n] = row[cell]
-        total[:] = _ZERO
+        total[:] = ZERO
         for i in range(0, n, _ROWS):
             _multiply(query, i, less, key, weights, width)
             _exp2_in_place(weights)
@@ -265,7 +318,7 @@ class _Attend(torch.autograd.Function):
         n_cells, n_tokens, _, n_heads, width = qkv.shape
         mixed = qkv.new_empty(n_cells, n_tokens, n_heads, width)
         logsumexp = qkv.new_empty(n_cells, n_heads, n_tokens)
-        _run(_forward, qkv, scale, mixed, logsumexp)
+        _run(_forward, qkv, scale, mixed, logsumexp, qkv.new_empty(0, 0, 0))
         ctx.save_for_backward(qkv, mixed, logsumexp)
         ctx.scale = scale
         ctx.mark_non_differentiable(logsumexp)
@@ -278,6 +331,44 @@ class _Attend(torch.autograd.Function):
         of_qkv = torch.empty_like(qkv)
         _run(_backward, qkv, ctx.scale, mixed, logsumexp, slope.contiguous(), of_qkv)
         return of_qkv, None
+
+
+def attend_once(
+    qkv: Tensor, scale: float, *, mean: bool = False, logsumexp: bool = False
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """Attention of each head without gradients, and what the rollout needs.
+
+    Parameters
+    ----------
+    qkv, scale
+        Arguments of :func:`attend`; the former in single precision or in bfloat16.
+    mean
+        Whether to return the weights.
+    logsumexp
+        Whether to return the log-sum-exp.
+
+    Returns
+    -------
+    Mixed values, as those of :func:`attend` and in the format of ``qkv``; the weights, averaged
+    over the heads, ``(n_cells, n_tokens, n_tokens)``, in that format; and the log-sum-exp as in
+    :func:`attend`, in single precision. ``None`` stands for what was not asked for.
+    """
+    # An empty tensor may have strides that no pairs have.
+    in_pairs = qkv.dtype == torch.bfloat16 and has_instruction() and len(qkv) > 0
+    odd = qkv.shape[-1] % 2 if in_pairs else 0
+    qkv = F.pad(qkv, (0, odd)).contiguous() if odd else qkv.contiguous()
+    n_cells, n_tokens, _, n_heads, width = qkv.shape
+    mixed = qkv.new_empty(n_cells, n_tokens, n_heads, width)
+    single = qkv.new_empty(0, 0, 0, dtype=torch.float32)
+    sums = single.new_empty(n_cells, n_heads, n_tokens) if logsumexp else single
+    weights = qkv.new_empty(n_cells if mean else 0, n_tokens, n_tokens)
+    # Autograd functions are named in a profile; this one is not, so it is named here.
+    with torch.profiler.record_function("attend_once"):
+        if in_pairs:
+            _run(forward_bfloat16, qkv.view(torch.int32), scale, mixed, sums, weights)
+        else:
+            _run(_forward, qkv, scale, mixed, sums, weights)
+    return mixed[..., : width - odd], weights if mean else None, sums if logsumexp else None
 
 
 def rollout_row(row: Tensor, qkv: Tensor, scale: float, logsumexp: Tensor) -> Tensor:
@@ -297,7 +388,6 @@ def rollout_row(row: Tensor, qkv: Tensor, scale: float, logsumexp: Tensor) -> Te
     Shape ``(n_cells, n_heads, n_tokens)``.
     """
     out = torch.empty_like(logsumexp)
-    # Autograd functions are named in a profile; this one is not, so it is named here.
     with torch.profiler.record_function("rollout_row"):
         _run(_rollout_row, qkv, scale, logsumexp, row.contiguous(), out)
     return out
@@ -305,7 +395,7 @@ def rollout_row(row: Tensor, qkv: Tensor, scale: float, logsumexp: Tensor) -> Te
 
 def _run(kernel: Callable[..., None], qkv: Tensor, scale: float, *tensors: Tensor) -> None:
     """Run a kernel over all cells and heads, on the caller's thread."""
-    arrays = [tensor.detach().numpy() for tensor in tensors]
+    arrays = [as_array(tensor) for tensor in tensors]
     # Unlike the length of an axis, the length of a tuple is known to the compiler.
     width = (0,) * qkv.shape[-1]
-    kernel(qkv.detach().numpy(), np.float32(scale * _LOG2_E), *arrays, width)
+    kernel(as_array(qkv), np.float32(scale * _LOG2_E), *arrays, width)

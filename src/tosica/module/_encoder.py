@@ -5,53 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tosica._threads import thread_map
-from tosica.module._attention import AttentionTrace, KernelTrace, SelfAttention, rollout_step
+from tosica.module._attention import rollout_step
+from tosica.module._block import Block
 from tosica.module._cell_parallel import apply_in_parts
 from tosica.module._constants import LAYER_NORM_EPS, MLP_RATIO
+from tosica.module._inference import encode, encode_with_rollout, format_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-class Block(nn.Module):
-    """One layer: ``t += MSA(LN(t))``, then ``t += MLP(LN(t))``.
-
-    Parameters
-    ----------
-    embed_dim
-        Width of a token.
-    n_heads
-        Number of attention heads.
-    """
-
-    def __init__(self, embed_dim: int, n_heads: int) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
-        self.attention = SelfAttention(embed_dim, n_heads)
-        self.norm2 = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
-        self.fc1 = nn.Linear(embed_dim, MLP_RATIO * embed_dim)
-        self.fc2 = nn.Linear(MLP_RATIO * embed_dim, embed_dim)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Transform every token."""
-        return self._mlp(tokens + self.attention(self.norm1(tokens)))
-
-    def forward_with_trace(self, tokens: Tensor) -> tuple[Tensor, AttentionTrace | KernelTrace]:
-        """Forward pass that also returns what the rollout needs."""
-        mixed, trace = self.attention.forward_with_trace(self.norm1(tokens))
-        return self._mlp(tokens + mixed), trace
-
-    def class_token(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Transform the class token alone; also return its attention."""
-        mixed, weights = self.attention.class_token(self.norm1(tokens))
-        return self._mlp(tokens[:, 0] + mixed), weights
-
-    def _mlp(self, tokens: Tensor) -> Tensor:
-        return tokens + self.fc2(F.gelu(self.fc1(self.norm2(tokens))))
 
 
 class Encoder(nn.Module):
@@ -69,7 +33,7 @@ class Encoder(nn.Module):
         Number of layers.
     """
 
-    cache_bytes: ClassVar[int] = 2**23
+    cache_bytes: ClassVar[int] = 2**21
     """Size of a layer's intermediate values that fits the cache of a CPU."""
 
     def __init__(self, embed_dim: int, n_heads: int, n_layers: int) -> None:
@@ -136,6 +100,9 @@ class Encoder(nn.Module):
         return latent, row
 
     def _class_token(self, tokens: Tensor) -> Tensor:
+        dtype = format_of(tokens, self._layers()[0])
+        if dtype is not None:
+            return self.norm(encode(self.class_token, tokens, self._layers(), dtype))
         tokens = self._with_class_token(tokens)
         *blocks, last = self._layers()
         for block in blocks:
@@ -144,6 +111,10 @@ class Encoder(nn.Module):
         return self.norm(latent)
 
     def _rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        dtype = format_of(tokens, self._layers()[0])
+        if dtype is not None:
+            latent, row = encode_with_rollout(self.class_token, tokens, self._layers(), dtype)
+            return self.norm(latent), row[:, 1:]
         tokens = self._with_class_token(tokens)
         traces = []
         *blocks, last = self._layers()
