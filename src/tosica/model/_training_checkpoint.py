@@ -175,14 +175,14 @@ def identify(
         "labels": model.labels,
         "gene_sets": [
             [str(name) for name in tokens.names],
-            torch.from_numpy(np.ascontiguousarray(tokens.indptr)),
-            torch.from_numpy(np.ascontiguousarray(tokens.genes)),
+            torch.from_numpy(np.array(tokens.indptr)),
+            torch.from_numpy(np.array(tokens.genes)),
         ],
         "network": [shapes, model.init_params_["non_kwargs"]["n_heads"]],
         "cells": [
-            torch.from_numpy(np.ascontiguousarray(codes)),
-            torch.from_numpy(np.ascontiguousarray(strata)),
-            torch.from_numpy(np.ascontiguousarray(expression, dtype=np.float32)),
+            torch.from_numpy(np.array(codes)),
+            torch.from_numpy(np.array(strata)),
+            torch.from_numpy(np.array(expression, dtype=np.float32)),
         ],
     }
     return {"n_cells": len(codes)} | {name: digest(part) for name, part in parts.items()}
