@@ -47,18 +47,8 @@ HELPERS = 0
 # Words that are written with s in America too.
 NO_VERBS_IN_IZE = {
     *("advise", "arise", "comprise", "concise", "elementwise", "exercise", "likewise", "noise"),
-    *(
-        "otherwise",
-        "pairwise",
-        "pointwise",
-        "precise",
-        "premise",
-        "promise",
-        "raise",
-        "rise",
-        "rowwise",
-    ),
-    *("stepwise", "surprise", "wise"),
+    *("otherwise", "pairwise", "precise", "premise", "promise", "raise", "rise", "rowwise"),
+    *("pointwise", "stepwise", "surprise", "wise"),
 }
 BRITISH = re.compile(
     r"\w+(?:is(?:e[drs]?|ing|ations?|able)|ys(?:ed?|ing))"
