@@ -245,6 +245,9 @@ class MaskedEmbedding(nn.Module):
         left out at random.
         """
         plan = self._plan(keep, present)
+        if torch.is_autocast_enabled(x.device.type):
+            # The products would round the values anyway; rounded ones are looked up faster.
+            x = x.to(torch.get_autocast_dtype(x.device.type))
         by_gene = torch.cat([x.T, x.new_zeros(1, x.shape[0])])
         # One lookup for all buckets: a call costs as much as a small bucket.
         values = by_gene.index_select(0, torch.cat([genes.reshape(-1) for _, genes, _ in plan]))
