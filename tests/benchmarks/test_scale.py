@@ -26,7 +26,7 @@ def test_folders_are_compared_byte_by_byte(scale, tmp_path):
 def test_the_page_is_what_was_measured(scale, measured):
     result, page = measured("scale")
     assert page == scale.report(result)
-    assert result["largest"]["same"]
+    assert result["whole"]["same"]
 
 
 @pytest.mark.slow
