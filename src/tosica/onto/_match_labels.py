@@ -18,6 +18,36 @@ if TYPE_CHECKING:
 _N_CANDIDATES = 5
 # Words of which every name may have one.
 _COMMON = {"cell", "of", "the", "and", "positive", "/", "&"}
+# What abbreviations mean most often: enough for a candidate, not for a match.
+_SPELLED_OUT = {
+    "at1": "pulmonary alveolar type 1",
+    "at2": "pulmonary alveolar type 2",
+    "cdc1": "cd141 myeloid dendritic",
+    "cdc2": "cd1c myeloid dendritic",
+    "cmp": "common myeloid progenitor",
+    "dc": "dendritic",
+    "dc1": "cd141 myeloid dendritic",
+    "dc2": "cd1c myeloid dendritic",
+    "dcs": "dendritic",
+    "ec": "endothelial",
+    "ecs": "endothelial",
+    "elp": "early lymphoid progenitor",
+    "fcgr3a": "cd16",
+    "glia": "glial",
+    "gmp": "granulocyte monocyte progenitor",
+    "hsc": "hematopoietic stem",
+    "ilc": "innate lymphoid",
+    "mac": "macrophage",
+    "mait": "mucosal associated invariant t",
+    "microglia": "microglial",
+    "mk": "megakaryocyte",
+    "mnp": "mononuclear phagocyte",
+    "mono": "monocyte",
+    "nk": "natural killer",
+    "nkt": "nk t",
+    "opc": "oligodendrocyte precursor",
+    "smc": "smooth muscle",
+}
 # Shorter words are abbreviations more often than not: "NK" and "DC" are not completed.
 _WORD = 4
 
@@ -69,19 +99,22 @@ def _candidates(ontology: Ontology, label: str, first: Iterable[str] = ()) -> tu
     """Terms whose names share words with a label; those that share more and rarer words come first.
 
     The score is the weight of the words that both have, divided by that of the words that one of
-    them has. A word's weight is the logarithm of one over the share of names with it.
+    them has. A word's weight is the logarithm of one over the share of names with it. The label is
+    also taken with its abbreviations spelled out.
     """
     names, n_names_with = _words_of_names()
-    words = _words(label_key(label))
+    key = label_key(label)
+    spelled_out = " ".join(_SPELLED_OUT.get(word, word) for word in key.split())
     weights = {word: math.log(len(names) / n) for word, n in n_names_with.items()}
     unknown = math.log(len(names))
     best: dict[str, float] = {}
-    for term, of_name in names:
-        shared = words & of_name
-        if shared:
-            of_both = sum(weights[word] for word in shared)
-            score = of_both / sum(weights.get(word, unknown) for word in words | of_name)
-            best[term] = max(best.get(term, 0.0), score)
+    for words in {_words(key), _words(spelled_out)}:
+        for term, of_name in names:
+            shared = words & of_name
+            if shared:
+                of_both = sum(weights[word] for word in shared)
+                score = of_both / sum(weights.get(word, unknown) for word in words | of_name)
+                best[term] = max(best.get(term, 0.0), score)
     ranked = sorted(best, key=lambda term: (-best[term], term))
     allowed = (term for term in (*first, *ranked) if term not in ontology.forbidden)
     return tuple(dict.fromkeys(allowed))[:_N_CANDIDATES]
