@@ -102,18 +102,19 @@ def _candidates(ontology: Ontology, label: str, first: Iterable[str] = ()) -> tu
     them has. A word's weight is the logarithm of one over the share of names with it. The label is
     also taken with its abbreviations spelled out.
     """
-    names, n_names_with = _words_of_names()
+    names, weights = _words_of_names()
     key = label_key(label)
     spelled_out = " ".join(_SPELLED_OUT.get(word, word) for word in key.split())
-    weights = {word: math.log(len(names) / n) for word, n in n_names_with.items()}
     unknown = math.log(len(names))
     best: dict[str, float] = {}
     for words in {_words(key), _words(spelled_out)}:
         for term, of_name in names:
             shared = words & of_name
             if shared:
-                of_both = sum(weights[word] for word in shared)
-                score = of_both / sum(weights.get(word, unknown) for word in words | of_name)
+                # Sets have no order, and fsum gives the same sum in any.
+                of_both = math.fsum(weights[word] for word in shared)
+                either = math.fsum(weights.get(word, unknown) for word in words | of_name)
+                score = of_both / either
                 best[term] = max(best.get(term, 0.0), score)
     ranked = sorted(best, key=lambda term: (-best[term], term))
     allowed = (term for term in (*first, *ranked) if term not in ontology.forbidden)
@@ -121,8 +122,8 @@ def _candidates(ontology: Ontology, label: str, first: Iterable[str] = ()) -> tu
 
 
 @lru_cache(maxsize=1)
-def _words_of_names() -> tuple[list[tuple[str, frozenset[str]]], Counter[str]]:
-    """Words of each name and synonym, and the number of these that have each word."""
+def _words_of_names() -> tuple[list[tuple[str, frozenset[str]]], dict[str, float]]:
+    """Words of each name and synonym, and the weight of each word."""
     ontology = read_ontology()
     names = [
         (term, _words(key))
@@ -130,7 +131,8 @@ def _words_of_names() -> tuple[list[tuple[str, frozenset[str]]], Counter[str]]:
         for key, terms in keys.items()
         for term in terms
     ]
-    return names, Counter(word for _, of_name in names for word in of_name)
+    n_names_with = Counter(word for _, of_name in names for word in of_name)
+    return names, {word: math.log(len(names) / n) for word, n in n_names_with.items()}
 
 
 def _words(key: str) -> frozenset[str]:
