@@ -180,8 +180,11 @@ def report(result: dict[str, Any]) -> str:
         "number of labels that were mapped",
         "otherwise than by hand, or have no term by hand. *In the candidates* is how many of the "
         "labels that were not mapped, and",
-        "have a term by hand, have it among the five that are listed. Reading the ontology and "
-        f"mapping a label took {result['seconds']:.2f} s.",
+        "have a term by hand, have it among the five that are listed. The abbreviations that are "
+        "spelled out for candidates, and",
+        "the synonyms that are held back, were chosen with these labels in view: other labels may "
+        "fare worse. Reading the",
+        f"ontology and mapping a label took {result['seconds']:.2f} s.",
         "",
         *table([*head, "in the candidates"], shares),
         "",

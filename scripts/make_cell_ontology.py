@@ -11,6 +11,8 @@ reads like one is no proof. They go to a column of their own, and tosica propose
 - abbreviations: "IPC" is a plasmacytoid dendritic cell here, and an intermediate progenitor cell in
   the brain;
 - names with words left out: "alpha cell" is an alpha retinal ganglion cell of the mouse here;
+- names of thymocytes that do not say so: "double negative T cell" is a thymocyte here, and a T cell
+  of the blood elsewhere;
 - OTHER_USES, with the reason.
 
 Those in REVIEWED stay exact.
@@ -79,22 +81,35 @@ REVIEWED = {
     *("vascular endothelial cell", "vascular smooth muscle cell"),
 }
 OTHER_USES = {
-    "CD4-CD8- T cell": "the term is a thymocyte; T cells of blood without CD4 and CD8 are others",
+    "activated astrocyte": "the term is of a mature one",
+    "activated microglia": "the term is of a mature one",
+    "adventitial reticular cell": "also fibroblasts",
+    "blastomere": "any cell of a cleaving embryo",
+    "brain-resident macrophage": "also macrophages at the borders of the brain",
     "chondroplast": "the term is an angioblast",
     "dendritic reticular cell": "often a follicular dendritic cell",
+    "gonocyte": "also later germ cells",
+    "hepatic macrophage": "also macrophages from monocytes",
     "lens cell": "the term is of cells that accumulate crystallin, which not all do",
+    "liver macrophage": "also macrophages from monocytes",
     "lymphoid dendritic cell": "also conventional dendritic cells that express CD8",
     "macrocyte": "any large erythrocyte",
     "megalocyte": "any large erythrocyte",
+    "myofiber": "the term is of a precursor",
     "myofibril": "a part of a cell",
     "nematoblast": "also a precursor of cnidocytes",
     "neonatal cardiomyocyte": "the term is fetal",
+    "orexin": "a molecule",
     "osteoprogenitor cell": "the term is of a later stage",
     "oxyphil": "also cells of the parathyroid gland",
     "plasmacytoid monocyte": "an old name",
     "plasmacytoid T cell": "an old name",
     "projection neuron": "not all are pyramidal neurons",
     "pulmonary myofibroblast": "the term is of all interstitial fibroblasts",
+    "quiescent microglia": "the term is of an immature one",
+    "reactive microglia": "the term is of a mature one",
+    "resting microglia": "the term is of an immature one",
+    "retinal stem cell": "the term is of a blast cell",
     "spongioblast": "also other cells of the nervous system",
     "stalk cell": "the term is of the ovary of flies; also a cell of growing vessels",
     "T-associated plasma cell": "an old name",
@@ -244,6 +259,8 @@ def is_inexact(synonym: str, name: str) -> bool:
         return True
     if label_key(synonym) in {*map(label_key, REVIEWED), label_key(name)}:
         return False
+    if "thym" in name and "thym" not in synonym:
+        return True
     words = set(label_key(synonym).split()) - _NO_MEANING
     return is_abbreviation(synonym) or words < set(label_key(name).split()) - _NO_MEANING
 

@@ -30,6 +30,7 @@ TERMS = {
     "CL:0000084": term("T cell", "T-cell", "T lymphocyte", above=ROOT),
     "CL:0000001": term("helper T cell", "IPC", above={"CL:0000084": 1, "CL:0000000": 2}),
     "CL:0000002": term("alpha ganglion cell", "alpha cell", "lens cell", above=ROOT),
+    "CL:0000003": term("double negative thymocyte", "double negative T cell", above=ROOT),
     "CL:0000004": term("kind of cytoplasm", above={"CL:0000000": 2}),
     "CL:0000009": term("obsolete old cell", deprecated=True, replaced_by="CL:0000084"),
     "CL:0000008": term("obsolete older cell", deprecated=True, consider=["CL:0000084"]),
@@ -71,6 +72,7 @@ def test_makes_the_slim(script: ModuleType, tmp_path: Path, capsys: Any) -> None
         "0000000\tcell\t\t\t\t",
         "0000001\thelper T cell\t0000084\t\tIPC\t",
         "0000002\talpha ganglion cell\t0000000\t\talpha cell|lens cell\t",
+        "0000003\tdouble negative thymocyte\t0000000\t\tdouble negative T cell\t",
         "0000007\toldest cell\t\t\t\t-",
         "0000008\tolder cell\t\t\t\tCL:0000084",
         "0000009\told cell\t\t\t\tCL:0000084",
@@ -80,9 +82,9 @@ def test_makes_the_slim(script: ModuleType, tmp_path: Path, capsys: Any) -> None
     assert about["schema"] == "CELLxGENE schema 7.1.0"
     assert about["forbidden"] == ["CL:0000255", "CL:0000257", "CL:0000548"]
     counts = ("n_terms", "n_obsolete", "n_synonyms", "n_inexact_synonyms")
-    assert [about[name] for name in counts] == [4, 3, 2, 3]
+    assert [about[name] for name in counts] == [5, 3, 2, 4]
     size = (tmp_path / "cell_ontology.tsv.gz").stat().st_size
-    assert capsys.readouterr().out == f"4 terms, 2 synonyms, {size} bytes\n"
+    assert capsys.readouterr().out == f"5 terms, 2 synonyms, {size} bytes\n"
     # What is written can be read.
     ontology = Ontology(content, about)
     assert ontology.ancestors["CL:0000001"] == {"CL:0000084", "CL:0000000"}

@@ -62,7 +62,8 @@ def test_spelling_does_not_matter(label: str, term: str, how: str) -> None:
         *("DC1", "DC2", "IPC", "MPP", "LEC", "PY", "VIP"),  # exact synonyms, but of one use only
         *("Alpha cells", "Alpha", "Stalk cells", "Golgi cells"),  # names with words left out
         "CD16+ monocytes",  # the synonym leaves CD14 out
-        "CD4-CD8- T cells",  # the term is a thymocyte
+        *("CD4-CD8- T cells", "Double-negative T"),  # the term is a thymocyte
+        *("Resting microglia", "Liver macrophages"),  # the term is of fewer cells
         *("CD14 Monocytes", "CD14- Monocytes", "CD4+ T cells", "CD4 T cells"),  # signs have meaning
         *("B cells/T cells", "Megakaryocytes/platelets", "B cells & T cells"),  # several types
         *(
