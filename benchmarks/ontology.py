@@ -208,6 +208,18 @@ def report(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def shares_in_short(result: dict[str, Any]) -> list[str]:
+    """Lines of the table in `docs/ontology.md`."""
+    rows = pd.DataFrame(result["labels"])
+    lines = []
+    for name, some in rows.groupby("source", sort=False):
+        mapped = (some["match"] != "none").mean()
+        listed = ((some["match"] == "none") & (some["candidates"].map(len) > 0)).mean()
+        what = SOURCES[str(name)].what
+        lines.append(f"| {what} | {len(some)} | {mapped:.0%} | {listed:.0%} |")
+    return lines
+
+
 def time_first_label() -> float:
     """Seconds for reading the ontology and mapping one label, in a process that has not."""
     from time import perf_counter
