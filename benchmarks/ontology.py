@@ -162,7 +162,7 @@ def report(result: dict[str, Any]) -> str:
             row.match,
             row.ontology_term_id if row.match != "none" else "",
             row.ontology_label if row.match != "none" else "; ".join(row.candidates[:2]),
-            row.by_hand or "",
+            row.by_hand if isinstance(row.by_hand, str) else "",
         ]
         for row in rows.drop_duplicates("label").itertuples()
     ]

@@ -24,6 +24,7 @@ def test_the_page_is_what_was_measured(ontology, measured):
         assert group["coverage of terms"] >= group["coverage"]
 
 
+@pytest.mark.filterwarnings("ignore:no label of")  # cell lines
 def test_no_label_is_mapped_to_another_term_than_by_hand(ontology):
     for name, source in ontology.SOURCES.items():
         made = source._replace(read=None)
