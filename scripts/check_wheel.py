@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = "tosica/gs/resources/"
+FOLDERS = ("tosica/gs/resources/", "tosica/onto/resources/")
 # Not data: what the others are, and their checksums.
 ABOUT = {"README.md", "SHA256SUMS"}
 
 
-def find_faults(wheel: Path, project: dict, checksums: str) -> list[str]:
-    """Compare a wheel with `[project]` of pyproject.toml and with the repository's SHA256SUMS."""
-    expected = {name: digest for digest, name in map(str.split, checksums.splitlines())}
+def find_faults(wheel: Path, project: dict, checksums: dict[str, str]) -> list[str]:
+    """Compare a wheel with `[project]` of pyproject.toml and with the repository's checksums."""
+    about = {folder + name for folder in FOLDERS for name in ABOUT}
     faults = []
     with ZipFile(wheel) as archive:
         names = archive.namelist()
-        held = {name.removeprefix(FOLDER) for name in names if name.startswith(FOLDER)}
-        faults += [f"{name} is missing" for name in sorted({*expected, *ABOUT} - held)]
-        faults += [f"{name} has no checksum" for name in sorted(held - {*expected, *ABOUT})]
-        for name in sorted(held & set(expected)):
-            if hashlib.sha256(archive.read(FOLDER + name)).hexdigest() != expected[name]:
+        held = {name for name in names if name.startswith(FOLDERS)}
+        faults += [f"{name} is missing" for name in sorted({*checksums, *about} - held)]
+        faults += [f"{name} has no checksum" for name in sorted(held - {*checksums, *about})]
+        for name in sorted(held & set(checksums)):
+            if hashlib.sha256(archive.read(name)).hexdigest() != checksums[name]:
                 faults.append(f"{name} is not the file that SHA256SUMS describes")
         (info,) = {name.split("/")[0] for name in names if ".dist-info/" in name}
         metadata = Parser().parsestr(archive.read(f"{info}/METADATA").decode())
@@ -55,13 +55,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("wheels", type=Path, nargs="+")
     wheels = parser.parse_args(argv).wheels
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    checksums = (ROOT / "src" / FOLDER / "SHA256SUMS").read_text(encoding="utf-8")
+    checksums = {
+        folder + name: digest
+        for folder in FOLDERS
+        for line in (ROOT / "src" / folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+        for digest, name in [line.split()]
+    }
     faults = [fault for wheel in wheels for fault in find_faults(wheel, project, checksums)]
     if faults:
         sys.exit("\n".join(faults))
-    print(
-        f"{len(checksums.splitlines())} files of data are in the wheel, unchanged, with licences."
-    )
+    print(f"{len(checksums)} files of data are in the wheel, unchanged, with licences.")
 
 
 if __name__ == "__main__":

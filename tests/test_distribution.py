@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
-RESOURCES = ROOT / "src" / "tosica" / "gs" / "resources"
+PACKAGE = ROOT / "src" / "tosica"
+FOLDERS = [PACKAGE / "gs" / "resources", PACKAGE / "onto" / "resources"]
 TEXT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
 PYPROJECT = tomllib.loads(TEXT)
 
@@ -108,28 +109,30 @@ def test_a_dependency_without_a_reason() -> None:
 # --------------------------------------------------------------------------- data in the package
 
 
-def files_in_resources() -> dict[str, Path]:
-    paths = (path for path in RESOURCES.rglob("*") if path.is_file())
-    named = {path.relative_to(RESOURCES).as_posix(): path for path in paths}
+def files_in_resources(folder: Path) -> dict[str, Path]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    named = {path.relative_to(folder).as_posix(): path for path in paths}
     return {name: path for name, path in named.items() if name not in {"README.md", "SHA256SUMS"}}
 
 
-def test_every_file_has_its_checksum() -> None:
-    lines = (RESOURCES / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("folder", FOLDERS, ids=["gs", "onto"])
+def test_every_file_has_its_checksum(folder: Path) -> None:
+    lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     listed = {name: digest for digest, name in map(str.split, lines)}
     found = {
         name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for name, path in files_in_resources().items()
+        for name, path in files_in_resources(folder).items()
     }
     assert found == listed
 
 
-def test_every_file_has_a_licence_and_a_maker() -> None:
-    readme = (RESOURCES / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize("folder", FOLDERS, ids=["gs", "onto"])
+def test_every_file_has_a_licence_and_a_maker(folder: Path) -> None:
+    readme = (folder / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([^`]+)` \| ([^|]+) \| ([^|]+) \|$", readme, flags=re.MULTILINE)
     licences = {name: licence for name, licence, _ in rows if len(name) < 64}
-    assert set(licences) == set(files_in_resources())
-    for name, path in files_in_resources().items():
+    assert set(licences) == set(files_in_resources(folder))
+    for name, path in files_in_resources(folder).items():
         if name.endswith(".json"):
             assert json.loads(path.read_bytes())["licence"] == licences[name]
     for maker in re.findall(r"`(scripts/\w+\.py)`", readme):
@@ -137,8 +140,8 @@ def test_every_file_has_a_licence_and_a_maker() -> None:
 
 
 def test_no_compressed_file_holds_a_time_or_a_name() -> None:
-    compressed = [path for name, path in files_in_resources().items() if name.endswith(".gz")]
-    assert len(compressed) == 3
+    compressed = [path for folder in FOLDERS for path in folder.rglob("*.gz")]
+    assert len(compressed) == 4
     for path in compressed:
         head = path.read_bytes()[:10]
         assert head[:3] == b"\x1f\x8b\x08"
@@ -156,12 +159,11 @@ def wheel() -> dict[str, bytes]:
     info = "tosica-0.1.0.dist-info/"
     about = [f"License-Expression: {project['license']}"]
     about += [f"License-File: {name}" for name in project["license-files"]]
-    folder = "tosica/gs/resources/"
-    names = [*files_in_resources(), "README.md", "SHA256SUMS"]
+    data = [path for folder in FOLDERS for path in folder.rglob("*") if path.is_file()]
     return {
         info + "METADATA": "\n".join(about).encode(),
         **{info + "licenses/" + name: b"text" for name in project["license-files"]},
-        **{folder + name: (RESOURCES / name).read_bytes() for name in names},
+        **{path.relative_to(ROOT / "src").as_posix(): path.read_bytes() for path in data},
     }
 
 
@@ -180,7 +182,7 @@ def test_a_wheel_with_all_data(
     wheel: dict[str, bytes], check: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check(wheel)
-    n = len(files_in_resources())
+    n = sum(len(files_in_resources(folder)) for folder in FOLDERS)
     said = f"{n} files of data are in the wheel, unchanged, with licences.\n"
     assert capsys.readouterr().out == said
 
@@ -189,6 +191,7 @@ def test_a_wheel_with_all_data(
     ("name", "content", "sentence"),
     [
         ("tosica/gs/resources/genes/mouse.tsv.gz", b"x", "genes/mouse.tsv.gz is not the file"),
+        ("tosica/onto/resources/cell_ontology.tsv.gz", None, "cell_ontology.tsv.gz is missing"),
         ("tosica/gs/resources/human_gobp.gmt.gz", None, "human_gobp.gmt.gz is missing"),
         ("tosica/gs/resources/new.gmt.gz", b"x", "new.gmt.gz has no checksum"),
         ("tosica/gs/resources/README.md", None, "README.md is missing"),

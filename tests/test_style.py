@@ -27,6 +27,7 @@ CODE = sorted(
 # that are not named here are helpers that only import one another.
 LEVELS = {
     "gs": 1,
+    "onto": 1,
     "data": 2,
     "pp": 3,
     "io": 3,

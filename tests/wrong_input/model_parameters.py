@@ -154,6 +154,10 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
             *k.FRACTION,
             Wrong(1, ValueError, "^coverage must lie between 0 and 1, not 1"),
         ],
+        "ontology": [
+            *k.FLAG,
+            Wrong(True, ValueError, "^ontology=True was given, but no label of the model has a te"),
+        ],
     },
     "TOSICA.recalibrate": _PREDICTED | {"adata": k.NO_DATA, "labels_key": k.column()},
     "TOSICA.get_attention": _PREDICTED | {"unannotated": k.FLAG},

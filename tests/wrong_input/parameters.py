@@ -70,6 +70,13 @@ _SIMULATED: dict[str, Kind] = {
         Wrong(-1, ValueError, "^batch_effect must be between 0 and 5, not -1"),
     ],
 }
+_TERM: Kind = [
+    *k.STRING,
+    Wrong(
+        "CL:0", KeyError, "^'CL:0' is no term of the Cell Ontology of [0-9-]+, whose identifiers"
+    ),
+    Wrong("T cell", KeyError, "^'T cell' is the name of CL:0000084: pass the identifier"),
+]
 _EXPLAINED: dict[str, Kind] = {
     "adata": [*k.NO_DATA, *k.NO_CELLS],
     "key_added": k.key_added(optional=True),
@@ -162,6 +169,26 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
             Wrong({"b": "x"}, ValueError, "^descriptions names 'b', which is not in gene_sets"),
         ],
     },
+    "onto.ancestors": {"term": _TERM},
+    "onto.descendants": {"term": _TERM},
+    "onto.map_labels": {
+        "adata": [*k.NO_DATA, *k.NO_CELLS],
+        "key": k.column(),
+        "mapping": [
+            Wrong(
+                5, TypeError, "^mapping must be a dict of label to identifier, as in .*, not int"
+            ),
+            Wrong(
+                {"a": 5}, TypeError, "^mapping must hold identifiers such as 'CL:0000084', not 5"
+            ),
+            Wrong(
+                {"x": "CL:0000084"}, KeyError, r"^adata.obs\['kind'\] has no label 'x', only 'a'"
+            ),
+            Wrong({"a": "x"}, ValueError, "^mapping gives 'a' a wrong term: 'x' is no term of the"),
+        ],
+        "key_added": k.key_added(optional=True),
+    },
+    "onto.term_name": {"term": _TERM},
     "tl.attribute": _EXPLAINED
     | {
         "target": k.CHOICE,
@@ -177,6 +204,12 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
     "tl.evaluate": {
         "prediction": k.column(optional=True),
         "adata": [*k.NO_DATA, *k.NO_CELLS],
+        "ontology": [
+            *k.FLAG,
+            Wrong(
+                True, ValueError, r"no cell has a term for its label in adata.obs\['kind'\]: call"
+            ),
+        ],
     },
     "tl.faithfulness": {
         "adata": [*k.NO_DATA, *k.NO_CELLS],

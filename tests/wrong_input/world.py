@@ -108,6 +108,10 @@ _ARGUMENTS: dict[str, Any] = {
     "gs.map_genes": lambda _: {"names": ["CD3E"]},
     "gs.read_gmt": lambda w: {"path": w.folder / "sets.gmt"},
     "gs.write_gmt": lambda w: {"gene_sets": GENE_SETS, "path": w.folder / "other.gmt"},
+    "onto.ancestors": lambda _: {"term": "CL:0000084"},
+    "onto.descendants": lambda _: {"term": "CL:0000084"},
+    "onto.map_labels": lambda w: {"adata": w.query, "key": "kind"},
+    "onto.term_name": lambda _: {"term": "CL:0000084"},
     "tl.annotate_file": lambda w: {
         "path": w.folder / "seurat.h5ad",
         "model": w.model,

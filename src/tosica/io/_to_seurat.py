@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _LEVELS, _SCRIPT_FILE = "levels.csv", "add_to_seurat.R"
 _COLUMNS = (
     "prediction",
+    "prediction_ontology_term_id",
     "probability",
     "novelty",
     "novelty_pvalue",
@@ -37,10 +38,10 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
         Annotated by :meth:`tosica.TOSICA.annotate`. Cells are matched by ``obs_names``.
     folder
         Created if it does not exist. The files are ``metadata.csv`` (prediction, probability, and
-        novelty and majority vote if ``adata`` has them), ``levels.csv`` (the order of the labels),
-        ``X_tosica.csv``, ``probabilities.csv`` if ``adata`` has probabilities of all labels,
-        ``X_umap.csv`` if it has a UMAP, and ``add_to_seurat.R``. Files of an earlier call are
-        replaced when all are written.
+        terms, novelty and majority vote if ``adata`` has them), ``levels.csv`` (the order of the
+        labels), ``X_tosica.csv``, ``probabilities.csv`` if ``adata`` has probabilities of all
+        labels, ``X_umap.csv`` if it has a UMAP, and ``add_to_seurat.R``. Files of an earlier call
+        are replaced when all are written.
     key
         The ``key_added`` of the annotation.
 

@@ -16,6 +16,7 @@ from tosica.linear import pvalues
 from tosica.model._fields import LabelsField
 from tosica.model._inference_mixin import InferenceMixin
 from tosica.model._modalities import is_joint
+from tosica.model._ontology_mixin import OntologyMixin
 from tosica.model._write_annotation import Annotation, AnnotationNames, write_annotation
 from tosica.module import REGISTRY_KEYS
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from tosica.model._inference_mixin import Precision
 
 
-class AnnotationMixin(InferenceMixin):
+class AnnotationMixin(OntologyMixin, InferenceMixin):
     """Labels, probabilities and label sets of the cells of a query."""
 
     def annotate(
@@ -94,6 +95,10 @@ class AnnotationMixin(InferenceMixin):
             Label or "Unknown": categorical, the labels that occur in the reference's order.
         ``adata.obs["tosica_probability"]``
             Calibrated probability of the best label, float32.
+        ``adata.obs["tosica_prediction_ontology_term_id"]``
+            If the model has terms (:attr:`ontology_term_ids_`): the Cell Ontology's identifier of
+            the label, or "unknown" for "Unknown" and for labels without a term, as the schema of
+            CELLxGENE wants them; categorical.
         ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
             How unlike any label of the reference a cell is: about standard normal for cells like
             those of the reference, larger for others; and the share of the reference's cells that
@@ -212,6 +217,7 @@ class AnnotationMixin(InferenceMixin):
             cutoff=cutoff,
             fingerprint=self.fingerprint,
             key_added=key_added,
+            term_of_label=self.ontology_term_ids_,
         )
         return annotation, names
 
@@ -266,6 +272,7 @@ class AnnotationMixin(InferenceMixin):
         *,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
+        ontology: bool = False,
     ) -> pd.DataFrame:
         """Predict a set of labels for each cell, with a chosen coverage.
 
@@ -289,6 +296,11 @@ class AnnotationMixin(InferenceMixin):
             Share of the cells whose set has the true label.
         batch_size, layer, use_raw
             As in :meth:`annotate`.
+        ontology
+            Report each set as one term of the Cell Ontology. Its labels are those whose term is
+            this one or a kind of it. They are the labels of the set and maybe others, so the
+            coverage is at least the same. Of all such terms it is the one with the fewest labels,
+            then the most specific. The model needs terms, see :attr:`ontology_term_ids_`.
 
         Returns
         -------
@@ -297,11 +309,17 @@ class AnnotationMixin(InferenceMixin):
         the threshold, which must happen where the accuracy is higher than ``coverage``. The log
         says how many sets are empty.
 
+        With ``ontology=True`` a table with the columns ``ontology_term_id`` and ``ontology_label``
+        (the term and its name), ``n_labels``, and ``labels`` (those that the term covers, joined by
+        ``" || "``). The term is ``"unknown"`` if the set is empty, or has a label without a term;
+        ``labels`` then are those of the set itself.
+
         Raises
         ------
         RuntimeError, TypeError, ValueError
             As :meth:`annotate`; if ``coverage`` is out of range or cannot be promised with so few
-            held-out cells, or the model was not calibrated.
+            held-out cells, or the model was not calibrated; if ``ontology=True`` and no label of
+            the model has a term.
 
         References
         ----------
@@ -309,6 +327,12 @@ class AnnotationMixin(InferenceMixin):
         levels*, J. Am. Stat. Assoc. 114, 223 (2019).
         """
         check_fraction("coverage", coverage, zero=False, one=False)
+        check_flags(ontology=ontology)
+        if ontology and not self.ontology_term_ids_:
+            raise ValueError(
+                "ontology=True was given, but no label of the model has a term: assign a dict of "
+                "label and identifier to model.ontology_term_ids_."
+            )
         adata = self._query(adata, indices)
         if self.held_out_probabilities_ is None:
             raise ValueError(
@@ -330,4 +354,5 @@ class AnnotationMixin(InferenceMixin):
                 format_thousands(n_empty),
                 format_thousands(len(inside)),
             )
-        return pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)
+        sets = pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)
+        return self._sets_as_terms(sets) if ontology else sets

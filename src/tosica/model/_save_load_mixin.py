@@ -27,8 +27,8 @@ from tosica.model._distributed import writes_files
 from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
 from tosica.model._model_folder import check_free, file_kept, make_folder
+from tosica.model._ontology_mixin import OntologyMixin
 from tosica.model._read_model import check_size, read_model
-from tosica.model._registry_mixin import RegistryMixin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
-# Models saved before there was one are loaded without.
+# Models saved before there were these are loaded without.
 _NOVELTY = "novelty_statistics_"
+_TERMS = "ontology_term_ids_"
 _SAVED = (
     "registry_",
     "init_params_",
@@ -53,6 +54,7 @@ _SAVED = (
     "mislabeled_indices_",
     "run_name_",
     "run_id_",
+    _TERMS,
 )
 
 
@@ -60,7 +62,7 @@ _SAVED = (
 _RENAMED = {"mislabelled_indices_": "mislabeled_indices_"}
 
 
-class SaveLoadMixin(RegistryMixin):
+class SaveLoadMixin(OntologyMixin):
     """Saving and loading, without running anything that a file may hold."""
 
     def save(
@@ -230,13 +232,14 @@ class SaveLoadMixin(RegistryMixin):
             # The number of components depends on the reference.
             module.linear.loadings = torch.zeros_like(state["linear.loadings"])
         module.load_state_dict(state)
-        others = {"registry_", "init_params_", "history_", _NOVELTY}
+        others = {"registry_", "init_params_", "history_", _NOVELTY, _TERMS}
         for name in attributes.keys() & set(_SAVED) - others:
             value = attributes[name]
             setattr(self, name, value.numpy() if torch.is_tensor(value) else value)
         novelty = attributes.get(_NOVELTY)
         if novelty is not None:
             self.novelty_statistics_ = NoveltyStatistics.from_dict(novelty, len(self._var_names))
+        self._restore_terms(attributes.get(_TERMS, {}))
         self.history_ = restore_history(attributes["history_"])
 
     @classmethod

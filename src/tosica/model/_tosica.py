@@ -133,6 +133,8 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
             linear=linear and not is_joint(self.registry_),
         )
         self.module.eval()
+        if adata is not None:
+            self._read_terms(adata)
         self.init_params_ = self._get_init_params(locals())
 
     def __repr__(self) -> str:

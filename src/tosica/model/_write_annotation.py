@@ -11,8 +11,11 @@ import pandas as pd
 from tosica._constants import UNKNOWN
 from tosica._logging import logger
 from tosica._validation import file_columns
+from tosica.onto._terms import NO_TERM, TERM_SUFFIX
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from anndata import AnnData
     from mudata import MuData
 
@@ -45,7 +48,8 @@ class AnnotationNames(NamedTuple):
     ``labels`` and ``colors`` are those of the model, ``gene_sets`` the columns of the attention,
     and ``modalities`` that of each, if the model has several. Cells whose best label is less
     probable than ``cutoff`` are called "Unknown". ``fingerprint`` is that of the model,
-    ``key_added`` part of all keys, as in :meth:`tosica.TOSICA.annotate`.
+    ``key_added`` part of all keys, as in :meth:`tosica.TOSICA.annotate`. ``term_of_label`` has the
+    Cell Ontology's terms of those labels that have one.
     """
 
     labels: list[str]
@@ -55,6 +59,7 @@ class AnnotationNames(NamedTuple):
     fingerprint: str
     key_added: str
     modalities: list[str] | None = None
+    term_of_label: Mapping[str, str] | None = None
 
     def obs(self, found: Annotation) -> dict[str, Any]:
         """Columns of ``obs`` by name.
@@ -68,6 +73,12 @@ class AnnotationNames(NamedTuple):
             "prediction": pd.Categorical(names[code], categories=names[np.unique(code)]),
             "probability": found.probability,
         }
+        if self.term_of_label:
+            terms = [self.term_of_label.get(str(name), NO_TERM) for name in names]
+            occurring = dict.fromkeys(terms[i] for i in np.unique(code))
+            columns[f"prediction{TERM_SUFFIX}"] = pd.Categorical(
+                np.array(terms, dtype=object)[code], categories=list(occurring)
+            )
         if found.novelty is not None and found.novelty_pvalues is not None:
             columns["novelty"] = found.novelty.astype(np.float32)
             columns["novelty_pvalue"] = found.novelty_pvalues.astype(np.float32)
@@ -130,7 +141,8 @@ def write_annotation(adata: AnnData | MuData, found: Annotation, names: Annotati
 
 def outdated_columns(key_added: str) -> list[str]:
     """Columns of ``obs`` that an earlier call wrote, and that would belong to other labels."""
-    kinds = ("novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue")
+    kinds = ["novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue"]
+    kinds.append(f"prediction{TERM_SUFFIX}")
     return [f"{key_added}_{kind}" for kind in kinds]
 
 

@@ -13,8 +13,9 @@ from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 from tosica._constants import HETEROGENEOUS, UNKNOWN
 from tosica._groups import read_groups, read_labels
 from tosica._logging import format_thousands, logger
-from tosica._validation import check_count, check_data, check_string
+from tosica._validation import check_count, check_data, check_flags, check_string
 from tosica.tl._confusion import confusion
+from tosica.tl._ontology_accuracy import score_terms
 from tosica.tl._reliability import (
     calibration_bins,
     expected_calibration_error,
@@ -39,13 +40,17 @@ class Evaluation:
     concatenated with :func:`pandas.concat`. It has ``n_cells`` (with a known label),
     ``accuracy``, ``balanced_accuracy`` (mean recall of the known labels), ``macro_f1`` (mean F1 of
     the known labels), ``expected_calibration_error`` (:cite:t:`Guo2017`; NaN without
-    probabilities) and ``share_unknown`` (cells called "Unknown" or "Heterogeneous")."""
+    probabilities) and ``share_unknown`` (cells called "Unknown" or "Heterogeneous"). With
+    ``ontology=True`` also ``ontology_accuracy`` (share of cells whose prediction is the known label
+    or a kind of it) and ``share_without_term`` (cells whose known or predicted label has no
+    term)."""
 
     per_class: pd.DataFrame
     """One row a known label, with ``n_cells`` (that have it), ``n_predicted`` (cells with this
     prediction), ``precision`` (NaN if there are none), ``recall``, ``f1``, and ``probability``
     (mean of the cells with this prediction, to compare with ``precision``; NaN without such cells
-    or probabilities)."""
+    or probabilities). With ``ontology=True`` also ``ontology_recall`` (share of its cells whose
+    prediction is this label or a kind of it)."""
 
     confusion: pd.DataFrame
     """Table of known labels and predictions, see :func:`tosica.tl.confusion`."""
@@ -77,6 +82,7 @@ def evaluate(
     key: str = "tosica",
     prediction: str | None = None,
     n_bins: int = 10,
+    ontology: bool = False,
 ) -> Evaluation:
     """Compare an annotation with known labels: accuracy, macro-F1, each class, calibration.
 
@@ -94,6 +100,13 @@ def evaluate(
         no calibration then, because the probabilities are those of other labels.
     n_bins
         Number of bins of equal width between 0 and 1 for the calibration.
+    ontology
+        Also score by the Cell Ontology: a prediction is right if its term is that of the known
+        label or a kind of it, such as "CD4-positive T cell" for "T cell"; the reverse is wrong. The
+        terms of a column ``x`` are read from ``adata.obs["x_ontology_term_id"]``, which
+        ``model.annotate`` and :func:`tosica.onto.map_labels` write, or else found by the names of
+        the labels. Labels without a term are right only if they are spelled alike. The two columns
+        may then use different words for the same cells.
 
     Returns
     -------
@@ -113,7 +126,8 @@ def evaluate(
         If ``adata`` is neither AnnData nor MuData, or a column cannot be read as labels.
     ValueError
         If there are no cells, none has a known label, some have no prediction, no known label is a
-        prediction or a label of the model, or ``n_bins`` is below 1.
+        prediction or a label of the model, or ``n_bins`` is below 1; if ``ontology=True`` and no
+        cell has a term for both labels.
 
     See Also
     --------
@@ -145,6 +159,7 @@ def evaluate(
     check_data(adata, mudata=True)
     check_string("key", key)
     check_count("n_bins", n_bins)
+    check_flags(ontology=ontology)
     own = f"{key}_prediction"
     column = own if prediction is None else prediction
     known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
@@ -160,7 +175,8 @@ def evaluate(
     cells = AnnData(obs=obs.set_axis(obs.index.astype(str)))
     truth = np.asarray(cells.obs[labels_key]).astype(str)
     called = np.asarray(cells.obs[column]).astype(str)
-    _log_labels(adata, labeled, truth, called, labels_key, column, key)
+    scores = score_terms(adata, labels_key, column, labeled) if ontology else None
+    _log_labels(adata, labeled, truth, called, labels_key, column, key, ontology)
 
     table = confusion(cells, labels_key, prediction_key=column)
     labels = list(table.index)
@@ -183,6 +199,9 @@ def evaluate(
         },
         index=pd.Index(labels, name=labels_key),
     )
+    if scores is not None:
+        rights = pd.Series(scores.right).groupby(truth).mean()
+        per_class["ontology_recall"] = rights.reindex(labels).to_numpy()
     error = float("nan") if calibration is None else expected_calibration_error(calibration)
     summary = pd.DataFrame(
         {
@@ -195,6 +214,9 @@ def evaluate(
         },
         index=pd.Index([column]),
     )
+    if scores is not None:
+        summary["ontology_accuracy"] = scores.right.mean()
+        summary["share_without_term"] = (~scores.has_terms).mean()
     return Evaluation(summary, per_class, table, calibration)
 
 
@@ -212,11 +234,13 @@ def _log_labels(
     labels_key: str,
     column: str,
     key: str,
+    ontology: bool,
 ) -> None:
     """Log which cells and labels cannot be correct; raise if none can."""
     trained = set(read_labels(adata, key))
     words = set(truth) - {UNKNOWN}
-    if words and not words & (trained | set(called)):
+    # With terms, other words are no reason that none is correct.
+    if words and not words & (trained | set(called)) and not ontology:
         raise ValueError(
             f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
             f"({str(truth[0])!r}, {str(called[0])!r}): bring both to the same words."

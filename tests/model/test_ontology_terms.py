@@ -1,0 +1,376 @@
+"""Terms of the Cell Ontology: taken from a reference, kept with the model, written and reported."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from conftest import make_toy, train_toy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mudata import MuData
+
+import tosica
+from tosica.model._write_annotation import Annotation, AnnotationNames
+from tosica.onto._common_term import LabelTerms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from anndata import AnnData
+
+TERMS = {
+    "a": "CL:0000624",
+    "b": "CL:0000625",
+    "c": "CL:0000236",
+}  # CD4 T cells, CD8 T cells, B cells
+COLUMN = "tosica_prediction_ontology_term_id"
+
+
+def reference(terms: dict[str, str] | None = None, n_obs: int = 90) -> AnnData:
+    adata = make_toy(n_obs)
+    tosica.pp.build_mask(
+        adata, {"one": [f"G{i}" for i in range(12)], "two": ["G20", "G21", "G22"]}, min_genes=1
+    )
+    if terms is not None:
+        adata.obs["kind_ontology_term_id"] = adata.obs["kind"].map(terms).astype(str)
+    return adata
+
+
+def untrained(adata: AnnData, **setup: Any) -> tosica.TOSICA:
+    tosica.TOSICA.setup_anndata(adata, labels_key="kind", **setup)
+    return tosica.TOSICA(adata, embed_dim=8, n_heads=2)
+
+
+@pytest.fixture
+def model(toy_model: tosica.TOSICA) -> Iterator[tosica.TOSICA]:
+    """The shared model with terms, which it has not afterwards."""
+    toy_model.ontology_term_ids_ = TERMS
+    yield toy_model
+    toy_model.ontology_term_ids_ = {}
+
+
+# --------------------------------------------------------------------------- where they come from
+
+
+def test_they_are_those_of_the_reference() -> None:
+    assert untrained(reference(TERMS)).ontology_term_ids_ == TERMS
+    assert untrained(reference()).ontology_term_ids_ == {}
+
+
+def test_labels_without_a_term_have_none() -> None:
+    terms = {"a": "CL:0000624", "b": "unknown", "c": "na"}
+    assert untrained(reference(terms)).ontology_term_ids_ == {"a": "CL:0000624"}
+    adata = reference(TERMS)
+    adata.obs["kind_ontology_term_id"] = pd.Categorical(
+        adata.obs["kind_ontology_term_id"].where(adata.obs["kind"] != "b", np.nan)
+    )
+    assert set(untrained(adata).ontology_term_ids_) == {"a", "c"}
+
+
+def test_unlabeled_cells_have_none() -> None:
+    model = untrained(reference(TERMS), unlabeled_category="c")
+    assert model.ontology_term_ids_ == {"a": "CL:0000624", "b": "CL:0000625"}
+
+
+def test_a_label_with_several_terms_has_none() -> None:
+    adata = reference(TERMS)
+    adata.obs.iloc[0, adata.obs.columns.get_loc("kind_ontology_term_id")] = "CL:0000084"
+    sentence = (
+        "adata.obs['kind_ontology_term_id'] has several terms for 'a', so these labels have no "
+        "term: assign model.ontology_term_ids_ to give them one."
+    )
+    with pytest.warns(UserWarning, match=re.escape(sentence)):
+        model = untrained(adata)
+    assert set(model.ontology_term_ids_) == {"b", "c"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        ("CL:0000255", "('CL:0000255' may not be used for cells, says the CELLxGENE schema 7.1.0)"),
+        ("CL:0000003", "('CL:0000003' (native cell) is obsolete in the Cell Ontology, which names"),
+        ("FBbt:00007002", "('FBbt:00007002' is no term of the Cell Ontology of 2026-03-26, whose"),
+    ],
+)
+def test_a_wrong_term_is_left_out(wrong: str, sentence: str) -> None:
+    with pytest.warns(UserWarning, match=re.escape(sentence)):
+        model = untrained(reference(TERMS | {"b": wrong}))
+    assert set(model.ontology_term_ids_) == {"a", "c"}
+
+
+def test_reference_with_several_modalities() -> None:
+    rna = reference(TERMS)
+    protein = make_toy(90)[:, :4].copy()
+    protein.var_names = ["CD3", "CD4", "CD8", "CD19"]
+    mdata = MuData(
+        {
+            "rna": rna,
+            "protein": protein[
+                :,
+                :,
+            ].copy(),
+        }
+    )
+    tosica.pp.build_mask(mdata, {"one": [f"G{i}" for i in range(12)]}, min_genes=1)
+    del mdata["protein"].obs["kind"]
+    tosica.TOSICA.setup_mudata(mdata, labels_key="kind")
+    assert tosica.TOSICA(mdata, embed_dim=8, n_heads=2).ontology_term_ids_ == TERMS
+
+
+def test_they_can_be_given(toy_model: tosica.TOSICA) -> None:
+    assert toy_model.ontology_term_ids_ == {}
+    try:
+        toy_model.ontology_term_ids_ = {"a": "CL:0000624", "b": "unknown"}
+        assert toy_model.ontology_term_ids_ == {"a": "CL:0000624"}
+        # What is given out is a copy.
+        toy_model.ontology_term_ids_["c"] = "CL:0000236"
+        assert toy_model.ontology_term_ids_ == {"a": "CL:0000624"}
+    finally:
+        toy_model.ontology_term_ids_ = {}
+
+
+@pytest.mark.parametrize(
+    ("terms", "error", "sentence"),
+    [
+        (["CL:0000624"], TypeError, "ontology_term_ids_ must be a dict of label to identifier"),
+        (
+            {"a": 624},
+            TypeError,
+            "ontology_term_ids_ must hold identifiers such as 'CL:0000084', not",
+        ),
+        ({"d": "CL:0000624"}, KeyError, "the model has no label 'd', only 'a', 'b', 'c'"),
+        (
+            {"a": "CL:0000548"},
+            ValueError,
+            "ontology_term_ids_ gives 'a' a wrong term: 'CL:0000548' ",
+        ),
+        ({"a": "T cell"}, ValueError, "'T cell' is no term of the Cell Ontology of 2026-03-26"),
+    ],
+)
+def test_wrong_terms_are_refused(
+    toy_model: tosica.TOSICA, terms: Any, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=re.escape(sentence)):
+        toy_model.ontology_term_ids_ = terms
+    assert toy_model.ontology_term_ids_ == {}
+
+
+# --------------------------------------------------------------------------- where they stay
+
+
+def test_they_are_saved(model: tosica.TOSICA, tmp_path: Path) -> None:
+    model.save(tmp_path / "model")
+    assert tosica.TOSICA.load(tmp_path / "model").ontology_term_ids_ == TERMS
+
+
+def edit(path: Path, terms: Any) -> None:
+    """Write other terms into a file, or none at all."""
+    contents = torch.load(path, weights_only=True)
+    del contents["attr_dict"]["digest"], contents["attr_dict"]["ontology_term_ids_"]
+    if terms is not None:
+        contents["attr_dict"]["ontology_term_ids_"] = terms
+    torch.save(contents, path)
+
+
+def test_models_from_before_there_were_terms(model: tosica.TOSICA, tmp_path: Path) -> None:
+    model.save(tmp_path / "model")
+    edit(tmp_path / "model" / "model.pt", None)
+    assert tosica.TOSICA.load(tmp_path / "model").ontology_term_ids_ == {}
+
+
+def test_terms_of_another_release_can_be_loaded(
+    model: tosica.TOSICA, tmp_path: Path, toy_query: AnnData
+) -> None:
+    model.save(tmp_path / "model")
+    terms = {"a": "CL:9999999", "b": "CL:0000625"}
+    edit(tmp_path / "model" / "model.pt", terms)
+    loaded = tosica.TOSICA.load(tmp_path / "model")
+    assert loaded.ontology_term_ids_ == terms
+    loaded.annotate(toy_query)
+    assert "CL:9999999" in set(toy_query.obs[COLUMN])
+    sets = loaded.predict_set(toy_query, coverage=0.8, ontology=True)
+    assert "CL:9999999" not in set(sets["ontology_term_id"])
+
+
+@pytest.mark.parametrize("terms", [5, ["a"], {"a": 5}, {"x": "CL:0000084"}, {5: "CL:0000084"}])
+def test_terms_that_no_model_has(model: tosica.TOSICA, tmp_path: Path, terms: Any) -> None:
+    model.save(tmp_path / "model")
+    edit(tmp_path / "model" / "model.pt", terms)
+    with pytest.raises(ValueError, match="do not fit the model that the file describes"):
+        tosica.TOSICA.load(tmp_path / "model")
+
+
+# --------------------------------------------------------------------------- what is written
+
+
+def test_annotate_writes_them(model: tosica.TOSICA, toy_query: AnnData) -> None:
+    model.annotate(toy_query)
+    written = toy_query.obs[COLUMN]
+    assert isinstance(written.dtype, pd.CategoricalDtype)
+    assert written.astype(str).tolist() == toy_query.obs["tosica_prediction"].map(TERMS).tolist()
+
+
+def test_unknown_cells_and_labels_without_a_term(model: tosica.TOSICA, toy_query: AnnData) -> None:
+    model.ontology_term_ids_ = {"a": "CL:0000624"}
+    model.annotate(toy_query, cutoff=0.95, key_added="other")
+    labels = toy_query.obs["other_prediction"].astype(str)
+    assert {"Unknown", "a"} < set(labels)
+    expected = labels.map({"a": "CL:0000624"}).fillna("unknown")
+    written = toy_query.obs["other_prediction_ontology_term_id"]
+    assert written.tolist() == expected.tolist()
+    assert set(written.cat.categories) == {"CL:0000624", "unknown"}
+
+
+def test_labels_of_one_term() -> None:
+    names = AnnotationNames(
+        ["a", "b"], ["", ""], [], 0.5, "", "x", None, {"a": "CL:1", "b": "CL:1"}
+    )
+    found = Annotation(np.array([1, 0, 1]), np.array([1.0, 1.0, 0.1]), np.zeros((3, 0)))
+    written = names.obs(found)["x_prediction_ontology_term_id"]
+    assert list(written) == ["CL:1", "CL:1", "unknown"]
+    assert list(written.categories) == ["CL:1", "unknown"]
+
+
+def test_terms_of_an_earlier_call_go(toy_model: tosica.TOSICA, toy_query: AnnData) -> None:
+    toy_model.annotate(toy_query)
+    assert COLUMN not in toy_query.obs
+    toy_query.obs[COLUMN] = "CL:0000084"
+    toy_model.annotate(toy_query)
+    assert COLUMN not in toy_query.obs
+
+
+@pytest.mark.parametrize("terms", [TERMS, {}])
+def test_files_are_annotated_alike(
+    model: tosica.TOSICA, toy_query: AnnData, tmp_path: Path, terms: dict[str, str]
+) -> None:
+    model.ontology_term_ids_ = terms
+    toy_query.obs[COLUMN] = "of an earlier call"
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+    model.save(tmp_path / "model")
+    output = tmp_path / "annotated.h5ad"
+    tosica.tl.annotate_file(tmp_path / "query.h5ad", tmp_path / "model", output, cells_per_part=25)
+    model.annotate(toy_query)
+    pd.testing.assert_frame_equal(ad.read_h5ad(output).obs, toy_query.obs, check_names=False)
+    assert (COLUMN in toy_query.obs) == bool(terms)
+
+
+def test_a_reference_trains_a_model_that_writes_them(toy_query: AnnData) -> None:
+    adata = make_toy(60)
+    adata.obs["kind"] = adata.obs["kind"].cat.rename_categories(["T cells", "NK cells", "B cells"])
+    tosica.onto.map_labels(adata, "kind")
+    tosica.pp.build_mask(adata, {"all": list(adata.var_names)}, min_genes=1)
+    trained = train_toy(adata)
+    trained.annotate(toy_query)
+    assert set(toy_query.obs[COLUMN]) == {"CL:0000084", "CL:0000623", "CL:0000236"}
+
+
+# --------------------------------------------------------------------------- label sets
+
+
+LABELS = {
+    "CD4 T": "CL:0000624",
+    "CD8 T": "CL:0000625",
+    "T": "CL:0000084",
+    "gd T": "CL:0000798",
+    "B": "CL:0000236",
+    "naive B": "CL:0000788",
+    "monocyte": "CL:0000576",
+    "fibroblast": "CL:0000057",
+    "again T": "CL:0000084",
+    "doublet": None,
+}
+COVERS = LabelTerms(list(LABELS), {k: v for k, v in LABELS.items() if v})
+
+
+def members(*labels: str) -> np.ndarray:
+    return np.isin(list(LABELS), labels)
+
+
+@settings(max_examples=200)
+@given(st.sets(st.sampled_from(list(LABELS))))
+def test_a_term_covers_the_whole_set(inside: set[str]) -> None:
+    term, covered = COVERS.cover(members(*inside))
+    # So the coverage of the sets is kept.
+    assert not (members(*inside) & ~covered).any()
+    if not inside or "doublet" in inside:
+        assert term is None
+        assert set(np.array(list(LABELS))[covered]) == inside
+        return
+    assert term is not None
+    below = {term, *tosica.onto.descendants(term)}
+    for label, is_covered in zip(LABELS, covered, strict=True):
+        assert is_covered == (LABELS[label] in below)
+    # No other term covers the set and fewer labels.
+    common = set.intersection(
+        *({LABELS[label], *tosica.onto.ancestors(str(LABELS[label]))} for label in inside)
+    )
+    for other in common:
+        n_below = sum(
+            of_label is not None and (of_label == other or other in tosica.onto.ancestors(of_label))
+            for of_label in LABELS.values()
+        )
+        assert covered.sum() <= n_below or other == "CL:0000255"
+
+
+@pytest.mark.parametrize(
+    ("inside", "name", "n_labels"),
+    [
+        (["CD4 T"], "CD4-positive, alpha-beta T cell", 1),
+        (["CD4 T", "CD8 T"], "mature alpha-beta T cell", 2),
+        (["CD4 T", "gd T"], "T cell", 5),
+        (["T"], "T cell", 5),
+        (["CD4 T", "naive B"], "lymphocyte", 7),
+        (["CD4 T", "fibroblast"], "cell", 9),
+    ],
+)
+def test_the_most_specific_term_is_reported(inside: list[str], name: str, n_labels: int) -> None:
+    term, covered = COVERS.cover(members(*inside))
+    assert tosica.onto.term_name(str(term)) == name
+    assert covered.sum() == n_labels
+
+
+@pytest.mark.parametrize("coverage", [0.3, 0.8, 0.9])
+def test_sets_as_terms_hold_what_the_sets_hold(
+    model: tosica.TOSICA, toy_query: AnnData, coverage: float
+) -> None:
+    sets = model.predict_set(toy_query, coverage=coverage)
+    terms = model.predict_set(toy_query, coverage=coverage, ontology=True)
+    assert list(terms.index) == list(toy_query.obs_names)
+    assert list(terms) == ["ontology_term_id", "ontology_label", "n_labels", "labels"]
+    for (_, inside), row in zip(sets.iterrows(), terms.itertuples(), strict=True):
+        listed = row.labels.split(" || ") if row.labels else []
+        assert len(listed) == row.n_labels
+        assert set(sets.columns[inside]) <= set(listed)
+        assert (row.ontology_term_id == "unknown") == (not inside.any())
+        for label in sets.columns[inside]:
+            kinds = {row.ontology_term_id, *tosica.onto.descendants(row.ontology_term_id)}
+            assert TERMS[label] in kinds
+        if inside.sum() == 1:
+            assert row.ontology_term_id == TERMS[sets.columns[inside][0]]
+
+
+def test_sets_with_a_label_without_a_term_are_listed(
+    model: tosica.TOSICA, toy_query: AnnData, caplog: pytest.LogCaptureFixture
+) -> None:
+    model.ontology_term_ids_ = {"a": "CL:0000624"}
+    sets = model.predict_set(toy_query, coverage=0.9)
+    terms = model.predict_set(toy_query, coverage=0.9, ontology=True)
+    without = sets[["b", "c"]].any(axis=1)
+    assert (terms.loc[without, "ontology_term_id"] == "unknown").all()
+    listed = [" || ".join(sets.columns[row]) for row in sets[without].to_numpy()]
+    assert terms.loc[without, "labels"].tolist() == listed
+    assert f"the sets of {without.sum()} cells have a label without a term" in caplog.text
+
+
+def test_a_model_without_terms_has_no_sets_of_them(
+    toy_model: tosica.TOSICA, toy_query: AnnData
+) -> None:
+    with pytest.raises(ValueError, match=r"no label of the model has a term: assign a dict of"):
+        toy_model.predict_set(toy_query, ontology=True)

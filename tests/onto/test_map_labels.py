@@ -1,0 +1,260 @@
+"""Labels are mapped to the Cell Ontology by name and exact synonym, and never by a guess."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from anndata import AnnData
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mudata import MuData
+
+import tosica
+from tosica.onto._label_key import label_key
+from tosica.onto._match_labels import match_label
+from tosica.onto._ontology import read_ontology
+
+
+def cells(labels: list, **columns: list) -> AnnData:
+    obs = pd.DataFrame({"label": labels, **columns}, index=[f"c{i}" for i in range(len(labels))])
+    return AnnData(np.zeros((len(labels), 1), np.float32), obs=obs)
+
+
+# --------------------------------------------------------------------------- spelling
+
+
+@pytest.mark.parametrize(
+    ("label", "term", "how"),
+    [
+        ("B cells", "CL:0000236", "name"),
+        ("b-cell", "CL:0000236", "name"),
+        ("B_lymphocytes", "CL:0000236", "synonym"),
+        ("CD14+ Monocytes", "CL:0001054", "name"),
+        ("CD14⁺ monocyte", "CL:0001054", "name"),
+        ("CD14(+) monocytes", "CL:0001054", "name"),
+        ("CD19+ B", "CL:0001201", "synonym"),
+        ("Dendritic", "CL:0000451", "name"),
+        ("Monocyte cells", "CL:0000576", "name"),
+        ("Naïve B cells", "CL:0000788", "name"),
+        ("γδ T cells", "CL:0000798", "name"),
+        ("Haematopoietic stem cells", "CL:0000037", "name"),
+        ("NK cells", "CL:0000623", "synonym"),
+        ("Tregs", "CL:0000815", "synonym"),
+        ("pDCs", "CL:0000784", "synonym"),
+        ("Lymphatic endothelial cells", "CL:0002138", "synonym"),
+        ("Bm2' B cell", "CL:0000964", "name"),
+    ],
+)
+def test_spelling_does_not_matter(label: str, term: str, how: str) -> None:
+    found = match_label(label)
+    assert (found.term, found.how, found.candidates) == (term, how, ())
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        *("NK", "DC", "Mac", "pre-B", "T", "B", "Mono"),  # abbreviations
+        *("DC1", "DC2", "IPC", "MPP", "LEC", "PY", "VIP"),  # exact synonyms, but of one use only
+        *("Alpha cells", "Alpha", "Stalk cells", "Golgi cells"),  # names with words left out
+        "CD16+ monocytes",  # the synonym leaves CD14 out
+        *("CD4-CD8- T cells", "Double-negative T"),  # the term is a thymocyte
+        *("Resting microglia", "Liver macrophages"),  # the term is of fewer cells
+        *("CD14 Monocytes", "CD14- Monocytes", "CD4+ T cells", "CD4 T cells"),  # signs have meaning
+        *("B cells/T cells", "Megakaryocytes/platelets", "B cells & T cells"),  # several types
+        *(
+            "B cells 1",
+            "Fibroblasts_2",
+            "not a B cell",
+            "Naive",
+            "cluster 3",
+            "17",
+            "",
+            "++",
+            "cell s",
+        ),
+    ],
+)
+def test_nothing_is_guessed(label: str) -> None:
+    found = match_label(label)
+    assert found.term is None
+    assert found.how == "none"
+    assert len(found.candidates) <= 5
+    assert len(set(found.candidates)) == len(found.candidates)
+
+
+@pytest.mark.parametrize(
+    ("label", "term"),
+    [
+        ("NK", "CL:0000623"),
+        ("DC", "CL:0000451"),
+        ("DC1", "CL:0002394"),
+        ("CD4 T cells", "CL:0000624"),
+        ("CD8+ T cells", "CL:0000625"),
+        ("Alpha cells", "CL:0000171"),
+        ("MAIT cells", "CL:0000940"),
+        ("Microglia", "CL:0000129"),
+        ("B cells 1", "CL:0000236"),
+    ],
+)
+def test_the_term_is_among_the_candidates(label: str, term: str) -> None:
+    assert term in match_label(label).candidates
+
+
+def test_sign_and_slash_stay() -> None:
+    assert label_key("CD4+CD8- T cells") == "cd4 positive cd8 negative t cell"
+    assert label_key("CD4-CD8- T-cells") == "cd4 negative cd8 negative t cell"
+    assert label_key("CD8-positive") == "cd8 positive"
+    assert label_key("Tcm/Naive") == "tcm / naive"
+
+
+@settings(max_examples=50)
+@given(st.text(max_size=20))
+def test_any_label_has_a_key_that_stays(text: str) -> None:
+    key = label_key(text)
+    assert key == key.strip().lower()
+    match_label(text)
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(sorted(read_ontology().names.items())))
+def test_every_name_is_mapped_to_its_term(item: tuple[str, str]) -> None:
+    term, name = item
+    if term in read_ontology().forbidden:
+        assert match_label(name).term is None
+    else:
+        assert match_label(name) == (term, "name", ())
+        assert match_label(name.upper()).term in (term, None)
+
+
+def test_forbidden_and_obsolete_terms_are_not_given() -> None:
+    for label in ("Eukaryotic cells", "animal cell", "Native cells"):
+        found = match_label(label)
+        assert found.term is None
+        assert not read_ontology().forbidden & set(found.candidates)
+
+
+# --------------------------------------------------------------------------- what is written
+
+
+def test_table_and_column() -> None:
+    adata = cells(["T cells", "B cells", "what", None, "T cells"])
+    table = tosica.onto.map_labels(adata, "label", mapping={"what": "CL:0000623"})
+    assert table["label"].tolist() == ["B cells", "T cells", "what"]
+    assert table["ontology_term_id"].tolist() == ["CL:0000236", "CL:0000084", "CL:0000623"]
+    assert table["ontology_label"].tolist() == ["B cell", "T cell", "natural killer cell"]
+    assert table["match"].tolist() == ["name", "name", "given"]
+    written = adata.obs["label_ontology_term_id"]
+    assert written.tolist() == ["CL:0000084", "CL:0000236", "CL:0000623", "unknown", "CL:0000084"]
+    assert isinstance(written.dtype, pd.CategoricalDtype)
+    assert all(isinstance(name, str) for name in written.cat.categories)
+
+
+def test_labels_without_a_term_are_unknown_and_have_candidates() -> None:
+    adata = cells(["T cells", "DC"])
+    table = tosica.onto.map_labels(adata, "label", key_added="ids").set_index("label")
+    assert table.loc["DC", "ontology_term_id"] == "unknown"
+    assert table.loc["DC", "ontology_label"] == "unknown"
+    assert "CL:0000451 dendritic cell" in table.loc["DC", "candidates"]
+    assert table.loc["T cells", "candidates"] == []
+    assert adata.obs["ids"].tolist() == ["CL:0000084", "unknown"]
+    assert "label_ontology_term_id" not in adata.obs
+
+
+def test_a_label_may_be_left_without_a_term() -> None:
+    adata = cells(["T cells", "B cells"])
+    table = tosica.onto.map_labels(adata, "label", mapping={"T cells": "unknown"})
+    assert table["ontology_term_id"].tolist() == ["CL:0000236", "unknown"]
+    assert table["match"].tolist() == ["name", "given"]
+
+
+def test_labels_that_map_to_nothing() -> None:
+    adata = cells(["H1975", "HCC827"])
+    sentence = (
+        "no label of adata.obs['label'] ('H1975', 'HCC827') is a name or an exact synonym in the "
+        "Cell Ontology: choose among the candidates in the returned table, and pass "
+        "mapping={label: identifier}."
+    )
+    with pytest.warns(UserWarning, match=re.escape(sentence)):
+        tosica.onto.map_labels(adata, "label")
+    assert adata.obs["label_ontology_term_id"].tolist() == ["unknown", "unknown"]
+
+
+def test_numbers_and_mudata() -> None:
+    numbers = cells([0, 1])
+    with pytest.warns(UserWarning, match="no label of"):
+        tosica.onto.map_labels(numbers, "label")
+    tosica.onto.map_labels(numbers, "label", mapping={"0": "CL:0000084"})
+    assert numbers.obs["label_ontology_term_id"].tolist() == ["CL:0000084", "unknown"]
+    mdata = MuData({"rna": cells(["T cells", "B cells"])})
+    mdata.obs["label"] = mdata["rna"].obs["label"]
+    tosica.onto.map_labels(mdata, "label")
+    assert mdata.obs["label_ontology_term_id"].tolist() == ["CL:0000084", "CL:0000236"]
+
+
+@pytest.mark.parametrize(
+    ("term", "sentence"),
+    [
+        (
+            "CL:0000003",
+            "mapping gives 'T' a wrong term: 'CL:0000003' (native cell) is obsolete in the Cell "
+            "Ontology, which names CL:0000000 in its place.",
+        ),
+        (
+            "CL:0000255",
+            "mapping gives 'T' a wrong term: 'CL:0000255' may not be used for cells, says the "
+            "CELLxGENE schema 7.1.0.",
+        ),
+        ("CL:0000548", "mapping gives 'T' a wrong term: 'CL:0000548' may not be used for cells"),
+        ("T cell", "'T cell' is no term of the Cell Ontology of 2026-03-26, whose identifiers are"),
+    ],
+)
+def test_a_wrong_term_is_refused(term: str, sentence: str) -> None:
+    adata = cells(["T", "B cells"])
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        tosica.onto.map_labels(adata, "label", mapping={"T": term})
+    assert list(adata.obs) == ["label"]
+
+
+# --------------------------------------------------------------------------- terms
+
+
+def test_above_and_below() -> None:
+    above = tosica.onto.ancestors("CL:0000623")
+    assert above["CL:0000542"] == "lymphocyte"
+    assert "CL:0000623" not in above
+    below = tosica.onto.descendants("CL:0000542")
+    assert below["CL:0000623"] == "natural killer cell"
+    assert tosica.onto.ancestors("CL:0000000") == {}
+    assert len(tosica.onto.descendants("CL:0000000")) == len(read_ontology().names) - 1
+    for term in list(below)[:50]:
+        assert "CL:0000542" in tosica.onto.ancestors(term)
+
+
+@pytest.mark.parametrize(
+    ("term", "sentence"),
+    [
+        ("T cells", "'T cells' is the name of CL:0000084: pass the identifier."),
+        (
+            "CL:0",
+            "'CL:0' is no term of the Cell Ontology of 2026-03-26, whose identifiers are like",
+        ),
+        ("CL:0000003", "'CL:0000003' (native cell) is obsolete in the Cell Ontology, which names"),
+    ],
+)
+def test_no_such_term(term: str, sentence: str) -> None:
+    with pytest.raises(KeyError, match=re.escape(sentence)):
+        tosica.onto.term_name(term)
+
+
+def test_import_does_not_read_the_ontology(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith("tosica.onto")]:
+        monkeypatch.delitem(sys.modules, name)
+    importlib.import_module("tosica.onto")
+    fresh = importlib.import_module("tosica.onto._ontology")
+    assert fresh.read_ontology is not read_ontology
+    assert fresh.read_ontology.cache_info().currsize == 0
