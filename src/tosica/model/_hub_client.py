@@ -181,6 +181,10 @@ def _translated(error: Exception, repo_id: str, revision: str | None, doing: str
             return _not_cached(error, repo_id, doing)
         case errors.HfHubHTTPError():
             return _refused(error, repo_id, doing)
+        case ValueError():
+            # Its first line says what is wrong, such as metadata in the card.
+            said = str(error).strip().split("\n")[0].rstrip(".")
+            return ValueError(f"The Hugging Face Hub refuses the {doing} of {repo_id!r} ({said}).")
         case OSError() if not isinstance(error, ConnectionError | TimeoutError):
             return type(error)(
                 f"{repo_id!r} could not be stored ({reason(error)}): make room, or pass a "
