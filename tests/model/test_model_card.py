@@ -195,33 +195,8 @@ def test_licenses(toy_model: TOSICA, license_: str, expected: dict[str, str]) ->
 
 _MARKUP = [
     *("a | b", "---", "# x", "<script>alert(1)</script>", "`code`", "**b**", "![x](y)", "[x](y)"),
-    *(
-        "- x",
-        "1. x",
-        "> x",
-        "x\n\n# y",
-        "&lt;",
-        "$x$",
-        "a\\",
-        "\\|",
-        "~~~",
-        "```",
-        "'\"",
-        "!!python",
-    ),
-    *(
-        "!!python",
-        "'\"",
-        "\U0001f600",
-        "é: ü",
-        "*",
-        "\u202eabc",
-        "a\u2028b",
-        "\x85",
-        "{{ x }}",
-        "<!-- x",
-        "x@y.org",
-    ),
+    *("- x", "1. x", "> x", "x\n\n# y", "&lt;", "$x$", "a\\", "\\|", "~~~", "```", "<!-- x"),
+    *("!!python", "'\"", "\U0001f600", "é: ü", "*", "\u202eabc", "a\u2028b", "\x85", "{{ x }}"),
 ]
 _names = st.text(min_size=1, max_size=30) | st.sampled_from(_MARKUP)
 # Others are refused.
