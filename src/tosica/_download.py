@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pooch
 from requests.exceptions import HTTPError, RequestException
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import BinaryIO
 
 _TIMEOUT = 30
@@ -69,11 +71,11 @@ def download(
         If the file cannot be written.
     """
     try:
-        with target.open("wb") as file:
+        with target.open("wb") as file, _closing_responses() as hooks:
             output = file if most is None else _Limited(file, most)
-            pooch.HTTPDownloader(progressbar=progress, timeout=_TIMEOUT, chunk_size=_CHUNK)(
-                url, output, None
-            )
+            pooch.HTTPDownloader(
+                progressbar=progress, timeout=_TIMEOUT, chunk_size=_CHUNK, hooks=hooks
+            )(url, output, None)
     except _TooLargeError as error:
         raise ValueError(
             f"{url} is larger than {most} bytes, so it was not kept: {check}, or {advice}."
@@ -93,6 +95,17 @@ def download(
         raise type(error)(
             f"{url} could not be written to {to} ({reason(error)}): make room, or {room}."
         ) from error
+
+
+@contextmanager
+def _closing_responses() -> Iterator[dict[str, Any]]:
+    """Close what pooch leaves open if a download fails: yields hooks for requests."""
+    responses: list[Any] = []
+    try:
+        yield {"response": lambda response, *_args, **_kwargs: responses.append(response)}
+    finally:
+        for response in responses:
+            response.close()
 
 
 class _TooLargeError(Exception):
