@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 constants = pytest.importorskip("huggingface_hub.constants")
+file_download = pytest.importorskip("huggingface_hub.file_download")
+hub_http = pytest.importorskip("huggingface_hub.utils._http")
 
 ABOUT = {"tissue": "blood", "license": "cc-by-4.0"}
 CPU = {"accelerator": "cpu"}
@@ -34,6 +36,7 @@ CPU = {"accelerator": "cpu"}
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Hub]:
     with serve() as served:
         use(served.url, monkeypatch)
+        new_session()
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no token"))
         for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"):
@@ -48,6 +51,13 @@ def use(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", url)
     template = f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+    # Older clients import it by name.
+    monkeypatch.setattr(file_download, "HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
+
+
+def new_session() -> None:
+    """Let clients before 1.0 look whether they are offline, as they do when a session begins."""
+    getattr(hub_http, "reset_sessions", lambda: None)()
 
 
 @pytest.fixture
@@ -258,14 +268,21 @@ def test_no_network(hub: Hub, toy_model: TOSICA, monkeypatch: pytest.MonkeyPatch
         )
 
 
-def test_offline(hub: Hub, saved: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline(
+    hub: Hub, toy_model: TOSICA, saved: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     hub.commit("lab/toy", {"model.pt": saved})
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    new_session()
     refuses(
         ConnectionError,
         r"'lab/toy' is not in the cache, and HF_HUB_OFFLINE is set: unset it, or download the "
         r"model on another machine\.",
     )
+    sentence = (
+        r"The Hugging Face Hub is needed for the upload of 'lab/toy', and HF_HUB_OFFLINE is .*"
+    )
+    push_refused(ConnectionError, sentence, toy_model)
 
 
 def test_who_may_not(hub: Hub, toy_model: TOSICA) -> None:
@@ -279,7 +296,9 @@ def test_who_may_not(hub: Hub, toy_model: TOSICA) -> None:
     )
     toy_model.push_to_hub("lab/toy", **ABOUT, token=TOKEN)
     before = dict(hub.branches["lab/toy"])
-    push_refused(PermissionError, rf"The .* \(HTTP status 403, .*\): {may}", toy_model, token="hf")
+    push_refused(
+        PermissionError, rf"The .* \(HTTP status 40[13], .*\): {may}", toy_model, token="hf"
+    )
     assert hub.branches["lab/toy"] == before
     assert TOKEN not in repr(hub.asked)
     hub.fault = 403

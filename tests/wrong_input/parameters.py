@@ -387,7 +387,7 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
             Wrong(
                 {"toy": {"tisue": "blood"}},
                 ValueError,
-                r"^about\['toy'\]: tisue is nothing that is said of a model.*did you mean 'tissue'",
+                r"^about\['toy'\]: there is no field 'tisue', only tissue, .*did you mean 'tissue'",
             ),
             Wrong({"toy": {"doi": "x"}}, ValueError, r"^about\['toy'\]: doi must be a DOI"),
             Wrong({"toy": {"license": 5}}, TypeError, r"^about\['toy'\]: license must be a string"),

@@ -177,6 +177,11 @@ def _translated(error: Exception, repo_id: str, revision: str | None, doing: str
                 f"{repo_id!r} has no revision {revision or 'main'!r}: pass one of its branches, "
                 "tags or commits, or none for the newest."
             )
+        case errors.OfflineModeIsEnabled():
+            return ConnectionError(
+                f"The Hugging Face Hub is needed for the {doing} of {repo_id!r}, and "
+                "HF_HUB_OFFLINE is set: unset it."
+            )
         case errors.LocalEntryNotFoundError():
             return _not_cached(error, repo_id, doing)
         case errors.HfHubHTTPError():
@@ -185,7 +190,8 @@ def _translated(error: Exception, repo_id: str, revision: str | None, doing: str
             # Its first line says what is wrong, such as metadata in the card.
             said = str(error).strip().split("\n")[0].rstrip(".")
             return ValueError(f"The Hugging Face Hub refuses the {doing} of {repo_id!r} ({said}).")
-        case OSError() if not isinstance(error, ConnectionError | TimeoutError):
+        # Not those of the network, of Python and of HTTP libraries.
+        case OSError() if type(error) in (OSError, PermissionError, NotADirectoryError):
             return type(error)(
                 f"{repo_id!r} could not be stored ({reason(error)}): make room, or pass a "
                 "cache_dir that you may write to."

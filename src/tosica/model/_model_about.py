@@ -55,8 +55,8 @@ def check_about(given: Mapping[str, Any], where: str = "") -> About:
     for name in given:
         if name not in FIELDS:
             raise ValueError(
-                f"{where}{name!s} is nothing that is said of a model, only "
-                f"{', '.join(FIELDS)}{did_you_mean(str(name), FIELDS, 1)}"
+                f"{where}there is no field {name!r}, only {', '.join(FIELDS)}"
+                f"{did_you_mean(str(name), FIELDS, 1)}"
             )
     for name in _NEEDED:
         if given.get(name) is None:
