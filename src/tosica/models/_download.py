@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tosica import _download as _http
 from tosica._download import cache_folder, reason
+from tosica._download import download as download_file
 from tosica._logging import logger
 from tosica._replace_files import sync, temporary_folder
 from tosica._validation import check_flags, check_path, check_string, only_known
@@ -174,7 +174,7 @@ def _fetch(entry: Entry, name: str, temporary: Path, target: Path, room: str) ->
     """Fetch one file, and compare it with what the index states."""
     file = entry.files[name]
     if is_web(file.address):
-        _http.download(
+        download_file(
             file.address,
             temporary,
             to=target,
