@@ -90,6 +90,8 @@ def test_pushed_and_loaded(hub: Hub, toy_model: TOSICA, toy_query: AnnData) -> N
     card = hub.commits[commit]["README.md"].decode()
     assert 'model = tosica.TOSICA.from_hub("lab/toy")' in card
     assert toy_model.fingerprint in card
+    metadata = huggingface_hub.ModelCard(card).data
+    assert (metadata.library_name, metadata.license) == ("tosica", "cc-by-4.0")
 
     model = TOSICA.from_hub("lab/toy", **CPU)
     assert repr(model) == repr(toy_model)

@@ -490,6 +490,15 @@ def test_no_such_model(shared_models: Path) -> None:
         tosica.models.download("tyo", index=shared_models)
 
 
+def test_an_index_without_models(files: Path) -> None:
+    (files / "index.json").write_text('{"format": 1, "models": {}}')
+    table = tosica.models.available(files)
+    assert table.shape == (0, 11)
+    assert str(table["n_cells"].dtype) == "Int64"
+    with pytest.raises(KeyError, match=r"has no model 'toy', nor any other\."):
+        tosica.models.download("toy", index=files)
+
+
 def test_files_that_are_not_there(
     files: Path, cache: Path, serve: Callable[[Path], Server]
 ) -> None:
