@@ -392,8 +392,11 @@ def test_a_file_without_end(files: Path, cache: Path, serve: Callable[[Path], Se
         ({"files": {"model.pt": {"size": 1}}}, "has no 'sha256' of 64 hexadecimal digits for"),
         ({"files": {"model.pt": {"size": 1, "sha256": "md5:1"}}}, "has no 'sha256' of 64 hexade"),
         ({"tissue": ["blood"]}, "has a 'tissue' that is no string"),
-        ({"n_cells": "90"}, "has a 'n_cells' that is no whole number"),
-        ({"n_labels": True}, "has a 'n_labels' that is no whole number"),
+        ({"n_cells": "90"}, "has a 'n_cells' that is no number of anything"),
+        ({"n_cells": 2**63}, "has a 'n_cells' that is no number of anything"),
+        ({"n_cells": -1}, "has a 'n_cells' that is no number of anything"),
+        ({"n_labels": True}, "has a 'n_labels' that is no number of anything"),
+        ({"url": "toy\x1b[2J/"}, r"has the 'url' 'toy\\x1b\[2J/', which is neither"),
     ],
 )
 def test_an_index_with_a_wrong_field(
@@ -571,8 +574,26 @@ def test_a_card_of_the_users_stays(
     tosica.models.download("toy", index=shared_models)
 
 
+def test_models_of_other_servers_stay_in_an_index(shared_models: Path) -> None:
+    path = shared_models / "index.json"
+    held = json.loads(path.read_text())
+    files = held["models"]["toy"]["files"]
+    other = {"url": "https://example.org/lung", "files": files, "tissue": "lung", "more": [1]}
+    held["models"]["lung"] = other
+    path.write_text(json.dumps(held))
+    tosica.models.write_index(shared_models)
+    assert json.loads(path.read_text())["models"]["lung"] == other
+    assert tosica.models.available(shared_models).at["lung", "url"] == "https://example.org/lung/"
+
+
+def test_texts_of_an_index_are_shown_in_one_line(files: Path) -> None:
+    write(files, {"tissue": "a\n\x1b[2Jb"})
+    assert tosica.models.available(files).at["toy", "tissue"] == "a [2Jb"
+
+
 def test_folders_without_models(shared_models: Path, tmp_path: Path) -> None:
     (shared_models / "notes").mkdir()
+    shutil.copytree(shared_models / "toy", shared_models / ".trash")
     tosica.models.write_index(shared_models)
     assert len(tosica.models.available(shared_models)) == 2
     with pytest.raises(

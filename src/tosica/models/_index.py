@@ -22,6 +22,7 @@ from urllib.request import url2pathname
 from tosica._download import cache_folder, download, reason
 from tosica._logging import logger
 from tosica._replace_files import replacing
+from tosica.model._model_about import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +39,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 # An index of thousands of models is smaller, a model of a few labels and thousands of genes too.
 _LARGEST_INDEX, _LARGEST_FILE = 2**24, 2**36
+_TOO_MANY = 2**63
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,8 @@ def _resolve(url: Any, address: str, where: str) -> str:
         and not url.startswith(("/", "\\", "~"))
         and not {"..", ""} & set(url.rstrip("/").replace("\\", "/").split("/"))
     )
-    if not is_below and not (parts.scheme in ("http", "https") and parts.netloc):
+    is_web_address = parts.scheme in ("http", "https") and parts.netloc
+    if not url.isprintable() or not (is_below or is_web_address):
         raise ValueError(
             f"{where} has the 'url' {url!r}, which is neither a folder below the index nor an "
             "address that begins with http or https."
@@ -271,8 +274,13 @@ def _read_file_entry(name: str, fields: Any, url: str, where: str) -> File:
 
 def _stated(key: str, value: Any, where: str) -> Any:
     """A text or a number that the index states, which may be missing."""
-    wanted = int if key in NUMBERS else str
-    if value is not None and (not isinstance(value, wanted) or isinstance(value, bool)):
-        kind = "whole number" if wanted is int else "string"
-        raise ValueError(f"{where} has a {key!r} that is no {kind}.")
-    return value
+    if value is None:
+        return None
+    if key in NUMBERS:
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < _TOO_MANY:
+            raise ValueError(f"{where} has a {key!r} that is no number of anything.")
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"{where} has a {key!r} that is no string.")
+    # Others' texts shall not move the cursor of a terminal.
+    return one_line(value)

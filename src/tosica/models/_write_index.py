@@ -15,7 +15,14 @@ from tosica._validation import check_path, list_names, only_known
 from tosica.model._model_about import FIELDS, check_about
 from tosica.model._model_facts import read_facts
 from tosica.model._tosica import TOSICA
-from tosica.models._index import FORMAT, INDEX_FILE, MODEL_FILES, is_model_name, parse_index
+from tosica.models._index import (
+    FORMAT,
+    INDEX_FILE,
+    MODEL_FILES,
+    is_model_name,
+    is_web,
+    parse_index,
+)
 
 if TYPE_CHECKING:
     from tosica.model._model_about import About
@@ -25,8 +32,9 @@ def write_index(folder: str | Path, about: Mapping[str, Mapping[str, Any]] | Non
     """Write the index of a folder of models, and the card of each model that has none.
 
     Every subfolder with a ``model.pt`` becomes one model of the index, under the name of the
-    subfolder. Others read the index from the folder, or from any web server that serves the folder
-    as it is. Call it again when a model was added, replaced or removed.
+    subfolder. Models of other servers, which were written into the index by hand, stay in it.
+    Others read the index from the folder, or from any web server that serves the folder as it is.
+    Call it again when a model was added, replaced or removed.
 
     Parameters
     ----------
@@ -76,7 +84,9 @@ def write_index(folder: str | Path, about: Mapping[str, Mapping[str, Any]] | Non
     path = Path(folder)
     if not path.is_dir():
         raise FileNotFoundError(f"There is no folder {str(path)!r} with models.")
-    names = sorted(each.parent.name for each in path.glob(f"*/{MODEL_FILES[0]}"))
+    found = {each.parent.name for each in path.glob(f"*/{MODEL_FILES[0]}")}
+    # Hidden folders are of other programs, or temporary.
+    names = sorted(name for name in found if not name.startswith("."))
     if not names:
         raise ValueError(
             f"{str(path)!r} has no folder with a {MODEL_FILES[0]}: save models into it with "
@@ -88,12 +98,13 @@ def write_index(folder: str | Path, about: Mapping[str, Mapping[str, Any]] | Non
             f"Folders cannot be named {list_names(wrong)}: rename them so that they have letters, "
             "digits, '.', '_' and '-' only, and begin with a letter or digit."
         )
-    before = _said_before(path / INDEX_FILE)
+    before, elsewhere = _read_before(path / INDEX_FILE)
     said = _said(names, about, before)
     models = {
         name: _describe(path / name, said[name], before.get(name, {}).get("organism"))
         for name in names
     }
+    models |= {name: entry for name, entry in elsewhere.items() if name not in models}
     content = json.dumps({"format": FORMAT, "models": models}, indent=2, ensure_ascii=False)
     index = path / INDEX_FILE
     parse_index(content.encode(), str(index))
@@ -129,17 +140,22 @@ def _said(names: list[str], about: Any, before: dict[str, dict[str, Any]]) -> di
     return found
 
 
-def _said_before(index: Path) -> dict[str, dict[str, Any]]:
+def _read_before(index: Path) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """What the index that is there says of each model, and its entries of models elsewhere."""
     if not index.is_file():
-        return {}
+        return {}, {}
+    content = index.read_bytes()
     try:
-        entries = parse_index(index.read_bytes(), str(index)).entries
+        entries = parse_index(content, str(index)).entries
     except ValueError as error:
         raise ValueError(
             f"{str(index)!r} would be replaced, and is no index that this version of tosica reads: "
             "move it elsewhere first."
         ) from error
-    return {name: {key: entry.about[key] for key in FIELDS} for name, entry in entries.items()}
+    held = json.loads(content)["models"]
+    elsewhere = {name: held[name] for name, entry in entries.items() if is_web(entry.url)}
+    said = {name: {key: entry.about[key] for key in FIELDS} for name, entry in entries.items()}
+    return said, elsewhere
 
 
 def _describe(folder: Path, about: About, organism: str | None) -> dict[str, Any]:
