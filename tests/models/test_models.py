@@ -493,6 +493,21 @@ def test_no_such_model(shared_models: Path) -> None:
         tosica.models.download("tyo", index=shared_models)
 
 
+@pytest.mark.parametrize(
+    "address", ["http://[", "https://", "http://[::1/index.json", "HTTP://:x/"]
+)
+def test_addresses_that_are_none(address: str, files: Path) -> None:
+    sentence = r"could not be downloaded completely \(\w+\): check the network, try again\.$"
+    with pytest.raises(ConnectionError, match=sentence):
+        tosica.models.available(address)
+    write(files, {"url": address})
+    sentence = (
+        r"model\.pt could not be downloaded completely \(\w+\): check the network, try again\.$"
+    )
+    with pytest.raises(ConnectionError, match=sentence):
+        tosica.models.download("toy", index=files)
+
+
 def test_an_index_without_models(files: Path) -> None:
     (files / "index.json").write_text('{"format": 1, "models": {}}')
     table = tosica.models.available(files)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 from urllib.request import url2pathname
 
 from tosica._download import cache_folder, download, reason
@@ -76,7 +76,7 @@ def is_model_name(name: str) -> bool:
 
 def is_web(address: str) -> bool:
     """Whether an address is one of a web server."""
-    return urlsplit(address).scheme in ("http", "https")
+    return address.lower().startswith(("http://", "https://"))
 
 
 def read_index(index: str | os.PathLike[str] | None) -> Index:
@@ -148,14 +148,13 @@ def _find(index: Any) -> str:
     address = os.fspath(index)
     if not address:
         raise ValueError("index is an empty string, and must be an address or a path.")
-    scheme = urlsplit(address).scheme
-    if scheme in ("http", "https"):
+    if is_web(address):
         return f"{address}{INDEX_FILE}" if address.endswith("/") else address
-    if scheme == "file":
-        address = url2pathname(urlsplit(address).path)
-    # A scheme of one letter is a disk of Windows.
-    elif len(scheme) > 1 and "://" in address:
+    scheme, colon, path_of_file = address.partition("://")
+    if colon and scheme.lower() != "file":
         raise ValueError(f"index must begin with http, https or file, or be a path: {address!r}.")
+    if colon:
+        address = url2pathname(path_of_file)
     path = Path(address).expanduser()
     return str(path / INDEX_FILE if path.is_dir() else path)
 
@@ -242,15 +241,13 @@ def _resolve(url: Any, address: str, where: str) -> str:
     """Address or path of the folder of a model, which the index names relative to itself."""
     if not isinstance(url, str) or not url:
         raise ValueError(f"{where} has a 'url' that is no string.")
-    parts = urlsplit(url)
+    # A colon would begin another protocol, or name a disk of Windows.
     is_below = (
-        not parts.scheme
-        and not parts.netloc
+        ":" not in url
         and not url.startswith(("/", "\\", "~"))
         and not {"..", ""} & set(url.rstrip("/").replace("\\", "/").split("/"))
     )
-    is_web_address = parts.scheme in ("http", "https") and parts.netloc
-    if not url.isprintable() or not (is_below or is_web_address):
+    if not url.isprintable() or not (is_below or is_web(url)):
         raise ValueError(
             f"{where} has the 'url' {url!r}, which is neither a folder below the index nor an "
             "address that begins with http or https."
