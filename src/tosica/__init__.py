@@ -2,9 +2,9 @@
 
 from importlib.metadata import version
 
-from tosica import datasets, get, gs, io, model, onto, pl, pp, tl
+from tosica import datasets, get, gs, io, model, models, onto, pl, pp, tl
 from tosica.model import TOSICA
 
-__all__ = ["TOSICA", "datasets", "get", "gs", "io", "model", "onto", "pl", "pp", "tl"]
+__all__ = ["TOSICA", "datasets", "get", "gs", "io", "model", "models", "onto", "pl", "pp", "tl"]
 
 __version__ = version("tosica")

@@ -307,6 +307,12 @@ def test_a_loaded_model_describes_itself(project):
     assert not model.module.training
 
 
+def test_the_card_of_a_loaded_model(project):
+    card = load_legacy(project.folder).get_model_card(tissue="brain", license="mit")
+    assert "| Cells | not known |" in card
+    assert "None are kept in this model." in card
+
+
 def test_names_of_genes_may_be_given(tmp_path):
     project = write_project(tmp_path / "project", gene_weights=False)
     model = load_legacy(project.folder, pd.Index(project.genes))

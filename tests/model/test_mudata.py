@@ -741,3 +741,18 @@ def test_gene_sets_of_both_modalities_are_ranked(model, query):
     tosica.tl.rank_gene_sets(query, "half")
     ranked = tosica.get.rank_gene_sets_df(query, "a")["gene_set"]
     assert {name.partition(":")[0] for name in ranked} == {"rna", "protein"}
+
+
+def test_the_card_of_a_joint_model(model):
+    card = model.get_model_card(tissue="blood", license="mit")
+    n_held_out = len(model.validation_indices)
+    for line in (
+        "| Cells | 90 |",
+        "| Batches (donor) | 2 |",
+        "| Genes of rna | 30, counts |",
+        f"| Genes of protein | {len(PROTEINS)}, ",
+        "| Gene sets of rna | 4 of ",
+    ):
+        assert f"\n{line}" in card
+    assert f"on {n_held_out} cells that were held out" in card
+    assert model.held_out_codes_.shape == (2, n_held_out)

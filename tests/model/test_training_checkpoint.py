@@ -82,10 +82,12 @@ def assert_same(model: TOSICA, expected: TOSICA) -> None:
         )
     for name in ("train_indices_", "validation_indices_", "test_indices_", "mislabeled_indices_"):
         np.testing.assert_array_equal(getattr(model, name), getattr(expected, name))
-    first, second = model.held_out_probabilities_, expected.held_out_probabilities_
-    assert (first is None) == (second is None)
-    if first is not None:
-        np.testing.assert_array_equal(first, second)
+    assert model.label_counts_ == expected.label_counts_
+    for name in ("held_out_probabilities_", "held_out_codes_"):
+        first, second = getattr(model, name), getattr(expected, name)
+        assert (first is None) == (second is None)
+        if first is not None:
+            np.testing.assert_array_equal(first, second)
 
 
 # In the first step, in the midst of an epoch, at the end of one, at the end of the network's last

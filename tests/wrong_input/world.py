@@ -22,7 +22,7 @@ class World:
 
     ``query`` was annotated by ``model``, and has a result of every tool; ``reference`` has a mask
     and is not set up; ``untrained`` is a model that was not trained. ``mdata`` is a MuData with
-    masks. ``folder`` has a saved model, a GMT file and a Seurat file.
+    masks. ``folder`` has a saved model, a folder of models, a GMT file and a Seurat file.
     """
 
     query: AnnData
@@ -68,6 +68,8 @@ def make_world(
     mdata.obs["kind"] = mdata["rna"].obs["kind"]
     tosica.pp.build_mask(mdata, gene_sets)
     model.save(folder / "model")
+    model.save(folder / "models" / "toy")
+    tosica.models.write_index(folder / "models", {"toy": _SAID})
     tosica.gs.write_gmt(gene_sets, folder / "sets.gmt")
     query.write_h5ad(folder / "seurat.h5ad")
     untrained = tosica.TOSICA(registered, embed_dim=8, n_heads=2)
@@ -97,6 +99,8 @@ def _labels(_: World) -> dict[str, Any]:
 def _groups(_: World) -> dict[str, Any]:
     return {"groupby": "kind"}
 
+
+_SAID = {"tissue": "blood", "license": "cc-by-4.0"}
 
 _ARGUMENTS: dict[str, Any] = {
     "pp.build_mask": lambda w: {
@@ -143,6 +147,13 @@ _ARGUMENTS: dict[str, Any] = {
     "io.from_seurat": lambda w: {"adata": w.query},
     "io.read_seurat": lambda w: {"path": w.folder / "seurat.h5ad"},
     "io.to_seurat": lambda w: {"adata": w.query, "folder": w.folder / "seurat"},
+    "models.available": lambda w: {"index": w.folder / "models"},
+    "models.download": lambda w: {
+        "name": "toy",
+        "index": w.folder / "models",
+        "folder": w.folder / "downloaded",
+    },
+    "models.write_index": lambda w: {"folder": w.folder / "models"},
     "datasets.synthetic": lambda _: {"n_obs": 40, "n_vars": 400},
     "datasets.write_synthetic": lambda w: {
         "path": w.folder / "made.h5ad",
@@ -163,6 +174,9 @@ _ARGUMENTS: dict[str, Any] = {
     "TOSICA.to_device": lambda _: {"device": "cpu"},
     "TOSICA.save": lambda w: {"dir_path": w.folder / "other"},
     "TOSICA.load": lambda w: {"dir_path": w.folder / "model"},
+    "TOSICA.from_hub": lambda _: {"repo_id": "lab/toy"},
+    "TOSICA.push_to_hub": lambda _: {"repo_id": "lab/toy", **_SAID},
+    "TOSICA.get_model_card": lambda _: dict(_SAID),
     "TOSICA.load_legacy": lambda w: {"project_dir": w.folder},
     "TOSICA.load_registry": lambda w: {"dir_path": w.folder / "model"},
     "TOSICA.view_setup_args": lambda w: {"dir_path": w.folder / "model"},

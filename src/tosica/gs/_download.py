@@ -11,22 +11,19 @@ import hashlib
 import json
 import os
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
-import pooch
-from requests.exceptions import HTTPError, RequestException
 
+from tosica._download import cache_folder, download, reason
 from tosica._logging import format_thousands, logger
 from tosica._replace_files import sync, temporary_folder
 from tosica.gs._read_gmt import parse_gmt, read_within_limit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-_TIMEOUT = 30
-_CHUNK = 1 << 16
 # Digits of a hash that a message shows.
 _SHOWN = 12
 
@@ -45,7 +42,7 @@ def describe_cached(name: str) -> dict[str, Any]:
         ``available``, ``n_sets`` and ``n_genes``; the numbers are ``pandas.NA`` before the first
         download.
     """
-    path = _cache_folder() / name
+    path = cache_folder() / name
     record = _read_record(path) or {}
     return {
         "available": path.is_file(),
@@ -78,7 +75,7 @@ def fetch_gmt(url: str, name: str) -> dict[str, list[str]]:
     ValueError
         If the downloaded file is not GMT, or differs from that of the first download.
     """
-    path = _cache_folder() / name
+    path = cache_folder() / name
     record = _read_record(path)
     content = _read(path)
     if content is not None:
@@ -105,11 +102,6 @@ def fetch_gmt(url: str, name: str) -> dict[str, list[str]]:
     return gene_sets
 
 
-def _cache_folder() -> Path:
-    chosen = os.environ.get("TOSICA_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(pooch.os_cache("tosica"))
-
-
 def _read_record(path: Path) -> dict[str, Any] | None:
     """Record of a file; None if it was never downloaded, or if the record is damaged."""
     try:
@@ -131,17 +123,13 @@ def _read(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise type(error)(
-            f"{path} in the cache cannot be read ({_reason(error)}): make it readable, or set "
+            f"{path} in the cache cannot be read ({reason(error)}): make it readable, or set "
             "TOSICA_CACHE to another folder."
         ) from error
 
 
 def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
 
 
 @contextmanager
@@ -153,34 +141,20 @@ def _temporary_beside(path: Path) -> Iterator[Path]:
             folder = stack.enter_context(temporary_folder(path.parent))
         except OSError as error:
             raise type(error)(
-                f"Gene sets cannot be cached in {path.parent} ({_reason(error)}): set TOSICA_CACHE "
+                f"Gene sets cannot be cached in {path.parent} ({reason(error)}): set TOSICA_CACHE "
                 "to a folder that you may write to."
             ) from error
         yield folder / path.name
 
 
 def _download(url: str, temporary: Path, path: Path) -> bytes:
-    advice = f"try again, or fetch the file elsewhere and put it at {path}"
-    try:
-        pooch.HTTPDownloader(progressbar=True, timeout=_TIMEOUT, chunk_size=_CHUNK)(
-            url, str(temporary), None
-        )
-    except HTTPError as error:
-        status = 0 if error.response is None else error.response.status_code
-        check = "check the version, " if status == 404 else ""
-        raise ConnectionError(
-            f"The server does not provide {url} (HTTP status {status}): {check}{advice}."
-        ) from error
-    except RequestException as error:
-        raise ConnectionError(
-            f"{url} could not be downloaded completely ({type(error).__name__}): check the "
-            f"network, {advice}."
-        ) from error
-    except OSError as error:
-        raise type(error)(
-            f"{url} could not be written to {path.parent} ({_reason(error)}): make room, or set "
-            "TOSICA_CACHE to another folder."
-        ) from error
+    download(
+        url,
+        temporary,
+        to=path.parent,
+        check="check the version",
+        advice=f"try again, or fetch the file elsewhere and put it at {path}",
+    )
     with temporary.open("rb") as file:
         return read_within_limit(file, url)
 

@@ -24,7 +24,13 @@ if TYPE_CHECKING:
 
 # Attributes of a model that are the same in all processes when a training ends. Only the first
 # process has a history.
-_SHARED = ("history_", "held_out_probabilities_", "novelty_statistics_", "mislabeled_indices_")
+_SHARED = (
+    "history_",
+    "held_out_probabilities_",
+    "held_out_codes_",
+    "novelty_statistics_",
+    "mislabeled_indices_",
+)
 _EARLY_STOPPING = ("monitor", "min_delta", "patience", "warmup_epochs", "mode")
 
 

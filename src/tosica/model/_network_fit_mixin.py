@@ -46,6 +46,8 @@ VALIDATION_ARGUMENTS = {
 }
 # What the training of the network leaves for the refit, besides weights.
 _INDICES = ("train_indices_", "validation_indices_", "test_indices_")
+# What is known of the held-out cells.
+_HELD_OUT = ("held_out_probabilities_", "held_out_codes_")
 
 
 @dataclass
@@ -201,12 +203,11 @@ class NetworkFitMixin(RegistryMixin):
 
     def _results(self, plan: TrainingPlan) -> dict[str, Any]:
         """What the training of the network left, besides weights, as plain values."""
-        held_out = self.held_out_probabilities_
         return to_plain(
             {
                 "n_epochs": self.trainer.current_epoch,
                 "history_": self.history_ if isinstance(self.history_, dict) else None,
-                "held_out_probabilities_": held_out,
+                **{name: getattr(self, name) for name in _HELD_OUT},
                 "random": random_state(plan.device),
                 **{name: np.asarray(getattr(self, name)) for name in _INDICES},
             }
@@ -226,8 +227,10 @@ class NetworkFitMixin(RegistryMixin):
         if results is not None:
             self.is_trained_ = True
             self.history_ = restore_history(results["history_"])
-            held_out = results["held_out_probabilities_"]
-            self.held_out_probabilities_ = None if held_out is None else held_out.numpy()
+            for name in _HELD_OUT:
+                # Checkpoints of before have no codes.
+                held_out = results.get(name)
+                setattr(self, name, None if held_out is None else held_out.numpy())
             for name in _INDICES:
                 setattr(self, name, results[name].numpy())
             # The fit sets its own when it starts, if it had begun.

@@ -30,6 +30,10 @@ class RegistryMixin(BaseModelClass):
 
     # Probability of the true label of each held-out cell, a row for each choice of modalities.
     held_out_probabilities_: np.ndarray | None = None
+    # Codes of the true and of the best label of each held-out cell, before the refit, (2, n_cells).
+    held_out_codes_: np.ndarray | None = None
+    # Number of cells of each label that the model was trained on or calibrated on.
+    label_counts_: dict[str, int] | None = None
     # What the novelty of cells is measured by.
     novelty_statistics_: NoveltyStatistics | None = None
     # Whether the model was trained on the held-out cells after calibration.

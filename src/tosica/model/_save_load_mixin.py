@@ -49,6 +49,8 @@ _SAVED = (
     "validation_indices_",
     "test_indices_",
     "held_out_probabilities_",
+    "held_out_codes_",
+    "label_counts_",
     _NOVELTY,
     "refitted_",
     "mislabeled_indices_",

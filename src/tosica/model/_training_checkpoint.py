@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tosica.model._registry_mixin import RegistryMixin
 
 CHECKPOINT_FILE = "training.pt"
-# Raised with every change of what a checkpoint holds.
+# Raised with every change by which a checkpoint of before can no longer be read.
 _FORMAT = 1
 _NEEDED = {"format", "version", "identity", "arguments", "phase", "module", DIGEST}
 # Rows of the reference whose expression is part of its identity.

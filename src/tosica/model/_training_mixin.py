@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from tosica._logging import logger
@@ -38,8 +39,6 @@ from tosica.model._training_progress import TrainingProgress, take_bar
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import numpy as np
 
     from tosica.model._data_module import ReferenceData
     from tosica.module import TOSICAModule
@@ -326,7 +325,7 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
     def _warn_of_trained_validation_cells(self) -> None:
         """Drop the label sets if the held-out cells were trained on before."""
         if self.refitted_:
-            self.held_out_probabilities_ = None
+            self.held_out_probabilities_ = self.held_out_codes_ = None
             logger.warning(
                 "train: the held-out cells were trained on in an earlier training, so that "
                 "probabilities may be too high and there are no label sets: make a new model, or "
@@ -337,8 +336,12 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         """Reset calibration and linear branch, so that the network trains by itself."""
         module = self.module
         module.temperature.fill_(self._expected_temperature(data))
-        self.held_out_probabilities_ = None
+        self.held_out_probabilities_ = self.held_out_codes_ = None
         self.mislabeled_indices_ = data.left_out
+        used = np.bincount(
+            data.codes[np.append(data.train_idx, data.val_idx)], minlength=len(self.labels)
+        )
+        self.label_counts_ = dict(zip(self.labels, used.tolist(), strict=True))
         if module.linear is not None:
             module.linear.weight.zero_()
             module.linear.bias.zero_()
@@ -362,7 +365,11 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
                 labels.append(losses.true_labels)
             logits.append(torch.cat(parts))
         expected = [self._expected_temperature(data)] * len(logits)
-        self._set_calibration(logits, torch.cat(labels), expected)
+        truth = torch.cat(labels)
+        # With all modalities; dividing by the temperature does not change which label is best.
+        best = logits[-1].argmax(1)
+        self.held_out_codes_ = torch.stack([truth.view(-1).cpu(), best.cpu()]).numpy()
+        self._set_calibration(logits, truth, expected)
 
 
 def _check_finite(module: TOSICAModule) -> None:

@@ -1,0 +1,253 @@
+"""Cards of models: filled by the model, and not broken by any text of a user."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from sklearn.metrics import f1_score
+
+import tosica
+from tosica import TOSICA
+from tosica.model._model_about import About, one_line
+from tosica.model._model_card import make_card
+from tosica.model._model_facts import ModalityFacts, ModelFacts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from anndata import AnnData
+
+ABOUT = {"tissue": "blood", "license": "cc-by-4.0"}
+
+
+def front_matter(card: str) -> dict[str, Any]:
+    _, text, _ = re.split(r"^---$", card, maxsplit=2, flags=re.MULTILINE)
+    return yaml.safe_load(text)
+
+
+def tables(card: str) -> list[list[list[str]]]:
+    """The text of the cells of each table, as a reader of the page sees it."""
+    body = re.split(r"^---$", card, maxsplit=2, flags=re.MULTILINE)[2]
+    found: list[list[list[str]]] = []
+    for token in MarkdownIt("commonmark").enable("table").parse(body):
+        if token.type == "table_open":
+            found.append([])
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type == "inline" and found and token.level == 4:
+            found[-1][-1].append(text_of(token))
+    return found
+
+
+def text_of(token: Any) -> str:
+    return "".join(child.content for child in token.children)
+
+
+def outline(card: str) -> list[str]:
+    """The kinds of all blocks of a page: headings, paragraphs, rows, lists and code."""
+    body = re.split(r"^---$", card, maxsplit=2, flags=re.MULTILINE)[2]
+    tokens = MarkdownIt("commonmark").enable("table").parse(body)
+    inside = {child.type for token in tokens for child in token.children or ()}
+    assert "html_inline" not in inside
+    assert "image" not in inside
+    return [f"{token.type} {token.tag}" for token in tokens if token.type != "inline"]
+
+
+def rows_of(card: str) -> dict[str, str]:
+    return dict(tables(card)[0][1:])
+
+
+# ------------------------------------------------------------------------------- what it says
+
+
+def test_the_card_of_a_model(toy: AnnData, train: Any) -> None:
+    model = train(toy, setup={"batch_key": "donor"})
+    card = model.get_model_card(
+        tissue=["blood", "lung"],
+        license="CC-BY-4.0",
+        organism="human",
+        description="Made-up cells.",
+        version="1.2",
+        doi="https://doi.org/10.1038/s41467-023-35923-4",
+        citation="Doe et al. 2020",
+        contact="lab@example.org",
+    )
+    assert front_matter(card) == {
+        "library_name": "tosica",
+        "license": "cc-by-4.0",
+        "tags": [
+            *("biology", "single-cell", "transcriptomics", "cell-type-annotation", "human"),
+            *("tissue:blood", "tissue:lung"),
+        ],
+    }
+    assert rows_of(card) == {
+        "Tissue": "blood, lung",
+        "Organism": "human",
+        "Labels": "3",
+        "Cells": "90",
+        "Batches (donor)": "2",
+        "Genes": "30, counts",
+        "Gene sets": "4 of dict, and 1 modules of co-expressed genes",
+        "Version": "1.2",
+        "Fingerprint": model.fingerprint,
+        "License": "CC-BY-4.0",
+        "Reference data": "Doe et al. 2020",
+        "DOI": "https://doi.org/10.1038/s41467-023-35923-4",
+        "Contact": "lab@example.org",
+        "Shared with": f"tosica {tosica.__version__}",
+    }
+    assert "Made-up cells." in card
+    assert "Other tissues than blood, lung, and other organisms than human." in card
+    assert "d1" not in card  # the names of donors
+
+
+def test_held_out_scores_are_those_of_the_held_out_cells(toy: AnnData, train: Any) -> None:
+    """Before the refit, which is left out here, so that they can be computed again."""
+    model = train(toy, max_epochs=1, refit=False)
+    held_out = model.validation_indices
+    known = toy.obs["kind"].to_numpy()[held_out]
+    predicted = model.predict(indices=held_out)
+    codes = [[model.labels.index(name) for name in names] for names in (known, predicted)]
+    order = np.lexsort(model.held_out_codes_[::-1])
+    expected = np.array(codes)[:, np.lexsort(codes[::-1])]
+    np.testing.assert_array_equal(model.held_out_codes_[:, order], expected)
+    card = model.get_model_card(**ABOUT)
+    accuracy, f1 = (known == predicted).mean(), f1_score(known, predicted, average="macro")
+    assert f"Accuracy {accuracy:.3f} and macro-F1 {f1:.3f} on 9 cells that were held out" in card
+    assert "Afterwards" not in card
+    head, *rows = tables(card)[1]
+    assert head == ["Label", "Cells", "Held-out cells", "Recall", "F1"]
+    recall = [f"{(predicted[known == name] == name).mean():.3f}" for name in "abc"]
+    assert [row[:4] for row in rows] == [
+        [name, "30", "3", score] for name, score in zip("abc", recall, strict=True)
+    ]
+
+
+def test_the_refit_is_mentioned(toy_model: TOSICA) -> None:
+    assert "Afterwards the model was trained on these cells, too." in toy_model.get_model_card(
+        **ABOUT
+    )
+
+
+def test_what_a_card_needs_is_saved(toy_model: TOSICA, tmp_path: Path) -> None:
+    toy_model.save(tmp_path / "model")
+    loaded = TOSICA.load(tmp_path / "model")
+    assert loaded.label_counts_ == toy_model.label_counts_ == {"a": 30, "b": 30, "c": 30}
+    np.testing.assert_array_equal(loaded.held_out_codes_, toy_model.held_out_codes_)
+    assert loaded.get_model_card(**ABOUT) == toy_model.get_model_card(**ABOUT)
+
+
+def test_cells_that_were_left_out_are_not_counted(toy: AnnData, train: Any) -> None:
+    toy.obs["kind"] = toy.obs["kind"].cat.add_categories("?")
+    toy.obs.loc[toy.obs_names[:6], "kind"] = "?"
+    model = train(toy, setup={"unlabeled_category": "?"}, check_labels=False)
+    assert model.label_counts_ == {"a": 28, "b": 28, "c": 28}
+
+
+def test_a_model_of_before(toy_model: TOSICA, tmp_path: Path) -> None:
+    """Models that were saved before cells were counted, or trained without calibration."""
+    toy_model.save(tmp_path / "model")
+    model = TOSICA.load(tmp_path / "model")
+    model.label_counts_ = model.held_out_codes_ = None
+    card = model.get_model_card(**ABOUT)
+    assert rows_of(card)["Cells"] == "90"
+    assert tables(card)[1] == [["Label", "Cells"], ["a", ""], ["b", ""], ["c", ""]]
+    assert "None are kept in this model." in card
+
+
+def test_without_calibration_there_are_no_scores(toy: AnnData, train: Any) -> None:
+    model = train(toy, max_epochs=1, calibrate=False, refit=False)
+    assert model.held_out_codes_ is None
+    assert "None are kept in this model." in model.get_model_card(**ABOUT)
+
+
+def test_scores_of_cells_that_were_trained_on_are_dropped(toy: AnnData, train: Any) -> None:
+    model = train(toy, max_epochs=1)
+    assert model.held_out_codes_ is not None
+    model.train(max_epochs=1, batch_size=16, accelerator="cpu", enable_progress_bar=False)
+    assert model.held_out_codes_ is None
+
+
+@pytest.mark.parametrize(
+    ("license_", "expected"),
+    [
+        ("MIT", {"license": "mit"}),
+        ("Our Lab's, v2", {"license": "other", "license_name": "our-lab-s-v2"}),
+        ("†", {"license": "other", "license_name": "other"}),
+    ],
+)
+def test_licenses(toy_model: TOSICA, license_: str, expected: dict[str, str]) -> None:
+    card = toy_model.get_model_card(tissue="blood", license=license_)
+    found = front_matter(card)
+    assert {key: found[key] for key in found if key.startswith("license")} == expected
+    assert rows_of(card)["License"] == license_
+
+
+# ------------------------------------------------------------------------------- any text
+
+_MARKUP = [
+    *("a | b", "---", "# x", "<script>alert(1)</script>", "`code`", "**b**", "![x](y)", "[x](y)"),
+    *("- x", "1. x", "> x", "x\n\n# y", "&lt;", "$x$", "a\\", "\\|", "~~~", "```", "<!-- x"),
+    *("!!python", "'\"", "\U0001f600", "é: ü", "*", "\u202eabc", "a\u2028b", "\x85", "{{ x }}"),
+]
+_names = st.text(min_size=1, max_size=30) | st.sampled_from(_MARKUP)
+# Others are refused.
+_texts = _names.filter(one_line)
+
+
+@settings(max_examples=40)
+@given(
+    labels=st.lists(_names, min_size=1, max_size=4, unique_by=one_line),
+    texts=st.lists(_texts, min_size=7, max_size=7),
+)
+def test_no_text_breaks_a_card(labels: list[str], texts: list[str]) -> None:
+    tissue, license_, organism, _, version, citation, other = texts
+    plain = card_of(["T cell"] * len(labels), ["x"] * 7)
+    card = card_of(labels, texts)
+    assert outline(card) == outline(plain)
+    assert [row[:2] for row in tables(card)[1][1:]] == [
+        [one_line(name), one_line(other)] for name in labels
+    ]
+    rows = dict(row for row in tables(card)[0][1:])
+    assert rows["Tissue"] == one_line(tissue)
+    assert rows["License"] == one_line(license_)
+    assert rows["Version"] == one_line(version)
+    assert rows["Reference data"] == one_line(citation)
+    assert rows[f"Batches ({one_line(other)})"] == "2"
+    found = front_matter(card)
+    assert set(found) <= {"library_name", "license", "license_name", "tags"}
+    assert found["tags"][-2:] == [one_line(organism), f"tissue:{one_line(tissue)}"]
+
+
+def card_of(labels: list[str], texts: list[str]) -> str:
+    tissue, license_, organism, description, version, citation, other = map(one_line, texts)
+    table = pd.DataFrame(
+        {"n_cells": pd.array([5] * len(labels), dtype="Int64"), "n_held_out": 1, "recall": 0.5},
+        index=labels,
+    ).assign(f1=0.25)
+    modality = ModalityFacts(None, 30, other, other, other, 4, 1, 0)
+    facts = ModelFacts(table, 90, other, 2, (modality,), 9, 0.5, 0.5, True, "0" * 16, "0.1.0")
+    about = About((tissue,), license_, organism, description, version, "10.1000/1", citation, other)
+    terms = dict.fromkeys(labels, other)
+    return make_card(facts, about, load="model = 1", ontology_term_ids=terms)
+
+
+def test_ontology_terms_are_a_column() -> None:
+    card = card_of(["T cell"], ["x"] * 6 + ["CL:0000084"])
+    assert tables(card)[1][0][:3] == ["Label", "Ontology term", "Cells"]
+    assert tables(card)[1][1][:3] == ["T cell", "CL:0000084", "5"]
+
+
+def test_web_addresses_are_links() -> None:
+    text = "See https://example.org/a_b?c=d&e=f, and (http://x.org/y)."
+    card = card_of(["T cell"], ["x"] * 5 + [text, "x"])
+    assert "<https://example.org/a_b?c=d&e=f>, and (<http://x.org/y>)." in card
+    assert rows_of(card)["Reference data"] == text
