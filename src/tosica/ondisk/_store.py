@@ -27,6 +27,10 @@ _H5AD, _ZARR = "h5ad", "zarr"
 _HASHED = 2**20
 
 
+class StoredByGenesError(ValueError):
+    """A matrix is stored by genes (CSC), so that no range of cells can be read."""
+
+
 class Store:
     """The matrices and genes of a query that stays on disk; it is opened for reading only.
 
@@ -138,7 +142,7 @@ class Store:
             return element
         matrix = sparse_dataset(element)
         if matrix.format != "csr":
-            raise ValueError(
+            raise StoredByGenesError(
                 f"{key} of {self.path!r} is stored by genes (CSC), so that no range of cells can "
                 "be read: write it as CSR, as by adata.X = adata.X.tocsr() before adata.write."
             )

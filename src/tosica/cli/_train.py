@@ -1,0 +1,174 @@
+"""``tosica train``: from a reference to the folder of a model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tosica.cli._command import Command, device_option, threads_option
+from tosica.cli._write import OutputPath, check_free
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+    from tosica.cli._session import Session
+
+
+@click.command(cls=Command, short_help="Train a model on annotated cells.")
+@click.argument("reference")
+@click.option("--labels-key", required=True, help="Column of obs with the labels.")
+@click.option("--batch-key", help="Column of obs with the batches.")
+@click.option("--unlabeled-category", help="Value of that column in cells without a label.")
+@click.option(
+    "--gene-sets",
+    multiple=True,
+    metavar="NAME|GMT",
+    help="Collection or GMT file; may be given several times.  [default: gobp]",
+)
+@click.option("--layer", help="Layer with the expression.  [default: X]")
+@click.option("--use-raw", is_flag=True, help="Take expression and genes from raw.")
+@click.option(
+    "--organism",
+    type=click.Choice(["auto", "human", "mouse"]),
+    default="auto",
+    show_default=True,
+    help="Organism of the reference.",
+)
+@click.option(
+    "--max-gene-sets",
+    type=click.IntRange(min=1),
+    default=300,
+    show_default=True,
+    help="Largest number of gene sets that become tokens.",
+)
+@click.option("--max-epochs", type=click.IntRange(min=1), help="Passes over the cells.")
+@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed."
+)
+@click.option(
+    "--checkpoint-dir",
+    type=click.Path(path_type=Path),
+    help="Folder for checkpoints, from which the same command goes on.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=OutputPath(),
+    required=True,
+    help="Folder for the model.",
+    metavar="FOLDER",
+)
+@click.option("--overwrite", is_flag=True, help="Write into a folder that exists.")
+@device_option
+@threads_option
+@click.pass_obj
+def train(
+    session: Session,
+    reference: str,
+    labels_key: str,
+    batch_key: str | None,
+    unlabeled_category: str | None,
+    gene_sets: tuple[str, ...],
+    layer: str | None,
+    use_raw: bool,
+    organism: str,
+    max_gene_sets: int,
+    max_epochs: int | None,
+    batch_size: int,
+    seed: int,
+    checkpoint_dir: Path | None,
+    output: Path,
+    overwrite: bool,
+    device: tuple[str, int | str],
+) -> None:
+    """Train a model on the annotated cells in REFERENCE and save it to a folder.
+
+    REFERENCE is an .h5ad or .zarr file, a 10x .h5 file or mtx folder, .rds or .h5Seurat.
+    """
+    if layer is not None and use_raw:
+        raise click.UsageError("Give either --layer or --use-raw, not both.")
+    _check_output(output, overwrite=overwrite)
+    tosica = session.load("tosica.pp", "tosica.cli._read")
+    import scvi
+
+    from tosica.cli._read import read_cells
+    from tosica.model._device import find_device
+
+    find_device(*device)
+    with session.busy(f"reading {reference} …"):
+        adata = read_cells(reference)
+    if use_raw:
+        adata = _from_raw(adata, reference)
+    before = scvi.settings.seed
+    try:
+        scvi.settings.seed = seed
+        sets = list(gene_sets) or ["gobp"]
+        tosica.pp.build_mask(adata, sets if len(sets) > 1 else sets[0], organism=organism)
+        tosica.TOSICA.setup_anndata(
+            adata,
+            labels_key=labels_key,
+            batch_key=batch_key,
+            unlabeled_category=unlabeled_category,
+            layer=layer,
+        )
+        model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
+        # That the model can be saved: it is not.
+        session.hidden = ("train: ended early", "train: Ctrl-C was pressed")
+        if checkpoint_dir is not None:
+            session.advice = "; the same command goes on from the last checkpoint"
+        accelerator, number = device
+        model.train(
+            max_epochs=max_epochs,
+            accelerator=accelerator,
+            # One process: others would run this command again.
+            devices=1 if number == "auto" else [int(number)],
+            batch_size=batch_size,
+            checkpoint_dir=checkpoint_dir,
+            resume=_checkpoint_in(checkpoint_dir),
+            enable_progress_bar=session.is_watched,
+        )
+    finally:
+        scvi.settings.seed = before
+    model.save(output, overwrite=overwrite)
+    session.note(f"wrote the model to {output}")
+    session.show(
+        {
+            "model": str(output),
+            "fingerprint": model.fingerprint,
+            "reference": reference,
+            "n_cells": adata.n_obs,
+            "n_genes": adata.n_vars,
+            "n_gene_sets": len(model.gene_sets),
+            "labels": model.labels,
+            "n_mislabeled": 0
+            if model.mislabeled_indices is None
+            else len(model.mislabeled_indices),
+            "seed": seed,
+            "tosica": tosica.__version__,
+        }
+    )
+
+
+def _check_output(folder: Path, *, overwrite: bool) -> None:
+    """Check before the training that the model can be saved."""
+    is_empty = folder.is_dir() and not any(folder.iterdir())
+    check_free(folder, overwrite=overwrite or is_empty) if folder.parent.is_dir() else None
+    if folder.is_file():
+        raise FileExistsError(f"{str(folder)!r} is a file: name a folder for the model.")
+    if folder.is_dir() and not os.access(folder, os.W_OK):
+        raise PermissionError(f"the folder {str(folder)!r} is read-only: choose another one.")
+
+
+def _from_raw(adata: AnnData, path: str) -> AnnData:
+    if adata.raw is None:
+        raise ValueError(f"{path!r} has no raw: leave --use-raw out.")
+    return adata.raw.to_adata()
+
+
+def _checkpoint_in(folder: Path | None) -> Path | None:
+    """A folder, if a training was interrupted that left its checkpoint there."""
+    return folder if folder is not None and (folder / "training.pt").is_file() else None
