@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica.cli._command import Command, device_option, threads_option
+from tosica.cli._command import Command, device_option, seurat_option, threads_option
 from tosica.cli._write import (
     CELLS,
     TABLES,
@@ -44,6 +44,7 @@ _GO_ON = "; the same command goes on where it ended"
 )
 @click.option("--layer", help="Layer with the expression.")
 @click.option("--use-raw", is_flag=True, help="Read raw instead.")
+@seurat_option
 @click.option(
     "--cutoff",
     type=click.FloatRange(0, 1),
@@ -80,7 +81,7 @@ _GO_ON = "; the same command goes on where it ended"
 @click.option(
     "--cells-per-part",
     type=click.IntRange(min=1),
-    default=49_152,
+    default=8_192,
     show_default=True,
     help="Cells of an .h5ad or .zarr that are in memory at a time.",
 )
@@ -94,6 +95,7 @@ def annotate(
     model: str,
     output: Path | None,
     obs_out: Path | None,
+    seurat: bool,
     majority_voting: bool,
     over_clustering: str | None,
     min_prop: float,
@@ -123,7 +125,7 @@ def annotate(
     kind = kind_of(query)
     loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
     obs: pd.DataFrame | None = None
-    if kind in ("h5ad", "zarr") and not majority_voting:
+    if kind in ("h5ad", "zarr") and not (majority_voting or seurat):
         more = {"cells_per_part": cells_per_part, "overwrite": overwrite, **options}
         try:
             obs = _annotate_in_parts(session, query, loaded, output, obs_out, more)
@@ -131,7 +133,7 @@ def annotate(
             session.note(f"{query} is stored by genes (CSC) and is read as a whole")
     if obs is None:
         with session.busy(f"reading {query} …"):
-            adata = read_cells(query)
+            adata = read_cells(query, seurat=seurat)
         loaded.annotate(adata, enable_progress_bar=session.is_watched, **options)
         if majority_voting:
             with session.busy("majority voting …"):
@@ -174,6 +176,7 @@ def _annotate_in_parts(
     from tosica.tl import annotate_file
 
     session.advice = _GO_ON
+    session.hidden = ("annotate_file: wrote",)
     options = {**options, "enable_progress_bar": session.is_watched}
     if output is not None:
         annotate_file(query, model, output, **options)

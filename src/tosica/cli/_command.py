@@ -78,6 +78,11 @@ threads_option = click.option(
 )
 
 
+seurat_option = click.option(
+    "--seurat", is_flag=True, help="Repair an .h5ad that was converted from a Seurat object."
+)
+
+
 class _Device(click.ParamType):
     """A device as torch names it, to be passed on as ``accelerator`` and number."""
 

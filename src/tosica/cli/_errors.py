@@ -14,6 +14,8 @@ _EXPECTED = (
     *(MemoryError, NotImplementedError),
 )
 _LONGEST = 600
+# Arguments of Python whose option has another name.
+_OPTION_OF = {"accelerator": "device"}
 
 
 def sentence_of(error: BaseException, command: click.Command) -> str:
@@ -62,11 +64,18 @@ def _is_expected(error: BaseException) -> bool:
 def _as_options(text: str, command: click.Command) -> str:
     """Write arguments of Python in a sentence as options: ``overwrite=True`` is ``--overwrite``."""
     text = re.sub(r"model\.annotate\([^()]*\)", "tosica annotate", text)
-    for parameter in command.params:
-        options = [option for option in parameter.opts if option.startswith("--")]
-        if not options or parameter.name is None:
-            continue
-        name = re.escape(parameter.name)
-        text = re.sub(rf"\b{name}=True\b", options[0], text)
-        text = re.sub(rf"\b{name}=('[^']*'|[\w.+-]*[\w+-])", rf"{options[0]} \1", text)
+    advice = r"read its file with tosica\.io\.read_seurat, or repair it with [\w.]+\([^()]*\)"
+    if "seurat" in {parameter.name for parameter in command.params}:
+        text = re.sub(advice, "pass --seurat", text).replace("tosica.io.read_seurat", "--seurat")
+    option_of = {
+        str(parameter.name): max(parameter.opts, key=len)
+        for parameter in command.params
+        if max(parameter.opts, key=len).startswith("--")
+    }
+    for argument, name in _OPTION_OF.items():
+        if name in option_of:
+            option_of[argument] = option_of[name]
+    for name, option in option_of.items():
+        text = re.sub(rf"\b{name}=True\b", option, text)
+        text = re.sub(rf"\b{name}=('[^']*'|[\w.+-]*[\w+-])", rf"{option} \1", text)
     return text

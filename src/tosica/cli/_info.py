@@ -100,22 +100,17 @@ def _scale(adata: AnnData, **which: Any) -> str | None:
         return f"neither counts nor log-normalised: {error}"
 
 
-def _lines(result: dict[str, Any]) -> list[str]:
-    """Write a result as text, a line each; long lists are cut."""
+def _lines(result: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Write a result as text, a line each; what is empty is left out, and long lists are cut."""
     lines = []
     for name, value in result.items():
         if value is None or value in ({}, []):
             continue
-        lines.append(f"{name}: {_shown(value)}")
+        if isinstance(value, Mapping):
+            lines += [f"{indent}{name}:", *_lines(value, f"{indent}  ")]
+            continue
+        if isinstance(value, list):
+            more = f", … ({len(value)})" if len(value) > _MOST_SHOWN else ""
+            value = ", ".join(map(str, value[:_MOST_SHOWN])) + more
+        lines.append(f"{indent}{name}: {value}")
     return lines
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return "".join(f"\n  {name}: {_shown(one)}" for name, one in value.items()).replace(
-            "\n  ", "\n  "
-        )
-    if isinstance(value, list):
-        more = f", … ({len(value)})" if len(value) > _MOST_SHOWN else ""
-        return ", ".join(map(str, value[:_MOST_SHOWN])) + more
-    return str(value)

@@ -60,10 +60,11 @@ def kind_of(path: str) -> str:
     return kinds[suffix]
 
 
-def read_cells(path: str) -> AnnData:
+def read_cells(path: str, *, seurat: bool = False) -> AnnData:
     """Read cells with their expression into memory.
 
-    Names of genes that occur twice in files of 10x Genomics get a number, as scanpy gives it.
+    Names of genes that occur twice in files of 10x Genomics get a number, as scanpy gives it. With
+    ``seurat``, an ``.h5ad`` file is repaired that was converted from a Seurat object.
 
     Raises
     ------
@@ -75,7 +76,7 @@ def read_cells(path: str) -> AnnData:
         If the file is damaged, or holds no cells.
     """
     kind = _kind_of_cells(path)
-    if kind == "seurat":
+    if kind == "seurat" or (seurat and kind == "h5ad"):
         return read_seurat(path)
     with explain_damage(Path(path)):
         if kind == "h5ad":

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tosica.cli._command import Command, device_option, threads_option
+from tosica.cli._command import Command, device_option, seurat_option, threads_option
 from tosica.cli._write import OutputPath, check_free
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option("--layer", help="Layer with the expression.  [default: X]")
 @click.option("--use-raw", is_flag=True, help="Take expression and genes from raw.")
+@seurat_option
 @click.option(
     "--organism",
     type=click.Choice(["auto", "human", "mouse"]),
@@ -75,6 +77,7 @@ def train(
     gene_sets: tuple[str, ...],
     layer: str | None,
     use_raw: bool,
+    seurat: bool,
     organism: str,
     max_gene_sets: int,
     max_epochs: int | None,
@@ -100,7 +103,7 @@ def train(
 
     find_device(*device)
     with session.busy(f"reading {reference} …"):
-        adata = read_cells(reference)
+        adata = read_cells(reference, seurat=seurat)
     if use_raw:
         adata = _from_raw(adata, reference)
     before = scvi.settings.seed
@@ -133,7 +136,12 @@ def train(
         )
     finally:
         scvi.settings.seed = before
-    model.save(output, overwrite=overwrite)
+    try:
+        model.save(output, overwrite=overwrite)
+    except OSError:
+        with suppress(OSError):  # it is not empty, or was never made
+            output.rmdir()
+        raise
     session.note(f"wrote the model to {output}")
     session.show(
         {
