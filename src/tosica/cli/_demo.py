@@ -43,6 +43,6 @@ def demo(session: Session, out: Path, seed: int) -> None:
     from tosica._demo import run_demo
 
     # The demo prints a table.
-    with redirect_stdout(None) if session.as_json else nullcontext():
+    with nullcontext() if session.as_json else redirect_stdout(session.stdout):
         table = run_demo(out, seed=seed)
     session.show({"out": str(out), "scores": table.to_dict("index")})

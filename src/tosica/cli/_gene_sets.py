@@ -72,9 +72,12 @@ def gene_sets(
     text = f"{name}: {result['n_sets']} gene sets with {result['n_genes']} genes"
     if mask is not None:
         kept = [str(one) for one in mask["gene_sets"]]
-        result |= {"reference": reference, "n_sets_matched": len(kept)}
-        result |= {f"reference_{k}": mask[k] for k in ("n_genes", "n_genes_covered", "coverage")}
-        result |= {k: mask[k] for k in ("source", "organism", "matched_by", "n_genes_mapped")}
+        names = ("n_genes", "n_genes_covered", "coverage", "organism", "matched_by")
+        result["reference"] = {
+            "path": reference,
+            "n_sets": len(kept),
+            **{key: mask[key] for key in (*names, "n_genes_mapped")},
+        }
         text += (
             f"\n{reference}: {len(kept)} of them are kept, with {mask['n_genes_covered']} of "
             f"{mask['n_genes']} genes ({100 * mask['coverage']:.1f} %); {mask['n_genes_mapped']} "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -85,7 +86,9 @@ def read_cells(path: str, *, seurat: bool = False) -> AnnData:
             _check_zarr(path)
             return ad.read_zarr(path)
         if kind == "10x_h5":
-            adata = sc.read_10x_h5(path)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Variable names are not unique")
+                adata = sc.read_10x_h5(path)
             adata.var_names_make_unique()
             return adata
         return sc.read_10x_mtx(path, prefix=_prefix(path))

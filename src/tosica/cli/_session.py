@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import sys
 import warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import click
 
@@ -48,6 +49,8 @@ class Session:
     """What to do if the command is stopped from now on, as the end of a sentence."""
     hidden: tuple[str, ...] = ()
     """Beginnings of log lines that say to callers in Python what the command says otherwise."""
+    stdout: IO[str] | None = None
+    """Where results go; what libraries print is dropped."""
     _exits: ExitStack = field(default_factory=ExitStack)
 
     @property
@@ -70,9 +73,9 @@ class Session:
     def show(self, result: dict[str, Any], text: str | None = None) -> None:
         """Print a result: with ``--json`` as JSON, else as text, if there is any."""
         if self.as_json:
-            click.echo(json.dumps(_plain(result), indent=2, ensure_ascii=False))
-        elif text is not None:
-            click.echo(text)
+            text = json.dumps(_plain(result), indent=2, ensure_ascii=False)
+        if text is not None:
+            click.echo(text, file=self.stdout)
 
     @contextmanager
     def busy(self, text: str) -> Iterator[None]:
@@ -103,6 +106,9 @@ class Session:
         return tosica
 
     def __enter__(self) -> Self:
+        self.stdout = sys.stdout
+        nowhere = self._exits.enter_context(open(os.devnull, "w", encoding="utf-8"))
+        self._exits.enter_context(redirect_stdout(nowhere))
         self._exits.enter_context(warnings.catch_warnings())
         warnings.simplefilter("always")
         warned: set[str] = set()

@@ -120,7 +120,7 @@ def train(
         )
         model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
         # That the model can be saved: it is not.
-        session.hidden = ("train: ended early", "train: Ctrl-C was pressed")
+        session.hidden = ("train: ended early", "train: Ctrl-C was pressed", "train: did not end")
         if checkpoint_dir is not None:
             session.advice = "; the same command goes on from the last checkpoint"
         accelerator, number = device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,10 +89,19 @@ def write_cells(adata: AnnData, path: Path) -> None:
         with replacing(path) as [temporary], as_os_error():
             adata.write_h5ad(temporary)
         return
+    import anndata
+
     from tosica.ondisk import replacing_store
 
     try:
-        with replacing_store(path) as temporary:
+        with (
+            replacing_store(path) as temporary,
+            # What tosica.tl.annotate_file writes.
+            anndata.settings.override(zarr_write_format=3),
+            warnings.catch_warnings(),
+        ):
+            # Zarr says at each call that it is not certain of strings.
+            warnings.simplefilter("ignore")
             adata.write_zarr(temporary)
     except OSError as error:
         raise type(error)(

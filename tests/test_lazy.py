@@ -1,0 +1,63 @@
+"""The package is imported when it is used, and looks as if it had been imported at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import tosica
+
+
+def printed(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    heavy = ("torch", "scanpy", "anndata", "pandas", "numpy", "scvi", "lightning", "rich")
+    code = f"import sys, tosica; print(sorted(set({heavy!r}) & set(sys.modules)))"
+    assert printed(code) == "[]"
+
+
+def test_names_are_found_before_they_are_imported() -> None:
+    code = "import tosica; print(set(tosica.__all__) <= set(dir(tosica)), 'pp' in vars(tosica))"
+    assert printed(code) == "True False"
+
+
+@pytest.mark.slow
+def test_the_model_is_imported_without_plots_and_tools() -> None:
+    """These import seaborn, pynndescent and captum, which take seconds."""
+    code = (
+        "import sys; from tosica import TOSICA; print(TOSICA.__name__, "
+        "sorted({'seaborn', 'captum', 'pynndescent', 'tosica.tl', 'tosica.pl'} & set(sys.modules)))"
+    )
+    assert printed(code) == "TOSICA []"
+    # It compiles its functions at import.
+    assert printed("import sys, tosica.tl; print('pynndescent' in sys.modules)") == "False"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in tosica.__all__:
+        value = getattr(tosica, name)
+        assert value is getattr(tosica, name)
+        assert value is vars(tosica)[name]
+    assert tosica.TOSICA is tosica.model.TOSICA
+    assert tosica.pp.__name__ == "tosica.pp"
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="module 'tosica' has no attribute 'nothing'"):
+        _ = tosica.nothing
+    assert not hasattr(tosica, "np")
+
+
+def test_the_level_of_the_log_stays() -> None:
+    """Users set it right after the import, before anything else of the package is imported."""
+    code = (
+        "import logging, tosica; logging.getLogger('tosica').setLevel(logging.ERROR); "
+        "tosica.gs; print(logging.getLogger('tosica').level == logging.ERROR)"
+    )
+    assert printed(code) == "True"
