@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import anndata as ad
@@ -95,14 +94,29 @@ def test_a_folder_in_use_is_refused_before_the_training(
     monkeypatch.setattr(tosica.TOSICA, "train", lambda *_, **__: pytest.fail("trained"))
     result = run(*arguments(reference, folder))
     assert result.code == 1
-    assert "exists: pass --overwrite to replace it" in result.err
-    result = run(*arguments(reference, folder / "note"))
+    assert result.err == (
+        f"tosica: error: {str(folder)!r} exists: choose another folder, or pass --overwrite.\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["note", "note/model"])
+def test_a_file_where_the_folder_should_be(
+    name: str, run: Any, reference: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "note").write_text("kept")
+    result = run(*arguments(reference, tmp_path / name))
     assert result.code == 1
-    assert "note' is a file" in result.err or "exists" in result.err
-    if os.getuid():
-        folder.chmod(0o500)
-        assert "is read-only" in run(*arguments(reference, folder, "--overwrite")).err
-        folder.chmod(0o700)
+    assert f"{str(tmp_path / 'note')!r} is a file: name a folder for the model." in result.err
+
+
+def test_a_folder_that_is_read_only(
+    run: Any, reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Who runs the tests may be allowed to write anywhere.
+    monkeypatch.setattr("os.access", lambda path, _: path != tmp_path)
+    result = run(*arguments(reference, tmp_path / "new" / "model"))
+    assert result.code == 1
+    assert f"the folder {str(tmp_path)!r} is read-only" in result.err
 
 
 def test_nothing_is_left_where_the_model_cannot_be_saved(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tosica.cli._command import Command, device_option, seurat_option, threads_option
-from tosica.cli._write import OutputPath, check_free
+from tosica.cli._write import OutputPath
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
     from tosica.cli._session import Session
+    from tosica.model import TOSICA
 
 
 @click.command(cls=Command, short_help="Train a model on annotated cells.")
@@ -94,13 +95,16 @@ def train(
     """
     if layer is not None and use_raw:
         raise click.UsageError("Give either --layer or --use-raw, not both.")
-    _check_output(output, overwrite=overwrite)
+    _check_writable(output)
     tosica = session.load("tosica.pp", "tosica.cli._read")
     import scvi
 
     from tosica.cli._read import read_cells
     from tosica.model._device import find_device
+    from tosica.model._model_folder import check_free
 
+    if not overwrite:
+        check_free(output)
     find_device(*device)
     with session.busy(f"reading {reference} …"):
         adata = read_cells(reference, seurat=seurat)
@@ -136,39 +140,40 @@ def train(
         )
     finally:
         scvi.settings.seed = before
+    _save(model, output, overwrite=overwrite)
+    session.note(f"wrote the model to {output}")
+    about = {"model": str(output), "reference": reference, "seed": seed}
+    session.show({**about, "tosica": tosica.__version__, **_summary(model)})
+
+
+def _save(model: TOSICA, folder: Path, *, overwrite: bool) -> None:
     try:
-        model.save(output, overwrite=overwrite)
+        model.save(folder, overwrite=overwrite)
     except OSError:
         with suppress(OSError):  # it is not empty, or was never made
-            output.rmdir()
+            folder.rmdir()
         raise
-    session.note(f"wrote the model to {output}")
-    session.show(
-        {
-            "model": str(output),
-            "fingerprint": model.fingerprint,
-            "reference": reference,
-            "n_cells": adata.n_obs,
-            "n_genes": adata.n_vars,
-            "n_gene_sets": len(model.gene_sets),
-            "labels": model.labels,
-            "n_mislabeled": 0
-            if model.mislabeled_indices is None
-            else len(model.mislabeled_indices),
-            "seed": seed,
-            "tosica": tosica.__version__,
-        }
-    )
 
 
-def _check_output(folder: Path, *, overwrite: bool) -> None:
-    """Check before the training that the model can be saved."""
-    is_empty = folder.is_dir() and not any(folder.iterdir())
-    check_free(folder, overwrite=overwrite or is_empty) if folder.parent.is_dir() else None
-    if folder.is_file():
-        raise FileExistsError(f"{str(folder)!r} is a file: name a folder for the model.")
-    if folder.is_dir() and not os.access(folder, os.W_OK):
-        raise PermissionError(f"the folder {str(folder)!r} is read-only: choose another one.")
+def _summary(model: TOSICA) -> dict[str, Any]:
+    mislabeled = model.mislabeled_indices
+    return {
+        "fingerprint": model.fingerprint,
+        "n_cells": model.adata.n_obs,
+        "n_genes": model.adata.n_vars,
+        "n_gene_sets": len(model.gene_sets),
+        "labels": model.labels,
+        "n_mislabeled": 0 if mislabeled is None else len(mislabeled),
+    }
+
+
+def _check_writable(folder: Path) -> None:
+    """Check before the training that the folder of the model can be made and written to."""
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not os.access(there, os.W_OK):
+        raise PermissionError(f"the folder {str(there)!r} is read-only: choose another one.")
+    if not there.is_dir():
+        raise NotADirectoryError(f"{str(there)!r} is a file: name a folder for the model.")
 
 
 def _from_raw(adata: AnnData, path: str) -> AnnData:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +72,7 @@ def check_free(path: Path | None, *, overwrite: bool) -> None:
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
                 f"{str(path)!r} is to be a Parquet file, but the package pyarrow is not installed: "
-                "pip install pyarrow, or write .csv or .tsv."
+                "pip install 'tosica[parquet]', or write .csv or .tsv."
             ) from error
 
 
@@ -89,20 +88,17 @@ def write_cells(adata: AnnData, path: Path) -> None:
         with replacing(path) as [temporary], as_os_error():
             adata.write_h5ad(temporary)
         return
-    import anndata
+    from anndata.io import write_elem
 
-    from tosica.ondisk import replacing_store
+    from tosica.ondisk import open_for_writing, replacing_store
 
     try:
+        # As tosica.tl.annotate_file writes it.
         with (
             replacing_store(path) as temporary,
-            # What tosica.tl.annotate_file writes.
-            anndata.settings.override(zarr_write_format=3),
-            warnings.catch_warnings(),
+            open_for_writing(temporary, "zarr", new=True) as root,
         ):
-            # Zarr says at each call that it is not certain of strings.
-            warnings.simplefilter("ignore")
-            adata.write_zarr(temporary)
+            write_elem(root, "/", adata)
     except OSError as error:
         raise type(error)(
             f"{str(path)!r} could not be written ({error.strerror or error}): is the disk full, "
