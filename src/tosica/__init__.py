@@ -16,6 +16,8 @@ __all__ = ["TOSICA", "datasets", "get", "gs", "io", "model", "pl", "pp", "tl"]
 # Torch and scanpy take seconds to import, so that each package is imported when it is first used.
 # What is no package of its own is listed with the module that it is from.
 _MODULE_OF = {"TOSICA": "tosica.model"}
+# Found as well, by those who look inside.
+_NOT_PUBLIC = ("data", "legacy", "linear", "module", "ondisk")
 
 __version__ = version("tosica")
 
@@ -23,7 +25,7 @@ __version__ = version("tosica")
 def __getattr__(name: str) -> Any:
     if name in _MODULE_OF:
         value = getattr(import_module(_MODULE_OF[name]), name)
-    elif name in __all__:
+    elif name in __all__ or name in _NOT_PUBLIC:
         value = import_module(f"tosica.{name}")
     else:
         raise AttributeError(f"module 'tosica' has no attribute {name!r}")

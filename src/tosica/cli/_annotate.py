@@ -172,7 +172,7 @@ def _annotate_in_parts(
     options: dict[str, Any],
 ) -> pd.DataFrame:
     """Annotate from disk to disk, and return the table of the cells."""
-    from tosica.cli._read import open_cells
+    from tosica.cli._read import read_obs
     from tosica.tl import annotate_file
 
     session.advice = _GO_ON
@@ -180,7 +180,7 @@ def _annotate_in_parts(
     options = {**options, "enable_progress_bar": session.is_watched}
     if output is not None:
         annotate_file(query, model, output, **options)
-        return open_cells(str(output)).obs
+        return read_obs(output)
     assert obs_out is not None
     # Parts need a place that the next call finds; only the table is asked for.
     folder = obs_out.with_name(f"{obs_out.name}.parts")
@@ -188,6 +188,6 @@ def _annotate_in_parts(
     whole = folder / "annotated.h5ad"
     whole.unlink(missing_ok=True)
     annotate_file(query, model, whole, include_x=False, **options)
-    obs = open_cells(str(whole)).obs
+    obs = read_obs(whole)
     remove(folder)
     return obs

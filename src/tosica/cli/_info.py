@@ -28,12 +28,12 @@ def info(session: Session, path: str) -> None:
     Of a model: labels, genes, gene sets, scale of the reference. Of cells: their number, genes,
     layers, columns, scale of the expression, and which model has annotated them.
     """
-    tosica = session.load("tosica.cli._read")
+    session.load("tosica.cli._read")
     from tosica.cli._read import kind_of, open_cells
 
     kind = kind_of(path)
     if kind == "model":
-        result = _of_model(tosica, path)
+        result = _of_model(session.load("tosica.model"), path)
     else:
         with session.busy(f"reading {path} …"):
             result = {"path": path, "kind": kind, **_of_cells(open_cells(path))}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anndata as ad
+import h5py
 import pandas as pd
 import scanpy as sc
+from anndata.io import read_elem
 
 from tosica.data import load_annotations
 from tosica.io import read_seurat
@@ -107,10 +110,22 @@ def open_cells(path: str) -> AnnData:
             return ad.read_h5ad(path, backed="r")
         if kind == "zarr":
             _check_zarr(path)
-            adata = ad.experimental.read_lazy(path)
-            load_annotations(adata)
-            return adata
+            # What it needs comes with the extra "atlas", but not with zarr.
+            with suppress(ImportError):
+                adata = ad.experimental.read_lazy(path)
+                load_annotations(adata)
+                return adata
     return read_cells(path)
+
+
+def read_obs(path: Path) -> pd.DataFrame:
+    """Read the table of the cells from an ``.h5ad`` file or a Zarr store, and nothing else."""
+    if path.suffix.lower() == ".h5ad":
+        with h5py.File(path, "r") as file:
+            return read_elem(file["obs"])
+    from tosica.ondisk import open_zarr
+
+    return read_elem(open_zarr(str(path))["obs"])
 
 
 def read_table(path: str) -> pd.DataFrame:

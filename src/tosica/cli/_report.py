@@ -32,7 +32,7 @@ def report(
     ANNOTATED is an .h5ad or .zarr file that annotate wrote.
     """
     check_free(output, overwrite=overwrite)
-    tosica = session.load("tosica.cli._read")
+    tosica = session.load("tosica.model", "tosica.cli._read")
     from tosica.cli._read import read_cells
 
     with session.busy(f"reading {annotated} …"):

@@ -91,19 +91,22 @@ class Session:
     # ------------------------------------------------------------------------ libraries
 
     def load(self, *modules: str) -> ModuleType:
-        """Import tosica and what takes seconds to import, and keep the libraries silent."""
+        """Import tosica and modules that take seconds to import, and keep the libraries silent."""
         with self.busy("loading …"):
-            tosica, *_ = [import_module(name) for name in ("tosica", "tosica.model", *modules)]
-            import scvi
+            for name in modules:
+                import_module(name)
         for name in _LIBRARIES:
             library = logging.getLogger(name)
             self._exits.callback(library.setLevel, library.level)
             # The progress bar is drawn where scvi-tools would log.
             library.setLevel(logging.INFO if name == "scvi" and self.is_watched else logging.ERROR)
-        style = scvi.settings.progress_bar_style
-        self._exits.callback(setattr, scvi.settings, "progress_bar_style", style)
-        scvi.settings.progress_bar_style = "rich"
-        return tosica
+        if "scvi" in sys.modules:
+            settings = sys.modules["scvi"].settings
+            self._exits.callback(
+                setattr, settings, "progress_bar_style", settings.progress_bar_style
+            )
+            settings.progress_bar_style = "rich"
+        return import_module("tosica")
 
     def __enter__(self) -> Self:
         self.stdout = sys.stdout

@@ -96,7 +96,7 @@ def train(
     if layer is not None and use_raw:
         raise click.UsageError("Give either --layer or --use-raw, not both.")
     _check_writable(output)
-    tosica = session.load("tosica.pp", "tosica.cli._read")
+    tosica = session.load("tosica.model", "tosica.pp", "tosica.cli._read")
     import scvi
 
     from tosica.cli._read import read_cells

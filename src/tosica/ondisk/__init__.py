@@ -15,7 +15,7 @@ from tosica.ondisk._distribute import annotate_on_workers
 from tosica.ondisk._join import check_output, join_parts, output_format
 from tosica.ondisk._parts import PartAnnotator
 from tosica.ondisk._plan import MODEL, Plan, Settings, make_plan
-from tosica.ondisk._store import StoredByGenesError, open_query
+from tosica.ondisk._store import StoredByGenesError, open_query, open_zarr
 
 __all__ = [
     "MODEL",
@@ -29,6 +29,7 @@ __all__ = [
     "make_plan",
     "open_for_writing",
     "open_query",
+    "open_zarr",
     "output_format",
     "replacing_store",
 ]
