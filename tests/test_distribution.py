@@ -95,9 +95,7 @@ def test_every_installed_dependency_states_a_licence(tmp_path: Path) -> None:
     made = (tmp_path / "licenses.md").read_text(encoding="utf-8")
     kept = (ROOT / "docs" / "licenses.md").read_text(encoding="utf-8")
     # But for the tables, whose versions are those that are installed.
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    extras = PYPROJECT["project"]["optional-dependencies"]
     for written in (made, kept):
         assert written.count("\n| package | version | licence | what for |\n") == 1 + len(extras)
     assert re.sub(r"(?m)^\|.*\n", "", made) == re.sub(r"(?m)^\|.*\n", "", kept)

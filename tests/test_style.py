@@ -42,7 +42,7 @@ LEVELS = {
     "ondisk": 6,
     "datasets": 8,
     "_demo": 8,
-    "cli": 9,
+    "cli": 11,
     "tosica": 10,
 }
 HELPERS = 0

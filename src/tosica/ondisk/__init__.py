@@ -15,19 +15,21 @@ from tosica.ondisk._distribute import annotate_on_workers
 from tosica.ondisk._join import check_output, join_parts, output_format
 from tosica.ondisk._parts import PartAnnotator
 from tosica.ondisk._plan import MODEL, Plan, Settings, make_plan
-from tosica.ondisk._store import open_query
+from tosica.ondisk._store import StoredByGenesError, open_query, open_zarr
 
 __all__ = [
     "MODEL",
     "PartAnnotator",
     "Plan",
     "Settings",
+    "StoredByGenesError",
     "annotate_on_workers",
     "check_output",
     "join_parts",
     "make_plan",
     "open_for_writing",
     "open_query",
+    "open_zarr",
     "output_format",
     "replacing_store",
 ]

@@ -40,8 +40,8 @@ def replacing_store(path: Path) -> Iterator[Path]:
         yield temporary
         if temporary.is_file():
             sync(temporary)
-        if path.is_dir() and not path.is_symlink():
-            # A folder cannot be replaced by another one in one step.
+        if (path.is_dir() or (temporary.is_dir() and path.exists())) and not path.is_symlink():
+            # A folder cannot be replaced, and replaces nothing, in one step.
             os.rename(path, folder / "replaced")
         os.replace(temporary, path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 _H5AD, _ZARR = "h5ad", "zarr"
 # Numbers of an index that are hashed at a time.
 _HASHED = 2**20
+
+
+class StoredByGenesError(ValueError):
+    """A matrix is stored by genes (CSC), so that no range of cells can be read."""
 
 
 class Store:
@@ -93,9 +98,29 @@ class Store:
         return self._adata(self._read(start, stop), np.arange(start, stop))
 
     def read_sample(self) -> AnnData:
-        """Read a few cells from all over the query, by which its scale is recognized."""
+        """Read a few cells from all over the query, by which its scale is recognized.
+
+        If ``X`` is read, they have ``raw`` and the layers as well: where ``X`` is scaled, the error
+        says which of them is not.
+        """
         positions, found = self._read_sample()
-        return self._adata(found, positions)
+        adata = self._adata(found, positions)
+        if "X" in found:
+            for key in self._unread():
+                # They are not needed, so that one that cannot be read is no error.
+                with suppress(KeyError, OSError, ValueError):
+                    values = _stack(self._read_runs(positions, {key: self._matrix(key)})[key])
+                    if key == "raw/X":
+                        adata.raw = AnnData(values, adata.obs, read_elem(self.root["raw/var"]))
+                    else:
+                        adata.layers[key.removeprefix("layers/")] = values
+        return adata
+
+    def _unread(self) -> list[str]:
+        """Where other matrices are than those that are read."""
+        known = [f"layers/{name}" for name in self.root.get("layers", [])]
+        known += ["raw/X"] if "raw/X" in self.root else []
+        return [key for key in known if key not in self._matrices]
 
     def digest(self) -> str:
         """Hash of the names of the genes, of the shape and sparsity, and of sampled values.
@@ -138,7 +163,7 @@ class Store:
             return element
         matrix = sparse_dataset(element)
         if matrix.format != "csr":
-            raise ValueError(
+            raise StoredByGenesError(
                 f"{key} of {self.path!r} is stored by genes (CSC), so that no range of cells can "
                 "be read: write it as CSR, as by adata.X = adata.X.tocsr() before adata.write."
             )
@@ -146,13 +171,22 @@ class Store:
 
     def _read_sample(self) -> tuple[np.ndarray, dict[str, Any]]:
         positions = sample_positions(self.n_obs)
-        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
-        parts = [self._read(int(run[0]), int(run[-1]) + 1) for run in runs]
-        return positions, {key: _stack([part[key] for part in parts]) for key in self._matrices}
+        parts = self._read_runs(positions, self._matrices)
+        return positions, {key: _stack(parts[key]) for key in parts}
 
-    def _read(self, start: int, stop: int) -> dict[str, Any]:
+    def _read_runs(
+        self, positions: np.ndarray, matrices: dict[str, Any]
+    ) -> dict[str, list[np.ndarray]]:
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+        parts = [self._read(int(run[0]), int(run[-1]) + 1, matrices) for run in runs]
+        return {key: [part[key] for part in parts] for key in matrices}
+
+    def _read(
+        self, start: int, stop: int, matrices: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        matrices = self._matrices if matrices is None else matrices
         try:
-            return {key: matrix[start:stop] for key, matrix in self._matrices.items()}
+            return {key: matrix[start:stop] for key, matrix in matrices.items()}
         # What a damaged chunk raises depends on how it was compressed.
         except Exception as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from pynndescent import NNDescent
 from sklearn.neighbors import NearestNeighbors
 
 from tosica._threads import keep_torch_threads
@@ -128,6 +127,9 @@ def average_neighbors(
     if n_obs <= _MAX_CELLS_EXACT:
         near = NearestNeighbors(n_neighbors=CLUSTER_SIZE - 1).fit(embedded).kneighbors()[1]
     else:
+        # It compiles functions when it is imported, which takes seconds.
+        from pynndescent import NNDescent
+
         index = NNDescent(embedded, n_neighbors=_N_NEIGHBORS, random_state=random_state)
         near = index.neighbor_graph[0][:, 1:CLUSTER_SIZE]
     # A cell, and the nearest of the others; for one that was not found, the cell once more.

@@ -1,6 +1,9 @@
-"""The command line."""
+"""The demo."""
 
 from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import matplotlib.image
@@ -9,6 +12,9 @@ import scanpy as sc
 
 from tosica import _demo, cli
 from tosica.model import TOSICA
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
@@ -59,19 +65,26 @@ def test_demo_seed_changes_the_split():
     assert list(first) != list(second)
 
 
-def test_out_that_is_a_file_is_refused(tmp_path, capsys):
+def test_out_that_is_a_file_is_refused(tmp_path, run):
     path = tmp_path / "file"
     path.write_text("kept")
-    with pytest.raises(SystemExit, match="2"):
-        cli.main(["demo", "--out", str(path)])
-    assert "is a file; give a folder" in capsys.readouterr().err
+    result = run("demo", "--out", path)
+    assert result.code == 2
+    assert "is a file; give a folder" in result.err
     assert path.read_text() == "kept"
 
 
-def test_help_and_version(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        cli.main(["--help"])
-    assert "demo" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match="0"):
-        cli.main(["--version"])
-    assert capsys.readouterr().out.startswith("tosica ")
+@pytest.mark.parametrize("seed", ["-1", "4294967296", "one"])
+def test_seeds_are_what_numpy_and_torch_take(seed: str, run: Any) -> None:
+    assert run("demo", "--seed", seed).code == 2
+
+
+def test_scores_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Any) -> None:
+    def printed(out: Path, *, seed: int) -> Any:
+        print("not JSON")
+        return _demo.pd.DataFrame({"accuracy": [0.5]}, index=[f"{out.name} {seed}"])
+
+    monkeypatch.setattr(_demo, "run_demo", printed)
+    result = run("demo", "--out", tmp_path, "--seed", 3, "--json")
+    scores = {f"{tmp_path.name} 3": {"accuracy": 0.5}}
+    assert json.loads(result.out) == {"out": str(tmp_path), "scores": scores}

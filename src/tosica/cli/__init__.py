@@ -1,0 +1,89 @@
+"""The command line: ``tosica train``, ``annotate``, ``evaluate`` and others, on click.
+
+``main`` is the entry point. ``_command`` has what all commands share: options, exit codes, and one
+line for an error (``_errors``); ``_session`` what is said to whom; ``_stopping`` signals. ``_read``
+and ``_write`` are the formats. Each other file is a command. Torch, scanpy and numpy are imported
+inside the commands, so that ``--help`` and ``--version`` take no time.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+import click
+
+from tosica.cli._annotate import annotate
+from tosica.cli._demo import demo
+from tosica.cli._evaluate import evaluate
+from tosica.cli._gene_sets import gene_sets
+from tosica.cli._info import info
+from tosica.cli._report import report
+from tosica.cli._train import train
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PACKAGES = (
+    *("tosica", "torch", "lightning", "scvi-tools", "anndata", "scanpy", "numpy", "scipy"),
+    *("pandas", "scikit-learn", "h5py", "zarr", "rdata"),
+)
+
+
+def _print_versions(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if not value or context.resilient_parsing:
+        return
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:  # of an extra
+            continue
+    for name in sorted(versions, key=lambda name: (name != "tosica", name)):
+        # YAML would read 1.10 as a number.
+        is_number = re.fullmatch(r"[\d.]+", versions[name]) and versions[name].count(".") < 2
+        click.echo(f"{name}: {json.dumps(versions[name]) if is_number else versions[name]}")
+    context.exit()
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(version("tosica"), prog_name="tosica", message="%(prog)s %(version)s")
+@click.option(
+    "--versions",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_versions,
+    help="Show the versions of tosica and what it is built on, as YAML.",
+)
+def commands() -> None:
+    """Annotate single cells with a Transformer whose tokens are gene sets.
+
+    Exit codes: 0 done, 1 the data or the machine do not allow it, 2 wrong usage.
+    """
+
+
+for _command in (train, annotate, evaluate, report, gene_sets, info, demo):
+    commands.add_command(_command)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Parameters
+    ----------
+    argv
+        What follows ``tosica``; by default what the process was called with.
+
+    Returns
+    -------
+    The exit code: 0 done, 1 the data or the machine do not allow it, 2 wrong usage.
+    """
+    try:
+        commands.main(args=None if argv is None else list(argv), prog_name="tosica")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    return 0

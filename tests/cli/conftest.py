@@ -1,0 +1,90 @@
+"""Commands in this process, and files that they read."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from tosica import cli
+from tosica.gs import write_gmt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from anndata import AnnData
+
+    import tosica
+
+
+class Result(NamedTuple):
+    """What a command left: exit code, stdout, stderr."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+    """Run a command."""
+
+    def call(*arguments: object) -> Result:
+        capsys.readouterr()
+        code = cli.main([str(argument) for argument in arguments])
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture(autouse=True)
+def _same_environment() -> Iterator[None]:
+    """``--threads`` is for the whole process."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture(scope="session")
+def write() -> Callable[[AnnData, Path], None]:
+    """Write cells as .h5ad or .zarr; anndata announces another default of Zarr each time."""
+
+    def call(adata: AnnData, path: Path) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            adata.write_zarr(path) if path.suffix == ".zarr" else adata.write_h5ad(path)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def model_folder(toy_model: tosica.TOSICA, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The trained model, saved: not to be changed."""
+    folder = tmp_path_factory.mktemp("cli") / "model"
+    toy_model.save(folder)
+    return folder
+
+
+@pytest.fixture
+def query(toy_query: AnnData, tmp_path: Path) -> Path:
+    """An .h5ad file of 60 cells."""
+    path = tmp_path / "query.h5ad"
+    toy_query.write_h5ad(path)
+    return path
+
+
+@pytest.fixture
+def reference(toy: AnnData, tmp_path: Path) -> Path:
+    """An .h5ad file of 90 cells with labels, and beside it ``sets.gmt``."""
+    names = toy.uns["tosica_mask"]["gene_sets"]
+    members = toy.varm["tosica_mask"].toarray().T
+    sets = {str(n): [str(g) for g in toy.var_names[m]] for n, m in zip(names, members, strict=True)}
+    write_gmt(sets, tmp_path / "sets.gmt")
+    del toy.varm["tosica_mask"], toy.uns["tosica_mask"]
+    path = tmp_path / "reference.h5ad"
+    toy.write_h5ad(path)
+    return path

@@ -1,0 +1,154 @@
+"""What the page on the command line shows: its commands, the rule and the process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import stat
+import subprocess
+import sys
+import textwrap
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anndata as ad
+import pytest
+import yaml
+
+from tosica import cli
+
+if TYPE_CHECKING:
+    import tosica
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "command_line.md").read_text("utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The variables of a process that finds ``tosica`` on its PATH."""
+    command = tmp_path / "bin" / "tosica"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tosica.cli "$@"\n')
+    command.chmod(command.stat().st_mode | stat.S_IXUSR)
+    return os.environ | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+
+
+def shown_commands() -> list[list[str]]:
+    lines = [line for block in blocks("bash") for line in block.splitlines()]
+    wrapped = [match[1] for line in lines if (match := re.search('--wrap "(.*)"', line))]
+    found = [shlex.split(line)[1:] for line in [*lines, *wrapped] if line.startswith("tosica ")]
+    assert len(found) == 7
+    return found
+
+
+@pytest.mark.parametrize("words", shown_commands(), ids=" ".join)
+def test_commands_of_the_page_are_understood(words: list[str]) -> None:
+    command = cli.commands.commands[words[0]]
+    assert command.make_context(words[0], words[1:]).params
+
+
+def test_options_of_the_page_exist() -> None:
+    rows = re.findall(r"^\| (`--.*?) \| (.*?) \| .* \|$", PAGE, flags=re.MULTILINE)
+    assert len(rows) > 15
+    for options, commands in rows:
+        named = re.findall("`([a-z-]+)`", commands)
+        for option in re.findall("(--[a-z-]+)", options):
+            having = {
+                name
+                for name, command in cli.commands.commands.items()
+                if any(option in parameter.opts for parameter in command.params)
+            }
+            assert set(named) <= having
+            assert commands != "all" or having == set(cli.commands.commands)
+
+
+def test_commands_of_the_table_are_all() -> None:
+    rows = re.findall(r"^\| `tosica ([a-z-]+)", PAGE, flags=re.MULTILINE)
+    assert sorted(rows) == sorted([*cli.commands.commands, "--versions"])
+
+
+@pytest.mark.slow
+def test_rule_is_run_by_snakemake(
+    tmp_path: Path, query: Path, toy_model: tosica.TOSICA, environment: dict[str, str]
+) -> None:
+    pytest.importorskip("snakemake", reason="snakemake is in the dependency group test")
+    [rule] = [block for block in blocks("python") if block.startswith("rule ")]
+    (tmp_path / "Snakefile").write_text(rule)
+    (tmp_path / "queries").mkdir()
+    query.rename(tmp_path / "queries" / "patient1.h5ad")
+    toy_model.save(tmp_path / "pbmc_model")
+    [line] = [line for block in blocks("bash") for line in block.splitlines() if "snakem" in line]
+    words = [sys.executable, "-m", *shlex.split(line)]
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+
+    # The reference's folder is no model yet: the log has the line, and no output is left.
+    (tmp_path / "pbmc_model" / "model.pt").rename(tmp_path / "kept.pt")
+    assert run().returncode != 0
+    log = (tmp_path / "logs" / "annotate_patient1.log").read_text()
+    assert log.startswith("tosica: error: ")
+    assert log.count("\n") == 1
+    assert not list(tmp_path.glob("annotated/*"))
+
+    (tmp_path / "kept.pt").rename(tmp_path / "pbmc_model" / "model.pt")
+    done = run()
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "annotated"
+    assert {path.name for path in folder.iterdir()} == {
+        "patient1.h5ad",
+        "patient1.csv",
+        "patient1.json",
+    }
+    assert "tosica_prediction" in ad.read_h5ad(folder / "patient1.h5ad").obs
+    summary = json.loads((folder / "patient1.json").read_text())
+    assert summary["model"] == toy_model.fingerprint
+
+
+@pytest.mark.slow
+def test_script_of_the_process_runs(
+    tmp_path: Path, query: Path, toy_model: tosica.TOSICA, environment: dict[str, str]
+) -> None:
+    """As Nextflow would run it: indentation and escapes are removed, and values put in."""
+    toy_model.save(tmp_path / "pbmc_model")
+    [process] = blocks("groovy")
+    script = textwrap.dedent(re.findall('"""\n(.*?)"""', process, flags=re.DOTALL)[0])
+    values = {
+        "query": query.name,
+        "model": "pbmc_model",
+        "prefix": "patient1_annotated",
+        "args": "--cutoff 0.5",
+        "task.cpus": "1",
+        "task.process": "TOSICA_ANNOTATE",
+    }
+    wanted = set(re.findall(r"(?<!\\)\$\{?([a-z][a-z.]*)", script))
+    assert wanted == set(values)
+    for name, value in values.items():
+        script = re.sub(rf"(?<!\\)\$(\{{{name}\}}|{name}\b)", value, script)
+    script = script.replace("\\$", "$").replace("\\\\", "\\")
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    outputs = set(re.findall(r'path\(?\s*"([^"]+)"', process))
+    assert outputs == {"${prefix}.h5ad", "${prefix}.csv", "${prefix}.json", "versions.yml"}
+    for name in outputs:
+        assert (tmp_path / name.replace("${prefix}", values["prefix"])).stat().st_size
+    summary = json.loads((tmp_path / "patient1_annotated.json").read_text())
+    assert summary["n_cells"] == 60
+    versions = yaml.safe_load((tmp_path / "versions.yml").read_text())
+    assert versions["TOSICA_ANNOTATE"]["tosica"] == version("tosica")

@@ -1,0 +1,134 @@
+"""Commands as pipelines run them: a process that is stopped, killed, or has no space."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pytest
+
+from tosica.cli import _annotate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from anndata import AnnData
+
+pytestmark = pytest.mark.slow
+_SECONDS = 300  # a busy machine takes a minute for the imports
+
+
+@pytest.fixture
+def many(toy_query: AnnData, tmp_path: Path) -> Path:
+    """Cells for many small parts."""
+    path = tmp_path / "many.h5ad"
+    many = ad.concat([toy_query] * 60, index_unique="-")
+    many.write_h5ad(path)
+    return path
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tosica.cli", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + _SECONDS
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_stopped_killed_and_run_again(many: Path, model_folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "o.h5ad"
+    parts = tmp_path / "o.h5ad.parts"
+    command = ["annotate", many, "--model", model_folder, "-o", output, "--cells-per-part", 100]
+
+    def n_done() -> int:
+        return len(list(parts.glob("part-*.h5")))
+
+    process = start(*command)
+    wait_for(lambda: n_done() > 2, process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=_SECONDS)
+    assert (process.returncode, out) == (1, "")
+    assert err == f"tosica: error: stopped by SIGTERM{_annotate._GO_ON}.\n"
+    assert not output.exists()
+
+    before = n_done()
+    process = start(*command)
+    wait_for(lambda: n_done() > before + 2, process)
+    process.kill()
+    process.communicate(timeout=_SECONDS)
+    assert process.returncode == -signal.SIGKILL
+    assert not output.exists()
+    first = {path.name: path.stat().st_mtime_ns for path in parts.glob("part-*.h5")}
+    assert 5 < len(first) < 36
+
+    process = start(*command, "--verbose")
+    out, err = process.communicate(timeout=_SECONDS)
+    assert process.returncode == 0, err
+    assert f"{len(first)} of 36 parts are there already" in err
+    annotated = ad.read_h5ad(output)
+    assert annotated.n_obs == 3_600
+    # The same 60 cells again and again.
+    probability = annotated.obs["tosica_probability"].to_numpy().reshape(60, 60)
+    np.testing.assert_allclose(probability, np.tile(probability[0], (60, 1)), rtol=1e-5)
+    assert {path.name for path in tmp_path.iterdir()} == {many.name, output.name}
+
+
+def test_no_space(query: Path, model_folder: Path, tmp_path: Path) -> None:
+    """``ulimit -f`` counts blocks of 1 024 bytes."""
+    output = tmp_path / "o.h5ad"
+    command = [sys.executable, "-m", "tosica.cli", "annotate", query]
+    command += ["--model", model_folder, "-o", output]
+    done = subprocess.run(
+        ["bash", "-c", 'ulimit -f 30; "$@"', "bash", *map(str, command)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("tosica: error: ")
+    assert "is the disk full" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not output.exists()
+    assert not list(tmp_path.rglob(".tosica-*"))
+
+
+def test_a_training_that_is_stopped(reference: Path, tmp_path: Path) -> None:
+    """As Slurm and Nextflow stop it: SIGTERM, in a shell's background, where Ctrl-C is ignored."""
+    sets = reference.with_name("sets.gmt")
+    command: list[Any] = [sys.executable, "-m", "tosica.cli", "train", reference]
+    command += ["--labels-key", "kind", "--gene-sets", sets, "--max-epochs", 100_000]
+    command += ["-o", tmp_path / "m", "--checkpoint-dir", tmp_path / "checkpoints"]
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    # It is first written right before the network is trained.
+    wait_for((tmp_path / "checkpoints" / "training.pt").exists, process)
+    time.sleep(1)
+    process.terminate()
+    out, err = process.communicate(timeout=_SECONDS)
+    assert (process.returncode, out) == (1, "")
+    assert err == (
+        "tosica: error: stopped by SIGTERM; the same command goes on from the last checkpoint.\n"
+    )
+    assert not (tmp_path / "m").exists()

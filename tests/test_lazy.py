@@ -1,0 +1,66 @@
+"""The package is imported when it is used, and looks as if it had been imported at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import tosica
+
+
+def printed(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    heavy = ("torch", "scanpy", "anndata", "pandas", "numpy", "scvi", "lightning", "rich")
+    code = f"import sys, tosica; print(sorted(set({heavy!r}) & set(sys.modules)))"
+    assert printed(code) == "[]"
+
+
+def test_names_are_found_before_they_are_imported() -> None:
+    code = "import tosica; print(set(tosica.__all__) <= set(dir(tosica)), 'pp' in vars(tosica))"
+    assert printed(code) == "True False"
+
+
+@pytest.mark.slow
+def test_the_model_is_imported_without_plots_and_tools() -> None:
+    """These import seaborn, pynndescent and captum, which take seconds."""
+    code = (
+        "import sys; from tosica import TOSICA; late = {'seaborn', 'captum', 'tosica.tl'}; "
+        "print(TOSICA.__name__, sorted(late & set(sys.modules))); "
+        # It compiles its functions at import.
+        "import tosica.tl; print('pynndescent' in sys.modules)"
+    )
+    assert printed(code) == "TOSICA []\nFalse"
+
+
+def test_every_public_name_is_there() -> None:
+    for name in tosica.__all__:
+        value = getattr(tosica, name)
+        assert value is getattr(tosica, name)
+        assert value is vars(tosica)[name]
+    assert tosica.TOSICA is tosica.model.TOSICA
+    assert tosica.pp.__name__ == "tosica.pp"
+
+
+def test_packages_that_are_not_public_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("data", "legacy", "linear", "module", "ondisk"):
+        monkeypatch.delitem(vars(tosica), name, raising=False)
+        assert getattr(tosica, name).__name__ == f"tosica.{name}"
+
+
+def test_other_names_are_not() -> None:
+    with pytest.raises(AttributeError, match="module 'tosica' has no attribute 'nothing'"):
+        _ = tosica.nothing
+    assert not hasattr(tosica, "np")
+
+
+def test_the_logger_has_its_level_from_the_start() -> None:
+    """Users set another one right after the import, which no later import may change."""
+    code = "import logging, tosica; print(logging.getLogger('tosica').level == logging.INFO)"
+    assert printed(code) == "True"
