@@ -266,14 +266,13 @@ def test_tools_that_take_no_model_of_a_mudata(joint, name):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "the following arguments are required: COMMAND"),
-        (["demonstrate"], "invalid choice: 'demonstrate'"),
-        (["demo", "--seed", "x"], "'x' is not a whole number from 0 to"),
-        (["demo", "--seed", "-1"], "'-1' is not a whole number from 0 to"),
-        (["demo", "--seed", "1.5"], "'1.5' is not a whole number from 0 to"),
-        (["demo", "--seed", str(2**32)], "is not a whole number from 0 to"),
-        (["demo", "--seeds", "1", "--sed", "2"], "unrecognized arguments: --seeds 1 --sed 2"),
-        (["demo", "--out", "a file"], "--out a file is a file; give a folder."),
+        (["demonstrate"], "No such command 'demonstrate'."),
+        (["demo", "--seed", "x"], "Invalid value for '--seed': 'x' is not a valid integer range."),
+        (["demo", "--seed", "-1"], "'--seed': -1 is not in the range 0<=x<=4294967295."),
+        (["demo", "--seed", "1.5"], "'--seed': '1.5' is not a valid integer range."),
+        (["demo", "--seed", str(2**32)], "is not in the range 0<=x<=4294967295."),
+        (["demo", "--seeds", "1"], "No such option '--seeds'."),
+        (["demo", "--out", "a file"], "--out: 'a file' is a file; give a folder."),
     ],
 )
 def test_command_line(
@@ -285,7 +284,5 @@ def test_command_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a file").touch()
-    with pytest.raises(SystemExit) as ended:
-        cli.main(arguments)
-    assert ended.value.code == 2
+    assert cli.main(arguments) == 2
     assert sentence in capsys.readouterr().err
