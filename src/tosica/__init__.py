@@ -3,8 +3,9 @@
 from importlib.metadata import version
 
 from tosica import datasets, get, gs, io, model, pl, pp, tl
+from tosica._report import report
 from tosica.model import TOSICA
 
-__all__ = ["TOSICA", "datasets", "get", "gs", "io", "model", "pl", "pp", "tl"]
+__all__ = ["TOSICA", "datasets", "get", "gs", "io", "model", "pl", "pp", "report", "tl"]
 
 __version__ = version("tosica")

@@ -1,0 +1,327 @@
+"""The map of the cells, drawn by Bokeh in the browser."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tosica._palette import default_palette
+from tosica._report._html import Html, element
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tosica._report._cells import Cells
+    from tosica._report._embedding import Positions
+
+# Coordinates are whole numbers up to this one, which is finer than any screen.
+_FINEST = 65_535
+# Probabilities and p-values in whole parts of one.
+_PARTS = 10_000
+# Novelty scores in hundredths; colours are for scores from the first to the second.
+_HUNDREDTHS = 100
+NOVELTY_RANGE = (-2.0, 6.0)
+# Beyond this many labels, their names on the map would hide it.
+_MAX_NAMED = 40
+_COLORS = 256
+
+
+class Map(NamedTuple):
+    """The map's scripts: Bokeh itself, and the data with what draws them."""
+
+    library: Html
+    data: Html
+    script: Html
+
+
+def check_bokeh() -> str:
+    """Return the version of Bokeh.
+
+    Raises
+    ------
+    ImportError
+        If it is not installed.
+    """
+    try:
+        import bokeh
+    except ImportError as error:
+        raise ImportError(
+            "The map of a report needs the bokeh package: pip install 'tosica[report]'."
+        ) from error
+    return str(bokeh.__version__)
+
+
+def draw_map(cells: Cells, positions: Positions, title: str) -> Map:
+    """Make the scripts of the map.
+
+    Parameters
+    ----------
+    cells
+        The annotation.
+    positions
+        Where which cells are.
+    title
+        Title of the Bokeh document.
+    """
+    from bokeh.resources import Resources
+
+    resources = Resources(mode="inline", components=["bokeh", "bokeh-gl"], minified=True)
+    library = "\n".join(resources.js_raw)
+    item = _with_fixed_ids(_item(cells, positions, title))
+    return Map(
+        element("script", Html(library)),
+        element("script", _json(item), type="application/json", id="map-data"),
+        element("script", Html(read_resource("map.js"))),
+    )
+
+
+def read_resource(name: str) -> str:
+    """Read a file of this package."""
+    return files("tosica._report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _json(value: Any) -> Html:
+    """Write data so that they can neither end their script nor begin another one."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Html(text)
+
+
+def _item(cells: Cells, positions: Positions, title: str) -> dict[str, Any]:
+    from bokeh.embed import json_item
+    from bokeh.models import (
+        BooleanFilter,
+        CDSView,
+        ColumnDataSource,
+        CustomJS,
+        CustomJSHover,
+        HoverTool,
+        LinearColorMapper,
+        PanTool,
+        Range1d,
+        ResetTool,
+        SaveTool,
+        WheelZoomTool,
+    )
+    from bokeh.plotting import figure
+
+    columns = _columns(cells, positions)
+    source = ColumnDataSource(columns)
+    rows = positions.rows
+    # The names of all cells as one text, which is compressed with the rest of the data.
+    text = "\n".join(str(name).replace("\n", " ") for name in cells.names[rows])
+    names = ColumnDataSource({"text": np.frombuffer(text.encode(), np.uint8)})
+    hidden = BooleanFilter(booleans=None)
+    margin = _FINEST // 30
+    plot = figure(
+        sizing_mode="stretch_both",
+        output_backend="webgl",
+        x_range=Range1d(-margin, _FINEST + margin),
+        y_range=Range1d(-margin, _FINEST + margin),
+        tools=[pan := PanTool(), WheelZoomTool(), ResetTool(), SaveTool()],
+        toolbar_location="above",
+        background_fill_alpha=0,
+        border_fill_alpha=0,
+        outline_line_alpha=0,
+        min_border=0,
+        title=None,
+    )
+    plot.toolbar.logo = None
+    plot.toolbar.active_drag = pan
+    plot.axis.visible = False
+    plot.grid.visible = False
+    mappers = _mappers(cells)
+    size = float(np.clip(420 / np.sqrt(max(len(rows), 1)), 2.5, 7))
+    points = plot.scatter(
+        "x",
+        "y",
+        source=source,
+        view=CDSView(filter=hidden),
+        size=size,
+        line_color=None,
+        fill_alpha=0.75,
+        fill_color={"field": "label", "transform": LinearColorMapper(**mappers["label"])},
+        nonselection_fill_alpha=0.75,
+    )
+    found = ColumnDataSource({"x": [], "y": []})
+    plot.scatter("x", "y", source=found, size=18, line_width=3, fill_color=None, line_color="black")
+    plot.scatter("x", "y", source=found, size=14, line_width=3, fill_color=None, line_color="white")
+    named = _add_names(plot, cells, columns)
+    lists = {"names": names, "labels": cells.labels}
+    plot.add_tools(
+        HoverTool(
+            renderers=[points],
+            tooltips=[
+                ("cell", "@x{name}"),
+                ("label", "@label{label}"),
+                ("probability", "@probability{part}"),
+                *([("novelty p-value", "@pvalue{part}")] if "pvalue" in columns else []),
+            ],
+            formatters={
+                "@x": CustomJSHover(args=lists, code=_NAME_CODE),
+                "@label": CustomJSHover(args=lists, code="return labels[value]"),
+                "@probability": CustomJSHover(code=f"return (value / {_PARTS}).toFixed(3)"),
+                "@pvalue": CustomJSHover(code=_PVALUE_CODE),
+            },
+        )
+    )
+    transforms = {name: LinearColorMapper(**mapper) for name, mapper in mappers.items()}
+    shared = {"source": source, "points": points, "hidden": hidden, "found": found}
+    plot.tags = [
+        CustomJS(args=shared | lists | {"named": named}, code=_CONTROL_CODE),
+        CustomJS(
+            args={"points": points, **transforms},
+            code=f"const transform = {{{', '.join(transforms)}}}[cb_data.by]\n{_PAINT_CODE}",
+        ),
+    ]
+    return json_item(plot, "map")
+
+
+def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer]]:
+    """What is known of each cell on the map, in as few bytes as can be."""
+    rows, xy = positions.rows, positions.xy
+    low = xy.min(0, initial=np.inf)
+    extent = xy.max(0, initial=-np.inf) - low
+    scaled = np.rint((xy - low) / np.where(extent > 0, extent, 1) * _FINEST).astype(np.uint16)
+    columns: dict[str, NDArray[np.integer]] = {
+        "x": scaled[:, 0],
+        "y": scaled[:, 1],
+        "label": cells.codes[rows].astype(np.uint16),
+        "probability": np.rint(cells.probability[rows] * _PARTS).astype(np.uint16),
+    }
+    if cells.novelty is not None and cells.novelty_pvalue is not None:
+        score = np.nan_to_num(cells.novelty[rows], nan=NOVELTY_RANGE[0])
+        columns["novelty"] = np.rint(np.clip(score, -300, 300) * _HUNDREDTHS).astype(np.int16)
+        pvalue = np.nan_to_num(cells.novelty_pvalue[rows], nan=1.0)
+        columns["pvalue"] = np.rint(np.clip(pvalue, 0, 1) * _PARTS).astype(np.uint16)
+    if cells.samples is not None:
+        columns["sample"] = np.asarray(cells.samples.codes)[rows].astype(np.uint16)
+    if cells.known is not None:
+        # The last number is for cells without a known label.
+        n_known = len(cells.known.categories)
+        codes = np.asarray(cells.known.codes)[rows].astype(np.int64)
+        columns["known"] = np.where(codes < 0, n_known, codes).astype(np.uint16)
+    return columns
+
+
+def _mappers(cells: Cells) -> dict[str, dict[str, Any]]:
+    """Arguments of the colour mapper of each column that the map can be coloured by."""
+    from bokeh.palettes import cividis
+
+    mappers: dict[str, dict[str, Any]] = {
+        "label": _categorical(cells.colors),
+        "probability": {"palette": cividis(_COLORS), "low": 0, "high": _PARTS},
+    }
+    if cells.novelty is not None:
+        low, high = (bound * _HUNDREDTHS for bound in NOVELTY_RANGE)
+        mappers["novelty"] = {"palette": cividis(_COLORS), "low": low, "high": high}
+    for name, groups in (("sample", cells.samples), ("known", cells.known)):
+        if groups is not None:
+            mappers[name] = _categorical([*group_palette(cells, name), "#d3d3d3"])
+    return mappers
+
+
+def group_palette(cells: Cells, name: str) -> list[str]:
+    """Colours of samples or of known labels; a known label has the colour of the same label."""
+    groups = cells.samples if name == "sample" else cells.known
+    assert groups is not None
+    palette = default_palette(len(groups.categories))
+    if name == "sample":
+        return palette
+    of_label = dict(zip(cells.labels, cells.colors, strict=True))
+    return [of_label.get(g, color) for g, color in zip(groups.categories, palette, strict=True)]
+
+
+def _categorical(colors: list[str]) -> dict[str, Any]:
+    return {"palette": colors, "low": -0.5, "high": len(colors) - 0.5}
+
+
+def _add_names(plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]]) -> Any:
+    """Write the name of each label where its cells are."""
+    from bokeh.models import ColumnDataSource
+
+    codes = [c for c in cells.types if (columns["label"] == c).any()]
+    places = [
+        [float(np.median(columns[axis][columns["label"] == code])) for code in codes]
+        for axis in ("x", "y")
+    ]
+    data = ColumnDataSource(
+        {"x": places[0], "y": places[1], "text": [cells.labels[code] for code in codes]}
+    )
+    return plot.text(
+        "x",
+        "y",
+        "text",
+        source=data,
+        text_align="center",
+        text_baseline="middle",
+        text_font_size="12px",
+        text_font_style="bold",
+        text_color="#111111",
+        text_outline_color="#ffffff",
+        visible=len(codes) <= _MAX_NAMED,
+    )
+
+
+def _with_fixed_ids(item: dict[str, Any]) -> dict[str, Any]:
+    """Number the models of a document from 1, so that the same data give the same page."""
+    numbers: dict[str, str] = {}
+
+    def renamed(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {
+                key: numbers.setdefault(inner, f"m{len(numbers) + 1}")
+                if key == "id" and isinstance(inner, str)
+                else renamed(inner)
+                for key, inner in value.items()
+            }
+        if isinstance(value, list | tuple):
+            return [renamed(inner) for inner in value]
+        return value
+
+    item = dict(item)
+    made = renamed(item["doc"])
+    return item | {"doc": made, "root_id": numbers[item["root_id"]]}
+
+
+# --------------------------------------------------------------------------- in the browser
+
+# Names are decoded once, when the first one is asked for.
+_DECODE = """
+const decoded = window.tosicaNames ??= new TextDecoder().decode(
+  new Uint8Array(names.get("text"))).split("\\n");
+"""
+_NAME_CODE = _DECODE + "return decoded[special_vars.index]"
+_PVALUE_CODE = f"return value ? (value / {_PARTS}).toFixed(4) : '< {1 / _PARTS:.4f}'"
+
+# What the controls ask for: `show` filters, `find` looks for names, `name` writes the labels.
+_CONTROL_CODE = (
+    _DECODE
+    + f"""
+const label = source.get("label"), probability = source.get("probability")
+if (cb_data.ask == "name") {{ named.visible = cb_data.on; return }}
+if (cb_data.ask == "show") {{
+  const least = cb_data.least * {_PARTS}, wanted = new Set(cb_data.labels)
+  const shown = Array.from(label, (code, i) => wanted.has(code) && probability[i] >= least)
+  hidden.booleans = shown
+  return shown.reduce((n, is) => n + is, 0)
+}}
+const text = cb_data.text.trim().toLowerCase(), x = [], y = [], rows = []
+let count = 0
+if (text) decoded.forEach((name, i) => {{
+  if (!name.toLowerCase().includes(text)) return
+  count++
+  if (x.length < 500) {{ x.push(source.get("x")[i]); y.push(source.get("y")[i]) }}
+  if (rows.length < 20) rows.push([
+    name, labels[label[i]], (probability[i] / {_PARTS}).toFixed(3),
+    source.columns().includes("pvalue") ? (source.get("pvalue")[i] / {_PARTS}).toFixed(4) : "–"])
+}})
+found.data = {{x, y}}
+return {{count, rows}}
+"""
+)
+_PAINT_CODE = "points.glyph.fill_color = {field: cb_data.by, transform}"

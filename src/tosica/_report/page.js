@@ -1,0 +1,11 @@
+// What is folded is printed, too; and a link to a folded part opens it.
+"use strict";
+addEventListener("beforeprint", () => {
+  document.querySelectorAll("details").forEach((part) => { part.open = true; });
+});
+const open = () => {
+  const part = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (part && part.tagName === "DETAILS") part.open = true;
+};
+addEventListener("hashchange", open);
+open();
