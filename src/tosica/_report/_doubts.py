@@ -319,9 +319,8 @@ def _known_markers(markers: Markers) -> list[Doubt]:
         Doubt(
             "check",
             f"Most known markers are higher in another label: {_listed(contradicted)}.",
-            "In brackets is how many of the markers that you passed are expressed most in the "
-            "label's own cells.",
-            "Look at these genes on the map of your own plots; the label may be wrong.",
+            "In brackets is how many of them are expressed most in the label's own cells.",
+            "The label may be wrong: look at these genes in your own plots.",
         )
     ]
 

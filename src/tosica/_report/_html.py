@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# Elements without contents.
-_VOID = {"br", "col", "hr", "img", "input", "link", "meta", "rect", "circle"}
+# Elements without contents; those of SVG need a slash at the end.
+_VOID = {"input": ">", "link": ">", "meta": ">", "rect": "/>"}
 
 
 class Html(str):
@@ -49,7 +49,7 @@ def element(tag: str, *children: Any, **attributes: Any) -> Html:
         if value is not None and value is not False
     )
     if tag in _VOID:
-        return Html(f"<{tag}{written}>")
+        return Html(f"<{tag}{written}{_VOID[tag]}")
     return Html(f"<{tag}{written}>{join(*children)}</{tag}>")
 
 
@@ -100,13 +100,14 @@ def table(
         body.append(element("tr", *cells))
     made = element(
         "table",
-        element("caption", caption),
+        # The text stays in sight while the table is scrolled.
+        element("caption", element("span", caption)),
         element("thead", element("tr", *head)),
         element("tbody", *body),
         class_=class_ or None,
     )
-    # A box that the keyboard can scroll, because a wide table must not widen the page.
-    return element("div", made, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    # A wide table is scrolled in a box of its own, because it must not widen the page.
+    return element("div", made, class_="scroll", role="group", aria_label=caption)
 
 
 def swatch(color: str) -> Html:
@@ -198,9 +199,12 @@ def percent(share: float) -> str:
     """Write a share; a small one is not rounded to nothing."""
     if not np.isfinite(share):
         return "–"
+    if share == 0:
+        return "0\u00a0%"
     if 0 < share < 0.001:
         return "< 0.1\u00a0%"
-    return f"{100 * share:.{0 if share >= 0.0995 else 1}f}\u00a0%"
+    written = f"{100 * share:.{0 if share >= 0.0995 else 1}f}".removesuffix(".0")
+    return f"{written}\u00a0%"
 
 
 def decimal(value: float, digits: int = 2) -> str:

@@ -23,10 +23,15 @@ _FINEST = 65_535
 _PARTS = 10_000
 # Novelty scores in hundredths; colours are for scores from the first to the second.
 _HUNDREDTHS = 100
-NOVELTY_RANGE = (-2.0, 6.0)
+NOVELTY_RANGE = (-2.0, 5.0)
 # Beyond this many labels, their names on the map would hide it.
 _MAX_NAMED = 40
+# From certain or familiar to doubtful or new: seen on white and on black, and darker or stronger
+# where one has to look, for any kind of colour vision.
+RAMP = ("#b9c4ce", "#e39a5b", "#a8002a")
 _COLORS = 256
+# Labels so near to an edge, as a share of the width, are written away from it.
+_EDGE = 0.15
 
 
 class Map(NamedTuple):
@@ -155,12 +160,7 @@ def _item(cells: Cells, positions: Positions, title: str) -> dict[str, Any]:
     plot.add_tools(
         HoverTool(
             renderers=[points],
-            tooltips=[
-                ("cell", "@x{name}"),
-                ("label", "@label{label}"),
-                ("probability", "@probability{part}"),
-                *([("novelty p-value", "@pvalue{part}")] if "pvalue" in columns else []),
-            ],
+            tooltips=_TOOLTIP.format(novelty=_NOVELTY if "pvalue" in columns else ""),
             formatters={
                 "@x": CustomJSHover(args=lists, code=_NAME_CODE),
                 "@label": CustomJSHover(args=lists, code="return labels[value]"),
@@ -210,19 +210,25 @@ def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer
 
 def _mappers(cells: Cells) -> dict[str, dict[str, Any]]:
     """Arguments of the colour mapper of each column that the map can be coloured by."""
-    from bokeh.palettes import cividis
-
+    palette = _ramp()
     mappers: dict[str, dict[str, Any]] = {
         "label": _categorical(cells.colors),
-        "probability": {"palette": cividis(_COLORS), "low": 0, "high": _PARTS},
+        "probability": {"palette": palette[::-1], "low": 0, "high": _PARTS},
     }
     if cells.novelty is not None:
         low, high = (bound * _HUNDREDTHS for bound in NOVELTY_RANGE)
-        mappers["novelty"] = {"palette": cividis(_COLORS), "low": low, "high": high}
+        mappers["novelty"] = {"palette": palette, "low": low, "high": high}
     for name, groups in (("sample", cells.samples), ("known", cells.known)):
         if groups is not None:
             mappers[name] = _categorical([*group_palette(cells, name), "#d3d3d3"])
     return mappers
+
+
+def _ramp() -> list[str]:
+    ends = np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in RAMP])
+    at = np.linspace(0, len(RAMP) - 1, _COLORS)
+    mixed = [np.interp(at, np.arange(len(RAMP)), ends[:, i]).round() for i in range(3)]
+    return [f"#{int(r):02x}{int(g):02x}{int(b):02x}" for r, g, b in zip(*mixed, strict=True)]
 
 
 def group_palette(cells: Cells, name: str) -> list[str]:
@@ -250,19 +256,33 @@ def _add_names(plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]])
         for axis in ("x", "y")
     ]
     data = ColumnDataSource(
-        {"x": places[0], "y": places[1], "text": [cells.labels[code] for code in codes]}
+        {
+            "x": places[0],
+            "y": places[1],
+            "text": [cells.labels[code] for code in codes],
+            "align": [
+                "left"
+                if x < _EDGE * _FINEST
+                else "right"
+                if x > (1 - _EDGE) * _FINEST
+                else "center"
+                for x in places[0]
+            ],
+        }
     )
     return plot.text(
         "x",
         "y",
         "text",
         source=data,
-        text_align="center",
+        text_align="align",
         text_baseline="middle",
         text_font_size="12px",
         text_font_style="bold",
         text_color="#111111",
-        text_outline_color="#ffffff",
+        background_fill_color="#ffffff",
+        background_fill_alpha=0.7,
+        padding=3,
         visible=len(codes) <= _MAX_NAMED,
     )
 
@@ -290,6 +310,12 @@ def _with_fixed_ids(item: dict[str, Any]) -> dict[str, Any]:
 
 # --------------------------------------------------------------------------- in the browser
 
+# Bokeh writes the values as text.
+_TOOLTIP = (
+    '<div style="color:#1c2024;font:14px/1.4 system-ui,sans-serif"><b>@x{{name}}</b><br>'
+    "@label{{label}}<br>probability @probability{{part}}{novelty}</div>"
+)
+_NOVELTY = "<br>novelty p-value @pvalue{part}"
 # Names are decoded once, when the first one is asked for.
 _DECODE = """
 const decoded = window.tosicaNames ??= new TextDecoder().decode(

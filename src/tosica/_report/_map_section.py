@@ -19,7 +19,7 @@ from tosica._report._html import (
 from tosica._report._html import (
     cells as n_cells_of,
 )
-from tosica._report._map import NOVELTY_RANGE, group_palette
+from tosica._report._map import NOVELTY_RANGE, RAMP, group_palette
 from tosica._report._sections import section
 
 if TYPE_CHECKING:
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 _MAX_IN_KEY = 60
 _MAX_NAMED = 40
-# Colours from the cividis palette of matplotlib, for the keys of numbers.
-_RAMP = "linear-gradient(90deg,#00204c,#414d6b,#7b7b78,#b9ac70,#ffe945)"
 
 
 def map_section(cells: Cells, positions: Positions) -> Html:
@@ -181,7 +179,7 @@ def _filter(cells: Cells, positions: Positions) -> Html:
 def _keys(cells: Cells) -> Html:
     """Keys of the colours, of which the script shows one; that of the labels is the filter."""
     low, high = (decimal(bound, 0) for bound in NOVELTY_RANGE)
-    keys = [_ramp("probability", "Probability", "0", "1")]
+    keys = [_ramp("probability", "Probability", "1", "0")]
     if cells.novelty is not None:
         keys.append(_ramp("novelty", "Novelty score", f"{low} or less", f"{high} or more"))
     for name, groups in (("sample", cells.samples), ("known", cells.known)):
@@ -205,12 +203,12 @@ def _keys(cells: Cells) -> Html:
 
 
 def _ramp(name: str, title: str, low: str, high: str) -> Html:
-    drawn = element("span", class_="ramp", style=f"background:{_RAMP}", aria_hidden="true")
+    gradient = f"background:linear-gradient(90deg,{','.join(RAMP)})"
     return element(
         "div",
-        f"{title}: dark is {low} ",
-        drawn,
-        f" light is {high}",
+        f"{title}: grey is {low}",
+        element("span", class_="ramp", style=gradient, aria_hidden="true"),
+        f"red is {high}",
         class_="key",
         data_legend=name,
         hidden=True,

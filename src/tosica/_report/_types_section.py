@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from tosica._report._explain import Explanation, GeneSet
     from tosica._report._markers import KnownMarker
 
+# A smaller weight is written as zero.
+_SHOWN = 0.005
+
 _UNIT = (
     "A contribution of 1 raises the score of the label by 1 above the mean of all labels, in "
     "logits before calibration, compared with the mean cell of the reference."
@@ -88,10 +91,10 @@ def _marker_note(found: Findings) -> Html:
         f"together, by scanpy's t-test on {n_cells_of(markers.n_cells)} with the labels drawn "
         "evenly. The groups are the predicted labels, so that these markers cannot prove a label; "
         "they show whether the model used what distinguishes the cells. ",
-        "Known markers are those that you passed as markers=."
+        "Known markers are those that this page was given."
         if markers.known or markers.missing
-        else "tosica.report(adata, path, markers={label: genes}) compares with markers that you "
-        "know.",
+        else "Markers that you know can be compared by tosica.report(adata, path, "
+        "markers={label: genes}).",
     )
 
 
@@ -144,11 +147,13 @@ def _gene_sets(explanation: Explanation, label: str, sets: list[GeneSet]) -> Htm
 
 
 def _genes(genes: list[tuple[str, float]]) -> list[Html]:
+    # What would be written as zero is left out.
+    written = [(gene, decimal(weight)) for gene, weight in genes if weight >= _SHOWN]
     shown = []
-    for i, (gene, weight) in enumerate(genes):
-        comma = ", " if i + 1 < len(genes) else ""
-        shown.append(join(element("i", gene), f"\u00a0{decimal(weight)}{comma}"))
-    return shown
+    for i, (gene, weight) in enumerate(written):
+        comma = ", " if i + 1 < len(written) else ""
+        shown.append(join(element("i", gene), f"\u00a0{weight}{comma}"))
+    return shown or [Html("–")]
 
 
 def _leading(found: Findings, label: str) -> Html | None:

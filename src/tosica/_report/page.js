@@ -9,3 +9,12 @@ const open = () => {
 };
 addEventListener("hashchange", open);
 open();
+// The keyboard reaches the boxes of tables that are too wide, and no others.
+const boxes = [...document.querySelectorAll(".scroll")];
+const reach = () => boxes.forEach((box) => {
+  if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+  else box.removeAttribute("tabindex");
+});
+addEventListener("resize", reach);
+document.addEventListener("toggle", reach, true);
+reach();
