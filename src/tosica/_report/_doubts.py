@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.stats import false_discovery_control
 
 from tosica._constants import UNKNOWN
+from tosica._report._compared import of_known_labels, of_known_markers, of_samples
+from tosica._report._doubt import (
+    ENOUGH_CELLS,
+    FEW_CELLS,
+    LOW_MEDIAN,
+    SMALL_PVALUE,
+    Doubt,
+    listed,
+)
 from tosica._report._html import cells as n_cells_of
 from tosica._report._html import count, decimal, percent
-from tosica._validation import list_names
 
 if TYPE_CHECKING:
     from tosica._report._cells import Cells
@@ -19,16 +26,8 @@ if TYPE_CHECKING:
     from tosica._report._markers import Markers
     from tosica._report._second_labels import Second
 
-# A label whose median probability is lower is doubtful.
-LOW_MEDIAN = 0.7
-# A probability below this means that the best label is more likely wrong than right.
-LOW_PROBABILITY = 0.5
-# Fewer cells of a label than this are easily chance.
-FEW_CELLS = 10
-# p-values up to this one are called small; by chance, this share of the cells has one.
-SMALL_PVALUE = 0.05
-# Twice as many small p-values as expected by chance are noted, in labels with enough cells.
-_MANY_SMALL, _ENOUGH_CELLS = 0.15, 20
+# Three times as many small p-values as by chance are noted, in labels with enough cells.
+_MANY_SMALL = 0.15
 # From this share on, a batch effect is a likelier reason than a new type: as in model.annotate.
 _BATCH_EFFECT = 0.3
 # Mean probability of the second best label from which two labels are called easily confused.
@@ -36,17 +35,7 @@ _CLOSE_SECOND = 0.2
 # As in model.annotate: a warning below 95 % of the model's genes.
 _MISSING_GENES = 0.05
 _COMPLETENESS = 0.02
-_MANY_LABELS = 8
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """Something that may be wrong: what, why that matters, and what to do."""
-
-    weight: Literal["check", "note"]
-    what: str
-    why: str
-    remedy: str
+_MANY_PAIRS = 8
 
 
 class Findings(NamedTuple):
@@ -74,9 +63,9 @@ def find_doubts(cells: Cells, found: Findings) -> list[Doubt]:
         *_novelty(cells),
         *_confused(found.second),
         *_few(cells),
-        *_samples(cells),
-        *_known_labels(cells),
-        *_known_markers(found.markers),
+        *of_samples(cells),
+        *of_known_labels(cells),
+        *of_known_markers(found.markers),
         *_explained(found.explanation),
     ]
     return sorted(doubts, key=lambda doubt: doubt.weight != "check")
@@ -122,7 +111,7 @@ def _probabilities(cells: Cells) -> list[Doubt]:
         doubts.append(
             Doubt(
                 "check",
-                f"The probability is low in {_listed(list(low))}.",
+                f"The probability is low in {listed(list(low))}.",
                 f"In half of the cells of {worst!r} it is below {decimal(low[worst])}.",
                 "Look at their markers before you use these labels, or merge them with the type "
                 "that they are confused with.",
@@ -156,14 +145,14 @@ def _novelty(cells: Cells) -> list[Doubt]:
     many = []
     for code in cells.types:
         rows = cells.rows(code)
-        if len(rows) >= _ENOUGH_CELLS and small[rows].mean() > _MANY_SMALL:
+        if len(rows) >= ENOUGH_CELLS and small[rows].mean() > _MANY_SMALL:
             many.append(cells.labels[code])
     if not many:
         return []
     return [
         Doubt(
             "check",
-            f"Many cells of {_listed(many)} are unlike the reference.",
+            f"Many cells of {listed(many)} are unlike the reference.",
             f"More than {percent(_MANY_SMALL)} of them have a p-value up to {SMALL_PVALUE:g}; by "
             f"chance it would be {percent(SMALL_PVALUE)}.",
             "They may be a type or state that the reference lacks, doublets or damaged cells. "
@@ -192,8 +181,8 @@ def _confused(second: dict[str, Second] | None) -> list[Doubt]:
         f"{label!r} with {other.label!r} ({decimal(other.probability)})"
         for label, other in sorted(close.items(), key=lambda item: -item[1].probability)
     ]
-    shown = ", ".join(pairs[:_MANY_LABELS])
-    more = f" and {len(pairs) - _MANY_LABELS} more" if len(pairs) > _MANY_LABELS else ""
+    shown = ", ".join(pairs[:_MANY_PAIRS])
+    more = f" and {len(pairs) - _MANY_PAIRS} more" if len(pairs) > _MANY_PAIRS else ""
     return [
         Doubt(
             "check",
@@ -213,7 +202,7 @@ def _few(cells: Cells) -> list[Doubt]:
         doubts.append(
             Doubt(
                 "check",
-                f"Fewer than {FEW_CELLS} cells have the labels {_listed(named)}.",
+                f"Fewer than {FEW_CELLS} cells have the labels {listed(named)}.",
                 "So few cells can be mistakes. Among thousands of cells, some get a wrong label.",
                 "Look at each of them on the map before you report the type.",
             )
@@ -223,106 +212,12 @@ def _few(cells: Cells) -> list[Doubt]:
         doubts.append(
             Doubt(
                 "note",
-                f"No cell has the labels {_listed(absent)}, which the model knows.",
+                f"No cell has the labels {listed(absent)}, which the model knows.",
                 "The type may be absent, or its cells got another label.",
                 "If you expect the type, look at its markers on the map.",
             )
         )
     return doubts
-
-
-def _samples(cells: Cells) -> list[Doubt]:
-    if cells.samples is None or len(cells.samples.categories) < 2:
-        return []
-    doubts = []
-    low = cells.probability < LOW_PROBABILITY
-    codes = np.asarray(cells.samples.codes)
-    overall = float(low.mean())
-    worse = []
-    for code, name in enumerate(cells.samples.categories):
-        share = float(low[codes == code].mean())
-        if share > 0.1 and share > 2 * overall:
-            worse.append(f"{name} ({percent(share)})")
-    if worse:
-        doubts.append(
-            Doubt(
-                "check",
-                f"Samples with more improbable labels than others: {_listed(worse)}.",
-                f"Over all samples, {percent(overall)} of the cells have a probability below "
-                f"{LOW_PROBABILITY}.",
-                "Compare the quality of these samples with that of the others.",
-            )
-        )
-    single = []
-    for code in cells.types:
-        rows = cells.rows(code)
-        shares = np.bincount(codes[rows], minlength=len(cells.samples.categories)) / len(rows)
-        if len(rows) >= _ENOUGH_CELLS and shares.max() > 0.9 and (codes >= 0).all():
-            expected = float((codes == int(shares.argmax())).mean())
-            if expected < 0.5:
-                single.append(f"{cells.labels[code]} ({cells.samples.categories[shares.argmax()]})")
-    if single:
-        doubts.append(
-            Doubt(
-                "note",
-                f"Labels that come almost only from one sample: {_listed(single)}.",
-                "This may be biology, or an effect of that sample's batch.",
-                "Look whether the sample differs in other types, too.",
-            )
-        )
-    return doubts
-
-
-def agreement(cells: Cells) -> tuple[float, int] | None:
-    """Share of the cells with a known label that got it, and how many these are.
-
-    Only cells whose known label the model has are counted. ``None`` if there are none.
-    """
-    if cells.known is None:
-        return None
-    names = np.array([*cells.known.categories, ""], dtype=object)[np.asarray(cells.known.codes)]
-    comparable = np.isin(names, cells.all_labels)
-    if not comparable.any():
-        return None
-    predicted = np.array(cells.labels, dtype=object)[cells.codes]
-    return float((predicted == names)[comparable].mean()), int(comparable.sum())
-
-
-def _known_labels(cells: Cells) -> list[Doubt]:
-    agreed = agreement(cells)
-    if agreed is None:
-        return []
-    expected = float(cells.probability.mean())
-    if expected - agreed[0] <= 0.1:
-        return []
-    return [
-        Doubt(
-            "check",
-            f"{percent(agreed[0])} of the labels agree with adata.obs[{cells.labels_key!r}], but "
-            f"the mean probability is {decimal(expected)}.",
-            "The probabilities are too high for these cells, or the known labels follow another "
-            "scheme.",
-            "Run model.recalibrate with some of the known labels, and annotate again.",
-        )
-    ]
-
-
-def _known_markers(markers: Markers) -> list[Doubt]:
-    contradicted = []
-    for label, found in markers.known.items():
-        n_highest = sum(marker.highest_in == label for marker in found)
-        if found and 2 * n_highest < len(found):
-            contradicted.append(f"{label} ({n_highest} of {len(found)})")
-    if not contradicted:
-        return []
-    return [
-        Doubt(
-            "check",
-            f"Most known markers are higher in another label: {_listed(contradicted)}.",
-            "In brackets is how many of them are expressed most in the label's own cells.",
-            "The label may be wrong: look at these genes in your own plots.",
-        )
-    ]
 
 
 def _explained(explanation: Explanation) -> list[Doubt]:
@@ -340,18 +235,9 @@ def _explained(explanation: Explanation) -> list[Doubt]:
         doubts.append(
             Doubt(
                 "note",
-                f"Results of another model were left out: {list_names(list(explanation.stale))}.",
+                f"Results of another model were left out: {', '.join(explanation.stale)}.",
                 "They explain other labels.",
                 "Run tosica.tl.attribute(adata, model) again.",
             )
         )
     return doubts
-
-
-def _listed(names: list[str]) -> str:
-    """Names in a sentence; of many, the first ones."""
-    shown = names[:_MANY_LABELS]
-    rest = len(names) - len(shown)
-    if rest:
-        return f"{', '.join(shown)} and {rest} more"
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"

@@ -171,7 +171,7 @@ def _of_attribute(adata: AnnData, cells: Cells, stale: list[str]) -> Explanation
     return Explanation(
         "attribute",
         gene_sets,
-        {} if added is None else {label: _leading(added[label]) for label in added},
+        {} if added is None else {str(label): _leading(added[label]) for label in added},
         added,
         float(record["completeness_error"]) if "completeness_error" in record else None,
         stale=tuple(stale),
@@ -191,7 +191,8 @@ def _added(adata: AnnData, cells: Cells, key: str) -> pd.DataFrame | None:
 
 def _of_attention(adata: AnnData, cells: Cells, stale: tuple[str, ...]) -> Explanation:
     attention, names = read_attention(adata, cells.key)
-    groups = pd.Categorical.from_codes(cells.codes, categories=cells.labels)
+    categories: Any = pd.CategoricalDtype(cells.labels)
+    groups = pd.Categorical.from_codes(cells.codes, dtype=categories)
     moments = group_moments(attention, groups)
     gene_sets = {}
     for code in cells.types:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from tosica._palette import default_palette
 from tosica._report._html import Html, element
+from tosica._report._map_colors import HUNDREDTHS, NOVELTY_RANGE, PARTS, color_mappers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,17 +19,8 @@ if TYPE_CHECKING:
 
 # Coordinates are whole numbers up to this one, which is finer than any screen.
 _FINEST = 65_535
-# Probabilities and p-values in whole parts of one.
-_PARTS = 10_000
-# Novelty scores in hundredths; colours are for scores from the first to the second.
-_HUNDREDTHS = 100
-NOVELTY_RANGE = (-2.0, 5.0)
 # Beyond this many labels, their names on the map would hide it.
 _MAX_NAMED = 40
-# From certain or familiar to doubtful or new: seen on white and on black, and darker or stronger
-# where one has to look, for any kind of colour vision.
-RAMP = ("#b9c4ce", "#e39a5b", "#a8002a")
-_COLORS = 256
 # Labels so near to an edge, as a share of the width, are written away from it.
 _EDGE = 0.15
 
@@ -59,7 +50,7 @@ def check_bokeh() -> str:
     return str(bokeh.__version__)
 
 
-def draw_map(cells: Cells, positions: Positions, title: str) -> Map:
+def draw_map(cells: Cells, positions: Positions) -> Map:
     """Make the scripts of the map.
 
     Parameters
@@ -68,14 +59,12 @@ def draw_map(cells: Cells, positions: Positions, title: str) -> Map:
         The annotation.
     positions
         Where which cells are.
-    title
-        Title of the Bokeh document.
     """
     from bokeh.resources import Resources
 
     resources = Resources(mode="inline", components=["bokeh", "bokeh-gl"], minified=True)
     library = "\n".join(resources.js_raw)
-    item = _with_fixed_ids(_item(cells, positions, title))
+    item = _with_fixed_ids(_item(cells, positions))
     return Map(
         element("script", Html(library)),
         element("script", _json(item), type="application/json", id="map-data"),
@@ -96,38 +85,25 @@ def _json(value: Any) -> Html:
     return Html(text)
 
 
-def _item(cells: Cells, positions: Positions, title: str) -> dict[str, Any]:
-    from bokeh.embed import json_item
-    from bokeh.models import (
-        BooleanFilter,
-        CDSView,
-        ColumnDataSource,
-        CustomJS,
-        CustomJSHover,
-        HoverTool,
-        LinearColorMapper,
-        PanTool,
-        Range1d,
-        ResetTool,
-        SaveTool,
-        WheelZoomTool,
-    )
-    from bokeh.plotting import figure
+def _item(cells: Cells, positions: Positions) -> dict[str, Any]:
+    from bokeh import embed, models, plotting
 
+    # As Any, because Bokeh's types differ from version to version.
+    make: Any = models
     columns = _columns(cells, positions)
-    source = ColumnDataSource(columns)
+    source = make.ColumnDataSource(columns)
     rows = positions.rows
     # The names of all cells as one text, which is compressed with the rest of the data.
     text = "\n".join(str(name).replace("\n", " ") for name in cells.names[rows])
-    names = ColumnDataSource({"text": np.frombuffer(text.encode(), np.uint8)})
-    hidden = BooleanFilter(booleans=None)
+    names = make.ColumnDataSource({"text": np.frombuffer(text.encode(), np.uint8)})
+    hidden = make.BooleanFilter(booleans=None)
     margin = _FINEST // 30
-    plot = figure(
+    plot: Any = cast("Any", plotting).figure(
         sizing_mode="stretch_both",
         output_backend="webgl",
-        x_range=Range1d(-margin, _FINEST + margin),
-        y_range=Range1d(-margin, _FINEST + margin),
-        tools=[pan := PanTool(), WheelZoomTool(), ResetTool(), SaveTool()],
+        x_range=make.Range1d(-margin, _FINEST + margin),
+        y_range=make.Range1d(-margin, _FINEST + margin),
+        tools=[pan := make.PanTool(), make.WheelZoomTool(), make.ResetTool(), make.SaveTool()],
         toolbar_location="above",
         background_fill_alpha=0,
         border_fill_alpha=0,
@@ -139,46 +115,52 @@ def _item(cells: Cells, positions: Positions, title: str) -> dict[str, Any]:
     plot.toolbar.active_drag = pan
     plot.axis.visible = False
     plot.grid.visible = False
-    mappers = _mappers(cells)
+    mappers = color_mappers(cells)
     size = float(np.clip(420 / np.sqrt(max(len(rows), 1)), 2.5, 7))
     points = plot.scatter(
         "x",
         "y",
         source=source,
-        view=CDSView(filter=hidden),
+        view=make.CDSView(filter=hidden),
         size=size,
         line_color=None,
         fill_alpha=0.75,
-        fill_color={"field": "label", "transform": LinearColorMapper(**mappers["label"])},
+        fill_color={"field": "label", "transform": make.LinearColorMapper(**mappers["label"])},
         nonselection_fill_alpha=0.75,
     )
-    found = ColumnDataSource({"x": [], "y": []})
+    found = make.ColumnDataSource({"x": [], "y": []})
     plot.scatter("x", "y", source=found, size=18, line_width=3, fill_color=None, line_color="black")
     plot.scatter("x", "y", source=found, size=14, line_width=3, fill_color=None, line_color="white")
-    named = _add_names(plot, cells, columns)
     lists = {"names": names, "labels": cells.labels}
-    plot.add_tools(
-        HoverTool(
-            renderers=[points],
-            tooltips=_TOOLTIP.format(novelty=_NOVELTY if "pvalue" in columns else ""),
-            formatters={
-                "@x": CustomJSHover(args=lists, code=_NAME_CODE),
-                "@label": CustomJSHover(args=lists, code="return labels[value]"),
-                "@probability": CustomJSHover(code=f"return (value / {_PARTS}).toFixed(3)"),
-                "@pvalue": CustomJSHover(code=_PVALUE_CODE),
-            },
-        )
-    )
-    transforms = {name: LinearColorMapper(**mapper) for name, mapper in mappers.items()}
-    shared = {"source": source, "points": points, "hidden": hidden, "found": found}
+    plot.add_tools(_hover(points, lists, has_pvalue="pvalue" in columns))
+    transforms = {name: make.LinearColorMapper(**mapper) for name, mapper in mappers.items()}
+    asked = {"source": source, "points": points, "hidden": hidden, "found": found}
+    asked |= lists | {"named": _add_names(plot, cells, columns)}
     plot.tags = [
-        CustomJS(args=shared | lists | {"named": named}, code=_CONTROL_CODE),
-        CustomJS(
+        make.CustomJS(args=asked, code=_CONTROL_CODE),
+        make.CustomJS(
             args={"points": points, **transforms},
             code=f"const transform = {{{', '.join(transforms)}}}[cb_data.by]\n{_PAINT_CODE}",
         ),
     ]
-    return json_item(plot, "map")
+    return dict(cast("Any", embed).json_item(plot, "map"))
+
+
+def _hover(points: Any, lists: dict[str, Any], *, has_pvalue: bool) -> Any:
+    """Show a cell's name and numbers beside the pointer."""
+    from bokeh import models
+
+    make: Any = models
+    return make.HoverTool(
+        renderers=[points],
+        tooltips=_TOOLTIP.format(novelty=_NOVELTY if has_pvalue else ""),
+        formatters={
+            "@x": make.CustomJSHover(args=lists, code=_NAME_CODE),
+            "@label": make.CustomJSHover(args=lists, code="return labels[value]"),
+            "@probability": make.CustomJSHover(code=f"return (value / {PARTS}).toFixed(3)"),
+            "@pvalue": make.CustomJSHover(code=_PVALUE_CODE),
+        },
+    )
 
 
 def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer]]:
@@ -191,13 +173,13 @@ def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer
         "x": scaled[:, 0],
         "y": scaled[:, 1],
         "label": cells.codes[rows].astype(np.uint16),
-        "probability": np.rint(cells.probability[rows] * _PARTS).astype(np.uint16),
+        "probability": np.rint(cells.probability[rows] * PARTS).astype(np.uint16),
     }
     if cells.novelty is not None and cells.novelty_pvalue is not None:
         score = np.nan_to_num(cells.novelty[rows], nan=NOVELTY_RANGE[0])
-        columns["novelty"] = np.rint(np.clip(score, -300, 300) * _HUNDREDTHS).astype(np.int16)
+        columns["novelty"] = np.rint(np.clip(score, -300, 300) * HUNDREDTHS).astype(np.int16)
         pvalue = np.nan_to_num(cells.novelty_pvalue[rows], nan=1.0)
-        columns["pvalue"] = np.rint(np.clip(pvalue, 0, 1) * _PARTS).astype(np.uint16)
+        columns["pvalue"] = np.rint(np.clip(pvalue, 0, 1) * PARTS).astype(np.uint16)
     if cells.samples is not None:
         columns["sample"] = np.asarray(cells.samples.codes)[rows].astype(np.uint16)
     if cells.known is not None:
@@ -208,54 +190,16 @@ def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer
     return columns
 
 
-def _mappers(cells: Cells) -> dict[str, dict[str, Any]]:
-    """Arguments of the colour mapper of each column that the map can be coloured by."""
-    palette = _ramp()
-    mappers: dict[str, dict[str, Any]] = {
-        "label": _categorical(cells.colors),
-        "probability": {"palette": palette[::-1], "low": 0, "high": _PARTS},
-    }
-    if cells.novelty is not None:
-        low, high = (bound * _HUNDREDTHS for bound in NOVELTY_RANGE)
-        mappers["novelty"] = {"palette": palette, "low": low, "high": high}
-    for name, groups in (("sample", cells.samples), ("known", cells.known)):
-        if groups is not None:
-            mappers[name] = _categorical([*group_palette(cells, name), "#d3d3d3"])
-    return mappers
-
-
-def _ramp() -> list[str]:
-    ends = np.array([[int(color[i : i + 2], 16) for i in (1, 3, 5)] for color in RAMP])
-    at = np.linspace(0, len(RAMP) - 1, _COLORS)
-    mixed = [np.interp(at, np.arange(len(RAMP)), ends[:, i]).round() for i in range(3)]
-    return [f"#{int(r):02x}{int(g):02x}{int(b):02x}" for r, g, b in zip(*mixed, strict=True)]
-
-
-def group_palette(cells: Cells, name: str) -> list[str]:
-    """Colours of samples or of known labels; a known label has the colour of the same label."""
-    groups = cells.samples if name == "sample" else cells.known
-    assert groups is not None
-    palette = default_palette(len(groups.categories))
-    if name == "sample":
-        return palette
-    of_label = dict(zip(cells.labels, cells.colors, strict=True))
-    return [of_label.get(g, color) for g, color in zip(groups.categories, palette, strict=True)]
-
-
-def _categorical(colors: list[str]) -> dict[str, Any]:
-    return {"palette": colors, "low": -0.5, "high": len(colors) - 0.5}
-
-
 def _add_names(plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]]) -> Any:
     """Write the name of each label where its cells are."""
-    from bokeh.models import ColumnDataSource
+    from bokeh import models
 
     codes = [c for c in cells.types if (columns["label"] == c).any()]
     places = [
         [float(np.median(columns[axis][columns["label"] == code])) for code in codes]
         for axis in ("x", "y")
     ]
-    data = ColumnDataSource(
+    data = models.ColumnDataSource(
         {
             "x": places[0],
             "y": places[1],
@@ -322,7 +266,7 @@ const decoded = window.tosicaNames ??= new TextDecoder().decode(
   new Uint8Array(names.get("text"))).split("\\n");
 """
 _NAME_CODE = _DECODE + "return decoded[special_vars.index]"
-_PVALUE_CODE = f"return value ? (value / {_PARTS}).toFixed(4) : '< {1 / _PARTS:.4f}'"
+_PVALUE_CODE = f"return value ? (value / {PARTS}).toFixed(4) : '< {1 / PARTS:.4f}'"
 
 # What the controls ask for: `show` filters, `find` looks for names, `name` writes the labels.
 _CONTROL_CODE = (
@@ -331,7 +275,7 @@ _CONTROL_CODE = (
 const label = source.get("label"), probability = source.get("probability")
 if (cb_data.ask == "name") {{ named.visible = cb_data.on; return }}
 if (cb_data.ask == "show") {{
-  const least = cb_data.least * {_PARTS}, wanted = new Set(cb_data.labels)
+  const least = cb_data.least * {PARTS}, wanted = new Set(cb_data.labels)
   const shown = Array.from(label, (code, i) => wanted.has(code) && probability[i] >= least)
   hidden.booleans = shown
   return shown.reduce((n, is) => n + is, 0)
@@ -343,8 +287,8 @@ if (text) decoded.forEach((name, i) => {{
   count++
   if (x.length < 500) {{ x.push(source.get("x")[i]); y.push(source.get("y")[i]) }}
   if (rows.length < 20) rows.push([
-    name, labels[label[i]], (probability[i] / {_PARTS}).toFixed(3),
-    source.columns().includes("pvalue") ? (source.get("pvalue")[i] / {_PARTS}).toFixed(4) : "–"])
+    name, labels[label[i]], (probability[i] / {PARTS}).toFixed(3),
+    source.columns().includes("pvalue") ? (source.get("pvalue")[i] / {PARTS}).toFixed(4) : "–"])
 }})
 found.data = {{x, y}}
 return {{count, rows}}

@@ -19,7 +19,7 @@ from tosica._report._html import (
 from tosica._report._html import (
     cells as n_cells_of,
 )
-from tosica._report._map import NOVELTY_RANGE, RAMP, group_palette
+from tosica._report._map_colors import MISSING, NOVELTY_RANGE, RAMP, group_palette
 from tosica._report._sections import section
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _keys(cells: Cells) -> Html:
         rest = len(entries) - _MAX_IN_KEY
         more = [element("span", f"and {rest} more")] if rest > 0 else []
         if name == "known" and (np.asarray(groups.codes) < 0).any():
-            more.append(element("span", swatch("#d3d3d3"), "none"))
+            more.append(element("span", swatch(MISSING), "none"))
         keys.append(
             element(
                 "div", *entries[:_MAX_IN_KEY], *more, class_="key", data_legend=name, hidden=True

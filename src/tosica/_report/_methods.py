@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tosica._report._html import Column, Html, count, decimal, element, link, table
@@ -11,7 +12,8 @@ from tosica._report._sections import section
 
 if TYPE_CHECKING:
     from tosica._report._cells import Cells
-    from tosica._report._doubts import Doubt, Findings
+    from tosica._report._doubt import Doubt
+    from tosica._report._doubts import Findings
     from tosica._report._embedding import Positions
     from tosica.model import TOSICA
 
@@ -123,7 +125,7 @@ def methods_section(
         ("tosica that annotated the cells", str(cells.record.get("version", "not recorded"))),
         ("model (fingerprint)", str(cells.record.get("model", "not recorded"))),
         ("Python", platform.python_version()),
-        *((name, found) for name in _PACKAGES if (found := _version(name))),
+        *((name, installed) for name in _PACKAGES if (installed := _version(name))),
     ]
     return section(
         "methods",
@@ -145,20 +147,21 @@ def _of_labels(cells: Cells, model: TOSICA | None) -> list[str]:
     cutoff = float(cells.record.get("cutoff", 0.0))
     source = _gene_set_source(model)
     from_source = f" of {source}" if source else ""
-    of_modules = f" and {count(modules)} modules of co-expressed genes" if modules else ""
+    plural = "" if modules == 1 else "s"
+    of_modules = f" and {count(modules)} module{plural} of co-expressed genes" if modules else ""
     branch = (
         ""
         if model is not None and model.module.linear is None
         else ", to which a linear model on the same gene sets is added"
     )
-    trained = "" if model is None else f" from {count(len(model.get_var_names()))} genes"
+    of_genes = "" if model is None else f" of {count(len(model.get_var_names()))} genes"
     return [
         f"Labels of {count(cells.n_obs)} cells were predicted with tosica"
         + (f" {made_by}" if made_by else "")
         + f" (model {cells.record.get('model', 'not recorded')}), an implementation of TOSICA "
         f"(Chen et al., 2023): a Transformer whose tokens are gene sets{branch}.",
-        f"The model tells {count(len(cells.all_labels))} labels apart{trained}, by "
-        f"{count(n_sets)} gene sets{from_source}{of_modules}.",
+        f"By the expression{of_genes}, the model tells {count(len(cells.all_labels))} labels "
+        f"apart; its tokens are {count(n_sets)} gene sets{from_source}{of_modules}.",
         "Probabilities were calibrated on held-out cells of the reference.",
         f"Cells whose best label had a probability below {decimal(cutoff)} were called “Unknown” "
         f"({count(cells.is_unknown.sum())} cells).",
@@ -201,7 +204,9 @@ def _gene_set_source(model: TOSICA | None) -> str:
     if model is None:
         return ""
     fields = model.registry_["field_registries"]
-    return str(fields.get("mask", {}).get("state_registry", {}).get("source", ""))
+    source = str(fields.get("mask", {}).get("state_registry", {}).get("source", ""))
+    # A dict has no name, and of a file its folder is nobody's business.
+    return "" if source == "dict" else Path(source).name
 
 
 def _version(name: str) -> str:

@@ -14,7 +14,8 @@ from tosica._report._types_section import types_section
 
 if TYPE_CHECKING:
     from tosica._report._cells import Cells
-    from tosica._report._doubts import Doubt, Findings
+    from tosica._report._doubt import Doubt
+    from tosica._report._doubts import Findings
     from tosica._report._embedding import Positions
     from tosica.model import TOSICA
 
@@ -56,7 +57,7 @@ def make_page(contents: Contents, title: str) -> str:
         Its title.
     """
     cells, positions = contents.cells, contents.positions
-    drawn: Map | None = None if positions.why_not else draw_map(cells, positions, title)
+    drawn: Map | None = None if positions.why_not else draw_map(cells, positions)
     head = element(
         "head",
         element("meta", charset="utf-8"),

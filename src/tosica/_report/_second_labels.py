@@ -62,8 +62,9 @@ def second_labels(
             # Of genes that are missing, which annotate has warned of, and the page says.
             warnings.simplefilter("ignore", UserWarning)
             table = model.predict(
-                adata, np.concatenate(drawn), soft=True, layer=layer, use_raw=use_raw
+                adata, np.concatenate(drawn).tolist(), soft=True, layer=layer, use_raw=use_raw
             )
+        assert isinstance(table, pd.DataFrame)
         names = [str(name) for name in table.columns]
         ends = np.cumsum([len(positions) for positions in drawn])[:-1]
         of_label = np.split(table.to_numpy(np.float64), ends)

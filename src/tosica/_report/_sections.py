@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tosica._constants import UNKNOWN
-from tosica._report._doubts import LOW_PROBABILITY, SMALL_PVALUE, agreement, n_significant
+from tosica._report._compared import agreement
+from tosica._report._doubt import LOW_PROBABILITY, SMALL_PVALUE
+from tosica._report._doubts import n_significant
 from tosica._report._html import (
     Column,
     Html,
@@ -26,11 +28,11 @@ from tosica._report._html import (
 from tosica._report._html import (
     cells as n_cells_of,
 )
-from tosica._report._map import NOVELTY_RANGE
+from tosica._report._map_colors import NOVELTY_RANGE
 
 if TYPE_CHECKING:
     from tosica._report._cells import Cells
-    from tosica._report._doubts import Doubt
+    from tosica._report._doubt import Doubt
 
 # More samples would make a table that nobody reads.
 _MAX_SAMPLES = 60
@@ -136,11 +138,10 @@ def _by_sample(cells: Cells) -> Html | None:
     n_labels = len(cells.labels)
     counts = np.zeros((len(names), n_labels), dtype=np.int64)
     np.add.at(counts, (codes, cells.codes), 1)
-    shown = range(len(names))
+    shown = list(range(len(names)))
     note = ""
     if len(names) > _MAX_SAMPLES:
-        order = np.argsort(-counts.sum(1), kind="stable")[:_MAX_SAMPLES]
-        shown = sorted(int(i) for i in order)
+        shown = sorted(np.argsort(-counts.sum(1), kind="stable")[:_MAX_SAMPLES].tolist())
         note = f"; the {_MAX_SAMPLES} samples with most cells of {len(names)}"
     order = cells.by_frequency
     rows = []

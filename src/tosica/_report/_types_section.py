@@ -246,5 +246,5 @@ def _added(explanation: Explanation, label: str, gene: str) -> str:
     added = explanation.added
     if added is None or label not in added or gene not in added.index:
         return "–"
-    value = added.at[gene, label]
-    return decimal(float(value)) if np.ndim(value) == 0 else "–"
+    values = np.asarray(added.loc[gene, label], dtype=np.float64)
+    return decimal(float(values)) if values.ndim == 0 else "–"

@@ -29,7 +29,7 @@ from tosica.tl._integrated_gradients import (
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from anndata import AnnData
     from numpy.typing import NDArray
@@ -206,7 +206,7 @@ def _by_attention(
 def presence_of_groups(
     adata: AnnData,
     model: TOSICA,
-    chosen: list[NDArray[np.integer]],
+    chosen: Sequence[NDArray[np.integer]],
     layer: str | None,
     use_raw: bool,
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
