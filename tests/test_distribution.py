@@ -95,7 +95,7 @@ def test_every_installed_dependency_states_a_licence(tmp_path: Path) -> None:
     kept = (ROOT / "docs" / "licenses.md").read_text(encoding="utf-8")
     # But for the tables, whose versions are those that are installed.
     for written in (made, kept):
-        assert written.count("\n| package | version | licence | what for |\n") == 4
+        assert written.count("\n| package | version | licence | what for |\n") == 5
     assert re.sub(r"(?m)^\|.*\n", "", made) == re.sub(r"(?m)^\|.*\n", "", kept)
 
 

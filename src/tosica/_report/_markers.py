@@ -80,7 +80,9 @@ def check_markers(markers: Any, labels: list[str]) -> dict[str, list[str]]:
             )
         named = list(genes) if isinstance(genes, Iterable) and not isinstance(genes, str) else None
         if named is None or not all(isinstance(gene, str) for gene in named):
-            raise TypeError(f"the markers of {label!r} must be a list of gene names, not {genes!r}")
+            raise TypeError(
+                f"the markers of {label!r} must be a list of gene names, not {genes!r}."
+            )
         checked[str(label)] = list(dict.fromkeys(named))
     return checked
 

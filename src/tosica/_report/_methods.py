@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tosica._report._html import Column, Html, count, decimal, element, link, table
@@ -205,8 +204,8 @@ def _gene_set_source(model: TOSICA | None) -> str:
         return ""
     fields = model.registry_["field_registries"]
     source = str(fields.get("mask", {}).get("state_registry", {}).get("source", ""))
-    # A dict has no name, and of a file its folder is nobody's business.
-    return "" if source == "dict" else Path(source).name
+    # What has no name is called by its kind.
+    return "" if source in ("dict", "table") else source
 
 
 def _version(name: str) -> str:
