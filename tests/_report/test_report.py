@@ -82,6 +82,14 @@ def test_without_bokeh(query, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_old_bokeh_that_does_not_escape(query, tmp_path, monkeypatch):
+    monkeypatch.setattr("bokeh.__version__", "3.7.3")
+    with pytest.raises(ImportError, match=r"needs bokeh 3\.8 or newer, and 3\.7\.3 is installed: "):
+        tosica.report(query, tmp_path / "report.html")
+    monkeypatch.setattr("bokeh.__version__", "3.10.0rc1")
+    tosica.report(query, tmp_path / "report.html")
+
+
 # --------------------------------------------------------------------------- what it says
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tosica._report._cells import Cells
     from tosica._report._embedding import Positions
 
+_OLDEST_BOKEH = (3, 8)
 # Coordinates are whole numbers up to this one, which is finer than any screen.
 _FINEST = 65_535
 # Beyond this many labels, their names on the map would hide it.
@@ -33,13 +34,13 @@ class Map(NamedTuple):
     script: Html
 
 
-def check_bokeh() -> str:
-    """Return the version of Bokeh.
+def check_bokeh() -> None:
+    """Check that Bokeh is installed, and writes what the pointer shows as text.
 
     Raises
     ------
     ImportError
-        If it is not installed.
+        If it is not installed, or too old: before 3.8, a cell named ``<img …>`` would be an image.
     """
     try:
         import bokeh
@@ -47,7 +48,11 @@ def check_bokeh() -> str:
         raise ImportError(
             "The map of a report needs the bokeh package: pip install 'tosica[report]'."
         ) from error
-    return str(bokeh.__version__)
+    if tuple(int(part) for part in bokeh.__version__.split(".")[:2]) < _OLDEST_BOKEH:
+        raise ImportError(
+            f"The map of a report needs bokeh 3.8 or newer, and {bokeh.__version__} is installed: "
+            "pip install -U 'tosica[report]'."
+        )
 
 
 def draw_map(cells: Cells, positions: Positions) -> Map:

@@ -103,7 +103,7 @@ def report(
     Raises
     ------
     ImportError
-        If Bokeh is not installed: ``pip install 'tosica[report]'``.
+        If Bokeh is not installed, or is too old: ``pip install 'tosica[report]'``.
     TypeError
         If an argument is of the wrong type.
     KeyError
