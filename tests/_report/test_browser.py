@@ -116,6 +116,20 @@ def test_pointer_filters_and_search(query, toy_model, tmp_path, browse):
     assert browser.errors == []
 
 
+def test_a_tap_lists_a_cell(query, tmp_path, browse):
+    browser = browse(390)
+    browser.open(tosica.report(query, tmp_path / "report.html"))
+    browser.run("document.getElementById('map').scrollIntoView({behavior: 'instant'})")
+    x, y = browser.run(_FIRST_CELL)
+    browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+    browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    name = browser.wait("document.querySelector('#found:not([hidden]) th[scope=row]')?.textContent")
+    assert name == browser.run("window.tosicaNames[0]")
+    [label] = query.obs.loc[[name], "tosica_prediction"]
+    status = browser.run("document.getElementById('find-status').textContent")
+    assert status.startswith(f"{name}: {label}, probability ")
+
+
 def test_the_keyboard_reaches_every_control(query, tmp_path, browse):
     browser = browse(1280)
     browser.open(tosica.report(query, tmp_path / "report.html"))
@@ -165,5 +179,5 @@ def test_many_cells(tmp_path, browse):
     browser.open(path)
     seconds = browser.run("performance.getEntriesByName('map-drawn')[0].startTime") / 1000
     print(f"{path.stat().st_size / 1e6:.2f} MB, drawn after {seconds:.2f} s")
-    # About 2 s on two cores without a graphics card; more on a busy machine.
-    assert seconds < 10
+    # About 2 s on two cores without a graphics card; much more on a busy machine.
+    assert seconds < 30

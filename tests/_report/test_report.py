@@ -363,8 +363,8 @@ def test_rare_and_absent_labels(query, read):
     rare = pd.Series(np.where(np.arange(60) < 2, "a", "b"), query.obs_names)
     query.obs["tosica_prediction"] = rare.astype("category")
     del query.uns["tosica_prediction_colors"]
-    doubt(query, read, "Fewer than 10 cells have the labels a (2).")
-    doubt(query, read, "No cell has the labels c, which the model knows.")
+    doubt(query, read, "Fewer than 10 cells each: label a (2).")
+    doubt(query, read, "No cell has the label c, which the model knows.")
 
 
 def test_samples_that_differ(query, read):

@@ -202,7 +202,7 @@ def _few(cells: Cells) -> list[Doubt]:
         doubts.append(
             Doubt(
                 "check",
-                f"Fewer than {FEW_CELLS} cells have the labels {listed(named)}.",
+                f"Fewer than {FEW_CELLS} cells each: {_labels(named)} {listed(named)}.",
                 "So few cells can be mistakes. Among thousands of cells, some get a wrong label.",
                 "Look at each of them on the map before you report the type.",
             )
@@ -212,12 +212,16 @@ def _few(cells: Cells) -> list[Doubt]:
         doubts.append(
             Doubt(
                 "note",
-                f"No cell has the labels {listed(absent)}, which the model knows.",
+                f"No cell has the {_labels(absent)} {listed(absent)}, which the model knows.",
                 "The type may be absent, or its cells got another label.",
-                "If you expect the type, look at its markers on the map.",
+                "If you expect the type, look for its markers in the cells.",
             )
         )
     return doubts
+
+
+def _labels(names: list[str]) -> str:
+    return "label" if len(names) == 1 else "labels"
 
 
 def _explained(explanation: Explanation) -> list[Doubt]:

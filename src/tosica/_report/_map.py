@@ -22,8 +22,11 @@ _OLDEST_BOKEH = (3, 8)
 _FINEST = 65_535
 # Beyond this many labels, their names on the map would hide it.
 _MAX_NAMED = 40
+# A click belongs to a cell that is not farther away than this share of the map. Of the cells that
+# are found, so many get a ring, and so many are listed.
+_LIMITS: dict[str, Any] = {"parts": PARTS, "reach": 0.02, "mostRinged": 500, "mostListed": 20}
 # Labels so near to an edge, as a share of the width, are written away from it.
-_EDGE = 0.15
+_EDGE = 0.1
 
 
 class Map(NamedTuple):
@@ -139,10 +142,10 @@ def _item(cells: Cells, positions: Positions) -> dict[str, Any]:
     lists = {"names": names, "labels": cells.labels}
     plot.add_tools(_hover(points, lists, has_pvalue="pvalue" in columns))
     transforms = {name: make.LinearColorMapper(**mapper) for name, mapper in mappers.items()}
-    asked = {"source": source, "points": points, "hidden": hidden, "found": found}
-    asked |= lists | {"named": _add_names(plot, cells, columns)}
+    asked = {"plot": plot, "source": source, "points": points, "hidden": hidden, "found": found}
+    asked |= lists | {"named": _add_names(plot, cells, columns)} | _LIMITS
     plot.tags = [
-        make.CustomJS(args=asked, code=_CONTROL_CODE),
+        make.CustomJS(args=asked, code=_DECODE + read_resource("callback.js")),
         make.CustomJS(
             args={"points": points, **transforms},
             code=f"const transform = {{{', '.join(transforms)}}}[cb_data.by]\n{_PAINT_CODE}",
@@ -273,30 +276,4 @@ const decoded = window.tosicaNames ??= new TextDecoder().decode(
 _NAME_CODE = _DECODE + "return decoded[special_vars.index]"
 _PVALUE_CODE = f"return value ? (value / {PARTS}).toFixed(4) : '< {1 / PARTS:.4f}'"
 
-# What the controls ask for: `show` filters, `find` looks for names, `name` writes the labels.
-_CONTROL_CODE = (
-    _DECODE
-    + f"""
-const label = source.get("label"), probability = source.get("probability")
-if (cb_data.ask == "name") {{ named.visible = cb_data.on; return }}
-if (cb_data.ask == "show") {{
-  const least = cb_data.least * {PARTS}, wanted = new Set(cb_data.labels)
-  const shown = Array.from(label, (code, i) => wanted.has(code) && probability[i] >= least)
-  hidden.booleans = shown
-  return shown.reduce((n, is) => n + is, 0)
-}}
-const text = cb_data.text.trim().toLowerCase(), x = [], y = [], rows = []
-let count = 0
-if (text) decoded.forEach((name, i) => {{
-  if (!name.toLowerCase().includes(text)) return
-  count++
-  if (x.length < 500) {{ x.push(source.get("x")[i]); y.push(source.get("y")[i]) }}
-  if (rows.length < 20) rows.push([
-    name, labels[label[i]], (probability[i] / {PARTS}).toFixed(3),
-    source.columns().includes("pvalue") ? (source.get("pvalue")[i] / {PARTS}).toFixed(4) : "–"])
-}})
-found.data = {{x, y}}
-return {{count, rows}}
-"""
-)
 _PAINT_CODE = "points.glyph.fill_color = {field: cb_data.by, transform}"

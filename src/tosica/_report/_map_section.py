@@ -66,8 +66,8 @@ def map_section(cells: Cells, positions: Positions) -> Html:
         element(
             "p",
             f"{sample}{source} Point at a cell to read its name, label, probability and novelty "
-            "p-value. Without a pointer, the search gives the same for each cell, and the table "
-            "of the composition counts the labels.",
+            "p-value, or click or tap it to have them listed below. Without a pointer, the search "
+            "gives the same for each cell, and the table of the composition counts the labels.",
         ),
         element("noscript", element("p", "The map needs JavaScript; all tables do without.")),
         _tools(cells),

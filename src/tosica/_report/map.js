@@ -41,13 +41,9 @@
       legend.hidden = legend.dataset.legend !== event.target.value;
   });
 
-  const find = async (event) => {
-    event.preventDefault();
-    const {count, rows} = await ask({ask: "find", text: get("find-text").value});
-    const result = get("found");
-    result.hidden = !count;
-    const body = result.querySelector("tbody");
-    body.replaceChildren(...rows.map(([name, ...values]) => {
+  const list = (rows) => {
+    get("found").hidden = !rows.length;
+    get("found").querySelector("tbody").replaceChildren(...rows.map(([name, ...values]) => {
       const row = document.createElement("tr");
       const head = document.createElement("th");
       head.scope = "row";
@@ -60,7 +56,12 @@
       }));
       return row;
     }));
+  };
+  const find = async (event) => {
+    event.preventDefault();
     const text = get("find-text").value.trim();
+    const {count, rows} = await ask({ask: "find", text});
+    list(rows);
     get("find-status").textContent = !text ? ""
       : count === 0 ? `No cell on the map has “${text}” in its name.`
       : `${written(count)} ${count === 1 ? "cell has" : "cells have"} “${text}” in the name`
@@ -69,6 +70,13 @@
   get("find").addEventListener("submit", find);
   get("find-text").addEventListener("search", find);
 
+  // A click or a tap lists the cell, which a finger cannot point at.
+  plot.on_event("tap", async ({x, y}) => {
+    const {rows} = await ask({ask: "near", x, y});
+    list(rows);
+    get("find-status").textContent = rows.length
+      ? `${rows[0][0]}: ${rows[0][1]}, probability ${rows[0][2]}.` : "";
+  });
   // On a touch screen, a finger on the map scrolls the page, until panning is chosen above.
   if (matchMedia("(pointer: coarse)").matches)
     plot.toolbar.tools.filter((tool) => tool.type === "PanTool").forEach((tool) => {
