@@ -69,7 +69,7 @@ def report(
     adata
         Cells that ``model.annotate`` has annotated, ``(n_obs, n_vars)``, in memory or backed. They
         are not changed. The map takes the UMAP in ``adata.obsm["X_umap"]``. Without one, it is
-        computed from the attention, which takes about a minute for 50 000 cells.
+        computed from the attention, which takes some minutes for 50 000 cells.
     path
         File to write, ending in ``.html`` or ``.htm``.
     model
