@@ -26,7 +26,7 @@ _MAX_NAMED = 40
 # are found, so many get a ring, and so many are listed.
 _LIMITS: dict[str, Any] = {"parts": PARTS, "reach": 0.02, "mostRinged": 500, "mostListed": 20}
 # Labels so near to an edge, as a share of the width, are written away from it.
-_EDGE = 0.1
+_EDGE = 0.15
 
 
 class Map(NamedTuple):
