@@ -167,6 +167,7 @@ def test_methods_name_the_model_and_what_to_cite(query, toy_model, read):
 # --------------------------------------------------------------------------- the map
 
 
+@pytest.mark.slow  # numba compiles the UMAP first
 def test_a_umap_is_made_where_there_is_none(query, read, contents):
     del query.obsm["X_umap"]
     before = contents(query)
