@@ -40,6 +40,7 @@ LEVELS = {
     "tl": 6,
     "pl": 7,
     "ondisk": 6,
+    "_report": 8,
     "datasets": 8,
     "_demo": 8,
     "cli": 11,

@@ -9,13 +9,27 @@ from tosica import _logging
 
 if TYPE_CHECKING:
     from tosica import datasets, get, gs, io, model, models, onto, pl, pp, tl
+    from tosica._report import report
     from tosica.model import TOSICA
 
-__all__ = ["TOSICA", "datasets", "get", "gs", "io", "model", "models", "onto", "pl", "pp", "tl"]
+__all__ = [
+    "TOSICA",
+    "datasets",
+    "get",
+    "gs",
+    "io",
+    "model",
+    "models",
+    "onto",
+    "pl",
+    "pp",
+    "report",
+    "tl",
+]
 
 # Torch and scanpy take seconds to import, so that each package is imported when it is first used.
 # What is no package of its own is listed with the module that it is from.
-_MODULE_OF = {"TOSICA": "tosica.model"}
+_MODULE_OF = {"TOSICA": "tosica.model", "report": "tosica._report"}
 # Found as well, by those who look inside.
 _NOT_PUBLIC = ("data", "legacy", "linear", "module", "ondisk")
 

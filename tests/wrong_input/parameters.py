@@ -86,6 +86,31 @@ _NO_COLUMNS = "^There is no column '.*' in the cells' table; it has "
 
 # By function; these come before those above.
 BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
+    "report": {
+        "adata": [
+            *k.NO_DATA,
+            *k.MUDATA,
+            *k.NO_CELLS,
+            Wrong(lambda w: w.reference, KeyError, _NOT_ANNOTATED, "not annotated"),
+        ],
+        "path": [
+            *k.PATH,
+            Wrong(
+                "report.pdf", ValueError, r"^path must end in \.html or \.htm, not 'report\.pdf'"
+            ),
+            Wrong("report", ValueError, r"^path must end in \.html or \.htm, not 'report'"),
+            Wrong("no/such/report.html", FileNotFoundError, "^There is no folder 'no/such' to w"),
+        ],
+        "model": [w for w in k.MODEL if w.value is not None],
+        "labels_key": k.column(optional=True),
+        "markers": [
+            Wrong(["CD3E"], TypeError, "^markers must be a dict of label to genes, .*not list"),
+            Wrong({"aa": ["G0"]}, KeyError, "^markers names 'aa', which is no label.*did you mean"),
+            Wrong({"a": "G0"}, TypeError, "^the markers of 'a' must be a list of gene names"),
+            Wrong({"a": [5]}, TypeError, "^the markers of 'a' must be a list of gene names"),
+        ],
+        "max_cells": k.count(),
+    },
     "pp.build_mask": {
         "adata": [*k.NO_DATA, *k.NO_CELLS, *k.NO_GENES],
         "gene_sets": [

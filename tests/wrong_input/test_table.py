@@ -41,7 +41,7 @@ def public_names() -> list[str]:
         and callable(member := getattr(tosica.TOSICA, name))
         and getattr(member, "__module__", "").startswith("tosica.")
     ]
-    return [*functions, "TOSICA", *methods]
+    return ["report", *functions, "TOSICA", *methods]
 
 
 def _called(name: str) -> Any:

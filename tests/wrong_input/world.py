@@ -103,6 +103,7 @@ def _groups(_: World) -> dict[str, Any]:
 _SAID = {"tissue": "blood", "license": "cc-by-4.0"}
 
 _ARGUMENTS: dict[str, Any] = {
+    "report": lambda w: {"adata": w.query, "path": w.folder / "report.html"},
     "pp.build_mask": lambda w: {
         "adata": w.reference,
         "gene_sets": {"a": [f"G{i}" for i in range(9)]},
@@ -190,4 +191,4 @@ def function(w: World, name: str) -> Any:
         if not rest:
             return tosica.TOSICA
         return getattr(w.untrained if rest in ("train", "start_from_network") else w.model, rest)
-    return getattr(getattr(tosica, package), rest)
+    return getattr(getattr(tosica, package), rest) if rest else getattr(tosica, package)

@@ -29,7 +29,7 @@ from tosica.tl._integrated_gradients import (
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from anndata import AnnData
     from numpy.typing import NDArray
@@ -154,10 +154,10 @@ def top_genes(
         chosen = [
             np.sort(rng.permutation(np.flatnonzero(cells == group))[:n_cells]) for group in wanted
         ]
-        set_weights, pair_weights = _by_attribution(
+        set_weights, pair_weights = presence_of_groups(
             adata, model, chosen, layer=layer, use_raw=use_raw
         )
-    table = _largest_weights(model, wanted, set_weights, pair_weights, n_gene_sets, n_genes)
+    table = largest_weights(model, wanted, set_weights, pair_weights, n_gene_sets, n_genes)
     if table.empty:
         raise ValueError(
             "No gene set has a positive weight in any of the groups: name other groups."
@@ -195,7 +195,7 @@ def _checked_groups(cells: pd.Categorical, groups: Iterable[str] | None, groupby
 def _by_attention(
     model: TOSICA, attention: NDArray[np.floating], cells: pd.Categorical, wanted: list[str]
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Compute the weights that ``_by_attribution`` returns from attention and embedding."""
+    """Compute the weights that ``presence_of_groups`` returns from attention and embedding."""
     moments = group_moments(attention, cells)
     positions = [list(cells.categories).index(name) for name in wanted]
     set_weights = [standardized_difference(moments, i, within="all groups") for i in positions]
@@ -203,10 +203,10 @@ def _by_attention(
     return np.stack(set_weights), np.tile(pair_weights, (len(wanted), 1))
 
 
-def _by_attribution(
+def presence_of_groups(
     adata: AnnData,
     model: TOSICA,
-    chosen: list[NDArray[np.integer]],
+    chosen: Sequence[NDArray[np.integer]],
     layer: str | None,
     use_raw: bool,
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
@@ -246,7 +246,7 @@ def _by_attribution(
     return (set_weights / n_cells[:, None]).numpy(), (pair_weights / n_cells[:, None]).numpy()
 
 
-def _largest_weights(
+def largest_weights(
     model: TOSICA,
     groups: list[str],
     set_weights: NDArray[np.floating],

@@ -1,0 +1,111 @@
+"""An annotated query, and pages read like a browser reads them."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tosica
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from anndata import AnnData
+
+_VOID = {"meta", "link", "input", "rect"}
+
+
+class Page(HTMLParser):
+    """Elements of a page, its text outside of scripts, and what is wrong with its nesting."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.source = text
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.tables: list[list[list[str]]] = []
+        self.words: list[str] = []
+        self.badly_nested: list[str] = []
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self._open.append(tag)
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("th", "td"):
+            self.tables[-1][-1].append("")
+        elif tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in _VOID:
+            return
+        if not self._open or self._open.pop() != tag:
+            self.badly_nested.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        where = self._open[-1] if self._open else ""
+        if where == "script":
+            self.scripts[-1] += data
+            return
+        if where == "style":
+            return
+        self.words.append(data)
+        if {"th", "td"} & set(self._open):
+            self.tables[-1][-1][-1] += data
+
+    @property
+    def text(self) -> str:
+        """What is to be read, with every white space a blank."""
+        return re.sub(r"\s+", " ", "".join(self.words))
+
+    def table(self, *headings: str) -> list[list[str]]:
+        """Rows of the first table whose headings begin with these."""
+        for rows in self.tables:
+            if rows and rows[0][: len(headings)] == list(headings):
+                return rows[1:]
+        raise AssertionError(f"no table begins with {headings}")
+
+    def attributes(self, tag: str) -> list[dict[str, str | None]]:
+        """Attributes of all elements of a kind."""
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def map_data(self) -> dict[str, Any]:
+        """What the map is drawn from."""
+        return json.loads(self.scripts[self._types.index("application/json")])
+
+    @property
+    def _types(self) -> list[str | None]:
+        return [attributes.get("type") for attributes in self.attributes("script")]
+
+
+@pytest.fixture
+def query(toy_query: AnnData, toy_model: tosica.TOSICA) -> AnnData:
+    """60 annotated cells with a UMAP."""
+    toy_model.annotate(toy_query, enable_progress_bar=False)
+    toy_query.obsm["X_umap"] = np.random.default_rng(0).random((60, 2))
+    return toy_query
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Page]:
+    """Write a report, and read the page."""
+
+    def write_and_read(adata: AnnData, **arguments: Any) -> Page:
+        path = tosica.report(adata, tmp_path / "report.html", **arguments)
+        return Page(path.read_text(encoding="utf-8"))
+
+    return write_and_read
