@@ -105,11 +105,21 @@ def test_report_is_that_of_python(
 ) -> None:
     page = annotated.with_name("report.html")
 
-    def write(adata: AnnData, path: Path) -> None:
+    def write(adata: AnnData, path: Path, **options: Any) -> None:
+        assert options.pop("model").fingerprint == adata.uns["tosica"]["model"]
+        assert options == {
+            "key": "tosica",
+            "labels_key": "kind",
+            "sample_key": None,
+            "layer": None,
+            "use_raw": False,
+            "title": "Sample 1",
+        }
         path.write_text(f"{adata.n_obs} cells")
 
-    monkeypatch.setattr(tosica, "report", write, raising=False)
+    monkeypatch.setattr(tosica, "report", write)
     arguments = ["report", annotated, "-o", page, "--model", model_folder, "--json"]
+    arguments += ["--labels-key", "kind", "--title", "Sample 1"]
     result = run(*arguments)
     assert json.loads(result.out) == {
         "annotated": str(annotated),
@@ -124,9 +134,17 @@ def test_report_is_that_of_python(
 def test_report_of_another_model(
     run: Any, annotated: Path, other_model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tosica, "report", pytest.fail, raising=False)
+    monkeypatch.setattr(tosica, "report", pytest.fail)
     page = annotated.with_name("report.html")
     result = run("report", annotated, "-o", page, "--model", other_model)
     assert result.code == 1
     assert "was annotated by another model" in result.err
     assert not page.exists()
+
+
+@pytest.mark.slow  # a UMAP is computed
+def test_report_writes_the_page(run: Any, annotated: Path, model_folder: Path) -> None:
+    page = annotated.with_name("report.html")
+    result = run("report", annotated, "-o", page, "--model", model_folder)
+    assert result.code == 0, result.err
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

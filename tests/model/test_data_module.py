@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica.data import CellMatrix
-from tosica.model._data_module import BalancedSampler, ReferenceData, split
+from tosica.model import _data_module
+from tosica.model._data_module import BalancedSampler, ReferenceData, count_batches, split
 
 # --------------------------------------------------------------------------- split
 
@@ -241,3 +242,15 @@ def test_training_from_a_file(toy, train, form, tmp_path):
         assert (model.predict() == model.predict(toy)).all()
     finally:
         on_disk.file.close()
+
+
+def test_epochs_of_large_references_are_short(monkeypatch):
+    monkeypatch.setattr(_data_module, "MAX_EPOCH_DRAWS", 30)
+    cells = np.arange(90)
+    sampler = BalancedSampler(cells, cells % 3, 8)
+    first, second = list(sampler), list(sampler)
+    assert len(first) == len(sampler) == count_batches(90, 8) * 8 == 32
+    # No cell of an epoch is drawn twice, and another epoch draws others.
+    assert len(set(first)) == 32
+    assert set(first) != set(second)
+    assert count_batches(20, 8) == 3

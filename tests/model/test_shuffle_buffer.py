@@ -54,6 +54,26 @@ def test_labels_are_drawn_equally_often(size: int) -> None:
     assert rare.max() - rare.min() <= 1
 
 
+def test_a_short_epoch_reads_as_many_cells_as_it_draws() -> None:
+    rows, codes = cells({0: 400, 1: 400})
+    blocks, read = ContiguousBlocks(rows, size=16), []
+
+    class Counted:
+        n_blocks = blocks.n_blocks
+
+        def __call__(self, rng: np.random.Generator) -> Any:
+            for positions, block in blocks(rng):
+                read.append(positions)
+                yield positions, block
+
+    of_all = np.arange(800)
+    short = ShuffleBuffer(rows, Counted(), of_all, codes, 8, 25, n_blocks=13, size=60)
+    positions, _ = drawn(short)
+    assert len(positions) == 200
+    assert len(read) == 13
+    assert np.isin(positions, np.concatenate(read)).any()
+
+
 def test_every_block_is_drawn_from() -> None:
     positions, _ = drawn(buffer(60, cells_of={0: 400, 1: 400}))
     hit = np.unique(positions // 16)

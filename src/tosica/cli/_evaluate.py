@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from tosica.cli._session import Session
+    from tosica.model import TOSICA
 
 model_option = click.option(
     "--model", metavar="FOLDER", help="Refuse a file that another model has annotated."
@@ -46,7 +47,7 @@ def evaluate(
 
     adata = open_cells(annotated)
     if model is not None:
-        check_model(adata, annotated, model, key)
+        load_its_model(adata, annotated, model, key)
     found = tosica.tl.evaluate(adata, labels_key, key=key, prediction=prediction)
     result: dict[str, Any] = {
         "annotated": annotated,
@@ -59,8 +60,8 @@ def evaluate(
     session.show(result, repr(found))
 
 
-def check_model(adata: AnnData, path: str, folder: str, key: str) -> None:
-    """Check that a model has annotated cells.
+def load_its_model(adata: AnnData, path: str, folder: str, key: str) -> TOSICA:
+    """Load the model that has annotated cells.
 
     Raises
     ------
@@ -71,7 +72,8 @@ def check_model(adata: AnnData, path: str, folder: str, key: str) -> None:
     """
     from tosica.model import TOSICA
 
-    expected = TOSICA.load(folder, accelerator="cpu").fingerprint
+    model = TOSICA.load(folder, accelerator="cpu")
+    expected = model.fingerprint
     record = adata.uns.get(key)
     if not hasattr(record, "get") or "model" not in record:
         raise KeyError(
@@ -83,3 +85,4 @@ def check_model(adata: AnnData, path: str, folder: str, key: str) -> None:
             f"{path!r} was annotated by another model ({record['model']}) than the one in "
             f"{folder!r} ({expected}): annotate it again, or name the other model."
         )
+    return model

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
 
 # Number of minibatches that are read in advance.
 _N_PREFETCHED = 2
+# Cells that an epoch draws at most. With more steps the network learns what goes with hidden genes
+# and gene sets, and labels of complete cells become worse.
+MAX_EPOCH_DRAWS = 2**18
+
+
+def count_batches(n_cells: int, batch_size: int) -> int:
+    """Number of minibatches of an epoch."""
+    return -(-min(n_cells, MAX_EPOCH_DRAWS) // batch_size)
 
 
 class Minibatches:
@@ -169,8 +177,13 @@ class ReferenceData(LightningDataModule):
         if isinstance(self.rows, CellMatrix) and (self._blocks or not self.rows.in_memory):
             # Each process reads other blocks, and draws from a buffer of its own.
             blocks = self._blocks or ContiguousBlocks(self.rows, rank, n_processes)
-            n_batches = -(-self.n_train // together)
-            buffer = ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches)
+            n_batches = count_batches(self.n_train, together)
+            # As many cells are read as are drawn.
+            n_drawn = min(n_batches * together, self.n_train)
+            n_blocks = -(-blocks.n_blocks * n_drawn // self.n_train)
+            buffer = ShuffleBuffer(
+                self.rows, blocks, self.train_idx, codes, size, n_batches, n_blocks
+            )
             return StreamedMinibatches(buffer, (*seed, rank))
         sampler = BalancedSampler(self.train_idx, codes, together, seed=seed)
         batches = BatchSampler(sampler, together, drop_last=False)
@@ -256,7 +269,7 @@ class BalancedSampler(Sampler[int]):
     """Draw each class equally often, whatever its size.
 
     All cells of a class are drawn in random order before any of them is drawn again. An epoch
-    has as many draws as there are cells, rounded up to whole minibatches.
+    has as many draws as there are cells, but no more than 262 144, rounded up to whole minibatches.
 
     Parameters
     ----------
@@ -274,7 +287,7 @@ class BalancedSampler(Sampler[int]):
         self, cells: np.ndarray, codes: np.ndarray, batch_size: int, *, seed: tuple[int, ...] = (0,)
     ) -> None:
         self._classes = [cells[codes == code] for code in np.unique(codes)]
-        self._n_draws = -(-len(cells) // batch_size) * batch_size
+        self._n_draws = count_batches(len(cells), batch_size) * batch_size
         self._seed = seed
         self._epoch = 0
 

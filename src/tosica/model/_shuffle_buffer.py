@@ -93,6 +93,8 @@ class ShuffleBuffer:
         Cells in a minibatch.
     n_batches
         Minibatches of an epoch.
+    n_blocks
+        Blocks that an epoch reads, by default all.
     size
         Cells in the buffer.
     """
@@ -105,6 +107,7 @@ class ShuffleBuffer:
         codes: np.ndarray,
         batch_size: int,
         n_batches: int,
+        n_blocks: int | None = None,
         *,
         size: int = BUFFER_SIZE,
     ) -> None:
@@ -119,6 +122,7 @@ class ShuffleBuffer:
         # Labels all of whose cells are in the buffer from the start need no others.
         self._is_whole = n_first == n_cells
         self._n_batches = n_batches
+        self._n_blocks = blocks.n_blocks if n_blocks is None else n_blocks
         self._code_of = np.full(rows.n_obs, -1)
         self._code_of[cells] = np.searchsorted(self._labels, codes)
 
@@ -140,8 +144,8 @@ class ShuffleBuffer:
         order = rng.permutation(np.repeat(np.arange(n_labels), share))
         blocks, n_read = self._blocks(rng), 0
         for i in range(self._n_batches):
-            # Blocks are read in step with the minibatches, so that an epoch reads each of them.
-            while n_read < (i + 1) * self._blocks.n_blocks // self._n_batches:
+            # Blocks are read in step with the minibatches.
+            while n_read < (i + 1) * self._n_blocks // self._n_batches:
                 positions, block = next(blocks)
                 self._put(pools, positions, block, rng)
                 n_read += 1

@@ -19,6 +19,7 @@ from tosica.model._annbatch import AnnbatchDataModule, check_datamodule
 from tosica.model._calibration_mixin import CalibrationMixin
 from tosica.model._check_reference import check_genes
 from tosica.model._checkpoint import find_not_finite
+from tosica.model._data_module import count_batches
 from tosica.model._device import check_devices, compiled, find_device
 from tosica.model._distributed import share_result
 from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
@@ -98,7 +99,8 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         ----------
         max_epochs
             Passes over the training cells. By default so many that 12 000 cells are drawn, or 500
-            times the square root of their number if that is more.
+            times the square root of their number if that is more. A pass draws at most 262 144
+            cells, whatever the size of the reference.
         accelerator, devices
             Device to train on, as in :class:`lightning.pytorch.Trainer`. With several devices there
             is a process for each; ``strategy`` is ``"ddp"``, ``"ddp_spawn"`` or ``"ddp_fork"``.
@@ -386,6 +388,6 @@ def _count_draws(data: ReferenceData, epochs: int, *, refit: bool) -> int:
     """Cells that a training draws, in the refit too."""
     n_draws = epochs * data.n_draws
     if refit:
-        n_batches = -(-(data.n_train + data.n_val) // data.batch_size)
+        n_batches = count_batches(data.n_train + data.n_val, data.batch_size)
         n_draws += refit_epochs(epochs) * n_batches * data.batch_size
     return n_draws
