@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import platform
+import subprocess
 import sys
 import threading
 from contextlib import nullcontext
@@ -184,3 +187,28 @@ def test_large_products_are_those_of_one_thread(n_threads: int) -> None:
         expected = x @ x.T
     with thread_pool():
         assert np.array_equal(x @ x.T, expected)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep no memory")
+def test_freed_memory_is_kept_in_workers_of_dask():
+    code = """
+import resource, torch
+from tosica._threads import thread_pool
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(50):
+        torch.ones(2**21)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+without = faults()
+with thread_pool():
+    faults()
+    print(without, faults())
+"""
+    environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "65536"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    without, kept = map(int, done.stdout.split())
+    assert kept < without / 10

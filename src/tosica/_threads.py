@@ -7,7 +7,9 @@ threads here sleep while they wait.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -93,6 +95,11 @@ def thread_pool(device: torch.device | None = None) -> Iterator[None]:
             executor.shutdown(cancel_futures=True)
 
 
+# Names of limits in glibc's malloc.h, and the variable that Dask sets.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+_GIVES_BACK = "MALLOC_TRIM_THRESHOLD_"
+
+
 @cache
 def _keep_freed_memory() -> None:
     """Let glibc keep freed memory for the next operation, once in a process.
@@ -100,8 +107,17 @@ def _keep_freed_memory() -> None:
     It gives memory back to the system beyond twice the largest block that was freed so far, and
     memory that comes anew from the system is cleared: a third of the time of annotation. A block
     that nothing is written to takes no memory. 32 MB are the most that glibc goes by.
+
+    Workers of Dask have a variable that makes glibc give back freed memory at once, and go by
+    nothing. There the same limits are set by name.
     """
     torch.empty(31 * 2**20, dtype=torch.uint8)
+    if sys.platform == "linux" and _GIVES_BACK in os.environ:
+        # Of the C libraries of Linux, only glibc has the function.
+        set_limit = getattr(ctypes.CDLL(None), "mallopt", None)
+        if set_limit is not None:
+            set_limit(_MMAP_THRESHOLD, 2**25)
+            set_limit(_TRIM_THRESHOLD, 2**26)
 
 
 @contextmanager
