@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -65,6 +66,8 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
         return timed(lambda: model.annotate(query), query.n_obs)
     source = folder / f"{n_cells}.{'h5ad' if way == 'h5ad' else 'zarr'}"
     output = folder / f"annotated_{n_cells}_{way}.zarr"
+    # Parts of a share are not joined, and would be taken for done.
+    shutil.rmtree(f"{output}.parts", ignore_errors=True)
     options: dict[str, Any] = {"overwrite": True, "include_x": False}
     size = 49_152
     if n_cells < 10 * size:
