@@ -24,6 +24,7 @@ import pandas as pd
 from benchmarks import _scale_runs
 from benchmarks._report import table, version_lines, versions, write
 from tosica._logging import format_thousands
+from tosica.model._data_module import MAX_EPOCH_DRAWS
 
 ANNOTATE = ("memory", "h5ad", "zarr", "dask1", "dask2")
 TRAIN = ("memory", "h5ad", "zarr")
@@ -146,7 +147,7 @@ def report(result: dict[str, Any]) -> str:
         "counts, 3 000 genes, 13 labels,",
         "and a model with all defaults. Each measurement is a process of its own, the median of "
         f"{result['repeats']}. Of files",
-        f"with more cells, some {result['measured']} are annotated and {result['batches']} "
+        f"with more cells, some {format_thousands(result['measured'])} are annotated and {result['batches']} "
         "minibatches of 64 cells are trained on.",
         *([result["note"]] if result.get("note") else []),
         "",
@@ -259,7 +260,7 @@ def _prediction(result: dict[str, Any], measured: pd.DataFrame, files: list[int]
                 n_cells / _GPU_ASSUMED / 3600,
                 n_cells / (8 * _GPU_ASSUMED) / 3600,
                 n_cells / (100 * worker) / 3600,
-                n_cells / train / 3600,
+                min(n_cells, MAX_EPOCH_DRAWS) / train / 3600,
                 (memory + columns) / 1024,
                 (train_memory + labels) / 1024,
                 n_cells * disk["parts"] / 1e9,
@@ -285,14 +286,15 @@ def _prediction(result: dict[str, Any], measured: pd.DataFrame, files: list[int]
         "",
         f"Hours are cells / {annotate:.0f} (annotate here, from Zarr), cells / (100 × "
         f"{worker:.0f}) (100 workers of one thread),",
-        f"cells / {train:.0f} (training). Memory is what was measured, and 40 bytes a cell for the "
-        "columns that are joined at",
+        f"draws / {train:.0f} (training; an epoch draws at most {format_thousands(MAX_EPOCH_DRAWS)} "
+        "cells; the checks of labels, the linear branch and calibration are not in it).",
+        "Memory is what was measured, and 40 bytes a cell for the columns that are joined at",
         "the end, or 32 bytes a cell for labels and batches in training; without names of cells, "
         "which a reference also has",
         f"in memory. Disk is {disk['parts']:.0f} bytes a cell for parts (attention to 300 gene "
         f"sets) and {disk['output']:.0f} for the output without `X`.",
         *checked,
-        f"\\* No GPU was measured: {_GPU_ASSUMED} cells per second are assumed.",
+        f"\\* No GPU was measured: {format_thousands(_GPU_ASSUMED)} cells per second are assumed.",
     ]
 
 
