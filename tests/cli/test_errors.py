@@ -162,13 +162,18 @@ def test_steps_are_logged_for_those_who_look(
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGXCPU"])
 def test_signals_end_a_command_with_1(name: str, evaluated: Any) -> None:
-    before = signal.getsignal(getattr(signal, name))
+    number = getattr(signal, name)
+    # The tests may have been started by nohup, which ignores SIGHUP.
+    before = signal.signal(number, signal.SIG_DFL)
 
     def killed(*_: Any, **__: Any) -> None:
-        os.kill(os.getpid(), getattr(signal, name))
+        os.kill(os.getpid(), number)
 
-    assert evaluated(killed) == (1, "", f"tosica: error: stopped by {name}.\n")
-    assert signal.getsignal(getattr(signal, name)) is before
+    try:
+        assert evaluated(killed) == (1, "", f"tosica: error: stopped by {name}.\n")
+        assert signal.getsignal(number) is signal.SIG_DFL
+    finally:
+        signal.signal(number, before)
 
 
 def test_jobs_in_the_background_end_as_well() -> None:
