@@ -147,8 +147,8 @@ def report(result: dict[str, Any]) -> str:
         "counts, 3 000 genes, 13 labels,",
         "and a model with all defaults. Each measurement is a process of its own, the median of "
         f"{result['repeats']}. Of files",
-        f"with more cells, some {format_thousands(result['measured'])} are annotated and {result['batches']} "
-        "minibatches of 64 cells are trained on.",
+        f"with more cells, some {format_thousands(result['measured'])} are annotated and "
+        f"{result['batches']} minibatches of 64 cells are trained on.",
         *([result["note"]] if result.get("note") else []),
         "",
     ]
