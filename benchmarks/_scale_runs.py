@@ -119,11 +119,12 @@ def train(folder: Path, n_cells: int, way: str, n_batches: int | None) -> dict[s
     class Clock(Callback):
         """Notes when minibatches begin and end, without the first ones."""
 
-        n_first = 20
-
         def __init__(self) -> None:
             self.began = self.ended = 0.0
-            self.n_cells = 0
+            self.n_cells, self.n_first = 0, 20
+
+        def on_train_start(self, trainer: Any, *args: Any) -> None:
+            self.n_first = min(self.n_first, int(trainer.num_training_batches) // 2)
 
         def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
             batch = args[2]

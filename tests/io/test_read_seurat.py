@@ -413,7 +413,8 @@ def test_memory_follows_the_matrix(tmp_path):
     )
     path = r.write(tmp_path / "big.rds", value)
     code = (
-        "import pathlib, rdata, sys, tosica\n"
+        # Packages of tosica are imported when they are first used.
+        "import pathlib, rdata, sys, tosica.io, tosica.model\n"
         "status = pathlib.Path('/proc/self/status')\n"
         # Not getrusage, which includes the memory of the parent process.
         "peak = lambda: int(status.read_text().partition('VmHWM:')[2].split()[0]) * 1024\n"

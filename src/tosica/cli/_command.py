@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -44,7 +45,12 @@ class Command(click.Command):
         common = ("quiet", "verbose", "debug", "as_json")
         session = Session(**{name: ctx.params.pop(name) for name in common})
         ctx.obj = session
-        with stopped_by_signals() as stop, session:
+        with stopped_by_signals() as stop, session, ExitStack() as exits:
+            if not session.debug:
+                # Python would write lines of its own about a signal that reaches a generator while
+                # it is closed.
+                exits.callback(setattr, sys, "unraisablehook", sys.unraisablehook)
+                sys.unraisablehook = lambda _: None
             try:
                 return super().invoke(ctx)
             except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
