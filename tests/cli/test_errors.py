@@ -200,3 +200,18 @@ def test_signals_that_are_ignored_stay_so() -> None:
 def test_commands_are_of_one_kind() -> None:
     assert all(isinstance(c, click.Command) for c in cli.commands.commands.values())
     assert {type(c).__name__ for c in cli.commands.commands.values()} == {"Command"}
+
+
+def test_what_python_ignores_writes_no_line(evaluated: Any) -> None:
+    before = sys.unraisablehook
+
+    class Interrupted:
+        def __del__(self) -> None:
+            raise KeyboardInterrupt
+
+    def fails(*_: Any, **__: Any) -> None:
+        Interrupted()
+        raise AssertionError
+
+    assert evaluated(fails) == (1, "", f"tosica: error: AssertionError{NOT_EXPECTED}\n")
+    assert sys.unraisablehook is before
