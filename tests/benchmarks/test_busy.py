@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partialmethod
 
 import pandas as pd
 import pytest
+
+import tosica
 
 
 @pytest.fixture
@@ -24,7 +27,9 @@ def test_the_page_is_what_was_measured(busy, measured):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_runs(busy, tmp_path):
+def test_runs(busy, tmp_path, monkeypatch):
+    quick = partialmethod(tosica.TOSICA.train, check_labels=False, refit=False)
+    monkeypatch.setattr(tosica.TOSICA, "train", quick)
     options = ["--tasks", "annotate", "--busy", "1", "--repeats", "1", "--cells", "100"]
     busy.main([*options, "--out", str(tmp_path)])
     runs = json.loads((tmp_path / "busy.json").read_text())["runs"]

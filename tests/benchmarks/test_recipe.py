@@ -91,7 +91,7 @@ def test_the_networks_gain_is_shown_by_the_kind_of_reference(recipe):
 
 @pytest.mark.slow
 def test_a_run(recipe, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(tosica.TOSICA, "train", partialmethod(tosica.TOSICA.train, max_epochs=2))
+    monkeypatch.setattr(tosica.TOSICA, "train", partialmethod(tosica.TOSICA.train, max_epochs=1))
     monkeypatch.setattr(recipe, "REFERENCES", {"pbmc68k": recipe.REFERENCES["pbmc68k"]})
     variants = ["default", "largest", "labels"]
     arguments = [str(tmp_path), "--seeds", "2", "--variants", *variants]

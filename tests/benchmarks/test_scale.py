@@ -35,6 +35,8 @@ def test_runs(scale, tmp_path, monkeypatch):
     monkeypatch.setattr(scale, "ANNOTATE", ("memory", "zarr"))
     monkeypatch.setattr(scale, "TRAIN", ("zarr",))
     monkeypatch.setattr(scale, "report", lambda result: "")
+    monkeypatch.setattr(scale._scale_runs, "N_GENES", 600)
+    monkeypatch.setattr(scale._scale_runs, "N_REFERENCE", 1000)
     options = ["--cells", "500", "--folder", str(tmp_path / "files")]
     scale.main([*options, "--out", str(tmp_path)])
     runs = json.loads((tmp_path / "scale.json").read_text())["runs"]

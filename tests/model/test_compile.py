@@ -18,7 +18,7 @@ CLOSE = {"rtol": 1e-3, "atol": 1e-4}
 
 def make() -> tuple[Encoder, torch.Tensor]:
     torch.manual_seed(0)
-    return Encoder(8, 2, 2), torch.randn(3, 5, 8)
+    return Encoder(8, 2, 1), torch.randn(3, 5, 8)
 
 
 def no_compiler(*args, **kwargs):

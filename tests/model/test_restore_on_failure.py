@@ -199,12 +199,12 @@ def test_ctrl_c_at_any_moment(toy, toy_query, train, caplog, trained, seed):
     assert signal.getsignal(signal.SIGINT) is handler
     restored = "train: did not end, and the model is as it was before" in caplog.text
     completed = "the model can be used and saved" in caplog.text
-    assert interrupted == (restored or completed)
+    assert interrupted or not (restored or completed)
     assert not (restored and completed)
-    if completed:
+    if completed or not interrupted:
         assert model.is_trained
         assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() > 0.8
-    if restored:
+    else:  # On a busy machine, the signal also comes before there is anything to restore.
         assert model.is_trained is trained
         assert model.fingerprint == fingerprint
         assert repr(model) == text
