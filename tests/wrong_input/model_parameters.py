@@ -221,6 +221,12 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
     "TOSICA.load": {
         "adata": [*k.NO_DATA[1:], Wrong(lambda w: w.query[:0].copy(), ValueError, "no cells", "0")],
     },
+    "TOSICA.load_query_data": {
+        "adata": [*k.NO_DATA, *k.NO_CELLS],
+        "reference_model": [*k.PATH, *k.MISSING_PATH],
+        "labels_key": k.column(optional=True),
+        "unlabeled_category": _SETUP["unlabeled_category"],
+    },
     "TOSICA.from_hub": {
         "repo_id": k.REPO_ID,
         "revision": k.REVISION,

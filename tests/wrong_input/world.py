@@ -175,6 +175,11 @@ _ARGUMENTS: dict[str, Any] = {
     "TOSICA.to_device": lambda _: {"device": "cpu"},
     "TOSICA.save": lambda w: {"dir_path": w.folder / "other"},
     "TOSICA.load": lambda w: {"dir_path": w.folder / "model"},
+    "TOSICA.load_query_data": lambda w: {
+        "adata": w.query,
+        "reference_model": w.model,
+        "labels_key": "donor",
+    },
     "TOSICA.from_hub": lambda _: {"repo_id": "lab/toy"},
     "TOSICA.push_to_hub": lambda _: {"repo_id": "lab/toy", **_SAID},
     "TOSICA.get_model_card": lambda _: dict(_SAID),

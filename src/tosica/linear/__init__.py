@@ -14,6 +14,10 @@ The files in the order in which :meth:`tosica.TOSICA.train` uses them:
 7. ``_missing_genes`` fits the probabilistic PCA that imputes genes which a query lacks.
 8. ``_novelty`` fits what the novelty of cells is measured by.
 
+:meth:`tosica.TOSICA.load_query_data` adds labels to a model. ``_label_shifts`` finds how the query
+differs from the reference, ``_replay`` draws cells like those of the reference, and ``_new_labels``
+fits regressions for the new labels.
+
 Other packages import from here. :class:`~tosica.module._linear.LinearBranch` holds the result.
 """
 
@@ -28,12 +32,14 @@ from tosica.linear._classifier import (
     logit_adjustment,
 )
 from tosica.linear._label_errors import find_label_errors, flag_label_errors
+from tosica.linear._label_shifts import LabelShifts, find_label_shifts
 from tosica.linear._logistic_regression import (
     LogisticRegression,
     RegressionConfig,
     fit_logistic_regression,
 )
 from tosica.linear._missing_genes import fit_ppca
+from tosica.linear._new_labels import LabeledCells, NewLabels, fit_new_labels
 from tosica.linear._novelty import (
     CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,
@@ -43,6 +49,7 @@ from tosica.linear._novelty import (
     fit_novelty,
     pvalues,
 )
+from tosica.linear._replay import replay_cells
 from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
 
 __all__ = [
@@ -50,18 +57,23 @@ __all__ = [
     "MAX_CELLS",
     "MAX_CELLS_NOVELTY",
     "CrossValidated",
+    "LabelShifts",
+    "LabeledCells",
     "LinearClassifier",
     "LogisticRegression",
+    "NewLabels",
     "NoveltyStatistics",
     "RegressionConfig",
     "averages_of",
     "cross_validate",
     "find_batch_directions",
     "find_label_errors",
+    "find_label_shifts",
     "find_neighbor_components",
     "fit_averaged_regression",
     "fit_linear_classifier",
     "fit_logistic_regression",
+    "fit_new_labels",
     "fit_novelty",
     "fit_ppca",
     "flag_label_errors",
@@ -69,5 +81,6 @@ __all__ = [
     "logit_adjustment",
     "pvalues",
     "read_normalized",
+    "replay_cells",
     "subsample_by_label",
 ]

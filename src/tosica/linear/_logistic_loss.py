@@ -24,6 +24,8 @@ class PenalizedLogisticLoss:
         Label of each cell, ``(n_cells,)``.
     nuisance
         Nuisance directions times the roots of their penalties, ``(n_directions, n_genes)``.
+    offset
+        Added to the scores of each cell, ``(n_cells, 1)``.
     """
 
     def __init__(
@@ -31,10 +33,12 @@ class PenalizedLogisticLoss:
         z: sp.csr_matrix,
         labels: NDArray[np.integer],
         nuisance: NDArray[np.float64],
+        offset: NDArray[np.floating] | None = None,
     ) -> None:
         n_labels = int(labels.max()) + 1
         self._z, self._transposed = z, z.T.tocsr()
         self._nuisance = nuisance
+        self._offset = 0.0 if offset is None else offset.astype(z.dtype, copy=False)
         self._labels = labels
         self._balance = 1 / (np.bincount(labels) * float(n_labels))[labels, None]
 
@@ -67,6 +71,7 @@ class PenalizedLogisticLoss:
         def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
             free = flat.reshape(weights.shape)
             scores = self._z @ (deviation * unwhiten(free)).T.astype(self._z.dtype, copy=False)
+            scores = scores + self._offset
             errors = ((expit(scores) - is_label) * self._balance).astype(scores.dtype, copy=False)
             gradient = unwhiten(deviation * (self._transposed @ errors).T) + free
             log_likelihood = log_expit(np.where(is_label, scores, -scores))

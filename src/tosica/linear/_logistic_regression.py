@@ -162,6 +162,8 @@ def fit_ridge_and_group_lasso(
     batch_directions: NDArray[np.floating] | None = None,
     gene_sets: sp.csr_matrix | None = None,
     config: RegressionConfig = DEFAULT_CONFIG,
+    fitted: NDArray[np.integer] | None = None,
+    offset: NDArray[np.floating] | None = None,
 ) -> tuple[LogisticRegression, LogisticRegression | None]:
     """Fit the regression without group lasso, and from there the one with it.
 
@@ -169,14 +171,18 @@ def fit_ridge_and_group_lasso(
     ----------
     x, labels, batch_directions, gene_sets, config
         As in :func:`fit_logistic_regression`.
+    fitted
+        Labels to fit, the rows of the weights; by default all.
+    offset
+        Added to the scores of each cell, shape ``(n_cells, 1)``.
 
     Returns
     -------
     Both regressions; ``None`` instead of the second without gene sets or without group penalty.
     """
-    n_labels = int(labels.max()) + 1
-    many = n_labels >= MANY_LABELS
-    n_groups = n_labels // _LABELS_OF_GROUP if many else 1
+    fitted = np.arange(int(labels.max()) + 1) if fitted is None else fitted
+    many = len(fitted) >= MANY_LABELS
+    n_groups = len(fitted) // _LABELS_OF_GROUP if many else 1
     scale = gene_scale(x, config.gene_scale_power)
     problem = PenalizedLogisticLoss(
         sp.csr_matrix(
@@ -184,16 +190,17 @@ def fit_ridge_and_group_lasso(
         ),
         labels,
         _nuisance(x, labels, batch_directions, config) / scale,
+        offset,
     )
     if gene_sets is not None:
         gene_sets = sp.csr_matrix(gene_sets, dtype=np.float64)
     fit = partial(_fit_labels, problem, x.shape, gene_sets, config)
-    groups = np.array_split(np.arange(n_labels), n_groups)
+    groups = np.array_split(fitted, n_groups)
     # A single group stays on the caller's thread, which Ctrl-C ends at once.
-    fitted = list(map(fit, groups) if n_groups == 1 else thread_map(fit, groups))
-    ridge = LogisticRegression(np.concatenate([first for first, _, _ in fitted]) / scale)
-    weights = [second for _, second, _ in fitted if second is not None]
-    relevance = [third for _, _, third in fitted if third is not None]
+    parts = list(map(fit, groups) if n_groups == 1 else thread_map(fit, groups))
+    ridge = LogisticRegression(np.concatenate([first for first, _, _ in parts]) / scale)
+    weights = [second for _, second, _ in parts if second is not None]
+    relevance = [third for _, _, third in parts if third is not None]
     if not weights:
         return ridge, None
     return ridge, LogisticRegression(np.concatenate(weights) / scale, np.concatenate(relevance))

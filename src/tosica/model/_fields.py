@@ -8,6 +8,7 @@ the expression, the labels in the reference's order with their colours, and the 
 from __future__ import annotations
 
 import warnings
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -227,6 +228,13 @@ class LabelsField(CategoricalObsField):
     def _write_codes(self, adata: AnnData, names: np.ndarray) -> None:
         labels = adata.obs[self._original_attr_key].astype(str)
         adata.obs[self.attr_key] = pd.Index(names).get_indexer(labels).astype(np.int64)
+
+
+def check_unlabeled_category(label: Any) -> None:
+    """Refuse what marks no cell: anything but a label or ``None``."""
+    # Labels may be numbers.
+    if label is not None and not isinstance(label, str | Real):
+        raise TypeError(f"unlabeled_category must be a label or None, not {label!r:.60}.")
 
 
 def _colors(adata: AnnData, key: str, n_categories: int, used: np.ndarray) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
@@ -13,7 +12,7 @@ from scvi.model.base import BaseModelClass
 from tosica._groups import missing_column
 from tosica._validation import check_data, check_string, did_you_mean
 from tosica.data import load_annotations
-from tosica.model._fields import ExpressionField, LabelsField
+from tosica.model._fields import ExpressionField, LabelsField, check_unlabeled_category
 from tosica.model._mask_field import MaskField, check_genes_of_mask
 from tosica.model._modalities import is_joint
 from tosica.model._setup_mudata import check_modalities, log_modalities, mudata_fields
@@ -91,7 +90,7 @@ class SetupMixin(BaseModelClass):
         """
         check_data(adata, cure="call TOSICA.setup_mudata for a MuData")
         load_annotations(adata)
-        _check_unlabeled_category(unlabeled_category)
+        check_unlabeled_category(unlabeled_category)
         check_string("labels_key", labels_key)
         check_string("batch_key", batch_key, optional=True)
         check_string("mask_key", mask_key)
@@ -217,7 +216,7 @@ class SetupMixin(BaseModelClass):
         ['protein:CD3', 'protein:CD14', 'protein:CD19']
         """
         check_string("labels_key", labels_key)
-        _check_unlabeled_category(unlabeled_category)
+        check_unlabeled_category(unlabeled_category)
         check_string("batch_key", batch_key, optional=True)
         _check_other_arguments("setup_mudata", cls.setup_mudata, kwargs)
         modalities = check_modalities(mdata, modalities, layers)
@@ -255,12 +254,6 @@ class SetupMixin(BaseModelClass):
         """
         setup = cls.setup_mudata if is_joint(registry) else cls.setup_anndata
         setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
-
-
-def _check_unlabeled_category(label: Any) -> None:
-    # Labels may be numbers.
-    if label is not None and not isinstance(label, str | Real):
-        raise TypeError(f"unlabeled_category must be a label or None, not {label!r:.60}.")
 
 
 def _check_other_arguments(name: str, method: Callable[..., None], kwargs: dict[str, Any]) -> None:

@@ -16,7 +16,6 @@ from tosica._threads import thread_pool
 from tosica._validation import check_count, check_flags, check_fraction, check_number, check_path
 from tosica.linear import linear_to_network_ratio
 from tosica.model._annbatch import AnnbatchDataModule, check_datamodule
-from tosica.model._calibration_mixin import CalibrationMixin
 from tosica.model._check_reference import check_genes
 from tosica.model._checkpoint import find_not_finite
 from tosica.model._data_module import count_batches
@@ -26,6 +25,7 @@ from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_s
 from tosica.model._modalities import is_joint
 from tosica.model._network_fit_mixin import Course, NetworkFitMixin, refit_epochs
 from tosica.model._network_start_mixin import NetworkStartMixin
+from tosica.model._query_data_mixin import QueryDataMixin
 from tosica.model._reference_mixin import ReferenceMixin
 from tosica.model._restore_on_failure import restore_on_failure
 from tosica.model._trainer_arguments import check_trainer_arguments
@@ -39,6 +39,7 @@ from tosica.model._training_plan import KeepBest, TrainingPlan, make_config
 from tosica.model._training_progress import TrainingProgress, take_bar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from tosica.model._data_module import ReferenceData
@@ -60,7 +61,7 @@ def default_epochs(
     return math.ceil(max(min_draws, draws_per_root * math.sqrt(n_cells)) / n_cells)
 
 
-class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, CalibrationMixin):
+class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, QueryDataMixin):
     """Training on most cells, calibration on held-out cells, and a refit on all cells."""
 
     def train(
@@ -94,6 +95,8 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
         quarters of the gene sets are hidden in it. Logistic regressions whose weights go through
         the same tokens are fitted to the same cells, and the tokens start from their weights.
         ``scvi.settings.seed`` makes the result reproducible.
+
+        A model of :meth:`load_query_data` fits its new labels instead, and takes no argument.
 
         Parameters
         ----------
@@ -181,6 +184,19 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, Calibrat
             If ``compile=True`` and nothing can be compiled, if there are label errors, or if no
             gene set distinguishes a label.
         """
+        if self._query_cells is not None:
+            given = {
+                "max_epochs": max_epochs,
+                "train_size": train_size,
+                "batch_size": batch_size,
+                "early_stopping": early_stopping,
+                "plan_kwargs": plan_kwargs,
+                "datamodule": datamodule,
+                "checkpoint_dir": checkpoint_dir,
+                "resume": resume,
+            }
+            self._train_new_labels(_changed(self.train, given))
+            return
         if self.adata is None:
             raise ValueError(
                 "The model was loaded without a reference and cannot be trained: pass it to "
@@ -382,6 +398,12 @@ def _check_finite(module: TOSICAModule) -> None:
             f"The training diverged: weights are not finite ({wrong}); train with a smaller "
             "plan_kwargs={'lr': ...} if it was raised, or without precision='16-mixed'."
         )
+
+
+def _changed(method: Callable[..., None], given: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that are not the defaults of a method."""
+    defaults = inspect.signature(method).parameters
+    return {name: value for name, value in given.items() if value != defaults[name].default}
 
 
 def _count_draws(data: ReferenceData, epochs: int, *, refit: bool) -> int:

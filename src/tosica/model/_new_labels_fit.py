@@ -1,0 +1,156 @@
+"""Fit scores of new labels to the cells of a query, and write them to the linear branch."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from tosica._threads import thread_map, thread_pool
+from tosica.linear import LabeledCells, NoveltyStatistics, find_label_shifts, fit_new_labels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from tosica.model._query import Minibatch
+    from tosica.module import TOSICAModule
+
+_BATCH_SIZE = 256
+
+
+class NewLabelsFit:
+    """Fits the last labels of a module, for which all other logits stay as they are.
+
+    Parameters
+    ----------
+    module
+        The module, with rows for the new labels.
+    statistics
+        What the model knows of its reference.
+    n_before
+        Number of labels that are not new.
+    """
+
+    def __init__(
+        self, module: TOSICAModule, statistics: NoveltyStatistics | None, n_before: int
+    ) -> None:
+        assert statistics is not None
+        assert module.linear is not None
+        self._module, self._linear = module, module.linear
+        # Without what an earlier fit of the same labels added.
+        before = statistics.labels < n_before
+        self._statistics = replace(
+            statistics, means=statistics.means[before], labels=statistics.labels[before]
+        )
+        self._n_before = n_before
+        self._measured: torch.Tensor | None = None
+
+    def __call__(self, query: Iterable[Minibatch], codes: NDArray[np.integer]) -> NoveltyStatistics:
+        """Fit the new labels.
+
+        Parameters
+        ----------
+        query
+            The query's cells.
+        codes
+            Code of each cell's label, -1 for none, ``(n_cells,)``.
+
+        Returns
+        -------
+        The statistics, with the means of the new labels.
+        """
+        x = self._read(query)
+        is_new = codes >= self._n_before
+        new = LabeledCells(x[is_new], codes[is_new] - self._n_before)
+        self._raise_upper(new.x)
+        means = self._means(new)
+        measured = None if self._measured is None else self._measured.cpu().numpy()
+        known, shifts = self._compare(x[~is_new], codes[~is_new], means, measured)
+        fitted = fit_new_labels(
+            new, known, shifts, self._statistics, self._score, self._tokens(), measured=measured
+        )
+        temperature = float(self._module.temperature)
+        rows = slice(self._n_before, None)
+        for target, values in (
+            (self._linear.weight, fitted.weights),
+            (self._linear.bias, fitted.biases),
+        ):
+            target[rows] = torch.from_numpy(temperature * values).to(target)
+        return replace(
+            self._statistics,
+            means=np.vstack([self._statistics.means, means]).astype(np.float32),
+            labels=np.append(self._statistics.labels, self._n_before + np.arange(len(means))),
+        )
+
+    def _read(self, query: Iterable[Minibatch]) -> sp.csr_matrix:
+        parts = []
+        for batch in query:
+            parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
+            self._measured = batch.measured
+        return sp.vstack(parts).tocsr()
+
+    def _means(self, cells: LabeledCells) -> NDArray[np.float64]:
+        """Mean expression of each label, with missing genes imputed, ``(n_labels, n_genes)``."""
+        labels = range(int(cells.labels.max()) + 1)
+        means = np.vstack([np.asarray(cells.x[cells.labels == k].mean(0)) for k in labels])
+        found = torch.from_numpy(means).to(self._linear.upper)
+        return self._linear.expression(found, self._measured).cpu().numpy().astype(np.float64)
+
+    def _raise_upper(self, x: sp.csr_matrix) -> None:
+        """Let genes be as high as in the new labels, where they may be markers."""
+        upper = self._linear.upper
+        highest = torch.from_numpy(x.max(0).toarray().ravel()).to(upper)
+        upper.copy_(torch.maximum(upper, highest))
+
+    def _compare(
+        self,
+        x: sp.csr_matrix,
+        codes: NDArray[np.integer],
+        new_means: NDArray[np.float64],
+        measured: NDArray[np.bool_] | None,
+    ) -> tuple[LabeledCells, NDArray[np.float64] | None]:
+        """Cells with labels of the model, and what the query's batch adds to each label."""
+        if not x.shape[0]:
+            warnings.warn(
+                "The query has cells of new labels only, so that differences between its batch "
+                "and the reference count as differences between types: unless they are of one "
+                "batch, load the query with other cells of its batch, which need no label.",
+                UserWarning,
+                stacklevel=5,
+            )
+            return LabeledCells(x, codes), None
+        position = np.full(self._n_before, -1)
+        position[self._statistics.labels] = np.arange(len(self._statistics.labels))
+        best = np.where(codes >= 0, codes, self._score(x).argmax(1))
+        kept = position[best] >= 0
+        x, codes, labels = x[kept], codes[kept], position[best[kept]]
+        is_known = codes >= 0
+        shifts, _ = find_label_shifts(
+            x, labels, is_known, new_means, self._statistics, measured=measured
+        )
+        return LabeledCells(x[is_known], labels[is_known]), shifts
+
+    @torch.inference_mode()
+    def _score(self, x: sp.csr_matrix) -> NDArray[np.float32]:
+        """Calibrated logits of the labels that are not new, ``(n_cells, n_before)``."""
+        module = self._module
+
+        def score(start: int) -> NDArray[np.float32]:
+            dense = torch.from_numpy(x[start : start + _BATCH_SIZE].toarray()).float()
+            found = module.annotate(dense, attention=False, measured=self._measured)
+            return (found.logits[:, : self._n_before].float() / module.temperature).cpu().numpy()
+
+        with thread_pool(module.device):
+            return np.vstack(list(thread_map(score, range(0, x.shape[0], _BATCH_SIZE))))
+
+    def _tokens(self) -> sp.csr_matrix:
+        embedding = self._module.embedding
+        indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
+        shape = (embedding.n_tokens, embedding.n_genes)
+        return sp.csr_matrix((np.ones(len(genes)), genes, indptr), shape=shape)

@@ -1,0 +1,343 @@
+"""Add labels of a query to a trained model: the model is extended, and only they are fitted."""
+
+from __future__ import annotations
+
+import warnings
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+import torch
+
+from tosica._constants import UNKNOWN
+from tosica._groups import read_groups
+from tosica._logging import format_thousands, logger
+from tosica._palette import default_palette
+from tosica._validation import (
+    check_data,
+    check_flags,
+    check_path,
+    check_string,
+    file_columns,
+    list_names,
+)
+from tosica.linear import MAX_CELLS, subsample_by_label
+from tosica.model._calibration_mixin import CalibrationMixin
+from tosica.model._device import find_device
+from tosica.model._fields import LabelsField, check_unlabeled_category
+from tosica.model._modalities import is_joint
+from tosica.model._new_labels_fit import NewLabelsFit
+from tosica.model._restore_on_failure import restore_on_failure
+from tosica.module import REGISTRY_KEYS
+from tosica.onto._label_key import label_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from anndata import AnnData
+    from numpy.typing import NDArray
+
+    from tosica.model._query import Query
+
+# Calibrated logit of a new label before it is fitted: no cell gets it.
+_UNREACHABLE = -100.0
+# What belongs to the model and not to its weights or its reference.
+_KEPT = (
+    "is_trained_",
+    "history_",
+    "train_indices_",
+    "validation_indices_",
+    "test_indices_",
+    "held_out_probabilities_",
+    "held_out_codes_",
+    "label_counts_",
+    "novelty_statistics_",
+    "refitted_",
+    "mislabeled_indices_",
+    "run_name_",
+    "run_id_",
+)
+
+
+class QueryCells(NamedTuple):
+    """Cells of a query that new labels are fitted by, and the model's labels before.
+
+    ``codes`` has the code of each cell's label in the extended model, -1 for cells without one,
+    ``(n_cells,)``. ``n_before`` is the number of labels that the model had.
+    """
+
+    minibatches: Query
+    codes: NDArray[np.int64]
+    n_before: int
+
+
+class QueryDataMixin(CalibrationMixin):
+    """New labels from a query, for a model that was trained before."""
+
+    _query_cells: QueryCells | None = None
+
+    @classmethod
+    def load_query_data(
+        cls,
+        adata: AnnData,
+        reference_model: str | Path | Self,
+        labels_key: str | None = None,
+        unlabeled_category: str | None = None,
+        *,
+        layer: str | None = None,
+        use_raw: bool = False,
+        accelerator: str = "auto",
+        device: int | str = "auto",
+    ) -> Self:
+        r"""Extend a trained model by labels that a query has and the model lacks.
+
+        :meth:`train` of the returned model then fits a score for each new label in a few seconds.
+        Nothing else changes: for each cell, the model ranks its own labels as before. No cell of
+        the reference is needed, and none is kept in the model: cells like them are drawn from the
+        statistics of the labels that every trained model holds.
+
+        Parameters
+        ----------
+        adata
+            The query, ``(n_obs, n_vars)``: counts or log-normalized expression, with genes in any
+            order, as for :meth:`annotate`. Some cells have labels; about 30 cells of each new label
+            are enough. Cells without a label, and cells with labels of the model, show how the
+            query's batch differs from the reference, so pass them along.
+        reference_model
+            A trained model, or the folder of a saved one. It is not changed.
+        labels_key
+            Column of ``adata.obs`` with the labels; by default the one that the model was set up
+            with.
+        unlabeled_category
+            Value of that column in cells without a label. Cells without a value (NaN) count as
+            unlabeled, too.
+        layer, use_raw
+            As in :meth:`annotate`.
+        accelerator, device
+            As in :meth:`load`, for a saved model.
+
+        Returns
+        -------
+        The extended model. Its labels are those of ``reference_model`` in their order, then the new
+        ones. Until it is trained, it annotates exactly as ``reference_model``.
+
+        Raises
+        ------
+        KeyError
+            If the column is missing.
+        TypeError
+            If an argument is of the wrong type, or the model is one of a MuData.
+        ValueError
+            If the model is not trained, has no linear branch or no statistics of its reference; if
+            a new label is a name that a model cannot hold; and as :meth:`annotate`.
+        FileNotFoundError
+            If the folder of the model or a file of it is missing.
+
+        Warns
+        -----
+        UserWarning
+            If a new label is spelled almost as another label, or if there is no new label.
+
+        Notes
+        -----
+        The score of a new label is linear in the genes, like those of the linear branch, and goes
+        through the same tokens, so that :func:`tosica.tl.attribute` explains it. With the
+        calibrated logits :math:`u_j(x)` of the model, it is fitted by a logistic regression with an
+        offset,
+
+        .. math:: p(\text{new} \mid x) = \sigma\Big(w^\top x + b - \log \sum_j e^{u_j(x)}\Big).
+
+        The network is not trained: attention, ``X_tosica`` and the temperature stay. Label sets
+        (:meth:`predict_set`) were calibrated without the new labels: call :meth:`recalibrate` with
+        labeled cells of all types that were not used here.
+
+        References
+        ----------
+        Lotfollahi et al., *Mapping single-cell data to reference atlases by transfer learning*,
+        Nat. Biotechnol. 40, 121 (2022), for adapting a model to a query without its reference.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> adata.obs_names_make_unique()
+        >>> is_b_cell = (adata.obs["bulk_labels"] == "CD19+ B").to_numpy()
+        >>> ref = adata[:400][~is_b_cell[:400]].copy()
+        >>> tosica.pp.build_mask(ref, max_gene_sets=30)
+        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(ref, embed_dim=16)
+        >>> model.train(max_epochs=2, enable_progress_bar=False)
+
+        30 B cells of a query are labeled. The others, and all other types, are not.
+
+        >>> query = adata[400:].copy()
+        >>> labeled = np.flatnonzero(is_b_cell[400:])[:30]
+        >>> query.obs["known"] = "not known"
+        >>> query.obs.iloc[labeled, query.obs.columns.get_loc("known")] = "CD19+ B"
+        >>> grown = tosica.TOSICA.load_query_data(query, model, "known", "not known")
+        >>> grown.train()
+        >>> grown.labels[-1]
+        'CD19+ B'
+        """
+        check_data(adata, cure="pass one modality of it, as in mdata['rna']")
+        check_flags(use_raw=use_raw)
+        check_string("labels_key", labels_key, optional=True)
+        check_string("layer", layer, optional=True)
+        check_unlabeled_category(unlabeled_category)
+        find_device(accelerator, device)
+        if isinstance(reference_model, cls):
+            base = reference_model
+        else:
+            check_path("reference_model", reference_model)
+            base = cls.load(reference_model, accelerator=accelerator, device=device)
+        base._check_extensible()
+        key = base.registry_["setup_args"]["labels_key"] if labels_key is None else labels_key
+        groups = read_groups(adata, key, name="labels_key", allow_missing=True)
+        named = [_read_label(name, unlabeled_category, key) for name in groups.categories]
+        new = [name for name in named if name is not None and name not in base.labels]
+        _check_new_labels(new, base.labels, key)
+        model = base._extended(new)
+        code_of = {name: code for code, name in enumerate(model.labels)}
+        # The last is for cells without a value, whose code is -1.
+        of_group = [-1 if name is None else code_of[name] for name in named]
+        codes = np.array([*of_group, -1], dtype=np.int64)[groups.codes]
+        # More cells without a label hardly change how the batch differs.
+        unlabeled = np.flatnonzero(codes < 0)
+        drawn = subsample_by_label(np.zeros(len(unlabeled), dtype=np.int64), MAX_CELLS)
+        cells = np.union1d(np.flatnonzero(codes >= 0), unlabeled[drawn])
+        adata = adata if len(cells) == adata.n_obs else adata[cells]
+        query = base._minibatches(adata, layer, use_raw, None)
+        _log_query(query.measured, adata.n_vars, new)
+        model._query_cells = QueryCells(query, codes[cells], len(base.labels))
+        return model
+
+    def _check_extensible(self) -> None:
+        """Refuse a model that no label can be added to."""
+        if is_joint(self.registry_):
+            raise TypeError(
+                "The model is one of a MuData, to which no labels can be added: train a model on "
+                "the RNA alone, or a new one on all labels."
+            )
+        if not self.is_trained_:
+            raise ValueError("The model is not trained: call model.train() first.")
+        if self.module.linear is None:
+            raise ValueError(
+                "The model has no linear branch, which new labels are added to: train a model with "
+                "linear=True."
+            )
+        if self.novelty_statistics_ is None:
+            raise ValueError(
+                "The model has no statistics of its reference, because it is of an older version "
+                "or of very few cells: train it anew, on labels old and new."
+            )
+
+    def _extended(self, new: list[str]) -> Self:
+        """Make a copy of the model with more labels, which no cell gets yet."""
+        registry = deepcopy(self.registry_)
+        field = registry["field_registries"][REGISTRY_KEYS.LABELS_KEY]
+        state, n_before = field["state_registry"], len(self.labels)
+        key = LabelsField.CATEGORICAL_MAPPING_KEY
+        names = list(state[key])
+        state[key] = np.array([*names[:n_before], *new, *names[n_before:]], dtype=object)
+        colors = list(state[LabelsField.COLORS_KEY])
+        more = _unused_colors(colors, len(new))
+        state[LabelsField.COLORS_KEY] = [*colors[:n_before], *more, *colors[n_before:]]
+        if "n_labels" in field.get("summary_stats", {}):
+            field["summary_stats"]["n_labels"] = len(state[key])
+        model = type(self)(None, registry=registry, **self.init_params_["non_kwargs"])
+        kept = self.module.state_dict()
+        unreachable = _UNREACHABLE * float(self.module.temperature)
+        rows = {"linear.bias": unreachable, "head.weight": 0, "head.bias": 0, "linear.weight": 0}
+        for name, value in rows.items():
+            tensor = kept[name]
+            added = tensor.new_full((len(new), *tensor.shape[1:]), value)
+            kept[name] = torch.cat([tensor, added])
+        kept["label_of_code"] = model.module.label_of_code
+        assert model.module.linear is not None
+        # The number of components depends on the reference.
+        model.module.linear.loadings = torch.zeros_like(kept["linear.loadings"])
+        model.module.load_state_dict(kept)
+        for name in _KEPT:
+            setattr(model, name, deepcopy(getattr(self, name, None)))
+        model.ontology_term_ids_ = self.ontology_term_ids_
+        model.to_device(self.module.device)
+        model.module.eval()
+        return model
+
+    def _train_new_labels(self, arguments: dict[str, Any]) -> None:
+        """Fit the labels that :meth:`load_query_data` added."""
+        query = self._query_cells
+        assert query is not None
+        if arguments:
+            raise TypeError(
+                f"train of a model of load_query_data takes no {next(iter(arguments))}, because it "
+                "fits new labels only, without epochs: call train()."
+            )
+        new = self.labels[query.n_before :]
+        if not new:
+            logger.info("train: the query has no new label, and the model stays as it is")
+            return
+        with restore_on_failure(self):
+            fit = NewLabelsFit(self.module, self.novelty_statistics_, query.n_before)
+            self.novelty_statistics_ = fit(query.minibatches, query.codes)
+        counts = np.bincount(query.codes[query.codes >= 0], minlength=len(self.labels))
+        self.label_counts_ = (self.label_counts_ or {}) | {
+            name: int(counts[query.n_before + i]) for i, name in enumerate(new)
+        }
+        shown = ", ".join(f"{name!r} ({self.label_counts_[name]} cells)" for name in new)
+        logger.info("train: added %s; the other labels' scores stay as they were", shown)
+
+
+def _read_label(name: str, unlabeled_category: str | None, key: str) -> str | None:
+    """Name of a label, or ``None`` if it marks cells without one."""
+    if unlabeled_category is not None and name == str(unlabeled_category):
+        return None
+    if name == UNKNOWN:
+        raise ValueError(
+            f"adata.obs[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it is in "
+            f"doubt: rename it, or pass unlabeled_category={UNKNOWN!r}."
+        )
+    return name
+
+
+def _check_new_labels(new: list[str], known: list[str], key: str) -> None:
+    """Refuse names that a model cannot hold, and say which may be other spellings."""
+    file_columns([*known, *new], f"adata.obs[{key!r}]")
+    spelled: dict[str, str] = {label_key(name): name for name in known}
+    for name in new:
+        other = spelled.setdefault(label_key(name), name)
+        if other != name:
+            warnings.warn(
+                f"{name!r} in adata.obs[{key!r}] becomes a label beside {other!r}: if they are the "
+                "same cell type, spell them alike and load the query again.",
+                UserWarning,
+                stacklevel=3,
+            )
+    if not new:
+        warnings.warn(
+            f"adata.obs[{key!r}] has no label that the model lacks, so that train will change "
+            f"nothing (labels of the model are {list_names(known)}): call annotate, or recalibrate "
+            "to adapt probabilities to the query.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _unused_colors(used: list[str], n: int) -> list[str]:
+    """Colors for new labels, as unlike those in use as the default palette allows."""
+    palette = default_palette(len(used) + n)
+    free = [color for color in palette if color not in used]
+    return (free + palette[len(used) :])[:n]
+
+
+def _log_query(measured: torch.Tensor | None, n_vars: int, new: list[str]) -> None:
+    n_read = n_vars if measured is None else int(measured.sum())
+    logger.info(
+        "load_query_data: new labels: %s; %s of the query's %s genes are genes of the model, and "
+        "new labels rest on these alone",
+        list_names(new) if new else "none",
+        format_thousands(min(n_read, n_vars)),
+        format_thousands(n_vars),
+    )

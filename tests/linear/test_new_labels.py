@@ -1,0 +1,87 @@
+"""Cells that are drawn from statistics, and shifts of a query, label by label."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from tosica.linear import NoveltyStatistics, find_label_shifts, fit_novelty, replay_cells
+
+N_GENES = 60
+
+
+def cells(n: int, seed: int) -> tuple[sp.csr_matrix, np.ndarray]:
+    """Three labels with 15 genes of their own each, and mostly zeros."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 3, n)
+    rate = np.full((n, N_GENES), 0.1)
+    for label in range(3):
+        rate[labels == label, 15 * label : 15 * label + 15] = 1.5
+    rate *= rng.gamma(8, 1 / 8, (n, 1))
+    return sp.csr_matrix(np.log1p(rng.poisson(rate)).astype(np.float32)), labels
+
+
+@pytest.fixture(scope="module")
+def statistics() -> NoveltyStatistics:
+    found = fit_novelty(*cells(600, 0))
+    assert found is not None
+    return found
+
+
+def test_drawn_cells_are_like_the_reference(statistics):
+    x, labels = cells(600, 0)
+    drawn, positions = replay_cells(statistics, 400)
+    assert drawn.shape == (1200, N_GENES)
+    assert drawn.min() >= 0
+    for label in range(3):
+        real, made = x[labels == label].toarray(), drawn[positions == label].toarray()
+        np.testing.assert_allclose(made.mean(0), real.mean(0), atol=0.15)
+        own = slice(15 * label, 15 * label + 15)
+        assert made[:, own].std(0).mean() == pytest.approx(real[:, own].std(0).mean(), rel=0.25)
+        assert (made > 0).mean() == pytest.approx((real > 0).mean(), rel=0.25)
+
+
+def test_drawn_cells_follow_the_shift_and_the_seed(statistics):
+    shifts = np.zeros((3, N_GENES))
+    shifts[:, -5:] = 2.0
+    plain, _ = replay_cells(statistics, 200, seed=1)
+    shifted, _ = replay_cells(statistics, 200, shifts, seed=1)
+    # A random share between zero and one of the shift.
+    assert (shifted - plain)[:, -5:].mean() == pytest.approx(1.0, abs=0.1)
+    again, _ = replay_cells(statistics, 200, seed=1)
+    assert (again != plain).nnz == 0
+
+
+def test_shifts_are_found_while_new_cells_are_among_them(statistics):
+    x, labels = cells(400, 5)
+    dense = x.toarray()
+    dense[:, 50:] += 1.0
+    # A fourth of the cells with the first label are of a new type.
+    is_new = (labels == 0) & (np.arange(400) % 4 == 0)
+    dense[is_new, 15:30] = 0
+    dense[is_new, :15] = 0
+    dense[is_new, 45:50] += 3.0
+    new_mean = dense[is_new].mean(0)[None]
+    found = find_label_shifts(
+        sp.csr_matrix(dense), labels, np.zeros(400, dtype=bool), new_mean, statistics
+    )
+    assert (found.labels[is_new] == -1).mean() > 0.95
+    assert (found.labels[~is_new] == labels[~is_new]).mean() > 0.95
+    np.testing.assert_allclose(found.shifts[:, 50:].mean(1), 1.0, atol=0.15)
+    assert np.abs(found.shifts[:, :50]).mean() < 0.15
+
+
+def test_labels_without_cells_shift_as_the_others_do(statistics):
+    x, labels = cells(400, 6)
+    dense = x.toarray()
+    dense[:, 50:] += 1.0
+    kept = labels != 2
+    found = find_label_shifts(
+        sp.csr_matrix(dense[kept]),
+        labels[kept],
+        np.ones(int(kept.sum()), dtype=bool),
+        np.full((1, N_GENES), 9.0),
+        statistics,
+    )
+    np.testing.assert_allclose(found.shifts[2, 50:].mean(), 1.0, atol=0.15)
