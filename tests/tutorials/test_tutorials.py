@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("pbmc", "condition")
+NAMES = ("pbmc", "condition", "new_type")
 pytestmark = pytest.mark.skipif(
     not (ROOT / "tutorials").is_dir(), reason="tutorials are not part of an installed package"
 )
