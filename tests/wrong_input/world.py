@@ -130,6 +130,7 @@ _ARGUMENTS: dict[str, Any] = {
     "tl.majority_vote": lambda _: {"over_clustering": "donor"},
     "tl.novelty": _explains,
     "tl.rank_gene_sets": _groups,
+    "tl.refine_gene_sets": lambda w: {"model": w.untrained},
     "tl.reliability": _labels,
     "tl.top_genes": lambda w: {"model": w.model, "n_cells": 5},
     "tl.weight_attention": _explains,
