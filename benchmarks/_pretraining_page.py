@@ -66,7 +66,8 @@ def ships(runs: pd.DataFrame, arm: str) -> bool | None:
     n_passed = sum(is_passed is True for is_passed in of.values())
     if of.get(GATE_TASK) and n_passed > 1:
         return True
-    return None if not of or None in of.values() else False
+    is_open = None in of.values() and of.get(GATE_TASK) is not False
+    return None if not of or is_open else False
 
 
 def report(result: dict[str, Any]) -> str:
