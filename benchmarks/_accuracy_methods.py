@@ -70,14 +70,20 @@ def run_scanvi(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """ScANVI on an scVI model of reference and query (Xu et al., 2021)."""
     both = ad.concat({"reference": reference, "query": query}, label="origin")
     both.obs["known"] = np.where(both.obs["origin"] == "query", "unlabelled", both.obs[LABEL])
+    model = fit_scanvi(both, "origin", seed)
+    return model.predict(both[both.obs["origin"] == "query"].copy(), soft=True)
+
+
+def fit_scanvi(cells: AnnData, batch_key: str, seed: int) -> scvi.model.SCANVI:
+    """Train scVI, then scANVI, on cells whose label in ``obs["known"]`` may be "unlabelled"."""
     scvi.settings.seed = seed
     options = {"accelerator": "cpu", "enable_progress_bar": False}
-    scvi.model.SCVI.setup_anndata(both, layer=COUNTS, batch_key="origin")
-    first = scvi.model.SCVI(both, n_layers=2, n_latent=30, gene_likelihood="nb")
+    scvi.model.SCVI.setup_anndata(cells, layer=COUNTS, batch_key=batch_key)
+    first = scvi.model.SCVI(cells, n_layers=2, n_latent=30, gene_likelihood="nb")
     first.train(**options)
     model = scvi.model.SCANVI.from_scvi_model(first, "unlabelled", labels_key="known")
     model.train(max_epochs=20, n_samples_per_label=100, **options)
-    return model.predict(both[both.obs["origin"] == "query"].copy(), soft=True)
+    return model
 
 
 def run_logistic(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:

@@ -82,7 +82,12 @@ GENE_SETS = {"a": ["G0", "G1"]}
 def arguments(w: World, name: str) -> dict[str, Any]:
     """Right arguments of a function, of which one at a time is replaced by a wrong one."""
     found: dict[str, Any] = _ARGUMENTS.get(name, lambda _: {})(w)
-    of_adata = name not in ("get.gene_weights", "pl.training", "tl.annotate_file")
+    of_adata = name not in (
+        "get.gene_weights",
+        "pl.training",
+        "tl.annotate_file",
+        "tl.refine_gene_sets",
+    )
     if name.startswith(("tl.", "pl.", "get.")) and of_adata:
         found = {"adata": w.query} | found
     return found | ({"show": False} if name.startswith("pl.") else {})

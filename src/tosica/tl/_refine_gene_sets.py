@@ -291,7 +291,8 @@ def _refined_sets(sets: _GeneSets, table: pd.DataFrame) -> dict[str, list[str]]:
         name: [str(gene) for gene in sets.genes[inside]]
         for name, inside in zip(sets.names, sets.members, strict=True)
     }
-    for name, rows in table.groupby("gene_set", sort=False):
+    for name in table["gene_set"].unique():
+        rows = table[table["gene_set"] == name]
         lost = set(rows.loc[rows["change"] == "lost", "gene"])
         kept = [gene for gene in refined[name] if gene not in lost]
         refined[name] = kept + list(rows.loc[rows["change"] == "gained", "gene"])
