@@ -89,6 +89,8 @@ def _over_seeds(runs: pd.DataFrame, column: str) -> str:
     """Mean and standard deviation over seeds of the mean over types."""
     of_seed = runs.groupby("seed")[column].mean()
     digits = 1 if column == "change" else 3
+    if len(of_seed) == 1:
+        return f"{of_seed.mean():.{digits}f} (one seed)"
     return f"{of_seed.mean():.{digits}f} ± {of_seed.std(ddof=1):.{digits}f}"
 
 
