@@ -9,6 +9,7 @@ from tosica.tl._faithfulness import faithfulness
 from tosica.tl._majority_vote import majority_vote
 from tosica.tl._novelty import novelty
 from tosica.tl._rank_gene_sets import rank_gene_sets
+from tosica.tl._refine_gene_sets import refine_gene_sets
 from tosica.tl._reliability import reliability
 from tosica.tl._top_genes import top_genes
 from tosica.tl._weight_attention import weight_attention
@@ -24,6 +25,7 @@ __all__ = [
     "majority_vote",
     "novelty",
     "rank_gene_sets",
+    "refine_gene_sets",
     "reliability",
     "top_genes",
     "weight_attention",

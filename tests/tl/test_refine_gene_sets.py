@@ -1,0 +1,231 @@
+"""Refined gene sets: what joins, what leaves, what stays, and that the file can be used."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+from conftest import make_toy
+from mudata import MuData
+
+import tosica
+from tosica.tl._gene_set_membership import (
+    describe_genes,
+    held_out_scores,
+    mean_correlations,
+    refine,
+    ridge_scores,
+)
+
+# G0 to G7 belong together, and so do G8 to G15; G24 and above are noise.
+CHANGED = {
+    "alpha": [*(f"G{i}" for i in range(7)), "G25"],
+    "beta": [f"G{i}" for i in range(8, 16)],
+    "noise": ["G24", "G26", "G27", "G3", "G17"],
+}
+
+
+def set_up(adata, sets=CHANGED, **arguments):
+    tosica.pp.build_mask(adata, sets)
+    tosica.TOSICA.setup_anndata(adata, labels_key="kind")
+    return tosica.TOSICA(adata, embed_dim=8, n_heads=2, **arguments)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return set_up(make_toy())
+
+
+@pytest.fixture(scope="module")
+def table(model):
+    return tosica.tl.refine_gene_sets(model)
+
+
+# --------------------------------------------------------------------------- the table
+
+
+def test_a_missing_gene_joins_and_a_wrong_one_leaves(table):
+    found = table.set_index(["gene_set", "gene"])["change"].to_dict()
+    assert found == {("alpha", "G7"): "gained", ("alpha", "G25"): "lost"}
+    assert list(table) == ["gene_set", "gene", "change", "evidence", "stability", "recall"]
+    assert table["evidence"].round(1).to_list() == pytest.approx([1, 0], abs=0.5)
+    assert table["stability"].between(0.5, 1).all()
+    assert (table["recall"] == 7 / 8).all()
+
+
+def test_sets_with_evidence_are_named_also_if_nothing_changes(table):
+    assert table.attrs["refined"] == ["alpha", "beta"]
+
+
+def test_nothing_is_changed_and_the_result_is_reproducible(model, table, contents):
+    before = contents(model.adata)
+    pd.testing.assert_frame_equal(tosica.tl.refine_gene_sets(model), table)
+    assert contents(model.adata) == before
+
+
+def test_random_sets_gain_nothing(pbmc_ref):
+    rng = np.random.default_rng(0)
+    genes = pbmc_ref.var_names.to_numpy()
+    sets = {f"random {i}": list(rng.choice(genes, 20, replace=False)) for i in range(40)}
+    pbmc_ref.obs["kind"] = pbmc_ref.obs["bulk_labels"]
+    model = set_up(pbmc_ref, sets, max_gene_sets=None, modules=False, linear=False)
+    assert tosica.tl.refine_gene_sets(model).empty
+
+
+def test_modules_are_not_refined(model):
+    assert any(name.startswith("module: ") for name in model.gene_sets)
+    everything = tosica.tl.refine_gene_sets(model, min_recall=0, min_stability=0)
+    assert set(everything["gene_set"]) <= set(CHANGED)
+
+
+def test_a_higher_price_lets_fewer_genes_join(pbmc_model):
+    options = {"min_recall": 0, "min_stability": 0, "n_bootstraps": 1}
+    gained = [
+        (tosica.tl.refine_gene_sets(pbmc_model, price=price, **options)["change"] == "gained").sum()
+        for price in (0.5, 1, 100)
+    ]
+    assert gained[0] > gained[1] > gained[2] == 0
+
+
+def test_changes_must_be_stable(pbmc_model):
+    options = {"price": 1, "min_recall": 0, "n_bootstraps": 3}
+    every = tosica.tl.refine_gene_sets(pbmc_model, min_stability=0, **options)
+    stable = tosica.tl.refine_gene_sets(pbmc_model, min_stability=1, **options)
+    assert 0 < len(stable) < len(every)
+    assert (stable["stability"] > 0.999).all()
+
+
+def test_genes_that_do_not_vary_neither_join_nor_leave():
+    adata = make_toy()
+    x = adata.X.toarray()
+    x[:, [2, 7]] = 0
+    adata.X = sp.csr_matrix(x)
+    found = tosica.tl.refine_gene_sets(set_up(adata))
+    assert not set(found["gene"]) & {"G2", "G7"}
+    assert "alpha" in found.attrs["refined"]
+
+
+# --------------------------------------------------------------------------- the file
+
+
+def test_the_file_makes_a_new_model(model, table, tmp_path, train):
+    path = tmp_path / "refined.gmt.gz"
+    pd.testing.assert_frame_equal(tosica.tl.refine_gene_sets(model, path), table)
+    written = tosica.gs.read_gmt(path)
+    assert written["alpha"] == [f"G{i}" for i in range(8)]
+    assert {name: set(genes) for name, genes in written.items() if name != "alpha"} == {
+        name: set(CHANGED[name]) for name in ("beta", "noise")
+    }
+    reference = make_toy()
+    tosica.pp.build_mask(reference, path)
+    assert list(reference.uns["tosica_mask"]["gene_sets"]) == list(CHANGED)
+    assert reference.varm["tosica_mask"].sum() == sum(map(len, written.values()))
+    assert train(reference, max_epochs=1).is_trained_
+
+
+@pytest.mark.parametrize("name", ["ENSG{:011d}", "SYMBOL{0}_ENSG{0:011d}", "gene {}"])
+def test_names_are_those_of_the_reference(name, tmp_path):
+    adata = make_toy()
+    names = {old: name.format(i + 1) for i, old in enumerate(adata.var_names)}
+    adata.var_names = list(names.values())
+    path = tmp_path / "refined.gmt"
+    sets = {of: [names[gene] for gene in genes] for of, genes in CHANGED.items()}
+    tosica.tl.refine_gene_sets(set_up(adata, sets), path)
+    again = make_toy()
+    again.var_names = adata.var_names
+    tosica.pp.build_mask(again, path)
+    alpha = again.varm["tosica_mask"].toarray()[:, 0]
+    assert list(again.var_names[alpha]) == [names[f"G{i}"] for i in range(8)]
+
+
+def test_there_is_no_file_if_the_folder_is_missing(model, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"^There is no folder .* to write to"):
+        tosica.tl.refine_gene_sets(model, tmp_path / "none" / "refined.gmt")
+
+
+# --------------------------------------------------------------------------- refusals
+
+
+def test_models_of_a_mudata_are_refused(toy):
+    mdata = MuData({"rna": toy})
+    mdata.obs["kind"] = toy.obs["kind"]
+    tosica.TOSICA.setup_mudata(mdata, labels_key="kind", modalities={"rna": "rna"})
+    model = tosica.TOSICA(mdata, embed_dim=8, n_heads=2)
+    with pytest.raises(ValueError, match=r"^The model was set up with a MuData, .* train a model"):
+        tosica.tl.refine_gene_sets(model)
+
+
+def test_mixed_tokens_are_refused(model, monkeypatch):
+    modality = model._modalities[0]
+    mixed = [modality.__class__(**{**vars(modality), "mask": {"mixed_tokens": True}})]
+    monkeypatch.setattr(type(model), "_modalities", mixed)
+    with pytest.raises(ValueError, match=r"^The model is one of the original code, .* train a new"):
+        tosica.tl.refine_gene_sets(model)
+
+
+def test_a_model_without_a_reference_is_refused(toy_model, tmp_path):
+    toy_model.save(tmp_path / "model")
+    loaded = tosica.TOSICA.load(tmp_path / "model", accelerator="cpu")
+    with pytest.raises(ValueError, match=r"^The model was loaded without a reference, by which"):
+        tosica.tl.refine_gene_sets(loaded)
+    reference = toy_model.adata.copy()
+    loaded = tosica.TOSICA.load(tmp_path / "model", adata=reference, accelerator="cpu")
+    assert "alpha" in tosica.tl.refine_gene_sets(loaded).attrs["refined"]
+
+
+def test_genes_that_changed_are_refused():
+    model = set_up(make_toy())
+    model.adata._inplace_subset_var(np.arange(30)[::-1])
+    with pytest.raises(ValueError, match=r"^adata has other genes, .* than when it was set up"):
+        tosica.tl.refine_gene_sets(model)
+
+
+# --------------------------------------------------------------------------- the numbers
+
+
+def made_up():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 25)).astype(np.float32)
+    members = np.zeros((2, 25), dtype=bool)
+    members[0, :6] = members[1, 4:9] = True
+    return describe_genes(x, np.arange(60) % 3), members
+
+
+@pytest.mark.parametrize("gene", [5, 20])
+def test_scores_do_not_use_the_genes_own_membership(gene):
+    genes, members = made_up()
+    other = members.copy()
+    other[:, gene] = ~other[:, gene]
+    ridge = ridge_scores(genes.loadings, members), ridge_scores(genes.loadings, other)
+    np.testing.assert_allclose(ridge[0][:, gene], ridge[1][:, gene], atol=1e-12)
+    correlation = mean_correlations(genes.z, members), mean_correlations(genes.z, other)
+    np.testing.assert_allclose(correlation[0][:, gene], correlation[1][:, gene], atol=1e-6)
+
+
+def test_mean_correlations_are_numpys():
+    genes, members = made_up()
+    correlation = np.corrcoef(genes.z.T)
+    expected = [correlation[20, :6].mean(), correlation[3, [0, 1, 2, 4, 5]].mean()]
+    np.testing.assert_allclose(mean_correlations(genes.z, members)[0, [20, 3]], expected, atol=1e-5)
+
+
+def test_scores_of_genes_outside_are_standardized():
+    genes, members = made_up()
+    scores = held_out_scores(genes, members)
+    assert scores[0, ~members[0]].mean() == pytest.approx(0, abs=1e-6)
+    assert scores.shape == members.shape
+
+
+def test_the_price_is_paid_down_to_the_last_gene_that_is_found():
+    # Own genes at 10, 9, 7, 5 and 0; others at 8, 6 and from 4 to -4.
+    scores = np.array([10.0, 9, 7, 5, 0, 8, 6, *np.linspace(4, -4, 17)])
+    members = np.arange(len(scores)) < 5
+    joined = refine(scores, members, 3)
+    assert joined.gained.tolist() == [5]
+    assert joined.recall == 3 / 5
+    assert refine(scores, members, 2).gained.tolist() == [5, 6]
+    assert refine(scores, members, 2).recall == 4 / 5
+    # The gene at 0 is one of five, and half of the others are as low.
+    assert refine(scores, members, 2).lost.tolist() == [4]
+    assert not len(refine(scores, members, 3).lost)
