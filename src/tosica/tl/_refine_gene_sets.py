@@ -285,7 +285,8 @@ def _refined_sets(sets: _GeneSets, table: pd.DataFrame) -> dict[str, list[str]]:
         name: [str(gene) for gene in sets.genes[inside]]
         for name, inside in zip(sets.names, sets.members, strict=True)
     }
-    for name, rows in table.groupby("gene_set", sort=False):
+    for key, rows in table.groupby("gene_set", sort=False):
+        name = str(key)
         lost = set(rows.loc[rows["change"] == "lost", "gene"])
         kept = [gene for gene in refined[name] if gene not in lost]
         refined[name] = kept + list(rows.loc[rows["change"] == "gained", "gene"])
