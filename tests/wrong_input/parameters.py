@@ -313,6 +313,17 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
         "correct_batch": k.FLAG,
         "random_state": k.count(0),
     },
+    "tl.refine_gene_sets": {
+        "path": [
+            *k.PATH[1:],
+            Wrong("no/such/folder/a.gmt", FileNotFoundError, "^There is no folder"),
+        ],
+        "price": k.number(too_small=0),
+        "min_recall": k.FRACTION,
+        "min_stability": k.FRACTION,
+        "n_bootstraps": k.count(),
+        "random_state": k.count(0),
+    },
     "tl.rank_gene_sets": {
         "adata": [*k.NO_DATA, *k.NO_CELLS],
         "key": k.key(_NOT_ANNOTATED, optional=True),

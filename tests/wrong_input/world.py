@@ -82,12 +82,8 @@ GENE_SETS = {"a": ["G0", "G1"]}
 def arguments(w: World, name: str) -> dict[str, Any]:
     """Right arguments of a function, of which one at a time is replaced by a wrong one."""
     found: dict[str, Any] = _ARGUMENTS.get(name, lambda _: {})(w)
-    of_adata = name not in (
-        "get.gene_weights",
-        "pl.training",
-        "tl.annotate_file",
-        "tl.refine_gene_sets",
-    )
+    of_model = ("get.gene_weights", "pl.training", "tl.annotate_file", "tl.refine_gene_sets")
+    of_adata = name not in of_model
     if name.startswith(("tl.", "pl.", "get.")) and of_adata:
         found = {"adata": w.query} | found
     return found | ({"show": False} if name.startswith("pl.") else {})
@@ -135,7 +131,7 @@ _ARGUMENTS: dict[str, Any] = {
     "tl.majority_vote": lambda _: {"over_clustering": "donor"},
     "tl.novelty": _explains,
     "tl.rank_gene_sets": _groups,
-    "tl.refine_gene_sets": lambda w: {"model": w.untrained},
+    "tl.refine_gene_sets": lambda w: {"model": w.model},
     "tl.reliability": _labels,
     "tl.top_genes": lambda w: {"model": w.model, "n_cells": 5},
     "tl.weight_attention": _explains,

@@ -106,9 +106,8 @@ def refine_gene_sets(
     TypeError
         If an argument is of the wrong type.
     ValueError
-        If the model has no reference, is a model of a MuData or of the original code, or has no
-        gene sets, if genes of the reference have changed since it was set up, or if a parameter is
-        out of range.
+        If the model has no reference, or is a model of a MuData or of the original code, if genes
+        of the reference have changed since it was set up, or if a parameter is out of range.
 
     See Also
     --------
@@ -234,11 +233,6 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
         )
     check_genes(model.adata, [modality])
     n_sets = len(model.gene_sets) - int(modality.mask.get(MaskField.MODULES_KEY, 0))
-    if n_sets == 0:
-        raise ValueError(
-            "The model has no gene sets, only tokens of other genes: build the mask with gene sets "
-            "and make a new model."
-        )
     tokens = model._tokens
     members = np.zeros((n_sets, len(modality.genes)), dtype=bool)
     for p in range(n_sets):
@@ -291,8 +285,8 @@ def _refined_sets(sets: _GeneSets, table: pd.DataFrame) -> dict[str, list[str]]:
         name: [str(gene) for gene in sets.genes[inside]]
         for name, inside in zip(sets.names, sets.members, strict=True)
     }
-    for name in table["gene_set"].unique():
-        rows = table[table["gene_set"] == name]
+    for key, rows in table.groupby("gene_set", sort=False):
+        name = str(key)
         lost = set(rows.loc[rows["change"] == "lost", "gene"])
         kept = [gene for gene in refined[name] if gene not in lost]
         refined[name] = kept + list(rows.loc[rows["change"] == "gained", "gene"])
