@@ -1,4 +1,4 @@
-"""The page of new labels: that it is what was measured, what it promises, and that it can be run."""
+"""The page of new labels: that it is what was measured, what it promises, and its tasks."""
 
 from __future__ import annotations
 

@@ -345,13 +345,6 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
         "rankby_abs": k.FLAG,
     },
     "tl.reliability": {"adata": [*k.NO_DATA, *k.NO_CELLS]},
-    "tl.refine_gene_sets": {
-        "path": k.PATH[1:],
-        "price": k.number(too_small=0),
-        "min_recall": k.FRACTION,
-        "min_stability": k.FRACTION,
-        "n_bootstraps": k.count(),
-    },
     "tl.top_genes": {
         "adata": [*k.NO_DATA, *k.NO_CELLS],
         "groups": k.names(ValueError, "has no cell in group 'nothing': its groups are "),
