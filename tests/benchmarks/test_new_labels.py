@@ -26,6 +26,7 @@ def test_the_page_is_what_was_measured(new_labels, measured):
     assert (own["training"] / own["seconds"]).median() >= 10
 
 
+@pytest.mark.data
 def test_tasks_hold_each_type_out(new_labels, shared):
     tasks = list(new_labels.held_out(shared, 0))
     assert [len([t for t in tasks if t.dataset == name]) for name in ("Kang", "lung")] == [5, 3]
