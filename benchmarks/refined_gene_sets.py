@@ -434,7 +434,8 @@ def introduction() -> list[str]:
         f"the data and Jaccard indices of at most 0.5; {MAX_SETS} are",
         "drawn if there are more. Settings were chosen on Kang and the Gene Ontology. Average "
         "precisions of withheld genes were also looked at",
-        "on the other data when the ranking was chosen. Seeds draw genes and bootstraps. A gene "
+        "on the other data when the ranking was chosen, and swapped "
+        "genes when `min_recall` was. Seeds draw genes and bootstraps. A gene "
         "that joins a set counts as wrong unless it was",
         "taken out of it, also if it belongs there and the collection lacks it.",
         "",
