@@ -534,11 +534,14 @@ def test_annotating_in_bfloat16(pbmc_model, pbmc_query, monkeypatch):
     rounded = pbmc_model.annotate(pbmc_query, precision="bf16-mixed", probabilities=True, copy=True)
     apart = np.abs(rounded.obsm["X_tosica"] - exact.obsm["X_tosica"])
     assert 0 < apart.max() < 0.05 * exact.obsm["X_tosica"].max()
-    same = rounded.obs["tosica_prediction"] == exact.obs["tosica_prediction"]
-    assert same.mean() >= 0.999
     assert rounded.obs["tosica_probability"].dtype == np.float32
-    probabilities = (of.obsm["tosica_probabilities"].to_numpy() for of in (rounded, exact))
+    probabilities = [of.obsm["tosica_probabilities"].to_numpy() for of in (rounded, exact)]
     np.testing.assert_allclose(*probabilities, atol=0.01)
+    # Rounding can change the label of a cell only where two labels are nearly as probable.
+    second, first = np.sort(probabilities[1], axis=1)[:, -2:].T
+    same = rounded.obs["tosica_prediction"] == exact.obs["tosica_prediction"]
+    assert same[first - second > 0.02].all()
+    assert same.mean() >= 0.98
 
 
 def test_bfloat16_where_it_is_slower(pbmc_model, pbmc_query, monkeypatch):
