@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.machinery import PathFinder
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -26,6 +27,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_autodoc_typehints",
     "sphinx_copybutton",
+    "sphinx_design",
     "sphinxcontrib.bibtex",
     "scanpydoc.definition_list_typed_field",
     "scanpydoc.elegant_typehints",
@@ -34,7 +36,7 @@ templates_path = ["_templates"]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 # What docstrings put between single backticks is code.
 default_role = "literal"
-nitpicky = False
+nitpicky = True
 
 # Sphinx sees only what lies in its own folder.
 here = Path(__file__).parent
@@ -105,11 +107,25 @@ suppress_warnings = [
 
 html_theme = "scanpydoc"
 html_title = "tosica"
-html_static_path = ["_static"]
+html_logo = "_static/logo.svg"
+html_favicon = "_static/favicon.svg"
+# MathJax comes with the pages, in one file, so that formulas need no network.
+(mathjax,) = PathFinder.find_spec("sphinx-mathjax-offline").submodule_search_locations
+html_static_path = ["_static", f"{mathjax}/static/mathjax/tex-svg-full.js"]
+mathjax_path = "tex-svg-full.js"
 html_css_files = ["tosica.css"]
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "accent_color": "#3d6b8f",
+    "logo": {"text": f"tosica {version}", "alt_text": "tosica: home"},
+    "repository_url": info.get_all("Project-URL")[0].split(", ")[1],
+    "repository_branch": "main",
+    "path_to_docs": "docs",
+    "use_repository_button": True,
+    "use_issues_button": True,
+    "use_edit_page_button": True,
+    "use_source_button": True,
     # The search field is in the sidebar; without it the bar over the page is empty and goes away.
     "navbar_persistent": [],
     "navigation_with_keys": False,
