@@ -28,18 +28,18 @@ class RegistryMixin(BaseModelClass):
         registry_: dict[str, Any]
         history_: Any
 
-    # Probability of the true label of each held-out cell, a row for each choice of modalities.
     held_out_probabilities_: np.ndarray | None = None
-    # Codes of the true and of the best label of each held-out cell, before the refit, (2, n_cells).
+    """Probability of the true label of each held-out cell, a row for each choice of modalities."""
     held_out_codes_: np.ndarray | None = None
-    # Number of cells of each label that the model was trained on or calibrated on.
+    """Codes of the true and of the best label of each held-out cell, before the refit,
+    ``(2, n_cells)``."""
     label_counts_: dict[str, int] | None = None
-    # What the novelty of cells is measured by.
+    """Number of cells of each label that the model was trained on or calibrated on."""
     novelty_statistics_: NoveltyStatistics | None = None
-    # Whether the model was trained on the held-out cells after calibration.
+    """Means, variances and components of the reference, by which the novelty of cells is scored."""
     refitted_: bool = False
-
-    # Positions in the reference.
+    """Whether the model was trained on the held-out cells after calibration."""
+    # Positions in the reference; users read `mislabeled_indices`.
     mislabeled_indices_: np.ndarray | None = None
 
     @property
