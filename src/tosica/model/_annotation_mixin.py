@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from tosica._calibration import conformal_threshold
+from tosica._calibration import conformal_threshold, label_sets
 from tosica._logging import format_thousands, logger
 from tosica._validation import check_flags, check_fraction, check_key_added, file_columns
 from tosica.data import load_annotations
@@ -273,14 +273,15 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
         ontology: bool = False,
+        allow_empty: bool = False,
     ) -> pd.DataFrame:
         """Predict a set of labels for each cell, with a chosen coverage.
 
         The sets come from split conformal prediction: a set has every label whose probability is at
         least a threshold, which the true labels of held-out cells of the reference exceed in a
-        share ``coverage`` of the cells. For cells like those of the reference, the share of sets
-        with the true label is about ``coverage``, also if the probabilities are badly calibrated.
-        It varies, because the held-out cells are a sample, and it is approximate, because the model
+        share ``coverage`` of the cells. The most probable label is always in the set. For cells like those of the reference, the share of sets
+        with the true label is about ``coverage`` or higher, also if the probabilities are badly
+        calibrated. It varies, because the held-out cells are a sample, and it is approximate, because the model
         is trained on them afterwards (not with ``refit=False``). The held-out cells do not include
         those that :meth:`train` left out for label errors.
 
@@ -301,17 +302,21 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             this one or a kind of it. They are the labels of the set and maybe others, so the
             coverage is at least the same. Of all such terms it is the one with the fewest labels,
             then the most specific. The model needs terms, see :attr:`ontology_term_ids_`.
+        allow_empty
+            Leave the set empty if even the most probable label is below the threshold. These are
+            the exact sets of split conformal prediction: their coverage is no higher than
+            ``coverage``, and where the accuracy is higher, some must be empty. By default such a
+            set has the most probable label, so the coverage can only be higher.
 
         Returns
         -------
         Table ``(n_obs, n_labels)``, bool: whether a label is in a cell's set. A set of several
-        labels means that the model cannot decide. A set is empty if even the best label is below
-        the threshold, which must happen where the accuracy is higher than ``coverage``. The log
-        says how many sets are empty.
+        labels means that the model cannot decide. The log says how many sets are empty, or would
+        be.
 
         With ``ontology=True`` a table with the columns ``ontology_term_id`` and ``ontology_label``
         (the term and its name), ``n_labels``, and ``labels`` (those that the term covers, joined by
-        ``" || "``). The term is ``"unknown"`` if the set is empty, or has a label without a term;
+        ``" || "``). The term is ``"unknown"`` if the set has a label without a term, or is empty;
         ``labels`` then are those of the set itself.
 
         Raises
@@ -327,7 +332,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         levels*, J. Am. Stat. Assoc. 114, 223 (2019).
         """
         check_fraction("coverage", coverage, zero=False, one=False)
-        check_flags(ontology=ontology)
+        check_flags(ontology=ontology, allow_empty=allow_empty)
         if ontology and not self.ontology_term_ids_:
             raise ValueError(
                 "ontology=True was given, but no label of the model has a term: assign a dict of "
@@ -345,14 +350,16 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         )
         choice = self.module.modality_choices.index(found["modalities"])
         threshold = conformal_threshold(self.held_out_probabilities_[choice], coverage)
-        inside = found["probabilities"] >= threshold
-        n_empty = int((~inside.any(1)).sum())
+        inside, n_empty = label_sets(found["probabilities"], threshold, allow_empty=allow_empty)
         if n_empty:
             logger.info(
-                "predict_set: %s of %s cells have an empty set: even their best label is less "
-                "probable than the true labels of most cells that the sets are calibrated on",
+                "predict_set: %s of %s cells have %s: even their best label is less probable than "
+                "the true labels of most cells that the sets are calibrated on",
                 format_thousands(n_empty),
                 format_thousands(len(inside)),
+                "an empty set"
+                if allow_empty
+                else "only their best label in the set, which allow_empty=True would leave empty",
             )
         sets = pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)
         return self._sets_as_terms(sets) if ontology else sets
