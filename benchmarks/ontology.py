@@ -193,7 +193,8 @@ def report(result: dict[str, Any]) -> str:
         "",
         "A model is trained on one condition of Kang's PBMCs and annotates the other. "
         "*Coverage* is the share of cells whose true",
-        "label is in the set (`predict_set` with `allow_empty=True`), and with `ontology=True` of those whose true term is the reported "
+        "label is in the set (`predict_set` with `allow_empty=True`), "
+        "and with `ontology=True` of those whose true term is the reported "
         f"one or a kind of it. Means over {n_seeds} seeds.",
         "",
         *table(head_of_sets, sets),

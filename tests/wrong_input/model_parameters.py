@@ -165,7 +165,7 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
     },
     "TOSICA.annotate": _PREDICTED
     | {
-        "cutoff": k.FRACTION,
+        "cutoff": k.CUTOFF,
         "probabilities": k.FLAG,
         "precision": k.CHOICE,
         "enable_progress_bar": k.FLAG,

@@ -13,6 +13,7 @@ from tosica._logging import format_thousands, logger
 from tosica._validation import check_flags, check_fraction, check_key_added, file_columns
 from tosica.data import load_annotations
 from tosica.linear import pvalues
+from tosica.model._cutoff import DEFAULT_CUTOFF, check_cutoff, resolve_cutoff, warn_of_cutoff
 from tosica.model._fields import LabelsField
 from tosica.model._inference_mixin import InferenceMixin
 from tosica.model._modalities import is_joint
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from mudata import MuData
 
+    from tosica.model._cutoff import Cutoff
     from tosica.model._inference_mixin import Precision
 
 
@@ -37,7 +39,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         *,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
-        cutoff: float = 0.1,
+        cutoff: Cutoff = DEFAULT_CUTOFF,
         probabilities: bool = False,
         batch_size: int | None = None,
         precision: Precision = "32-true",
@@ -68,7 +70,12 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         use_raw
             Read ``adata.raw`` instead.
         cutoff
-            Cells whose best label is less probable than this are called "Unknown".
+            Cells whose best label is less probable than this are called "Unknown". The probability
+            is calibrated, so cells like those of the reference with a probability of 0.7 are right
+            in seven of ten cases. The best of ``n`` labels has a probability of at least ``1 / n``:
+            no lower cutoff has an effect, and the default, that of the paper, has none with ten
+            labels or fewer. ``"auto"`` is halfway between ``1 / n`` and 1: 0.75 with two labels,
+            0.55 with ten.
         probabilities
             Also write the probability of every label.
         batch_size
@@ -134,7 +141,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         UserWarning
             If the query has under 95 % of the model's genes, or cells with none of them expressed.
         """
-        check_fraction("cutoff", cutoff)
+        check_cutoff(cutoff)
         check_flags(probabilities=probabilities, copy=copy, enable_progress_bar=enable_progress_bar)
         check_key_added(key_added)
         if probabilities:
@@ -157,6 +164,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             key_added=key_added,
             enable_progress_bar=enable_progress_bar,
         )
+        warn_of_cutoff(cutoff, len(self.labels))
         result = adata.copy() if copy else adata
         if isinstance(result, AnnData):
             load_annotations(result)
@@ -169,7 +177,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         *,
         layer: str | Mapping[str, str] | None,
         use_raw: bool,
-        cutoff: float,
+        cutoff: Cutoff,
         probabilities: bool,
         batch_size: int | None,
         precision: Precision,
@@ -214,7 +222,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             modalities=[str(modalities[tokens.modality[i]].name) for i in columns]
             if is_joint(self.registry_)
             else None,
-            cutoff=cutoff,
+            cutoff=resolve_cutoff(cutoff, len(self.labels)),
             fingerprint=self.fingerprint,
             key_added=key_added,
             term_of_label=self.ontology_term_ids_,
@@ -279,11 +287,12 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
 
         The sets come from split conformal prediction: a set has every label whose probability is at
         least a threshold, which the true labels of held-out cells of the reference exceed in a
-        share ``coverage`` of the cells. The most probable label is always in the set. For cells like those of the reference, the share of sets
-        with the true label is about ``coverage`` or higher, also if the probabilities are badly
-        calibrated. It varies, because the held-out cells are a sample, and it is approximate, because the model
-        is trained on them afterwards (not with ``refit=False``). The held-out cells do not include
-        those that :meth:`train` left out for label errors.
+        share ``coverage`` of the cells. The most probable label is always in the set. For cells
+        like those of the reference, the share of sets with the true label is about ``coverage`` or
+        higher, also if the probabilities are badly calibrated. It varies, because the held-out
+        cells are a sample, and it is approximate, because the model is trained on them afterwards
+        (not with ``refit=False``). The held-out cells do not include those that :meth:`train` left
+        out for label errors.
 
         There is no guarantee for cells of another batch, and none for cells of a type that the
         reference lacks. :meth:`recalibrate` takes labelled cells of the batch in the place of the
