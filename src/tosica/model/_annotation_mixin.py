@@ -51,7 +51,8 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
 
         :func:`tosica.tl.attribute` explains the labels.
 
-        Genes are matched by name, in any order. Genes that the query lacks are zero for the
+        Genes are matched by name, in any order, and with ``-`` for ``_`` (which Seurat exchanges)
+        if only one name fits. Genes that the query lacks are zero for the
         network, and imputed for the linear branch. Counts are normalized as those of the reference.
         Log-normalized expression on another scale is recognized and brought to the reference's.
 
