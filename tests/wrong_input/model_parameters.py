@@ -165,7 +165,7 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
     },
     "TOSICA.annotate": _PREDICTED
     | {
-        "cutoff": k.FRACTION,
+        "cutoff": k.CUTOFF,
         "probabilities": k.FLAG,
         "precision": k.CHOICE,
         "enable_progress_bar": k.FLAG,
@@ -177,6 +177,7 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
             *k.FRACTION,
             Wrong(1, ValueError, "^coverage must lie between 0 and 1, not 1"),
         ],
+        "allow_empty": k.FLAG,
         "ontology": [
             *k.FLAG,
             Wrong(True, ValueError, "^ontology=True was given, but no label of the model has a te"),

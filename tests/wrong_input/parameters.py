@@ -285,7 +285,7 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
             Wrong("count", KeyError, "has no layer 'count'.*'counts'"),
         ],
         "use_raw": [*k.FLAG, Wrong(True, KeyError, "has no raw")],
-        "cutoff": k.FRACTION,
+        "cutoff": k.CUTOFF,
         "probabilities": k.FLAG,
         "include_x": k.FLAG,
         "precision": k.CHOICE,

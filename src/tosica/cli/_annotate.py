@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 _GO_ON = "; the same command goes on where it ended"
 
 
+class _ShareOrAuto(click.FloatRange):
+    """A number from 0 to 1, or ``auto``."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
 @click.command(cls=Command, short_help="Label the cells of a query.")
 @click.argument("query")
 @click.option("--model", required=True, metavar="FOLDER", help="Folder that train wrote.")
@@ -47,10 +56,11 @@ _GO_ON = "; the same command goes on where it ended"
 @seurat_option
 @click.option(
     "--cutoff",
-    type=click.FloatRange(0, 1),
+    type=_ShareOrAuto(0, 1),
     default=0.1,
     show_default=True,
-    help='Cells whose best label is less probable are "Unknown".',
+    help='Cells whose best label is less probable are "Unknown"; "auto" is halfway between chance '
+    "and certainty.",
 )
 @click.option("--probabilities", is_flag=True, help="Also write the probability of each label.")
 @click.option(

@@ -13,13 +13,13 @@ from tosica._validation import (
     check_choice,
     check_count,
     check_flags,
-    check_fraction,
     check_key_added,
     check_path,
     check_string,
     file_columns,
 )
 from tosica.model import TOSICA
+from tosica.model._cutoff import DEFAULT_CUTOFF, Cutoff, check_cutoff, warn_of_cutoff
 from tosica.model._inference_mixin import Precision
 from tosica.ondisk import (
     MODEL,
@@ -48,7 +48,7 @@ def annotate_file(
     *,
     layer: str | None = None,
     use_raw: bool = False,
-    cutoff: float = 0.1,
+    cutoff: Cutoff = DEFAULT_CUTOFF,
     probabilities: bool = False,
     include_x: bool = True,
     batch_size: int | None = None,
@@ -148,7 +148,7 @@ def annotate_file(
     check_path("path", path)
     check_path("output", output)
     check_string("layer", layer, optional=True)
-    check_fraction("cutoff", cutoff)
+    check_cutoff(cutoff)
     check_flags(
         use_raw=use_raw,
         probabilities=probabilities,
@@ -181,6 +181,7 @@ def annotate_file(
     )
     annotator = PartAnnotator(plan, store, model, batch_size)
     names = annotator.names(cutoff=cutoff, key_added=key_added)
+    warn_of_cutoff(cutoff, len(model.labels))
     _begin(plan, model, overwrite=overwrite and array_task is None)
     missing = plan.missing()
     if array_task is not None:
