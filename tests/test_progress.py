@@ -7,6 +7,7 @@ import logging
 import pickle
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -136,6 +137,17 @@ def test_what_is_not_counted_has_notes(terminal, style, clock, total):
         with noted("step 2 of 9"):
             pass
         assert " step 2 of 9, 00:03" in terminal.getvalue().rpartition("work:")[2]
+
+
+def test_time_is_shown_while_a_library_works(terminal, style, monkeypatch):
+    monkeypatch.setattr(_progress, "_TICK", 0.01)
+    with ProgressBar("work", None):
+        end = time.monotonic() + 20
+        while "work: 00:0" not in terminal.getvalue() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert "work: 00:0" in terminal.getvalue()
+    assert "work: took 00:" in terminal.getvalue()
+    assert "tosica-progress" not in {thread.name for thread in threading.enumerate()}
 
 
 def test_notes_without_a_bar_are_lost(terminal):
