@@ -29,6 +29,24 @@ def only_warnings() -> Iterator[None]:
         logger.setLevel(before)
 
 
+class _WithoutQuery(logging.Filter):
+    """Leaves out how a query was read, unless it is a warning."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno > logging.INFO or not str(record.msg).startswith("query: ")
+
+
+@contextmanager
+def without_query_lines() -> Iterator[None]:
+    """Do not say again how a query is read, of cells that were annotated before."""
+    hidden = _WithoutQuery()
+    logger.addFilter(hidden)
+    try:
+        yield
+    finally:
+        logger.removeFilter(hidden)
+
+
 # Lightning names the devices that there are and are not, why a training ended, and other products
 # of its makers.
 _TALKERS = ("lightning", "lightning.pytorch", "lightning.fabric")

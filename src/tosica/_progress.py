@@ -27,6 +27,10 @@ Item = TypeVar("Item")
 _INTERVAL, _INTERVAL_LOG = 0.1, 60.0
 # Shorter work has no bar.
 SECONDS_WITHOUT_BAR = 2.0
+# Seconds between two drawings of a bar that counts nothing.
+_TICK = 1.0
+# Bars that count nothing are drawn by a thread of their own.
+_drawing = threading.RLock()
 # A line that is logged while a bar is shown takes its place.
 _LOGGERS = ("tosica", "lightning.pytorch", "scvi")
 
@@ -58,7 +62,8 @@ class ProgressBar:
     description
         What is being done.
     total
-        Number of cells, or of what ``unit`` says; ``None`` if nothing is counted.
+        Number of cells, or of what ``unit`` says. ``None`` if nothing is counted: then the bar
+        shows the time that has passed, every second.
     enabled
         Whether there is a bar.
     delay
@@ -87,6 +92,7 @@ class ProgressBar:
         self._at_start = 0
         self._detail = ""
         self._notes: list[str] = []
+        self._ticker: _Ticker | None = None
         self._drawn: _Tqdm | _Rich | None = None
         self._filter = _HideWhileLogging(self)
         self._handlers: list[logging.Handler] = []
@@ -98,6 +104,9 @@ class ProgressBar:
             self._handlers = list(dict.fromkeys(handlers))
             for handler in self._handlers:
                 handler.addFilter(self._filter)
+            if self.total is None and is_watched():
+                self._ticker = _Ticker(self)
+                self._ticker.start()
         _shown.bars.append(self)
         return self
 
@@ -107,6 +116,9 @@ class ProgressBar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._ticker is not None:
+            self._ticker.stop()
+            self._ticker = None
         # Generators that hold bars may be closed in any order.
         if self in _shown.bars:
             _shown.bars.remove(self)
@@ -122,7 +134,7 @@ class ProgressBar:
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process has a line of its own, which it draws when it comes to it.
-        return self.__dict__ | {"_drawn": None, "_handlers": []}
+        return self.__dict__ | {"_drawn": None, "_handlers": [], "_ticker": None}
 
     def restart(self, description: str) -> None:
         """Begin another part of the work; speed is measured from here on."""
@@ -157,18 +169,23 @@ class ProgressBar:
         """Say how far a part has come whose cells are not counted."""
         self._notes.append(text)
         try:
-            now = time.monotonic()
-            if self.enabled and now >= self._next:
-                self._detail = f"{', '.join(self._notes)}, {_clock(now - self._from)}"
-                self._draw()
+            self.tick()
             yield
         finally:
             self._notes.pop()
 
+    def tick(self) -> None:
+        """Show the time that has passed, if it is time to draw."""
+        now = time.monotonic()
+        if self.enabled and now >= self._next:
+            self._detail = ", ".join([*self._notes, _clock(now - self._from)])
+            self._draw()
+
     def hide(self) -> None:
         """Take the bar away until it is drawn again."""
-        if self._drawn is not None:
-            self._drawn.hide()
+        with _drawing:
+            if self._drawn is not None:
+                self._drawn.hide()
 
     def _draw(self) -> None:
         if not is_watched():
@@ -176,9 +193,10 @@ class ProgressBar:
                 logger.info("%s", self.line)
             self._next = time.monotonic() + _INTERVAL_LOG
             return
-        if self._drawn is None:
-            self._drawn = (_Rich if scvi.settings.progress_bar_style == "rich" else _Tqdm)()
-        self._drawn.draw(self)
+        with _drawing:
+            if self._drawn is None:
+                self._drawn = (_Rich if scvi.settings.progress_bar_style == "rich" else _Tqdm)()
+            self._drawn.draw(self)
         self._next = time.monotonic() + _INTERVAL
 
     @property
@@ -225,6 +243,25 @@ def noted(text: str) -> Iterator[None]:
         return
     with bar.noted(text):
         yield
+
+
+class _Ticker(threading.Thread):
+    """Draws a bar every second, while its own thread is busy with something that says nothing."""
+
+    def __init__(self, bar: ProgressBar) -> None:
+        super().__init__(name="tosica-progress", daemon=True)
+        self._bar = bar
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Draw until it is over."""
+        while not self._ended.wait(_TICK):
+            self._bar.tick()
+
+    def stop(self) -> None:
+        """Draw no more."""
+        self._ended.set()
+        self.join()
 
 
 class _Tqdm:

@@ -90,9 +90,8 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         copy
             Return an annotated copy, and do not change ``adata``.
         enable_progress_bar
-            Show a progress bar after two seconds, if stderr is a terminal or a notebook. Other
-            methods that pass cells through the network show it too. They and :meth:`train` have
-            none if ``scvi.settings.verbosity`` is above ``logging.INFO``;
+            Show a progress bar after two seconds, if stderr is a terminal or a notebook. Elsewhere
+            a line a minute is logged. ``tosica.settings`` switches both off for all functions;
             ``scvi.settings.progress_bar_style`` chooses between tqdm and rich.
 
         Returns

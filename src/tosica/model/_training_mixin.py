@@ -159,6 +159,8 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, QueryDat
             Passed to :class:`scvi.train.Trainer`, such as ``early_stopping_patience=10`` or
             ``precision="bf16-mixed"``. ``enable_progress_bar=False`` takes the progress bar away,
             which is drawn on stderr and shows the phase, cells per second and the time left.
+            What Lightning says of devices and products is left out unless
+            ``tosica.settings.verbosity`` is ``"debug"``.
 
         Raises
         ------
