@@ -26,6 +26,7 @@ _SETUP: dict[str, Kind] = {
         *k.OPTIONAL_STRING,
         Wrong("donors", KeyError, "has no column 'donors'|^batch_key 'donors' is a column neither"),
     ],
+    "min_cells": k.count(),
     "mask_key": [
         *k.STRING,
         Wrong("nothing", KeyError, r"^There is no mask in .*: call tosica\.pp\.build_mask"),

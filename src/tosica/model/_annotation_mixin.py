@@ -14,8 +14,8 @@ from tosica._validation import check_flags, check_fraction, check_key_added, fil
 from tosica.data import load_annotations
 from tosica.linear import pvalues
 from tosica.model._cutoff import DEFAULT_CUTOFF, check_cutoff, resolve_cutoff, warn_of_cutoff
-from tosica.model._fields import LabelsField
 from tosica.model._inference_mixin import InferenceMixin
+from tosica.model._labels_field import LabelsField
 from tosica.model._modalities import is_joint
 from tosica.model._ontology_mixin import OntologyMixin
 from tosica.model._write_annotation import Annotation, AnnotationNames, write_annotation
@@ -99,7 +99,10 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         ``None``, or the copy if ``copy=True``. Written are
 
         ``adata.obs["tosica_prediction"]``
-            Label or "Unknown": categorical, the labels that occur in the reference's order.
+            Label or "Unknown": categorical, the labels that occur in the reference's order. They
+            have the type of the reference's labels, such as whole numbers or booleans, and the
+            categorical is ordered if the reference's is, with "Unknown" last. Labels that are not
+            text become text if a cell is "Unknown", since files cannot hold both in one column.
         ``adata.obs["tosica_probability"]``
             Calibrated probability of the best label, float32.
         ``adata.obs["tosica_prediction_ontology_term_id"]``
@@ -226,6 +229,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             fingerprint=self.fingerprint,
             key_added=key_added,
             term_of_label=self.ontology_term_ids_,
+            label_type=self._label_type,
         )
         return annotation, names
 
@@ -255,7 +259,8 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         Returns
         -------
         The most probable label of each cell, shape ``(n_obs,)``; with ``soft=True`` a table of
-        calibrated probabilities, ``(n_obs, n_labels)``. There is no cutoff here.
+        calibrated probabilities, ``(n_obs, n_labels)``. Labels have the type of the reference's.
+        There is no cutoff here.
 
         Raises
         ------
@@ -268,8 +273,8 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size
         )["probabilities"]
         if soft:
-            return pd.DataFrame(found, index=adata.obs_names, columns=self.labels)
-        return np.array(self.labels, dtype=object)[found.argmax(1)]
+            return pd.DataFrame(found, index=adata.obs_names, columns=self._typed_labels)
+        return self._typed_labels[found.argmax(1)]
 
     def predict_set(
         self,
@@ -319,7 +324,8 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
 
         Returns
         -------
-        Table ``(n_obs, n_labels)``, bool: whether a label is in a cell's set. A set of several
+        Table ``(n_obs, n_labels)``, bool: whether a label, a column named in the type of the
+        reference's labels, is in a cell's set. A set of several
         labels means that the model cannot decide. The log says how many sets are empty, or would
         be.
 
@@ -370,5 +376,5 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
                 if allow_empty
                 else "only their best label in the set, which allow_empty=True would leave empty",
             )
-        sets = pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)
+        sets = pd.DataFrame(inside, index=adata.obs_names, columns=self._typed_labels)
         return self._sets_as_terms(sets) if ontology else sets

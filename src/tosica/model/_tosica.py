@@ -13,8 +13,8 @@ from tosica._threads import thread_pool
 from tosica._validation import check_count, check_flags
 from tosica.model._annotation_mixin import AnnotationMixin
 from tosica.model._check_reference import check_genes, check_set_up
-from tosica.model._fields import LabelsField
 from tosica.model._hub_mixin import HubMixin
+from tosica.model._labels_field import LabelsField
 from tosica.model._modalities import is_joint, lay_out_tokens
 from tosica.model._setup_mixin import SetupMixin
 from tosica.model._tokens import with_chosen_tokens

@@ -176,7 +176,10 @@ def majority_vote(
 
     target = adata.copy() if copy else adata
     occurring = [labels[i] for i in np.unique(voted)]
-    vote = pd.Categorical(np.array(labels, dtype=object)[voted], categories=occurring)
+    vote = _in_type_of(
+        adata.obs[f"{key}_prediction"],
+        pd.Categorical(np.array(labels, dtype=object)[voted], categories=occurring),
+    )
     keys = []
     if over_clustering is None:
         target.obs[f"{key}_over_clustering"] = clusters
@@ -266,6 +269,21 @@ def _warn_of_mixed(
         why,
         shown,
         ", …" if len(worst) > _SHOWN else "",
+    )
+
+
+def _in_type_of(column: pd.Series, vote: pd.Categorical) -> pd.Categorical:
+    """Give labels the type that they have in the prediction, if all of them are in it."""
+    if not isinstance(column.dtype, pd.CategoricalDtype):
+        return vote
+    value_of = {str(value): value for value in column.cat.categories}
+    if not set(vote.categories) <= set(value_of):
+        return vote
+    categories = pd.Index([value_of[name] for name in vote.categories])
+    return pd.Categorical.from_codes(
+        vote.codes,
+        categories=categories.astype(column.cat.categories.dtype),
+        ordered=column.cat.ordered,
     )
 
 
