@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from importlib.machinery import PathFinder
 from importlib.metadata import metadata
 from pathlib import Path
 
@@ -26,6 +27,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_autodoc_typehints",
     "sphinx_copybutton",
+    "sphinx_design",
     "sphinxcontrib.bibtex",
     "scanpydoc.definition_list_typed_field",
     "scanpydoc.elegant_typehints",
@@ -34,7 +36,33 @@ templates_path = ["_templates"]
 exclude_patterns = ["_build", "**.ipynb_checkpoints"]
 # What docstrings put between single backticks is code.
 default_role = "literal"
-nitpicky = False
+
+# -- references that lead nowhere ---------------------------------------------------------------
+
+nitpicky = True
+nitpick_ignore_regex = [
+    # Other projects: their inventories are downloaded for the published pages only, see below, and
+    # a name that one of them moves must not stop a build.
+    (
+        r"py:.*",
+        r"(anndata|collections|lightning|matplotlib|mudata|numpy|os|pandas|pathlib|scanpy|scipy"
+        r"|scvi|seaborn|torch|typing)\..+",
+    ),
+    (r"py:data", r"Ellipsis"),
+]
+nitpick_ignore = [
+    # The type of an attribute that is shown, but whose parts only the package itself reads.
+    ("py:class", "tosica.linear._novelty.NoveltyStatistics"),
+]
+# Classes are documented where users import them.
+qualname_overrides = {
+    "mudata._core.mudata.MuData": "mudata.MuData",
+    "pandas.core.arrays.categorical.Categorical": "pandas.Categorical",
+    "pandas.core.frame.DataFrame": "pandas.DataFrame",
+    "pandas.core.series.Series": "pandas.Series",
+    "scipy.sparse._csr.csr_matrix": "scipy.sparse.csr_matrix",
+    "tosica.model._query.Minibatch": "tosica.model.Minibatch",
+}
 
 # Sphinx sees only what lies in its own folder.
 here = Path(__file__).parent
@@ -63,13 +91,24 @@ if on_read_the_docs:
 # -- docstrings -------------------------------------------------------------------------------
 
 autosummary_generate = True
-# The model's page leaves out what scvi-tools gives the class, but not what its own parts do.
+# Pages of classes leave out what scvi-tools and Python give them, but not what their own parts do,
+# nor the attributes that users of scvi-tools look for.
 autosummary_context = {
-    "of_scvi_tools": sorted(
-        set(dir(tosica.TOSICA)).difference(
+    "of_others": sorted(
+        set(dir(tosica.TOSICA))
+        .difference(
             *(vars(part) for part in tosica.TOSICA.__mro__ if part.__module__.startswith("tosica"))
         )
-    )
+        .union(dir(tuple))
+    ),
+    "shared_with_scvi_tools": [
+        "adata",
+        "device",
+        "history",
+        "is_trained",
+        "train_indices",
+        "validation_indices",
+    ],
 }
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False
@@ -105,11 +144,25 @@ suppress_warnings = [
 
 html_theme = "scanpydoc"
 html_title = "tosica"
-html_static_path = ["_static"]
+html_logo = "_static/logo.svg"
+html_favicon = "_static/favicon.svg"
+# MathJax comes with the pages, in one file, so that formulas need no network.
+(mathjax,) = PathFinder.find_spec("sphinx-mathjax-offline").submodule_search_locations
+html_static_path = ["_static", f"{mathjax}/static/mathjax/tex-svg-full.js"]
+mathjax_path = "tex-svg-full.js"
 html_css_files = ["tosica.css"]
 html_show_sourcelink = False
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "accent_color": "#3d6b8f",
+    "logo": {"text": f"tosica {version}", "alt_text": "tosica: home"},
+    "repository_url": info.get_all("Project-URL")[0].split(", ")[1],
+    "repository_branch": "main",
+    "path_to_docs": "docs",
+    "use_repository_button": True,
+    "use_issues_button": True,
+    "use_edit_page_button": True,
+    "use_source_button": True,
     # The search field is in the sidebar; without it the bar over the page is empty and goes away.
     "navbar_persistent": [],
     "navigation_with_keys": False,

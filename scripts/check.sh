@@ -9,8 +9,8 @@
 #   scripts/check.sh coverage          report what `fast` and `slow` ran, and fail below the agreed share
 #   scripts/check.sh install GROUP ... install the package and dependency groups into .venv
 #   scripts/check.sh style             ruff, its formatter, and mypy
-#   scripts/check.sh docs              build the pages; warnings are errors
-#   scripts/check.sh build [DIR]       wheel and sdist, and what PyPI would show of them
+#   scripts/check.sh docs              build the pages; warnings and links that lead nowhere are errors
+#   scripts/check.sh build [DIR]       sdist, and a wheel from it: what PyPI would show, and whether it works
 #   scripts/check.sh demo              README's demo command, and whether it wrote its files
 #
 # Tools are taken from .venv if there is one, else from the PATH. The two README commands are read
@@ -115,11 +115,13 @@ print(f"Branches: {covered} of {branches}, {100 * covered / branches:.1f} %")
     ;;
   docs)
     tool sphinx-build -W --keep-going -q -b html docs docs/_build/html
+    tool python scripts/check_links.py docs/_build/html
     ;;
   build)
     tool python -m build --outdir "${1:-dist}"
     tool twine check --strict "${1:-dist}"/*
     tool python scripts/check_wheel.py "${1:-dist}"/*.whl
+    tool python scripts/try_wheel.py "${1:-dist}"/*.whl
     ls -l "${1:-dist}"
     ;;
   demo)

@@ -1,6 +1,7 @@
-"""The model class, and what reads its reference from a collection on disk."""
+"""The model class, its reference from a collection on disk, and its queries in minibatches."""
 
 from tosica.model._annbatch import AnnbatchDataModule
+from tosica.model._query import Minibatch
 from tosica.model._tosica import TOSICA
 
-__all__ = ["TOSICA", "AnnbatchDataModule"]
+__all__ = ["TOSICA", "AnnbatchDataModule", "Minibatch"]

@@ -36,16 +36,14 @@ class _Part(NamedTuple):
 
 
 class Minibatch(NamedTuple):
-    """Some cells of a query, as the network takes them.
-
-    ``start`` is the position of the first one, ``x`` their normalised expression,
-    ``(n_cells, n_genes)``. ``measured`` says which of the genes the query has, ``(n_genes,)``, and
-    is ``None`` if it has all.
-    """
+    """Some cells of a query, as the network takes them."""
 
     start: int
+    """Position of the first cell."""
     x: Tensor
+    """Normalised expression, ``(n_cells, n_genes)``."""
     measured: Tensor | None
+    """Which of the genes the query has, ``(n_genes,)``; ``None`` if it has all."""
 
 
 class Query:

@@ -11,7 +11,8 @@ from scvi.model.base import BaseModelClass
 
 from tosica._validation import check_choice, check_flags
 from tosica.model._checkpoint import fingerprint
-from tosica.model._fields import LabelsField
+from tosica.model._label_type import LabelType
+from tosica.model._labels_field import LabelsField
 from tosica.model._modalities import Modality, is_joint, lay_out_tokens, read_modalities
 from tosica.module import REGISTRY_KEYS
 
@@ -28,18 +29,18 @@ class RegistryMixin(BaseModelClass):
         registry_: dict[str, Any]
         history_: Any
 
-    # Probability of the true label of each held-out cell, a row for each choice of modalities.
     held_out_probabilities_: np.ndarray | None = None
-    # Codes of the true and of the best label of each held-out cell, before the refit, (2, n_cells).
+    """Probability of the true label of each held-out cell, a row for each choice of modalities."""
     held_out_codes_: np.ndarray | None = None
-    # Number of cells of each label that the model was trained on or calibrated on.
+    """Codes of the true and of the best label of each held-out cell, before the refit,
+    ``(2, n_cells)``."""
     label_counts_: dict[str, int] | None = None
-    # What the novelty of cells is measured by.
+    """Number of cells of each label that the model was trained on or calibrated on."""
     novelty_statistics_: NoveltyStatistics | None = None
-    # Whether the model was trained on the held-out cells after calibration.
+    """Means, variances and components of the reference, by which the novelty of cells is scored."""
     refitted_: bool = False
-
-    # Positions in the reference.
+    """Whether the model was trained on the held-out cells after calibration."""
+    # Positions in the reference; users read `mislabeled_indices`.
     mislabeled_indices_: np.ndarray | None = None
 
     @property
@@ -54,10 +55,20 @@ class RegistryMixin(BaseModelClass):
 
     @property
     def labels(self) -> list[str]:
-        """The labels that the model knows, in the reference's order."""
+        """The labels that the model knows, as text, in the reference's order."""
         state = self._state(REGISTRY_KEYS.LABELS_KEY)
         names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
         return [name for name in names if name != state[LabelsField.UNLABELED_KEY]]
+
+    @property
+    def _label_type(self) -> LabelType:
+        """Type of the labels of the reference."""
+        return LabelType.load(self._state(REGISTRY_KEYS.LABELS_KEY).get(LabelsField.TYPE_KEY))
+
+    @property
+    def _typed_labels(self) -> np.ndarray:
+        """The labels in the type of the reference's, ``(n_labels,)``."""
+        return self._label_type.values(self.labels)
 
     @property
     def gene_sets(self) -> list[str]:

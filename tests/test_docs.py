@@ -1,0 +1,152 @@
+"""The pages: every public name, every page in a section, and the check of links."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from test_distribution import script
+
+import tosica
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PACKAGES = [name for name in tosica.__all__ if isinstance(getattr(tosica, name), ModuleType)]
+
+
+def public_names() -> set[str]:
+    own = {name for name in tosica.__all__ if name not in PACKAGES}
+    return own | {f"{p}.{name}" for p in PACKAGES for name in getattr(tosica, p).__all__}
+
+
+# --------------------------------------------------------------------------- API
+
+
+def documented_names() -> list[str]:
+    text = (DOCS / "api" / "index.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"\.\. autosummary::\n(.*?)```", text, flags=re.DOTALL)
+    return re.findall(r"^   (\w[\w.]*)$", "\n".join(blocks), flags=re.MULTILINE)
+
+
+def test_every_public_name_is_in_the_api_once() -> None:
+    documented = documented_names()
+    assert len(documented) == len(set(documented))
+    # TOSICA is shown where users import it.
+    assert set(documented) == public_names() - {"model.TOSICA"}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_lists_its_public_names(package: str) -> None:
+    module = getattr(tosica, package)
+    public = {
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not isinstance(value, ModuleType)
+        if getattr(value, "__module__", "").startswith("tosica.")
+    }
+    assert public <= set(module.__all__)
+
+
+@pytest.mark.parametrize("name", sorted(public_names()))
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    value: Any = tosica
+    for part in name.split("."):
+        value = getattr(value, part)
+    assert inspect.getdoc(value)
+    if inspect.isclass(value):
+        members = [member for member in vars(value) if not member.startswith("_")]
+        source = inspect.getsource(value)
+        for member in members:
+            documented = inspect.getdoc(inspect.getattr_static(value, member))
+            assert documented or re.search(rf'\n    {member}: .*\n    """', source), member
+
+
+# --------------------------------------------------------------------------- sections
+
+
+def listed_pages(page: Path) -> set[Path]:
+    """Pages in the toctrees of a page."""
+    text = page.read_text(encoding="utf-8")
+    toctrees = re.findall(r"^```\{toctree\}\n((?::.*\n)*)\n?([^`]*)^```", text, flags=re.MULTILINE)
+    found = set()
+    for options, entries in toctrees:
+        for entry in entries.split():
+            folder = DOCS if entry.startswith("/") else page.parent
+            name = f"{entry.removeprefix('/')}.md"
+            found |= set(folder.glob(name)) if ":glob:" in options else {folder / name}
+    return found
+
+
+def test_every_page_is_in_a_section() -> None:
+    listed: set[Path] = set()
+    new = {DOCS / "index.md"}
+    while new:
+        listed |= new
+        new = {found for page in new if page.exists() for found in listed_pages(page)} - listed
+    pages = {
+        path
+        for path in DOCS.rglob("*.md")
+        if not {"_build", "generated", "tutorials"} & set(path.relative_to(DOCS).parts)
+    }
+    assert pages - listed == set()
+    # Tutorials lie beside the folder of the pages until these are built.
+    assert {path for path in listed - pages if "tutorials" not in path.parts} == set()
+
+
+def test_every_benchmark_is_in_the_table() -> None:
+    text = (DOCS / "benchmarks" / "index.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| \[[^]]+\]\((\w+)\.md\) \| `(\w+)", text, flags=re.MULTILINE)
+    pages = {path.stem for path in (DOCS / "benchmarks").glob("*.md")} - {"index"}
+    assert sorted(page for page, _ in rows) == sorted(pages)
+    for page, command in rows:
+        assert (ROOT / "benchmarks" / f"{command}.py").exists(), command
+        assert page.startswith(command)
+
+
+# --------------------------------------------------------------------------- links
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('<a href="b.html">', None),
+        ('<a href="b.html#here">', None),
+        ('<a href="https://example.org#x">', None),
+        ('<a href="mailto:a@example.org">', None),
+        ('<p id="top"><a href="#top">', None),
+        ('<a href="c.html">', "a.html links to c.html, which does not exist."),
+        ('<img src="c.png">', "a.html links to c.png, which does not exist."),
+        ('<a href="b.html#there">', "a.html links to b.html#there, but that page has no such"),
+        ('<a href="#there">', "a.html links to #there, but that page has no such anchor."),
+        ('<script src="https://example.org/x.js">', "a.html fetches https://example.org/x.js"),
+        ('<link rel="canonical" href="https://example.org/a.html">', None),
+        ('<link rel="stylesheet" href="//example.org/x.css">', "a.html fetches //example.org/x"),
+    ],
+)
+def test_links_are_followed(
+    text: str, sentence: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.html").write_text(text)
+    (tmp_path / "b.html").write_text('<p id="here">')
+    if sentence is None:
+        script("check_links").main([str(tmp_path)])
+        assert "lead somewhere" in capsys.readouterr().out
+    else:
+        with pytest.raises(SystemExit, match=re.escape(sentence)):
+            script("check_links").main([str(tmp_path)])
+
+
+def test_fonts_from_elsewhere_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("")
+    (tmp_path / "a.css").write_text("a { src: url('https://example.org/x.woff') }")
+    with pytest.raises(SystemExit, match=r"a\.css fetches https://example\.org/x\.woff from"):
+        script("check_links").main([str(tmp_path)])
+
+
+def test_a_folder_without_pages(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="has no pages"):
+        script("check_links").main([str(tmp_path)])

@@ -1,0 +1,184 @@
+"""What a release needs: one version, a citation, a conda recipe, an entry in scverse's list."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import re
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import jsonschema
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from test_distribution import PYPROJECT, ROOT, script
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROJECT = PYPROJECT["project"]
+RECIPE = ROOT / "release" / "conda" / "recipe.yaml"
+ENTRY = ROOT / "release" / "scverse" / "meta.yaml"
+
+
+def load(path: Path) -> dict[str, Any]:
+    # Dates as they are written: JSON has none.
+    loader = type("Loader", (yaml.SafeLoader,), {})
+    loader.yaml_implicit_resolvers = {
+        key: [(tag, regexp) for tag, regexp in pairs if not tag.endswith(":timestamp")]
+        for key, pairs in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+
+
+# --------------------------------------------------------------------------- version
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    version = PROJECT["version"]
+    assert load(ROOT / "CITATION.cff")["version"] == version
+    assert load(RECIPE)["context"]["version"] == version
+    assert load(ENTRY)["version"] == version
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{version}]" in changelog
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    for name in script("set_version").PLACES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    return tmp_path
+
+
+def test_a_version_is_set_everywhere(clone: Path) -> None:
+    before = {name: (clone / name).read_text("utf-8") for name in script("set_version").PLACES}
+    for version in ("7.8.9", "7.8.10"):
+        script("set_version").main([version, "--root", str(clone)])
+    citation = load(clone / "CITATION.cff")
+    assert citation["version"] == "7.8.10"
+    assert datetime.date.fromisoformat(citation["date-released"])
+    assert load(clone / "release/conda/recipe.yaml")["context"]["version"] == "7.8.10"
+    assert load(clone / "release/scverse/meta.yaml")["version"] == "7.8.10"
+    for name, text in before.items():
+        after = (clone / name).read_text("utf-8").replace("7.8.10", PROJECT["version"])
+        assert re.sub(r"date-released: .*\n", "", after) == text
+
+
+@pytest.mark.parametrize(
+    ("version", "sentence"),
+    [
+        ("next", "next is not a version; write it as 0.2.0."),
+        ("0.0.1", "0.0.1 is older than the present version"),
+    ],
+)
+def test_a_version_that_cannot_follow(clone: Path, version: str, sentence: str) -> None:
+    with pytest.raises(SystemExit, match=re.escape(sentence)):
+        script("set_version").main([version, "--root", str(clone)])
+    assert (clone / "CITATION.cff").read_text("utf-8") == (ROOT / "CITATION.cff").read_text("utf-8")
+
+
+# --------------------------------------------------------------------------- citation
+
+
+def test_the_citation_is_valid() -> None:
+    schema = json.loads((ROOT / "tests" / "cff" / "schema-1.2.0.json").read_text(encoding="utf-8"))
+    citation = load(ROOT / "CITATION.cff")
+    jsonschema.validate(citation, schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**citation, "version": None}, schema)
+    assert citation["repository-code"] == PROJECT["urls"]["Source"]
+    assert citation["url"] == PROJECT["urls"]["Documentation"]
+
+
+# --------------------------------------------------------------------------- conda
+
+
+def test_the_recipe_is_what_pyproject_says() -> None:
+    # Run scripts/write_recipe.py where this differs.
+    assert RECIPE.read_text(encoding="utf-8") == script("write_recipe").write_recipe(PYPROJECT)
+
+
+def test_the_recipe_has_every_dependency_with_its_bounds() -> None:
+    other_names = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    needed = set()
+    for text in PROJECT["dependencies"]:
+        requirement = Requirement(text)
+        name = other_names.get(requirement.name, requirement.name)
+        needed |= {(name, part) for part in str(requirement.specifier).split(",")}
+    listed = set()
+    for line in load(RECIPE)["requirements"]["run"]:
+        name, _, bounds = line.partition(" ")
+        listed |= {(name, part) for part in bounds.split(",")}
+    python = ("python", ">=${{ python_min }}")
+    assert listed - {python} == needed
+    assert python in listed
+    assert PROJECT["requires-python"] == f">={load(RECIPE)['context']['python_min']}"
+
+
+def test_the_recipe_of_an_sdist_has_its_hash(tmp_path: Path) -> None:
+    sdist = tmp_path / "tosica-0.1.0.tar.gz"
+    sdist.write_bytes(b"content")
+    script("write_recipe").main(["--sdist", str(sdist), "--out", str(tmp_path / "recipe.yaml")])
+    recipe = load(tmp_path / "recipe.yaml")
+    assert recipe["source"]["sha256"] == hashlib.sha256(b"content").hexdigest()
+    assert recipe["source"]["url"].endswith("/tosica-${{ version }}.tar.gz")
+    assert recipe["requirements"] == load(RECIPE)["requirements"]
+
+
+def test_the_recipe_names_files_that_exist() -> None:
+    recipe = load(RECIPE)
+    assert [name for name in recipe["about"]["license_file"] if not (ROOT / name).is_file()] == []
+    assert (RECIPE.parent / recipe["source"]["path"]).resolve() == ROOT
+
+
+# --------------------------------------------------------------------------- scverse
+
+
+def test_the_entry_in_the_list_of_scverse() -> None:
+    entry = load(ENTRY)
+    # What the schema of scverse/ecosystem-packages requires.
+    texts = {"name", "description", "project_home", "documentation_home", "license", "version"}
+    assert texts <= set(entry)
+    assert all(isinstance(entry[key], str) for key in texts)
+    assert entry["install"]["pypi"] == PROJECT["name"] == entry["name"]
+    assert re.fullmatch(r"(.*)::(.*)", entry["install"]["conda"])
+    assert entry["category"] == "ecosystem"
+    for key in ("tags", "contact", "publications"):
+        assert entry[key]
+        assert len(entry[key]) == len(set(entry[key]))
+    for doi in entry["publications"]:
+        assert re.fullmatch(r"10.\d{4,9}/[-._;()/:A-Za-z0-9]+", doi)
+    assert entry["project_home"] == PROJECT["urls"]["Source"]
+    assert entry["documentation_home"] == PROJECT["urls"]["Documentation"]
+    assert entry["license"] in PROJECT["license"].split(" AND ")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert entry["test_command"].removeprefix("pip install ") in readme.replace(".venv/bin/", "")
+
+
+# --------------------------------------------------------------------------- the wheel
+
+
+def test_a_wheel_that_does_not_exist() -> None:
+    with pytest.raises(SystemExit, match=r"nowhere\.whl is not a file; build it with"):
+        script("try_wheel").main(["nowhere.whl"])
+
+
+# --------------------------------------------------------------------------- the announcement
+
+
+def test_numbers_of_the_announcement_are_those_of_the_benchmark() -> None:
+    announced = (ROOT / "docs" / "announcement.md").read_text(encoding="utf-8")
+    measured = (ROOT / "docs" / "benchmarks" / "accuracy.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| ([\w ]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", announced, re.M
+    )
+    assert len(rows) == 4
+    for method, accuracy, f1, error, seconds in rows:
+        row = rf"\**{method}\** \| {accuracy} \| {f1} \| [\d.]+ \| {error} \| {seconds}"
+        assert re.search(rf"^\| {row} \|", measured, flags=re.MULTILINE), method
+    worse = [float(points) for points in re.findall(r" \| -([\d.]+) \| [^|]+ \| [+-]", measured)]
+    assert [min(x for x in worse if x > 1), max(worse), sum(x > 1 for x in worse)] == [1.2, 2.0, 4]
+    assert "by 1.2 to 2.0 points" in announced
