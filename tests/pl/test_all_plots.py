@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 
 import matplotlib.pyplot as plt
@@ -40,6 +41,9 @@ DRAW = {
 }
 # Plots of several panels draw only one of them into given axes.
 DRAW_INTO_AXES = DRAW | {
+    "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(
+        adata, GROUPBY, gene_sets=_first_gene_set(adata), **kw
+    ),
     "gene_weights": lambda adata, **kw: pl.gene_weights(
         adata, _first_group(adata), gene_sets=_first_gene_set(adata), **kw
     ),
@@ -126,7 +130,7 @@ def test_draws_into_axes(name, adata):
     drawn = DRAW_INTO_AXES[name](adata, ax=left)
     assert drawn is not None
     assert plt.get_fignums() == [figure.number]
-    if name.startswith("gene_set_"):
+    if name in ("gene_set_dotplot", "gene_set_matrixplot"):
         # scanpy divides the given axes into those of the plot and of its legends.
         assert isinstance(drawn["mainplot_ax"], Axes)
         assert drawn["mainplot_ax"].figure is figure
@@ -156,6 +160,16 @@ def test_saves_and_closes(name, adata, tmp_path):
     assert DRAW[name](adata, save=path) is None
     assert path.read_bytes().startswith(b"\x89PNG")
     assert not plt.get_fignums()
+
+
+@every
+def test_is_saved_at_300_dpi_or_those_asked_for(name, adata, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Figure, "savefig", lambda _, path, **kw: asked.append((path, kw["dpi"])))
+    monkeypatch.setattr("tosica.pl._figure.replacing", lambda *paths: nullcontext(paths))
+    DRAW[name](adata, save=tmp_path / "figure.png")
+    DRAW[name](adata, save=tmp_path / "figure.svg", dpi=72)
+    assert asked == [(tmp_path / "figure.png", 300), (tmp_path / "figure.svg", 72)]
 
 
 @pytest.mark.slow
@@ -234,7 +248,8 @@ def test_the_matrix_shows_mean_z_scores(adata):
 def test_curves_of_all_orders_differ(adata):
     ax = pl.faithfulness(adata, show=False)
     labels = [label.split(":")[0] for label in ax.get_legend_handles_labels()[1]]
-    assert labels == ["attribution", "presence", "attention", "weighted attention", "random"]
+    orders = ["attribution", "presence", "attention", "weighted attention", "random"]
+    assert labels == [*orders, "no gene set left"]
     lines = ax.get_lines()
     for part in ("get_color", "get_marker"):
         assert len({getattr(line, part)() for line in lines}) == len(lines)

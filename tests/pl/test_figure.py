@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import scanpy as sc
 from get.annotated_pbmc import annotated_pbmc
+from PIL import Image
 
 from tosica.pl._figure import Canvas, group_colors, text_width
 
@@ -16,8 +17,8 @@ def shown(monkeypatch):
     return calls
 
 
-def _canvas(ax=None, figsize=None, *, show=None, save=None, return_fig=False):
-    return Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+def _canvas(ax=None, figsize=None, *, show=None, save=None, dpi=300, return_fig=False):
+    return Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
 
 
 def _finish(**kwargs):
@@ -83,6 +84,35 @@ def test_save_takes_a_string(tmp_path):
         _canvas(save=tmp_path / "nowhere" / "a.png")
 
 
+def test_300_dots_per_inch_unless_asked_for_others(tmp_path):
+    for kwargs, dpi in ({}, 300), ({"dpi": 100}, 100):
+        path = tmp_path / f"{dpi}.png"
+        _finish(save=path, **kwargs)
+        with Image.open(path) as image:
+            assert image.info["dpi"] == pytest.approx((dpi, dpi), rel=0.01)
+
+
+def test_text_of_vector_formats_stays_text(tmp_path):
+    for ending in ("svg", "pdf"):
+        canvas = _canvas(save=tmp_path / f"figure.{ending}")
+        ax = canvas.axes((2, 2))
+        ax.set_title("B cell activation")
+        canvas.finish(ax)
+    assert ">B cell activation</text>" in (tmp_path / "figure.svg").read_text()
+    # TrueType, not the outlines (Type 3) that editors cannot change.
+    pdf = (tmp_path / "figure.pdf").read_bytes()
+    assert b"/CIDFontType2" in pdf
+    assert b"/Type3" not in pdf
+    assert plt.rcParams["svg.fonttype"] == "path"
+
+
+def test_formats_that_matplotlib_cannot_write_are_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"such as \.pdf, .* not in '\.docx'\.$"):
+        _canvas(save=tmp_path / "figure.docx")
+    for name in ("figure", "figure.PDF", "figure.svgz"):
+        _canvas(save=tmp_path / name)
+
+
 def test_axes_are_the_given_ones_or_new():
     figure, ax = plt.subplots()
     canvas = _canvas(ax)
@@ -102,6 +132,7 @@ def test_axes_of_no_figure_are_refused():
 def test_wider_text_is_wider():
     assert text_width([], 9) == 0
     assert 0 < text_width(["ab"], 9) < text_width(["a", "abcd"], 9)
+    assert text_width(["abc\nab", "a"], 9) == text_width(["abc"], 9)
     assert text_width(["ab"], 18) == pytest.approx(2 * text_width(["ab"], 9), rel=0.1)
 
 

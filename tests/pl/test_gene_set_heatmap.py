@@ -113,6 +113,47 @@ def test_colors_end_at_two_and_a_half_deviations_and_say_so():
     assert mesh.colorbar.extend == "neither"
 
 
+def _with_an_outlier():
+    """Group "one" is a single cell far out; of the others, one half has 1 and one half 0."""
+    adata = annotated_pbmc()
+    groups = np.where(np.arange(adata.n_obs) % 2, "more", "less")
+    groups[0] = "one"
+    adata.obs["group"] = groups
+    values = np.zeros_like(adata.obsm["X_tosica"])
+    values[groups == "more", 3] = 1
+    values[0, 3] = 50
+    adata.obsm["X_tosica"] = values
+    return adata
+
+
+def test_one_cell_does_not_set_the_scale():
+    adata = _with_an_outlier()
+    for scale, limits in ((None, (0, 1)), ("min_max", (0, 1))):
+        axes = tosica.pl.gene_set_heatmap(
+            adata, "group", gene_sets=planted(3), scale=scale, show=False
+        )
+        mesh = axes["heatmap"].collections[0]
+        assert mesh.get_clim() == limits
+        assert mesh.colorbar.extend == "max"
+    means = tosica.get.mean_attention(adata, "group", scale="z_score")[planted(3)]
+    expected = means.drop("one").abs().max()
+    assert expected < 0.5 < means["one"]
+    axes = tosica.pl.gene_set_heatmap(adata, "group", gene_sets=planted(3), show=False)
+    assert axes["heatmap"].collections[0].get_clim() == pytest.approx((-expected, expected))
+    for plot in (tosica.pl.gene_set_dotplot, tosica.pl.gene_set_matrixplot):
+        color_bar = plot(adata, "group", gene_sets=planted(3), show=False)["color_legend_ax"]
+        assert color_bar.get_xlim() == pytest.approx((-expected, expected), rel=1e-4)
+
+
+def test_few_cells_set_the_scale_if_there_are_no_others():
+    adata = annotated_pbmc()[:4].copy()
+    adata.obs["group"] = ["a", "a", "b", "b"]
+    axes = tosica.pl.gene_set_heatmap(adata, "group", gene_sets=planted(3), scale=None, show=False)
+    means = tosica.get.mean_attention(adata, "group")[planted(3)]
+    expected = pytest.approx((means.min(), means.max()))
+    assert axes["heatmap"].collections[0].get_clim() == expected
+
+
 @pytest.mark.parametrize("figsize", [(12, 9), (5, 4), (2, 2)])
 def test_figsize_is_kept(figsize):
     figure = tosica.pl.gene_set_heatmap(

@@ -34,7 +34,7 @@ def test_draws_what_the_table_says(adata: AnnData) -> None:
         assert sum(bar.get_height() for bar in ax.patches) == 80
     share = adata.uns["tosica_mask"]["coverage"]
     assert axes[0].get_title() == f"{share:.0%} of 765 genes"
-    assert axes[1].get_title() == f"median {table['n_genes'].median():g} genes"
+    assert axes[1].get_title() == f"median {table['n_genes'].median():g} genes (dashed)"
 
 
 def test_into_given_axes(adata: AnnData) -> None:

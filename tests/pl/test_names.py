@@ -5,7 +5,7 @@ from get.annotated_pbmc import LONG_NAME
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tosica.pl._names import shorten
+from tosica.pl._names import shorten, wrap
 
 TERMS = st.text(alphabet="abcdef _-(),/", min_size=1, max_size=120)
 
@@ -52,3 +52,40 @@ def test_a_short_name_that_looks_like_a_cut_one_stays():
 def test_too_short():
     with pytest.raises(ValueError, match="max_name_length must be at least 10, not 5"):
         shorten(["a"], 5)
+
+
+@settings(max_examples=100)
+@given(st.lists(TERMS, unique=True, max_size=20), st.integers(10, 60))
+def test_two_lines_that_are_short_enough_and_different(names, max_length):
+    wrapped = wrap(names, max_length)
+    assert len(set(wrapped)) == len(names)
+    assert all(text.count("\n") <= 1 for text in wrapped)
+    assert all(len(line) <= max_length for text in wrapped for line in text.split("\n"))
+    assert all(text == name for text, name in zip(wrapped, names, strict=True) if text in names)
+
+
+@pytest.mark.parametrize(
+    ("name", "max_length", "wrapped"),
+    [
+        (
+            "antigen processing and presentation of peptide antigen via MHC class I",
+            50,
+            "antigen processing and presentation\nof peptide antigen via MHC class I",
+        ),
+        (
+            "REACTOME_INTERFERON_ALPHA_BETA_SIGNALING",
+            30,
+            "REACTOME_INTERFERON_\nALPHA_BETA_SIGNALING",
+        ),
+        ("B cell activation", 30, "B cell activation"),
+    ],
+)
+def test_names_of_two_lines_lose_no_word(name, max_length, wrapped):
+    assert wrap([name], max_length) == [wrapped]
+
+
+def test_names_of_more_than_two_lines_are_shortened_in_the_middle():
+    (text,) = wrap([LONG_NAME + LONG_NAME + "alpha"], 50)
+    assert " …" in text or "… " in text
+    assert text.startswith("positive regulation")
+    assert text.endswith("alpha")

@@ -41,10 +41,6 @@ DRAWN = {
         _with_title_of("gene_set_matrixplot", "color_legend_ax"),
         "mean z-score of",
     ),
-    "gene_set_violin": (
-        _with_title_of("gene_set_violin", "color_legend_ax"),
-        "median (0 to 1) of",
-    ),
 }
 
 
@@ -93,6 +89,17 @@ def test_the_heatmaps_title_of_four_lines_is_not_cut(scale, before, n_labels, sw
     assert tight.y0 >= 0
     assert tight.x1 <= width
     assert tight.y1 <= height
+
+
+@pytest.mark.slow
+def test_violins_are_named_after_their_values(adata):
+    first = [planted(20), planted(21)]
+    axes = pl.gene_set_violin(adata, GROUPBY, gene_sets=first, show=False)
+    assert [ax.get_title() for ax in axes] == first
+    label = axes[0].figure.get_supxlabel()
+    assert label == f"{' '.join(PRESENCE)}\n(dashed: no contribution)"
+    axes = pl.gene_set_violin(adata, GROUPBY, gene_sets=first, key="tosica", show=False)
+    assert axes[0].figure.get_supxlabel() == "attention\n(dashed: mean of all cells)"
 
 
 def test_contributions_have_a_sign_and_white_is_none(adata):

@@ -89,6 +89,13 @@ def test_rank_gene_sets(adata, ax):
         pl.rank_gene_sets(adata, n_gene_sets=0)
 
 
+def test_violins(adata, ax):
+    with pytest.raises(ValueError, match=r"room for one gene set, and there are 2: pass gene_sets"):
+        pl.gene_set_violin(adata, GROUPBY, gene_sets=["gene set 03", "gene set 04"], ax=ax)
+    with pytest.raises(ValueError, match="n_columns must be at least 1 or None, not 0"):
+        pl.gene_set_violin(adata, GROUPBY, n_columns=0)
+
+
 def test_flow(adata):
     with pytest.raises(ValueError, match="n_genes must be at least 1 or None, not 0"):
         pl.flow(adata, n_genes=0)

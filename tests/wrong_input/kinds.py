@@ -160,6 +160,7 @@ AX: Kind = _types(["ax"], "^ax must be axes of matplotlib")
 SAVE: Kind = [
     *_types([True], "^save must be the path of the figure"),
     Wrong("no/such/folder.pdf", FileNotFoundError, "there is no folder 'no/such'"),
+    Wrong("figure.doc", ValueError, "^save must end in a format that matplotlib .* not in '.doc'"),
 ]
 CMAP: Kind = [
     *_types([5], "^cmap must be a string"),

@@ -52,6 +52,7 @@ BY_NAME: dict[str, Kind] = {
     "figsize": k.FIGSIZE,
     "show": k.OPTIONAL_FLAG,
     "save": k.SAVE,
+    "dpi": k.count(),
     "return_fig": k.FLAG,
     "accelerator": k.ACCELERATOR,
     "device": k.DEVICE,

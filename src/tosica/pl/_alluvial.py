@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
     from tosica.pl._figure import Canvas
 
@@ -23,6 +24,7 @@ _ALPHA = 0.45
 
 # In inches.
 _MIN_HEIGHT = 0.155
+_LINE = 0.13
 _GAP = 0.045
 _NODE = 0.16
 _RIBBON = 1.7
@@ -52,6 +54,11 @@ class Column:
     nodes: list[str]
     names: list[str]
     colors: list[str]
+
+    def least_heights(self) -> NDArray[np.float64]:
+        """Least height of each node in inches: that of its name."""
+        lines = np.array([len(name.splitlines()) for name in self.names])
+        return _MIN_HEIGHT + _LINE * (lines - 1)
 
 
 def ordered_by_sources(
@@ -142,7 +149,9 @@ def _draw_nodes(
         if background:
             corner = (left + _NODE, top)
             ax.add_patch(Rectangle(corner, background, size, color=color, alpha=0.12, linewidth=0))
-        ax.text(x, (top + bottom) / 2, name, ha=align, va="center", fontsize=font_size)
+        ax.text(
+            x, (top + bottom) / 2, name, ha=align, va="center", fontsize=font_size, linespacing=1.0
+        )
     ax.text(
         left + _NODE if names_left else left,
         _MARGIN + _HEADER / 3,
@@ -168,7 +177,7 @@ def _size(columns: Sequence[Column], flows: Sequence[Sequence[Ribbon]]) -> tuple
         + len(flows) * _RIBBON
         + between
     )
-    height = max(len(column.nodes) for column in columns) * (_MIN_HEIGHT + _GAP) * 1.15
+    height = 1.15 * max((column.least_heights() + _GAP).sum() for column in columns)
     return width, max(height, 1.5) + 2 * _MARGIN + _HEADER
 
 
@@ -196,12 +205,13 @@ def _spans(
     """Top and bottom of each node: small nodes are as high as a line, others share the rest."""
     room = height - 2 * _MARGIN - _HEADER - _GAP * (len(column.nodes) - 1)
     values = np.array([through[name] for name in column.nodes])
-    heights = np.full(len(values), _MIN_HEIGHT)
+    least = column.least_heights()
+    heights = least.copy()
     free = np.ones(len(values), dtype=bool)
     while free.any():
-        left = room - _MIN_HEIGHT * (~free).sum()
+        left = room - least[~free].sum()
         share = left * values / max(values[free].sum(), 1e-12)
-        low = free & (share < _MIN_HEIGHT)
+        low = free & (share < least)
         if not low.any():
             heights[free] = share[free]
             break

@@ -14,8 +14,8 @@ from tosica._annotated import find_gene_sets
 from tosica._validation import check_choice, check_count, check_names, check_string
 from tosica.get import rank_gene_sets_df, top_genes_df
 from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, group_colors, text_width
-from tosica.pl._names import shorten
+from tosica.pl._figure import Canvas, group_colors, line_count, text_width
+from tosica.pl._names import wrap
 
 if TYPE_CHECKING:
     import os
@@ -25,16 +25,20 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 _NAME_SIZE = 8.5
 _TITLE_SIZE = 10.0
 _NO_COLOR = "#4878a8"
 # Opacity of bars that are not significant.
 _PALE = 0.35
+# Room of a bar whose name has two lines, in bars whose name has one.
+_TWO_LINES = 1.55
 _SIGNIFICANT = 0.05
 
 # In inches.
 _BAR = 0.19
+_TITLE_LINE = 0.17
 _BARS_WIDTH = 1.7
 _TITLE = 0.3
 _AXIS = 0.5
@@ -65,11 +69,13 @@ def rank_gene_sets(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | list[Axes] | Axes | None:
     """Bars of the gene sets that :func:`tosica.tl.rank_gene_sets` ranks first, group by group.
 
-    Bars are pale where the adjusted p-value is above 5 %.
+    Bars are pale where the adjusted p-value is above 5 %; the label of the axis says so if there
+    are any.
 
     Parameters
     ----------
@@ -118,7 +124,7 @@ def rank_gene_sets(
     >>> len(tosica.pl.rank_gene_sets(adata, n_gene_sets=3, show=False))
     3
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_choice("values", values, _LABELS)
     check_count("n_gene_sets", n_gene_sets, optional=True)
     check_count("n_columns", n_columns, optional=True)
@@ -139,8 +145,8 @@ def rank_gene_sets(
         part = table[table["group"] == name].head(n_gene_sets)
         panels.append(
             _Panel(
-                shorten([name], max_name_length)[0],
-                shorten(list(part["gene_set"]), max_name_length),
+                wrap([name], max_name_length)[0],
+                wrap(list(part["gene_set"]), max_name_length),
                 [float(value) for value in part[values]],
                 colors.get(name, _NO_COLOR),
                 list(part["pval_adj"] > _SIGNIFICANT),
@@ -164,6 +170,7 @@ def gene_weights(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | list[Axes] | Axes | None:
     """Bars of the genes in the most important gene sets of a group.
@@ -213,7 +220,7 @@ def gene_weights(
     >>> [label.get_text() for label in axes.get_yticklabels()]
     ['CD79A', 'MS4A1']
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_string("group", group)
     check_count("n_genes", n_genes, optional=True)
     check_count("n_columns", n_columns, optional=True)
@@ -229,7 +236,7 @@ def gene_weights(
     params = adata.uns[key].get("params", {})
     color = _stored_colors(adata, params.get("groupby")).get(group, _NO_COLOR)
     panels = []
-    for name, title in zip(shown, shorten(shown, max_name_length), strict=True):
+    for name, title in zip(shown, wrap(shown, max_name_length), strict=True):
         part = table[table["gene_set"] == name].head(n_genes)
         genes = list(part["gene"].astype(str))
         panels.append(_Panel(title, genes, [float(value) for value in part["gene_weight"]], color))
@@ -256,6 +263,10 @@ class _Panel:
     pale: list[bool] = field(default_factory=list)
     """Which bars are drawn pale; none if empty."""
 
+    def rooms(self) -> NDArray[np.float64]:
+        """Height of each bar with its name, in bars whose name has one line."""
+        return np.array([_TWO_LINES if "\n" in name else 1.0 for name in self.names])
+
 
 def _draw_panels(
     canvas: Canvas, panels: Sequence[_Panel], x_label: str, n_columns: int | None
@@ -265,6 +276,9 @@ def _draw_panels(
     matplotlib's layouts give all panels the same width, whatever room the names leave; here each
     column of panels is as wide as its names need.
     """
+    has_pale = any(any(panel.pale) for panel in panels)
+    if has_pale:
+        x_label += f"\npale: adjusted p-value above {_SIGNIFICANT:g}"
     if canvas.ax is not None:
         _draw_panel(canvas.ax, panels[0], x_label)
         return [canvas.ax]
@@ -275,8 +289,9 @@ def _draw_panels(
         n_fitting = max(int(_MAX_WIDTH // panel_width), 1)
         n_columns = min(len(panels), n_fitting, max(1, math.ceil(math.sqrt(2 * len(panels)))))
     n_rows = math.ceil(len(panels) / n_columns)
-    n_bars = max(len(panel.names) for panel in panels)
-    panel_height = _TITLE + n_bars * _BAR + _AXIS
+    title = _TITLE + _TITLE_LINE * (line_count(panel.title for panel in panels) - 1)
+    axis = _AXIS + _TITLE_LINE * has_pale
+    panel_height = title + max(panel.rooms().sum() for panel in panels) * _BAR + axis
     needed = panel_width * n_columns, panel_height * n_rows + _MARGIN
     figure = canvas.new_figure(needed)
     width, height = canvas.figsize or needed
@@ -287,8 +302,8 @@ def _draw_panels(
         row, column = divmod(i, n_columns)
         x = column * panel_width * x_scale + _MARGIN + names_width
         w = max(panel_width * x_scale - names_width - 2 * _MARGIN, 0.15 * panel_width * x_scale)
-        y = (row * panel_height + _TITLE + _MARGIN / 2) * y_scale
-        h = len(panel.names) * _BAR * y_scale
+        y = (row * panel_height + title + _MARGIN / 2) * y_scale
+        h = panel.rooms().sum() * _BAR * y_scale
         ax = figure.add_axes((x / width, 1 - (y + h) / height, w / width, h / height))
         is_lowest = i + n_columns >= len(panels)
         _draw_panel(ax, panel, x_label if is_lowest else "")
@@ -297,13 +312,14 @@ def _draw_panels(
 
 
 def _draw_panel(ax: Axes, panel: _Panel, x_label: str) -> None:
-    positions = np.arange(len(panel.names))
+    rooms = panel.rooms()
+    positions = np.cumsum(rooms) - rooms / 2
     bars = ax.barh(positions, panel.values, color=panel.color, height=0.72)
     for bar, pale in zip(bars, panel.pale, strict=False):
         if pale:
             bar.set_alpha(_PALE)
-    ax.set_yticks(positions, panel.names, fontsize=_NAME_SIZE)
-    ax.set_ylim(len(positions) - 0.5, -0.5)
+    ax.set_yticks(positions, panel.names, fontsize=_NAME_SIZE, linespacing=1.0)
+    ax.set_ylim(rooms.sum(), 0)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=3, min_n_ticks=2))
     ax.tick_params(axis="x", labelsize=_NAME_SIZE - 1)
     ax.tick_params(axis="y", length=0)

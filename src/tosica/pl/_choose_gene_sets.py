@@ -1,4 +1,4 @@
-"""Gene sets that a plot shows: those that are asked for, or the most important of each group."""
+"""Gene sets that a plot shows, and groups that set the scale of its colours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from anndata import AnnData
+    from numpy.typing import NDArray
+
+
+# Means of fewer cells are too noisy to set the scale for all others.
+_MIN_CELLS = 3
+
+
+def scale_groups(adata: AnnData, groupby: str) -> NDArray[np.bool_]:
+    """Which groups set the scale of the colours: those of at least three cells, if there are any.
+
+    The mean of one or two cells may lie far out. If it set the scale, the differences between the
+    other groups would be invisible.
+    """
+    n_cells = np.bincount(read_groups(adata, groupby).codes)
+    is_large = n_cells >= _MIN_CELLS
+    return is_large if is_large.any() else np.ones_like(is_large)
 
 
 def choose_gene_sets(

@@ -10,8 +10,8 @@ from matplotlib.ticker import MaxNLocator
 
 from tosica._validation import check_count, check_flags, check_string
 from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, check_cmap, fitting_font, text_width
-from tosica.pl._names import shorten
+from tosica.pl._figure import Canvas, check_cmap, fitting_font, line_count, text_width
+from tosica.pl._names import wrap
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _MAX_NUMBERS = 25
 # Sizes of cells in inches: for a number of four characters, without numbers, and for few labels.
 _CELL_WITH_NUMBER = 0.42
 _CELL_WITHOUT = 0.19
+_CELL_OF_TWO_LINES = 0.3
 _CELL_OF_FEW = 0.65
 _FEW = 4
 # Other sizes in inches. That of the axis label includes its distance from the names.
@@ -61,6 +62,7 @@ def confusion(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | Axes | None:
     """Heatmap of known labels (rows) against predictions (columns).
@@ -121,7 +123,7 @@ def confusion(
     >>> [label.get_text() for label in axes.get_yticklabels()]
     ['CD19+ B', 'CD34+', 'CD56+ NK']
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_cmap(cmap)
     check_count("max_name_length", max_name_length, least=10)
     check_string("title", title, optional=True)
@@ -129,8 +131,8 @@ def confusion(
         check_flags(annotate=annotate)
     table = confusion_table(adata, labels_key, prediction_key=prediction_key, normalize=normalize)
     with_numbers = max(table.shape) <= _MAX_NUMBERS if annotate is None else annotate
-    row_names = shorten(list(table.index), max_name_length)
-    column_names = shorten(list(table.columns), max_name_length)
+    row_names = wrap(list(table.index), max_name_length)
+    column_names = wrap(list(table.columns), max_name_length)
     color_bar, font_size = None, _FONT_SIZE
     if ax is None:
         ax, color_bar, font_size = _new_axes(
@@ -156,8 +158,8 @@ def confusion(
             "ticks": MaxNLocator(nbins=5, integer=not normalize),
         },
     )
-    ax.set_xticks(np.arange(len(column_names)) + 0.5, column_names, rotation=90)
-    ax.set_yticks(np.arange(len(row_names)) + 0.5, row_names, rotation=0)
+    ax.set_xticks(np.arange(len(column_names)) + 0.5, column_names, rotation=90, linespacing=1.0)
+    ax.set_yticks(np.arange(len(row_names)) + 0.5, row_names, rotation=0, linespacing=1.0)
     ax.tick_params(labelsize=font_size, length=2)
     ax.set_xlabel(prediction_key, fontsize=_TITLE_SIZE)
     ax.set_ylabel(labels_key, fontsize=_TITLE_SIZE)
@@ -203,6 +205,9 @@ def _new_axes(
     n_rows, n_columns = len(row_names), len(column_names)
     cell = _CELL_WITH_NUMBER if with_numbers else _CELL_WITHOUT
     cell = _CELL_OF_FEW if max(n_rows, n_columns) <= _FEW else cell
+    n_lines = line_count([*row_names, *column_names])
+    if n_lines > 1:
+        cell = max(cell, _CELL_OF_TWO_LINES)
     top = _MARGIN + (_AXIS_LABEL if has_title else 0)
     right = _BAR_GAP + _BAR_WIDTH + _BAR_TEXT + _MARGIN
     figsize, font_size = canvas.figsize, _FONT_SIZE
@@ -215,7 +220,7 @@ def _new_axes(
             width, height = figsize
             cell = min((width - left - right) / n_columns, (height - top - bottom) / n_rows)
             cell = max(cell, 0.1 * min(width / n_columns, height / n_rows))
-        font_size = fitting_font(cell, _FONT_SIZE)
+        font_size = fitting_font(cell, _FONT_SIZE, n_lines)
     heatmap_width, heatmap_height = n_columns * cell, n_rows * cell
     if figsize is None:
         # A long axis label may be longer than a heatmap with few rows is high.

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._groups import read_groups, read_numbers
-from tosica._palette import BLUE, ORANGE
+from tosica._palette import BLUE, GRAY, ORANGE
 from tosica._validation import (
     check_choice,
     check_count,
@@ -18,8 +18,8 @@ from tosica._validation import (
     check_string,
 )
 from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, group_colors, text_width
-from tosica.pl._names import shorten
+from tosica.pl._figure import Canvas, group_colors, line_count, text_width
+from tosica.pl._names import wrap
 from tosica.tl import reliability as reliability_table
 from tosica.tl._reliability import expected_calibration_error
 
@@ -29,8 +29,13 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from numpy.typing import NDArray
 
 _FONT_SIZE = 9.0
+# A reference line in the plot of novelty is where cells have this p-value.
+_P_VALUE = 0.05
+# Groups with fewer cells have no quartiles worth a box: each of their cells is a dot.
+_MIN_BOX = 5
 
 
 @fill_docs()
@@ -45,6 +50,7 @@ def reliability(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | Axes | None:
     """Reliability diagram: share of correct labels against the probability of the label.
@@ -90,10 +96,11 @@ def reliability(
     >>> axes.get_title()
     'expected calibration error 5.0 %'
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_string("title", title, optional=True)
     table = reliability_table(adata, labels_key, key=key, n_bins=n_bins)
-    ax = canvas.axes((3.6, 3.6))
+    is_new = ax is None
+    ax = canvas.axes((5.5, 3.6))
     ax.bar(
         (table["low"] + table["high"]) / 2,
         table["n_cells"] / table["n_cells"].sum(),
@@ -103,7 +110,14 @@ def reliability(
         linewidth=0,
         label="share of cells",
     )
-    ax.plot([0, 1], [0, 1], color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--")
+    ax.plot(
+        [0, 1],
+        [0, 1],
+        color=plt.rcParams["text.color"],
+        linewidth=0.8,
+        linestyle="--",
+        label="perfect calibration",
+    )
     interval = table[["accuracy_low", "accuracy_high"]].to_numpy().T
     ax.errorbar(
         table["probability"],
@@ -114,12 +128,16 @@ def reliability(
         linewidth=1.2,
         elinewidth=1.2,
         color=BLUE,
-        label="right labels",
+        label="correct labels, with\n95 % interval",
     )
     ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability of the label", ylabel="share")
     ax.set_aspect("equal")
     _plain(ax)
-    ax.legend(frameon=False, loc="upper left", fontsize=9)
+    if is_new:
+        # A new figure has room beside the axes, where the legend hides no point.
+        ax.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1), fontsize=9)
+    else:
+        ax.legend(frameon=False, loc="best", fontsize=8)
     if title is None:
         title = f"expected calibration error {100 * expected_calibration_error(table):.1f} %"
     ax.set_title(title, fontsize=10)
@@ -139,12 +157,15 @@ def novelty(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | Axes | None:
     """Box plots of the novelty of cells, one for each group, the highest median on top.
 
     A box spans the quartiles and has a line at the median. Whiskers end at the furthest cell
-    within 1.5 times the interquartile range, dots are the cells beyond.
+    within 1.5 times the interquartile range, dots are the cells beyond. Groups of fewer than five
+    cells are drawn as dots only. The dotted line is where the p-value of the novelty is 0.05, if
+    the p-values are there and no ``cutoff`` is given.
 
     Parameters
     ----------
@@ -158,7 +179,7 @@ def novelty(
     key
         ``key_added`` of ``model.annotate``.
     cutoff
-        Novelty at which to draw a line.
+        Novelty at which to draw a line, instead of that of the p-value.
     {max_name_length}
     {ax}
     {figure}
@@ -187,7 +208,7 @@ def novelty(
     >>> len(axes.get_yticklabels())
     3
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_data(adata, mudata=True)
     check_string("key", key)
     check_number("cutoff", cutoff, optional=True)
@@ -204,36 +225,60 @@ def novelty(
     values = read_numbers(adata, column)
     medians = pd.Series(values).groupby(pd.Series(groups), observed=True).median()
     order = [str(name) for name in medians.sort_values(ascending=False).index]
-    names = shorten(order, max_name_length)
-    ax = canvas.axes((3.2 + text_width(names, _FONT_SIZE), 0.24 * len(order) + 0.7))
+    names = wrap(order, max_name_length)
+    row = 0.24 + 0.1 * (line_count(names) - 1)
+    ax = canvas.axes((3.2 + text_width(names, _FONT_SIZE), row * len(order) + 0.9))
     color = plt.rcParams["text.color"]
     line = {"color": color, "linewidth": 0.8}
-    # seaborn's box plot uses what newer versions of matplotlib deprecate.
-    boxes = ax.boxplot(
-        [values[np.asarray(groups) == name] for name in order],
-        orientation="horizontal",
-        positions=range(len(order)),
-        widths=0.7,
-        patch_artist=True,
-        boxprops={"edgecolor": color, "linewidth": 0.8},
-        whiskerprops=line,
-        capprops=line,
-        medianprops=line | {"linewidth": 1.4},
-        flierprops={"marker": ".", "markersize": 3, "markeredgecolor": color},
-        manage_ticks=False,
-    )
     colors = group_colors(adata, groupby)
-    for box, name in zip(boxes["boxes"], order, strict=True):
-        box.set_facecolor(colors[name])
+    # seaborn's box plot uses what newer versions of matplotlib deprecate.
+    for position, name in enumerate(order):
+        of_group = values[np.asarray(groups) == name]
+        if len(of_group) < _MIN_BOX:
+            face = {"markerfacecolor": colors[name], "markeredgecolor": color}
+            ax.plot(of_group, np.full(len(of_group), position), "o", markersize=5, **face)
+            continue
+        ax.boxplot(
+            [of_group],
+            orientation="horizontal",
+            positions=[position],
+            widths=0.7,
+            patch_artist=True,
+            boxprops={"edgecolor": color, "facecolor": colors[name], "linewidth": 0.8},
+            whiskerprops=line,
+            capprops=line,
+            medianprops=line | {"linewidth": 1.4},
+            flierprops={"marker": ".", "markersize": 3, "markeredgecolor": color},
+            manage_ticks=False,
+        )
     ax.set_ylim(len(order) - 0.5, -0.5)
-    ax.set_yticks(range(len(order)), names, fontsize=_FONT_SIZE)
+    ax.set_yticks(range(len(order)), names, fontsize=_FONT_SIZE, linespacing=1.0)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel("novelty" if of == "cell" else "novelty of clusters", fontsize=10)
     ax.set_ylabel("")
     _plain(ax)
     if cutoff is not None:
-        ax.axvline(cutoff, linestyle="--", linewidth=1, color=ORANGE)
+        _mark(ax, cutoff, "cutoff", ORANGE, "--")
+    elif (limit := _novelty_limit(adata, values, f"{column}_pvalue")) is not None:
+        _mark(ax, limit, f"p = {_P_VALUE:g}", GRAY, ":")
     return canvas.finish(ax)
+
+
+def _novelty_limit(adata: AnnData, values: NDArray[np.float64], column: str) -> float | None:
+    """Novelty that divides the cells with a p-value of at most 5 % from the others, if any does."""
+    if column not in adata.obs:
+        return None
+    is_new = read_numbers(adata, column) <= _P_VALUE
+    if is_new.all() or not is_new.any():
+        return None
+    low, high = values[~is_new].max(), values[is_new].min()
+    return float(low + high) / 2 if low <= high else None
+
+
+def _mark(ax: Axes, x: float, name: str, color: str, line_style: str) -> None:
+    """Draw a vertical line, with its name above the axes, where it hides nothing."""
+    ax.axvline(x, linestyle=line_style, linewidth=1.2, color=color)
+    ax.text(x, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
 
 
 def _plain(ax: Axes) -> None:

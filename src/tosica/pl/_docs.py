@@ -22,12 +22,17 @@ show
     Show the figure. ``None`` shows it unless it is saved, returned or drawn into given axes, or
     ``scanpy.settings.autoshow`` is off.
 save
-    Path to save the figure to; its ending decides the format.
+    Path to save the figure to. Its ending decides the format: ``".pdf"`` and ``".svg"`` are vector
+    formats, in which text stays text.
+dpi
+    Resolution of a saved figure in dots per inch. In vector formats it is that of the parts that
+    are images.
 return_fig
     Return the figure.""",
     "max_name_length": """\
 max_name_length
-    Longer names are shortened in the middle, and stay different from each other.""",
+    Longer names are wrapped at a word. What is too long for two such lines is shortened in the
+    middle; different names stay different.""",
     "values_key": """\
 key
     Values to show, such as ``"tosica_attribution"``. ``None``: the presence that
@@ -37,7 +42,8 @@ key
 The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.""",
     "ax_raises": """\
 ValueError
-    If ``ax`` and ``figsize`` are both given, or ``ax`` belongs to no figure.
+    If ``ax`` and ``figsize`` are both given, ``ax`` belongs to no figure, or matplotlib cannot
+    write the format of ``save``.
 {save_raises}""",
     "save_raises": """\
 TypeError

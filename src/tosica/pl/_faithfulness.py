@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import matplotlib.pyplot as plt
 import seaborn as sns
 
 from tosica._palette import BLUE, GRAY, GREEN, ORANGE, PURPLE
@@ -38,12 +39,14 @@ def faithfulness(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | Axes | None:
     """Probability of the label against the share of gene sets that were removed.
 
     One curve for each order in which gene sets were removed: the lower the curve, the more faithful
-    the order. The legend has the areas under the curves.
+    the order. The legend has the areas under the curves. All curves end where no gene set is left;
+    the dotted line is there.
 
     Parameters
     ----------
@@ -77,9 +80,9 @@ def faithfulness(
     >>> adata.uns["faithfulness"] = {"curves": curves, "area": area}
     >>> axes = tosica.pl.faithfulness(adata, show=False)
     >>> axes.get_legend_handles_labels()[1]
-    ['random: 0.600']
+    ['random: 0.600', 'no gene set left']
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_data(adata, mudata=True)
     check_string("key", key)
     check_string("title", title, optional=True)
@@ -103,6 +106,16 @@ def faithfulness(
             color=color,
             label=f"{name}: {areas[name]:.3f}",
         )
+    left = result["curves"]["share"].idxmax()
+    ax.hlines(
+        result["curves"].loc[left, "probability"],
+        0,
+        1,
+        linestyle=":",
+        linewidth=0.8,
+        color=plt.rcParams["text.color"],
+        label="no gene set left",
+    )
     ax.set(
         xlabel="share of gene sets removed",
         ylabel="probability of the label",

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import scanpy as sc
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.colors import Colormap, is_color_like, to_hex
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
@@ -19,7 +20,13 @@ from matplotlib.textpath import text_to_path
 from tosica._groups import read_groups
 from tosica._palette import default_palette
 from tosica._replace_files import replacing
-from tosica._validation import check_flags, check_number, check_string, did_you_mean
+from tosica._validation import (
+    check_count,
+    check_flags,
+    check_number,
+    check_string,
+    did_you_mean,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +41,8 @@ _POINTS_PER_INCH = 72
 _MIN_FONT_SIZE = 4.0
 # Letters are up to this much wider on a screen, where their widths are rounded to whole pixels.
 _HINTING = 1.12
+# In vector formats, text stays text that an editor can select and change.
+_TEXT_AS_TEXT = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 
 
 class Canvas:
@@ -44,7 +53,7 @@ class Canvas:
 
     Parameters
     ----------
-    ax, figsize, show, save, return_fig
+    ax, figsize, show, save, dpi, return_fig
         As in the public functions.
 
     Attributes
@@ -63,8 +72,8 @@ class Canvas:
     FileNotFoundError
         If the folder of ``save`` does not exist.
     ValueError
-        If ``figsize`` is not two positive numbers, ``ax`` and ``figsize`` are both given, or ``ax``
-        belongs to no figure.
+        If ``figsize`` is not two positive numbers, ``dpi`` is below 1, matplotlib cannot write the
+        format of ``save``, ``ax`` and ``figsize`` are both given, or ``ax`` belongs to no figure.
     """
 
     figure: Figure
@@ -76,11 +85,13 @@ class Canvas:
         *,
         show: bool | None,
         save: str | os.PathLike[str] | None,
+        dpi: int,
         return_fig: bool,
     ) -> None:
         if show is not None:
             check_flags(show=show)
         check_flags(return_fig=return_fig)
+        check_count("dpi", dpi)
         _check_figsize(figsize)
         if ax is not None and not isinstance(ax, Axes):
             raise TypeError(
@@ -90,6 +101,7 @@ class Canvas:
         self.figsize = figsize
         self._show = show
         self._save = _check_save(save)
+        self._dpi = dpi
         self._return_fig = return_fig
         if ax is None:
             return
@@ -133,8 +145,8 @@ class Canvas:
         if show is None:
             show = bool(sc.settings.autoshow) and self._save is None and is_own
         if self._save is not None:
-            with replacing(_target(self._save)) as [temporary]:
-                self.figure.savefig(temporary, bbox_inches="tight")
+            with replacing(_target(self._save)) as [temporary], plt.rc_context(_TEXT_AS_TEXT):
+                self.figure.savefig(temporary, dpi=self._dpi, bbox_inches="tight")
         if show:
             plt.show()
         if only_saved:
@@ -192,22 +204,35 @@ def _check_save(save: str | os.PathLike[str] | None) -> Path | None:
         raise FileNotFoundError(
             f"The figure cannot be saved as {str(path)!r}: there is no folder {str(path.parent)!r}."
         )
+    file_format = path.suffix[1:].lower()
+    if file_format and file_format not in FigureCanvasBase.filetypes:
+        raise ValueError(
+            f"save must end in a format that matplotlib writes, such as .pdf, .svg, .png or .tiff, "
+            f"not in {path.suffix!r}."
+        )
     return path
 
 
 def text_width(labels: Iterable[str], font_size: float) -> float:
-    """Width of the widest label in inches, at any resolution."""
+    """Width of the widest line of the labels in inches, at any resolution."""
     font = FontProperties(size=font_size)
     # Measured without a figure, because the size of the figure depends on it.
     widths = [
-        text_to_path.get_text_width_height_descent(label, font, ismath=False)[0] for label in labels
+        text_to_path.get_text_width_height_descent(line, font, ismath=False)[0]
+        for label in labels
+        for line in label.splitlines()
     ]
     return _HINTING * max(widths, default=0.0) / _POINTS_PER_INCH
 
 
-def fitting_font(height: float, largest: float) -> float:
+def line_count(labels: Iterable[str]) -> int:
+    """Lines of the label that has most."""
+    return max((len(label.splitlines()) for label in labels), default=1)
+
+
+def fitting_font(height: float, largest: float, n_lines: int = 1) -> float:
     """Font size in points for names of rows of this height in inches, from 4 to ``largest``."""
-    return min(largest, max(_MIN_FONT_SIZE, 0.9 * height * _POINTS_PER_INCH))
+    return min(largest, max(_MIN_FONT_SIZE, 0.9 * height * _POINTS_PER_INCH / n_lines))
 
 
 def group_colors(adata: AnnData, groupby: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from tosica.get import top_genes_df
 from tosica.pl._alluvial import Column, Ribbon, draw_alluvial, ordered_by_sources
 from tosica.pl._docs import fill_docs
 from tosica.pl._figure import Canvas, group_colors
-from tosica.pl._names import shorten
+from tosica.pl._names import wrap
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def flow(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | Axes | None:
     """Alluvial plot from each label to its gene sets, and from these to their genes.
@@ -92,7 +93,7 @@ def flow(
     >>> [text.get_text() for text in axes.texts]
     ['B', 'label', 'B cell activation', 'gene set', 'CD79A', 'MS4A1', 'gene']
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_count("n_gene_sets", n_gene_sets, optional=True)
     check_count("n_genes", n_genes, optional=True)
     check_count("max_name_length", max_name_length, least=10)
@@ -110,13 +111,13 @@ def flow(
     group_column = Column(
         "label",
         names,
-        shorten(names, max_name_length),
+        wrap(names, max_name_length),
         [colors.get(name, GRAY) for name in names],
     )
     columns = [
         group_column,
-        Column("gene set", sets, shorten(sets, max_name_length), [GRAY] * len(sets)),
-        Column("gene", genes, shorten(genes, max_name_length), [GRAY] * len(genes)),
+        Column("gene set", sets, wrap(sets, max_name_length), [GRAY] * len(sets)),
+        Column("gene", genes, wrap(genes, max_name_length), [GRAY] * len(genes)),
     ]
     return canvas.finish(draw_alluvial(canvas, columns, [to_sets, to_genes]))
 
@@ -166,6 +167,7 @@ def label_flow(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | Axes | None:
     """Alluvial plot from each known label, or cluster, to the predictions of its cells.
@@ -214,7 +216,7 @@ def label_flow(
     >>> axes.texts[0].get_text()
     'G1'
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_fraction("min_share", min_share, one=False)
     check_flags(normalize=normalize)
     check_count("max_name_length", max_name_length, least=10)
@@ -236,7 +238,7 @@ def label_flow(
         if table.loc[name, other] > 0
     ]
     columns = [
-        Column(title, names, shorten(names, max_name_length), [colors[name] for name in names])
+        Column(title, names, wrap(names, max_name_length), [colors[name] for name in names])
         for title, names, colors in (
             (labels_key, known, known_colors),
             (prediction_key, predicted, predicted_colors),

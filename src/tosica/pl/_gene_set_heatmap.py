@@ -13,10 +13,17 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from tosica._annotated import resolve_key, result_type
 from tosica._validation import check_count, check_flags, check_number
 from tosica.get import mean_attention
-from tosica.pl._choose_gene_sets import choose_gene_sets
+from tosica.pl._choose_gene_sets import choose_gene_sets, scale_groups
 from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, check_cmap, fitting_font, group_colors, text_width
-from tosica.pl._names import shorten, value_name
+from tosica.pl._figure import (
+    Canvas,
+    check_cmap,
+    fitting_font,
+    group_colors,
+    line_count,
+    text_width,
+)
+from tosica.pl._names import value_name, wrap
 
 if TYPE_CHECKING:
     import os
@@ -43,6 +50,7 @@ _FONT_SIZE = 8.5
 _TICK_LENGTH = 2.0
 # In inches.
 _CELL = 0.175
+_CELL_OF_TWO_LINES = 0.3
 _MIN_HEATMAP = 0.9
 _TREE = 0.5
 _STRIP = 0.13
@@ -75,6 +83,7 @@ def gene_set_heatmap(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | dict[str, Axes] | None:
     """Clustered heatmap of gene sets in groups of cells: mean contributions, or mean attention.
@@ -108,9 +117,9 @@ def gene_set_heatmap(
         Colour map. The default is ``"vlag"`` for values with a sign, which are z-scores and, with
         ``scale=None``, contributions, and ``"viridis"`` otherwise.
     vmin, vmax
-        Values where the colours end. For values with a sign the default is symmetric around 0, so
-        that 0 is white, and at most 2.5 for z-scores; an arrow at the colour bar shows that there
-        are values beyond.
+        Values where the colours end. By default they span the groups of at least three cells. For
+        values with a sign they are symmetric around 0, so that 0 is white, and at most 2.5 for
+        z-scores. An arrow at the colour bar shows that there are values beyond.
     {max_name_length}
     {values_key}
     {figure}
@@ -129,7 +138,7 @@ def gene_set_heatmap(
     ValueError
         If cells have no group, ``scale`` is unknown, ``gene_sets`` is empty or given together with
         ``n_gene_sets``, ``n_gene_sets`` is below 1, or the presence was written by another model
-        than the annotation.
+        than the annotation, or matplotlib cannot write the format of ``save``.
     {save_raises}
 
     Notes
@@ -151,7 +160,7 @@ def gene_set_heatmap(
     >>> len(axes["heatmap"].get_xticklabels())
     10
     """
-    canvas = Canvas(None, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(None, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_cmap(cmap)
     check_count("max_name_length", max_name_length, least=10)
     check_number("vmin", vmin, optional=True)
@@ -170,6 +179,9 @@ def gene_set_heatmap(
         n_total=_N_GENE_SETS,
         max_per_group=_MAX_PER_GROUP,
     )
+    sets_scale = scale_groups(adata, groupby)
+    if scale == "min_max":
+        table = _from_zero_to_one(table, sets_scale)
     # Of gene sets with the same name, only the first is drawn.
     table = table.loc[:, ~table.columns.duplicated()].loc[:, shown]
     group_tree = _tree(table.to_numpy()) if cluster_groups else None
@@ -180,9 +192,9 @@ def gene_set_heatmap(
     has_sign = scale == "z_score" or (
         scale is None and result_type(adata, key) in ("presence", "attribution")
     )
-    if has_sign:
-        max_limit = _MAX_Z_SCORE if scale == "z_score" else np.inf
-        vmin, vmax = _symmetric(table.to_numpy(), max_limit, vmin, vmax)
+    max_limit = _MAX_Z_SCORE if scale == "z_score" else np.inf
+    scaling = table.to_numpy()[sets_scale]
+    vmin, vmax = _limits(scaling, max_limit if has_sign else None, vmin, vmax)
     grid = _clustermap(
         table,
         group_tree,
@@ -194,14 +206,14 @@ def gene_set_heatmap(
         vmin=vmin,
         vmax=vmax,
     )
-    group_names = shorten(list(table.index), max_name_length)
-    set_names = shorten(list(table.columns), max_name_length)
+    group_names = wrap(list(table.index), max_name_length)
+    set_names = wrap(list(table.columns), max_name_length)
     rows, columns = _ticks(group_names, group_tree), _ticks(set_names, set_tree)
     if swap_axes:
         rows, columns = columns, rows
     grid.ax_heatmap.set(xlabel="", ylabel="")
-    grid.ax_heatmap.set_yticks(*rows, rotation=0)
-    grid.ax_heatmap.set_xticks(*columns, rotation=90)
+    grid.ax_heatmap.set_yticks(*rows, rotation=0, linespacing=1.0)
+    grid.ax_heatmap.set_xticks(*columns, rotation=90, linespacing=1.0)
     _lay_out(grid, figsize)
     axes = {
         "heatmap": grid.ax_heatmap,
@@ -250,12 +262,24 @@ def _clustermap(
         )
 
 
-def _symmetric(
-    values: NDArray[np.float64], max_limit: float, vmin: float | None, vmax: float | None
+def _from_zero_to_one(table: pd.DataFrame, rows: NDArray[np.bool_]) -> pd.DataFrame:
+    """Scale each column so that these rows span 0 to 1."""
+    low, high = table[rows].min(), table[rows].max()
+    return (table - low) / (high - low).where(high > low, 1.0)
+
+
+def _limits(
+    values: NDArray[np.float64], max_limit: float | None, vmin: float | None, vmax: float | None
 ) -> tuple[float, float]:
-    """Limits of the colours: the given ones or, where they are ``None``, symmetric around 0."""
-    limit = min(float(np.abs(values).max()), max_limit) or 1.0
-    return -limit if vmin is None else vmin, limit if vmax is None else vmax
+    """Limits of the colours: the given ones, or what these values span.
+
+    They are symmetric around 0 and at most ``max_limit``, unless it is ``None``.
+    """
+    low, high = float(values.min()), float(values.max())
+    if max_limit is not None:
+        high = min(max(-low, high), max_limit) or 1.0
+        low = -high
+    return low if vmin is None else vmin, high if vmax is None else vmax
 
 
 def _tree(values: NDArray[np.float64]) -> NDArray[np.float64] | None:
@@ -293,6 +317,10 @@ def _extend(values: NDArray[np.float64], vmin: float | None, vmax: float | None)
     return "max" if is_above else "neither"
 
 
+def _cell(n_lines: int) -> float:
+    return _CELL if n_lines == 1 else _CELL_OF_TWO_LINES
+
+
 def _lay_out(grid: ClusterGrid, figsize: tuple[float, float] | None) -> None:
     """Position tree, strip, heatmap, names and colour bar so that nothing is cut off or overlaps.
 
@@ -310,8 +338,9 @@ def _lay_out(grid: ClusterGrid, figsize: tuple[float, float] | None) -> None:
     top = _MARGIN + _TREE * has_column_tree + (_STRIP + _GAP) * (grid.ax_col_colors is not None)
     bar_text = _BAR_TICKS + _BAR_TITLE_LINE * len(grid.ax_cbar.get_ylabel().splitlines())
     row_font = column_font = _FONT_SIZE
-    width = max(n_columns * _CELL, _MIN_HEATMAP)
-    height = max(n_rows * _CELL, _MIN_HEATMAP)
+    row_lines, column_lines = line_count(row_labels), line_count(column_labels)
+    width = max(n_columns * _cell(column_lines), _MIN_HEATMAP)
+    height = max(n_rows * _cell(row_lines), _MIN_HEATMAP)
     # In a figure of given size, font sizes and size of the heatmap depend on each other: the second
     # pass uses the font sizes of the first.
     for _ in range(2):
@@ -321,8 +350,8 @@ def _lay_out(grid: ClusterGrid, figsize: tuple[float, float] | None) -> None:
         if figsize is not None:
             width = max(figsize[0] - left - right, 0.1 * figsize[0])
             height = max(figsize[1] - top - bottom, 0.1 * figsize[1])
-        row_font = fitting_font(height / n_rows, _FONT_SIZE)
-        column_font = fitting_font(width / n_columns, _FONT_SIZE)
+        row_font = fitting_font(height / n_rows, _FONT_SIZE, row_lines)
+        column_font = fitting_font(width / n_columns, _FONT_SIZE, column_lines)
     total_width, total_height = figsize or (
         left + width + right,
         max(top + height + bottom, top + _BAR_HEIGHT + 2 * _MARGIN),

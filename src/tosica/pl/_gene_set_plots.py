@@ -1,8 +1,7 @@
-"""Dot plot, matrix plot and violin plot of gene sets in groups of cells, drawn by scanpy."""
+"""Dot plot and matrix plot of gene sets in groups of cells, drawn by scanpy."""
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +12,10 @@ from tosica._annotated import resolve_key
 from tosica._groups import read_groups
 from tosica._validation import check_count, check_flags
 from tosica.get import attention
-from tosica.pl._choose_gene_sets import choose_gene_sets
+from tosica.pl._choose_gene_sets import choose_gene_sets, scale_groups
 from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, text_width
-from tosica.pl._names import shorten, value_name
+from tosica.pl._figure import Canvas, line_count, text_width
+from tosica.pl._names import value_name, wrap
 
 if TYPE_CHECKING:
     import os
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 _N_GENE_SETS, _MAX_PER_GROUP = 24, 4
 _FONT_SIZE = 9.0
 # In inches: of what scanpy draws beside the cells, of margins and of ticks.
-_LEGEND, _MARGIN, _TICK = 1.6, 0.12, 0.1
+_LEGEND, _MARGIN, _TICK, _LINE = 1.6, 0.12, 0.1, 0.15
 # Colours end at this mean z-score, so that those of a rare type do not make all others pale.
 _MAX_Z_SCORE = 2.5
 
@@ -102,6 +101,7 @@ def gene_set_dotplot(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | dict[str, Axes] | None:
@@ -119,7 +119,7 @@ def gene_set_dotplot(
 
     {sections}
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     data = _Values(adata, groupby, gene_sets, n_gene_sets, swap_axes, max_name_length, key)
     data.z_score()
     plot = sc.pl.DotPlot(
@@ -152,6 +152,7 @@ def gene_set_matrixplot(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | dict[str, Axes] | None:
@@ -168,7 +169,7 @@ def gene_set_matrixplot(
 
     {sections}
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     data = _Values(adata, groupby, gene_sets, n_gene_sets, swap_axes, max_name_length, key)
     data.z_score()
     plot = sc.pl.MatrixPlot(
@@ -180,50 +181,6 @@ def gene_set_matrixplot(
         figsize=data.inner_size(canvas, cell=0.22),
     ).legend(title=data.title("mean z-score of"), width=_LEGEND)
     return _draw(canvas, data, plot, {"cmap": "vlag", "edge_lw": 0.2} | kwargs)
-
-
-@fill_docs(parameters=_PARAMETERS, sections=_SECTIONS)
-def gene_set_violin(
-    adata: AnnData,
-    groupby: str,
-    *,
-    gene_sets: Sequence[str] | None = None,
-    n_gene_sets: int | None = None,
-    swap_axes: bool = True,
-    max_name_length: int = 50,
-    key: str | None = None,
-    ax: Axes | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    return_fig: bool = False,
-    **kwargs: Any,
-) -> Figure | dict[str, Axes] | None:
-    """Violin plots of gene sets in groups of cells.
-
-    :class:`scanpy.pl.StackedViolin` on :func:`tosica.get.attention`. Values are contributions to
-    the label's score, or attention. They are scaled for each gene set, from its 0.5th percentile
-    (0) to its 99.5th (1). Colour is the median.
-
-    Parameters
-    ----------
-    {parameters}
-    **kwargs
-        Passed to :meth:`scanpy.pl.StackedViolin.style`.
-
-    {sections}
-    """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
-    data = _Values(adata, groupby, gene_sets, n_gene_sets, swap_axes, max_name_length, key)
-    data.scale_to_percentiles()
-    plot = sc.pl.StackedViolin(
-        data.values,
-        data.names,
-        "group",
-        ax=ax,
-        figsize=data.inner_size(canvas, cell=0.34),
-    ).legend(title=data.title("median (0 to 1) of"), width=_LEGEND)
-    return _draw(canvas, data, plot, {"cmap": "viridis", "linewidth": 0.3} | kwargs)
 
 
 class _Values:
@@ -258,6 +215,7 @@ class _Values:
         self._key = resolve_key(adata, key)
         values = attention(adata, key=self._key)
         groups = read_groups(adata, groupby)
+        self._sets_scale = scale_groups(adata, groupby)
         shown = choose_gene_sets(
             adata,
             groupby,
@@ -269,9 +227,9 @@ class _Values:
         )
         # Of gene sets with the same name, only the first is drawn.
         values = values[:, ~values.var_names.duplicated()][:, shown].copy()
-        self.names = shorten(shown, max_name_length)
+        self.names = wrap(shown, max_name_length)
         values.var_names = self.names
-        self.group_names = shorten(list(groups.categories), max_name_length)
+        self.group_names = wrap(list(groups.categories), max_name_length)
         values.obs = values.obs[[]].copy()
         values.obs["group"] = pd.Categorical.from_codes(groups.codes, pd.Index(self.group_names))
         self.values = values
@@ -288,18 +246,14 @@ class _Values:
         scaled = (values - values.mean(axis=0)) / np.where(deviation > 0, deviation, 1.0)
         self.values.X = scaled.astype(np.float32)
 
-    def scale_to_percentiles(self) -> None:
-        """Scale each gene set from its 0.5th percentile (0) to its 99.5th (1)."""
-        values = np.asarray(self.values.X)
-        low, high = np.percentile(values, [0.5, 99.5], axis=0)
-        width = np.where(high > low, high - low, 1.0)
-        self.values.X = np.clip((values - low) / width, 0, 1).astype(np.float32)
-
     def color_limits(self) -> dict[str, float]:
-        """Limits of the colours, symmetric so that white is the mean of all cells."""
+        """Limits of the colours, symmetric so that white is the mean of all cells.
+
+        Groups of one or two cells do not set them.
+        """
         values, groups = np.asarray(self.values.X), self.values.obs["group"]
-        means = [np.abs(values[groups == name].mean(axis=0)).max() for name in self.group_names]
-        limit = min(float(max(means)), _MAX_Z_SCORE) or 1.0
+        means = np.array([values[groups == name].mean(axis=0) for name in self.group_names])
+        limit = min(float(np.abs(means[self._sets_scale]).max()), _MAX_Z_SCORE) or 1.0
         return {"vmin": -limit, "vmax": limit}
 
     def inner_size(
@@ -316,7 +270,9 @@ class _Values:
             width, height = (max(inches - names - 2 * _MARGIN, 1.0) for inches, names in outer)
             return width, height
         rows, columns = self._rows_and_columns()
-        return len(columns) * cell + _LEGEND + 0.4, max(len(rows) * cell, min_height)
+        # Two lines of text need more than a cell's height.
+        row, column = (max(cell, _LINE * line_count(names)) for names in (rows, columns))
+        return len(columns) * column + _LEGEND + 0.4, max(len(rows) * row, min_height)
 
     def names_size(self) -> tuple[float, float]:
         """Inches that names need left of the cells and below them."""
@@ -330,17 +286,14 @@ class _Values:
 def _draw(
     canvas: Canvas,
     data: _Values,
-    plot: sc.pl.DotPlot | sc.pl.MatrixPlot | sc.pl.StackedViolin,
+    plot: sc.pl.DotPlot | sc.pl.MatrixPlot,
     style: dict[str, Any],
 ) -> Figure | dict[str, Axes] | None:
     """Draw a plot of scanpy, with room for the names, which scanpy puts outside of the figure."""
     plot.style(**style)
     if data.swap_axes:
         plot.swap_axes()
-    with warnings.catch_warnings():
-        # A group with few cells has no distribution.
-        warnings.filterwarnings("ignore", category=UserWarning, module="seaborn")
-        plot.make_figure()
+    plot.make_figure()
     axes = plot.get_axes()
     if canvas.ax is None:
         canvas.figure = plot.fig
@@ -357,4 +310,5 @@ def _draw(
     main = axes["mainplot_ax"]
     for label in [*main.get_xticklabels(), *main.get_yticklabels()]:
         label.set_fontsize(_FONT_SIZE)
+        label.set_linespacing(1.0)
     return canvas.finish(axes)

@@ -38,6 +38,7 @@ def mask_coverage(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | Sequence[Axes] | None:
     """Coverage of the genes by a mask, and sizes and overlaps of its gene sets.
@@ -90,7 +91,7 @@ def mask_coverage(
         raise ValueError(f"ax must be {_N_PANELS} axes, one for each panel, not {len(axes)}.")
     check_string("title", title, optional=True)
     given = axes[0] if axes else None
-    canvas = Canvas(given, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(given, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     table = coverage_table(adata, key=key)
     if not axes:
         figure = canvas.new_figure(_FIGSIZE, "constrained")
@@ -109,6 +110,7 @@ def _draw_coverage(ax: Axes, table: pd.DataFrame, n_genes: int) -> None:
     n_sets = np.arange(len(table) + 1)
     covered = np.concatenate([[0], table["n_covered"].to_numpy()])
     ax.axhline(n_genes, color="0.5", linewidth=1, linestyle="--")
+    ax.text(0.98 * len(table), 1.02 * n_genes, "all genes", ha="right", va="bottom", fontsize=8)
     ax.fill_between(n_sets, covered, color=_PALE)
     ax.plot(n_sets, covered, color=_COLOR)
     ax.set(xlim=(0, len(table)), ylim=(0, 1.12 * n_genes))
@@ -129,7 +131,7 @@ def _draw_sizes(ax: Axes, table: pd.DataFrame) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     ax.set_xlabel("genes in a set")
     ax.set_ylabel("gene sets")
-    ax.set_title(f"median {np.median(sizes):g} genes")
+    ax.set_title(f"median {np.median(sizes):g} genes (dashed)")
 
 
 def _draw_overlaps(ax: Axes, table: pd.DataFrame) -> None:
@@ -140,4 +142,4 @@ def _draw_overlaps(ax: Axes, table: pd.DataFrame) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     ax.set_xlabel("genes shared with the nearest set\n(Jaccard index)")
     ax.set_ylabel("gene sets")
-    ax.set_title(f"median {np.median(overlap):.2f}")
+    ax.set_title(f"median {np.median(overlap):.2f} (dashed)")

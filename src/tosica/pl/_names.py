@@ -1,9 +1,9 @@
-"""Short names of gene sets and groups, and names of values."""
+"""Names of gene sets and groups that fit into plots, and names of values."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
 from tosica._annotated import result_type
@@ -19,6 +19,62 @@ _ELLIPSIS = " … "
 _HEAD_SHARES = (0.6, 0.4, 0.75, 0.25, 0.9, 0.1)
 # A cut moves to the end of a word if it removes at most this many more characters.
 _MAX_REMOVED = 10
+# A name longer than two lines is shortened to this many lines, the first of which it then fits.
+_SHORTENED_TO = (2.0, 1.8, 1.6)
+# Where a line may end, best first: before a space, after an underscore, after a hyphen and so on.
+_BREAKS = (r"(?= )", r"(?<=_)", r"(?<=[-/,:;+])")
+
+
+def wrap(names: Sequence[str], max_length: int = 50) -> list[str]:
+    """Wrap long names at a word into two lines of similar length, so that all stay different.
+
+    Nothing is left out of a name that fits into two lines. Only longer ones, and those without a
+    place to break, are shortened as in :func:`shorten`.
+
+    Parameters
+    ----------
+    names
+        Names; short ones stay as they are.
+    max_length
+        Longest line, in characters, at least 10.
+
+    Returns
+    -------
+    One name for each of ``names``, of one or two lines. Different names stay different.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If ``max_length`` is not a whole number of at least 10.
+    """
+    one_line = shorten(names, max_length)
+    shorter = [shorten(names, round(factor * max_length)) for factor in _SHORTENED_TO]
+    wrapped = []
+    for i, name in enumerate(names):
+        candidates = [name] if len(name) <= max_length else [name, *(of[i] for of in shorter)]
+        lines = (_two_lines(candidate, max_length) for candidate in candidates)
+        wrapped.append(next((text for text in lines if text is not None), one_line[i]))
+    times = Counter(dict(zip(names, wrapped, strict=True)).values())
+    return [
+        text if times[text] == 1 else short for text, short in zip(wrapped, one_line, strict=True)
+    ]
+
+
+def _two_lines(name: str, max_length: int) -> str | None:
+    """Break a name where its longer line is shortest; ``None`` if a line would be too long."""
+    if len(name) <= max_length:
+        return name
+    for pattern in _BREAKS:
+        pairs = [
+            (name[: match.start()].rstrip(), name[match.start() :].lstrip())
+            for match in re.finditer(pattern, name)
+        ]
+        fitting = [
+            pair for pair in pairs if all(pair) and max(len(line) for line in pair) <= max_length
+        ]
+        if fitting:
+            return "\n".join(min(fitting, key=lambda pair: max(len(line) for line in pair)))
+    return None
 
 
 def shorten(names: Sequence[str], max_length: int = 50) -> list[str]:

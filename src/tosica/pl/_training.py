@@ -51,6 +51,7 @@ def training(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
 ) -> Figure | list[Axes] | Axes | None:
     """Losses and accuracy of the network over the epochs of its training.
@@ -100,7 +101,7 @@ def training(
     >>> axes.get_xlabel(), axes.get_ylabel()
     ('epoch', 'cross-entropy')
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_string("title", title, optional=True)
     history = _history(model)
     panels = _panels(history, keys, one=ax is not None)

@@ -11,7 +11,7 @@ from tosica._validation import check_count, check_names, check_string
 from tosica.get import attention
 from tosica.pl._docs import fill_docs
 from tosica.pl._figure import Canvas, check_cmap, group_colors
-from tosica.pl._names import shorten, value_name
+from tosica.pl._names import value_name, wrap
 
 if TYPE_CHECKING:
     import os
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Groups with a legend of normal font size; more get a small one.
 _MAX_LEGEND = 20
+# Area of a dot in square points: that of scanpy for many cells, smaller for few.
+_DOT_AREA, _MAX_SIZE = 120_000, 60.0
 
 
 @fill_docs()
@@ -40,12 +42,13 @@ def umap(
     figsize: tuple[float, float] | None = None,
     show: bool | None = None,
     save: str | os.PathLike[str] | None = None,
+    dpi: int = 300,
     return_fig: bool = False,
     **kwargs: Any,
 ) -> Figure | list[Axes] | Axes | None:
     """Contributions of gene sets, or attention to them, and columns of ``adata.obs``, on a UMAP.
 
-    This is :func:`scanpy.pl.embedding` on :func:`tosica.get.attention`, with shortened names.
+    This is :func:`scanpy.pl.embedding` on :func:`tosica.get.attention`, with wrapped names.
 
     Parameters
     ----------
@@ -100,7 +103,7 @@ def umap(
     >>> [ax.get_title() for ax in axes]
     ['bulk_labels', 'phagocytosis']
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
+    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     check_string("basis", basis)
     check_cmap(cmap)
     check_count("n_columns", n_columns)
@@ -126,7 +129,8 @@ def umap(
     if ax is not None and len(colors) > 1:
         raise ValueError(f"ax has room for one panel, and color names {len(colors)}.")
     axes = _new_axes(canvas, len(colors), n_columns) if ax is None else [ax]
-    titles = shorten(colors, max_name_length)
+    titles = wrap(colors, max_name_length)
+    defaults = {"frameon": False, "size": min(_MAX_SIZE, _DOT_AREA / by_set.n_obs)}
     for panel, name, title in zip(axes, colors, titles, strict=True):
         is_group = name in columns and not _is_number(by_set, name)
         is_large = is_group and by_set.obs[name].nunique() > _MAX_LEGEND
@@ -138,8 +142,11 @@ def umap(
             ax=panel,
             show=False,
             cmap=cmap,
-            **({"frameon": False, "legend_fontsize": 5.5 if is_large else 8} | kwargs),
+            **(defaults | {"legend_fontsize": 5.5 if is_large else 8} | kwargs),
         )
+        # A vector file of many dots could not be opened: they are an image in it.
+        for dots in panel.collections:
+            dots.set_rasterized(True)
         panel.set_title(title, fontsize=10)
         bar = panel.collections[0].colorbar if name in rest else None
         if bar is not None:
