@@ -52,7 +52,9 @@ def run_tosica(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     found = model.predict(query, soft=True)
     # With few held-out cells there are no label sets.
     with contextlib.suppress(ValueError):
-        found.attrs["sets"] = {c: model.predict_set(query, coverage=c) for c in COVERAGES}
+        found.attrs["sets"] = {
+            c: model.predict_set(query, coverage=c, allow_empty=True) for c in COVERAGES
+        }
     return found
 
 

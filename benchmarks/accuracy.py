@@ -234,9 +234,9 @@ def _label_sets(runs: pd.DataFrame, tasks: dict[str, str]) -> list[str]:
     return [
         "## Label sets",
         "",
-        "Share of the query's cells whose set (`model.predict_set`) contains the right label, in "
-        "tasks whose query is of",
-        "the reference's batch:",
+        "Share of the query's cells whose set (`model.predict_set` with `allow_empty=True`) "
+        "contains the right label, in",
+        "tasks whose query is of the reference's batch:",
         "",
         *table(["requested", *covered.columns], rows),
         "",

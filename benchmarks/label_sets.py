@@ -132,7 +132,8 @@ def report(result: dict[str, Any]) -> str:
         "Then `model.recalibrate` takes",
         "random cells of the query whose labels are known, and the others are scored. *Coverage* "
         "is the share of the sets",
-        "(`model.predict_set`) that contain the true label, the mean and standard deviation over "
+        "(`model.predict_set` with `allow_empty=True`) that contain the true label, the mean and "
+        "standard deviation over "
         f"{n_seeds} seeds with {n_draws} draws of the",
         "cells each. The calibration error is the difference of probability and accuracy, averaged "
         "over ten bins.",

@@ -164,7 +164,7 @@ def scores(model: tosica.TOSICA, query: AnnData) -> dict[str, float]:
     found = model.predict(query, soft=True).to_numpy()
     truth = pd.Categorical(query.obs[LABEL].astype(str), categories=model.labels).codes
     right = found.argmax(1) == truth
-    sets = model.predict_set(query, coverage=TARGET).to_numpy()
+    sets = model.predict_set(query, coverage=TARGET, allow_empty=True).to_numpy()
     bins = calibration_bins(right, found.max(1), 10)
     return {
         "accuracy": float(right.mean()),
@@ -241,8 +241,8 @@ def report(result: dict[str, Any]) -> str:
         f"Written by `python -m benchmarks.scales`. {n_seeds} seeds, models with "
         + (f"{result['epochs']} epochs. " if result["epochs"] else "defaults. ")
         + "Each cell shows the mean of the seeds and, in parentheses, the worst.",
-        f"*Coverage* is that of `predict_set(coverage={TARGET})`, and *empty* the share of sets "
-        "without a label. *Taken*: as it is, without a word.",
+        f"*Coverage* is that of `predict_set(coverage={TARGET}, allow_empty=True)`, and *empty* "
+        "the share of sets without a label. *Taken*: as it is, without a word.",
         "*Rescaled*: brought to the scale of the reference, and logged. *Warned*: a `UserWarning`. "
         "*Refused*: a `ValueError`.",
         "The queries are cells of the same data as the reference.",

@@ -6,6 +6,8 @@ import io
 import logging
 import pickle
 import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +15,8 @@ import scvi
 
 from tosica import _progress
 from tosica._logging import logger
-from tosica._progress import ProgressBar, is_watched
+from tosica._progress import ProgressBar, is_watched, noted, track
+from tosica._settings import settings
 
 
 class Terminal(io.StringIO):
@@ -94,16 +97,90 @@ def test_longer_work_has_one_after_the_delay(terminal, style, clock):
         assert "work" in terminal.getvalue()
 
 
-@pytest.mark.parametrize(("stream", "n_expected"), [(Terminal(), 20), (io.StringIO(), 1)])
-def test_it_is_drawn_rarely(monkeypatch, clock, stream, n_expected):
-    """Ten times a second on a terminal, and every ten seconds in a file."""
+def test_it_is_drawn_rarely(monkeypatch, clock):
+    """Ten times a second."""
+    stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     with ProgressBar("work", 4000) as bar:
         for _ in range(2000):
             clock.now += 0.001
             bar.advance(1)
         drawn = stream.getvalue()
-    assert drawn.count("work") == pytest.approx(n_expected, abs=1)
+    assert drawn.count("work") == pytest.approx(20, abs=1)
+
+
+def test_a_file_has_a_line_a_minute(monkeypatch, clock, caplog):
+    """Nothing else: what is drawn over and over would be a mess there."""
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    with ProgressBar("work", 400) as bar:
+        bar.restart("other work")
+        for _ in range(30):
+            clock.now += 5
+            bar.advance(2)
+    assert stream.getvalue() == ""
+    assert caplog.messages == [
+        "other work: 6 %, 15:40 left",
+        "other work: 12 %, 14:40 left",
+    ]
+
+
+@pytest.mark.parametrize("total", [None, 0])
+def test_what_is_not_counted_has_notes(terminal, style, clock, total):
+    with ProgressBar("work", total):
+        clock.now += 3
+        with noted("fold 2 of 5"), noted("step 1 of 9"):
+            pass
+        assert "work:" in terminal.getvalue()
+        assert "fold 2 of 5, step 1 of 9, 00:03" in terminal.getvalue()
+        assert ("0%" in terminal.getvalue()) is (total == 0)
+        with noted("step 2 of 9"):
+            pass
+        assert " step 2 of 9, 00:03" in terminal.getvalue().rpartition("work:")[2]
+
+
+def test_time_is_shown_while_a_library_works(terminal, style, monkeypatch):
+    monkeypatch.setattr(_progress, "_TICK", 0.01)
+    with ProgressBar("work", None):
+        end = time.monotonic() + 20
+        while "work: 00:0" not in terminal.getvalue() and time.monotonic() < end:
+            time.sleep(0.01)
+    assert "work: 00:0" in terminal.getvalue()
+    assert "work: took 00:" in terminal.getvalue()
+    assert "tosica-progress" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_notes_without_a_bar_are_lost(terminal):
+    with noted("fold 2 of 5"):
+        pass
+    with ProgressBar("work", 10):
+        # Several threads would write over one another.
+        thread = threading.Thread(target=noted("fold 3 of 5").__enter__)
+        thread.start()
+        thread.join()
+    assert "fold" not in terminal.getvalue()
+
+
+def test_there_is_one_bar_at_a_time(terminal, style):
+    with ProgressBar("outer", 10) as outer:
+        with ProgressBar("inner", 10) as inner:
+            inner.advance(5)
+        outer.advance(5)
+    assert "outer" in terminal.getvalue()
+    assert "inner" not in terminal.getvalue()
+    with ProgressBar("outer", 10, enabled=False), ProgressBar("inner", 10) as inner:
+        inner.advance(5)
+    assert "inner" in terminal.getvalue()
+
+
+def test_items_are_tracked(terminal, style, clock):
+    seen = []
+    for item in track("abcd", "work", total=4, unit="letters"):
+        clock.now += 0.7
+        seen.append(item)
+    assert seen == list("abcd")
+    assert " 75%" in terminal.getvalue()
+    assert "1 letters/s, 00:00 left" in terminal.getvalue()
 
 
 def test_there_is_none_if_it_is_switched_off(terminal, style):
@@ -117,6 +194,15 @@ def test_there_is_none_if_it_is_switched_off(terminal, style):
             bar.advance(100)
     finally:
         scvi.settings.verbosity = logging.INFO
+    for name, value in {"verbosity": "warning", "progress_bar": False}.items():
+        before = getattr(settings, name)
+        setattr(settings, name, value)
+        try:
+            with ProgressBar("work", 100) as bar:
+                bar.restart("work")
+                bar.advance(100)
+        finally:
+            setattr(settings, name, before)
     assert terminal.getvalue() == ""
 
 

@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike
+    from numpy.typing import ArrayLike, NDArray
 
 
 def fit_temperature(
@@ -121,3 +121,39 @@ def conformal_threshold(held_out: ArrayLike, coverage: float) -> float:
             "recalibrate by more labelled cells."
         )
     return float(scores[rank - 1])
+
+
+def label_sets(
+    probabilities: NDArray[np.floating], threshold: float, *, allow_empty: bool
+) -> tuple[NDArray[np.bool_], int]:
+    """Find the labels whose probability is at least a threshold, for each cell.
+
+    Parameters
+    ----------
+    probabilities
+        Shape ``(n_cells, n_labels)``.
+    threshold
+        Result of :func:`conformal_threshold`.
+    allow_empty
+        Whether a set without such a label stays empty. Otherwise it gets the most probable label,
+        so that the coverage can only become higher.
+
+    Returns
+    -------
+    Whether a label is in the set of a cell, ``(n_cells, n_labels)``, and the number of cells none
+    of whose labels reaches the threshold.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> probabilities = np.array([[0.9, 0.1], [0.6, 0.4]])
+    >>> label_sets(probabilities, 0.7, allow_empty=False)[0].tolist()
+    [[True, False], [True, False]]
+    >>> label_sets(probabilities, 0.7, allow_empty=True)[0].tolist()
+    [[True, False], [False, False]]
+    """
+    inside = np.asarray(probabilities >= threshold)
+    empty = np.flatnonzero(~inside.any(1))
+    if not allow_empty:
+        inside[empty, probabilities[empty].argmax(1)] = True
+    return inside, len(empty)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pooch
 from requests.exceptions import HTTPError, RequestException
 
+from tosica._settings import settings
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import BinaryIO
@@ -57,7 +59,7 @@ def download(
     room
         What to do if there is no room on the disk, besides making some.
     progress
-        Whether to draw a progress bar.
+        Whether to draw a progress bar, unless ``tosica.settings`` says that there are none.
     most
         Bytes that the file may have at most. By default there is no limit.
 
@@ -74,7 +76,10 @@ def download(
         with target.open("wb") as file, _closing_responses() as hooks:
             output = file if most is None else _Limited(file, most)
             pooch.HTTPDownloader(
-                progressbar=progress, timeout=_TIMEOUT, chunk_size=_CHUNK, hooks=hooks
+                progressbar=progress and settings.shows_progress,
+                timeout=_TIMEOUT,
+                chunk_size=_CHUNK,
+                hooks=hooks,
             )(url, output, None)
     except _TooLargeError as error:
         raise ValueError(

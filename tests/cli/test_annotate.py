@@ -96,6 +96,14 @@ def test_options_are_passed_on(
     assert list(annotated.obsm["mine_probabilities"].columns) == toy_model.labels
 
 
+def test_automatic_cutoff(run: Any, query: Path, model_folder: Path, tmp_path: Path) -> None:
+    output = tmp_path / "o.h5ad"
+    options = ["--cutoff", "auto"]
+    assert run("annotate", query, "--model", model_folder, "-o", output, *options).code == 0
+    # Halfway between a third and 1.
+    assert ad.read_h5ad(output).uns["tosica"]["cutoff"] == pytest.approx(2 / 3)
+
+
 def test_majority_voting_as_in_celltypist(
     run: Any, toy_query: AnnData, model_folder: Path, tmp_path: Path
 ) -> None:

@@ -228,7 +228,8 @@ def test_backed_reference(toy, tmp_path):
 def test_labels_with_a_single_cell_are_warned_of(toy):
     sentence = (
         "labels with a single cell in adata.obs['kind']: 'rare', 'rarer'. They are learnt, but "
-        "neither validated nor calibrated: add cells, merge the label or leave it out."
+        "neither validated nor calibrated: add cells, merge the label, or leave such labels out by "
+        "min_cells=2."
     )
     toy.obs["kind"] = toy.obs["kind"].cat.add_categories(["rarer", "rare", "?"])
     toy.obs.loc[["cell4", "cell5", "cell6"], "kind"] = ["rare", "rarer", "?"]

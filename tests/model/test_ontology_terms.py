@@ -336,12 +336,14 @@ def test_the_most_specific_term_is_reported(inside: list[str], name: str, n_labe
     assert covered.sum() == n_labels
 
 
+@pytest.mark.parametrize("allow_empty", [False, True])
 @pytest.mark.parametrize("coverage", [0.3, 0.8, 0.9])
 def test_sets_as_terms_hold_what_the_sets_hold(
-    model: tosica.TOSICA, toy_query: AnnData, coverage: float
+    model: tosica.TOSICA, toy_query: AnnData, coverage: float, allow_empty: bool
 ) -> None:
-    sets = model.predict_set(toy_query, coverage=coverage)
-    terms = model.predict_set(toy_query, coverage=coverage, ontology=True)
+    asked = {"coverage": coverage, "allow_empty": allow_empty}
+    sets = model.predict_set(toy_query, **asked)
+    terms = model.predict_set(toy_query, **asked, ontology=True)
     assert list(terms.index) == list(toy_query.obs_names)
     assert list(terms) == ["ontology_term_id", "ontology_label", "n_labels", "labels"]
     for (_, inside), row in zip(sets.iterrows(), terms.itertuples(), strict=True):

@@ -102,13 +102,20 @@ def test_labels_that_the_model_lacks_are_left_out_and_named(model, labeled, capl
     assert f"took {n_known - 2} labelled cells" in caplog.text
 
 
-def test_empty_sets_are_said(model, labeled, caplog):
+def test_sets_are_empty_only_where_this_is_asked_for(model, labeled, caplog):
     model.recalibrate(labeled, "known")
     with caplog.at_level(logging.INFO, logger="tosica"):
+        exact = model.predict_set(labeled, coverage=0.3, allow_empty=True)
         sets = model.predict_set(labeled, coverage=0.3)
-    n_empty = int((~sets.any(axis=1)).sum())
-    assert n_empty > 0
-    assert f"predict_set: {n_empty} of {labeled.n_obs} cells have an empty set" in caplog.text
+    empty = ~exact.any(axis=1)
+    assert empty.any()
+    assert sets[~empty].equals(exact[~empty])
+    best = model.predict(labeled, soft=True).idxmax(axis=1)
+    for cell in labeled.obs_names[empty]:
+        assert sets.columns[sets.loc[cell]].tolist() == [best[cell]]
+    n_empty = f"predict_set: {empty.sum()} of {labeled.n_obs} cells have"
+    assert f"{n_empty} an empty set: even" in caplog.text
+    assert f"{n_empty} only their best label in the set, which allow_empty=True" in caplog.text
 
 
 def test_too_few_labelled_cells_for_a_coverage(model, labeled):

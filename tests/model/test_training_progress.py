@@ -99,7 +99,7 @@ def test_the_bars_of_the_trainer_are_off():
 
 
 def test_annotate_has_a_bar_if_it_takes_long(toy_model, toy_query, terminal, monkeypatch, capsys):
-    monkeypatch.setattr(_inference_mixin, "_SECONDS_WITHOUT_BAR", 0.0)
+    monkeypatch.setattr(_inference_mixin, "SECONDS_WITHOUT_BAR", 0.0)
     toy_model.annotate(toy_query, batch_size=10)
     found = lines(terminal)
     assert "annotate:  17%" in found[0]
@@ -113,7 +113,7 @@ def test_annotate_has_a_bar_if_it_takes_long(toy_model, toy_query, terminal, mon
 @pytest.mark.parametrize("reason", ["short", "switched off", "not watched"])
 def test_and_else_none(toy_model, toy_query, terminal, monkeypatch, reason):
     if reason != "short":
-        monkeypatch.setattr(_inference_mixin, "_SECONDS_WITHOUT_BAR", 0.0)
+        monkeypatch.setattr(_inference_mixin, "SECONDS_WITHOUT_BAR", 0.0)
     if reason == "not watched":
         monkeypatch.setattr(Terminal, "isatty", lambda _: False)
     toy_model.annotate(toy_query, batch_size=10, enable_progress_bar=reason != "switched off")

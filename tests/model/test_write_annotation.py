@@ -12,6 +12,7 @@ import scanpy as sc
 import torch
 from anndata import AnnData
 
+import tosica
 from tosica.model._write_annotation import Annotation, AnnotationNames, write_annotation
 
 GREY = "#d3d3d3"
@@ -332,3 +333,37 @@ def test_spoilt_weights_give_no_label(toy, toy_query, train, what):
     assert toy_query.obs.equals(before.obs)
     assert not toy_query.obsm
     assert toy_query.uns.keys() == before.uns.keys()
+
+
+# --------------------------------------------------------------------------- the cutoff
+
+
+def test_automatic_cutoff_calls_cells_unknown_with_two_labels(toy, toy_query, train, caplog):
+    two = toy[toy.obs["kind"] != "c"].copy()
+    model = train(two)
+    with caplog.at_level("INFO", logger="tosica"):
+        model.annotate(toy_query, cutoff="auto")
+        assert "calls no cell" not in caplog.text
+        assert toy_query.uns["tosica"]["cutoff"] == 0.75
+        unknown = toy_query.obs["tosica_prediction"] == "Unknown"
+        assert unknown.any()
+        assert (unknown == (toy_query.obs["tosica_probability"] < 0.75)).all()
+        model.annotate(toy_query)
+        assert "calls no cell" not in caplog.text
+        model.annotate(toy_query, cutoff=0.5)
+    assert "Unknown" not in set(toy_query.obs["tosica_prediction"])
+    assert (
+        'annotate: cutoff=0.5 calls no cell "Unknown", because the best of 2 labels always has a '
+        "probability of at least 0.5: pass a higher one, or cutoff='auto', which is 0.75 here"
+    ) in caplog.messages
+
+
+def test_automatic_cutoff_on_disk(toy_model, toy_query, tmp_path):
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+    tosica.tl.annotate_file(
+        tmp_path / "query.h5ad", toy_model, tmp_path / "annotated.h5ad", cutoff="auto"
+    )
+    toy_model.annotate(toy_query, cutoff="auto")
+    found = anndata.read_h5ad(tmp_path / "annotated.h5ad")
+    assert found.uns["tosica"]["cutoff"] == toy_query.uns["tosica"]["cutoff"] == (1 + 1 / 3) / 2
+    assert list(found.obs["tosica_prediction"]) == list(toy_query.obs["tosica_prediction"])

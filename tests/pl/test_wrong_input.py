@@ -107,11 +107,13 @@ def test_reliability(adata):
         pl.reliability(adata, "louvain")
 
 
-def test_training():
-    with pytest.raises(TypeError, match=r"history must be model.history, a dict of tables"):
+def test_training(ax):
+    with pytest.raises(TypeError, match="model must be a TOSICA model that was trained, or its"):
         pl.training(3)
     with pytest.raises(KeyError, match="history has no 'accuracy', only 'train_loss', "):
         pl.training(history(), keys=["accuracy"])
+    with pytest.raises(ValueError, match="ax has room for one panel, and losses and other"):
+        pl.training(history(), keys=["train_loss", "validation_accuracy"], ax=ax)
 
 
 def test_umap(adata, ax):

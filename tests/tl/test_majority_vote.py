@@ -106,6 +106,54 @@ def test_colours_of_an_earlier_call_go_where_there_are_none():
     assert "tosica_majority_vote_colors" not in adata.uns
 
 
+# -- clusters of several types ----------------------------------------------------------------
+
+
+def _mixed(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+
+
+def test_clusters_with_more_other_labels_than_expected_are_named(caplog):
+    # In x one of ten sure cells has another label, in y three, in z three that are unsure.
+    predicted = [*"aaaaaaaaab", *"aaaaaaabbb", *"aaaaaaabbb"]
+    probability = [0.95] * 20 + [0.95] * 7 + [0.4] * 3
+    adata = _adata([*"x" * 10, *"y" * 10, *"z" * 10], predicted, probability)
+    _vote(adata)
+    [warning] = _mixed(caplog)
+    assert "in 1 of 3 clusters more cells get another label than their probabilities" in warning
+    assert "before: 'y' (3 of 10 cells); cluster more finely" in warning
+
+
+def test_heterogeneous_clusters_are_not_warned_of(caplog):
+    adata = _adata([*"y" * 10], [*"aaaaaaabbb"], [0.95] * 10)
+    assert set(_vote(adata, min_prop=0.8)) == {"Heterogeneous"}
+    assert _mixed(caplog) == []
+
+
+@pytest.mark.parametrize("probability", [None, [7.0] * 9])
+def test_without_probabilities_half_of_the_cells_is_the_limit(caplog, probability):
+    adata = _adata([*"wxxxyyyyy"], [*"aaabaabbc"], probability)
+    _vote(adata)
+    [warning] = _mixed(caplog)
+    assert "in 1 of 3 clusters the label of the cluster has fewer than half of its" in warning
+    assert "'y' (3 of 5 cells)" in warning
+
+
+def test_at_most_five_clusters_are_named_the_largest_first(caplog):
+    clusters, predicted = [], []
+    for i in range(7):
+        clusters += [f"c{i}"] * (20 + i)
+        predicted += ["a"] * 13 + ["b"] * (7 + i)
+    adata = _adata(clusters, predicted, [0.99] * len(clusters))
+    adata.uns["tosica"] = {"labels": np.array(["a", "b"], dtype=object)}
+    _vote(adata)
+    [warning] = _mixed(caplog)
+    assert "in 7 of 7 clusters" in warning
+    assert warning.index("'c6'") < warning.index("'c2'")
+    assert "'c1'" not in warning
+    assert "(9 of 22 cells), …; cluster" in warning
+
+
 _CELLS = annotated_cells("xyz", ["a", "b", "c", "Unknown"])
 
 

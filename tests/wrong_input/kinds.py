@@ -60,6 +60,10 @@ FRACTION: Kind = [
     *_types(["a", None, True], "^{name} must be a number, not "),
     *_values([NAN, -0.1, 1.1], "^{name} must (lie|be) .*0.* 1, not "),
 ]
+CUTOFF: Kind = [
+    *FRACTION,
+    Wrong("automatic", TypeError, "^cutoff must be a number, not 'automatic', or 'auto'[.]"),
+]
 FLAG: Kind = _types(["yes", None], "^{name} must be True or False, not ")
 OPTIONAL_FLAG: Kind = _types(["yes", 2], "^{name} must be True or False, not ")
 CHOICE: Kind = [

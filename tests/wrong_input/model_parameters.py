@@ -26,6 +26,7 @@ _SETUP: dict[str, Kind] = {
         *k.OPTIONAL_STRING,
         Wrong("donors", KeyError, "has no column 'donors'|^batch_key 'donors' is a column neither"),
     ],
+    "min_cells": k.count(),
     "mask_key": [
         *k.STRING,
         Wrong("nothing", KeyError, r"^There is no mask in .*: call tosica\.pp\.build_mask"),
@@ -165,7 +166,7 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
     },
     "TOSICA.annotate": _PREDICTED
     | {
-        "cutoff": k.FRACTION,
+        "cutoff": k.CUTOFF,
         "probabilities": k.FLAG,
         "precision": k.CHOICE,
         "enable_progress_bar": k.FLAG,
@@ -177,6 +178,7 @@ OF_MODEL: dict[str, dict[str, Kind]] = {
             *k.FRACTION,
             Wrong(1, ValueError, "^coverage must lie between 0 and 1, not 1"),
         ],
+        "allow_empty": k.FLAG,
         "ontology": [
             *k.FLAG,
             Wrong(True, ValueError, "^ontology=True was given, but no label of the model has a te"),

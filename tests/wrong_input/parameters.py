@@ -81,7 +81,7 @@ _EXPLAINED: dict[str, Kind] = {
     "adata": [*k.NO_DATA, *k.NO_CELLS],
     "key_added": k.key_added(optional=True),
 }
-_NO_HISTORY = "^history has no 'nothing', only '.*train_loss"
+_NO_HISTORY = "^The history has no 'nothing', only '.*train_loss"
 _NO_COLUMNS = "^There is no column '.*' in the cells' table; it has "
 
 # By function; these come before those above.
@@ -285,7 +285,7 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
             Wrong("count", KeyError, "has no layer 'count'.*'counts'"),
         ],
         "use_raw": [*k.FLAG, Wrong(True, KeyError, "has no raw")],
-        "cutoff": k.FRACTION,
+        "cutoff": k.CUTOFF,
         "probabilities": k.FLAG,
         "include_x": k.FLAG,
         "precision": k.CHOICE,
@@ -388,11 +388,11 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
     },
     "pl.reliability": {},
     "pl.training": {
-        "history": [
-            Wrong(None, TypeError, r"^history must be model\.history, a dict of tables, not None"),
-            Wrong(
-                lambda w: w.model, TypeError, r"^history must be model\.history.*not TOSICA", "m"
-            ),
+        "model": [
+            Wrong(None, TypeError, "^model must be a TOSICA model.*, or its history, not NoneType"),
+            Wrong(lambda w: w.folder, TypeError, "^model must be a TOSICA model.*not .*Path", "p"),
+            Wrong(lambda w: w.untrained, ValueError, "^The model has no history: train it", "new"),
+            Wrong({}, ValueError, "^There is nothing to draw: name quantities"),
         ],
         "keys": k.names(KeyError, _NO_HISTORY),
     },

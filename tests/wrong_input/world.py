@@ -143,7 +143,7 @@ _ARGUMENTS: dict[str, Any] = {
     "pl.gene_weights": lambda _: {"group": "a"},
     "pl.label_flow": _labels,
     "pl.reliability": _labels,
-    "pl.training": lambda w: {"history": w.model.history},
+    "pl.training": lambda w: {"model": w.model},
     "pl.umap": lambda _: {"color": "kind"},
     "get.gene_weights": lambda w: {"model": w.model},
     "get.mean_attention": _groups,

@@ -10,6 +10,7 @@ import pandas as pd
 import scanpy as sc
 
 from tosica._logging import format_thousands, logger
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._report._cells import draw_cells
 
 if TYPE_CHECKING:
@@ -80,8 +81,9 @@ def find_positions(adata: AnnData, cells: Cells, max_cells: int, seed: int) -> P
     drawn = ad.AnnData(obs=pd.DataFrame(index=[str(i) for i in range(len(rows))]))
     drawn.obsm["attention"] = np.asarray(adata.obsm[f"X_{cells.key}"])[rows]
     n_neighbors = min(_N_NEIGHBORS, len(rows) - 1)
-    sc.pp.neighbors(drawn, n_neighbors=n_neighbors, use_rep="attention", random_state=seed)
     # The spectral start needs many more cells than components.
     start = "spectral" if len(rows) > 4 * _N_NEIGHBORS else "random"
-    sc.tl.umap(drawn, random_state=seed, init_pos=start)
+    with ProgressBar("report: UMAP", None, delay=SECONDS_WITHOUT_BAR):
+        sc.pp.neighbors(drawn, n_neighbors=n_neighbors, use_rep="attention", random_state=seed)
+        sc.tl.umap(drawn, random_state=seed, init_pos=start)
     return Positions(rows, drawn.obsm["X_umap"].astype(np.float64), computed=True)

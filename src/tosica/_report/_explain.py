@@ -109,7 +109,7 @@ def _by_model(
     with warnings.catch_warnings():
         # Of genes that are missing, which annotate has warned of, and the page says.
         warnings.simplefilter("ignore", UserWarning)
-        sets, pairs = presence_of_groups(adata, model, drawn, layer, use_raw)
+        sets, pairs = presence_of_groups(adata, model, drawn, layer, use_raw, "report: gene sets")
     rows = largest_weights(model, labels, sets, pairs, N_GENE_SETS, N_GENES)
     names = np.asarray(model.get_var_names()).astype(str)
     of_pair = model.module.embedding.genes.cpu().numpy()

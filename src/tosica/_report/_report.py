@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tosica._logging import logger
+from tosica._logging import logger, without_query_lines
 from tosica._replace_files import replacing
 from tosica._report._cells import draw_cells, read_cells
 from tosica._report._doubts import Findings, find_doubts
@@ -161,14 +161,19 @@ def report(
     rng = np.random.default_rng(seed)
     drawn = [np.sort(rng.permutation(cells.rows(code))[:_N_EXPLAINED]) for code in cells.types]
     n_tested = _N_TESTED * len(cells.labels)
-    found = Findings(
-        explain(adata, cells, model, drawn, **shared),
-        find_markers(
-            adata, cells, known, draw_cells(cells.codes, n_tested, rng, least=_N_TESTED), **shared
-        ),
-        second_labels(adata, cells, model, drawn, **shared),
-        None if model is None else n_missing_genes(adata, model, **shared),
-    )
+    with without_query_lines():
+        found = Findings(
+            explain(adata, cells, model, drawn, **shared),
+            find_markers(
+                adata,
+                cells,
+                known,
+                draw_cells(cells.codes, n_tested, rng, least=_N_TESTED),
+                **shared,
+            ),
+            second_labels(adata, cells, model, drawn, **shared),
+            None if model is None else n_missing_genes(adata, model, **shared),
+        )
     positions = find_positions(adata, cells, max_cells, seed)
     contents = Contents(cells, found, find_doubts(cells, found), positions, model)
     page = make_page(contents, "Cell type annotation" if title is None else title)

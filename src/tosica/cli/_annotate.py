@@ -28,6 +28,15 @@ if TYPE_CHECKING:
 _GO_ON = "; the same command goes on where it ended"
 
 
+class _ShareOrAuto(click.FloatRange):
+    """A number from 0 to 1, or ``auto``."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float | str:
+        return value if value == "auto" else super().convert(value, param, ctx)
+
+
 @click.command(cls=Command, short_help="Label the cells of a query.")
 @click.argument("query")
 @click.option("--model", required=True, metavar="FOLDER", help="Folder that train wrote.")
@@ -47,10 +56,11 @@ _GO_ON = "; the same command goes on where it ended"
 @seurat_option
 @click.option(
     "--cutoff",
-    type=click.FloatRange(0, 1),
+    type=_ShareOrAuto(0, 1),
     default=0.1,
     show_default=True,
-    help='Cells whose best label is less probable are "Unknown".',
+    help='Cells whose best label is less probable are "Unknown"; "auto" is halfway between chance '
+    "and certainty.",
 )
 @click.option("--probabilities", is_flag=True, help="Also write the probability of each label.")
 @click.option(
@@ -134,7 +144,7 @@ def annotate(
     if obs is None:
         with session.busy(f"reading {query} …"):
             adata = read_cells(query, seurat=seurat)
-        loaded.annotate(adata, enable_progress_bar=session.is_watched, **options)
+        loaded.annotate(adata, enable_progress_bar=not session.quiet, **options)
         if majority_voting:
             with session.busy("majority voting …"):
                 tosica.tl.majority_vote(adata, over_clustering, min_prop, key=options["key_added"])
@@ -177,7 +187,7 @@ def _annotate_in_parts(
 
     session.advice = _GO_ON
     session.hidden = ("annotate_file: wrote",)
-    options = {**options, "enable_progress_bar": session.is_watched}
+    options = {**options, "enable_progress_bar": not session.quiet}
     if output is not None:
         annotate_file(query, model, output, **options)
         return read_obs(output)

@@ -15,6 +15,8 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import click
 
+from tosica._settings import settings
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType, TracebackType
@@ -99,13 +101,11 @@ class Session:
             library = logging.getLogger(name)
             self._exits.callback(library.setLevel, library.level)
             # The progress bar is drawn where scvi-tools would log.
-            library.setLevel(logging.INFO if name == "scvi" and self.is_watched else logging.ERROR)
+            library.setLevel(logging.ERROR if self.quiet or name != "scvi" else logging.INFO)
         if "scvi" in sys.modules:
-            settings = sys.modules["scvi"].settings
-            self._exits.callback(
-                setattr, settings, "progress_bar_style", settings.progress_bar_style
-            )
-            settings.progress_bar_style = "rich"
+            of_scvi = sys.modules["scvi"].settings
+            self._exits.callback(setattr, of_scvi, "progress_bar_style", of_scvi.progress_bar_style)
+            of_scvi.progress_bar_style = "rich"
         return import_module("tosica")
 
     def __enter__(self) -> Self:
@@ -126,6 +126,12 @@ class Session:
         logger = logging.getLogger("tosica")
         self._exits.callback(setattr, logger, "handlers", logger.handlers)
         logger.handlers = [_Lines(self)]
+        for name, value in {
+            "verbosity": logging.ERROR if self.quiet else logging.INFO,
+            "progress_bar": self.is_watched or (self.verbose and not self.quiet),
+        }.items():
+            self._exits.callback(setattr, settings, name, getattr(settings, name))
+            setattr(settings, name, value)
         return self
 
     def __exit__(

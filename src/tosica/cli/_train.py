@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 @click.option("--batch-key", help="Column of obs with the batches.")
 @click.option("--unlabeled-category", help="Value of that column in cells without a label.")
 @click.option(
+    "--min-cells",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Leave out labels with fewer cells.",
+)
+@click.option(
     "--gene-sets",
     multiple=True,
     metavar="NAME|GMT",
@@ -75,6 +82,7 @@ def train(
     labels_key: str,
     batch_key: str | None,
     unlabeled_category: str | None,
+    min_cells: int,
     gene_sets: tuple[str, ...],
     layer: str | None,
     use_raw: bool,
@@ -121,6 +129,7 @@ def train(
             batch_key=batch_key,
             unlabeled_category=unlabeled_category,
             layer=layer,
+            min_cells=min_cells,
         )
         model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
         # That the model can be saved: it is not.
@@ -136,7 +145,7 @@ def train(
             batch_size=batch_size,
             checkpoint_dir=checkpoint_dir,
             resume=_checkpoint_in(checkpoint_dir),
-            enable_progress_bar=session.is_watched,
+            enable_progress_bar=not session.quiet,
         )
     finally:
         scvi.settings.seed = before

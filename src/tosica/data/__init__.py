@@ -22,7 +22,7 @@ Genes
     ``_align``: match the genes of a query with those of a model.
 """
 
-from tosica.data._align import BLOCK, user_stacklevel
+from tosica.data._align import BLOCK, find_genes, user_stacklevel
 from tosica.data._cell_matrix import Block, CellMatrix, check_unique, check_varies
 from tosica.data._lazy import load_annotations, load_table
 from tosica.data._log_normalize import log_normalize
@@ -74,6 +74,7 @@ __all__ = [
     "check_varies",
     "describe_unscaled",
     "detect_values",
+    "find_genes",
     "load_annotations",
     "load_table",
     "log_normalize",

@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,6 +17,7 @@ from tosica._logging import logger
 from tosica._validation import list_names
 from tosica.data._cell_matrix import check_unique
 from tosica.gs._gene_names import hint_for_mismatch
+from tosica.gs._hyphens import match_respelled, same_but_hyphens
 from tosica.gs._match_genes import match_genes
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def match_names(
     translate: bool,
 ) -> np.ndarray:
     """Find each column of a query among a model's genes.
+
+    Names may have ``-`` for ``_`` or the other way round, if only one name fits.
 
     Parameters
     ----------
@@ -75,14 +78,14 @@ def match_names(
         If under 95 % of the model's genes are found.
     """
     names = names.astype(str)
-    indexer = model_names.get_indexer(names)
     remedy = f"{name}.var_names_make_unique()"
     if var is None:
         remedy = f"{name} = {name}.raw.to_adata() and {remedy}"
-    check_unique(names[indexer >= 0], "var_names of the query that the model needs", remedy)
-    repeated: dict[str, list[str]] = {}
-    if translate and (indexer >= 0).sum() < _WARN_BELOW * len(model_names):
-        indexer, repeated = _translate(names, model_names, var, indexer)
+    needed = names[names.isin(model_names)]
+    check_unique(needed, "var_names of the query that the model needs", remedy)
+    indexer, ambiguous, repeated, summary = find_genes(names, model_names, var, translate=translate)
+    if summary:
+        logger.info("query: %s", summary)
     n_found = int((indexer >= 0).sum())
     share = n_found / len(model_names)
     query = "The query" if name == "adata" else f"The query's {name}"
@@ -107,23 +110,75 @@ def match_names(
             UserWarning,
             stacklevel=user_stacklevel(),
         )
-    logger.info("query: matched %s; %d others are not used", found, len(names) - n_found)
+    logger.info(
+        "query: matched %s%s; %d others are not used%s",
+        found,
+        "" if summary else _count_respelled(names, model_names, indexer),
+        len(names) - n_found,
+        f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken"
+        if ambiguous
+        else "",
+    )
     return indexer
+
+
+class FoundGenes(NamedTuple):
+    """Genes of a model among the columns of a query.
+
+    ``indexer`` has the position in the model of each column, -1 for those that the model does not
+    have, ``(n_vars,)``. ``ambiguous`` are genes that several names fit but for ``-`` and ``_``,
+    ``repeated`` genes with several names in other ways. ``summary`` says what was translated.
+    """
+
+    indexer: np.ndarray
+    ambiguous: list[str]
+    repeated: dict[str, list[str]]
+    summary: str
+
+
+def find_genes(
+    names: pd.Index, model_names: pd.Index, var: pd.DataFrame | None, *, translate: bool = True
+) -> FoundGenes:
+    """Find genes by name, then with hyphens for underscores, then by other identifiers.
+
+    Parameters are those of :func:`match_names`.
+    """
+    names = names.astype(str)
+    indexer = model_names.get_indexer(names)
+    rows = np.flatnonzero(indexer >= 0)
+    respelled = match_respelled(names, model_names, indexer[rows], rows)
+    indexer[respelled.rows] = respelled.wanted
+    if not translate or (indexer >= 0).sum() >= _WARN_BELOW * len(model_names):
+        return FoundGenes(indexer, respelled.ambiguous, {}, "")
+    indexer, repeated, summary = _translate(names, model_names, var, indexer)
+    return FoundGenes(indexer, respelled.ambiguous, repeated, summary)
+
+
+def _count_respelled(names: pd.Index, genes: pd.Index, indexer: np.ndarray) -> str:
+    """Say how many genes were matched with hyphens for underscores, or the other way round."""
+    rows = np.flatnonzero(indexer >= 0)
+    given, own = np.asarray(names)[rows], np.asarray(genes.astype(str))[indexer[rows]]
+    n = int(((given != own) & same_but_hyphens(given, own)).sum())
+    return f", {n} of them with - and _ exchanged, as Seurat does" if n else ""
 
 
 def _translate(
     names: pd.Index, genes: pd.Index, var: pd.DataFrame | None, by_name: np.ndarray
-) -> tuple[np.ndarray, dict[str, list[str]]]:
+) -> tuple[np.ndarray, dict[str, list[str]], str]:
     """Match genes by other identifiers, older symbols and columns of ``var``, too.
 
     A gene of the model takes one gene of the query: where several would fit, none is taken, unless
-    one has its name. These genes are returned with their names in the query, too.
+    one has its name. These genes are returned with their names in the query, too, and what the log
+    is to say.
     """
     match = match_genes(names, genes, var=var, identifiers="map")
     column = names if match.column is None or var is None else var[match.column].astype(str)
     given = np.asarray(column)
     pairs = pd.DataFrame({"gene": match.wanted, "row": match.rows})
-    same = given[match.rows] == np.asarray(genes)[match.wanted]
+    own = np.asarray(genes)[match.wanted]
+    same = given[match.rows] == own
+    # Names that Seurat changed are as good, if the name itself is not there.
+    same |= same_but_hyphens(given[match.rows], own) & ~np.isin(match.rows, match.rows[same])
     exact = pairs[same].drop_duplicates("gene", keep=False)
     rest = pairs[~same & ~pairs["gene"].isin(exact["gene"]) & ~pairs["row"].isin(exact["row"])]
     several = rest[rest["gene"].duplicated(keep=False)]
@@ -136,9 +191,8 @@ def _translate(
     for part in (exact, rest):
         indexer[part["row"].to_numpy()] = part["gene"].to_numpy()
     if (indexer >= 0).sum() <= (by_name >= 0).sum():
-        return by_name, repeated
-    logger.info("query: %s", match.summary())
-    return indexer, repeated
+        return by_name, repeated, ""
+    return indexer, repeated, match.summary()
 
 
 def reindex_genes(block: Block, indexer: np.ndarray, n_genes: int) -> np.ndarray:

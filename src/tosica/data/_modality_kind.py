@@ -190,9 +190,9 @@ class ModalityKind(ABC, Generic[S]):
         """Check a query, and give its cells in batches on the model's features.
 
         What names alone can tell is checked here, values are checked as they are read. Features
-        are matched by name. If under 95 % of the model's genes are found so, the others are looked
-        for under other identifiers, older symbols and in columns of ``var``, and the log says what
-        was translated.
+        are matched by name, also with ``-`` for ``_`` and the other way round. If under 95 % of the
+        model's genes are found so, the others are looked for under other identifiers, older symbols
+        and in columns of ``var``, and the log says what was translated.
 
         Parameters
         ----------

@@ -10,6 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica._logging import logger
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._odd_values import refuse_odd_values
 from tosica.data._scale import TARGET_SUM, Scale, detect_values, detected_blocks
@@ -71,11 +72,15 @@ def scale_of(
     detect = partial(detect_values, hint=hint, values=values)
     found: str | None = None
     totals, units = [], []
-    for _, block, found in detected_blocks(matrix, _BLOCK, detect):
-        if found == "log1p":
-            of_block = _totals_and_units(block)
-            totals.append(of_block[0])
-            units.append(of_block[1])
+    with ProgressBar(
+        f"reading {matrix.where}", matrix.n_obs, delay=SECONDS_WITHOUT_BAR
+    ) as progress:
+        for _, block, found in detected_blocks(matrix, _BLOCK, detect):
+            if found == "log1p":
+                of_block = _totals_and_units(block)
+                totals.append(of_block[0])
+                units.append(of_block[1])
+            progress.advance(block.shape[0])
     if found is None:
         raise ValueError(f"{matrix.where} is zero everywhere.")
     cells = sample_cells(matrix)

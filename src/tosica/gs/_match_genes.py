@@ -12,6 +12,7 @@ import pandas as pd
 from tosica._logging import format_thousands
 from tosica.gs._gene_list import COMPOSITE, NUMBERED, GeneList
 from tosica.gs._gene_table import ALIAS, orthologs
+from tosica.gs._hyphens import match_respelled
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +25,8 @@ _ENOUGH = 0.5
 _MIN_GAIN = 1.2
 # Ambiguous names that a log message shows.
 _SHOWN = 5
+# Names that Seurat changed, as log messages call them.
+RESPELLED = "names with - and _ exchanged"
 # Kinds of names that are reported if either side has them.
 _REPORTED_KINDS = (ALIAS, COMPOSITE, NUMBERED)
 
@@ -107,8 +110,10 @@ def match_gene_lists(
 ) -> GeneMatch:
     """Find each wanted gene among the given names.
 
-    A wanted gene whose name is given is matched to that name only. All other wanted genes, and all
-    given names, are translated to symbols of NCBI Gene or MGI, and these are compared.
+    A wanted gene whose name is given is matched to that name only; so is one whose name is given
+    with ``-`` for ``_`` or the other way round, unless several names would fit. All other wanted
+    genes, and all given names, are translated to symbols of NCBI Gene or MGI, and these are
+    compared.
 
     Parameters
     ----------
@@ -129,14 +134,14 @@ def match_gene_lists(
     exact = _match_exactly(given, wanted)
     if identifiers == "exact":
         return exact
+    exact = _with_respelled(exact, wanted)
     requested = None if organism == "auto" else organism
     wanted_organism = wanted_organism or wanted.organism
     best = _match_translated(exact, wanted, requested, wanted_organism)
     if best.n_rows < _ENOUGH * min(len(given), len(wanted)):
         for column, names in given.columns:
-            match = _match_translated(
-                _match_exactly(names, wanted), wanted, requested, wanted_organism
-            )
+            by_name = _with_respelled(_match_exactly(names, wanted), wanted)
+            match = _match_translated(by_name, wanted, requested, wanted_organism)
             if match.n_rows > _MIN_GAIN * best.n_rows:
                 best = replace(match, column=column)
     is_needed = best.by_orthology or exact.n_rows < _ENOUGH * best.n_rows
@@ -154,6 +159,17 @@ def _match_exactly(given: GeneList, wanted: GeneList) -> GeneMatch:
     found = wanted.names.get_indexer(given.names)
     rows = np.flatnonzero(found >= 0)
     return GeneMatch(found[rows], rows, given)
+
+
+def _with_respelled(exact: GeneMatch, wanted: GeneList) -> GeneMatch:
+    """Add names that Seurat changed to the exact matches."""
+    more = match_respelled(exact.names.names, wanted.names, exact.wanted, exact.rows)
+    return replace(
+        exact,
+        wanted=np.concatenate([exact.wanted, more.wanted]),
+        rows=np.concatenate([exact.rows, more.rows]),
+        kinds=Counter({RESPELLED: len(more.rows)}) if len(more.rows) else Counter(),
+    )
 
 
 def _match_translated(
@@ -199,7 +215,7 @@ def _match_translated(
         organism=organism,
         wanted_organism=wanted_organism,
         by_orthology=by_orthology,
-        kinds=_count_kinds(pairs.drop_duplicates("row"), wanted_genes.kinds),
+        kinds=exact.kinds + _count_kinds(pairs.drop_duplicates("row"), wanted_genes.kinds),
         ambiguous={
             name: genes
             for name, genes in given_genes.ambiguous.items()

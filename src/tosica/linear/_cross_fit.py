@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from scvi import settings
 
+from tosica._progress import noted
 from tosica._threads import thread_map
 
 if TYPE_CHECKING:
@@ -50,8 +51,15 @@ def cross_fit(
     """
     fold = _assign_folds(labels, n_folds)
     folds = [fold == i for i in range(n_folds) if (fold == i).any()]
-    fitted = thread_map(lambda held_out: fit(x[~held_out], labels[~held_out]), folds)
-    yield from zip(folds, fitted, strict=True)
+
+    def fit_others(held_out: NDArray[np.bool_]) -> Fitted:
+        return fit(x[~held_out], labels[~held_out])
+
+    fitted = thread_map(fit_others, folds)
+    for i, held_out in enumerate(folds):
+        with noted(f"fold {i + 1} of {len(folds)}"):
+            classifier = next(fitted)
+        yield held_out, classifier
 
 
 def _assign_folds(labels: NDArray[np.integer], n_folds: int) -> NDArray[np.int64]:

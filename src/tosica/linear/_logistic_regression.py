@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, svds
 
+from tosica._progress import noted
 from tosica._threads import thread_map
 from tosica.linear._logistic_loss import PenalizedLogisticLoss
 
@@ -221,18 +222,21 @@ def _fit_labels(
     n_holding = np.ones(n_genes) if gene_sets is None else np.asarray(gene_sets.sum(0)).ravel()
     deviation = np.where(n_holding > 0, ridge**-0.5, 0.0) * np.ones((n_labels, 1))
     weights = np.zeros((n_labels, n_genes))
-    first = weights = problem.fit(fitted, deviation, weights, config.max_iter, tolerance)
+    n_steps = config.n_reweightings + 1
+    with noted(f"step 1 of {n_steps}"):
+        first = weights = problem.fit(fitted, deviation, weights, config.max_iter, tolerance)
     if gene_sets is None or not config.group_penalty:
         return first, None, None
     root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
     relevance = _reweight(np.ones((n_labels, len(root_size))), weights, gene_sets, root_size)
-    for _ in range(config.n_reweightings):
+    for i in range(config.n_reweightings):
         total = relevance @ gene_sets
         with np.errstate(divide="ignore"):
             deviation = 1 / np.sqrt(ridge + config.group_penalty / total)
-        weights = problem.fit(
-            fitted, deviation, weights, config.max_iter_reweighted, 0.3 * tolerance
-        )
+        with noted(f"step {i + 2} of {n_steps}"):
+            weights = problem.fit(
+                fitted, deviation, weights, config.max_iter_reweighted, 0.3 * tolerance
+            )
         relevance = _reweight(relevance, weights, gene_sets, root_size)
     return first, weights, relevance
 

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 from anndata import AnnData
 
-from tosica._calibration import conformal_threshold
+from tosica._calibration import conformal_threshold, label_sets
 from tosica._logging import format_thousands, logger
 from tosica._validation import check_flags, check_fraction, check_key_added, file_columns
 from tosica.data import load_annotations
 from tosica.linear import pvalues
-from tosica.model._fields import LabelsField
+from tosica.model._cutoff import DEFAULT_CUTOFF, check_cutoff, resolve_cutoff, warn_of_cutoff
 from tosica.model._inference_mixin import InferenceMixin
+from tosica.model._labels_field import LabelsField
 from tosica.model._modalities import is_joint
 from tosica.model._ontology_mixin import OntologyMixin
 from tosica.model._write_annotation import Annotation, AnnotationNames, write_annotation
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from mudata import MuData
 
+    from tosica.model._cutoff import Cutoff
     from tosica.model._inference_mixin import Precision
 
 
@@ -37,7 +39,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         *,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
-        cutoff: float = 0.1,
+        cutoff: Cutoff = DEFAULT_CUTOFF,
         probabilities: bool = False,
         batch_size: int | None = None,
         precision: Precision = "32-true",
@@ -49,7 +51,8 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
 
         :func:`tosica.tl.attribute` explains the labels.
 
-        Genes are matched by name, in any order. Genes that the query lacks are zero for the
+        Genes are matched by name, in any order, and with ``-`` for ``_`` (which Seurat exchanges)
+        if only one name fits. Genes that the query lacks are zero for the
         network, and imputed for the linear branch. Counts are normalized as those of the reference.
         Log-normalized expression on another scale is recognized and brought to the reference's.
 
@@ -68,7 +71,12 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         use_raw
             Read ``adata.raw`` instead.
         cutoff
-            Cells whose best label is less probable than this are called "Unknown".
+            Cells whose best label is less probable than this are called "Unknown". The probability
+            is calibrated, so cells like those of the reference with a probability of 0.7 are right
+            in seven of ten cases. The best of ``n`` labels has a probability of at least ``1 / n``:
+            no lower cutoff has an effect, and the default, that of the paper, has none with ten
+            labels or fewer. ``"auto"`` is halfway between ``1 / n`` and 1: 0.75 with two labels,
+            0.55 with ten.
         probabilities
             Also write the probability of every label.
         batch_size
@@ -82,9 +90,8 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         copy
             Return an annotated copy, and do not change ``adata``.
         enable_progress_bar
-            Show a progress bar after two seconds, if stderr is a terminal or a notebook. Other
-            methods that pass cells through the network show it too. They and :meth:`train` have
-            none if ``scvi.settings.verbosity`` is above ``logging.INFO``;
+            Show a progress bar after two seconds, if stderr is a terminal or a notebook. Elsewhere
+            a line a minute is logged. ``tosica.settings`` switches both off for all functions;
             ``scvi.settings.progress_bar_style`` chooses between tqdm and rich.
 
         Returns
@@ -92,7 +99,10 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         ``None``, or the copy if ``copy=True``. Written are
 
         ``adata.obs["tosica_prediction"]``
-            Label or "Unknown": categorical, the labels that occur in the reference's order.
+            Label or "Unknown": categorical, the labels that occur in the reference's order. They
+            have the type of the reference's labels, such as whole numbers or booleans, and the
+            categorical is ordered if the reference's is, with "Unknown" last. Labels that are not
+            text become text if a cell is "Unknown", since files cannot hold both in one column.
         ``adata.obs["tosica_probability"]``
             Calibrated probability of the best label, float32.
         ``adata.obs["tosica_prediction_ontology_term_id"]``
@@ -134,7 +144,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         UserWarning
             If the query has under 95 % of the model's genes, or cells with none of them expressed.
         """
-        check_fraction("cutoff", cutoff)
+        check_cutoff(cutoff)
         check_flags(probabilities=probabilities, copy=copy, enable_progress_bar=enable_progress_bar)
         check_key_added(key_added)
         if probabilities:
@@ -157,6 +167,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             key_added=key_added,
             enable_progress_bar=enable_progress_bar,
         )
+        warn_of_cutoff(cutoff, len(self.labels))
         result = adata.copy() if copy else adata
         if isinstance(result, AnnData):
             load_annotations(result)
@@ -169,7 +180,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         *,
         layer: str | Mapping[str, str] | None,
         use_raw: bool,
-        cutoff: float,
+        cutoff: Cutoff,
         probabilities: bool,
         batch_size: int | None,
         precision: Precision,
@@ -214,10 +225,11 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             modalities=[str(modalities[tokens.modality[i]].name) for i in columns]
             if is_joint(self.registry_)
             else None,
-            cutoff=cutoff,
+            cutoff=resolve_cutoff(cutoff, len(self.labels)),
             fingerprint=self.fingerprint,
             key_added=key_added,
             term_of_label=self.ontology_term_ids_,
+            label_type=self._label_type,
         )
         return annotation, names
 
@@ -247,7 +259,8 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         Returns
         -------
         The most probable label of each cell, shape ``(n_obs,)``; with ``soft=True`` a table of
-        calibrated probabilities, ``(n_obs, n_labels)``. There is no cutoff here.
+        calibrated probabilities, ``(n_obs, n_labels)``. Labels have the type of the reference's.
+        There is no cutoff here.
 
         Raises
         ------
@@ -260,8 +273,8 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             adata, ("probabilities",), layer=layer, use_raw=use_raw, batch_size=batch_size
         )["probabilities"]
         if soft:
-            return pd.DataFrame(found, index=adata.obs_names, columns=self.labels)
-        return np.array(self.labels, dtype=object)[found.argmax(1)]
+            return pd.DataFrame(found, index=adata.obs_names, columns=self._typed_labels)
+        return self._typed_labels[found.argmax(1)]
 
     def predict_set(
         self,
@@ -273,16 +286,18 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
         ontology: bool = False,
+        allow_empty: bool = False,
     ) -> pd.DataFrame:
         """Predict a set of labels for each cell, with a chosen coverage.
 
         The sets come from split conformal prediction: a set has every label whose probability is at
         least a threshold, which the true labels of held-out cells of the reference exceed in a
-        share ``coverage`` of the cells. For cells like those of the reference, the share of sets
-        with the true label is about ``coverage``, also if the probabilities are badly calibrated.
-        It varies, because the held-out cells are a sample, and it is approximate, because the model
-        is trained on them afterwards (not with ``refit=False``). The held-out cells do not include
-        those that :meth:`train` left out for label errors.
+        share ``coverage`` of the cells. The most probable label is always in the set. For cells
+        like those of the reference, the share of sets with the true label is about ``coverage`` or
+        higher, also if the probabilities are badly calibrated. It varies, because the held-out
+        cells are a sample, and it is approximate, because the model is trained on them afterwards
+        (not with ``refit=False``). The held-out cells do not include those that :meth:`train` left
+        out for label errors.
 
         There is no guarantee for cells of another batch, and none for cells of a type that the
         reference lacks. :meth:`recalibrate` takes labelled cells of the batch in the place of the
@@ -301,17 +316,22 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             this one or a kind of it. They are the labels of the set and maybe others, so the
             coverage is at least the same. Of all such terms it is the one with the fewest labels,
             then the most specific. The model needs terms, see :attr:`ontology_term_ids_`.
+        allow_empty
+            Leave the set empty if even the most probable label is below the threshold. These are
+            the exact sets of split conformal prediction: their coverage is no higher than
+            ``coverage``, and where the accuracy is higher, some must be empty. By default such a
+            set has the most probable label, so the coverage can only be higher.
 
         Returns
         -------
-        Table ``(n_obs, n_labels)``, bool: whether a label is in a cell's set. A set of several
-        labels means that the model cannot decide. A set is empty if even the best label is below
-        the threshold, which must happen where the accuracy is higher than ``coverage``. The log
-        says how many sets are empty.
+        Table ``(n_obs, n_labels)``, bool: whether a label, a column named in the type of the
+        reference's labels, is in a cell's set. A set of several
+        labels means that the model cannot decide. The log says how many sets are empty, or would
+        be.
 
         With ``ontology=True`` a table with the columns ``ontology_term_id`` and ``ontology_label``
         (the term and its name), ``n_labels``, and ``labels`` (those that the term covers, joined by
-        ``" || "``). The term is ``"unknown"`` if the set is empty, or has a label without a term;
+        ``" || "``). The term is ``"unknown"`` if the set has a label without a term, or is empty;
         ``labels`` then are those of the set itself.
 
         Raises
@@ -327,7 +347,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         levels*, J. Am. Stat. Assoc. 114, 223 (2019).
         """
         check_fraction("coverage", coverage, zero=False, one=False)
-        check_flags(ontology=ontology)
+        check_flags(ontology=ontology, allow_empty=allow_empty)
         if ontology and not self.ontology_term_ids_:
             raise ValueError(
                 "ontology=True was given, but no label of the model has a term: assign a dict of "
@@ -345,14 +365,16 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
         )
         choice = self.module.modality_choices.index(found["modalities"])
         threshold = conformal_threshold(self.held_out_probabilities_[choice], coverage)
-        inside = found["probabilities"] >= threshold
-        n_empty = int((~inside.any(1)).sum())
+        inside, n_empty = label_sets(found["probabilities"], threshold, allow_empty=allow_empty)
         if n_empty:
             logger.info(
-                "predict_set: %s of %s cells have an empty set: even their best label is less "
-                "probable than the true labels of most cells that the sets are calibrated on",
+                "predict_set: %s of %s cells have %s: even their best label is less probable than "
+                "the true labels of most cells that the sets are calibrated on",
                 format_thousands(n_empty),
                 format_thousands(len(inside)),
+                "an empty set"
+                if allow_empty
+                else "only their best label in the set, which allow_empty=True would leave empty",
             )
-        sets = pd.DataFrame(inside, index=adata.obs_names, columns=self.labels)
+        sets = pd.DataFrame(inside, index=adata.obs_names, columns=self._typed_labels)
         return self._sets_as_terms(sets) if ontology else sets

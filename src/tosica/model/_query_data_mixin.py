@@ -13,6 +13,7 @@ from tosica._constants import UNKNOWN
 from tosica._groups import read_groups
 from tosica._logging import format_thousands, logger
 from tosica._palette import default_palette
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._validation import (
     check_data,
     check_flags,
@@ -24,7 +25,8 @@ from tosica._validation import (
 from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._calibration_mixin import CalibrationMixin
 from tosica.model._device import find_device
-from tosica.model._fields import LabelsField, check_unlabeled_category
+from tosica.model._label_type import LabelType
+from tosica.model._labels_field import LabelsField, check_unlabeled_category
 from tosica.model._modalities import is_joint
 from tosica.model._new_labels_fit import NewLabelsFit
 from tosica.model._restore_on_failure import restore_on_failure
@@ -34,6 +36,7 @@ from tosica.onto._label_key import label_key
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pandas as pd
     from anndata import AnnData
     from numpy.typing import NDArray
 
@@ -119,7 +122,8 @@ class QueryDataMixin(CalibrationMixin):
         Returns
         -------
         The extended model. Its labels are those of ``reference_model`` in their order, then the new
-        ones. Until it is trained, it annotates exactly as ``reference_model``.
+        ones. If the new labels are of another type, such as text beside numbers, predictions are
+        text. Until it is trained, it annotates exactly as ``reference_model``.
 
         Raises
         ------
@@ -198,7 +202,7 @@ class QueryDataMixin(CalibrationMixin):
         named = [_read_label(name, unlabeled_category, key) for name in groups.categories]
         new = [name for name in named if name is not None and name not in base.labels]
         _check_new_labels(new, base.labels, key)
-        model = base._extended(new)
+        model = base._extended(new, _type_of_new(adata.obs[key], new))
         code_of = {name: code for code, name in enumerate(model.labels)}
         # The last is for cells without a value, whose code is -1.
         of_group = [-1 if name is None else code_of[name] for name in named]
@@ -233,8 +237,12 @@ class QueryDataMixin(CalibrationMixin):
                 "or of very few cells: train it anew, on labels old and new."
             )
 
-    def _extended(self, new: list[str]) -> Self:
-        """Make a copy of the model with more labels, which no cell gets yet."""
+    def _extended(self, new: list[str], label_type: LabelType) -> Self:
+        """Make a copy of the model with more labels, which no cell gets yet.
+
+        All labels become text if the new ones, whose type is given, have another one than those of
+        the model. They have no place in its order.
+        """
         registry = deepcopy(self.registry_)
         field = registry["field_registries"][REGISTRY_KEYS.LABELS_KEY]
         state, n_before = field["state_registry"], len(self.labels)
@@ -244,6 +252,10 @@ class QueryDataMixin(CalibrationMixin):
         colors = list(state[LabelsField.COLORS_KEY])
         more = _unused_colors(colors, len(new))
         state[LabelsField.COLORS_KEY] = [*colors[:n_before], *more, *colors[n_before:]]
+        if new:
+            dtype = self._label_type.dtype
+            both = LabelType(dtype if dtype == label_type.dtype else None)
+            state[LabelsField.TYPE_KEY] = both._asdict()
         if "n_labels" in field.get("summary_stats", {}):
             field["summary_stats"]["n_labels"] = len(state[key])
         model = type(self)(None, registry=registry, **self.init_params_["non_kwargs"])
@@ -279,7 +291,8 @@ class QueryDataMixin(CalibrationMixin):
         if not new:
             logger.info("train: the query has no new label, and the model stays as it is")
             return
-        with restore_on_failure(self):
+        progress = ProgressBar("train: new labels", None, delay=SECONDS_WITHOUT_BAR)
+        with restore_on_failure(self), progress:
             fit = NewLabelsFit(self.module, self.novelty_statistics_, query.n_before)
             self.novelty_statistics_ = fit(query.minibatches, query.codes)
         counts = np.bincount(query.codes[query.codes >= 0], minlength=len(self.labels))
@@ -288,6 +301,12 @@ class QueryDataMixin(CalibrationMixin):
         }
         shown = ", ".join(f"{name!r} ({self.label_counts_[name]} cells)" for name in new)
         logger.info("train: added %s; the other labels' scores stay as they were", shown)
+
+
+def _type_of_new(column: pd.Series, new: list[str]) -> LabelType:
+    """Type of the labels that are new to a model."""
+    categories = column.astype("category").cat.categories
+    return LabelType.of(categories[categories.astype(str).isin(new)])
 
 
 def _read_label(name: str, unlabeled_category: str | None, key: str) -> str | None:

@@ -11,7 +11,8 @@ from scvi.model.base import BaseModelClass
 
 from tosica._validation import check_choice, check_flags
 from tosica.model._checkpoint import fingerprint
-from tosica.model._fields import LabelsField
+from tosica.model._label_type import LabelType
+from tosica.model._labels_field import LabelsField
 from tosica.model._modalities import Modality, is_joint, lay_out_tokens, read_modalities
 from tosica.module import REGISTRY_KEYS
 
@@ -54,10 +55,20 @@ class RegistryMixin(BaseModelClass):
 
     @property
     def labels(self) -> list[str]:
-        """The labels that the model knows, in the reference's order."""
+        """The labels that the model knows, as text, in the reference's order."""
         state = self._state(REGISTRY_KEYS.LABELS_KEY)
         names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
         return [name for name in names if name != state[LabelsField.UNLABELED_KEY]]
+
+    @property
+    def _label_type(self) -> LabelType:
+        """Type of the labels of the reference."""
+        return LabelType.load(self._state(REGISTRY_KEYS.LABELS_KEY).get(LabelsField.TYPE_KEY))
+
+    @property
+    def _typed_labels(self) -> np.ndarray:
+        """The labels in the type of the reference's, ``(n_labels,)``."""
+        return self._label_type.values(self.labels)
 
     @property
     def gene_sets(self) -> list[str]:

@@ -10,9 +10,10 @@ from scvi.data.fields import CategoricalObsField
 from scvi.model.base import BaseModelClass
 
 from tosica._groups import missing_column
-from tosica._validation import check_data, check_string, did_you_mean
+from tosica._validation import check_count, check_data, check_string, did_you_mean
 from tosica.data import load_annotations
-from tosica.model._fields import ExpressionField, LabelsField, check_unlabeled_category
+from tosica.model._fields import ExpressionField
+from tosica.model._labels_field import LabelsField, check_unlabeled_category
 from tosica.model._mask_field import MaskField, check_genes_of_mask
 from tosica.model._modalities import is_joint
 from tosica.model._setup_mudata import check_modalities, log_modalities, mudata_fields
@@ -41,6 +42,7 @@ class SetupMixin(BaseModelClass):
         batch_key: str | None = None,
         layer: str | None = None,
         mask_key: str = "tosica_mask",
+        min_cells: int = 1,
         **kwargs: Any,
     ) -> None:
         """Register a reference: its expression, labels, batches and mask.
@@ -53,7 +55,8 @@ class SetupMixin(BaseModelClass):
         adata
             The reference, ``(n_obs, n_vars)``: counts, or log-normalised expression.
         labels_key
-            Column of ``adata.obs`` with the labels.
+            Column of ``adata.obs`` with the labels. Predictions come back in their type: text,
+            whole numbers, booleans, or an ordered categorical.
         unlabeled_category
             Value of that column in cells without a label; the model is not trained on them.
         batch_key
@@ -63,6 +66,10 @@ class SetupMixin(BaseModelClass):
             Layer with the expression; by default ``adata.X``.
         mask_key
             Key of ``adata.varm`` and ``adata.uns`` that :func:`tosica.pp.build_mask` wrote.
+        min_cells
+            Labels with fewer cells are left out: their cells count as unlabeled, and the log names
+            them. By default labels of single cells are learned, too. A label needs two cells to be
+            validated and calibrated, and about 30 to be predicted reliably.
 
         Raises
         ------
@@ -93,10 +100,13 @@ class SetupMixin(BaseModelClass):
         check_unlabeled_category(unlabeled_category)
         check_string("labels_key", labels_key)
         check_string("batch_key", batch_key, optional=True)
+        check_count("min_cells", min_cells)
         check_string("mask_key", mask_key)
         _check_other_arguments("setup_anndata", cls.setup_anndata, kwargs)
         setup_method_args = cls._get_setup_method_args(**locals())
-        labels = LabelsField(REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category)
+        labels = LabelsField(
+            REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category, min_cells=min_cells
+        )
         mask = MaskField(REGISTRY_KEYS.MASK_KEY, mask_key)
         expression = ExpressionField(REGISTRY_KEYS.X_KEY, layer)
         batch = CategoricalObsField(REGISTRY_KEYS.BATCH_KEY, batch_key)
@@ -142,6 +152,7 @@ class SetupMixin(BaseModelClass):
         batch_key: str | None = None,
         layers: Mapping[str, str] | None = None,
         mask_key: str = "tosica_mask",
+        min_cells: int = 1,
         **kwargs: Any,
     ) -> None:
         """Register a reference of several modalities, such as RNA and antibodies of CITE-seq.
@@ -172,6 +183,8 @@ class SetupMixin(BaseModelClass):
             Name of a modality to its layer with the expression; by default its ``X``.
         mask_key
             Key of each modality's ``varm`` and ``uns`` that :func:`tosica.pp.build_mask` wrote.
+        min_cells
+            As in :meth:`setup_anndata`.
 
         Raises
         ------
@@ -218,6 +231,7 @@ class SetupMixin(BaseModelClass):
         check_string("labels_key", labels_key)
         check_unlabeled_category(unlabeled_category)
         check_string("batch_key", batch_key, optional=True)
+        check_count("min_cells", min_cells)
         _check_other_arguments("setup_mudata", cls.setup_mudata, kwargs)
         modalities = check_modalities(mdata, modalities, layers)
         layers = None if layers is None else dict(layers)
@@ -230,6 +244,7 @@ class SetupMixin(BaseModelClass):
             batch_key=batch_key,
             layers=layers,
             mask_key=mask_key,
+            min_cells=min_cells,
         )
         if "source_registry" not in kwargs:
             for name in modalities.values():

@@ -16,7 +16,8 @@ from tosica.data import (
     reindex_obs,
     resolve_modalities,
 )
-from tosica.model._fields import ExpressionField, LabelsField
+from tosica.model._fields import ExpressionField
+from tosica.model._labels_field import LabelsField
 from tosica.model._mask_field import MaskField
 from tosica.model._modalities import field_keys
 from tosica.module import REGISTRY_KEYS
@@ -68,6 +69,7 @@ def mudata_fields(
     batch_key: str | None,
     layers: Mapping[str, str] | None,
     mask_key: str,
+    min_cells: int,
 ) -> list[BaseMuDataWrapperClass]:
     """Make the fields of a reference, and check each before the first one writes to it.
 
@@ -77,7 +79,7 @@ def mudata_fields(
         The reference, not changed here.
     roles
         Role to name of the modalities.
-    labels_key, unlabeled_category, batch_key, layers, mask_key
+    labels_key, unlabeled_category, batch_key, layers, mask_key, min_cells
         As in :meth:`tosica.TOSICA.setup_mudata`.
 
     Returns
@@ -99,7 +101,7 @@ def mudata_fields(
     mod_key = _find_column(mdata, labels_key, "labels_key", list(roles.values()))
     where = "mdata" if mod_key is None else f"mdata[{mod_key!r}]"
     labels = _Labels(
-        REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category, where, mod_key=mod_key
+        REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled_category, where, min_cells, mod_key=mod_key
     )
     labels.validate_field(mdata)
     mod_key = None

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._threads import thread_pool
 from tosica._validation import check_count, check_flags
 from tosica.model._annotation_mixin import AnnotationMixin
 from tosica.model._check_reference import check_genes, check_set_up
-from tosica.model._fields import LabelsField
 from tosica.model._hub_mixin import HubMixin
+from tosica.model._labels_field import LabelsField
 from tosica.model._modalities import is_joint, lay_out_tokens
 from tosica.model._setup_mixin import SetupMixin
 from tosica.model._tokens import with_chosen_tokens
@@ -115,7 +116,8 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, HubMixin):
         super().__init__(adata, registry)
         if adata is not None:
             check_genes(adata, self._modalities)
-            with thread_pool():
+            progress = ProgressBar("TOSICA: gene sets", None, delay=SECONDS_WITHOUT_BAR)
+            with thread_pool(), progress:
                 self.registry_ = with_chosen_tokens(
                     self.registry_, adata, self._codes, max_gene_sets, modules
                 )

@@ -11,6 +11,7 @@ import pandas as pd
 from tosica._constants import UNKNOWN
 from tosica._logging import logger
 from tosica._validation import file_columns
+from tosica.model._label_type import LabelType
 from tosica.onto._terms import NO_TERM, TERM_SUFFIX
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ class AnnotationNames(NamedTuple):
     and ``modalities`` that of each, if the model has several. Cells whose best label is less
     probable than ``cutoff`` are called "Unknown". ``fingerprint`` is that of the model,
     ``key_added`` part of all keys, as in :meth:`tosica.TOSICA.annotate`. ``term_of_label`` has the
-    Cell Ontology's terms of those labels that have one.
+    Cell Ontology's terms of those labels that have one. ``label_type`` is the type of the
+    reference's labels.
     """
 
     labels: list[str]
@@ -60,6 +62,7 @@ class AnnotationNames(NamedTuple):
     key_added: str
     modalities: list[str] | None = None
     term_of_label: Mapping[str, str] | None = None
+    label_type: LabelType = LabelType()
 
     def obs(self, found: Annotation) -> dict[str, Any]:
         """Columns of ``obs`` by name.
@@ -70,7 +73,7 @@ class AnnotationNames(NamedTuple):
         code = self._codes(found)
         names = np.array([*self.labels, UNKNOWN], dtype=object)
         columns: dict[str, Any] = {
-            "prediction": pd.Categorical(names[code], categories=names[np.unique(code)]),
+            "prediction": self._predictions(code),
             "probability": found.probability,
         }
         if self.term_of_label:
@@ -98,6 +101,24 @@ class AnnotationNames(NamedTuple):
         colors = [*self.colors[: len(self.labels)], _UNKNOWN_COLOR]
         occurring = [colors[i] for i in np.unique(self._codes(found))]
         return {f"{self.key_added}_prediction_colors": occurring, self.key_added: metadata}
+
+    def _predictions(self, code: np.ndarray) -> pd.Categorical:
+        """Labels in the type of the reference's; as text if there is "Unknown" among numbers."""
+        occurring, codes = np.unique(code, return_inverse=True)
+        names = np.array([*self.labels, UNKNOWN], dtype=object)
+        categories = pd.Index(names[occurring])
+        if not len(occurring) or occurring[-1] < len(self.labels):
+            categories = pd.Index(self.label_type.values(self.labels)[occurring])
+        elif self.label_type.dtype is not None:
+            logger.info(
+                "annotate: labels are written as text, because files hold no %s beside %r; "
+                "cutoff=0 calls no cell so",
+                self.label_type.dtype,
+                UNKNOWN,
+            )
+        return pd.Categorical.from_codes(
+            codes.ravel(), categories=categories, ordered=self.label_type.ordered
+        )
 
     def _codes(self, found: Annotation) -> np.ndarray:
         """Code of each cell's label; cells without one have the number of labels."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tosica.model import TOSICA
+    from tosica.model._cutoff import Cutoff
     from tosica.model._write_annotation import AnnotationNames
     from tosica.ondisk._plan import Plan
     from tosica.ondisk._store import Store
@@ -49,7 +50,7 @@ class PartAnnotator:
         self._batch_size = batch_size
         self._sample = store.read_sample()
 
-    def names(self, *, cutoff: float, key_added: str) -> AnnotationNames:
+    def names(self, *, cutoff: Cutoff, key_added: str) -> AnnotationNames:
         """What the results stand for; the sample is annotated, so that wrong queries fail here.
 
         Raises
@@ -92,7 +93,7 @@ class PartAnnotator:
         write_part(self._plan.file(part), found, empty, self._plan.identity())
 
     def _annotate(
-        self, cells: Any, *, cutoff: float = 0.0, key_added: str = "tosica"
+        self, cells: Any, *, cutoff: Cutoff = 0.0, key_added: str = "tosica"
     ) -> tuple[Annotation, AnnotationNames]:
         settings = self._plan.settings
         return self._model._annotation(

@@ -1,8 +1,7 @@
-"""Plots of how far to trust a model: training, calibration and novelty."""
+"""Plots of how far to trust a model: calibration and novelty."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 import matplotlib.pyplot as plt
@@ -10,15 +9,13 @@ import numpy as np
 import pandas as pd
 
 from tosica._groups import read_groups, read_numbers
-from tosica._palette import BLUE, GREEN, ORANGE, PURPLE
+from tosica._palette import BLUE, ORANGE
 from tosica._validation import (
     check_choice,
     check_count,
     check_data,
-    check_names,
     check_number,
     check_string,
-    only_known,
 )
 from tosica.pl._docs import fill_docs
 from tosica.pl._figure import Canvas, group_colors, text_width
@@ -28,93 +25,12 @@ from tosica.tl._reliability import expected_calibration_error
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Sequence
 
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LINE_STYLES = [(BLUE, "-"), (ORANGE, "--"), (GREEN, "-."), (PURPLE, ":")]
-_QUANTITIES = {
-    "train_loss": "training loss",
-    "validation_loss": "validation loss",
-    "validation_accuracy": "validation accuracy",
-}
 _FONT_SIZE = 9.0
-
-
-@fill_docs()
-def training(
-    history: Mapping[str, pd.DataFrame],
-    *,
-    keys: Sequence[str] = ("train_loss", "validation_loss"),
-    title: str | None = None,
-    ax: Axes | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    return_fig: bool = False,
-) -> Figure | Axes | None:
-    """Losses over the epochs.
-
-    The training loss is usually higher than the validation loss, because half of the genes and
-    three quarters of the gene sets are dropped out during training.
-
-    Parameters
-    ----------
-    history
-        ``model.history``: a table for each quantity, with one row for each epoch.
-    keys
-        Quantities to draw, of those in ``history``.
-    title
-        Title of the plot.
-    {ax}
-    {figure}
-
-    Returns
-    -------
-    {returns}
-
-    Raises
-    ------
-    KeyError
-        If ``history`` lacks a quantity.
-    TypeError
-        If ``history`` is no mapping, such as the model itself.
-    {ax_raises}
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> import tosica
-    >>> history = {"train_loss": pd.DataFrame({"train_loss": [2.0, 1.5, 1.2]})}
-    >>> axes = tosica.pl.training(history, keys=["train_loss"], show=False)
-    >>> axes.get_xlabel()
-    'epoch'
-    """
-    canvas = Canvas(ax, figsize, show=show, save=save, return_fig=return_fig)
-    if not isinstance(history, Mapping):
-        raise TypeError(
-            f"history must be model.history, a dict of tables, not {type(history).__name__}."
-        )
-    check_string("title", title, optional=True)
-    keys = check_names("keys", keys)
-    missing = [name for name in keys if name not in history]
-    if missing:
-        raise KeyError(f"history has no {missing[0]!r}{only_known(missing[0], history)}")
-    ax = canvas.axes((4.2, 3.0))
-    for i, name in enumerate(keys):
-        values = np.asarray(history[name], dtype=float).ravel()
-        color, line_style = _LINE_STYLES[i % len(_LINE_STYLES)]
-        epochs = np.arange(1, len(values) + 1)
-        ax.plot(epochs, values, line_style, color=color, label=_QUANTITIES.get(name, name))
-    ax.set_xlabel("epoch")
-    ax.set_ylabel("cross-entropy" if all(name.endswith("loss") for name in keys) else "")
-    _plain(ax)
-    ax.legend(frameon=False)
-    if title is not None:
-        ax.set_title(title)
-    return canvas.finish(ax)
 
 
 @fill_docs()

@@ -109,12 +109,14 @@ def build_mask(
         of the other organism. ``"human"`` or ``"mouse"`` maps gene sets of the other organism to it
         by one-to-one orthology.
     identifiers
-        How genes are matched. ``"exact"``: by name only. ``"map"``: by name, and all other genes by
-        identifier. ``"auto"``: like ``"map"`` for named collections, whose names are symbols of
-        NCBI Gene or MGI; for gene sets of your own, like ``"exact"`` unless it finds less than half
-        of the genes of ``"map"``. If neither ``var_names`` nor their translations match half of the
-        genes, a text column of ``.var`` (``gene_symbols``, ``gene_ids``, ``feature_name``, …) is
-        used instead if it matches clearly better.
+        How genes are matched. ``"exact"``: by name only. ``"map"``: by name, also with ``-`` for
+        ``_`` and the other way round (Seurat exchanges them) if only one name fits, and all other
+        genes by identifier. ``"auto"``: like ``"map"`` for named collections, whose names are
+        symbols of NCBI Gene or MGI; for gene sets of your own, by name and with ``-`` for ``_``
+        only, unless this finds less than half of the genes of ``"map"``. If neither ``var_names``
+        nor their translations match half of the genes, a text column of ``.var``
+        (``gene_symbols``, ``gene_ids``, ``feature_name``, …) is used instead if it matches clearly
+        better.
     layer
         Layer with counts or log-normalised expression for ``select="variable"``; by default ``.X``.
         For a MuData, a layer of RNA, and of gene activity if it has this layer.

@@ -57,7 +57,7 @@ def match_gene_sets(
             " (by overlap)" if organism == "auto" else "",
             f"; {summary}" if summary else "",
         )
-    elif match.column is not None:
+    elif match.column is not None or match.kinds:
         logger.info("build_mask: %s", match.summary())
     is_gene = csr_matrix(
         (np.ones(len(match.rows), dtype=np.int32), (match.wanted, match.rows)),

@@ -10,6 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 from scipy.sparse import csr_matrix
 
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica.data import CellMatrix, describe_unscaled, detect_values, log_normalize
 
 if TYPE_CHECKING:
@@ -74,18 +75,22 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     matrix = CellMatrix(adata, layer=layer)
     hint = partial(describe_unscaled, adata)
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
-    for start, block in matrix.blocks(_BLOCK):
-        kind = detect_values(block, matrix.where, first_cell=start, hint=hint)
-        if kind is None:
-            continue
-        values = block.astype(np.float64)
-        if kind == "counts":
-            values = log_normalize(values)
-        total += np.asarray(values.sum(0)).ravel()
-        if sp.issparse(values):
-            squares += np.asarray(values.multiply(values).sum(0)).ravel()
-        else:
-            squares += (values**2).sum(0)
+    with ProgressBar(
+        "build_mask: variability", matrix.n_obs, delay=SECONDS_WITHOUT_BAR
+    ) as progress:
+        for start, block in matrix.blocks(_BLOCK):
+            progress.advance(block.shape[0])
+            kind = detect_values(block, matrix.where, first_cell=start, hint=hint)
+            if kind is None:
+                continue
+            values = block.astype(np.float64)
+            if kind == "counts":
+                values = log_normalize(values)
+            total += np.asarray(values.sum(0)).ravel()
+            if sp.issparse(values):
+                squares += np.asarray(values.multiply(values).sum(0)).ravel()
+            else:
+                squares += (values**2).sum(0)
     mean = total / matrix.n_obs
     variance = np.maximum(squares / matrix.n_obs - mean**2, 0)
     return _standardized_dispersion(mean, variance)

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tosica._logging import format_thousands, logger
-from tosica._progress import ProgressBar, is_watched
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._validation import (
     check_choice,
     check_count,
     check_flags,
-    check_fraction,
     check_key_added,
     check_path,
     check_string,
     file_columns,
 )
 from tosica.model import TOSICA
+from tosica.model._cutoff import DEFAULT_CUTOFF, Cutoff, check_cutoff, warn_of_cutoff
 from tosica.model._inference_mixin import Precision
 from tosica.ondisk import (
     MODEL,
@@ -48,7 +48,7 @@ def annotate_file(
     *,
     layer: str | None = None,
     use_raw: bool = False,
-    cutoff: float = 0.1,
+    cutoff: Cutoff = DEFAULT_CUTOFF,
     probabilities: bool = False,
     include_x: bool = True,
     batch_size: int | None = None,
@@ -148,7 +148,7 @@ def annotate_file(
     check_path("path", path)
     check_path("output", output)
     check_string("layer", layer, optional=True)
-    check_fraction("cutoff", cutoff)
+    check_cutoff(cutoff)
     check_flags(
         use_raw=use_raw,
         probabilities=probabilities,
@@ -181,6 +181,7 @@ def annotate_file(
     )
     annotator = PartAnnotator(plan, store, model, batch_size)
     names = annotator.names(cutoff=cutoff, key_added=key_added)
+    warn_of_cutoff(cutoff, len(model.labels))
     _begin(plan, model, overwrite=overwrite and array_task is None)
     missing = plan.missing()
     if array_task is not None:
@@ -198,8 +199,10 @@ def annotate_file(
         else annotate_on_workers(plan, missing, client, batch_size)
     )
     sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
-    shown = enable_progress_bar and is_watched()
-    with ProgressBar("annotate", sum(sizes.values()), enabled=shown, delay=2) as bar:
+    n_cells = sum(sizes.values())
+    with ProgressBar(
+        "annotate", n_cells, enabled=enable_progress_bar, delay=SECONDS_WITHOUT_BAR
+    ) as bar:
         for part in parts:
             bar.advance(sizes[part])
     if array_task is not None:

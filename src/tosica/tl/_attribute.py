@@ -10,6 +10,7 @@ import pandas as pd
 
 from tosica._logging import logger
 from tosica._validation import check_choice, check_count, check_flags, check_key_added, file_columns
+from tosica.data import find_genes, load_table
 from tosica.tl._integrated_gradients import (
     N_STEPS,
     Baseline,
@@ -277,7 +278,9 @@ def _write(
     key_presence: str,
 ) -> None:
     n_gene_sets = len(gene_sets)
-    indexer = pd.Index(np.asarray(model.get_var_names())).get_indexer(adata.var_names)
+    # As in the query that was read, by any name that it found a gene by.
+    genes = pd.Index(np.asarray(model.get_var_names()))
+    indexer = find_genes(adata.var_names, genes, load_table(adata.var)).indexer
     adata.obsm[f"X_{key_added}"] = sums.token_attribution[:, :n_gene_sets]
     adata.obsm[f"X_{key_presence}"] = sums.token_presence[:, :n_gene_sets]
     adata.varm[key_added] = pd.DataFrame(

@@ -11,7 +11,8 @@ import pandas as pd
 import torch
 from scipy.integrate import trapezoid
 
-from tosica._logging import logger
+from tosica._logging import logger, without_query_lines
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._threads import thread_map, thread_pool
 from tosica._validation import (
     check_count,
@@ -223,7 +224,7 @@ def _remove_gene_sets(
     start = baseline_expression(model, adata, default_baseline(model), layer=layer, use_raw=use_raw)
     members = _members(model, start.device)
 
-    def delete(minibatch: Minibatch) -> None:
+    def delete(minibatch: Minibatch) -> int:
         first, x, measured = minibatch
         rows = slice(first, first + len(x))
         label = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
@@ -238,10 +239,13 @@ def _remove_gene_sets(
                 label_probability = probability.gather(1, label[:, None])[:, 0]
                 deletions[name].probability[rows, i] = label_probability.cpu()
                 deletions[name].kept[rows, i] = (probability.argmax(1) == label).cpu()
+        return len(x)
 
-    with thread_pool(module.device):
-        for _ in thread_map(delete, model.iter_batches(adata, layer=layer, use_raw=use_raw)):
-            pass
+    progress = ProgressBar("faithfulness", adata.n_obs, delay=SECONDS_WITHOUT_BAR)
+    with without_query_lines(), thread_pool(module.device), progress:
+        minibatches = model.iter_batches(adata, layer=layer, use_raw=use_raw)
+        for n_cells in thread_map(delete, minibatches):
+            progress.advance(n_cells)
     return deletions
 
 

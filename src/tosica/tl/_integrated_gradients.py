@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 import torch
 
+from tosica._logging import without_query_lines
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._threads import thread_map, thread_pool
 
 if TYPE_CHECKING:
@@ -56,8 +58,9 @@ def baseline_expression(
     if adata.n_obs == 1:
         raise ValueError("A single cell is its own mean: pass more cells, or baseline='zero'.")
     total = torch.zeros(n_genes, dtype=torch.float64)
-    for _, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
-        total += x.sum(0, dtype=torch.float64).cpu()
+    with without_query_lines():
+        for _, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
+            total += x.sum(0, dtype=torch.float64).cpu()
     return (total / adata.n_obs).float()[None].to(model.module.device)
 
 
@@ -159,6 +162,7 @@ def iter_attributions(
     n_steps: int = N_STEPS,
     layer: str | None = None,
     use_raw: bool = False,
+    bar: str = "attribute",
 ) -> Iterator[tuple[slice, Tensor, Attribution]]:
     """Attribute the score of one label, or of each cell's best one, minibatch by minibatch.
 
@@ -178,6 +182,8 @@ def iter_attributions(
         Points of the quadrature.
     layer, use_raw
         Which matrix of ``adata`` to read.
+    bar
+        What the progress bar says before its figures.
 
     Yields
     ------
@@ -208,14 +214,15 @@ def iter_attributions(
         )
         return slice(first, first + len(x)), codes, attribution
 
-    minibatches = model.iter_batches(
-        adata if rows is None else adata[rows],
-        layer=layer,
-        use_raw=use_raw,
-        batch_size=max(n_points // n_steps, 1),
-    )
-    with thread_pool(module.device):
-        yield from thread_map(explain, minibatches)
+    cells = adata if rows is None else adata[rows]
+    progress = ProgressBar(bar, cells.n_obs, delay=SECONDS_WITHOUT_BAR)
+    with without_query_lines(), thread_pool(module.device), progress:
+        minibatches = model.iter_batches(
+            cells, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1)
+        )
+        for found in thread_map(explain, minibatches):
+            yield found
+            progress.advance(len(found[1]))
 
 
 def token_of_pair(module: TOSICAModule) -> Tensor:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tosica._groups import read_groups
 from tosica._logging import logger
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._validation import check_count, check_data, check_flags
 from tosica.linear import (
     CLUSTER_SIZE,
@@ -165,31 +166,34 @@ def novelty(
         )
     clusters = None if over_clustering is None else read_clusters(adata, over_clustering)
     statistics = _statistics(model, reference)
-    query = read_query(model, adata, layer=layer, use_raw=use_raw)
     predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
     codes = pd.Index(model.labels).get_indexer(pd.Index(predicted))
     positions = pd.Index(statistics.labels).get_indexer(pd.Index(codes))
     correct = correct_batch and count_labels(positions) > 1
-    shift = common_shift(query, statistics, positions) if correct else None
-    if correct_batch and not correct:
-        logger.warning(
-            "novelty: fewer than two labels have %d cells, so that the query is not corrected: "
-            "another batch looks like a new type",
-            MIN_CELLS,
-        )
-    if correct and shift is None:
-        correct = False
-        logger.info(
-            "novelty: the query differs from the reference no more than another sample of its "
-            "cells would, and is not corrected for a batch"
-        )
-    known = (statistics.cells, statistics.cells_labels)
-    cells = calibrate(*score_in_blocks(statistics.score_cells, query, shift), *known, correct)
-    known = (statistics.clusters, statistics.clusters_labels)
-    average = average_neighbors(query, statistics, random_state)
-    small = calibrate(
-        *score_in_blocks(statistics.score_clusters, query, shift, average), *known, correct
-    )
+    # All cells are read, scored one by one, and scored in small clusters.
+    with ProgressBar("novelty", 3 * adata.n_obs, delay=SECONDS_WITHOUT_BAR) as progress:
+        query = read_query(model, adata, progress, layer=layer, use_raw=use_raw)
+        shift = common_shift(query, statistics, positions) if correct else None
+        if correct_batch and not correct:
+            logger.warning(
+                "novelty: fewer than two labels have %d cells, so that the query is not corrected: "
+                "another batch looks like a new type",
+                MIN_CELLS,
+            )
+        if correct and shift is None:
+            correct = False
+            logger.info(
+                "novelty: the query differs from the reference no more than another sample of its "
+                "cells would, and is not corrected for a batch"
+            )
+        progress.restart("novelty: cells")
+        found = score_in_blocks(statistics.score_cells, query, shift, progress)
+        cells = calibrate(*found, statistics.cells, statistics.cells_labels, correct)
+        progress.restart("novelty: nearest cells")
+        average = average_neighbors(query, statistics, random_state)
+        progress.restart("novelty: small clusters")
+        found = score_in_blocks(statistics.score_clusters, query, shift, progress, average)
+        small = calibrate(*found, statistics.clusters, statistics.clusters_labels, correct)
     if clusters is not None:
         small = _combine(small, clusters)
     result = adata.copy() if copy else adata
@@ -224,9 +228,13 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     codes = pd.Index(model.labels).get_indexer(reference.obs[labels_key].astype(str))
     labeled = np.flatnonzero(codes >= 0)
     chosen = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
-    found = (
-        fit_novelty(read_query(model, reference).x[chosen], codes[chosen]) if len(chosen) else None
-    )
+    found = None
+    if len(chosen):
+        with ProgressBar(
+            "novelty: reference", reference.n_obs, delay=SECONDS_WITHOUT_BAR
+        ) as progress:
+            expression = read_query(model, reference, progress).x
+        found = fit_novelty(expression[chosen], codes[chosen])
     if found is None:
         raise ValueError(
             "The reference has too few labeled cells to compare with, or all are alike: pass the "

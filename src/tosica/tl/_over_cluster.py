@@ -13,6 +13,7 @@ from mudata import MuData
 
 from tosica._groups import as_groups, read_groups
 from tosica._logging import format_thousands, logger
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._threads import keep_torch_threads
 from tosica.data import TARGET_SUM, CellMatrix, check_finite, detect_values
 
@@ -73,20 +74,21 @@ def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Cat
         raise ValueError(
             f"{n_obs} cells are too few to be clustered: there must be {_MIN_CELLS}, {_HINT}."
         )
-    connectivities, graph_source, order = _graph(data)
     resolution = next((r for below, r in _RESOLUTIONS if n_obs < below), _LARGEST_RESOLUTION)
     # In a new object, because scanpy writes into uns, too.
     cells = AnnData(obs=pd.DataFrame(index=[str(i) for i in range(n_obs)]))
-    sc.tl.leiden(
-        cells,
-        resolution,
-        adjacency=connectivities,
-        key_added="cluster",
-        flavor="igraph",
-        n_iterations=2,
-        directed=False,
-        random_state=0,
-    )
+    with ProgressBar("over-clustering", None, delay=SECONDS_WITHOUT_BAR):
+        connectivities, graph_source, order = _graph(data)
+        sc.tl.leiden(
+            cells,
+            resolution,
+            adjacency=connectivities,
+            key_added="cluster",
+            flavor="igraph",
+            n_iterations=2,
+            directed=False,
+            random_state=0,
+        )
     clusters = pd.Categorical(cells.obs["cluster"])[order]
     logger.info(
         "over-clustering: %s cells in %d clusters (Leiden, resolution %d, on %s)",

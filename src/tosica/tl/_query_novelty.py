@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from sklearn.neighbors import NearestNeighbors
 
+from tosica._logging import without_query_lines
 from tosica._threads import keep_torch_threads
 from tosica.linear import (
     CLUSTER_SIZE,
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
+    from tosica._progress import ProgressBar
     from tosica.model import TOSICA
 
 # Cells of a label that the query must have for the label to count in what the query shares.
@@ -56,13 +58,22 @@ class Scores(NamedTuple):
 
 
 def read_query(
-    model: TOSICA, adata: AnnData, *, layer: str | None = None, use_raw: bool = False
+    model: TOSICA,
+    adata: AnnData,
+    progress: ProgressBar,
+    *,
+    layer: str | None = None,
+    use_raw: bool = False,
 ) -> Query:
     """Read all cells as the model reads them. They are sparse in memory, also of a backed query."""
     parts, measured = [], None
-    for batch in model.iter_batches(adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE):
-        parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
-        measured = batch.measured
+    with without_query_lines():
+        for batch in model.iter_batches(
+            adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
+        ):
+            parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
+            measured = batch.measured
+            progress.advance(parts[-1].shape[0])
     return Query(sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy())
 
 
@@ -102,6 +113,7 @@ def score_in_blocks(
     score: Callable[..., tuple[NDArray[np.float64], NDArray[np.int64]]],
     query: Query,
     shift: NDArray[np.float64] | None,
+    progress: ProgressBar,
     average: sp.csr_matrix | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Score cells, or averages of them, block by block: all may not fit in memory as dense rows."""
@@ -110,6 +122,7 @@ def score_in_blocks(
         rows = slice(start, start + _BATCH_SIZE)
         x = query.x[rows] if average is None else average[rows] @ query.x
         blocks.append(score(x.toarray(), query.measured, shift))
+        progress.advance(x.shape[0])
     return np.concatenate([s for s, _ in blocks]), np.concatenate([n for _, n in blocks])
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._logging import logger
+from tosica._progress import track
 from tosica._validation import check_count, check_fraction, check_number, check_path
 from tosica.data import CellMatrix
 from tosica.gs import write_gmt
@@ -179,7 +180,13 @@ def refine_gene_sets(
     refined = [p for p, each in enumerate(found) if each.recall > 0 and each.recall >= min_recall]
     members = tried.members[refined]
     stability = np.zeros(members.shape)
-    for cells in bootstrap(labels, n_bootstraps if refined else 0, random_state):
+    n_drawn = n_bootstraps if refined else 0
+    for cells in track(
+        bootstrap(labels, n_drawn, random_state),
+        "refine_gene_sets",
+        total=n_drawn,
+        unit="bootstraps",
+    ):
         genes = describe_genes(x[np.ix_(cells, varies)], labels[cells])
         for row, pair in enumerate(zip(held_out_scores(genes, members), members, strict=True)):
             repeated = refine(*pair, price)

@@ -209,6 +209,7 @@ def presence_of_groups(
     chosen: Sequence[NDArray[np.integer]],
     layer: str | None,
     use_raw: bool,
+    bar: str = "top_genes",
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
     """Average the presence over the cells of each group.
 
@@ -222,6 +223,8 @@ def presence_of_groups(
         Positions of each group's cells.
     layer, use_raw
         Which matrix of ``adata`` to read.
+    bar
+        What the progress bar says before its figures.
 
     Returns
     -------
@@ -239,6 +242,7 @@ def presence_of_groups(
         rows=np.concatenate(chosen),
         layer=layer,
         use_raw=use_raw,
+        bar=bar,
     ):
         pair_weights.index_add_(0, group_of_cell[rows], attribution.presence.cpu())
     set_weights = sum_by(pair_weights, token, model.module.embedding.n_tokens)

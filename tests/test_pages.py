@@ -1,0 +1,194 @@
+"""What README, the how-to pages and the page of errors show is true of the package."""
+
+from __future__ import annotations
+
+import ast
+import gzip
+import re
+import shlex
+import shutil
+import warnings
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import scanpy as sc
+from scipy.io import mmwrite
+from scipy.sparse import coo_matrix
+
+import tosica
+from tosica import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from anndata import AnnData
+
+ROOT = Path(__file__).resolve().parents[1]
+HOW_TO = sorted(path for path in (ROOT / "docs" / "how_to").glob("*.md") if path.stem != "index")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [ROOT / "README.md", ROOT / "docs" / "which_tool.md", *HOW_TO]
+VARYING = "…"
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", page.read_text("utf-8"), flags=re.DOTALL)
+
+
+# --------------------------------------------------------------------------- commands
+
+
+def shown_commands() -> list[list[str]]:
+    lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.split("\n")]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("tosica ")]
+
+
+@pytest.mark.parametrize("words", shown_commands(), ids=" ".join)
+def test_commands_are_understood(words: list[str]) -> None:
+    command = cli.commands.commands[words[0]]
+    assert command.make_context(words[0], words[1:]).params
+
+
+# --------------------------------------------------------------------------- messages
+
+
+def with_dots(node: ast.AST) -> str:
+    """A string as users see it, with dots for what varies."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(with_dots, node.values))
+    return VARYING
+
+
+@pytest.fixture(scope="module")
+def messages() -> list[str]:
+    trees = [ast.parse(path.read_text("utf-8")) for path in (ROOT / "src").rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    return [with_dots(node) for node in nodes if isinstance(node, ast.Constant | ast.JoinedStr)]
+
+
+def shown_messages() -> list[str]:
+    text = (ROOT / "docs" / "how_to" / "errors.md").read_text(encoding="utf-8")
+    text = text.split("## No error")[0]
+    return re.findall(r"^\| `([^`]+)` \|", text, flags=re.MULTILINE)
+
+
+def n_pieces(words: list[str], messages: list[str]) -> int:
+    """Of how few strings of the package the words can be put together; 99 if they cannot."""
+    if not words:
+        return 0
+    for n in range(len(words), 0, -1):
+        if any(" ".join(words[:n]) in text for text in messages):
+            return 1 + n_pieces(words[n:], messages)
+    return 99
+
+
+@pytest.mark.parametrize("message", shown_messages())
+def test_messages_are_those_of_the_package(message: str, messages: list[str]) -> None:
+    parts = [part.strip(" .,;:()[]") for part in message.split(VARYING)]
+    parts = [part for part in parts if len(part) > 3]
+    assert parts
+    for part in parts:
+        assert n_pieces(part.split(), messages) <= 2, part
+
+
+# --------------------------------------------------------------------------- numbers of README
+
+
+def test_numbers_of_readme_are_in_tables() -> None:
+    """README links the page beside each number; a benchmark's command writes its tables."""
+    pages = re.findall(r"\]\(docs/benchmarks/(\w+)\.md", README)
+    assert pages
+    written = "\n".join(
+        (ROOT / "docs" / "benchmarks" / f"{page}.md").read_text(encoding="utf-8") for page in pages
+    )
+    in_tables = "\n".join(line for line in written.split("\n") if line.startswith("|"))
+    bullets = "".join(re.findall(r"^- \*\*.*\n(?:  .*\n)*", README, flags=re.MULTILINE))
+    bullets = re.sub(r"\]\(.*?\)", "", bullets)
+    numbers = re.findall(r"\d+(?:[. ]\d+)*%?", bullets)
+    assert len(numbers) > 10
+    for number in numbers:
+        assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d%])", in_tables), number
+
+
+# --------------------------------------------------------------------------- code
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the pages name."""
+    path = tmp_path_factory.mktemp("pages")
+    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    adata.obs["cell_type"] = adata.obs["bulk_labels"]
+    adata.obs["donor"] = np.where(np.arange(adata.n_obs) % 2, "one", "two")
+    adata.obs["leiden"] = adata.obs["louvain"]
+    adata.obs["known_type"] = adata.obs["bulk_labels"]
+    ref, query = adata[::2].copy(), adata[1::2].copy()
+    ref.write_h5ad(path / "reference.h5ad")
+    query.write_h5ad(path / "query.h5ad")
+    write_tenx(query[:80], path / "filtered_feature_bc_matrix")
+    tosica.pp.build_mask(ref)
+    tosica.TOSICA.setup_anndata(ref, labels_key="cell_type")
+    model = tosica.TOSICA(ref, embed_dim=8, max_gene_sets=50)
+    model.train(max_epochs=1, enable_progress_bar=False)
+    model.save(path / "model")
+    return path
+
+
+def write_tenx(adata: AnnData, path: Path) -> None:
+    """The folder that Cell Ranger writes, with counts that have about this expression."""
+    path.mkdir()
+    counts = np.rint(np.expm1(adata.X.toarray())).astype(int)
+    with gzip.open(path / "matrix.mtx.gz", "wb") as file:
+        mmwrite(file, coo_matrix(counts.T))
+    lines = {
+        "features": [f"{name}\t{name}\tGene Expression" for name in adata.var_names],
+        "barcodes": list(adata.obs_names),
+    }
+    for name, rows in lines.items():
+        with gzip.open(path / f"{name}.tsv.gz", "wt") as file:
+            file.writelines(f"{row}\n" for row in rows)
+
+
+@pytest.fixture
+def folder(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The files, where the code of a page is run, and trainings of seconds."""
+    copy = tmp_path / "copy"
+    shutil.copytree(files, copy)
+    train = tosica.TOSICA.train
+
+    @wraps(train)
+    def shortly(self: tosica.TOSICA, **kwargs: Any) -> None:
+        try:
+            train(self, max_epochs=1, enable_progress_bar=False, **kwargs)
+        except TypeError:  # A model of load_query_data is trained without epochs.
+            train(self, **kwargs)
+
+    monkeypatch.setattr(tosica.TOSICA, "train", shortly)
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_COUNT", "1")
+    autoshow = sc.settings.autoshow
+    sc.settings.autoshow = False
+    yield copy
+    sc.settings.autoshow = autoshow
+    plt.close("all")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
+def test_code_of_how_to_pages_runs(page: Path, folder: Path) -> None:
+    if page.stem == "cluster":
+        pytest.importorskip("zarr", reason="the extra atlas")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            sc.read_h5ad(folder / "query.h5ad").write_zarr(folder / "query.zarr")
+    names: dict[str, Any] = {}
+    found = blocks(page, "python")
+    assert found or page.stem == "errors"
+    for block in found:
+        exec(compile(block, page.name, "exec"), names)

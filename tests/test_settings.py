@@ -1,0 +1,168 @@
+"""How much is said: tosica.settings, and what Lightning is kept from saying."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+import scvi
+
+import tosica
+from tosica._logging import logger, quiet_libraries
+
+TALKERS = ("lightning", "lightning.pytorch", "lightning.fabric")
+
+
+@pytest.fixture(autouse=True)
+def _as_before():
+    before = tosica.settings.verbosity, tosica.settings.progress_bar
+    yield
+    tosica.settings.verbosity, tosica.settings.progress_bar = before
+
+
+@pytest.mark.parametrize(
+    ("given", "level"),
+    [("warning", 30), ("WARNING", 30), (logging.ERROR, 40), ("debug", 10), ("critical", 50)],
+)
+def test_the_verbosity_is_a_level_of_logging(given, level):
+    tosica.settings.verbosity = given
+    assert tosica.settings.verbosity == level
+    assert logger.level == level
+
+
+def test_defaults():
+    assert repr(tosica.settings) == "Settings(verbosity='info', progress_bar=True)"
+    tosica.settings.verbosity = 25
+    tosica.settings.progress_bar = False
+    assert repr(tosica.settings) == "Settings(verbosity=25, progress_bar=False)"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "sentence"),
+    [
+        (
+            "verbosity",
+            "quiet",
+            ValueError,
+            r"^verbosity must be one of 'debug' \(10\), .*'quiet'\.$",
+        ),
+        # Scanpy's numbers.
+        ("verbosity", 0, ValueError, r"^verbosity must be one of .*, not 0\.$"),
+        ("verbosity", None, TypeError, "^verbosity must be the name of a level.*None\\.$"),
+        ("verbosity", True, TypeError, "^verbosity must be the name of a level.*True\\.$"),
+        ("progress_bar", "no", TypeError, "^progress_bar must be True or False, not 'no'\\.$"),
+        ("seed", "0", TypeError, "^seed must be a whole number or None, not '0'\\.$"),
+        ("seed", True, TypeError, "^seed must be a whole number or None, not True\\.$"),
+        ("seed", -1, ValueError, "^seed must lie between 0 and 4294967295, not -1\\.$"),
+        ("verbose", 1, AttributeError, "^tosica.settings has no 'verbose', only 'verbosity'"),
+    ],
+)
+def test_wrong_values_are_refused(name, value, error, sentence):
+    before = repr(tosica.settings), scvi.settings.seed
+    with pytest.raises(error, match=sentence):
+        setattr(tosica.settings, name, value)
+    assert (repr(tosica.settings), scvi.settings.seed) == before
+
+
+def test_the_seed_is_that_of_scvi_tools_without_a_line(caplog, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--one")
+    tosica.settings.seed = 3
+    assert scvi.settings.seed == tosica.settings.seed == 3
+    assert caplog.messages == []
+    assert os.environ["XLA_FLAGS"] == "--one"
+    tosica.settings.seed = None
+    assert scvi.settings.seed is None
+
+
+# --------------------------------------------------------------------------- Lightning
+
+
+def levels() -> list[int]:
+    return [logging.getLogger(name).level for name in TALKERS]
+
+
+def test_lightning_says_warnings_only_and_is_as_before_afterwards(caplog):
+    before = levels()
+    talker = logging.getLogger("lightning.pytorch")
+
+    def work():
+        with quiet_libraries():
+            talker.info("a line")
+            talker.warning("a warning")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
+    assert caplog.messages == ["a warning"]
+    assert levels() == before
+
+
+def test_lightning_speaks_if_everything_is_to_be_said(caplog):
+    tosica.settings.verbosity = "debug"
+    with quiet_libraries():
+        logging.getLogger("lightning.pytorch").info("a line")
+    assert caplog.messages == ["a line"]
+
+
+def test_a_level_of_the_user_is_kept(monkeypatch):
+    for name in TALKERS:
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.ERROR)
+    with quiet_libraries():
+        assert levels() == [logging.ERROR] * 3
+
+
+# --------------------------------------------------------------------------- a whole analysis
+
+STEPS = """
+import sys
+import numpy as np, pandas as pd, scipy.sparse as sp
+from anndata import AnnData
+import tosica
+tosica.settings.verbosity = sys.argv[1]
+tosica.settings.seed = 0
+rng = np.random.default_rng(0)
+counts = rng.poisson(3, (60, 24))
+counts[::2, :8] *= 3
+adata = AnnData(sp.csr_matrix(counts.astype(np.float32)))
+adata.var_names = [f"G{i}" for i in range(24)]
+adata.obs_names = [f"cell{i}" for i in range(60)]
+adata.obs["kind"] = pd.Categorical(np.array(["a", "b"])[np.arange(60) % 2])
+sets = {"alpha": [f"G{i}" for i in range(8)], "beta": [f"G{i}" for i in range(8, 16)]}
+tosica.pp.build_mask(adata, sets)
+tosica.TOSICA.setup_anndata(adata, labels_key="kind")
+model = tosica.TOSICA(adata, embed_dim=8, n_heads=2)
+model.train(max_epochs=3, accelerator="cpu", early_stopping=True, early_stopping_patience=1)
+model.annotate(adata)
+tosica.tl.attribute(adata, model)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verbosity", ["info", "warning"])
+def test_what_a_new_process_prints(verbosity):
+    """One line or two a step, each with its name; nothing at all if only warnings are wanted."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::UserWarning", "-c", STEPS, verbosity],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    if verbosity == "warning":
+        assert lines == []
+        return
+    steps = [line.partition(":")[0] for line in lines]
+    assert list(dict.fromkeys(steps)) == [
+        "build_mask",
+        "setup_anndata",
+        "TOSICA",
+        "train",
+        "query",
+        "annotate",
+        "attribute",
+    ]
+    assert len(lines) <= 10
