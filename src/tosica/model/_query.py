@@ -40,9 +40,9 @@ class Minibatch(NamedTuple):
 
     start: int
     """Position of the first cell."""
-    x: Tensor
+    x: torch.Tensor
     """Normalised expression, ``(n_cells, n_genes)``."""
-    measured: Tensor | None
+    measured: torch.Tensor | None
     """Which of the genes the query has, ``(n_genes,)``; ``None`` if it has all."""
 
 
