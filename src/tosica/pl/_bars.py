@@ -328,6 +328,6 @@ def _draw_panel(ax: Axes, panel: _Panel, x_label: str) -> None:
     if min(panel.values, default=0) < 0:
         ax.axvline(0, color=plt.rcParams["axes.edgecolor"], linewidth=0.8)
         ax.spines["left"].set_visible(False)
-    ax.set_xlabel(x_label, fontsize=_NAME_SIZE)
-    # Right-aligned, so that a title longer than the bars extends over the names.
+    # Right-aligned, so that texts longer than the bars extend over the names, or below them.
+    ax.set_xlabel(x_label, fontsize=_NAME_SIZE, loc="right" if "\n" in x_label else "center")
     ax.set_title(panel.title, fontsize=_TITLE_SIZE, loc="right")
