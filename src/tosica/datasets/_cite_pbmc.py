@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
-import mudata
 import numpy as np
 import pandas as pd
 from anndata import AnnData
 from mudata import MuData
 
-from tosica.datasets._public import Published, load
+from tosica.datasets._public import Published, load, quiet_mudata
 
 if TYPE_CHECKING:
     from tosica.io._r_objects import RObject
@@ -80,8 +79,7 @@ def _convert(example: RObject) -> MuData:
     clusters = pd.Series([f"adt_{number}" for number in _CLUSTERS], dtype="category")
     clusters.index = np.sort(rna.obs_names)
     rna.obs["adt_cluster"] = clusters[rna.obs_names]
-    # Without the option, mudata warns about what it will do by default later.
-    with mudata.set_options(pull_on_update=False):
+    with quiet_mudata():
         made = MuData({"rna": rna, "protein": protein[rna.obs_names].copy()})
     made.obs["adt_cluster"] = rna.obs["adt_cluster"]
     return made

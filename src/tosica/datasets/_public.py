@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +23,7 @@ from tosica._replace_files import sync, temporary_folder
 from tosica.io._r_objects import parse_rda
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tosica.io._r_objects import RObject
 
@@ -116,12 +118,19 @@ def _check(found: AnnData | MuData, data: Published, where: str) -> AnnData | Mu
     return found
 
 
+@contextmanager
+def quiet_mudata() -> Iterator[None]:
+    """Without warnings about its next version, and about names of genes that antibodies share."""
+    with warnings.catch_warnings(), mudata.set_options(pull_on_update=False):
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
 def _read(path: Path) -> AnnData | MuData:
     try:
         if path.suffix == ".h5ad":
             return read_h5ad(path)
-        # Without the option, mudata warns about what it will do by default later.
-        with mudata.set_options(pull_on_update=False):
+        with quiet_mudata():
             return mudata.read_h5mu(path)
     except Exception as error:
         raise OSError(

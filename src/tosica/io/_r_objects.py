@@ -1,4 +1,4 @@
-"""Parse ``.rds`` and ``.rda`` files, and convert R objects to values of Python, numpy and pandas."""
+"""Parse ``.rds`` and ``.rda`` files, and convert R objects to values of numpy and pandas."""
 
 from __future__ import annotations
 
