@@ -46,6 +46,8 @@ class Published:
         Makes the annotated data from the R object.
     sha256
         Hash of the contents, as :func:`contents_hash` computes it.
+    columns
+        Columns of ``obs`` that are kept of a file; ``None`` keeps all.
     """
 
     file: str
@@ -53,6 +55,7 @@ class Published:
     name: str
     convert: Callable[[RObject], AnnData | MuData]
     sha256: str
+    columns: tuple[str, ...] | None = None
 
 
 def load(data: Published) -> AnnData | MuData:
@@ -79,11 +82,11 @@ def load(data: Published) -> AnnData | MuData:
                 f"{path.parent}, the folder in {VARIABLE}, has no {data.file}: put it there, or "
                 f"unset {VARIABLE} to have it downloaded."
             )
-        return _check(_read(path), data, str(path))
+        return _check(_read(path, data.columns), data, str(path))
     path = cache_folder() / "datasets" / data.file
     if not path.is_file():
         _fetch(data, path)
-    return _check(_read(path), data, str(path))
+    return _check(_read(path, data.columns), data, str(path))
 
 
 def contents_hash(data: AnnData | MuData) -> str:
@@ -126,10 +129,13 @@ def quiet_mudata() -> Iterator[None]:
         yield
 
 
-def _read(path: Path) -> AnnData | MuData:
+def _read(path: Path, columns: tuple[str, ...] | None) -> AnnData | MuData:
     try:
         if path.suffix == ".h5ad":
-            return read_h5ad(path)
+            adata = read_h5ad(path)
+            if columns is not None:
+                adata.obs = adata.obs[list(columns)]
+            return adata
         with quiet_mudata():
             return mudata.read_h5mu(path)
     except Exception as error:
