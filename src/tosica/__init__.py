@@ -5,7 +5,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 # Gives the logger its level, which users may want to change right after the import.
-from tosica import _logging
+from tosica._settings import settings
 
 if TYPE_CHECKING:
     from tosica import datasets, get, gs, io, model, models, onto, pl, pp, tl
@@ -24,6 +24,7 @@ __all__ = [
     "pl",
     "pp",
     "report",
+    "settings",
     "tl",
 ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,36 @@ def only_warnings() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(before)
+
+
+# Lightning names the devices that there are and are not, why a training ended, and other products
+# of its makers.
+_TALKERS = ("lightning", "lightning.pytorch", "lightning.fabric")
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Leave out what Lightning says that is no warning, unless the verbosity is "debug".
+
+    Afterwards its loggers are as before. Its warnings are shown, but for one about its own code.
+    """
+    talkers = [logging.getLogger(name) for name in _TALKERS]
+    is_quiet = logger.getEffectiveLevel() > logging.DEBUG
+    raised = [
+        (talker, talker.level)
+        for talker in talkers
+        if is_quiet and talker.getEffectiveLevel() < logging.WARNING
+    ]
+    for talker, _ in raised:
+        talker.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            # Lightning's copy of torch's pytree calls what newer torch deprecates.
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+            yield
+    finally:
+        for talker, level in raised:
+            talker.setLevel(level)
 
 
 def _configure() -> None:

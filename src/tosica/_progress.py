@@ -4,23 +4,41 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import time
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+import scvi
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
-from scvi import settings
 from tqdm.auto import tqdm
 
-from tosica._logging import format_thousands
+from tosica._logging import format_thousands, logger
+from tosica._settings import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-# Seconds between two drawings, on a terminal and in a file, where each one is a line.
-_INTERVAL, _INTERVAL_FILE = 0.1, 10.0
+Item = TypeVar("Item")
+
+# Seconds between two drawings on a terminal, and between two lines where nobody is watching.
+_INTERVAL, _INTERVAL_LOG = 0.1, 60.0
+# Shorter work has no bar.
+SECONDS_WITHOUT_BAR = 2.0
 # A line that is logged while a bar is shown takes its place.
 _LOGGERS = ("tosica", "lightning.pytorch", "scvi")
+
+
+class _Shown(threading.local):
+    """Bars of a thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.bars: list[ProgressBar] = []
+
+
+_shown = _Shown()
 
 
 def is_watched() -> bool:
@@ -29,45 +47,58 @@ def is_watched() -> bool:
 
 
 class ProgressBar:
-    """One line that says how far a work on cells has come, as tqdm or rich draw it.
+    """One line that says how far a work has come, as tqdm or rich draw it on stderr.
 
-    ``scvi.settings.progress_bar_style`` chooses which of them, and there is no bar if
-    ``scvi.settings.verbosity`` is above ``logging.INFO``. It is drawn on stderr.
+    ``scvi.settings.progress_bar_style`` chooses which of them. If stderr is neither a terminal nor
+    that of a notebook, a line a minute is logged instead. There is neither inside of other work
+    with a bar, nor if :class:`~tosica._settings.Settings` or ``scvi.settings.verbosity`` say so.
 
     Parameters
     ----------
     description
         What is being done.
     total
-        Number of cells.
+        Number of cells, or of what ``unit`` says; ``None`` if nothing is counted.
     enabled
         Whether there is a bar.
     delay
         Seconds until it is first drawn, so that short work has none.
+    unit
+        What is counted, in the plural.
     """
 
     def __init__(
-        self, description: str, total: int = 0, *, enabled: bool = True, delay: float = 0.0
+        self,
+        description: str,
+        total: int | None = 0,
+        *,
+        enabled: bool = True,
+        delay: float = 0.0,
+        unit: str = "cells",
     ) -> None:
         self.description = self._title = description
         self.total = total
         self.n_done = 0
         is_quiet = logging.getLogger("scvi").getEffectiveLevel() > logging.INFO
-        self.enabled = bool(enabled) and not is_quiet
+        self.enabled = bool(enabled) and not is_quiet and settings.shows_progress
+        self._unit = unit
         self._began = self._from = time.monotonic()
-        self._next = self._from + delay
+        self._next = self._from + (delay if is_watched() else _INTERVAL_LOG)
         self._at_start = 0
         self._detail = ""
+        self._notes: list[str] = []
         self._drawn: _Tqdm | _Rich | None = None
         self._filter = _HideWhileLogging(self)
         self._handlers: list[logging.Handler] = []
 
     def __enter__(self) -> Self:
+        self.enabled = self.enabled and not any(bar.enabled for bar in _shown.bars)
         if self.enabled:
             handlers = [h for name in _LOGGERS for h in logging.getLogger(name).handlers]
             self._handlers = list(dict.fromkeys(handlers))
             for handler in self._handlers:
                 handler.addFilter(self._filter)
+        _shown.bars.append(self)
         return self
 
     def __exit__(
@@ -76,12 +107,15 @@ class ProgressBar:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        # Generators that hold bars may be closed in any order.
+        if self in _shown.bars:
+            _shown.bars.remove(self)
         for handler in self._handlers:
             handler.removeFilter(self._filter)
         if self._drawn is not None:
             if error is None:
                 self.description = self._title
-                self._detail = f"took {_clock(time.monotonic() - self._began)}"
+                self._detail = f"took {self.clock}"
                 self._draw()
             self._drawn.close()
             self._drawn = None
@@ -113,9 +147,23 @@ class ProgressBar:
         if not self.enabled or now < self._next:
             return
         rate = (self.n_done - self._at_start) / max(now - self._from, 1e-9)
-        left = max(self.total - self.n_done, 0) / max(rate, 1e-9) + seconds_after
-        self._detail = f"{format_thousands(round(rate))} cells/s, {_clock(left)} left"
+        left = max((self.total or 0) - self.n_done, 0) / max(rate, 1e-9) + seconds_after
+        speed = f"{format_thousands(round(rate))} {self._unit}/s, " if rate >= 1 else ""
+        self._detail = f"{speed}{_clock(left)} left"
         self._draw()
+
+    @contextmanager
+    def noted(self, text: str) -> Iterator[None]:
+        """Say how far a part has come whose cells are not counted."""
+        self._notes.append(text)
+        try:
+            now = time.monotonic()
+            if self.enabled and now >= self._next:
+                self._detail = f"{', '.join(self._notes)}, {_clock(now - self._from)}"
+                self._draw()
+            yield
+        finally:
+            self._notes.pop()
 
     def hide(self) -> None:
         """Take the bar away until it is drawn again."""
@@ -123,16 +171,60 @@ class ProgressBar:
             self._drawn.hide()
 
     def _draw(self) -> None:
+        if not is_watched():
+            if self._drawn is None:
+                logger.info("%s", self.line)
+            self._next = time.monotonic() + _INTERVAL_LOG
+            return
         if self._drawn is None:
-            self._drawn = (_Rich if settings.progress_bar_style == "rich" else _Tqdm)()
+            self._drawn = (_Rich if scvi.settings.progress_bar_style == "rich" else _Tqdm)()
         self._drawn.draw(self)
-        interval = _INTERVAL if is_watched() else _INTERVAL_FILE
-        self._next = time.monotonic() + interval
+        self._next = time.monotonic() + _INTERVAL
 
     @property
     def detail(self) -> str:
         """Speed and time left, as they were last computed."""
         return self._detail
+
+    @property
+    def clock(self) -> str:
+        """Time since it was made, such as 02:05."""
+        return _clock(time.monotonic() - self._began)
+
+    @property
+    def line(self) -> str:
+        """All of it in one line, for a log."""
+        share = ""
+        if self.total is not None:
+            share = f" {100 * min(self.n_done / max(self.total, 1), 1):.0f} %"
+        detail = f", {self._detail}" if share and self._detail else f" {self._detail}"
+        return f"{self.description}:{share}{detail}".rstrip(": ")
+
+
+def track(
+    items: Iterable[Item], description: str, *, total: int, unit: str, enabled: bool = True
+) -> Iterator[Item]:
+    """Go through items with a progress bar, if it takes longer than two seconds."""
+    with ProgressBar(
+        description, total, enabled=enabled, delay=SECONDS_WITHOUT_BAR, unit=unit
+    ) as bar:
+        for item in items:
+            yield item
+            bar.advance(1)
+
+
+@contextmanager
+def noted(text: str) -> Iterator[None]:
+    """Say in the bar that this thread shows, if it shows one, what is being done.
+
+    One note inside of another stands behind it.
+    """
+    bar = next((bar for bar in _shown.bars if bar.enabled), None)
+    if bar is None:
+        yield
+        return
+    with bar.noted(text):
+        yield
 
 
 class _Tqdm:
@@ -142,8 +234,9 @@ class _Tqdm:
         self._bar: Any = None
 
     def draw(self, bar: ProgressBar) -> None:
-        text = f"{bar.description}: {{percentage:3.0f}}%|{{bar}}| {bar.detail}"
-        total = max(bar.total, 1)
+        share = "" if bar.total is None else "{percentage:3.0f}%|{bar}| "
+        text = f"{bar.description}: {share}{bar.detail}"
+        total = max(bar.total or 0, 1)
         n_done = min(bar.n_done, total)
         if self._bar is None:
             self._bar = tqdm(
@@ -170,22 +263,24 @@ class _Rich:
 
     def draw(self, bar: ProgressBar) -> None:
         if self._progress is None:
+            counted = (TextColumn("{task.percentage:>3.0f}%"), BarColumn())
             self._progress = Progress(
                 TextColumn("{task.description}:"),
-                TextColumn("{task.percentage:>3.0f}%"),
-                BarColumn(),
+                *(() if bar.total is None else counted),
                 TextColumn("{task.fields[detail]}"),
                 console=Console(file=sys.stderr),
                 auto_refresh=False,
                 redirect_stdout=False,
                 redirect_stderr=False,
             )
-            self._progress.add_task(bar.description, total=max(bar.total, 1), detail=bar.detail)
+            self._progress.add_task(
+                bar.description, total=max(bar.total or 0, 1), detail=bar.detail
+            )
             self._progress.start()
         self._progress.update(
             self._progress.task_ids[0],
             description=bar.description,
-            total=max(bar.total, 1),
+            total=max(bar.total or 0, 1),
             completed=bar.n_done,
             detail=bar.detail,
         )

@@ -134,7 +134,7 @@ def annotate(
     if obs is None:
         with session.busy(f"reading {query} …"):
             adata = read_cells(query, seurat=seurat)
-        loaded.annotate(adata, enable_progress_bar=session.is_watched, **options)
+        loaded.annotate(adata, enable_progress_bar=not session.quiet, **options)
         if majority_voting:
             with session.busy("majority voting …"):
                 tosica.tl.majority_vote(adata, over_clustering, min_prop, key=options["key_added"])
@@ -177,7 +177,7 @@ def _annotate_in_parts(
 
     session.advice = _GO_ON
     session.hidden = ("annotate_file: wrote",)
-    options = {**options, "enable_progress_bar": session.is_watched}
+    options = {**options, "enable_progress_bar": not session.quiet}
     if output is not None:
         annotate_file(query, model, output, **options)
         return read_obs(output)

@@ -99,7 +99,7 @@ class Session:
             library = logging.getLogger(name)
             self._exits.callback(library.setLevel, library.level)
             # The progress bar is drawn where scvi-tools would log.
-            library.setLevel(logging.INFO if name == "scvi" and self.is_watched else logging.ERROR)
+            library.setLevel(logging.ERROR if self.quiet or name != "scvi" else logging.INFO)
         if "scvi" in sys.modules:
             settings = sys.modules["scvi"].settings
             self._exits.callback(

@@ -136,7 +136,7 @@ def train(
             batch_size=batch_size,
             checkpoint_dir=checkpoint_dir,
             resume=_checkpoint_in(checkpoint_dir),
-            enable_progress_bar=session.is_watched,
+            enable_progress_bar=not session.quiet,
         )
     finally:
         scvi.settings.seed = before

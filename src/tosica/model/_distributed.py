@@ -55,10 +55,15 @@ class Runner(TrainRunner):  # type: ignore[misc] # scvi-tools has no types
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="early_stopping was automatically disabled")
             super().__init__(*args, **kwargs)
-        if kwargs.get("early_stopping") and self.trainer.early_stopping_callback is None:
+        if kwargs.get("early_stopping"):
             defaults = {"min_delta": 0.0, "patience": 45, "warmup_epochs": 0, "mode": "min"}
             given = {n: kwargs.get(f"early_stopping_{n}", defaults.get(n)) for n in _EARLY_STOPPING}
-            self.trainer.callbacks.insert(0, LoudEarlyStopping(**given))
+            if self.trainer.early_stopping_callback is None:
+                self.trainer.callbacks.insert(0, LoudEarlyStopping(**given))
+            self.trainer.callbacks[:] = [
+                _EarlyStopping(**given) if type(callback) is LoudEarlyStopping else callback
+                for callback in self.trainer.callbacks
+            ]
         _check_strategy(self.trainer, self.model)
         if self.trainer.world_size > 1:
             self.trainer.callbacks.append(_OwnProcess())
@@ -83,6 +88,13 @@ class Runner(TrainRunner):  # type: ignore[misc] # scvi-tools has no types
             if isinstance(self.trainer.logger, SimpleLogger):
                 self.trainer.logger.experiment.data = found["history"]
         super()._update_history()
+
+
+class _EarlyStopping(LoudEarlyStopping):  # type: ignore[misc] # scvi-tools has no types
+    """Early stopping that prints nothing: the last line of the training says it."""
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        """Print nothing."""
 
 
 class _HandBack(Callback):

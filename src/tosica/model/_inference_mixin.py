@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from mudata import MuData
 
-from tosica._progress import ProgressBar, is_watched
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._threads import thread_map, thread_pool
 from tosica._validation import check_choice, check_count, check_data, check_flags
 from tosica.model._device import check_device, multiplies_bfloat16
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 Precision = Literal["32-true", "bf16-mixed"]
 # The first fits the cache of a CPU, the second occupies an accelerator.
 _BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
-# Shorter work has no progress bar.
-_SECONDS_WITHOUT_BAR = 2.0
 
 
 class InferenceMixin(RegistryMixin):
@@ -253,8 +251,9 @@ class InferenceMixin(RegistryMixin):
                 values["attention"] = output.attention[:, :n_sets]
             return minibatch.start, {name: values[name].float().cpu().numpy() for name in wanted}
 
-        shown = bar is not None and is_watched()
-        progress = ProgressBar(bar or "", adata.n_obs, enabled=shown, delay=_SECONDS_WITHOUT_BAR)
+        progress = ProgressBar(
+            bar or "", adata.n_obs, enabled=bar is not None, delay=SECONDS_WITHOUT_BAR
+        )
         with thread_pool(device), progress:
             for start, parts in thread_map(annotate, query):
                 for name, part in parts.items():

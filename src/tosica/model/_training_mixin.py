@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tosica._logging import logger
+from tosica._logging import format_thousands, logger, quiet_libraries
 from tosica._threads import thread_pool
 from tosica._validation import check_count, check_flags, check_fraction, check_number, check_path
 from tosica.linear import linear_to_network_ratio
@@ -20,7 +20,7 @@ from tosica.model._check_reference import check_genes
 from tosica.model._checkpoint import find_not_finite
 from tosica.model._data_module import count_batches
 from tosica.model._device import check_devices, compiled, find_device
-from tosica.model._distributed import share_result
+from tosica.model._distributed import share_result, writes_files
 from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import is_joint
 from tosica.model._network_fit_mixin import Course, NetworkFitMixin, refit_epochs
@@ -273,7 +273,8 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, QueryDat
                     "early_stopping_patience": 10,
                 }
                 kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), KeepBest()]
-            with thread_pool(), compiled(self.module.encoder, device) if compile else nullcontext():
+            compiling = compiled(self.module.encoder, device) if compile else nullcontext()
+            with quiet_libraries(), thread_pool(), compiling:
                 watched = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
                 course.progress.total = _count_draws(data, max_epochs, refit=refit)
                 runner = self._runner(plan, data, max_epochs, course, **watched | stopping | kwargs)
@@ -290,6 +291,28 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, QueryDat
         if course.interruption.requested:
             logger.warning(course.describe_end())
             raise KeyboardInterrupt
+        self._log_end(data, max_epochs, course)
+
+    def _log_end(self, data: ReferenceData, max_epochs: int, course: Course) -> None:
+        """Say in one line how long the training was, and how good its model is."""
+        if not writes_files(self):
+            return
+        n_epochs, n_cells = self.trainer.current_epoch, format_thousands(data.n_train + data.n_val)
+        held_out = ""
+        if self.held_out_codes_ is not None:
+            truth, best = self.held_out_codes_
+            held_out = (
+                f"; {(truth == best).mean():.1%} of {format_thousands(len(truth))} held-out cells "
+                "got their label"
+            )
+        logger.info(
+            "train: %s%s on %s cells in %s%s",
+            f"{n_epochs} epoch{'s' * (n_epochs != 1)}",
+            f" of {max_epochs} (stopped early)" if n_epochs < max_epochs else "",
+            n_cells,
+            course.progress.clock,
+            held_out,
+        )
 
     def _fit_linear(
         self, data: ReferenceData, batch_directions: np.ndarray | None, course: Course

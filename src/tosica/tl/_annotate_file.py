@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tosica._logging import format_thousands, logger
-from tosica._progress import ProgressBar, is_watched
+from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._validation import (
     check_choice,
     check_count,
@@ -198,8 +198,10 @@ def annotate_file(
         else annotate_on_workers(plan, missing, client, batch_size)
     )
     sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
-    shown = enable_progress_bar and is_watched()
-    with ProgressBar("annotate", sum(sizes.values()), enabled=shown, delay=2) as bar:
+    n_cells = sum(sizes.values())
+    with ProgressBar(
+        "annotate", n_cells, enabled=enable_progress_bar, delay=SECONDS_WITHOUT_BAR
+    ) as bar:
         for part in parts:
             bar.advance(sizes[part])
     if array_task is not None:
