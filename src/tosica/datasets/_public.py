@@ -124,9 +124,15 @@ def _check(found: AnnData | MuData, data: Published, where: str) -> AnnData | Mu
 @contextmanager
 def quiet_mudata() -> Iterator[None]:
     """Without warnings about its next version, and about names of genes that antibodies share."""
-    with warnings.catch_warnings(), mudata.set_options(pull_on_update=False):
-        warnings.simplefilter("ignore", UserWarning)
-        yield
+    # Not in a with statement: there mudata logs to the root logger, which from then on shows each
+    # line of tosica's log a second time.
+    options = mudata.set_options(pull_on_update=False)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    finally:
+        mudata.set_options(**options.opts)
 
 
 def _read(path: Path, columns: tuple[str, ...] | None) -> AnnData | MuData:
