@@ -1,4 +1,4 @@
-"""Make .rds files with Seurat objects, value by value, without R."""
+"""Make .rds and .rda files with Seurat objects and others, value by value, without R."""
 
 from __future__ import annotations
 
@@ -40,6 +40,14 @@ def write(path: Path, value: R) -> Path:
     return path
 
 
+def write_rda(path: Path, **objects: R) -> Path:
+    """Serialise as save does: the attributes of a value are stored like the objects of a file."""
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(b"RDX2\nX\n" + struct.pack(">3i", 2, 0x40202, 0x20300))
+        _write_pairs(file, objects)
+    return path
+
+
 def _write(file: BinaryIO, value: R | None) -> None:
     def integer(number: int) -> None:
         file.write(struct.pack(">i", number))
@@ -71,13 +79,16 @@ def _write(file: BinaryIO, value: R | None) -> None:
     elif value.kind in ("INT", "LGL"):
         numbers = np.ma.asarray(value.value).astype(np.int64)
         file.write(np.ma.filled(numbers, _MISSING).astype(">i4").tobytes())
-    for name, attribute in attributes.items():
-        integer(_LIST | 0x400)
-        integer(_SYM)
-        text(name)
-        _write(file, attribute)
     if attributes:
-        integer(_NIL)
+        _write_pairs(file, attributes)
+
+
+def _write_pairs(file: BinaryIO, pairs: dict[str, R | None]) -> None:
+    for name, value in pairs.items():
+        file.write(struct.pack(">4i", _LIST | 0x400, _SYM, _CHAR | (64 << 12), len(name.encode())))
+        file.write(name.encode())
+        _write(file, value)
+    file.write(struct.pack(">i", _NIL))
 
 
 def strings(*values: str | None) -> R:

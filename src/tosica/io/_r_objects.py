@@ -1,4 +1,4 @@
-"""Parse ``.rds`` files, and convert R objects to values of Python, numpy and pandas."""
+"""Parse ``.rds`` and ``.rda`` files, and convert R objects to values of numpy and pandas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ import scipy.sparse as sp
 from tosica.io._columns import to_categorical
 from tosica.io._matrices import csr_from_arrays
 from tosica.io._rds_parser import parse
-from tosica.io._refused import Refused, RefusedValue, describe_error
+from tosica.io._refused import (
+    Refused,
+    RefusedValue,
+    as_builtin_errors,
+    describe_error,
+    explain_damage,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,6 +48,20 @@ def parse_rds(path: Path) -> RObject:
         ) from error
 
 
+def parse_rda(path: Path) -> dict[str, RObject]:
+    """Parse an ``.rda`` file, as R packages keep their data, into objects by name.
+
+    Raises
+    ------
+    ImportError
+        If the ``rdata`` package is missing.
+    ValueError
+        If the file is damaged or not an ``.rda`` file.
+    """
+    with as_builtin_errors(), explain_damage(path):
+        return RObject(parse(path, rda=True)).pairs()
+
+
 class RObject:
     """An R object: its class, its slots or attributes, and its value.
 
@@ -63,13 +83,12 @@ class RObject:
     def attributes(self) -> dict[str, RObject]:
         """Attributes by name; of an S4 object these are its slots."""
         if self._attributes is None:
-            self._attributes = {}
-            pair = self._parsed.attributes
-            while pair is not None and pair.info.type.name == "LIST":
-                tag = pair.tag.referenced_object or pair.tag
-                self._attributes[tag.value.value.decode()] = RObject(pair.value[0])
-                pair = pair.value[1]
+            self._attributes = _pairs(self._parsed.attributes)
         return self._attributes
+
+    def pairs(self) -> dict[str, RObject]:
+        """The elements of a pairlist by name."""
+        return _pairs(self._parsed)
 
     def __contains__(self, name: str) -> bool:
         return name in self.attributes
@@ -202,3 +221,13 @@ class RObject:
             "is not in the file; turn it into a sparse matrix in R (as(x, 'dgCMatrix')) before "
             "saving."
         )
+
+
+def _pairs(pair: Any) -> dict[str, RObject]:
+    """The elements of a parsed pairlist by name."""
+    elements = {}
+    while pair is not None and pair.info.type.name == "LIST":
+        tag = pair.tag.referenced_object or pair.tag
+        elements[tag.value.value.decode()] = RObject(pair.value[0])
+        pair = pair.value[1]
+    return elements

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _XDR = b"X\n"
+# What an .rda file has before the list of its objects; that is stored as in an .rds file.
+_RDA_HEADERS = (b"RDX2\n", b"RDX3\n")
 _OPEN: dict[bytes, Any] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 # Bytes that are read at a time, so that memory follows what is there and not a stated length.
 _PIECE, _SMALL_PIECE = 2**24, 2**16
@@ -34,8 +36,8 @@ _LONGEST_SEQUENCE = 10_000_000
 _MOST_REPEATED = 1_000_000
 
 
-def parse(path: Path) -> Any:
-    """Parse an ``.rds`` file into rdata's objects.
+def parse(path: Path, *, rda: bool = False) -> Any:
+    """Parse an ``.rds`` file, or the pairlist of an ``.rda`` file, into rdata's objects.
 
     Raises
     ------
@@ -55,6 +57,8 @@ def parse(path: Path) -> Any:
     with warnings.catch_warnings(), _open(path) as stream:
         # rdata warns about parts that it does not know; only the object's own parts are read.
         warnings.simplefilter("ignore")
+        if rda and stream.read(len(_RDA_HEADERS[0])) not in _RDA_HEADERS:
+            raise RefusedValue(f"{str(path)!r} is not an .rda file: copy it again to the end.")
         if stream.peek(len(_XDR)) == _XDR:
             stream.read(len(_XDR))
             most_values = max(_MANY_VALUES, path.stat().st_size)

@@ -1,0 +1,235 @@
+"""Published cells: from a folder, or downloaded from a server on this machine and converted."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+import _r_files as r
+import numpy as np
+import pytest
+
+import tosica
+from tosica.datasets import _cite_pbmc, _dc_progenitors, _kang, _public
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from anndata import AnnData
+
+NAMES = ("kang", "dc_progenitors", "cite_pbmc")
+PLACES = {
+    "kang": (_kang, "_KANG"),
+    "dc_progenitors": (_dc_progenitors, "_DC_PROGENITORS"),
+    "cite_pbmc": (_cite_pbmc, "_CITE_PBMC"),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path)
+        if self.server.content is None:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.server.content)))
+        self.end_headers()
+        self.wfile.write(self.server.content)
+
+    def log_message(self, *_args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.content, server.asked = None, []
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOSICA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TOSICA_DATA", raising=False)
+
+
+@pytest.fixture
+def at_server(server, monkeypatch):
+    """Every data set is at the server."""
+    url = f"http://127.0.0.1:{server.server_address[1]}/data.rda"
+    for module, name in PLACES.values():
+        monkeypatch.setattr(
+            module, name, dataclasses.replace(getattr(module, name), url=url), raising=True
+        )
+    return server
+
+
+def counts_of(adata: AnnData) -> r.R:
+    return r.sparse(adata.X, list(adata.var_names), list(adata.obs_names))
+
+
+def as_muscat(adata: AnnData) -> dict[str, r.R]:
+    """A SingleCellExperiment, with a level that no cell has and a column that is not wanted."""
+    columns = {
+        key: r.factor(adata.obs[key].cat.codes.to_numpy() + 1, [*adata.obs[key].cat.categories])
+        for key in ("cluster_id", "sample_id", "group_id")
+    }
+    columns["cluster_id"].attributes["levels"].value.append("Megakaryocytes")
+    cells = r.s4(
+        "DFrame",
+        rownames=r.strings(*adata.obs_names),
+        listData=r.named(**columns, n=r.vector(np.zeros(adata.n_obs))),
+    )
+    assays = r.s4(
+        "SimpleAssays", data=r.s4("SimpleList", listData=r.named(counts=counts_of(adata)))
+    )
+    return {"example_sce": r.s4("SingleCellExperiment", colData=cells, assays=assays)}
+
+
+def as_scorpius(adata: AnnData) -> dict[str, r.R]:
+    cells, genes = list(adata.obs_names), list(adata.var_names)
+    log2 = adata.X.toarray().astype(float) / np.log(2)
+    stage = r.factor(adata.obs["stage"].cat.codes.to_numpy() + 1, [*_dc_progenitors.STAGES])
+    info = r.frame(cells, group_name=stage)
+    return {"ginhoux": r.named(expression=r.matrix(log2, cells, genes), sample_info=info)}
+
+
+def as_citefuse(mdata: Any) -> dict[str, r.R]:
+    rna, protein = mdata["rna"].copy(), mdata["protein"]
+    rna.var_names = "hg19_" + rna.var_names
+    return {
+        "CITEseq_example": r.named(RNA=counts_of(rna), ADT=counts_of(protein), HTO=r.plain_list())
+    }
+
+
+def values(data: Any) -> list[np.ndarray]:
+    parts = data.mod.values() if hasattr(data, "mod") else [data]
+    return [part.X.toarray() for part in parts]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize("name", NAMES)
+def test_reads_a_folder_of_ones_own(name, shared, monkeypatch):
+    monkeypatch.setenv("TOSICA_DATA", str(shared))
+    found = getattr(tosica.datasets, name)()
+    shapes = {"kang": (1556, 1267), "dc_progenitors": (245, 2000), "cite_pbmc": (500, 12029)}
+    assert found.shape == shapes[name]
+    # Each call gives cells of its own.
+    assert getattr(tosica.datasets, name)() is not found
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "as_r"),
+    [
+        ("kang", as_muscat),
+        ("dc_progenitors", as_scorpius),
+        pytest.param("cite_pbmc", as_citefuse, marks=pytest.mark.slow),
+    ],
+)
+def test_downloads_and_converts_once(name, as_r, shared, at_server, tmp_path, monkeypatch):
+    with monkeypatch.context() as folder:
+        folder.setenv("TOSICA_DATA", str(shared))
+        expected = getattr(tosica.datasets, name)()
+    at_server.content = r.write_rda(tmp_path / "x.rda", **as_r(expected)).read_bytes()
+    for _ in range(2):
+        found = getattr(tosica.datasets, name)()
+        assert list(found.obs) == list(expected.obs)
+        for key in found.obs:
+            assert found.obs[key].astype(str).equals(expected.obs[key].astype(str))
+            assert list(found.obs[key].cat.categories) == list(expected.obs[key].cat.categories)
+        for one, other in zip(values(found), values(expected), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-6)
+            assert one.dtype == np.float32
+    assert at_server.asked == ["/data.rda"]
+    (kept,) = (tmp_path / "cache" / "datasets").iterdir()
+    assert kept.stem == getattr(*PLACES[name]).file.split(".")[0]
+
+
+@pytest.mark.data
+def test_other_contents_are_not_kept(shared, at_server, tmp_path, monkeypatch):
+    monkeypatch.setenv("TOSICA_DATA", str(shared))
+    changed = tosica.datasets.kang()
+    changed.X.data[0] += 1
+    monkeypatch.delenv("TOSICA_DATA")
+    at_server.content = r.write_rda(tmp_path / "x.rda", **as_muscat(changed)).read_bytes()
+    with pytest.raises(ValueError, match=r"data\.rda does not hold the cells, .*TOSICA_DATA"):
+        tosica.datasets.kang()
+    assert list((tmp_path / "cache" / "datasets").iterdir()) == []
+    changed.write_h5ad(tmp_path / "kang_pbmc.h5ad")
+    monkeypatch.setenv("TOSICA_DATA", str(tmp_path))
+    with pytest.raises(ValueError, match=r"kang_pbmc\.h5ad does not hold the cells, .*replace it"):
+        tosica.datasets.kang()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_a_server_one_sentence(name, at_server):
+    at_server.shutdown()
+    at_server.server_close()
+    with pytest.raises(ConnectionError, match=r"check the network, try again, or set TOSICA_DATA"):
+        getattr(tosica.datasets, name)()
+
+
+def test_not_at_the_server(at_server):
+    with pytest.raises(ConnectionError, match=r"HTTP status 404\): look for a newer tosica, try"):
+        tosica.datasets.kang()
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"<html>log in</html>", "is not an .rda file"),
+        (b"RDX2\nX\n\x00\x00", "ends inside of a value"),
+    ],
+)
+def test_something_else_at_the_server(content, sentence, at_server, tmp_path):
+    at_server.content = content
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        tosica.datasets.kang()
+    assert list((tmp_path / "cache" / "datasets").iterdir()) == []
+
+
+def test_another_object_at_the_server(at_server, tmp_path):
+    at_server.content = r.write_rda(tmp_path / "x.rda", iris=r.plain_list()).read_bytes()
+    with pytest.raises(ValueError, match=r"has no object 'example_sce', so it was not kept"):
+        tosica.datasets.kang()
+
+
+def test_folder_without_the_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("TOSICA_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"in TOSICA_DATA, has no kang_pbmc\.h5ad: put it"):
+        tosica.datasets.kang()
+
+
+@pytest.mark.parametrize("name", ["kang", "cite_pbmc"])
+def test_file_that_is_not_whole(name, tmp_path, monkeypatch):
+    (tmp_path / getattr(*PLACES[name]).file).write_bytes(b"no HDF5")
+    monkeypatch.setenv("TOSICA_DATA", str(tmp_path))
+    with pytest.raises(OSError, match=r"cannot be read .*replace it by a whole copy"):
+        getattr(tosica.datasets, name)()
+
+
+def test_without_rdata(monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(_public, "find_spec", lambda n: None if n == "rdata" else found(n))
+    with pytest.raises(ImportError, match=r"pip install 'tosica\[seurat\]', or set TOSICA_DATA"):
+        tosica.datasets.kang()
+
+
+def test_cache_that_cannot_be_written(tmp_path, monkeypatch):
+    def refuse(_folder: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(_public, "temporary_folder", refuse)
+    with pytest.raises(PermissionError, match=r"cannot be cached in .*set TOSICA_CACHE"):
+        tosica.datasets.kang()
