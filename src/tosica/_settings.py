@@ -22,18 +22,16 @@ class Settings:
 
     ``tosica.settings`` is the only one. A setting holds until it is changed or Python ends.
 
-    Attributes
-    ----------
-    verbosity
-        What is logged, as a level of :mod:`logging` or its name. ``"info"``, the default, is one
-        line a step, and a progress bar for steps that take longer than a few seconds. At
+    ``verbosity``
+        What is logged, as a level of :mod:`logging` or its name. ``"info"``, the default, is a line
+        or two a step, and a progress bar for steps that take longer than two seconds. At
         ``"warning"`` there are warnings only, and no bars. ``"debug"`` also shows what Lightning
         says of a training.
-    progress_bar
+    ``progress_bar``
         Whether there are progress bars, ``True`` by default. They are drawn if stderr is a terminal
         or belongs to a notebook. Where it is a file, work of more than a minute logs a line a
         minute instead.
-    seed
+    ``seed``
         Seed of all random numbers, ``None`` by default: that of ``scvi.settings.seed``, set without
         a line about it. With a seed, a training gives the same weights again.
 

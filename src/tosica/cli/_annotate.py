@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 _GO_ON = "; the same command goes on where it ended"
 
 
-class _ShareOrAuto(click.FloatRange):
+class _ShareOrAuto(click.ParamType):
     """A number from 0 to 1, or ``auto``."""
+
+    name = "float or auto"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float | str:
-        return value if value == "auto" else super().convert(value, param, ctx)
+        return value if value == "auto" else click.FloatRange(0, 1).convert(value, param, ctx)
 
 
 @click.command(cls=Command, short_help="Label the cells of a query.")
@@ -56,7 +58,8 @@ class _ShareOrAuto(click.FloatRange):
 @seurat_option
 @click.option(
     "--cutoff",
-    type=_ShareOrAuto(0, 1),
+    type=_ShareOrAuto(),
+    metavar="P|auto",
     default=0.1,
     show_default=True,
     help='Cells whose best label is less probable are "Unknown"; "auto" is halfway between chance '

@@ -51,7 +51,7 @@ def resolve_cutoff(cutoff: Cutoff, n_labels: int) -> float:
 
 def warn_of_cutoff(cutoff: Cutoff, n_labels: int) -> None:
     """Say in the log if a cutoff that was chosen calls no cell "Unknown"."""
-    if cutoff in ("auto", DEFAULT_CUTOFF, 0) or cutoff > 1 / n_labels:
+    if cutoff == "auto" or cutoff in (DEFAULT_CUTOFF, 0) or cutoff > 1 / n_labels:
         return
     logger.warning(
         'annotate: cutoff=%g calls no cell "Unknown", because the best of %d labels always has a '

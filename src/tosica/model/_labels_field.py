@@ -111,7 +111,7 @@ class LabelsField(CategoricalObsField):
         kept = order[~np.isin(names[order], rare)]
         mapping, colors = names[kept].astype(object), [colors[i] for i in kept]
         if rare and self._unlabeled not in mapping:
-            mapping, colors = np.append(mapping, self._unlabeled), [*colors, _UNLABELED_COLOR]
+            mapping, colors = np.append(mapping, str(self._unlabeled)), [*colors, _UNLABELED_COLOR]
         self._write_codes(adata, mapping)
         labels = column.cat.categories[used[kept][names[kept] != self._unlabeled]]
         return {

@@ -30,6 +30,8 @@ class TrainingProgress(ProgressBar):
         Whether there is a bar.
     """
 
+    total: int
+
     def __init__(self, *, enabled: bool = True) -> None:
         is_first = getattr(rank_zero_only, "rank", 0) == 0
         super().__init__("train", enabled=enabled and is_first)
