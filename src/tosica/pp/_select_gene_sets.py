@@ -10,7 +10,14 @@ import pandas as pd
 import scipy.sparse as sp
 from scipy.sparse import csr_matrix
 
-from tosica.data import CellMatrix, describe_unscaled, detect_values, log_normalize
+from tosica.data import (
+    CellMatrix,
+    are_fractional_counts,
+    describe_unscaled,
+    detect_values,
+    log_normalize,
+    sample_positions,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -73,9 +80,12 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     """
     matrix = CellMatrix(adata, layer=layer)
     hint = partial(describe_unscaled, adata)
+    fractional = are_fractional_counts(matrix.take(sample_positions(matrix.n_obs)))
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
     for start, block in matrix.blocks(_BLOCK):
-        kind = detect_values(block, matrix.where, first_cell=start, hint=hint)
+        kind = detect_values(
+            block, matrix.where, first_cell=start, hint=hint, fractional=fractional
+        )
         if kind is None:
             continue
         values = block.astype(np.float64)
