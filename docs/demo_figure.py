@@ -118,7 +118,7 @@ def _draw_gene_sets(ax: Axes, table: pd.DataFrame, gene_sets: list[str], color: 
     weights = table.drop_duplicates("gene_set").set_index("gene_set")["gene_set_weight"]
     for i, name in enumerate(gene_sets):
         ax.barh(i, weights[name], height=0.42, color=color, alpha=1 if i == 0 else 0.55)
-        ax.text(0.02, i - 0.24, textwrap.fill(name, 26), va="bottom", linespacing=1.05)
+        ax.text(0.02, i - 0.24, textwrap.fill(name, 24), va="bottom", linespacing=1.05)
     ax.set_ylim(len(gene_sets) - 0.7, -0.75)
     ax.set_title(f"2  Gene sets that add\n    most to “{_LABEL}”", loc="left", fontweight="bold")
     _plain(ax, "added to the score")

@@ -8,11 +8,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 import numpy as np
 import scanpy as sc
 import scvi
-import seaborn as sns
 
 import tosica
 
@@ -32,10 +30,7 @@ def main(target: Path) -> None:
     tosica.tl.attribute(query, model)
     orders = ["attention", "attribution", "presence", "random"]
     tosica.tl.faithfulness(query, model, orders=orders)
-    figure, ax = plt.subplots(figsize=(7, 3.4), layout="constrained")
-    tosica.pl.faithfulness(query, ax=ax)
-    sns.move_legend(ax, "upper left", bbox_to_anchor=(1, 1))
-    figure.savefig(target, dpi=150)
+    tosica.pl.faithfulness(query, save=target, dpi=200)
     right = query.obs["tosica_prediction"].astype(str) == query.obs["bulk_labels"].astype(str)
     print(f"accuracy {right.mean():.3f}")
     print(query.uns["faithfulness"]["area"].round(4).to_string())

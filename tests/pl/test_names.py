@@ -78,6 +78,11 @@ def test_two_lines_that_are_short_enough_and_different(names, max_length):
             "REACTOME_INTERFERON_\nALPHA_BETA_SIGNALING",
         ),
         ("B cell activation", 30, "B cell activation"),
+        (
+            "adenylate cyclase-modulating G protein-coupled receptor signaling pathway",
+            50,
+            "adenylate cyclase-modulating\nG protein-coupled receptor signaling pathway",
+        ),
     ],
 )
 def test_names_of_two_lines_lose_no_word(name, max_length, wrapped):

@@ -45,7 +45,7 @@ def gene_set_violin(
     gene_sets: Sequence[str] | None = None,
     n_gene_sets: int | None = None,
     n_columns: int | None = None,
-    max_name_length: int = 30,
+    max_name_length: int = 36,
     key: str | None = None,
     ax: Axes | None = None,
     figsize: tuple[float, float] | None = None,
@@ -210,6 +210,7 @@ def _new_axes(
     # The label of the axes may be wider than one narrow panel.
     label_width = text_width([x_label], _FONT_SIZE) + _GAP
     figure = canvas.new_figure((max(needed[0], label_width), needed[1]), "constrained")
+    figure.get_layout_engine().set(h_pad=0.08)
     axes = figure.subplots(n_rows, n_columns, sharey=True, squeeze=False).ravel()
     for unused in axes[len(titles) :]:
         unused.remove()

@@ -73,8 +73,13 @@ def _two_lines(name: str, max_length: int) -> str | None:
             pair for pair in pairs if all(pair) and max(len(line) for line in pair) <= max_length
         ]
         if fitting:
-            return "\n".join(min(fitting, key=lambda pair: max(len(line) for line in pair)))
+            return "\n".join(min(fitting, key=_unevenness))
     return None
+
+
+def _unevenness(pair: tuple[str, str]) -> tuple[bool, int]:
+    """How bad a break is: worst after a single letter, as of "G protein", then by longer line."""
+    return bool(re.search(r"(^|\W)\w$", pair[0])), max(len(line) for line in pair)
 
 
 def shorten(names: Sequence[str], max_length: int = 50) -> list[str]:

@@ -10,7 +10,7 @@ from tosica._annotated import find_gene_sets, resolve_key
 from tosica._validation import check_count, check_names, check_string
 from tosica.get import attention
 from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, check_cmap, group_colors
+from tosica.pl._figure import Canvas, check_cmap, group_colors, text_width
 from tosica.pl._names import value_name, wrap
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Groups with a legend of normal font size; more get a small one.
 _MAX_LEGEND = 20
+# In inches: width of the cells, of a colour bar, and of the dot beside a name.
+_CELLS, _COLOR_BAR, _LEGEND_MARKER = 3.4, 1.0, 0.4
 # Area of a dot in square points: that of scanpy for many cells, smaller for few.
 _DOT_AREA, _MAX_SIZE = 120_000, 60.0
 
@@ -128,12 +130,15 @@ def umap(
             by_set.uns[f"{name}_colors"] = list(group_colors(by_set, name).values())
     if ax is not None and len(colors) > 1:
         raise ValueError(f"ax has room for one panel, and color names {len(colors)}.")
-    axes = _new_axes(canvas, len(colors), n_columns) if ax is None else [ax]
+    groups = [name for name in columns if not _is_number(by_set, name)]
+    if ax is None:
+        legend = max((_legend_width(by_set, name) for name in groups), default=0.0)
+        axes = _new_axes(canvas, len(colors), n_columns, legend)
+    else:
+        axes = [ax]
     titles = wrap(colors, max_name_length)
     defaults = {"frameon": False, "size": min(_MAX_SIZE, _DOT_AREA / by_set.n_obs)}
     for panel, name, title in zip(axes, colors, titles, strict=True):
-        is_group = name in columns and not _is_number(by_set, name)
-        is_large = is_group and by_set.obs[name].nunique() > _MAX_LEGEND
         sc.pl.embedding(
             by_set,
             basis,
@@ -142,7 +147,7 @@ def umap(
             ax=panel,
             show=False,
             cmap=cmap,
-            **(defaults | {"legend_fontsize": 5.5 if is_large else 8} | kwargs),
+            **(defaults | {"legend_fontsize": _legend_font(by_set, name)} | kwargs),
         )
         # A vector file of many dots could not be opened: they are an image in it.
         for dots in panel.collections:
@@ -158,10 +163,23 @@ def _is_number(adata: AnnData, name: str) -> bool:
     return adata.obs[name].dtype.kind in "fiu"
 
 
-def _new_axes(canvas: Canvas, n_panels: int, n_columns: int) -> list[Axes]:
+def _legend_font(adata: AnnData, name: str) -> float:
+    is_large = name in adata.obs and adata.obs[name].nunique() > _MAX_LEGEND
+    return 5.5 if is_large else 8
+
+
+def _legend_width(adata: AnnData, name: str) -> float:
+    """Inches of the legend that scanpy draws right of the cells, in columns of at most 15 names."""
+    names = [str(value) for value in adata.obs[name].unique()]
+    n_columns = 1 if len(names) <= 14 else 2 if len(names) <= 30 else 3
+    return n_columns * (text_width(names, _legend_font(adata, name)) + _LEGEND_MARKER)
+
+
+def _new_axes(canvas: Canvas, n_panels: int, n_columns: int, legend: float) -> list[Axes]:
     n_columns = min(n_panels, n_columns)
     n_rows = -(-n_panels // n_columns)
-    figure = canvas.new_figure((4.3 * n_columns, 3.6 * n_rows), "constrained")
+    width = _CELLS + max(legend, _COLOR_BAR)
+    figure = canvas.new_figure((width * n_columns, 3.6 * n_rows), "constrained")
     axes = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for unused in axes[n_panels:]:
         unused.remove()
