@@ -430,7 +430,11 @@ WRONG = {
     "NaN": (_set(np.nan), ValueError, "adata.X holds NaN (first in cell 7)"),
     "infinity": (_set(-np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
     "negative": (_set(-1), ValueError, "adata.X holds negative values (first in cell 7)"),
-    "fractions": (_set(99.5), ValueError, "neither counts nor log-normalised"),
+    "fractions": (
+        _change(lambda x: np.multiply(x, 100.5, out=x)),
+        ValueError,
+        "neither counts nor log-normalised",
+    ),
     "no cells": (lambda query: query[:0].copy(), ValueError, "has no cells (n_obs is 0)"),
     "no genes": (lambda query: query[:, :0].copy(), ValueError, "adata.X has no genes"),
     "few genes": (

@@ -14,7 +14,13 @@ import scipy.sparse as sp
 
 from tosica._constants import UNKNOWN
 from tosica._validation import did_you_mean
-from tosica.data import TARGET_SUM, CellMatrix, detect_values, log_normalize
+from tosica.data import (
+    TARGET_SUM,
+    CellMatrix,
+    are_fractional_counts,
+    detect_values,
+    log_normalize,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -142,7 +148,8 @@ def _expression(
     try:
         matrix = CellMatrix(adata, layer=layer, use_raw=use_raw)
         block = matrix.take(rows)
-        values = detect_values(block, matrix.where)
+        fractional = are_fractional_counts(block)
+        values = detect_values(block, matrix.where, fractional=fractional)
     except (ValueError, TypeError) as error:
         if layer is not None or use_raw:
             raise

@@ -89,13 +89,19 @@ def _of_cells(adata: AnnData) -> dict[str, Any]:
 
 def _scale(adata: AnnData, **which: Any) -> str | None:
     """What a matrix holds: ``"counts"``, ``"log1p"``, or why it is neither."""
-    from tosica.data import CellMatrix, detect_values, sample_positions
+    from tosica.data import (
+        CellMatrix,
+        are_fractional_counts,
+        detect_values,
+        sample_positions,
+    )
 
     if not adata.n_vars or (not which and not adata.isbacked and adata.X is None):
         return None
     try:
         rows = CellMatrix(adata, **which)
-        return detect_values(rows.take(sample_positions(rows.n_obs)), rows.where)
+        cells = rows.take(sample_positions(rows.n_obs))
+        return detect_values(cells, rows.where, fractional=are_fractional_counts(cells))
     except (TypeError, ValueError) as error:
         return f"neither counts nor log-normalised: {error}"
 

@@ -24,6 +24,7 @@ Genes
 
 from tosica.data._align import BLOCK, find_genes, user_stacklevel
 from tosica.data._cell_matrix import Block, CellMatrix, check_unique, check_varies
+from tosica.data._fractional_counts import are_fractional_counts
 from tosica.data._lazy import load_annotations, load_table
 from tosica.data._log_normalize import log_normalize
 from tosica.data._modality_kind import (
@@ -67,6 +68,7 @@ __all__ = [
     "Normalization",
     "Scale",
     "are_factor_codes",
+    "are_fractional_counts",
     "cell_indexers",
     "check_finite",
     "check_mudata",

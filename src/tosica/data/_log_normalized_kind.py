@@ -67,7 +67,9 @@ class LogNormalizedKind(ModalityKind[Scale]):
             values without a logarithm, or the logarithm of counts that were not normalized.
         """
         to_scale = query_scale(sample, scale, columns, share, self.noun)
-        detect = partial(detect_values, hint=advice, values=self.noun)
+        detect = partial(
+            detect_values, hint=advice, values=self.noun, fractional=to_scale.fractional
+        )
         logged = False
         for start, block, kind in detected_blocks(matrix, size, detect, sample):
             if kind is not None and not logged:

@@ -77,6 +77,13 @@ def refuse_odd_values(cells: sp.csr_matrix, where: str, noun: str, *, recognized
         )
 
 
+def are_odd(cells: sp.csr_matrix) -> bool:
+    """Whether values above zero are ranks, shifted values or standardized genes."""
+    n_cells, n_genes = cells.shape
+    is_dense = n_genes >= _FEWEST_IN_PANEL and cells.nnz == n_cells * n_genes
+    return _are_ranks(cells) or (is_dense and _is_shifted(cells)) or _are_standardized(cells)
+
+
 def _are_ranks(cells: sp.csr_matrix) -> bool:
     """Whether the values of each cell rise with their ranks, however ties are ranked."""
     n_looked_at = 0

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 
 from tosica._logging import logger
 from tosica.data._align import user_stacklevel
+from tosica.data._fractional_counts import are_fractional_counts, log_fractional
 from tosica.data._odd_values import refuse_odd_values
 from tosica.data._scale import Scale, detect_values
 from tosica.data._transforms import (
@@ -54,12 +55,15 @@ class QueryScale(NamedTuple):
         Columns that are summed for the total, ``(n_vars,)``; ``None`` for all.
     largest
         Largest total that a cell may have over the columns if it is taken as it is.
+    fractional
+        Whether the query holds counts that are not whole.
     """
 
     transform: Transform | None = None
     target_sum: float | None = None
     columns: np.ndarray | None = None
     largest: float | None = None
+    fractional: bool = False
 
     def log_normalized(self, block: Block, first_cell: int, where: str) -> Block:
         """Bring a block of log-normalized cells to the scale.
@@ -123,8 +127,11 @@ def query_scale(
         If cells are on another scale, and it is not known on which.
     """
     cells = sample_cells(rows)
+    fractional = are_fractional_counts(cells)
     try:
-        kind = detect_values(cells, rows.where) if cells.shape[0] else None
+        kind = None
+        if cells.shape[0]:
+            kind = detect_values(cells, rows.where, fractional=fractional)
     except ValueError:
         # The message comes when the cell is read, and names it.
         return QueryScale()
@@ -132,7 +139,10 @@ def query_scale(
     known = kind == "counts" or recognized is not None
     refuse_odd_values(cells, rows.where, noun, recognized=known)
     if kind == "counts":
-        return _of_counts(cells, scale, columns, share, rows.where)
+        if fractional:
+            log_fractional(rows.where)
+        to_scale = _of_counts(cells, scale, columns, share, rows.where)
+        return to_scale._replace(fractional=fractional)
     if kind is None:
         return QueryScale()
     if recognized is not None:

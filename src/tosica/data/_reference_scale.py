@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from tosica._logging import logger
 from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica.data._cell_matrix import CellMatrix
+from tosica.data._fractional_counts import are_fractional_counts, log_fractional
 from tosica.data._odd_values import refuse_odd_values
 from tosica.data._scale import TARGET_SUM, Scale, detect_values, detected_blocks
 from tosica.data._transforms import (
@@ -69,7 +70,9 @@ def scale_of(
         As :func:`~tosica.data._scale.detect_values`; also if the matrix is all zero, holds anything
         but counts and the natural logarithm of normalized counts, or cells on different scales.
     """
-    detect = partial(detect_values, hint=hint, values=values)
+    cells = sample_cells(matrix)
+    fractional = are_fractional_counts(cells)
+    detect = partial(detect_values, hint=hint, values=values, fractional=fractional)
     found: str | None = None
     totals, units = [], []
     with ProgressBar(
@@ -83,10 +86,11 @@ def scale_of(
             progress.advance(block.shape[0])
     if found is None:
         raise ValueError(f"{matrix.where} is zero everywhere.")
-    cells = sample_cells(matrix)
     recognized = recognize(cells) if found == "log1p" else None
     known = found == "counts" or recognized is not None
     refuse_odd_values(cells, matrix.where, values, recognized=known)
+    if fractional:
+        log_fractional(matrix.where)
     if found == "counts":
         return Scale("counts", TARGET_SUM, "genes")
     total = np.concatenate(totals)
@@ -199,7 +203,8 @@ def _totals_by_raw(
         return None
     block = sp.csr_matrix(raw.take(cells))
     try:
-        kind = detect_values(block, raw.where)
+        fractional = are_fractional_counts(block)
+        kind = detect_values(block, raw.where, fractional=fractional)
     except ValueError:
         return None
     if kind == "log1p":

@@ -24,6 +24,12 @@ _LARGEST_LOG = 20.0
 _N_ADVICE = 100
 # So many whole numbers in a cell, and no others, are counts: a logarithm is whole by accident only.
 _SURELY_COUNTS = 3
+# Values are counts, some of them shared among genes, if this share of them is whole in cells with
+# fractions, and a smaller one in each of these cells that has enough values; and if some are 1.
+_MOSTLY_WHOLE, _SOME_WHOLE, _FEWEST_VALUES, _SHARE_ONES = 0.5, 0.2, 5, 0.01
+# These leave most small counts whole, since 1 stays 1. They are undone where values are exact.
+_LEAVE_ONES: tuple[Callable[[np.ndarray], np.ndarray], ...] = (np.exp2, np.square)
+_LARGEST_EXACT, _EXACT = 8.0, 2e-3
 
 Kind = Literal["counts", "log1p"]
 
@@ -60,8 +66,11 @@ def detect_values(
     first_cell: int = 0,
     hint: Callable[[], str] | None = None,
     values: str = "expression",
+    fractional: bool = False,
 ) -> Kind | None:
     """Say what a block of rows holds; ``None`` if it is all zero.
+
+    Counts need not all be whole: in some cells, reads may have been shared among genes.
 
     Parameters
     ----------
@@ -75,6 +84,9 @@ def detect_values(
         Where unscaled values are, for the message on negative ones.
     values
         What the values are called in messages.
+    fractional
+        Whether the matrix is known to hold counts that are not whole, as
+        :func:`~tosica.data._fractional_counts.are_fractional_counts` says.
 
     Raises
     ------
@@ -95,10 +107,10 @@ def detect_values(
         )
     if largest == 0:
         return None
-    if not np.issubdtype(data.dtype, np.inexact):
+    if fractional or not np.issubdtype(data.dtype, np.inexact):
         return "counts"
     whole = data == np.rint(data)
-    if whole.all():
+    if whole.all() or _are_mostly_whole(block, whole):
         return "counts"
     counted, fractional = _count_like_rows(block, whole)
     if counted.any():
@@ -195,7 +207,8 @@ def fractions_error(where: str, largest: float, values: str) -> ValueError:
     """Make the error for fractions that are too large for a logarithm."""
     return ValueError(
         f"{where} holds fractions with values up to {largest:.4g}: neither counts nor "
-        f"log-normalised. Give counts, or call sc.pp.log1p on normalised {values}."
+        f"log-normalised. Give counts (those of SoupX or alevin rounded: np.rint), or call "
+        f"sc.pp.log1p on normalised {values}."
     )
 
 
@@ -215,6 +228,37 @@ def _looks_unscaled(adata: AnnData, *, layer: str | None = None, use_raw: bool =
         )
     except (ValueError, TypeError):
         return False
+
+
+def _are_mostly_whole(block: Block, whole: np.ndarray) -> bool:
+    """Whether values are counts in all rows, most of them whole; ``whole`` says which values are.
+
+    Logarithms are whole by accident only. Counts that were multiplied by a number may be whole, but
+    then hardly any is 1. Of log2 and the square root of raw counts many are whole, and the others
+    become so when it is undone.
+    """
+    data = block.data if sp.issparse(block) else block
+    others = data[~whole]
+    others = others[others < _LARGEST_EXACT].astype(np.float64)
+    for undo in _LEAVE_ONES:
+        plain = undo(others)
+        if 2 * (np.abs(plain - np.rint(plain)) < _EXACT).sum() > len(others):
+            return False
+    if sp.issparse(block):
+        above = block.data != 0
+        n_values, n_whole = _sum_rows(block, above), _sum_rows(block, whole & above)
+        n_ones = int((block.data == 1).sum())
+    else:
+        above = block != 0
+        n_values, n_whole = above.sum(axis=1), (whole & above).sum(axis=1)
+        n_ones = int((block == 1).sum())
+    fractional = n_whole < n_values
+    judged = fractional & (n_values >= _FEWEST_VALUES)
+    return bool(
+        n_ones >= _SHARE_ONES * n_values.sum()
+        and n_whole[fractional].sum() >= _MOSTLY_WHOLE * n_values[fractional].sum()
+        and (n_whole[judged] >= _SOME_WHOLE * n_values[judged]).all()
+    )
 
 
 def _count_like_rows(block: Block, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

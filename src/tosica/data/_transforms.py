@@ -212,6 +212,17 @@ def recognize(cells: sp.csr_matrix) -> Recognized | None:
     return None
 
 
+def has_logarithms(cells: sp.csr_matrix) -> bool:
+    """Whether some of the cells, which may be few, hold the logarithm of normalized counts."""
+    largest = np.maximum.reduceat(cells.data, cells.indptr[:-1])
+    fewest = max(_FEWEST_OTHER, _SHARE_OTHER / 2 * cells.shape[0])
+    for transform in LOGARITHMS:
+        some = cells[largest <= transform.largest]
+        if some.shape[0] >= fewest and _Fit(undo(some, transform)).fits.sum() >= fewest:
+            return True
+    return False
+
+
 def undo(block: Block, transform: Transform) -> Block:
     """Undo a transform of a block, in double precision; a sparse block stays sparse."""
     plain = block.astype(np.float64)

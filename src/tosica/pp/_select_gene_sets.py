@@ -11,7 +11,14 @@ import scipy.sparse as sp
 from scipy.sparse import csr_matrix
 
 from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
-from tosica.data import CellMatrix, describe_unscaled, detect_values, log_normalize
+from tosica.data import (
+    CellMatrix,
+    are_fractional_counts,
+    describe_unscaled,
+    detect_values,
+    log_normalize,
+    sample_positions,
+)
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -74,13 +81,16 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     """
     matrix = CellMatrix(adata, layer=layer)
     hint = partial(describe_unscaled, adata)
+    fractional = are_fractional_counts(matrix.take(sample_positions(matrix.n_obs)))
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
     with ProgressBar(
         "build_mask: variability", matrix.n_obs, delay=SECONDS_WITHOUT_BAR
     ) as progress:
         for start, block in matrix.blocks(_BLOCK):
             progress.advance(block.shape[0])
-            kind = detect_values(block, matrix.where, first_cell=start, hint=hint)
+            kind = detect_values(
+                block, matrix.where, first_cell=start, hint=hint, fractional=fractional
+            )
             if kind is None:
                 continue
             values = block.astype(np.float64)

@@ -15,7 +15,13 @@ from tosica._groups import as_groups, read_groups
 from tosica._logging import format_thousands, logger
 from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._threads import keep_torch_threads
-from tosica.data import TARGET_SUM, CellMatrix, check_finite, detect_values
+from tosica.data import (
+    TARGET_SUM,
+    CellMatrix,
+    are_fractional_counts,
+    check_finite,
+    detect_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -198,7 +204,8 @@ def _principal_components(adata: AnnData, name: str) -> tuple[np.ndarray, str]:
         # Scaled expression or residuals need no log-normalization.
         what += ", which is scaled"
     else:
-        if detect_values(block, rows.where) == "counts":
+        fractional = are_fractional_counts(block)
+        if detect_values(block, rows.where, fractional=fractional) == "counts":
             sc.pp.normalize_total(genes, target_sum=TARGET_SUM)
             sc.pp.log1p(genes)
             what += ", log-normalised"
