@@ -158,7 +158,6 @@ def test_what_a_new_process_prints(verbosity):
     steps = [line.partition(":")[0] for line in lines]
     assert list(dict.fromkeys(steps)) == [
         "build_mask",
-        "setup_anndata",
         "TOSICA",
         "train",
         "query",

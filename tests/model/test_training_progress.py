@@ -73,6 +73,22 @@ def test_and_none_if_it_is_switched_off(toy, train, terminal, capsys):
     assert capsys.readouterr().out == ""
 
 
+def test_one_line_says_how_it_went(toy, train, caplog, capsys):
+    model = train(toy, max_epochs=9, early_stopping=True, early_stopping_patience=1)
+    n_epochs = len(model.history["train_loss"])
+    said = [line for line in caplog.messages if line.startswith("train: ")]
+    assert len(said) == 1
+    early = " of 9 (stopped early)" if n_epochs < 9 else ""
+    assert re.fullmatch(
+        rf"train: {n_epochs} epochs{re.escape(early)} on 90 cells in \d\d:\d\d; "
+        r"\d+\.\d% of 9 held-out cells got their label",
+        said[0],
+    )
+    # Neither Lightning nor the early stopping of scvi-tools says anything.
+    assert {record.name for record in caplog.records if "Seed" not in record.message} == {"tosica"}
+    assert capsys.readouterr().out == ""
+
+
 def test_an_own_bar_takes_its_place(toy, train, terminal):
     class Own(TQDMProgressBar):
         n_steps = 0
