@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 from importlib.machinery import PathFinder
 from importlib.metadata import metadata
 from pathlib import Path
@@ -45,9 +46,9 @@ nitpick_ignore_regex = [
     # a name that one of them moves must not stop a build.
     (
         r"py:.*",
-        r"(anndata|collections|lightning|matplotlib|mudata|numpy|os|pandas|pathlib|scanpy|scipy"
-        r"|scvi|seaborn|torch|typing)\..+",
+        r"(anndata|lightning|matplotlib|mudata|numpy|pandas|scanpy|scipy|scvi|seaborn|torch)\..+",
     ),
+    (r"py:.*", rf"({'|'.join(sorted(sys.stdlib_module_names))})(\..+)?"),
     (r"py:data", r"Ellipsis"),
 ]
 nitpick_ignore = [
