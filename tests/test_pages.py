@@ -115,6 +115,27 @@ def test_numbers_of_readme_are_in_tables() -> None:
         assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d%])", in_tables), number
 
 
+@pytest.mark.parametrize(
+    "page", ["which_tool", "explanation", "how_to/new_batch", "how_to/new_type"]
+)
+def test_numbers_of_pages_are_those_of_benchmarks(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"benchmarks/(\w+)\.md", text))
+    written = "\n".join(
+        (ROOT / "docs" / "benchmarks" / f"{name}.md").read_text(encoding="utf-8") for name in linked
+    )
+    rows = [line for line in text.split("\n") if line.startswith("|")]
+    numbers = re.findall(r"(?<![\d.])0\.\d\d+", "\n".join(rows))
+    assert len(numbers) > 3
+    for number in numbers:
+        # Explanation rounds areas of three digits to two.
+        assert any(f"{float(found):.{len(number) - 2}f}" == number for found in _decimals(written))
+
+
+def _decimals(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\d.])[01]\.\d+", text))
+
+
 # --------------------------------------------------------------------------- code
 
 

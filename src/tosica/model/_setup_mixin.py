@@ -53,8 +53,8 @@ class SetupMixin(BaseModelClass):
         Parameters
         ----------
         adata
-            The reference, ``(n_obs, n_vars)``: counts, or log-normalised expression. Counts of SoupX
-            and alevin, which are not whole, are taken, too.
+            The reference, ``(n_obs, n_vars)``: counts, or log-normalised expression. Counts of
+            SoupX and alevin, which are not whole, are taken, too.
         labels_key
             Column of ``adata.obs`` with the labels. Predictions come back in their type: text,
             whole numbers, booleans, or an ordered categorical.
