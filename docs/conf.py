@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import sys
 from importlib.machinery import PathFinder
 from importlib.metadata import metadata
+from operator import attrgetter
 from pathlib import Path
 
 import tosica
@@ -17,6 +19,7 @@ project = info["Name"]
 author = "tosica developers"
 copyright = f"2026, {author}"
 version = release = info["Version"]
+repository = dict(url.split(", ") for url in info.get_all("Project-URL"))["Source"]
 
 on_read_the_docs = os.environ.get("READTHEDOCS") == "True"
 
@@ -24,6 +27,7 @@ extensions = [
     "myst_nb",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
+    "sphinx.ext.linkcode",
     "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx_autodoc_typehints",
@@ -88,6 +92,19 @@ if on_read_the_docs:
         "seaborn": ("https://seaborn.pydata.org/", None),
         "torch": ("https://pytorch.org/docs/stable/", None),
     }
+
+
+def linkcode_resolve(domain: str, about: dict[str, str]) -> str | None:
+    """Tell where the source of a function or class is, for the link beside its signature."""
+    value = attrgetter(about["fullname"])(sys.modules[about["module"]])
+    value = inspect.unwrap(getattr(value, "fget", value))
+    try:
+        path = Path(inspect.getsourcefile(value)).relative_to(Path(tosica.__file__).parent)
+        lines, first = inspect.getsourcelines(value)
+    except (TypeError, ValueError):  # an attribute, or a method of another package
+        return None
+    return f"{repository}/blob/main/src/tosica/{path}#L{first}-L{first + len(lines) - 1}"
+
 
 # -- docstrings -------------------------------------------------------------------------------
 
@@ -157,7 +174,7 @@ html_context = {"default_mode": "auto"}
 html_theme_options = {
     "accent_color": "#3d6b8f",
     "logo": {"text": f"tosica {version}", "alt_text": "tosica: home"},
-    "repository_url": info.get_all("Project-URL")[0].split(", ")[1],
+    "repository_url": repository,
     "repository_branch": "main",
     "path_to_docs": "docs",
     "use_repository_button": True,
