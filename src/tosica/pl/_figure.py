@@ -30,7 +30,7 @@ from tosica._validation import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Literal
+    from typing import Any, Literal
 
     from anndata import AnnData
     from matplotlib.figure import Figure
@@ -42,7 +42,7 @@ _MIN_FONT_SIZE = 4.0
 # Letters are up to this much wider on a screen, where their widths are rounded to whole pixels.
 _HINTING = 1.12
 # In vector formats, text stays text that an editor can select and change.
-_TEXT_AS_TEXT = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
+_TEXT_AS_TEXT: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 
 
 class Canvas:

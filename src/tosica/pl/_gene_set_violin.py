@@ -181,7 +181,8 @@ def _draw_violins(ax: Axes, parts: Sequence[NDArray[np.float64]], colors: Sequen
         violin = ax.violinplot(
             [cells], [position], orientation="horizontal", widths=0.85, showextrema=False
         )
-        for body in violin["bodies"]:
+        # A list, which the types of matplotlib do not know.
+        for body in violin["bodies"]:  # type: ignore[attr-defined]
             body.set(facecolor=color, edgecolor=edge, linewidth=0.5, alpha=0.85)
         low, median, high = np.percentile(cells, [25, 50, 75])
         ax.plot([low, high], [position, position], color=edge, linewidth=2.2)
@@ -210,7 +211,7 @@ def _new_axes(
     # The label of the axes may be wider than one narrow panel.
     label_width = text_width([x_label], _FONT_SIZE) + _GAP
     figure = canvas.new_figure((max(needed[0], label_width), needed[1]), "constrained")
-    figure.get_layout_engine().set(h_pad=0.08)
+    figure.set_layout_engine("constrained", h_pad=0.08)
     axes = figure.subplots(n_rows, n_columns, sharey=True, squeeze=False).ravel()
     for unused in axes[len(titles) :]:
         unused.remove()

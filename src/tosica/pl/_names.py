@@ -73,7 +73,8 @@ def _two_lines(name: str, max_length: int) -> str | None:
             pair for pair in pairs if all(pair) and max(len(line) for line in pair) <= max_length
         ]
         if fitting:
-            return "\n".join(min(fitting, key=_unevenness))
+            best = min(fitting, key=_unevenness)
+            return "\n".join(best)
     return None
 
 
