@@ -478,6 +478,9 @@ _SCANPY_PLOT: dict[str, Kind] = {
     "gene_sets": k.names(KeyError, _NO_GENE_SET),
     "key": k.key(_NOT_ANNOTATED, optional=True),
 }
+# Published cells are read without arguments.
+for _name in ("cite_pbmc", "dc_progenitors", "kang", "kang_unlabeled"):
+    BY_FUNCTION[f"datasets.{_name}"] = {}
 for _name in ("gene_set_dotplot", "gene_set_matrixplot", "gene_set_violin"):
     BY_FUNCTION[f"pl.{_name}"] = _SCANPY_PLOT
 
