@@ -78,7 +78,7 @@ def _two_lines(name: str, max_length: int) -> str | None:
     return None
 
 
-def _unevenness(pair: tuple[str, str]) -> tuple[bool, int]:
+def _unevenness(pair: Sequence[str]) -> tuple[bool, int]:
     """How bad a break is: worst after a single letter, as of "G protein", then by longer line."""
     return bool(re.search(r"(^|\W)\w$", pair[0])), max(len(line) for line in pair)
 
