@@ -112,11 +112,11 @@ def detect_values(
     whole = data == np.rint(data)
     if whole.all() or _are_mostly_whole(block, whole):
         return "counts"
-    counted, fractional = _count_like_rows(block, whole)
+    counted, not_whole = _count_like_rows(block, whole)
     if counted.any():
-        largest = block[fractional].max()
+        largest = block[not_whole].max()
         if largest <= _LARGEST_LOG:
-            cell = int(max(counted.argmax(), fractional.argmax()))
+            cell = int(max(counted.argmax(), not_whole.argmax()))
             raise mixed_scales_error(where, cell + first_cell)
     if largest > _LARGEST_LOG:
         raise fractions_error(where, largest, values)

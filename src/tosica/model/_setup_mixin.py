@@ -53,8 +53,8 @@ class SetupMixin(BaseModelClass):
         Parameters
         ----------
         adata
-            The reference, ``(n_obs, n_vars)``: counts, or log-normalised expression. Counts need not
-            be whole, as those of SoupX and alevin are not.
+            The reference, ``(n_obs, n_vars)``: counts, or log-normalised expression. Counts need
+            not be whole, as those of SoupX and alevin are not.
         labels_key
             Column of ``adata.obs`` with the labels. Predictions come back in their type: text,
             whole numbers, booleans, or an ordered categorical.
