@@ -106,7 +106,7 @@ def test_labels_that_no_file_holds(toy, new, sentence, contents):
 def test_labels_of_an_older_model_that_no_file_holds(toy, toy_query, train, monkeypatch, contents):
     toy.obs["kind"] = toy.obs["kind"].cat.rename_categories({"a": "x/y", "b": "x|y"})
     with monkeypatch.context() as patch:
-        patch.setattr("tosica.model._fields.file_columns", lambda *_: [])
+        patch.setattr("tosica.model._labels_field.file_columns", lambda *_: [])
         model = train(toy, max_epochs=1)
     before = contents(toy_query)
     with pytest.raises(ValueError, match=r"^the model has the labels 'x/y' and 'x\|y', which"):
