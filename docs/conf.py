@@ -10,8 +10,12 @@ from importlib.machinery import PathFinder
 from importlib.metadata import metadata
 from operator import attrgetter
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tosica
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 info = metadata("tosica")
 
@@ -96,12 +100,12 @@ if on_read_the_docs:
 
 def linkcode_resolve(domain: str, about: dict[str, str]) -> str | None:
     """Tell where the source of a function or class is, for the link beside its signature."""
-    value = attrgetter(about["fullname"])(sys.modules[about["module"]])
-    value = inspect.unwrap(getattr(value, "fget", value))
     try:
+        value = attrgetter(about["fullname"])(sys.modules[about["module"]])
+        value = inspect.unwrap(getattr(value, "fget", value))
         path = Path(inspect.getsourcefile(value)).relative_to(Path(tosica.__file__).parent)
         lines, first = inspect.getsourcelines(value)
-    except (TypeError, ValueError):  # an attribute, or a method of another package
+    except (AttributeError, TypeError, ValueError):  # no function, or one of another package
         return None
     return f"{repository}/blob/main/src/tosica/{path}#L{first}-L{first + len(lines) - 1}"
 
@@ -190,3 +194,17 @@ html_theme_options = {
 }
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
+
+
+def point_to_source(_: Sphinx, page: str, __: str, context: dict[str, Any], ___: object) -> None:
+    """Let the links to a page's source and to its editor lead to what people write."""
+    written_by_scripts = page.startswith("benchmarks/") and page != "benchmarks/index"
+    if written_by_scripts or page.startswith("api/generated/"):
+        context["page_source_suffix"] = ""
+    elif page.startswith("tutorials/"):
+        context["doc_path"] = ""
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what is defined above."""
+    app.connect("html-page-context", point_to_source)
