@@ -146,8 +146,7 @@ bibtex_reference_style = "author_year"
 # -- pages that run code ----------------------------------------------------------------------
 
 nb_execution_mode = "auto"
-# Tutorials are shown as they ran: one needs data that are not in the repository, the other is
-# run by a test.
+# Tutorials are shown as they ran. `scripts/check.sh tutorials` runs them, every night.
 nb_execution_excludepatterns = ["tutorials/*"]
 nb_execution_timeout = 600
 nb_execution_raise_on_error = True

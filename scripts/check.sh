@@ -10,6 +10,7 @@
 #   scripts/check.sh install GROUP ... install the package and dependency groups into .venv
 #   scripts/check.sh style             ruff, its formatter, and mypy
 #   scripts/check.sh docs              build the pages; warnings and links that lead nowhere are errors
+#   scripts/check.sh tutorials         run every notebook in tutorials/, without changing it
 #   scripts/check.sh build [DIR]       sdist, and a wheel from it: what PyPI would show, and whether it works
 #   scripts/check.sh demo              README's demo command, and whether it wrote its files
 #
@@ -116,6 +117,14 @@ print(f"Branches: {covered} of {branches}, {100 * covered / branches:.1f} %")
   docs)
     tool sphinx-build -W --keep-going -q -b html docs docs/_build/html
     tool python scripts/check_links.py docs/_build/html
+    ;;
+  tutorials)
+    # Developers have the data beside the checkout; elsewhere they are downloaded.
+    if [ -z "${TOSICA_DATA:-}" ] && [ -d ../shared/data ]; then
+      TOSICA_DATA=$(cd ../shared/data && pwd)
+      export TOSICA_DATA
+    fi
+    tool python scripts/run_tutorials.py --check tutorials/*.ipynb
     ;;
   build)
     tool python -m build --outdir "${1:-dist}"

@@ -5,7 +5,8 @@ Needs the dependency group `docs`; run it from the root of the repository:
 
     python scripts/run_tutorials.py tutorials/pbmc.ipynb tutorials/condition.ipynb
 
-`--keep-outputs` runs nothing and only makes the pictures small.
+`--keep-outputs` runs nothing and only makes the pictures small. `--check` runs the notebooks in a
+temporary folder and leaves the files as they are; `scripts/check.sh tutorials` does this with all.
 """
 
 from __future__ import annotations
@@ -15,7 +16,10 @@ import base64
 import io
 import json
 import re
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -35,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("notebooks", type=Path, nargs="+")
     parser.add_argument("--keep-outputs", action="store_true", help="run nothing")
+    parser.add_argument("--check", action="store_true", help="run, and change no file")
     args = parser.parse_args(argv)
+    if args.check:
+        sys.exit(check(args.notebooks))
     for path in args.notebooks:
         notebook = json.loads(path.read_text(encoding="utf-8"))
         if not args.keep_outputs:
@@ -44,6 +51,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         text = json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
         path.write_text(text, encoding="utf-8")
         print(f"{path}: {len(text) // 1000} kB")
+
+
+def check(paths: Sequence[Path]) -> int:
+    """Run each notebook in a folder of its own, print the seconds; 1 if any of them fails."""
+    failed = 0
+    for path in paths:
+        started = perf_counter()
+        with TemporaryDirectory() as folder:
+            try:
+                run(json.loads(path.read_text(encoding="utf-8")), Path(folder))
+                outcome = "ran"
+            except Exception as error:
+                failed, outcome = 1, f"failed: {error}\n"
+        print(f"{path}: {outcome} ({perf_counter() - started:.0f} s)", flush=True)
+    return failed
 
 
 def run(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""The tutorials: that they run, that outputs are in the files, and that no machine is named."""
+"""The tutorials: that outputs are in the files, that no machine is named, and that they run.
+
+Only one of them is run here. `scripts/check.sh tutorials` runs all, every night.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,17 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
 ROOT = Path(__file__).parents[2]
-NAMES = ("pbmc", "condition", "new_type")
+NAMES = sorted(path.stem for path in (ROOT / "tutorials").glob("*.ipynb"))
 pytestmark = pytest.mark.skipif(
     not (ROOT / "tutorials").is_dir(), reason="tutorials are not part of an installed package"
 )
@@ -58,6 +64,18 @@ def _without_images(output: dict[str, Any]) -> dict[str, Any]:
     return output | {"data": data}
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_reads_nothing_that_only_developers_have(name):
+    assert not re.search(r"shared|\.\./", "".join("".join(cell["source"]) for cell in _code(name)))
+
+
+def test_are_all_listed():
+    page = (ROOT / "tutorials" / "index.md").read_text()
+    listed = re.search(r"```\{toctree\}(.*?)```", page, re.DOTALL)[1]
+    assert sorted(re.findall(r"^(\w+)$", listed, re.MULTILINE)) == NAMES
+
+
+@pytest.mark.slow
 def test_pbmc_runs(tmp_path):
     script = tmp_path / "pbmc.py"
     script.write_text("\n\n".join("".join(cell["source"]) for cell in _code("pbmc")))
@@ -72,11 +90,40 @@ def test_pbmc_runs(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def test_pictures_are_kept_in_few_colours():
+@pytest.fixture
+def script() -> ModuleType:
+    """The script that runs the tutorials."""
     path = ROOT / "scripts" / "run_tutorials.py"
     spec = importlib.util.spec_from_file_location("run_tutorials", path)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
+    return script
+
+
+def test_a_check_names_what_fails_and_changes_no_file(script, tmp_path, monkeypatch, capsys):
+    def run(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
+        assert folder.is_dir()
+        if not notebook["cells"]:
+            raise ValueError("no cells")
+        return notebook | {"changed": True}
+
+    monkeypatch.setattr(script, "run", run)
+    paths = [tmp_path / "good.ipynb", tmp_path / "bad.ipynb"]
+    for path, cells in zip(paths, ([1], []), strict=True):
+        path.write_text(json.dumps({"cells": cells}))
+    with pytest.raises(SystemExit) as ended:
+        script.main(["--check", *map(str, paths)])
+    assert ended.value.code == 1
+    shown = capsys.readouterr().out
+    assert re.search(r"good\.ipynb: ran \(\d+ s\)", shown)
+    assert re.search(r"bad\.ipynb: failed: no cells", shown)
+    assert json.loads(paths[0].read_text()) == {"cells": [1]}
+    with pytest.raises(SystemExit) as ended:
+        script.main(["--check", str(paths[0])])
+    assert ended.value.code == 0
+
+
+def test_pictures_are_kept_in_few_colours(script):
     rng = np.random.default_rng(0)
     pixels = np.full((80, 120, 4), 255, dtype=np.uint8)
     pixels[10:70, 10:110, :3] = rng.choice([(31, 119, 180), (255, 127, 14)], (60, 100))
