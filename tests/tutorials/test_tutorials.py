@@ -76,13 +76,14 @@ def test_are_all_listed():
 
 
 @pytest.mark.slow
-def test_pbmc_runs(tmp_path):
+@pytest.mark.data
+def test_pbmc_runs(tmp_path, shared):
     script = tmp_path / "pbmc.py"
     script.write_text("\n\n".join("".join(cell["source"]) for cell in _code("pbmc")))
     done = subprocess.run(
         [sys.executable, script.name],
         cwd=tmp_path,
-        env=os.environ | {"MPLBACKEND": "agg"},
+        env=os.environ | {"MPLBACKEND": "agg", "TOSICA_DATA": str(shared)},
         capture_output=True,
         text=True,
         check=False,
