@@ -299,7 +299,10 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, QueryDat
         """Say in one line how long the training was, and how good its model is."""
         if not writes_files(self):
             return
-        n_epochs, n_cells = self.trainer.current_epoch, format_thousands(data.n_train + data.n_val)
+        # A training that went on after its last epoch has no trainer; without a logger, there is no
+        # history.
+        losses = (self.history_ or {}).get("train_loss")
+        n_epochs = len(losses) if losses is not None else self.trainer.current_epoch
         held_out = ""
         if self.held_out_codes_ is not None:
             truth, best = self.held_out_codes_
@@ -311,7 +314,7 @@ class TrainingMixin(ReferenceMixin, NetworkFitMixin, NetworkStartMixin, QueryDat
             "train: %s%s on %s cells in %s%s",
             f"{n_epochs} epoch{'s' * (n_epochs != 1)}",
             f" of {max_epochs} (stopped early)" if n_epochs < max_epochs else "",
-            n_cells,
+            format_thousands(data.n_train + data.n_val),
             course.progress.clock,
             held_out,
         )
