@@ -463,6 +463,9 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
             Wrong({"toy": {"license": 5}}, TypeError, r"^about\['toy'\]: license must be a string"),
         ],
     },
+    "datasets.kang": {},
+    "datasets.dc_progenitors": {},
+    "datasets.cite_pbmc": {},
     "datasets.synthetic": _SIMULATED,
     "datasets.write_synthetic": _SIMULATED
     | {
