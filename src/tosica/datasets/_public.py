@@ -124,15 +124,18 @@ def _check(found: AnnData | MuData, data: Published, where: str) -> AnnData | Mu
 @contextmanager
 def quiet_mudata() -> Iterator[None]:
     """Without warnings about its next version, and about names of genes that antibodies share."""
-    # Not in a with statement: there mudata logs to the root logger, which from then on shows each
-    # line of tosica's log a second time.
-    options = mudata.set_options(pull_on_update=False)
+    # mudata 0.4 does not have the option any more, and does what it asks for. Not in a with
+    # statement: there mudata logs to the root logger, which from then on shows each line of
+    # tosica's log a second time.
+    set_options = getattr(mudata, "set_options", None)
+    options = set_options(pull_on_update=False) if set_options else None
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             yield
     finally:
-        mudata.set_options(**options.opts)
+        if set_options:
+            set_options(**options.opts)
 
 
 def _read(path: Path, columns: tuple[str, ...] | None) -> AnnData | MuData:
