@@ -128,14 +128,14 @@ def quiet_mudata() -> Iterator[None]:
     # statement: there mudata logs to the root logger, which from then on shows each line of
     # tosica's log a second time.
     set_options = getattr(mudata, "set_options", None)
-    options = set_options(pull_on_update=False) if set_options else None
+    before = set_options(pull_on_update=False).opts if set_options else {}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             yield
     finally:
         if set_options:
-            set_options(**options.opts)
+            set_options(**before)
 
 
 def _read(path: Path, columns: tuple[str, ...] | None) -> AnnData | MuData:
