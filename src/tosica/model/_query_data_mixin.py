@@ -30,6 +30,7 @@ from tosica.model._labels_field import LabelsField, check_unlabeled_category
 from tosica.model._modalities import is_joint
 from tosica.model._new_labels_fit import NewLabelsFit
 from tosica.model._restore_on_failure import restore_on_failure
+from tosica.model._save_load_mixin import OF_TRAINING
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._label_key import label_key
 
@@ -44,22 +45,6 @@ if TYPE_CHECKING:
 
 # Calibrated logit of a new label before it is fitted: no cell gets it.
 _UNREACHABLE = -100.0
-# What belongs to the model and not to its weights or its reference.
-_KEPT = (
-    "is_trained_",
-    "history_",
-    "train_indices_",
-    "validation_indices_",
-    "test_indices_",
-    "held_out_probabilities_",
-    "held_out_codes_",
-    "label_counts_",
-    "novelty_statistics_",
-    "refitted_",
-    "mislabeled_indices_",
-    "run_name_",
-    "run_id_",
-)
 
 
 class QueryCells(NamedTuple):
@@ -271,7 +256,7 @@ class QueryDataMixin(CalibrationMixin):
         # The number of components depends on the reference.
         model.module.linear.loadings = torch.zeros_like(kept["linear.loadings"])
         model.module.load_state_dict(kept)
-        for name in _KEPT:
+        for name in OF_TRAINING:
             setattr(model, name, deepcopy(getattr(self, name, None)))
         model.ontology_term_ids_ = self.ontology_term_ids_
         model.to_device(self.module.device)

@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 # Models saved before there were these are loaded without.
 _NOVELTY = "novelty_statistics_"
 _TERMS = "ontology_term_ids_"
-_SAVED = (
-    "registry_",
-    "init_params_",
+# What a training leaves, besides weights. A model of load_query_data takes it over.
+OF_TRAINING = (
     "is_trained_",
     "history_",
     "train_indices_",
@@ -56,8 +55,8 @@ _SAVED = (
     "mislabeled_indices_",
     "run_name_",
     "run_id_",
-    _TERMS,
 )
+_SAVED = ("registry_", "init_params_", *OF_TRAINING, _TERMS)
 
 
 # Old names of attributes, in files that development versions before 0.1.0 wrote.
