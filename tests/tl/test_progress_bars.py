@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import sys
+import time
 from types import SimpleNamespace
 
 import pytest
 
 import tosica
 from tosica import _progress
+from tosica.io import _read_seurat
 from tosica.tl import _faithfulness, _integrated_gradients, _novelty, _weight_attention
 
 tl = tosica.tl
@@ -62,3 +64,19 @@ def test_and_none_if_it_is_switched_off(toy_model, toy_query, terminal, monkeypa
     finally:
         setattr(tosica.settings, name, before)
     assert terminal.getvalue() == ""
+
+
+def test_reading_a_file_shows_the_time(toy_query, terminal, monkeypatch, tmp_path):
+    path = tmp_path / "converted.h5ad"
+    toy_query.write_h5ad(path)
+    read_h5ad = _read_seurat.read_h5ad
+
+    def read_slowly(*args, **kwargs):
+        time.sleep(0.5)
+        return read_h5ad(*args, **kwargs)
+
+    monkeypatch.setattr(_read_seurat, "read_h5ad", read_slowly)
+    monkeypatch.setattr(_read_seurat, "SECONDS_WITHOUT_BAR", 0.0)
+    monkeypatch.setattr(_progress, "_TICK", 0.05)
+    tosica.io.read_seurat(path)
+    assert "read_seurat: 00:00" in terminal.getvalue()

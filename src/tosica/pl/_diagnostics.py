@@ -175,7 +175,7 @@ def novelty(
     groupby
         Column of ``adata.obs`` with the groups; by default the predictions.
     of
-        Draw the novelty of each cell, or of its cluster.
+        Draw the novelty of each cell, or of its cluster, which has a scale of its own.
     key
         ``key_added`` of ``model.annotate``.
     cutoff

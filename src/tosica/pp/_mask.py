@@ -85,8 +85,10 @@ def compute_mask(
         read = None
         selected = _draw(len(genes), params)
     else:
-        read = read_gene_sets(_resolve_gobp(gene_sets, genes, params.organism))
-        selected = _match_and_select(adata, genes, read, params)
+        resolved = _resolve_gobp(gene_sets, genes, params.organism)
+        read = read_gene_sets(resolved)
+        # Choosing a collection says which organism adata has.
+        selected = _match_and_select(adata, genes, read, params, log_organism=resolved is gene_sets)
     members, n_vars = selected.members, len(genes)
     n_covered = int(np.count_nonzero(np.bincount(members.indices, minlength=n_vars)))
     coverage = n_covered / n_vars
@@ -212,11 +214,20 @@ def _draw(n_vars: int, params: MaskParams) -> _Selected:
 
 
 def _match_and_select(
-    adata: AnnData, genes: GeneList, gene_sets: GeneSets, params: MaskParams
+    adata: AnnData,
+    genes: GeneList,
+    gene_sets: GeneSets,
+    params: MaskParams,
+    *,
+    log_organism: bool,
 ) -> _Selected:
     """Match gene sets to the genes of the data, and select those to keep."""
     members, weights, match = match_gene_sets(
-        genes, gene_sets, organism=params.organism, identifiers=params.identifiers
+        genes,
+        gene_sets,
+        organism=params.organism,
+        identifiers=params.identifiers,
+        log_organism=log_organism,
     )
     sizes = np.diff(members.indptr)
     min_genes, max_genes = params.min_genes, params.max_genes

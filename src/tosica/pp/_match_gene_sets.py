@@ -26,7 +26,12 @@ LOW_COVERAGE = 0.1
 
 
 def match_gene_sets(
-    genes: GeneList, gene_sets: GeneSets, *, organism: str, identifiers: Identifiers
+    genes: GeneList,
+    gene_sets: GeneSets,
+    *,
+    organism: str,
+    identifiers: Identifiers,
+    log_organism: bool = True,
 ) -> tuple[csr_matrix, pd.DataFrame | None, GeneMatch]:
     """Find the genes of the gene sets among the genes of the data.
 
@@ -49,16 +54,17 @@ def match_gene_sets(
         wanted_organism=gene_sets.organism,
     )
     _check_organism(gene_sets, match, organism)
-    if identifiers != "exact" and match.organism and (organism == "auto" or match.by_orthology):
-        summary = match.summary()
+    summary = match.summary()
+    is_guessed = organism == "auto" and log_organism
+    if identifiers != "exact" and match.organism and (is_guessed or match.by_orthology):
         logger.info(
             "build_mask: adata holds %s genes%s%s",
             match.organism,
             " (by overlap)" if organism == "auto" else "",
             f"; {summary}" if summary else "",
         )
-    elif match.column is not None or match.kinds:
-        logger.info("build_mask: %s", match.summary())
+    elif summary:
+        logger.info("build_mask: %s", summary)
     is_gene = csr_matrix(
         (np.ones(len(match.rows), dtype=np.int32), (match.wanted, match.rows)),
         shape=(len(gene_sets.genes), len(genes)),
