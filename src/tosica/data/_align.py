@@ -110,11 +110,12 @@ def match_names(
             UserWarning,
             stacklevel=user_stacklevel(),
         )
+    n_others = len(names) - n_found
     logger.info(
-        "query: matched %s%s; %d others are not used%s",
+        "query: matched %s%s%s%s",
         found,
         "" if summary else _count_respelled(names, model_names, indexer),
-        len(names) - n_found,
+        f"; {n_others} others are not used" if n_others else "",
         f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken"
         if ambiguous
         else "",
