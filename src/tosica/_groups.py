@@ -42,8 +42,8 @@ def read_groups(
     KeyError
         If the column is missing.
     TypeError
-        If ``adata`` is neither AnnData nor MuData, ``groupby`` is not a string, or the column
-        cannot be read as groups.
+        If ``adata`` is neither AnnData nor MuData or its ``obs`` was not read, ``groupby`` is not a
+        string, or the column cannot be read as groups.
     ValueError
         If there are no cells, or cells without a group.
     """
@@ -51,6 +51,8 @@ def read_groups(
     check_string(name, groupby)
     if groupby not in adata.obs:
         raise KeyError(missing_column(adata, groupby))
+    if not isinstance(adata.obs, pd.DataFrame):
+        raise TypeError("adata was opened without reading it: call adata.to_memory() first.")
     if adata.n_obs == 0:
         raise ValueError("adata has no cells.")
     where = f"adata.obs[{groupby!r}]"

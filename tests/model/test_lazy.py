@@ -59,6 +59,29 @@ def opened(
     return way(adata, folder)
 
 
+@pytest.mark.parametrize("way", [_zarr, _h5ad])
+def test_novelty_of_an_annotated_file_is_that_in_memory(
+    way: Callable[..., AnnData], toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
+) -> None:
+    toy_model.annotate(toy_query)
+    lazy = way(toy_query.copy(), tmp_path)
+    tosica.tl.novelty(toy_query, toy_model)
+    tosica.tl.novelty(lazy, toy_model)
+    for name in ("tosica_novelty", "tosica_novelty_cluster_pvalue"):
+        np.testing.assert_array_equal(lazy.obs[name], toy_query.obs[name])
+    assert hasattr(lazy.X, "__dask_graph__")
+
+
+def test_groups_of_a_file_that_was_not_read(
+    toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
+) -> None:
+    toy_model.annotate(toy_query)
+    lazy = _h5ad(toy_query, tmp_path)
+    sentence = r"^adata was opened without reading it: call adata\.to_memory\(\) first\.$"
+    with pytest.raises(TypeError, match=sentence):
+        tosica.tl.rank_gene_sets(lazy, groupby="tosica_prediction")
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_query_gets_the_labels_that_it_has_in_memory(

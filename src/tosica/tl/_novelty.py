@@ -11,6 +11,7 @@ from tosica._groups import read_groups
 from tosica._logging import logger
 from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
 from tosica._validation import check_count, check_data, check_flags
+from tosica.data import load_annotations
 from tosica.linear import (
     CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,
@@ -72,7 +73,8 @@ def novelty(
     Parameters
     ----------
     adata
-        Query that this model has annotated.
+        Query that this model has annotated. Of one that :func:`anndata.experimental.read_lazy`
+        opened, ``X`` stays on disk.
     model
         The model.
     reference
@@ -155,6 +157,7 @@ def novelty(
     if reference is not None:
         check_data(reference, name="reference")
     read_annotation(adata, model, key)
+    load_annotations(adata)
     if adata.isbacked and (copy or adata.is_view):
         raise ValueError(
             "novelty writes to no view or copy of a backed AnnData: call to_memory() first."

@@ -174,7 +174,7 @@ def top_genes(
         table["gene_set"].nunique(),
         table["group"].nunique(),
         groupby,
-        by,
+        "presence" if by == "attribution" else by,
         key_added,
     )
     return target if copy else None
