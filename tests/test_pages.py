@@ -150,10 +150,11 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     adata.obs["cell_type"] = adata.obs["bulk_labels"]
     adata.obs["donor"] = np.where(np.arange(adata.n_obs) % 2, "one", "two")
     adata.obs["leiden"] = adata.obs["louvain"]
-    adata.obs["known_type"] = adata.obs["bulk_labels"]
     ref, query = adata[::2].copy(), adata[1::2].copy()
     ref.write_h5ad(path / "reference.h5ad")
     query.write_h5ad(path / "query.h5ad")
+    checked = query.obs["bulk_labels"].sample(50, random_state=0).astype(str)
+    checked.rename("tosica_prediction").to_csv(path / "checked.csv")
     write_tenx(query[:80], path / "filtered_feature_bc_matrix")
     tosica.pp.build_mask(ref)
     tosica.TOSICA.setup_anndata(ref, labels_key="cell_type")

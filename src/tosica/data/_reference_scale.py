@@ -111,7 +111,7 @@ def scale_of(
         return Scale("log1p", before, "matrix", of_genes, [low, high])
     logger.info(
         "%s: genes were left out after the normalisation, and neither raw nor obs tell the total; "
-        "counts of queries are scaled to %.6g over the model's genes, the median of the cells",
+        "queries of counts will be scaled to a total of %.6g, the median of these cells",
         matrix.where,
         of_genes,
     )

@@ -46,7 +46,9 @@ class ReferenceMixin(RegistryMixin):
                 "cells of one label in two batches"
             )
             return None
-        logger.info("train: directions in which batches differ beyond chance: %d", len(directions))
+        n = len(directions)
+        found = f"in {n} direction{'s' * (n > 1)} of expression, which is corrected for"
+        logger.info("train: the batches differ %s", found if n else "no more than by chance")
         return directions if len(directions) else None
 
     def _reference_data(
