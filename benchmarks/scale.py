@@ -141,7 +141,7 @@ def report(result: dict[str, Any]) -> str:
     measured = rates(result["runs"])
     files = list(dict.fromkeys(run["file"] for run in result["runs"]))
     lines = [
-        "# Large data",
+        "# Large data: time and memory",
         "",
         f"Written by `python -m benchmarks.scale` on {result['processors']} processors. Synthetic "
         "counts, 3 000 genes, 13 labels,",
