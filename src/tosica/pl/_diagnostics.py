@@ -227,7 +227,7 @@ def novelty(
     order = [str(name) for name in medians.sort_values(ascending=False).index]
     names = wrap(order, max_name_length)
     row = 0.24 + 0.1 * (line_count(names) - 1)
-    ax = canvas.axes((3.2 + text_width(names, _FONT_SIZE), row * len(order) + 0.9))
+    ax = canvas.axes((3.4 + text_width(names, _FONT_SIZE), row * len(order) + 0.9))
     color = plt.rcParams["text.color"]
     line = {"color": color, "linewidth": 0.8}
     colors = group_colors(adata, groupby)
@@ -255,7 +255,7 @@ def novelty(
     ax.set_yticks(range(len(order)), names, fontsize=_FONT_SIZE, linespacing=1.0)
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel("novelty" if of == "cell" else "novelty of clusters", fontsize=10)
-    ax.set_ylabel("")
+    ax.set_ylabel(groupby, fontsize=10)
     _plain(ax)
     if cutoff is not None:
         _mark(ax, cutoff, "cutoff", ORANGE, "--")
