@@ -76,14 +76,13 @@ def test_are_all_listed():
 
 
 @pytest.mark.slow
-@pytest.mark.data
-def test_pbmc_runs(tmp_path, shared):
-    script = tmp_path / "pbmc.py"
-    script.write_text("\n\n".join("".join(cell["source"]) for cell in _code("pbmc")))
+def test_new_type_runs(tmp_path):
+    script = tmp_path / "new_type.py"
+    script.write_text("\n\n".join("".join(cell["source"]) for cell in _code("new_type")))
     done = subprocess.run(
         [sys.executable, script.name],
         cwd=tmp_path,
-        env=os.environ | {"MPLBACKEND": "agg", "TOSICA_DATA": str(shared)},
+        env=os.environ | {"MPLBACKEND": "agg"},
         capture_output=True,
         text=True,
         check=False,
