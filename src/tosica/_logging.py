@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +18,20 @@ logger = logging.getLogger("tosica")
 def format_thousands(number: int) -> str:
     """A number with its thousands set apart, as log lines and sentences show it: 2 310."""
     return f"{number:,}".replace(",", " ")
+
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, with the line of the user's own code that called the package."""
+    # The caller of the outermost function of the package: libraries may have called others.
+    frames = []
+    frame = inspect.currentframe()
+    while frame is not None:
+        frames.append(frame.f_code.co_filename.startswith(_PACKAGE))
+        frame = frame.f_back
+    warnings.warn(message, category, stacklevel=len(frames) - frames[::-1].index(True) + 1)
 
 
 @contextmanager
