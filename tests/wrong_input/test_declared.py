@@ -1,0 +1,103 @@
+"""Every public function refuses wrong values of every declared parameter, before any work."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from anndata import AnnData
+
+import tosica
+from tosica import _checks as c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+PACKAGES = ("pp", "gs", "onto", "tl", "pl", "get", "io", "datasets")
+
+# Parameters that are not declared, by function and parameter, or by parameter wherever it is.
+UNDECLARED: dict[str, str] = {}
+
+
+def public_functions() -> dict[str, Callable[..., Any]]:
+    """All public functions, and the methods that tosica's model class has of its own."""
+    found = {
+        f"{package}.{name}": getattr(getattr(tosica, package), name)
+        for package in PACKAGES
+        for name in getattr(tosica, package).__all__
+    }
+    found |= {"report": tosica.report, "TOSICA": tosica.TOSICA.__init__}
+    for name in dir(tosica.TOSICA):
+        method = getattr(tosica.TOSICA, name)
+        if name[0] != "_" and callable(method) and method.__module__.startswith("tosica."):
+            found[f"TOSICA.{name}"] = method
+    return {name: each for name, each in found.items() if not inspect.isclass(each)}
+
+
+def declared(function: Callable[..., Any]) -> dict[str, c.Constraint]:
+    return c.CONSTRAINTS.get(f"{function.__module__}.{function.__qualname__}", {})
+
+
+def parameters(function: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    """Parameters without ``self``, ``*args`` and ``**kwargs``."""
+    for each in inspect.signature(function).parameters.values():
+        if each.kind not in (each.VAR_KEYWORD, each.VAR_POSITIONAL) and each.name != "self":
+            yield each
+
+
+def right(constraint: c.Constraint | None) -> Any:
+    """A value that a constraint takes; no function gets to work with it."""
+    match constraint:
+        case None | c.Constraint(optional=True):
+            return None
+        case c.Either():
+            return right(constraint.first)
+        case c.OneOf():
+            return constraint.options[0]
+        case c.InstanceOf():
+            return constraint.classes[0].__new__(constraint.classes[0])
+        case c.CellData():
+            return AnnData(np.ones((2, 2), dtype=np.float32))
+        case c.Integer():
+            return constraint.least
+        case c.Number():
+            inside = (constraint.least, constraint.most, 0.5, 1, constraint.above + 0.1)
+            return next(x for x in inside if constraint.has_type(x) and constraint.is_valid(x))
+        case c.Flag():
+            return True
+        case _:
+            return "a"
+
+
+FUNCTIONS = public_functions()
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if declared(FUNCTIONS[name])])
+def test_wrong_values_of_declared_parameters(name: str) -> None:
+    function, constraints = FUNCTIONS[name], declared(FUNCTIONS[name])
+    needed = [each.name for each in parameters(function) if each.default is each.empty]
+    arguments = {each: right(constraints.get(each)) for each in needed}
+    if "self" in inspect.signature(function).parameters:
+        arguments["self"] = tosica.TOSICA.__new__(tosica.TOSICA)
+    for parameter, constraint in constraints.items():
+        wrong = constraint.wrong()
+        if not constraint.optional and not constraint.has_type(None):
+            wrong.append((None, TypeError))
+        for value, error in wrong:
+            with pytest.raises(error, match=rf"\b{re.escape(parameter)}\b") as refused:
+                function(**arguments | {parameter: value})
+            assert refused.type is error, (parameter, value)
+            assert str(refused.value.args[0]).endswith((".", "?")), (parameter, value)
+
+
+def test_every_parameter_is_declared() -> None:
+    missing = {
+        f"{name}({each.name})"
+        for name, function in FUNCTIONS.items()
+        for each in parameters(function)
+        if declared(function) and each.name not in {*declared(function), *UNDECLARED}
+    }
+    assert missing <= set(UNDECLARED)
