@@ -36,7 +36,6 @@ LEVELS = {
     "legacy": 4,
     "model": 5,
     "get": 6,
-    "models": 6,
     "tl": 6,
     "pl": 7,
     "ondisk": 6,

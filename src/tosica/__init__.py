@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tosica._settings import settings
 
 if TYPE_CHECKING:
-    from tosica import datasets, get, gs, io, model, models, onto, pl, pp, tl
+    from tosica import datasets, get, gs, io, model, onto, pl, pp, tl
     from tosica._report import report
     from tosica.model import TOSICA
 
@@ -19,7 +19,6 @@ __all__ = [
     "gs",
     "io",
     "model",
-    "models",
     "onto",
     "pl",
     "pp",

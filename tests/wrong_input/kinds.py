@@ -197,10 +197,3 @@ REVISION: Kind = [
     *_types([5, ["main"]], "^revision must be a string or None"),
     *_values(["", " "], "^revision is an empty string: name a branch"),
 ]
-MODEL_INDEX: Kind = [
-    Wrong(5, TypeError, "^index must be the address or path of an index, not int"),
-    Wrong("", ValueError, "^index is an empty string"),
-    Wrong("ftp://example.org/index.json", ValueError, "^index must begin with http, https or file"),
-    Wrong("no/such/index.json", FileNotFoundError, "^There is no index of models 'no/such/index"),
-    Wrong(lambda w: w.folder / "sets.gmt", ValueError, "is not JSON, so it is no index", "a file"),
-]

@@ -435,34 +435,6 @@ BY_FUNCTION: dict[str, dict[str, Kind]] = OF_MODEL | {
         "folder": k.PATH,
         "key": k.key(r"^There is no .*: call model\.annotate\(adata\) first"),
     },
-    "models.available": {"index": k.MODEL_INDEX},
-    "models.download": {
-        "name": [
-            *k.STRING,
-            Wrong("", KeyError, "has no model '', only 'toy'"),
-            Wrong("tyo", KeyError, "has no model 'tyo', only 'toy'; did you mean 'toy'"),
-        ],
-        "index": k.MODEL_INDEX,
-        "folder": k.PATH[1:],
-        "overwrite": k.FLAG,
-    },
-    "models.write_index": {
-        "folder": [*k.PATH, *k.MISSING_PATH],
-        "about": [
-            Wrong(5, TypeError, "^about must be a dict of model names, such as "),
-            Wrong(
-                {"tyo": {}}, KeyError, "^about has 'tyo', and the folder no such model, only 'to"
-            ),
-            Wrong({"toy": "blood"}, TypeError, r"^about\['toy'\] must be a dict, such as "),
-            Wrong(
-                {"toy": {"tisue": "blood"}},
-                ValueError,
-                r"^about\['toy'\]: there is no field 'tisue', only tissue, .*did you mean 'tissue'",
-            ),
-            Wrong({"toy": {"doi": "x"}}, ValueError, r"^about\['toy'\]: doi must be a DOI"),
-            Wrong({"toy": {"license": 5}}, TypeError, r"^about\['toy'\]: license must be a string"),
-        ],
-    },
     "datasets.kang": {},
     "datasets.dc_progenitors": {},
     "datasets.cite_pbmc": {},

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from wrong_input.kinds import Wrong
 
-_PACKAGES = ("pp", "gs", "onto", "tl", "pl", "get", "io", "datasets", "models")
+_PACKAGES = ("pp", "gs", "onto", "tl", "pl", "get", "io", "datasets")
 # Words of errors that come from Python, numpy, pandas or torch themselves.
 _RAW = re.compile(r"not supported between|object has no attribute|unexpected keyword|object is not")
 

@@ -68,8 +68,6 @@ def make_world(
     mdata.obs["kind"] = mdata["rna"].obs["kind"]
     tosica.pp.build_mask(mdata, gene_sets)
     model.save(folder / "model")
-    model.save(folder / "models" / "toy")
-    tosica.models.write_index(folder / "models", {"toy": _SAID})
     tosica.gs.write_gmt(gene_sets, folder / "sets.gmt")
     query.write_h5ad(folder / "seurat.h5ad")
     untrained = tosica.TOSICA(registered, embed_dim=8, n_heads=2)
@@ -150,13 +148,6 @@ _ARGUMENTS: dict[str, Any] = {
     "io.from_seurat": lambda w: {"adata": w.query},
     "io.read_seurat": lambda w: {"path": w.folder / "seurat.h5ad"},
     "io.to_seurat": lambda w: {"adata": w.query, "folder": w.folder / "seurat"},
-    "models.available": lambda w: {"index": w.folder / "models"},
-    "models.download": lambda w: {
-        "name": "toy",
-        "index": w.folder / "models",
-        "folder": w.folder / "downloaded",
-    },
-    "models.write_index": lambda w: {"folder": w.folder / "models"},
     "datasets.synthetic": lambda _: {"n_obs": 40, "n_vars": 400},
     "datasets.write_synthetic": lambda w: {
         "path": w.folder / "made.h5ad",
