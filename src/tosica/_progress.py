@@ -1,4 +1,4 @@
-"""A progress bar on stderr: what is done, how much of it, how fast, and how long the rest takes."""
+"""Show how far a long step has come, on stderr."""
 
 from __future__ import annotations
 
@@ -11,15 +11,115 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import scvi
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as RichProgress
 from tqdm.auto import tqdm
 
-from tosica._logging import format_thousands, logger
-from tosica._settings import settings
+from tosica._settings import format_thousands, logger, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
+
+# Seconds without a bar; between two drawings of it; between two lines in the log of a job.
+DELAY, INTERVAL, INTERVAL_LOG = 2.0, 0.2, 60.0
+# One bar at a time: work inside of other work has none.
+_shown = threading.Lock()
+
+
+class Progress:
+    """How far a step has come. A thread draws it, so that counting costs nothing.
+
+    Parameters
+    ----------
+    total
+        Number of ``unit``, or ``None`` if nothing is counted.
+    text
+        What is being done.
+    unit
+        What is counted, in the plural.
+    """
+
+    def __init__(self, total: int | None, text: str, unit: str = "cells") -> None:
+        self.total, self.text, self.unit = total, text, unit
+        self.n = 0
+        self._start = time.time()
+        self._ended = threading.Event()
+
+    def update(self, n: int = 1) -> None:
+        """Count what is done."""
+        self.n += n
+
+    def draw(self) -> None:
+        """Draw until it has ended, from the third second on."""
+        if self._ended.wait(DELAY if is_watched() else INTERVAL_LOG):
+            return
+        if not is_watched():
+            while not self._ended.is_set():
+                share = f": {self.n / max(self.total, 1):.0%}" if self.total is not None else ""
+                clock = tqdm.format_interval(time.time() - self._start)
+                logger.info("%s%s after %s", self.text, share, clock)
+                self._ended.wait(INTERVAL_LOG)
+            return
+        layout = "{desc}{elapsed}" if self.total is None else None
+        with tqdm(
+            total=self.total, unit=f" {self.unit}", bar_format=layout, file=sys.stderr
+        ) as bar:
+            bar.start_t = self._start
+            is_last = False
+            while not is_last:
+                is_last = self._ended.wait(INTERVAL)
+                bar.n = self.n
+                bar.set_description(self.text)
+
+    def end(self) -> None:
+        """Draw no more."""
+        self._ended.set()
+
+
+@contextmanager
+def progress(
+    total: int | None, text: str, *, unit: str = "cells", enabled: bool = True
+) -> Iterator[Progress]:
+    """Show a progress bar while a step takes longer than two seconds.
+
+    In the log of a job, where stderr is neither a terminal nor that of a notebook, a line a minute
+    is logged instead. ``tosica.settings`` switches both off.
+
+    Parameters
+    ----------
+    total, text, unit
+        As in :class:`Progress`. Without a total, the time that has passed is shown.
+    enabled
+        Whether there is a bar.
+
+    Yields
+    ------
+    The step: ``update(n)`` counts, and ``text`` may be set when another part of it begins.
+    """
+    step = Progress(total, text, unit)
+    if not (enabled and settings.shows_progress and _shown.acquire(blocking=False)):
+        yield step
+        return
+    drawing = threading.Thread(target=step.draw, name="tosica-progress", daemon=True)
+    drawing.start()
+    try:
+        yield step
+    finally:
+        step.end()
+        drawing.join()
+        _shown.release()
+
+
+def is_watched() -> bool:
+    """Whether stderr is a terminal or belongs to a notebook, so that somebody may be looking."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    in_notebook = shell is not None and "IPKernelApp" in shell.config
+    return in_notebook or bool(getattr(sys.stderr, "isatty", bool)())
+
+
+# ----------------------------------------------------------- goes when nobody calls it any more
 
 Item = TypeVar("Item")
 
@@ -35,19 +135,14 @@ _drawing = threading.RLock()
 _LOGGERS = ("tosica", "lightning.pytorch", "scvi")
 
 
-class _Shown(threading.local):
+class _ShownBars(threading.local):
     """Bars of a thread, the outermost first."""
 
     def __init__(self) -> None:
         self.bars: list[ProgressBar] = []
 
 
-_shown = _Shown()
-
-
-def is_watched() -> bool:
-    """Whether stderr is a terminal or belongs to a notebook, so that somebody may be looking."""
-    return bool(getattr(sys.stderr, "isatty", bool)()) or _in_notebook()
+_shown_bars = _ShownBars()
 
 
 class ProgressBar:
@@ -98,7 +193,7 @@ class ProgressBar:
         self._handlers: list[logging.Handler] = []
 
     def __enter__(self) -> Self:
-        self.enabled = self.enabled and not any(bar.enabled for bar in _shown.bars)
+        self.enabled = self.enabled and not any(bar.enabled for bar in _shown_bars.bars)
         if self.enabled:
             handlers = [h for name in _LOGGERS for h in logging.getLogger(name).handlers]
             self._handlers = list(dict.fromkeys(handlers))
@@ -107,7 +202,7 @@ class ProgressBar:
             if self.total is None and is_watched():
                 self._ticker = _Ticker(self)
                 self._ticker.start()
-        _shown.bars.append(self)
+        _shown_bars.bars.append(self)
         return self
 
     def __exit__(
@@ -120,8 +215,8 @@ class ProgressBar:
             self._ticker.stop()
             self._ticker = None
         # Generators that hold bars may be closed in any order.
-        if self in _shown.bars:
-            _shown.bars.remove(self)
+        if self in _shown_bars.bars:
+            _shown_bars.bars.remove(self)
         for handler in self._handlers:
             handler.removeFilter(self._filter)
         if self._drawn is not None:
@@ -237,7 +332,7 @@ def noted(text: str) -> Iterator[None]:
 
     One note inside of another stands behind it.
     """
-    bar = next((bar for bar in _shown.bars if bar.enabled), None)
+    bar = next((bar for bar in _shown_bars.bars if bar.enabled), None)
     if bar is None:
         yield
         return
@@ -296,12 +391,12 @@ class _Rich:
     """Drawn by rich, without a thread of its own."""
 
     def __init__(self) -> None:
-        self._progress: Progress | None = None
+        self._progress: RichProgress | None = None
 
     def draw(self, bar: ProgressBar) -> None:
         if self._progress is None:
             counted = (TextColumn("{task.percentage:>3.0f}%"), BarColumn())
-            self._progress = Progress(
+            self._progress = RichProgress(
                 TextColumn("{task.description}:"),
                 *(() if bar.total is None else counted),
                 TextColumn("{task.fields[detail]}"),
@@ -344,13 +439,6 @@ class _HideWhileLogging(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         self._bar.hide()
         return True
-
-
-def _in_notebook() -> bool:
-    """Whether a notebook runs this, whose stderr is no terminal."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return shell is not None and "IPKernelApp" in shell.config
 
 
 def _clock(seconds: float) -> str:

@@ -1,13 +1,26 @@
-"""Settings of the package: how much it says, and whether it draws progress bars."""
+"""Settings of the package and its log: how much it says, and whether it draws progress bars."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
-from typing import Any
+import sys
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from tosica._logging import logger, quiet_libraries
+from tqdm.std import tqdm
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+logger = logging.getLogger("tosica")
+# How a query is read: left out where cells are read a second time.
+query_logger = logging.getLogger("tosica.query")
+
+_PACKAGE = str(Path(__file__).parent)
 _LEVELS = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
@@ -84,6 +97,7 @@ class Settings:
     @property
     def seed(self) -> int | None:
         """Seed of all random numbers: ``scvi.settings.seed``."""
+        # Here, because its import takes seconds.
         from scvi import settings as of_scvi
 
         return of_scvi.seed  # type: ignore[no-any-return] # scvi-tools has no types
@@ -94,7 +108,6 @@ class Settings:
             raise TypeError(f"seed must be a whole number or None, not {seed!r:.60}.")
         if seed is not None and not 0 <= seed < 2**32:
             raise ValueError(f"seed must lie between 0 and 4294967295, not {seed}.")
-        # Here, because its import takes seconds.
         from scvi import settings as of_scvi
 
         flags = os.environ.get("XLA_FLAGS")
@@ -123,3 +136,66 @@ class Settings:
 
 
 settings = Settings()
+
+
+# --------------------------------------------------------------------------- what is said
+
+
+def format_thousands(number: int) -> str:
+    """Set the thousands of a number apart, as in 2 310."""
+    return f"{number:,}".replace(",", " ")
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warn, with the line of the user's own code that called the package."""
+    # The caller of the outermost function of the package: libraries may have called others.
+    frames = []
+    frame = inspect.currentframe()
+    while frame is not None:
+        frames.append(frame.f_code.co_filename.startswith(_PACKAGE))
+        frame = frame.f_back
+    warnings.warn(message, category, stacklevel=len(frames) - frames[::-1].index(True) + 1)
+
+
+@contextmanager
+def only_warnings(*loggers: logging.Logger) -> Iterator[None]:
+    """Leave out lines that are no warnings."""
+    before = [one.level for one in loggers]
+    for one in loggers:
+        one.setLevel(max(logging.WARNING, one.getEffectiveLevel()))
+    try:
+        yield
+    finally:
+        for one, level in zip(loggers, before, strict=True):
+            one.setLevel(level)
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Leave out what Lightning says that is no warning, unless the verbosity is "debug".
+
+    Lightning names the devices that there are and are not, why a training ended, and other products
+    of its makers. Its warnings are shown, but for one about its own code.
+    """
+    is_quiet = logger.getEffectiveLevel() > logging.DEBUG
+    names = ("lightning", "lightning.pytorch", "lightning.fabric") if is_quiet else ()
+    with warnings.catch_warnings(), only_warnings(*map(logging.getLogger, names)):
+        # Lightning's copy of torch's pytree calls what newer torch deprecates.
+        warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+        yield
+
+
+class _Lines(logging.StreamHandler):  # type: ignore[type-arg] # has types only in stubs
+    """Write lines to stderr, above a progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            tqdm.write(self.format(record), file=sys.stderr)
+        except Exception:  # as every handler of logging does
+            self.handleError(record)
+
+
+if not logger.handlers:
+    logger.addHandler(_Lines())
+    # The root logger has no handler unless somebody asked for one, so that no line is said twice.
+    logger.setLevel(logging.INFO)

@@ -13,7 +13,7 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 
-from tosica._logging import logger
+from tosica._logging import query_logger
 from tosica._validation import list_names
 from tosica.data._cell_matrix import check_unique
 from tosica.gs._gene_names import hint_for_mismatch
@@ -85,7 +85,7 @@ def match_names(
     check_unique(needed, "var_names of the query that the model needs", remedy)
     indexer, ambiguous, repeated, summary = find_genes(names, model_names, var, translate=translate)
     if summary:
-        logger.info("query: %s", summary)
+        query_logger.info("query: %s", summary)
     n_found = int((indexer >= 0).sum())
     share = n_found / len(model_names)
     query = "The query" if name == "adata" else f"The query's {name}"
@@ -111,7 +111,7 @@ def match_names(
             stacklevel=user_stacklevel(),
         )
     n_others = len(names) - n_found
-    logger.info(
+    query_logger.info(
         "query: matched %s%s%s%s",
         found,
         "" if summary else _count_respelled(names, model_names, indexer),

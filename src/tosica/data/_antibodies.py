@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from tosica._logging import logger
+from tosica._logging import query_logger
 from tosica.data._align import user_stacklevel
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._modality_kind import CellBatch, ModalityKind
@@ -108,7 +108,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
         means = _CellMeans()
         for start, block, found in detected_blocks(matrix, size, values_of, sample):
             if found is not None and not logged:
-                logger.info("query: %s holds %s", matrix.where, self.values[found])
+                query_logger.info("query: %s holds %s", matrix.where, self.values[found])
                 logged = True
             if found == "counts" and not scale.centered:
                 raise ValueError(

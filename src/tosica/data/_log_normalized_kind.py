@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tosica._logging import logger
+from tosica._logging import query_logger
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._modality_kind import CellBatch, ModalityKind
 from tosica.data._normalize import LogNormalization
@@ -73,7 +73,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
         logged = False
         for start, block, kind in detected_blocks(matrix, size, detect, sample):
             if kind is not None and not logged:
-                logger.info("query: %s holds %s", matrix.where, self.values[kind])
+                query_logger.info("query: %s holds %s", matrix.where, self.values[kind])
                 logged = True
             is_counts, total = kind != "log1p", None
             if not is_counts:

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from anndata import AnnData
 
-from tosica._logging import logger
+from tosica._logging import query_logger
 from tosica.data import cell_indexers, load_table, reindex_obs, user_stacklevel
 from tosica.gs._gene_names import hint_for_mismatch
 from tosica.gs._match_genes import match_genes
@@ -191,7 +191,7 @@ def _of_adata(
             "apart: name the one that it holds, as in "
             f"mudata.MuData({{{str(of_genes[0].name)!r}: adata}})."
         )
-    logger.info(
+    query_logger.info(
         "query: taken as the model's modality %r, to which %d of its %d names belong",
         modalities[best].name,
         shared[best],
@@ -237,7 +237,7 @@ def _of_mdata(
     missing = [name for name in wanted if name not in present]
     if missing:
         lacking = f"the query has no modality {', '.join(map(repr, missing))}"
-        logger.info("query: %s; labels rest on %s", lacking, ", ".join(map(repr, present)))
+        query_logger.info("query: %s; labels rest on %s", lacking, ", ".join(map(repr, present)))
         if others:
             warnings.warn(
                 f"{lacking} and one that the model does not know ({', '.join(map(repr, others))}): "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import numpy as np
 
-from tosica._logging import only_warnings
+from tosica._logging import logger, only_warnings
 from tosica._replace_files import as_os_error, replacing
 from tosica.data import EmptyCellsWarning
 from tosica.model._write_annotation import Annotation
@@ -79,7 +79,7 @@ class PartAnnotator:
         """
         start, stop = self._plan.cells(part)
         cells = self._store.read(start, stop)
-        with warnings.catch_warnings(record=True) as caught, only_warnings():
+        with warnings.catch_warnings(record=True) as caught, only_warnings(logger):
             warnings.simplefilter("always")
             try:
                 found, _ = self._annotate(cells)
