@@ -11,7 +11,6 @@ import pytest
 from lightning.pytorch.callbacks import TQDMProgressBar
 
 from tosica import _progress
-from tosica.model import _inference_mixin
 from tosica.model._training_progress import take_bar
 
 ONCE = {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu"}
@@ -112,25 +111,3 @@ def test_the_bars_of_the_trainer_are_off():
     assert (shown, rest) == (True, {"precision": "32-true", "enable_progress_bar": False})
     with pytest.raises(TypeError, match=r"^enable_progress_bar must be True or False, not 'no'"):
         take_bar({"enable_progress_bar": "no"})
-
-
-def test_annotate_has_a_bar_if_it_takes_long(toy_model, toy_query, terminal, monkeypatch, capsys):
-    monkeypatch.setattr(_inference_mixin, "SECONDS_WITHOUT_BAR", 0.0)
-    toy_model.annotate(toy_query, batch_size=10)
-    found = lines(terminal)
-    assert "annotate:  17%" in found[0]
-    assert re.search(r"cells/s, \d\d:\d\d left$", found[0].rstrip())
-    assert "annotate: 100%" in found[-1]
-    assert capsys.readouterr().out == ""
-    toy_model.predict(toy_query)
-    assert lines(terminal)[-1].startswith("query: 100%")
-
-
-@pytest.mark.parametrize("reason", ["short", "switched off", "not watched"])
-def test_and_else_none(toy_model, toy_query, terminal, monkeypatch, reason):
-    if reason != "short":
-        monkeypatch.setattr(_inference_mixin, "SECONDS_WITHOUT_BAR", 0.0)
-    if reason == "not watched":
-        monkeypatch.setattr(Terminal, "isatty", lambda _: False)
-    toy_model.annotate(toy_query, batch_size=10, enable_progress_bar=reason != "switched off")
-    assert lines(terminal) == []

@@ -10,7 +10,7 @@ import pandas as pd
 import scanpy as sc
 
 from tosica._logging import format_thousands, logger
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._report._cells import draw_cells
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def find_positions(adata: AnnData, cells: Cells, max_cells: int, seed: int) -> P
     n_neighbors = min(_N_NEIGHBORS, len(rows) - 1)
     # The spectral start needs many more cells than components.
     start = "spectral" if len(rows) > 4 * _N_NEIGHBORS else "random"
-    with ProgressBar("report: UMAP", None, delay=SECONDS_WITHOUT_BAR):
+    with progress(None, "report: UMAP"):
         sc.pp.neighbors(drawn, n_neighbors=n_neighbors, use_rep="attention", random_state=seed)
         sc.tl.umap(drawn, random_state=seed, init_pos=start)
     return Positions(rows, drawn.obsm["X_umap"].astype(np.float64), computed=True)

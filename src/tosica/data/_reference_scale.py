@@ -10,7 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica._logging import logger
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica.data._cell_matrix import CellMatrix
 from tosica.data._fractional_counts import are_fractional_counts, log_fractional
 from tosica.data._odd_values import refuse_odd_values
@@ -75,15 +75,13 @@ def scale_of(
     detect = partial(detect_values, hint=hint, values=values, fractional=fractional)
     found: str | None = None
     totals, units = [], []
-    with ProgressBar(
-        f"reading {matrix.where}", matrix.n_obs, delay=SECONDS_WITHOUT_BAR
-    ) as progress:
+    with progress(matrix.n_obs, f"reading {matrix.where}") as step:
         for _, block, found in detected_blocks(matrix, _BLOCK, detect):
             if found == "log1p":
                 of_block = _totals_and_units(block)
                 totals.append(of_block[0])
                 units.append(of_block[1])
-            progress.advance(block.shape[0])
+            step.update(block.shape[0])
     if found is None:
         raise ValueError(f"{matrix.where} is zero everywhere.")
     recognized = recognize(cells) if found == "log1p" else None

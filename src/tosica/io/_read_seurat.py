@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import h5py
 
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._validation import check_names, check_path, check_string
 from tosica.io._h5ad import read_h5ad
 from tosica.io._h5seurat import read_h5seurat
@@ -100,8 +100,7 @@ def read_seurat(
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"There is no file {str(path)!r}.")
-    bar = ProgressBar("read_seurat", None, delay=SECONDS_WITHOUT_BAR)
-    with as_builtin_errors(), explain_damage(path), bar:
+    with as_builtin_errors(), explain_damage(path), progress(None, "read_seurat"):
         return to_anndata(_read(path, assay, logicals, na_strings))
 
 

@@ -91,8 +91,7 @@ class AnnotationMixin(OntologyMixin, InferenceMixin):
             Return an annotated copy, and do not change ``adata``.
         enable_progress_bar
             Show a progress bar after two seconds, if stderr is a terminal or a notebook. Elsewhere
-            a line a minute is logged. ``tosica.settings`` switches both off for all functions;
-            ``scvi.settings.progress_bar_style`` chooses between tqdm and rich.
+            a line a minute is logged. ``tosica.settings`` switches both off for all functions.
 
         Returns
         -------

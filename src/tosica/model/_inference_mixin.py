@@ -9,7 +9,7 @@ import pandas as pd
 import torch
 from mudata import MuData
 
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._threads import thread_map, thread_pool
 from tosica._validation import check_choice, check_count, check_data, check_flags
 from tosica.model._device import check_device, multiplies_bfloat16
@@ -251,17 +251,14 @@ class InferenceMixin(RegistryMixin):
                 values["attention"] = output.attention[:, :n_sets]
             return minibatch.start, {name: values[name].float().cpu().numpy() for name in wanted}
 
-        progress = ProgressBar(
-            bar or "", adata.n_obs, enabled=bar is not None, delay=SECONDS_WITHOUT_BAR
-        )
-        with thread_pool(device), progress:
+        with thread_pool(device), progress(adata.n_obs, bar or "", enabled=bar is not None) as step:
             for start, parts in thread_map(annotate, query):
                 for name, part in parts.items():
                     _check_finite(name, part)
                     if name not in found:
                         found[name] = np.empty((adata.n_obs, part.shape[1]), dtype=np.float32)
                     found[name][start : start + len(part)] = part
-                progress.advance(len(part))
+                step.update(len(part))
         return found
 
     def _minibatches(

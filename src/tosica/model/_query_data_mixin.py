@@ -13,7 +13,7 @@ from tosica._constants import UNKNOWN
 from tosica._groups import read_groups
 from tosica._logging import format_thousands, logger
 from tosica._palette import default_palette
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._validation import (
     check_data,
     check_flags,
@@ -276,8 +276,7 @@ class QueryDataMixin(CalibrationMixin):
         if not new:
             logger.info("train: the query has no new label, and the model stays as it is")
             return
-        progress = ProgressBar("train: new labels", None, delay=SECONDS_WITHOUT_BAR)
-        with restore_on_failure(self), progress:
+        with restore_on_failure(self), progress(None, "train: new labels"):
             fit = NewLabelsFit(self.module, self.novelty_statistics_, query.n_before)
             self.novelty_statistics_ = fit(query.minibatches, query.codes)
         counts = np.bincount(query.codes[query.codes >= 0], minlength=len(self.labels))

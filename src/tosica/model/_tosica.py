@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._threads import thread_pool
 from tosica._validation import check_count, check_flags
 from tosica.model._annotation_mixin import AnnotationMixin
@@ -116,8 +116,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, HubMixin):
         super().__init__(adata, registry)
         if adata is not None:
             check_genes(adata, self._modalities)
-            progress = ProgressBar("TOSICA: gene sets", None, delay=SECONDS_WITHOUT_BAR)
-            with thread_pool(), progress:
+            with thread_pool(), progress(None, "TOSICA: gene sets"):
                 self.registry_ = with_chosen_tokens(
                     self.registry_, adata, self._codes, max_gene_sets, modules
                 )

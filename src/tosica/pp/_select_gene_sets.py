@@ -10,7 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 from scipy.sparse import csr_matrix
 
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica.data import (
     CellMatrix,
     are_fractional_counts,
@@ -83,11 +83,9 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     hint = partial(describe_unscaled, adata)
     fractional = are_fractional_counts(matrix.take(sample_positions(matrix.n_obs)))
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
-    with ProgressBar(
-        "build_mask: variability", matrix.n_obs, delay=SECONDS_WITHOUT_BAR
-    ) as progress:
+    with progress(matrix.n_obs, "build_mask: variability") as step:
         for start, block in matrix.blocks(_BLOCK):
-            progress.advance(block.shape[0])
+            step.update(block.shape[0])
             kind = detect_values(
                 block, matrix.where, first_cell=start, hint=hint, fractional=fractional
             )

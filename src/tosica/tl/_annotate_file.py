@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from tosica._logging import format_thousands, logger
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._validation import (
     check_choice,
     check_count,
@@ -200,11 +200,9 @@ def annotate_file(
     )
     sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
     n_cells = sum(sizes.values())
-    with ProgressBar(
-        "annotate", n_cells, enabled=enable_progress_bar, delay=SECONDS_WITHOUT_BAR
-    ) as bar:
+    with progress(n_cells, "annotate", enabled=enable_progress_bar) as step:
         for part in parts:
-            bar.advance(sizes[part])
+            step.update(sizes[part])
     if array_task is not None:
         logger.info(
             "annotate_file: annotated %s parts; when all shares are done, the same call without "

@@ -12,7 +12,7 @@ import torch
 from scipy.integrate import trapezoid
 
 from tosica._logging import logger, without_query_lines
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._threads import thread_map, thread_pool
 from tosica._validation import (
     check_count,
@@ -241,11 +241,14 @@ def _remove_gene_sets(
                 deletions[name].kept[rows, i] = (probability.argmax(1) == label).cpu()
         return len(x)
 
-    progress = ProgressBar("faithfulness", adata.n_obs, delay=SECONDS_WITHOUT_BAR)
-    with without_query_lines(), thread_pool(module.device), progress:
+    with (
+        without_query_lines(),
+        thread_pool(module.device),
+        progress(adata.n_obs, "faithfulness") as step,
+    ):
         minibatches = model.iter_batches(adata, layer=layer, use_raw=use_raw)
         for n_cells in thread_map(delete, minibatches):
-            progress.advance(n_cells)
+            step.update(n_cells)
     return deletions
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 import torch
 
 from tosica._logging import without_query_lines
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._threads import thread_map, thread_pool
 
 if TYPE_CHECKING:
@@ -215,14 +215,13 @@ def iter_attributions(
         return slice(first, first + len(x)), codes, attribution
 
     cells = adata if rows is None else adata[rows]
-    progress = ProgressBar(bar, cells.n_obs, delay=SECONDS_WITHOUT_BAR)
-    with without_query_lines(), thread_pool(module.device), progress:
+    with without_query_lines(), thread_pool(module.device), progress(cells.n_obs, bar) as step:
         minibatches = model.iter_batches(
             cells, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1)
         )
         for found in thread_map(explain, minibatches):
             yield found
-            progress.advance(len(found[1]))
+            step.update(len(found[1]))
 
 
 def token_of_pair(module: TOSICAModule) -> Tensor:

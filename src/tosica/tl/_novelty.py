@@ -9,7 +9,7 @@ import pandas as pd
 
 from tosica._groups import read_groups
 from tosica._logging import logger
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._validation import check_count, check_data, check_flags
 from tosica.data import load_annotations
 from tosica.linear import (
@@ -174,8 +174,8 @@ def novelty(
     positions = pd.Index(statistics.labels).get_indexer(pd.Index(codes))
     correct = correct_batch and count_labels(positions) > 1
     # All cells are read, scored one by one, and scored in small clusters.
-    with ProgressBar("novelty", 3 * adata.n_obs, delay=SECONDS_WITHOUT_BAR) as progress:
-        query = read_query(model, adata, progress, layer=layer, use_raw=use_raw)
+    with progress(3 * adata.n_obs, "novelty") as step:
+        query = read_query(model, adata, step, layer=layer, use_raw=use_raw)
         shift = common_shift(query, statistics, positions) if correct else None
         if correct_batch and not correct:
             logger.warning(
@@ -189,13 +189,13 @@ def novelty(
                 "novelty: the query differs from the reference no more than another sample of its "
                 "cells would, and is not corrected for a batch"
             )
-        progress.restart("novelty: cells")
-        found = score_in_blocks(statistics.score_cells, query, shift, progress)
+        step.text = "novelty: cells"
+        found = score_in_blocks(statistics.score_cells, query, shift, step)
         cells = calibrate(*found, statistics.cells, statistics.cells_labels, correct)
-        progress.restart("novelty: nearest cells")
+        step.text = "novelty: nearest cells"
         average = average_neighbors(query, statistics, random_state)
-        progress.restart("novelty: small clusters")
-        found = score_in_blocks(statistics.score_clusters, query, shift, progress, average)
+        step.text = "novelty: small clusters"
+        found = score_in_blocks(statistics.score_clusters, query, shift, step, average)
         small = calibrate(*found, statistics.clusters, statistics.clusters_labels, correct)
     if clusters is not None:
         small = _combine(small, clusters)
@@ -233,10 +233,8 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     chosen = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
     found = None
     if len(chosen):
-        with ProgressBar(
-            "novelty: reference", reference.n_obs, delay=SECONDS_WITHOUT_BAR
-        ) as progress:
-            expression = read_query(model, reference, progress).x
+        with progress(reference.n_obs, "novelty: reference") as step:
+            expression = read_query(model, reference, step).x
         found = fit_novelty(expression[chosen], codes[chosen])
     if found is None:
         raise ValueError(

@@ -13,7 +13,7 @@ from mudata import MuData
 
 from tosica._groups import as_groups, read_groups
 from tosica._logging import format_thousands, logger
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._threads import keep_torch_threads
 from tosica.data import (
     TARGET_SUM,
@@ -83,7 +83,7 @@ def over_cluster(data: AnnData | MuData, *, source: str | None = None) -> pd.Cat
     resolution = next((r for below, r in _RESOLUTIONS if n_obs < below), _LARGEST_RESOLUTION)
     # In a new object, because scanpy writes into uns, too.
     cells = AnnData(obs=pd.DataFrame(index=[str(i) for i in range(n_obs)]))
-    with ProgressBar("over-clustering", None, delay=SECONDS_WITHOUT_BAR):
+    with progress(None, "over-clustering"):
         connectivities, graph_source, order = _graph(data)
         sc.tl.leiden(
             cells,

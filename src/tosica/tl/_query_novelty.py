@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from tosica._progress import ProgressBar
+    from tosica._progress import Progress
     from tosica.model import TOSICA
 
 # Cells of a label that the query must have for the label to count in what the query shares.
@@ -60,7 +60,7 @@ class Scores(NamedTuple):
 def read_query(
     model: TOSICA,
     adata: AnnData,
-    progress: ProgressBar,
+    step: Progress,
     *,
     layer: str | None = None,
     use_raw: bool = False,
@@ -73,7 +73,7 @@ def read_query(
         ):
             parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
             measured = batch.measured
-            progress.advance(parts[-1].shape[0])
+            step.update(parts[-1].shape[0])
     return Query(sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy())
 
 
@@ -113,7 +113,7 @@ def score_in_blocks(
     score: Callable[..., tuple[NDArray[np.float64], NDArray[np.int64]]],
     query: Query,
     shift: NDArray[np.float64] | None,
-    progress: ProgressBar,
+    step: Progress,
     average: sp.csr_matrix | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Score cells, or averages of them, block by block: all may not fit in memory as dense rows."""
@@ -122,7 +122,7 @@ def score_in_blocks(
         rows = slice(start, start + _BATCH_SIZE)
         x = query.x[rows] if average is None else average[rows] @ query.x
         blocks.append(score(x.toarray(), query.measured, shift))
-        progress.advance(x.shape[0])
+        step.update(x.shape[0])
     return np.concatenate([s for s, _ in blocks]), np.concatenate([n for _, n in blocks])
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._logging import logger
-from tosica._progress import track
+from tosica._progress import progress
 from tosica._validation import check_count, check_fraction, check_number, check_path
 from tosica.data import CellMatrix
 from tosica.gs import write_gmt
@@ -181,16 +181,13 @@ def refine_gene_sets(
     members = tried.members[refined]
     stability = np.zeros(members.shape)
     n_drawn = n_bootstraps if refined else 0
-    for cells in track(
-        bootstrap(labels, n_drawn, random_state),
-        "refine_gene_sets",
-        total=n_drawn,
-        unit="bootstraps",
-    ):
-        genes = describe_genes(x[np.ix_(cells, varies)], labels[cells])
-        for row, pair in enumerate(zip(held_out_scores(genes, members), members, strict=True)):
-            repeated = refine(*pair, price)
-            stability[row, np.append(repeated.gained, repeated.lost)] += 1 / n_bootstraps
+    with progress(n_drawn, "refine_gene_sets", unit="bootstraps") as step:
+        for cells in bootstrap(labels, n_drawn, random_state):
+            genes = describe_genes(x[np.ix_(cells, varies)], labels[cells])
+            for row, pair in enumerate(zip(held_out_scores(genes, members), members, strict=True)):
+                repeated = refine(*pair, price)
+                stability[row, np.append(repeated.gained, repeated.lost)] += 1 / n_bootstraps
+            step.update()
     table = _table(tried, found, scores, dict(zip(refined, stability, strict=True)), min_stability)
     table.attrs["refined"] = [sets.names[p] for p in refined]
     if path is not None:

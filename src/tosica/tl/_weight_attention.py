@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tosica._logging import logger, without_query_lines
-from tosica._progress import SECONDS_WITHOUT_BAR, ProgressBar
+from tosica._progress import progress
 from tosica._validation import check_flags, check_key_added
 from tosica.tl._read_annotation import read_annotation
 
@@ -91,14 +91,13 @@ def weight_attention(
     key_added = f"{key}_weighted" if key_added is None else key_added
     embedding = model.module.embedding
     weighted = np.empty((adata.n_obs, len(gene_sets)), dtype=np.float32)
-    progress = ProgressBar("weight_attention", adata.n_obs, delay=SECONDS_WITHOUT_BAR)
-    with torch.no_grad(), without_query_lines(), progress:
+    with torch.no_grad(), without_query_lines(), progress(adata.n_obs, "weight_attention") as step:
         for first, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
             tokens = embedding.to_tokens(embedding.gene_set_embeddings(x) - embedding.bias)
             norm = tokens[:, : len(gene_sets)].norm(dim=2).cpu().numpy()
             rows = slice(first, first + len(x))
             weighted[rows] = attention[rows] * norm
-            progress.advance(len(x))
+            step.update(len(x))
     result = adata.copy() if copy else adata
     result.obsm[f"X_{key_added}"] = weighted
     result.uns[key_added] = {
