@@ -24,7 +24,7 @@ def adata_of(values) -> AnnData:
 
 def normalized(kind, values: np.ndarray) -> np.ndarray:
     """Values of a reference as its minibatches are normalized."""
-    scale = kind.detect_scale(adata_of(values))
+    scale = kind.detect_scale(CellMatrix(adata_of(values)))
     return kind.normalization(scale).normalize(torch.from_numpy(values).float()).numpy()
 
 
@@ -37,7 +37,7 @@ def test_the_order_of_modalities_in_a_model():
 @pytest.mark.parametrize("role", MODALITY_KINDS)
 def test_blocks_are_normalized_as_minibatches(role, form):
     kind = MODALITY_KINDS[role]
-    normalization = kind.normalization(kind.detect_scale(adata_of(COUNTS)))
+    normalization = kind.normalization(kind.detect_scale(CellMatrix(adata_of(COUNTS))))
     block = normalization.normalize_block(form(COUNTS))
     dense = block.toarray() if sp.issparse(block) else block
     np.testing.assert_allclose(dense, normalized(kind, COUNTS), rtol=1e-5, atol=1e-6)
@@ -47,7 +47,7 @@ def test_blocks_are_normalized_as_minibatches(role, form):
 def test_scales_are_saved_and_loaded(role):
     kind = MODALITY_KINDS[role]
     for values in (COUNTS, normalized(kind, COUNTS), np.log1p(COUNTS * 1.7)):
-        scale = kind.detect_scale(adata_of(values))
+        scale = kind.detect_scale(CellMatrix(adata_of(values)))
         assert kind.load_scale(scale._asdict()) == scale
         assert kind.describe(scale) in kind.describe_normalization(scale)
 
@@ -68,10 +68,12 @@ def test_scales_of_antibodies_saved_under_older_names(saved, scale):
 @pytest.mark.parametrize("role", MODALITY_KINDS)
 def test_measured_genes_are_known_before_anything_is_read(role):
     kind = MODALITY_KINDS[role]
-    scale = kind.detect_scale(adata_of(COUNTS))
+    scale = kind.detect_scale(CellMatrix(adata_of(COUNTS)))
     query = adata_of(COUNTS)[:, ::-1].copy()
     query.X[7, 3] = np.nan
-    cells = kind.align(query[:, :-1].copy(), NAMES[:-1].append(pd.Index(["other"])), scale)
+    cells = kind.align(
+        CellMatrix(query[:, :-1].copy()), NAMES[:-1].append(pd.Index(["other"])), scale
+    )
     np.testing.assert_array_equal(cells.measured, [False, *[True] * 10, False])
     for _ in range(2):
         with pytest.raises(ValueError, match=r"adata\.X holds NaN \(first in cell 7\)"):
@@ -81,8 +83,10 @@ def test_measured_genes_are_known_before_anything_is_read(role):
 @pytest.mark.parametrize("role", MODALITY_KINDS)
 def test_aligned_cells_are_read_more_than_once(role):
     kind = MODALITY_KINDS[role]
-    scale = kind.detect_scale(adata_of(COUNTS))
-    cells = kind.align(adata_of(sp.csr_matrix(COUNTS))[:, ::-1], NAMES, scale, batch_size=9)
+    scale = kind.detect_scale(CellMatrix(adata_of(COUNTS)))
+    cells = kind.align(
+        CellMatrix(adata_of(sp.csr_matrix(COUNTS))[:, ::-1]), NAMES, scale, batch_size=9
+    )
     for _ in range(2):
         batches = list(cells)
         assert [batch.start for batch in batches] == [0, 9, 18, 27, 36]

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-from tosica.data import MODALITY_KINDS, Scale
+from tosica.data import MODALITY_KINDS, CellMatrix, Scale
 
 GENES = pd.Index([f"G{i}" for i in range(60)])
 SCALE = Scale("counts", 1e4, "genes")
@@ -38,7 +38,7 @@ def aligned(x, scale=SCALE, names=GENES, columns=GENES, **settings):
     adata.var_names = columns[: adata.n_vars]
     kind = MODALITY_KINDS["rna"]
     parts = []
-    for batch in kind.align(adata, names, scale, **settings):
+    for batch in kind.align(CellMatrix(adata), names, scale, **settings):
         values = batch.values
         if batch.is_counts:
             total = values.sum(1, dtype=np.float64) if batch.total is None else batch.total
@@ -267,7 +267,7 @@ def test_query_on_disk(tmp_path, said):
         tmp_path / "a.h5ad"
     )
     backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
-    batches = MODALITY_KINDS["rna"].align(backed, GENES, SCALE)
+    batches = MODALITY_KINDS["rna"].align(CellMatrix(backed), GENES, SCALE)
     np.testing.assert_allclose(
         np.concatenate([b.values for b in batches]), RIGHT, rtol=1e-4, atol=1e-4
     )

@@ -145,12 +145,12 @@ def test_total_from_before_genes_were_left_out(total: float, source: str, tmp_pa
         adata.obs[source] = counts.sum(1)
     of_genes = np.median(np.expm1(adata.X.astype(np.float64)).sum(1))
     expected = ("log1p", pytest.approx(total, rel=1e-3), "matrix", pytest.approx(of_genes))
-    assert scale_of(CellMatrix(adata), adata)[:4] == expected
+    assert scale_of(CellMatrix(adata))[:4] == expected
     view = whole[5:]
-    assert scale_of(CellMatrix(view), view).over == "genes"
+    assert scale_of(CellMatrix(view)).over == "genes"
     adata.write_h5ad(tmp_path / "a.h5ad")
     backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
-    assert scale_of(CellMatrix(backed), backed)[:4] == expected
+    assert scale_of(CellMatrix(backed))[:4] == expected
     backed.file.close()
 
 
@@ -194,7 +194,7 @@ def test_what_does_not_tell_the_total_is_not_believed(
     adata = reference(normalised(sequenced()))[:, 50:150].copy()
     change(adata)
     with caplog.at_level("INFO", logger="tosica"):
-        assert scale_of(CellMatrix(adata), adata).over == "median"
+        assert scale_of(CellMatrix(adata)).over == "median"
     assert "neither raw nor obs tell the total" in caplog.text
 
 
@@ -296,10 +296,10 @@ def test_real_cells_whose_values_were_rounded() -> None:
     raw = sc.datasets.pbmc68k_reduced().raw.to_adata()
     # Its obs has the total counts.
     for adata in (raw, raw[:, ::3]):
-        scale = scale_of(CellMatrix(adata), adata)
+        scale = scale_of(CellMatrix(adata))
         assert scale[:3] == ("log1p", pytest.approx(1e4, rel=0.01), "matrix")
     del raw.obs["n_counts"]
-    assert scale_of(CellMatrix(raw), raw).over == "median"
+    assert scale_of(CellMatrix(raw)).over == "median"
 
 
 @pytest.mark.parametrize("n_cells", [100, 1000, 5000])

@@ -23,7 +23,13 @@ Genes
 """
 
 from tosica.data._align import BLOCK, find_genes, user_stacklevel
-from tosica.data._cell_matrix import Block, CellMatrix, check_unique, check_varies
+from tosica.data._cell_matrix import (
+    Block,
+    CellMatrix,
+    ExpressionSource,
+    check_unique,
+    check_varies,
+)
 from tosica.data._fractional_counts import are_fractional_counts
 from tosica.data._lazy import load_annotations, load_table
 from tosica.data._log_normalize import log_normalize
@@ -60,6 +66,7 @@ __all__ = [
     "CellMatrix",
     "CenteredLogRatio",
     "EmptyCellsWarning",
+    "ExpressionSource",
     "JointMatrix",
     "LogNormalization",
     "ModalityKind",

@@ -10,17 +10,14 @@ import scipy.sparse as sp
 
 from tosica._logging import query_logger
 from tosica.data._align import user_stacklevel
-from tosica.data._cell_matrix import CellMatrix
 from tosica.data._modality_kind import CellBatch, ModalityKind
 from tosica.data._normalize import CenteredLogRatio
 from tosica.data._scale import check_finite, detected_blocks, row_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-    from anndata import AnnData
-
-    from tosica.data._cell_matrix import Block
+    from tosica.data._cell_matrix import Block, CellMatrix
 
 # What dsb and CLR give stays far below; anything above was scaled in some other way.
 _LARGEST_NORMALIZED = 100.0
@@ -55,11 +52,8 @@ class Antibodies(ModalityKind[AntibodyScale]):
     }
     mismatch_advice = "is it another panel?"
 
-    def detect_scale(
-        self, adata: AnnData, *, layer: str | None = None, name: str = "adata"
-    ) -> AntibodyScale:
+    def detect_scale(self, matrix: CellMatrix) -> AntibodyScale:
         """Tell counts from normalized antibodies, and whether these are centred."""
-        matrix = CellMatrix(adata, layer=layer, name=name)
         found: str | None = None
         means = _CellMeans()
         for _, block, found in detected_blocks(matrix, _BLOCK, values_of):
@@ -92,7 +86,6 @@ class Antibodies(ModalityKind[AntibodyScale]):
         columns: np.ndarray,
         share: float,
         size: int,
-        advice: Callable[[], str],
         sample: CellMatrix,
     ) -> Iterator[CellBatch]:
         """Read a query; counts are normalized as the reference, other values are not changed.

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import h5py
 import numpy as np
 import scipy.sparse as sp
+from anndata import AnnData
 
-from tosica._validation import check_data, check_flags, check_string, list_names, only_known
+from tosica._checks import CellData, list_names, only_known
+from tosica.data._lazy import load_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import pandas as pd
-    from anndata import AnnData
+    from mudata import MuData
 
 # A CSR matrix or a dense array; scipy's matrices have no types that a checker could use.
 Block: TypeAlias = Any
@@ -24,6 +28,57 @@ _FEW_CELLS = 64
 # Of a matrix in compressed chunks, cells that are at most so far apart are read with those between
 # them, which takes less time than another chunk; but no more than _RUN cells at a time, for memory.
 _GAP, _RUN = 1024, 4096
+
+
+@dataclass(frozen=True)
+class ExpressionSource:
+    """Cells, and which of their matrices to read; made once, where a public call begins.
+
+    Parameters
+    ----------
+    data
+        Cells. ``source[cells]`` is the same of some of them.
+    layer
+        Layer to read instead of ``X``; for a MuData a dict of modality and layer.
+    use_raw
+        Read ``raw`` of an AnnData instead of ``X``.
+
+    Raises
+    ------
+    TypeError
+        If ``layer`` is not of the kind that the data need.
+    ValueError
+        If both ``layer`` and ``use_raw`` are given, or ``use_raw`` for a MuData.
+    """
+
+    data: AnnData | MuData
+    layer: str | Mapping[str, str] | None = None
+    use_raw: bool = False
+
+    def __post_init__(self) -> None:
+        if self.layer is not None and self.use_raw:
+            raise ValueError("Give either layer or use_raw=True, not both.")
+        if isinstance(self.data, AnnData):
+            if isinstance(self.layer, Mapping):
+                raise TypeError("layer must be the name of one layer for an AnnData, not a dict.")
+            return
+        if self.use_raw:
+            raise ValueError(
+                "use_raw=True is for an AnnData: set each modality to its raw first, as in "
+                "mdata.mod['rna'] = mdata['rna'].raw.to_adata()."
+            )
+        if self.layer is not None and not isinstance(self.layer, Mapping):
+            raise TypeError(
+                f"layer must be a dict of modality and layer for a MuData, such as "
+                f"{{'rna': {self.layer!r}}}, not {self.layer!r}."
+            )
+
+    def __getitem__(self, cells: Any) -> ExpressionSource:
+        return replace(self, data=self.data[cells])
+
+    def matrix(self) -> CellMatrix:
+        """The matrix of an AnnData."""
+        return CellMatrix(self.data, layer=self.layer, use_raw=self.use_raw)  # type: ignore[arg-type]
 
 
 class CellMatrix:
@@ -44,6 +99,17 @@ class CellMatrix:
     name
         What the AnnData is called in messages, such as ``mdata['rna']``.
 
+    Attributes
+    ----------
+    adata, name
+        As given.
+    where
+        What the matrix is called in messages, such as ``adata.raw.X``.
+    names
+        Names of the genes, ``(n_vars,)``.
+    var
+        Table of the genes, ``None`` for those of ``raw``.
+
     Raises
     ------
     TypeError
@@ -63,9 +129,7 @@ class CellMatrix:
         use_raw: bool = False,
         name: str = "adata",
     ) -> None:
-        check_data(adata, name=name)
-        check_string("layer", layer, optional=True)
-        check_flags(use_raw=use_raw)
+        CellData().check(name, adata)
         if adata.n_obs == 0:
             of = "The AnnData" if name == "adata" else name
             raise ValueError(f"{of} has no cells (n_obs is 0).")
@@ -95,6 +159,7 @@ class CellMatrix:
             raise ValueError(f"{self.where} has no genes.")
         self.names: pd.Index = names
         self.n_obs: int = adata.n_obs
+        self.adata, self.name = adata, name
         if not (np.issubdtype(matrix.dtype, np.number) or np.issubdtype(matrix.dtype, np.bool_)):
             raise TypeError(f"{self.where} holds {matrix.dtype} values instead of numbers.")
         # Rows and columns of the matrix to read; None for all of them in their order.
@@ -127,6 +192,11 @@ class CellMatrix:
             cells = self._cells[cells]
         rows = self._rows(cells) if self._in_memory else self._take_on_disk(cells)
         return rows if self._genes is None else self._tidy(rows[:, self._genes])
+
+    @property
+    def var(self) -> pd.DataFrame | None:
+        """Table of the genes, in memory; ``None`` for those of ``raw``."""
+        return None if self.where.endswith(".raw.X") else load_table(self.adata.var)
 
     @property
     def in_memory(self) -> bool:

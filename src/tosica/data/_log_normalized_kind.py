@@ -6,7 +6,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tosica._logging import query_logger
-from tosica.data._cell_matrix import CellMatrix
 from tosica.data._modality_kind import CellBatch, ModalityKind
 from tosica.data._normalize import LogNormalization
 from tosica.data._query_scale import query_scale
@@ -14,10 +13,11 @@ from tosica.data._reference_scale import scale_of
 from tosica.data._scale import Scale, detect_values, detected_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy as np
-    from anndata import AnnData
+
+    from tosica.data._cell_matrix import CellMatrix
 
 
 class LogNormalizedKind(ModalityKind[Scale]):
@@ -26,12 +26,9 @@ class LogNormalizedKind(ModalityKind[Scale]):
     #: What the values are called in messages.
     noun: ClassVar[str]
 
-    def detect_scale(
-        self, adata: AnnData, *, layer: str | None = None, name: str = "adata"
-    ) -> Scale:
+    def detect_scale(self, matrix: CellMatrix) -> Scale:
         """Tell counts from log-normalised values, and find their total."""
-        matrix = CellMatrix(adata, layer=layer, name=name)
-        return scale_of(matrix, adata, hint=partial(self.advice, adata, name), values=self.noun)
+        return scale_of(matrix, hint=partial(self.advice, matrix), values=self.noun)
 
     def load_scale(self, state: Mapping[str, Any]) -> Scale:
         """Make the scale from the dict that a model saved."""
@@ -52,7 +49,6 @@ class LogNormalizedKind(ModalityKind[Scale]):
         columns: np.ndarray,
         share: float,
         size: int,
-        advice: Callable[[], str],
         sample: CellMatrix,
     ) -> Iterator[CellBatch]:
         """Read a query; log-normalized cells are brought to the reference's total if it is known.
@@ -68,7 +64,10 @@ class LogNormalizedKind(ModalityKind[Scale]):
         """
         to_scale = query_scale(sample, scale, columns, share, self.noun)
         detect = partial(
-            detect_values, hint=advice, values=self.noun, fractional=to_scale.fractional
+            detect_values,
+            hint=partial(self.advice, matrix),
+            values=self.noun,
+            fractional=to_scale.fractional,
         )
         logged = False
         for start, block, kind in detected_blocks(matrix, size, detect, sample):

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
 from tosica.data._align import BLOCK, match_names, reindex_genes, user_stacklevel
-from tosica.data._cell_matrix import CellMatrix, check_unique
-from tosica.data._lazy import load_table
+from tosica.data._cell_matrix import check_unique
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import pandas as pd
-    from anndata import AnnData
 
-    from tosica.data._cell_matrix import Block
+    from tosica.data._cell_matrix import Block, CellMatrix
     from tosica.data._normalize import Normalization
 
 
@@ -95,17 +92,8 @@ class ModalityKind(ABC, Generic[S]):
     empty_cells: ClassVar[str | None] = None
 
     @abstractmethod
-    def detect_scale(self, adata: AnnData, *, layer: str | None = None, name: str = "adata") -> S:
-        """Read a whole reference once and say how it is scaled.
-
-        Parameters
-        ----------
-        adata
-            The reference, or its modality of this kind.
-        layer
-            Layer to read, by default ``X``.
-        name
-            What the AnnData is called in messages.
+    def detect_scale(self, matrix: CellMatrix) -> S:
+        """Read a whole reference, or its modality of this kind, once and say how it is scaled.
 
         Raises
         ------
@@ -129,7 +117,6 @@ class ModalityKind(ABC, Generic[S]):
         columns: np.ndarray,
         share: float,
         size: int,
-        advice: Callable[[], str],
         sample: CellMatrix,
     ) -> Iterator[CellBatch]:
         """Read a query in blocks of ``size`` cells, each checked and brought to the scale.
@@ -146,8 +133,6 @@ class ModalityKind(ABC, Generic[S]):
             Share of the model's features that the query has.
         size
             Cells in a block.
-        advice
-            Returns what :meth:`advice` says, for the message on values that cannot be used.
         sample
             Matrix by which the scale is recognized: ``matrix``, or cells from all over the query
             if ``matrix`` is a part of it.
@@ -160,7 +145,7 @@ class ModalityKind(ABC, Generic[S]):
     def check_names(self, names: pd.Index, name: str) -> None:
         """Refuse names that cannot be features of this kind; ``name`` is that of the AnnData."""
 
-    def advice(self, adata: AnnData, name: str) -> str:
+    def advice(self, matrix: CellMatrix) -> str:
         """Say where values that can be used may be found, or nothing."""
         return ""
 
@@ -176,16 +161,13 @@ class ModalityKind(ABC, Generic[S]):
 
     def align(
         self,
-        adata: AnnData,
+        matrix: CellMatrix,
         names: pd.Index,
         scale: S,
         *,
-        layer: str | None = None,
-        use_raw: bool = False,
         batch_size: int = 256,
         block_size: int = BLOCK,
-        name: str = "adata",
-        sample: AnnData | None = None,
+        sample: CellMatrix | None = None,
     ) -> AlignedCells:
         """Check a query, and give its cells in batches on the model's features.
 
@@ -196,23 +178,19 @@ class ModalityKind(ABC, Generic[S]):
 
         Parameters
         ----------
-        adata
-            The query, or its modality of this kind.
+        matrix
+            Matrix of the query, or of its modality of this kind.
         names
             The model's features, in the model's order, ``(n_genes,)``.
         scale
             How the model's reference is scaled.
-        layer, use_raw
-            Which matrix of the query to read.
         batch_size
             Cells in a batch.
         block_size
             Number of cells that are read at a time.
-        name
-            What the query is called in messages, such as ``mdata['rna']``.
         sample
-            If ``adata`` is a part of a query, cells from all over that query, by which the scale is
-            recognized.
+            If ``matrix`` is a part of a query, cells from all over that query, by which the scale
+            is recognized.
 
         Returns
         -------
@@ -231,14 +209,16 @@ class ModalityKind(ABC, Generic[S]):
             If the query has under 95 % of the model's features; in the iteration, if cells are
             empty or the query seems to be normalized otherwise than the reference.
         """
-        matrix = CellMatrix(adata, layer=layer, use_raw=use_raw, name=name)
+        name = matrix.name
         whose = "the query" if name == "adata" else name
-        check_unique(adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()")
+        check_unique(
+            matrix.adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()"
+        )
         self.check_names(matrix.names, name)
         indexer = match_names(
             matrix.names,
             names,
-            None if use_raw else load_table(adata.var),
+            matrix.var,
             name=name,
             features=self.features,
             advice=self.mismatch_advice,
@@ -253,10 +233,7 @@ class ModalityKind(ABC, Generic[S]):
             len(names),
             # Blocks of whole batches, so that only the last batch is short.
             (batch_size, max(block_size // batch_size, 1) * batch_size),
-            partial(self.advice, adata, name),
-            matrix
-            if sample is None
-            else CellMatrix(sample, layer=layer, use_raw=use_raw, name=name),
+            sample or matrix,
         )
 
 
@@ -274,7 +251,6 @@ class AlignedCells(Generic[S]):
         indexer: np.ndarray,
         n_genes: int,
         sizes: tuple[int, int],
-        advice: Callable[[], str],
         sample: CellMatrix,
     ) -> None:
         self._kind = kind
@@ -282,7 +258,6 @@ class AlignedCells(Generic[S]):
         self._scale = scale
         self._indexer = indexer
         self._batch_size, self._block_size = sizes
-        self._advice = advice
         self._sample = sample
         self.measured: np.ndarray = np.zeros(n_genes, dtype=bool)
         self.measured[indexer[indexer >= 0]] = True
@@ -295,7 +270,6 @@ class AlignedCells(Generic[S]):
             self._indexer >= 0,
             float(self.measured.mean()),
             self._block_size,
-            self._advice,
             self._sample,
         )
         for block in blocks:

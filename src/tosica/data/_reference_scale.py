@@ -30,8 +30,6 @@ from tosica.data._transforms import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from anndata import AnnData
-
     from tosica.data._cell_matrix import Block
 
 _BLOCK = 4096
@@ -47,7 +45,6 @@ _APART, _SAME_DEPTH, _GAP = 5.0, 3.0, 1.5
 
 def scale_of(
     matrix: CellMatrix,
-    adata: AnnData | None = None,
     *,
     hint: Callable[[], str] | None = None,
     values: str = "expression",
@@ -57,9 +54,7 @@ def scale_of(
     Parameters
     ----------
     matrix
-        Matrix of the reference.
-    adata
-        Where the matrix is from. If genes were left out after the normalization, ``raw`` or the
+        Matrix of the reference. If genes were left out after the normalization, ``raw`` or the
         total counts in ``obs`` may tell what the total was.
     hint, values
         As in :func:`~tosica.data._scale.detect_values`.
@@ -104,7 +99,7 @@ def scale_of(
             matrix.where,
         )
     low, of_genes, high = (float(x) for x in np.quantile(total, [0.01, 0.5, 0.99]))
-    before = None if adata is None else _known_total(adata, matrix)
+    before = _known_total(matrix)
     if before is not None:
         return Scale("log1p", before, "matrix", of_genes, [low, high])
     logger.info(
@@ -167,14 +162,15 @@ def _refuse_different_totals(total: np.ndarray, unit: np.ndarray, where: str) ->
         )
 
 
-def _known_total(adata: AnnData, matrix: CellMatrix) -> float | None:
+def _known_total(matrix: CellMatrix) -> float | None:
     """Find the total that cells had before genes were left out, in ``raw`` or from ``obs``."""
+    adata = matrix.adata
     cells = sample_positions(matrix.n_obs)
     plain = undo(sp.csr_matrix(matrix.take(cells)), NATURAL)
     plain.eliminate_zeros()
     some = np.diff(plain.indptr) > 0
     cells, plain = cells[some], plain[some]
-    candidates = [_totals_by_raw(adata, matrix, cells, plain)]
+    candidates = [_totals_by_raw(matrix, cells, plain)]
     for key in _TOTAL_COUNTS:
         if key in adata.obs and pd.api.types.is_numeric_dtype(adata.obs[key]):
             counts = adata.obs[key].to_numpy(dtype=np.float64, na_value=np.nan)[cells]
@@ -190,12 +186,12 @@ def _known_total(adata: AnnData, matrix: CellMatrix) -> float | None:
 
 
 def _totals_by_raw(
-    adata: AnnData, matrix: CellMatrix, cells: np.ndarray, plain: sp.csr_matrix
+    matrix: CellMatrix, cells: np.ndarray, plain: sp.csr_matrix
 ) -> np.ndarray | None:
     """Total of cells over all genes of ``raw``, on the scale of the matrix."""
-    if adata.raw is None:
+    if matrix.adata.raw is None:
         return None
-    raw = CellMatrix(adata, use_raw=True)
+    raw = CellMatrix(matrix.adata, use_raw=True)
     columns = raw.names.get_indexer(matrix.names) if raw.names.is_unique else np.array([-1])
     if (columns < 0).any():
         return None

@@ -10,7 +10,7 @@ from tosica.data._scale import describe_unscaled
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from anndata import AnnData
+    from tosica.data._cell_matrix import CellMatrix
 
 
 class RNA(LogNormalizedKind):
@@ -26,6 +26,6 @@ class RNA(LogNormalizedKind):
     mismatch_advice = "was it cut down to its variable genes?"
     empty_cells = "express none of the model's genes"
 
-    def advice(self, adata: AnnData, name: str) -> str:
+    def advice(self, matrix: CellMatrix) -> str:
         """Say where unscaled expression is, and how to repair a converted Seurat object."""
-        return describe_unscaled(adata, name=name)
+        return describe_unscaled(matrix.adata, name=matrix.name)

@@ -64,7 +64,8 @@ class ExpressionField(LayerField):
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Check the values, and find out how the matrix is scaled."""
         state = super().register_field(adata)
-        scale = self._kind.detect_scale(adata, layer=self.attr_key, name=self._name)
+        matrix = CellMatrix(adata, layer=self.attr_key, name=self._name)
+        scale = self._kind.detect_scale(matrix)
         return {**state, self.SCALE_KEY: scale._asdict()}
 
     def transfer_field(

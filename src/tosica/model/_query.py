@@ -12,7 +12,7 @@ import torch
 from anndata import AnnData
 
 from tosica._logging import query_logger
-from tosica.data import cell_indexers, load_table, reindex_obs, user_stacklevel
+from tosica.data import CellMatrix, cell_indexers, load_table, reindex_obs, user_stacklevel
 from tosica.gs._gene_names import hint_for_mismatch
 from tosica.gs._match_genes import match_genes
 
@@ -109,15 +109,17 @@ class Query:
             of_model = (
                 None if use_raw or modality.layer not in part.adata.layers else modality.layer
             )
+            which = {
+                "layer": of_model if part.layer is None else part.layer,
+                "use_raw": use_raw,
+                "name": part.name,
+            }
             cells = modality.kind.align(
-                part.adata,
+                CellMatrix(part.adata, **which),
                 modality.genes,
                 modality.scale,
-                layer=of_model if part.layer is None else part.layer,
-                use_raw=use_raw,
                 batch_size=batch_size,
-                name=part.name,
-                sample=sample,
+                sample=None if sample is None else CellMatrix(sample, **which),
             )
             self._cells[part.position] = cells
             self._measured[part.position] = (
