@@ -33,6 +33,7 @@ LEVELS = {
     "io": 3,
     "linear": 3,
     "module": 3,
+    "hub": 4,
     "legacy": 4,
     "model": 5,
     "get": 6,

@@ -171,29 +171,3 @@ DEVICE: Kind = [
     *_types([1.5, None, "x"], "^device must be a whole number"),
     *_values([-1], "^device must be at least 0"),
 ]
-
-
-def said(*, optional: bool = True) -> Kind:
-    """What the authors of a model say of it."""
-    none = [] if optional else [None]
-    return [
-        *_types([5, *none], "^{name} must be a string"),
-        *_values(["", " \n"], "^{name} is an empty string: fill it in"),
-    ]
-
-
-REPO_ID: Kind = [
-    *_types([5, None, ["a/b"]], "^repo_id must be a string"),
-    Wrong(
-        lambda w: w.folder, TypeError, r"not a path: load a folder with tosica\.TOSICA\.lo", "path"
-    ),
-    *_values(
-        ["", "pbmc", "a/b/c", "../b", "a/b.git", "a/..", "/a", "https://huggingface.co/a/b"],
-        "^repo_id must be an owner and a name on the Hugging Face Hub, such as 'lab/pbmc', not",
-    ),
-    Wrong("model", ValueError, r"not 'model'; load a folder with tosica\.TOSICA\.load\('model'\)"),
-]
-REVISION: Kind = [
-    *_types([5, ["main"]], "^revision must be a string or None"),
-    *_values(["", " "], "^revision is an empty string: name a branch"),
-]

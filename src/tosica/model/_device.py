@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from lightning.pytorch.accelerators import AcceleratorRegistry
 
+from tosica._checks import Either, Integer, OneOf
 from tosica._validation import check_choice, check_count
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tosica.module import Encoder
+
+ACCELERATOR = OneOf("auto", "gpu", *AcceleratorRegistry.available_accelerators())
+DEVICE = Either(first=OneOf("auto"), second=Integer(least=0))
 
 
 def find_device(accelerator: str, device: int | str) -> torch.device:

@@ -47,18 +47,24 @@ class Modality:
             0, len(self.genes), self.kind.normalization(self.scale) if counts else None
         )
 
-    def describe(self) -> list[str]:
-        """Describe the tokens and genes in lines for ``repr``."""
+    def describe_tokens(self) -> str:
+        """Count gene sets, modules and unannotated tokens, in words."""
         mask = self.mask
-        of = "" if self.name is None else f"{self.name}, "
         n_modules = int(mask.get(MaskField.MODULES_KEY, 0))
         n_sets = len(mask["gene_sets"]) - mask["n_unannotated"] - n_modules
         others = [f"{n_modules} modules"] if n_modules else []
         others += [f"{mask['n_unannotated']} unannotated"] if mask["n_unannotated"] else []
-        return [
-            f"    {of}gene sets: {n_sets} of {mask['source']} ({mask['organism']})"
+        return (
+            f"{n_sets} of {mask['source']} ({mask['organism']})"
             + (f", and {' and '.join(others)}" if others else "")
-            + (", mixed in each token" if mask.get(MaskField.MIXED_KEY) else ""),
+            + (", mixed in each token" if mask.get(MaskField.MIXED_KEY) else "")
+        )
+
+    def describe(self) -> list[str]:
+        """Describe the tokens and genes in lines for ``repr``."""
+        of = "" if self.name is None else f"{self.name}, "
+        return [
+            f"    {of}gene sets: {self.describe_tokens()}",
             f"    {of}genes: {len(self.genes)}, read as {self.kind.describe(self.scale)}",
         ]
 

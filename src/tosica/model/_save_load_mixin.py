@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import torch
 from scvi.data import AnnDataManager
 
+from tosica import hub
+from tosica._checks import CellData, FilePath, Flag, Names, String, validate_params
 from tosica._replace_files import as_os_error, replacing
 from tosica._validation import check_data, check_flags, check_path, check_string
 from tosica.linear import NoveltyStatistics
@@ -22,7 +24,7 @@ from tosica.model._checkpoint import (
     restore_history,
     restore_registry,
 )
-from tosica.model._device import find_device
+from tosica.model._device import ACCELERATOR, DEVICE, find_device
 from tosica.model._distributed import writes_files
 from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
@@ -242,6 +244,238 @@ class SaveLoadMixin(OntologyMixin):
             self.novelty_statistics_ = NoveltyStatistics.from_dict(novelty, len(self._var_names))
         self._restore_terms(attributes.get(_TERMS, {}))
         self.history_ = restore_history(attributes["history_"])
+
+    @classmethod
+    @validate_params(
+        repo_id=String(),
+        revision=String(optional=True),
+        adata=CellData(mudata=True, optional=True),
+        accelerator=ACCELERATOR,
+        device=DEVICE,
+        cache_dir=FilePath(optional=True),
+        token=String(optional=True),
+    )
+    def from_hub(
+        cls,
+        repo_id: str,
+        *,
+        revision: str | None = None,
+        adata: AnnData | MuData | None = None,
+        accelerator: str = "auto",
+        device: int | str = "auto",
+        cache_dir: str | Path | None = None,
+        token: str | None = None,
+    ) -> Self:
+        """Load a model from the Hugging Face Hub; nothing that was downloaded is executed.
+
+        Only the model and its card are downloaded, whatever else the repository holds, and the
+        model is loaded as :meth:`load` does. The files stay in the cache of the hub's client. If
+        the hub cannot be reached, they are taken from there. Needs ``pip install 'tosica[hub]'``.
+
+        Parameters
+        ----------
+        repo_id
+            Owner and name, such as ``"lab/pbmc"``.
+        revision
+            Branch, tag or commit. By default the newest version, which its owner may replace at any
+            time; a commit always gives the same model.
+        adata, accelerator, device
+            As in :meth:`load`.
+        cache_dir
+            Folder to keep the files in. By default that of the client, see ``HF_HOME``.
+        token
+            Token of the hub, for private models. By default that of ``hf auth login`` or
+            ``HF_TOKEN``.
+
+        Returns
+        -------
+        The model.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            If ``huggingface_hub`` is not installed.
+        TypeError
+            If an argument is of the wrong type.
+        FileNotFoundError, ValueError
+            As :meth:`load`. Other errors are those of the hub's client.
+
+        Examples
+        --------
+        .. code-block:: python
+
+            model = tosica.TOSICA.from_hub("lab/pbmc", revision="v1")
+            model.annotate(query)
+        """
+        folder = hub.pull(repo_id, revision=revision, cache_dir=cache_dir, token=token)
+        return cls.load(folder, adata=adata, accelerator=accelerator, device=device)
+
+    @validate_params(
+        repo_id=String(),
+        private=Flag(),
+        token=String(optional=True),
+        revision=String(optional=True),
+        create_pr=Flag(),
+        commit_message=String(optional=True),
+    )
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        private: bool = False,
+        token: str | None = None,
+        revision: str | None = None,
+        create_pr: bool = False,
+        commit_message: str | None = None,
+        **about: Any,
+    ) -> str:
+        """Upload the model and its card to the Hugging Face Hub, in one commit.
+
+        The reference is not uploaded. The model holds the names of labels, batches and genes, mean
+        expression of each label, and training losses; see the page on sharing. The repository is
+        made if there is none. Needs ``pip install 'tosica[hub]'``.
+
+        Parameters
+        ----------
+        repo_id
+            Owner and name, such as ``"lab/pbmc"``.
+        private
+            Whether only its owners see a repository that is made. One that exists stays as it is.
+        token
+            Token of the hub with permission to write. By default that of ``hf auth login`` or
+            ``HF_TOKEN``.
+        revision
+            Branch to commit to; it is made if there is none. By default ``"main"``.
+        create_pr
+            Propose the commit in a pull request.
+        commit_message
+            By default the version of the model.
+        **about
+            ``tissue``, ``license`` and other facts, as in :meth:`get_model_card`.
+
+        Returns
+        -------
+        Address of the commit or of the pull request; empty in all but the first of several
+        processes that have trained one model.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            If ``huggingface_hub`` is not installed.
+        TypeError
+            If an argument is of the wrong type.
+        RuntimeError
+            If the model is not trained. Other errors are those of the hub's client.
+
+        Examples
+        --------
+        .. code-block:: python
+
+            model.push_to_hub("lab/pbmc", tissue="blood", license="cc-by-4.0", version="1")
+        """
+        if not writes_files(self):
+            return ""
+        return hub.push(
+            self,
+            repo_id,
+            private=private,
+            token=token,
+            revision=revision,
+            create_pr=create_pr,
+            commit_message=commit_message,
+            **about,
+        )
+
+    @validate_params(
+        tissue=Names(),
+        license=String(),
+        organism=String(optional=True),
+        description=String(optional=True),
+        version=String(optional=True),
+        doi=String(optional=True),
+        citation=String(optional=True),
+        contact=String(optional=True),
+    )
+    def get_model_card(
+        self,
+        *,
+        tissue: str | Sequence[str],
+        license: str,  # noqa: A002 # as the hub calls it
+        organism: str | None = None,
+        description: str | None = None,
+        version: str | None = None,
+        doi: str | None = None,
+        citation: str | None = None,
+        contact: str | None = None,
+    ) -> str:
+        """Get the card of the model, a page in Markdown that tells others what it is.
+
+        The model fills in its labels with their numbers of cells, batches, genes, gene sets and
+        held-out scores. The rest is said here. Needs ``pip install 'tosica[hub]'``.
+
+        Parameters
+        ----------
+        tissue
+            Tissue of the reference, or several.
+        license
+            License that others may use the model under, such as ``"cc-by-4.0"``.
+        organism
+            By default that of the gene sets, if they tell it.
+        description
+            What the reference is: condition, protocol, who gave the labels.
+        version
+            Version of the model.
+        doi
+            DOI of the model or of its reference.
+        citation
+            What to cite for the reference.
+        contact
+            Whom to ask.
+
+        Returns
+        -------
+        Markdown, with metadata in YAML in front, as the Hugging Face Hub reads it.
+
+        Raises
+        ------
+        ModuleNotFoundError
+            If ``huggingface_hub`` is not installed.
+        TypeError
+            If an argument is of the wrong type.
+        RuntimeError
+            If the model is not trained.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> adata.obs_names_make_unique()
+        >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(adata, embed_dim=16)
+        >>> model.train(max_epochs=1, enable_progress_bar=False)
+        >>> card = model.get_model_card(tissue="blood", license="cc-by-4.0")
+        >>> print(card.split("---")[1])
+        <BLANKLINE>
+        library_name: tosica
+        license: "cc-by-4.0"
+        tags:
+        - "biology"
+        ...
+        """
+        return hub.make_card(
+            self,
+            load='tosica.TOSICA.load("folder")',
+            tissue=tissue,
+            license=license,
+            organism=organism,
+            description=description,
+            version=version,
+            doi=doi,
+            citation=citation,
+            contact=contact,
+        )
 
     @classmethod
     def load_legacy(

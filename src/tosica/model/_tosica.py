@@ -13,9 +13,9 @@ from tosica._threads import thread_pool
 from tosica._validation import check_count, check_flags
 from tosica.model._annotation_mixin import AnnotationMixin
 from tosica.model._check_reference import check_genes, check_set_up
-from tosica.model._hub_mixin import HubMixin
 from tosica.model._labels_field import LabelsField
 from tosica.model._modalities import is_joint, lay_out_tokens
+from tosica.model._save_load_mixin import SaveLoadMixin
 from tosica.model._setup_mixin import SetupMixin
 from tosica.model._tokens import with_chosen_tokens
 from tosica.model._training_mixin import TrainingMixin
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
-class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, HubMixin):
+class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a

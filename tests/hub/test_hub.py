@@ -1,0 +1,175 @@
+"""Models on the Hugging Face Hub, with a client that keeps repositories in memory."""
+
+from __future__ import annotations
+
+import ast
+import os
+import pickle
+import re
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import tosica
+from tosica import TOSICA
+from tosica.model import _save_load_mixin
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+
+ABOUT = {"tissue": "blood", "license": "cc-by-4.0"}
+CPU = {"accelerator": "cpu"}
+
+
+class Hub:
+    """What a model uses of ``HfApi`` and of ``snapshot_download``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: dict[str, dict[str, bytes]] = {}
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def api(self, **given: Any) -> Hub:
+        self.calls.append(("api", given))
+        return self
+
+    def create_repo(self, repo_id: str, **given: Any) -> None:
+        self.calls.append(("create_repo", given))
+
+    def create_branch(self, repo_id: str, **given: Any) -> None:
+        self.calls.append(("create_branch", given))
+
+    def upload_folder(self, *, repo_id: str, folder_path: str, **given: Any) -> Any:
+        self.calls.append(("upload_folder", given))
+        self.files[repo_id] = {p.name: p.read_bytes() for p in Path(folder_path).iterdir()}
+        return SimpleNamespace(commit_url=f"https://hub/{repo_id}/commit/1", pr_url=None)
+
+    def snapshot_download(self, repo_id: str, *, allow_patterns: list[str], **given: Any) -> str:
+        self.calls.append(("snapshot_download", given))
+        snapshot = self.folder / "c0ffee"
+        snapshot.mkdir()
+        for name, content in self.files[repo_id].items():
+            if any(fnmatch(name, pattern) for pattern in allow_patterns):
+                (snapshot / name).write_bytes(content)
+        return str(snapshot)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Hub:
+    made = Hub(tmp_path)
+    monkeypatch.setattr(huggingface_hub, "HfApi", made.api)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", made.snapshot_download)
+    return made
+
+
+def test_pushed_and_loaded(hub: Hub, toy_model: TOSICA, toy_query: AnnData, caplog: Any) -> None:
+    address = toy_model.push_to_hub("lab/toy", **ABOUT, version="2.1", token="hf")
+    assert address == "https://hub/lab/toy/commit/1"
+    assert sorted(hub.files["lab/toy"]) == ["README.md", "model.pt"]
+    assert b"cell0" not in b"".join(hub.files["lab/toy"].values())  # of the reference
+    calls = dict(hub.calls)
+    assert calls["api"]["token"] == "hf"
+    assert calls["create_repo"] == {"private": False, "exist_ok": True}
+    assert calls["upload_folder"]["commit_message"] == "Upload version 2.1"
+    assert "create_branch" not in calls
+    card = hub.files["lab/toy"]["README.md"].decode()
+    assert 'model = tosica.TOSICA.from_hub("lab/toy")' in card
+    metadata = huggingface_hub.ModelCard(card).data
+    assert (metadata.library_name, metadata.license) == ("tosica", "cc-by-4.0")
+
+    with caplog.at_level("INFO", logger="tosica"):
+        model = TOSICA.from_hub("lab/toy", revision="v1", token="hf", **CPU)
+    assert "from_hub: lab/toy at commit c0ffee" in caplog.text
+    assert dict(hub.calls)["snapshot_download"].items() >= {"revision": "v1", "token": "hf"}.items()
+    assert model.fingerprint == toy_model.fingerprint
+    np.testing.assert_array_equal(model.predict(toy_query), toy_model.predict(toy_query))
+
+
+@pytest.mark.parametrize("create_pr", [False, True])
+def test_branch_or_pull_request(hub: Hub, toy_model: TOSICA, create_pr: bool) -> None:
+    given = {"private": True, "revision": "v1", "create_pr": create_pr, "commit_message": "mine"}
+    toy_model.push_to_hub("lab/toy", **ABOUT, **given)
+    calls = dict(hub.calls)
+    assert ("create_branch" in calls) is not create_pr
+    assert calls["create_repo"]["private"]
+    assert {key: calls["upload_folder"][key] for key in given if key != "private"} == {
+        key: value for key, value in given.items() if key != "private"
+    }
+
+
+def test_a_reference_to_go_on_with(hub: Hub, toy_model: TOSICA, toy: AnnData) -> None:
+    toy_model.push_to_hub("lab/toy", **ABOUT)
+    assert TOSICA.from_hub("lab/toy", adata=toy, **CPU).adata is toy
+
+
+class Attack:
+    """What a pickle makes of this leaves a folder behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (str(self.path),))
+
+
+def test_nothing_of_a_repository_runs(hub: Hub, toy_model: TOSICA, tmp_path: Path) -> None:
+    mark = tmp_path / "it ran"
+    attack = pickle.dumps(Attack(mark))
+    toy_model.push_to_hub("lab/toy", **ABOUT)
+    others = {"modeling.py": f"import os; os.mkdir({str(mark)!r})".encode(), "weights.pkl": attack}
+    hub.files["lab/toy"] |= others
+    assert TOSICA.from_hub("lab/toy", **CPU).is_trained
+    assert {path.name for path in (tmp_path / "c0ffee").iterdir()} == {"README.md", "model.pt"}
+    hub.folder = tmp_path / "second"
+    hub.folder.mkdir()
+    hub.files["lab/toy"]["model.pt"] = attack
+    with pytest.raises(ValueError, match=r"model\.pt"):
+        TOSICA.from_hub("lab/toy", **CPU)
+    assert not mark.exists()
+    pickle.loads(attack)
+    assert mark.is_dir()  # so the attack is one
+
+
+def test_a_repository_without_a_model(hub: Hub) -> None:
+    hub.files["lab/toy"] = {"config.json": b"{}"}
+    with pytest.raises(FileNotFoundError, match=r"model\.pt"):
+        TOSICA.from_hub("lab/toy", **CPU)
+
+
+def test_errors_of_the_client_pass_through(toy_model: TOSICA) -> None:
+    with pytest.raises(huggingface_hub.errors.HFValidationError):
+        TOSICA.from_hub("a/b/c", **CPU)
+
+
+def test_who_uploads_nothing(hub: Hub, toy: AnnData, toy_model: TOSICA, monkeypatch: Any) -> None:
+    TOSICA.setup_anndata(toy, labels_key="kind")
+    with pytest.raises(RuntimeError, match="not trained"):
+        TOSICA(toy, embed_dim=8, n_heads=2).push_to_hub("lab/toy", **ABOUT)
+    monkeypatch.setattr(_save_load_mixin, "writes_files", lambda _: False)
+    assert toy_model.push_to_hub("lab/toy", **ABOUT) == ""
+    assert hub.calls == []
+
+
+def test_without_huggingface_hub(toy_model: TOSICA, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    for call in (TOSICA.from_hub, lambda name: toy_model.push_to_hub(name, **ABOUT)):
+        with pytest.raises(ModuleNotFoundError, match=r"tosica\[hub\]"):
+            call("lab/toy")
+
+
+def test_the_client_is_imported_only_when_it_is_needed() -> None:
+    found = [
+        path.name
+        for path in Path(tosica.__file__).parent.rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if re.search("huggingface_hub", ast.unparse(node))
+        and isinstance(node, ast.Import | ast.ImportFrom)
+    ]
+    assert found == []
