@@ -4,8 +4,7 @@
 ``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/linear.md`` and ``linear.json``. The
 model's own regressions are fitted to some cells of a reference, over the tokens that the model
 chooses from these cells, and predict other cells of the same reference: as they are, and with a
-simulated batch effect (that of ``benchmarks.recipe``, which says which of these cells are in the
-accuracy benchmark). In a second reference, half of the training cells have this effect, in an
+simulated batch effect (that of ``benchmarks._references``). In a second reference, half of the training cells have this effect, in an
 unknown batch, but no cell of one label; cells of this label with the effect are predicted.
 """
 
@@ -31,8 +30,8 @@ from sklearn.svm import LinearSVC
 import tosica
 from benchmarks._accuracy_methods import standardised
 from benchmarks._accuracy_tasks import LABEL, few
+from benchmarks._references import REFERENCES, batch_effect, made_up, without_rarest
 from benchmarks._report import table, version_lines, versions, write
-from benchmarks.recipe import REFERENCES, batch_effect, made_up, without_rarest
 from tosica.data import CellMatrix
 from tosica.linear import (
     RegressionConfig,
@@ -158,7 +157,7 @@ SHOWN = {SAME: "as they are", EFFECT: "with the batch effect"}
 
 
 def references() -> dict[str, tuple[str, Callable[[Path], AnnData]]]:
-    """References of the recipe, and another simulated one."""
+    """References, and another simulated one."""
     return {**REFERENCES, "made up 2": ("made up anew", made_up(2))}
 
 
@@ -272,8 +271,8 @@ def report(result: dict[str, Any]) -> str:
         "without the network, are fitted to",
         f"some cells of a reference ({_names(runs)}; {runs['seed'].nunique()} draws of each size), "
         f"and predict up to {MAX_QUERY} other cells",
-        "of it: as they are, and with the simulated batch effect of [the recipe](recipe.md). They "
-        "use the tokens that a model with defaults",
+        "of it: as they are, and with the simulated batch effect of `benchmarks/_references.py`. "
+        "They use the tokens that a model with defaults",
         "chooses from the same cells; support vector machines use genes. The last column is about "
         "a second reference: half of its cells",
         "have the batch effect, in an unknown batch, but no cell of one label; cells of this label "

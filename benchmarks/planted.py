@@ -23,9 +23,8 @@ import torch
 from anndata import AnnData
 
 import tosica
+from benchmarks._report import processor, versions, write
 from benchmarks._report import table as markdown_table
-from benchmarks._report import versions, write
-from benchmarks.engine import processor
 
 N_CELLS, N_GENES, N_SETS, SET_SIZE, FOLD, DEPTH = 800, 600, 30, 20, 4.0, 1_000
 

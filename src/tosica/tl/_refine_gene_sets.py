@@ -126,8 +126,7 @@ def refine_gene_sets(
 
     If a set lacks one gene for every four that it has, and these are as co-expressed as those,
     about ``price / 4`` of the genes that join are right, which is 0.62 by default. Of a set of
-    random genes, next to none are found, and no gene joins. The page
-    :doc:`/benchmarks/refined_gene_sets` measures both.
+    random genes, next to none are found, and no gene joins.
 
     expiMap :cite:p:`Lotfollahi2023` lets genes join a set at the price of an L1 penalty on their
     weights in a decoder. Spectra :cite:p:`Kunes2024` fits factors that may deviate from gene sets,

@@ -1,0 +1,120 @@
+"""The benchmarks: each page is what was measured, and each script runs on a little data."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import sys
+from functools import partialmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from anndata import AnnData
+from scipy.sparse import csr_matrix
+
+import tosica
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+PAGES = ROOT / "docs" / "benchmarks"
+SCRIPTS = sorted(p.stem for p in BENCHMARKS.glob("[!_]*.py"))
+# Their commands make these quiet.
+LOGGERS = ("lightning.pytorch", "tosica", "celltypist", "scvi")
+pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="not part of an installed package")
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Import a module of ``benchmarks`` by its name, and forget it afterwards."""
+    monkeypatch.syspath_prepend(ROOT)
+    loggers = [logging.getLogger(name) for name in LOGGERS]
+    levels = [logger.level for logger in loggers]
+    yield lambda name: importlib.import_module(f"benchmarks.{name}")
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+    for name in [name for name in sys.modules if name.startswith("benchmarks")]:
+        del sys.modules[name]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_the_command_says_what_it_measures(name, load, capsys):
+    with pytest.raises(SystemExit) as ended:
+        load(name).main(["--help"])
+    assert ended.value.code == 0
+    assert "usage" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", sorted(path.stem for path in PAGES.glob("*.json")))
+def test_the_page_is_what_was_measured(page, load):
+    script = load(page.removesuffix("_unseen"))
+    result = json.loads((PAGES / f"{page}.json").read_text())
+    assert (PAGES / f"{page}.md").read_text() == script.report(result)
+
+
+def test_no_page_is_without_its_script_or_its_entry():
+    pages = {path.stem for path in PAGES.glob("*.md")} - {"index"}
+    assert {page.removesuffix("_unseen") for page in pages} <= set(SCRIPTS)
+    index = (PAGES / "index.md").read_text()
+    assert all(f"({page}.md)" in index for page in pages)
+
+
+def cells() -> AnnData:
+    """Three types, each with ten genes of its own, two of one process and two of the other."""
+    rng = np.random.default_rng(0)
+    sets = tosica.gs.load("human_gobp")
+    processes = ("glycolytic process", "T cell receptor signaling pathway")
+    genes = list(dict.fromkeys(gene for name in processes for gene in sorted(sets[name])[:30]))
+    kind = np.arange(120) % 3
+    rate = np.full((len(kind), len(genes)), 0.5)
+    for i in range(3):
+        rate[np.ix_(kind == i, np.arange(i, 30, 3))] = 5
+    adata = AnnData(csr_matrix(rng.poisson(rate).astype(np.float32)))
+    adata.var_names = genes
+    adata.obs["kind"] = np.array(list("abc"))[kind]
+    return adata
+
+
+# Arguments of a short run of each script, and what is made smaller for it.
+RUNS: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "accuracy": (["{data}", "--tasks", "pbmc68k", "--methods", "tosica", "svm", "--seeds=1"], {}),
+    "first_gene_sets": (["{data}"], {"DATASETS": "made"}),
+    "missing_genes": (
+        ["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"],
+        {"SHARES": (0.3,)},
+    ),
+    "damage": (["--mutants=2", "--kills=2"], {}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", RUNS)
+def test_a_short_run(name, load, shared, tmp_path, monkeypatch, capsys):
+    script = load(name)
+    arguments, smaller = RUNS[name]
+    if smaller.pop("DATASETS", None):
+        made = load("_accuracy_tasks").prepared(cells(), "kind")
+        monkeypatch.setattr(script, "DATASETS", {"made": ("made", lambda _: made)})
+    for attribute, value in smaller.items():
+        monkeypatch.setattr(script, attribute, value)
+    train = partialmethod(tosica.TOSICA.train, max_epochs=2)
+    if name not in ("missing_genes", "damage"):
+        monkeypatch.setattr(tosica.TOSICA, "train", train)
+    given = [argument.format(data=shared) for argument in arguments]
+    if name == "damage":
+        with pytest.raises(SystemExit) as ended:
+            script.main(given)
+        assert ended.value.code == 0
+    else:
+        script.main([*given, "--out", str(tmp_path)])
+        result = json.loads((tmp_path / f"{name}.json").read_text())
+        assert (tmp_path / f"{name}.md").read_text() == script.report(result)
+        assert result.get("runs", True)
+    assert "|" in capsys.readouterr().out
