@@ -4,8 +4,8 @@
 ``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/linear.md`` and ``linear.json``. The
 model's own regressions are fitted to some cells of a reference, over the tokens that the model
 chooses from these cells, and predict other cells of the same reference: as they are, and with a
-simulated batch effect (that of ``benchmarks._references``). In a second reference, half of the training cells have this effect, in an
-unknown batch, but no cell of one label; cells of this label with the effect are predicted.
+simulated batch effect (that of ``benchmarks._references``). In a second reference, half of the
+training cells have this effect, in an unknown batch, but no cell of one label; cells of this label with the effect are predicted.
 """
 
 from __future__ import annotations
