@@ -70,6 +70,7 @@ qualname_overrides = {
     "pandas.core.frame.DataFrame": "pandas.DataFrame",
     "pandas.core.series.Series": "pandas.Series",
     "scipy.sparse._csr.csr_matrix": "scipy.sparse.csr_matrix",
+    "tosica.model._annotation_result.AnnotationResult": "tosica.model.AnnotationResult",
     "tosica.model._query.Minibatch": "tosica.model.Minibatch",
 }
 

@@ -13,7 +13,7 @@ import pytest
 import scipy.sparse as sp
 
 from tosica import cli
-from tosica.model._inference_mixin import Precision
+from tosica.model._annotation import Precision
 from tosica.tl import annotate_file
 
 if TYPE_CHECKING:

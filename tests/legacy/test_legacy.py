@@ -465,7 +465,7 @@ def test_target_sum_is_kept_with_a_log_normalized_reference(project, reference, 
     model = load_legacy(project.folder, adata=reference, target_sum=5e3)
     model.save(tmp_path / "model")
     for found in (model, TOSICA.load(tmp_path / "model", adata=reference)):
-        assert found._modalities[0].scale == ("log1p", 5e3, "matrix", None, None)
+        assert found.modalities[0].scale == ("log1p", 5e3, "matrix", None, None)
 
 
 def test_a_new_model_of_the_reference_is_not_mixed(project, reference):

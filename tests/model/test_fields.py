@@ -199,10 +199,10 @@ def test_mask_without_unannotated_tokens(toy):
 
 
 def test_counts_and_log_normalised_are_told_apart(toy):
-    assert setup(toy)._modalities[0].scale[:3] == ("counts", 1e4, "genes")
+    assert setup(toy).modalities[0].scale[:3] == ("counts", 1e4, "genes")
     counts = toy.X.toarray()
     toy.X = np.log1p(counts * 5000 / counts.sum(1, keepdims=True))
-    kind, target_sum, over, *_ = setup(toy)._modalities[0].scale
+    kind, target_sum, over, *_ = setup(toy).modalities[0].scale
     assert (kind, over) == ("log1p", "genes")
     assert target_sum == pytest.approx(5000, rel=1e-3)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mudata import MuData
 
 import tosica
-from tosica.model._write_annotation import Annotation, AnnotationNames
+from tosica.model import AnnotationResult
 from tosica.onto._common_term import LabelTerms
 
 if TYPE_CHECKING:
@@ -229,11 +229,17 @@ def test_unknown_cells_and_labels_without_a_term(model: tosica.TOSICA, toy_query
 
 
 def test_labels_of_one_term() -> None:
-    names = AnnotationNames(
-        ["a", "b"], ["", ""], [], 0.5, "", "x", None, {"a": "CL:1", "b": "CL:1"}
+    result = AnnotationResult(
+        obs_names=pd.RangeIndex(3),
+        labels=["a", "b"],
+        dtype=pd.CategoricalDtype(["a", "b"]),
+        colors=["", ""],
+        gene_sets=[],
+        terms={"a": "CL:1", "b": "CL:1"},
+        codes=np.array([1, 0, 1], dtype=np.int32),
+        probability=np.array([1.0, 1.0, 0.1], dtype=np.float32),
     )
-    found = Annotation(np.array([1, 0, 1]), np.array([1.0, 1.0, 0.1]), np.zeros((3, 0)))
-    written = names.obs(found)["x_prediction_ontology_term_id"]
+    written = result.obs(0.5, "x")["x_prediction_ontology_term_id"]
     assert list(written) == ["CL:1", "CL:1", "unknown"]
     assert list(written.categories) == ["CL:1", "unknown"]
 

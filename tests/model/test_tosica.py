@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tosica import TOSICA, pp
-from tosica.model import _inference_mixin
+from tosica.model import _annotation
 
 
 def seen_by(model, query, **kwargs):
@@ -533,7 +533,7 @@ def test_wrong_argument(toy_model, toy_query, contents, kwargs, error, sentence)
 
 def test_annotating_in_bfloat16(pbmc_model, pbmc_query, monkeypatch):
     # Other processors compute in single precision.
-    monkeypatch.setattr(_inference_mixin, "multiplies_bfloat16", lambda _: True)
+    monkeypatch.setattr(_annotation, "multiplies_bfloat16", lambda _: True)
     exact = pbmc_model.annotate(pbmc_query, probabilities=True, copy=True)
     rounded = pbmc_model.annotate(pbmc_query, precision="bf16-mixed", probabilities=True, copy=True)
     apart = np.abs(rounded.obsm["X_tosica"] - exact.obsm["X_tosica"])
@@ -549,7 +549,7 @@ def test_annotating_in_bfloat16(pbmc_model, pbmc_query, monkeypatch):
 
 
 def test_bfloat16_where_it_is_slower(pbmc_model, pbmc_query, monkeypatch):
-    monkeypatch.setattr(_inference_mixin, "multiplies_bfloat16", lambda _: False)
+    monkeypatch.setattr(_annotation, "multiplies_bfloat16", lambda _: False)
     exact = pbmc_model.annotate(pbmc_query, copy=True)
     same = pbmc_model.annotate(pbmc_query, precision="bf16-mixed", copy=True)
     np.testing.assert_array_equal(same.obsm["X_tosica"], exact.obsm["X_tosica"])

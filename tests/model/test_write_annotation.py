@@ -13,7 +13,7 @@ import torch
 from anndata import AnnData
 
 import tosica
-from tosica.model._write_annotation import Annotation, AnnotationNames, write_annotation
+from tosica.model import AnnotationResult
 
 GREY = "#d3d3d3"
 KEYS = {
@@ -31,26 +31,20 @@ KEYS = {
 }
 
 
-def write(adata: AnnData, probabilities: list[list[float]], **changes) -> None:
+def write(adata: AnnData, probabilities: list[list[float]], cutoff: float = 0.5, **changes) -> None:
     every = np.array(probabilities, dtype=np.float32)
-    keep = changes.pop("all_probabilities", False)
-    found = Annotation(
-        every.argmax(1),
-        every.max(1),
-        np.full((adata.n_obs, 2), 0.25, dtype=np.float32),
-        every if keep else None,
-        changes.pop("novelty", None),
-        changes.pop("novelty_pvalues", None),
-    )
     given = {
+        "obs_names": adata.obs_names,
         "labels": ["b", "a", "c"],
+        "dtype": pd.CategoricalDtype(np.array(["b", "a", "c"], dtype=object)),
         "colors": ["#00000b", "#00000a", "#00000c"],
         "gene_sets": ["one", "two"],
-        "cutoff": 0.5,
-        "fingerprint": "0123456789abcdef",
-        "key_added": "tosica",
+        "model": "0123456789abcdef",
+        "codes": every.argmax(1),
+        "probability": every.max(1),
+        "attention": np.full((adata.n_obs, 2), 0.25, dtype=np.float32),
     }
-    write_annotation(adata, found, AnnotationNames(**{**given, **changes}))
+    AnnotationResult(**{**given, **changes}).to_adata(adata, cutoff=cutoff)
 
 
 @pytest.fixture

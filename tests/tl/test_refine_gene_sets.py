@@ -157,7 +157,7 @@ def test_models_of_a_mudata_are_refused(toy):
 
 
 def test_mixed_tokens_are_refused(model, monkeypatch):
-    modality = model._modalities[0]
+    modality = model.modalities[0]
     mixed = [modality.__class__(**{**vars(modality), "mask": {"mixed_tokens": True}})]
     monkeypatch.setattr(type(model), "_modalities", mixed)
     with pytest.raises(ValueError, match=r"^The model is one of the original code, .* train a new"):

@@ -44,18 +44,18 @@ def _of_model(tosica: ModuleType, path: str) -> dict[str, Any]:
     model = tosica.TOSICA.load(path, accelerator="cpu")
     arguments = model.registry_["setup_args"]
     names = ("labels_key", "batch_key", "layer", "unlabeled_category")
-    modalities = [m.name for m in model._modalities if m.name is not None]
+    modalities = [m.name for m in model.modalities if m.name is not None]
     return {
         "path": path,
         "kind": "model",
         "is_trained": bool(model.is_trained),
         "fingerprint": model.fingerprint,
         **({"modalities": modalities} if modalities else {}),
-        "n_genes": sum(len(m.genes) for m in model._modalities),
-        "scale": "; ".join(m.kind.describe_normalization(m.scale) for m in model._modalities),
+        "n_genes": sum(len(m.genes) for m in model.modalities),
+        "scale": "; ".join(m.kind.describe_normalization(m.scale) for m in model.modalities),
         "n_gene_sets": len(model.gene_sets),
         "gene_sets_from": "; ".join(
-            f"{m.mask['source']} ({m.mask['organism']})" for m in model._modalities
+            f"{m.mask['source']} ({m.mask['organism']})" for m in model.modalities
         ),
         "labels": model.labels,
         "reference": {name: arguments[name] for name in names if arguments.get(name) is not None},

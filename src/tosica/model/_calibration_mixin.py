@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from mudata import MuData
     from torch import Tensor
 
-    from tosica.model._query import Minibatch, Query
+    from tosica.model._query import Minibatch
+    from tosica.model._query import QueryLoader as Query
 
 # Standard deviation of the logarithm of the temperature that a new batch is expected to need,
 # relative to that of the reference. It matters for a few cells, and thousands outweigh it.

@@ -2,26 +2,86 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scvi.data.fields import CategoricalObsField
 
+from tosica._checks import InstanceOf, did_you_mean
 from tosica._constants import UNKNOWN
-from tosica._logging import logger
+from tosica._logging import logger, warn_user
 from tosica._palette import default_palette
-from tosica._validation import did_you_mean, file_columns
+from tosica._validation import file_columns
 from tosica.data import are_factor_codes
-from tosica.model._label_type import LabelType
+from tosica.onto._terms import NO_TERM, TERM_SUFFIX, term_problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from anndata import AnnData
 
+# Labels may be numbers.
+UNLABELED = InstanceOf("a label", str, Real, bool, optional=True)
+# The schema of CELLxGENE has this for cell lines.
+_NO_TERMS = {NO_TERM, "na", "nan", ""}
 # That of cells without a label, which annotate never writes.
 _UNLABELED_COLOR = "#d3d3d3"
+
+
+# Types of numpy that Python's own values have, as pandas calls these.
+_OF_PYTHON = {"integer": "int64", "boolean": "bool", "floating": "float64"}
+
+
+class LabelType(NamedTuple):
+    """Type of the labels of a reference.
+
+    Parameters
+    ----------
+    dtype
+        Name of their type in numpy, such as ``"int64"`` or ``"bool"``; ``None`` for text.
+    ordered
+        Whether they are the categories of an ordered categorical.
+    """
+
+    dtype: str | None = None
+    ordered: bool = False
+
+    @classmethod
+    def of(cls, categories: pd.Index, *, ordered: bool = False) -> LabelType:
+        """Recognize the type of labels.
+
+        Parameters
+        ----------
+        categories
+            The labels that occur, without what marks cells that have none.
+        ordered
+            As in the class.
+        """
+        dtype: Any = categories.dtype
+        name = None
+        if pd.api.types.is_object_dtype(dtype):
+            name = _OF_PYTHON.get(pd.api.types.infer_dtype(categories))
+        elif pd.api.types.is_numeric_dtype(dtype):
+            name = getattr(dtype, "numpy_dtype", dtype).name
+        return cls(name, bool(ordered))
+
+    def values(self, labels: Sequence[str]) -> np.ndarray:
+        """Turn text into labels of the type, ``(n_labels,)``.
+
+        Examples
+        --------
+        >>> LabelType("bool").values(["False", "True"])
+        array([False,  True])
+        """
+        if self.dtype is None:
+            return np.array(labels, dtype=object)
+        dtype = np.dtype(self.dtype)
+        if dtype.kind == "b":
+            return np.array([label == "True" for label in labels], dtype=bool)
+        of_text = int if dtype.kind in "iu" else float
+        return np.array([of_text(label) for label in labels], dtype=dtype)
 
 
 class LabelsField(CategoricalObsField):
@@ -180,12 +240,10 @@ class LabelsField(CategoricalObsField):
         sizes = self._sizes(adata)
         single = sorted(sizes.index[(sizes == 1) & (sizes >= self._min_cells)])
         if single:
-            warnings.warn(
+            warn_user(
                 f"labels with a single cell in {self._where}[{key!r}]: "
                 f"{', '.join(map(repr, single))}. They are learnt, but neither validated nor "
-                "calibrated: add cells, merge the label, or leave such labels out by min_cells=2.",
-                UserWarning,
-                stacklevel=2,
+                "calibrated: add cells, merge the label, or leave such labels out by min_cells=2."
             )
 
     def _warn_of_no_unlabeled_cell(self, adata: AnnData) -> None:
@@ -207,11 +265,37 @@ class LabelsField(CategoricalObsField):
         adata.obs[self.attr_key] = np.where(codes < 0, len(names) - 1, codes)
 
 
-def check_unlabeled_category(label: Any) -> None:
-    """Refuse what marks no cell: anything but a label or ``None``."""
-    # Labels may be numbers.
-    if label is not None and not isinstance(label, str | Real):
-        raise TypeError(f"unlabeled_category must be a label or None, not {label!r:.60}.")
+def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str] | None:
+    """Read the Cell Ontology terms of labels from a reference, ``None`` if it has none.
+
+    Parameters
+    ----------
+    obs
+        Table of the reference's cells.
+    key
+        Its column with the labels; that with the terms has a suffix.
+    labels
+        Labels that the model knows.
+    """
+    column = f"{key}{TERM_SUFFIX}"
+    if column not in obs:
+        return None
+    pairs = obs[[key, column]].astype(str).drop_duplicates()
+    pairs = pairs[pairs[key].isin(labels) & ~pairs[column].isin(_NO_TERMS)]
+    terms = dict(zip(pairs[key], pairs[column], strict=True))
+    several = set(pairs[key][pairs[key].duplicated()])
+    problems = dict.fromkeys(several, "several terms") | {
+        k: problem
+        for k, term in terms.items()
+        if k not in several and (problem := term_problem(term))
+    }
+    if problems:
+        named = ", ".join(f"{k!r} ({problems[k]})" for k in labels if k in problems)
+        warn_user(
+            f"adata.obs[{column!r}] has no term that can be taken for {named}, so these labels "
+            "have no term: assign model.ontology_term_ids_ to give them one."
+        )
+    return {k: terms[k] for k in labels if k in terms and k not in problems}
 
 
 def _colors(adata: AnnData, key: str, n_categories: int, used: np.ndarray) -> list[str]:

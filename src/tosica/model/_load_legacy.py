@@ -16,8 +16,7 @@ from tosica._logging import logger
 from tosica._validation import check_count, check_data, check_number
 from tosica.data import Scale
 from tosica.legacy import LegacyProject, read_project
-from tosica.model._fields import ExpressionField
-from tosica.model._mask_field import MaskField
+from tosica.model._fields import ExpressionField, MaskField
 from tosica.model._registry_mixin import RegistryMixin
 from tosica.module import REGISTRY_KEYS
 

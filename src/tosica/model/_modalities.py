@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from mudata import MuData
 
 from tosica.data import MODALITY_KINDS, ModalityKind, ModalityScale, ModalitySlice
-from tosica.model._fields import ExpressionField
-from tosica.model._mask_field import MaskField
+from tosica.model._fields import ExpressionField, MaskField
 from tosica.module import REGISTRY_KEYS, TokenLayout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from anndata import AnnData
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Modality:
     ``kind`` is RNA, antibodies or another kind of modality. ``name`` is its key in the MuData, or
     ``None`` for the one modality of a model of an AnnData. ``scale`` is how the reference is
     scaled, ``layer`` where it was read. ``mask`` is the state of its
-    :class:`~tosica.model._mask_field.MaskField`.
+    :class:`~tosica.model._fields.MaskField`.
     """
 
     kind: ModalityKind[Any]
@@ -46,6 +48,15 @@ class Modality:
         return ModalitySlice(
             0, len(self.genes), self.kind.normalization(self.scale) if counts else None
         )
+
+    @property
+    def place(self) -> str:
+        """What its AnnData is called in messages."""
+        return place_of(self.name)
+
+    def of(self, data: AnnData | MuData) -> AnnData:
+        """Take the modality from a reference or a query."""
+        return data if self.name is None else data[self.name]
 
     def describe_tokens(self) -> str:
         """Count gene sets, modules and unannotated tokens, in words."""
@@ -73,25 +84,26 @@ class Modality:
         return [str(n) if self.name is None else f"{self.name}:{n}" for n in names]
 
 
-def field_keys(role: str) -> tuple[str, str]:
-    """Registry keys of a modality's expression and of its mask."""
-    return f"{REGISTRY_KEYS.X_KEY}_{role}", f"{REGISTRY_KEYS.MASK_KEY}_{role}"
+def place_of(name: str | None, data: AnnData | MuData | None = None) -> str:
+    """Name an AnnData, a MuData or a modality in messages."""
+    whole = "mdata" if isinstance(data, MuData) else "adata"
+    return whole if name is None else f"mdata[{name!r}]"
+
+
+def field_keys(role: str, name: str | None = "") -> tuple[str, str]:
+    """Registry keys of a modality's expression and mask; those of an AnnData have no role."""
+    role = "" if name is None else f"_{role}"
+    return f"{REGISTRY_KEYS.X_KEY}{role}", f"{REGISTRY_KEYS.MASK_KEY}{role}"
 
 
 def read_modalities(registry: dict[str, Any]) -> list[Modality]:
     """Read the modalities of a model from its registry, in the model's order."""
     fields, arguments = registry["field_registries"], registry["setup_args"]
-    if is_joint(registry):
-        layers = arguments["layers"] or {}
-        known = [
-            (role, name, layers.get(name), *field_keys(role))
-            for role, name in arguments["modalities"].items()
-        ]
-    else:
-        known = [("rna", None, arguments["layer"], REGISTRY_KEYS.X_KEY, REGISTRY_KEYS.MASK_KEY)]
+    layers = arguments.get("layers") or {None: arguments.get("layer")}
     modalities = []
-    for role, name, layer, x_key, mask_key in known:
+    for role, name in arguments.get("modalities", {"rna": None}).items():
         kind = MODALITY_KINDS[role]
+        x_key, mask_key = field_keys(role, name)
         state = fields[x_key]["state_registry"]
         modalities.append(
             Modality(
@@ -99,7 +111,7 @@ def read_modalities(registry: dict[str, Any]) -> list[Modality]:
                 name,
                 pd.Index(np.asarray(state["column_names"], dtype=object)),
                 kind.load_scale(state[ExpressionField.SCALE_KEY]),
-                layer,
+                layers.get(name),
                 fields[mask_key]["state_registry"],
             )
         )

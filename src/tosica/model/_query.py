@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-import pandas as pd
 import torch
 from anndata import AnnData
 
-from tosica._logging import query_logger
-from tosica.data import CellMatrix, cell_indexers, load_table, reindex_obs, user_stacklevel
-from tosica.gs._gene_names import hint_for_mismatch
-from tosica.gs._match_genes import match_genes
+from tosica._checks import list_names, only_known
+from tosica._logging import query_logger, warn_user
+from tosica.data import CellMatrix, cell_indexers, reindex_obs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,15 +20,6 @@ if TYPE_CHECKING:
 
     from tosica.data import AlignedCells, CellBatch
     from tosica.model._modalities import Modality
-
-
-class _Part(NamedTuple):
-    """One modality of a query: its position in the model, its data, and how to read these."""
-
-    position: int
-    adata: AnnData
-    layer: str | None
-    name: str
 
 
 class Minibatch(NamedTuple):
@@ -46,7 +33,7 @@ class Minibatch(NamedTuple):
     """Which of the genes the query has, ``(n_genes,)``; ``None`` if it has all."""
 
 
-class Query:
+class QueryLoader:
     """A query's cells in normalized minibatches, with every gene of the model as a column.
 
     Modalities and names of genes are checked here, values as they are read.
@@ -57,7 +44,7 @@ class Query:
     Parameters
     ----------
     data
-        The query. An AnnData is taken as the modality that most of its genes belong to.
+        The query. An AnnData is taken as the one modality that it has half of the genes of.
     modalities
         The model's modalities.
     layer
@@ -95,34 +82,28 @@ class Query:
         if isinstance(data, AnnData):
             if isinstance(layer, Mapping):
                 raise TypeError("layer must be the name of one layer for an AnnData, not a dict.")
-            parts = [_of_adata(data, modalities, layer, use_raw)]
+            parts = {_find_modality(data, modalities, use_raw): (data, layer, "adata")}
         else:
-            parts = _of_mdata(data, modalities, layer, use_raw)
+            parts = _split(data, modalities, layer, use_raw)
         self._modalities = modalities
         self._device = device
         self._cells: dict[int, AlignedCells] = {}
         self._measured: dict[int, Tensor | None] = {}
-        # In the order of the model, as the network takes them.
-        for part in sorted(parts, key=attrgetter("position")):
-            modality = modalities[part.position]
+        for position, (adata, chosen, name) in parts.items():
+            modality = modalities[position]
             # The layer of the reference, if the query has it and none was named.
-            of_model = (
-                None if use_raw or modality.layer not in part.adata.layers else modality.layer
-            )
-            which = {
-                "layer": of_model if part.layer is None else part.layer,
-                "use_raw": use_raw,
-                "name": part.name,
-            }
+            if chosen is None and not use_raw and modality.layer in adata.layers:
+                chosen = modality.layer
+            which = {"layer": chosen, "use_raw": use_raw, "name": name}
             cells = modality.kind.align(
-                CellMatrix(part.adata, **which),
+                CellMatrix(adata, **which),
                 modality.genes,
                 modality.scale,
                 batch_size=batch_size,
                 sample=None if sample is None else CellMatrix(sample, **which),
             )
-            self._cells[part.position] = cells
-            self._measured[part.position] = (
+            self._cells[position] = cells
+            self._measured[position] = (
                 None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)
             )
         self.modalities: tuple[int, ...] = tuple(self._cells)
@@ -153,62 +134,38 @@ class Query:
         return normalization.normalize(x, total=total, measured=self._measured[position])
 
 
-def _of_adata(
-    adata: AnnData, modalities: list[Modality], layer: str | None, use_raw: bool
-) -> _Part:
-    """Find the modality of the model that an AnnData holds."""
+def _find_modality(adata: AnnData, modalities: list[Modality], use_raw: bool) -> int:
+    """Find the one modality of the model whose genes an AnnData has."""
     if len(modalities) == 1:
-        return _Part(0, adata, layer, "adata")
+        return 0
     names = adata.raw.var_names if use_raw and adata.raw is not None else adata.var_names
-    names = pd.Index(names.astype(str))
-    shared = [int(names.isin(modality.genes).sum()) for modality in modalities]
-    if not any(shared):
-        # Genes may have other identifiers, such as Ensembl IDs, which are translated later.
-        var = None if use_raw else load_table(adata.var)
-        shared = [
-            match_genes(names, m.genes, var=var, identifiers="map").n_rows
-            if m.kind.has_gene_sets
-            else 0
-            for m in modalities
-        ]
-    best = max(range(len(modalities)), key=shared.__getitem__)
-    if not shared[best]:
+    shared = [int(names.astype(str).isin(m.genes).sum()) for m in modalities]
+    likely = [i for i, m in enumerate(modalities) if 2 * shared[i] >= len(m.genes)]
+    if len(likely) != 1:
         known = ", ".join(f"{m.name!r} with {len(m.genes)}" for m in modalities)
-        hint = hint_for_mismatch(
-            names, modalities[0].genes, var=None if use_raw else load_table(adata.var)
-        )
+        which = "several modalities" if likely else "no modality"
         raise ValueError(
-            f"The query has no gene of any modality of the model ({known})"
-            + (f"; {hint}." if hint else ": are its var_names those of genes or antibodies?")
+            f"The query has half the genes of {which} of the model ({known}): say which one it "
+            f"holds, as in "
+            f"mudata.MuData({{{str(modalities[0].name)!r}: adata}})."
         )
-    of_genes = [
-        m
-        for m, n in zip(modalities, shared, strict=True)
-        if m.kind.has_gene_sets and 2 * n >= len(m.genes)
-    ]
-    if modalities[best] in of_genes and len(of_genes) > 1:
-        choices = " and ".join(f"{m.name!r} ({m.kind.title})" for m in of_genes)
-        raise ValueError(
-            f"The query has genes of the model's modalities {choices}, which its names do not tell "
-            "apart: name the one that it holds, as in "
-            f"mudata.MuData({{{str(of_genes[0].name)!r}: adata}})."
-        )
+    best = likely[0]
     query_logger.info(
         "query: taken as the model's modality %r, to which %d of its %d names belong",
         modalities[best].name,
         shared[best],
         len(names),
     )
-    return _Part(best, adata, layer, "adata")
+    return best
 
 
-def _of_mdata(
+def _split(
     mdata: MuData,
     modalities: list[Modality],
     layer: str | Mapping[str, str] | None,
     use_raw: bool,
-) -> list[_Part]:
-    """Find the model's modalities in a MuData."""
+) -> dict[int, tuple[AnnData, str | None, str]]:
+    """Find the model's modalities in a MuData, with the layer and the name of each."""
     if use_raw:
         raise ValueError(
             "use_raw=True is for an AnnData: set each modality to its raw first, as in "
@@ -219,41 +176,36 @@ def _of_mdata(
             f"layer must be a dict of modality and layer for a MuData, such as "
             f"{{'rna': {layer!r}}}, not {layer!r}."
         )
-    layers = dict(layer or {})
     wanted = [str(modality.name) for modality in modalities]
     present = [name for name in wanted if name in mdata.mod]
-    others = [name for name in mdata.mod if name not in wanted]
-    known = ", ".join(map(repr, mdata.mod)) or "none"
     if not present:
         raise ValueError(
-            f"The query has none of the model's modalities ({', '.join(map(repr, wanted))}); it "
-            f"has {known}: rename one, as in mdata.mod[{wanted[0]!r}] = "
-            f"mdata.mod.pop({next(iter(mdata.mod), '…')!r}), or pass one as an AnnData."
+            f"The query has none of the model's modalities ({list_names(wanted)}), but "
+            f"{list_names(list(mdata.mod)) or 'none at all'}: rename one, as in "
+            f"mdata.mod[{wanted[0]!r}] = mdata.mod.pop({next(iter(mdata.mod), '…')!r}), or pass "
+            "one as an AnnData."
         )
-    unknown = sorted(set(layers) - set(present))
-    if unknown:
-        raise KeyError(
-            f"layer names {unknown[0]!r}, which is none of the modalities that are read "
-            f"({', '.join(map(repr, present))})."
-        )
+    for name in layer or ():
+        if name not in present:
+            raise KeyError(
+                f"layer names no modality {name!r} that is read{only_known(name, present)}"
+            )
     missing = [name for name in wanted if name not in present]
+    others = [name for name in mdata.mod if name not in wanted]
     if missing:
-        lacking = f"the query has no modality {', '.join(map(repr, missing))}"
-        query_logger.info("query: %s; labels rest on %s", lacking, ", ".join(map(repr, present)))
+        lacking = f"the query has no modality {list_names(missing)}"
+        query_logger.info("query: %s; labels rest on %s", lacking, list_names(present))
         if others:
-            warnings.warn(
-                f"{lacking} and one that the model does not know ({', '.join(map(repr, others))}): "
-                "if they are the same, rename it, otherwise leave it out.",
-                UserWarning,
-                stacklevel=user_stacklevel(),
+            warn_user(
+                f"{lacking} and one that the model does not know ({list_names(others)}): if they "
+                "are the same, rename it, otherwise leave it out."
             )
     indexers = cell_indexers(mdata, present)
-    return [
-        _Part(
-            wanted.index(name),
+    return {
+        wanted.index(name): (
             reindex_obs(mdata[name], indexers[name]),
-            layers.get(name),
+            (layer or {}).get(name),
             f"mdata[{name!r}]",
         )
         for name in present
-    ]
+    }

@@ -25,8 +25,7 @@ from tosica._validation import (
 from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._calibration_mixin import CalibrationMixin
 from tosica.model._device import find_device
-from tosica.model._label_type import LabelType
-from tosica.model._labels_field import LabelsField, check_unlabeled_category
+from tosica.model._labels_field import UNLABELED, LabelsField, LabelType
 from tosica.model._modalities import is_joint
 from tosica.model._new_labels_fit import NewLabelsFit
 from tosica.model._restore_on_failure import restore_on_failure
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from tosica.model._query import Query
+    from tosica.model._query import QueryLoader as Query
 
 # Calibrated logit of a new label before it is fitted: no cell gets it.
 _UNREACHABLE = -100.0
@@ -174,7 +173,7 @@ class QueryDataMixin(CalibrationMixin):
         check_flags(use_raw=use_raw)
         check_string("labels_key", labels_key, optional=True)
         check_string("layer", layer, optional=True)
-        check_unlabeled_category(unlabeled_category)
+        UNLABELED.check("unlabeled_category", unlabeled_category)
         find_device(accelerator, device)
         if isinstance(reference_model, cls):
             base = reference_model
@@ -238,7 +237,7 @@ class QueryDataMixin(CalibrationMixin):
         more = _unused_colors(colors, len(new))
         state[LabelsField.COLORS_KEY] = [*colors[:n_before], *more, *colors[n_before:]]
         if new:
-            dtype = self._label_type.dtype
+            dtype = LabelType.of(self._label_dtype.categories).dtype
             both = LabelType(dtype if dtype == label_type.dtype else None)
             state[LabelsField.TYPE_KEY] = both._asdict()
         if "n_labels" in field.get("summary_stats", {}):

@@ -13,7 +13,6 @@ from tosica.linear import find_batch_directions, find_label_errors
 from tosica.model._data_module import ReferenceData
 from tosica.model._modalities import is_joint
 from tosica.model._registry_mixin import RegistryMixin
-from tosica.model._setup_mudata import reindex_codes
 from tosica.model._shuffle_buffer import BUFFER_SIZE
 from tosica.model._training_checkpoint import check_identity, identify
 from tosica.module import REGISTRY_KEYS
@@ -98,12 +97,6 @@ class ReferenceMixin(RegistryMixin):
             seed=seed,
             blocks=blocks,
         )
-
-    def _codes(self, key: str) -> np.ndarray:
-        """Codes of the labels or batches, in the order of the reference's cells."""
-        codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
-        mod_key = self.adata_manager.data_registry[key].get("mod_key")
-        return reindex_codes(self.adata, codes, mod_key)
 
 
 def _warn_of_label_errors(n_errors: int, n_labeled: int) -> None:

@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from tosica._logging import logger
 from tosica.data import CellMatrix, JointMatrix
 from tosica.linear import fit_logistic_regression, read_normalized, subsample_by_label
+from tosica.model._fields import MaskField
 from tosica.model._labels_field import LabelsField
-from tosica.model._mask_field import MaskField
 from tosica.model._modalities import field_keys, is_joint, read_modalities
 from tosica.module import REGISTRY_KEYS
 from tosica.pp._coexpression import coexpression_modules

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
+from scvi.model.base import BaseModelClass
 
+from tosica._checks import CellData, Flag, InstanceOf, Integer, validate_params
 from tosica._progress import progress
 from tosica._threads import thread_pool
-from tosica._validation import check_count, check_flags
-from tosica.model._annotation_mixin import AnnotationMixin
+from tosica.model._annotation import AnnotationMixin
 from tosica.model._check_reference import check_genes, check_set_up
 from tosica.model._labels_field import LabelsField
-from tosica.model._modalities import is_joint, lay_out_tokens
 from tosica.model._save_load_mixin import SaveLoadMixin
-from tosica.model._setup_mixin import SetupMixin
+from tosica.model._setup import SetupMixin
 from tosica.model._tokens import with_chosen_tokens
 from tosica.model._training_mixin import TrainingMixin
 from tosica.module import REGISTRY_KEYS, TOSICAModule
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
-class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
+class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin, BaseModelClass):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a
@@ -88,6 +88,16 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
 
     _module_cls = TOSICAModule
 
+    @validate_params(
+        adata=CellData(mudata=True, optional=True),
+        registry=InstanceOf("a dict, as TOSICA.load_registry returns it", Mapping, optional=True),
+        embed_dim=Integer(),
+        n_heads=Integer(),
+        n_layers=Integer(),
+        linear=Flag(),
+        max_gene_sets=Integer(optional=True),
+        modules=Flag(),
+    )
     def __init__(
         self,
         adata: AnnData | MuData | None = None,
@@ -100,29 +110,20 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
         max_gene_sets: int | None = 300,
         modules: bool = True,
     ) -> None:
-        check_count("embed_dim", embed_dim)
-        check_count("n_heads", n_heads)
-        check_count("n_layers", n_layers)
         if embed_dim % n_heads:
             raise ValueError(f"embed_dim ({embed_dim}) must be a multiple of n_heads ({n_heads}).")
-        check_count("max_gene_sets", max_gene_sets, optional=True)
-        check_flags(linear=linear, modules=modules)
-        if registry is not None and not isinstance(registry, Mapping):
-            raise TypeError(
-                f"registry must be a dict, as TOSICA.load_registry returns it, not {registry!r}."
-            )
         if adata is not None or registry is None:
             check_set_up(adata, type(self)._setup_adata_manager_store)
         super().__init__(adata, registry)
         if adata is not None:
-            check_genes(adata, self._modalities)
+            check_genes(adata, self.modalities)
             with thread_pool(), progress(None, "TOSICA: gene sets"):
                 self.registry_ = with_chosen_tokens(
                     self.registry_, adata, self._codes, max_gene_sets, modules
                 )
         names = self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.CATEGORICAL_MAPPING_KEY]
         self.module = self._module_cls(
-            lay_out_tokens(self._modalities),
+            self.tokens,
             len(self.labels),
             embed_dim=embed_dim,
             n_heads=n_heads,
@@ -131,7 +132,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
             label_of_code=np.where(
                 np.arange(len(names)) < len(self.labels), np.arange(len(names)), -1
             ),
-            linear=linear and not is_joint(self.registry_),
+            linear=linear and self.modalities[0].name is None,
         )
         self.module.eval()
         if adata is not None:
@@ -152,7 +153,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin):
             [
                 f"TOSICA model, {'trained' if self.is_trained_ else 'not trained yet'}"
                 + (f" ({epochs} epochs)" if self.is_trained_ and epochs else ""),
-                *(line for modality in self._modalities for line in modality.describe()),
+                *(line for modality in self.modalities for line in modality.describe()),
                 f"    labels: {len(self.labels)} ({shown})",
                 f"    network: width {width}, {heads} heads, {layers} layers, "
                 f"{n_parameters:,} parameters"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +12,15 @@ from anndata.io import read_elem, write_elem
 
 from tosica._validation import file_columns
 from tosica.data import EmptyCellsWarning, user_stacklevel
-from tosica.model._write_annotation import Annotation, outdated_columns, warn_of_novelty
+from tosica.model._annotation_result import outdated_columns
 from tosica.ondisk._copy_elements import copy_store, create_array, open_for_writing, replacing_store
 from tosica.ondisk._parts import read_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tosica.model._write_annotation import AnnotationNames
+    from tosica.model import AnnotationResult
+    from tosica.model._annotation_result import Cutoff
     from tosica.ondisk._plan import Plan
     from tosica.ondisk._store import Store
 
@@ -65,7 +67,14 @@ def check_output(output: Path, path: str, *, overwrite: bool) -> None:
 
 
 def join_parts(
-    plan: Plan, store: Store, names: AnnotationNames, output: Path, *, include_x: bool
+    plan: Plan,
+    store: Store,
+    sample: AnnotationResult,
+    output: Path,
+    *,
+    cutoff: Cutoff,
+    key_added: str,
+    include_x: bool,
 ) -> None:
     """Write the annotated query to ``output``, whole or not at all.
 
@@ -75,8 +84,10 @@ def join_parts(
         The plan, all of whose parts are annotated.
     store
         The query.
-    names
-        What the parts stand for.
+    sample
+        What the model says of a sample, with the names that the parts' numbers stand for.
+    cutoff, key_added
+        As in :meth:`tosica.TOSICA.annotate`.
     output
         Where to write; what is there is replaced.
     include_x
@@ -92,8 +103,8 @@ def join_parts(
         with replacing_store(output) as temporary:
             copy_store(store, temporary, format_, matrices=include_x)
             with open_for_writing(temporary, format_) as root:
-                found = _write_attention(plan, root, names)
-                _write_columns(root, found, names)
+                found = _write_attention(plan, root, sample, key_added)
+                _write_columns(root, found, cutoff, key_added)
     except OSError as error:
         if error.errno is None:
             raise
@@ -101,36 +112,35 @@ def join_parts(
             f"{str(output)!r} could not be written ({error.strerror or error}): is the disk full, "
             "or the folder read-only? The annotated parts are kept, and the next call joins them."
         ) from error
-    warn_of_novelty(found)
+    found.warn_of_novelty()
 
 
-def _write_attention(plan: Plan, root: Any, names: AnnotationNames) -> Annotation:
+def _write_attention(plan: Plan, root: Any, sample: AnnotationResult, key: str) -> AnnotationResult:
     """Write what is large part by part, and return what ``obs`` and ``uns`` are made of."""
-    key, identity = names.key_added, plan.identity()
+    identity = plan.identity()
     obsm = root.require_group("obsm")
     obsm.attrs.update({"encoding-type": "dict", "encoding-version": "0.1.0"})
     for name in (f"X_{key}", f"{key}_probabilities"):
         if name in obsm:
             del obsm[name]
-    shape = (plan.n_obs, len(names.gene_sets))
+    shape = (plan.n_obs, len(sample.gene_sets))
     attention = create_array(
         obsm, f"X_{key}", shape, np.float32, (min(_CHUNK, shape[0]), max(shape[1], 1))
     )
-    table = _Table(obsm, f"{key}_probabilities", root["obs"], names.labels, plan.n_obs)
+    table = _Table(obsm, f"{key}_probabilities", root["obs"], sample.labels, plan.n_obs)
     columns: dict[str, list[np.ndarray]] = {}
     n_empty, what = 0, ""
     for (start, stop), (part, empty) in _read(plan, identity):
-        attention[start:stop] = part.attention
-        if part.probabilities is not None:
-            table.write(start, stop, part.probabilities)
-        for name, values in part._asdict().items():
-            if name not in ("attention", "probabilities") and values is not None:
-                columns.setdefault(name, []).append(values)
+        attention[start:stop] = part.pop("attention")
+        if "probabilities" in part:
+            table.write(start, stop, part.pop("probabilities"))
+        for name, values in part.items():
+            columns.setdefault(name, []).append(values)
         n_empty, what = n_empty + empty.n_cells, empty.what or what
     if n_empty:
         warnings.warn(EmptyCellsWarning(n_empty, what), stacklevel=user_stacklevel())
     joined = {name: np.concatenate(values) for name, values in columns.items()}
-    return Annotation(attention=np.empty((plan.n_obs, 0)), **joined)
+    return replace(sample, **joined)
 
 
 def _read(plan: Plan, identity: str) -> Iterator[Any]:
@@ -170,15 +180,15 @@ def _index_of(obs: Any) -> Any:
     return read_elem(obs[obs.attrs["_index"]])
 
 
-def _write_columns(root: Any, found: Annotation, names: AnnotationNames) -> None:
+def _write_columns(root: Any, found: AnnotationResult, cutoff: Cutoff, key: str) -> None:
     """Write the columns of ``obs`` and the entries of ``uns``; other columns are not read."""
-    columns = names.obs(found)
+    columns = found.obs(cutoff, key)
     obs = root["obs"]
     if hasattr(obs, "shape"):
         write_elem(root, "obs", read_elem(obs))
         obs = root["obs"]
     order = [str(name) for name in obs.attrs["column-order"]]
-    for name in {*outdated_columns(names.key_added), *columns}:
+    for name in {*outdated_columns(key), *columns}:
         if name in obs:
             del obs[name]
     order = [name for name in order if name in obs]
@@ -187,7 +197,7 @@ def _write_columns(root: Any, found: Annotation, names: AnnotationNames) -> None
     obs.attrs["column-order"] = [*order, *columns]
     uns = root.require_group("uns")
     uns.attrs.update({"encoding-type": "dict", "encoding-version": "0.1.0"})
-    for name, value in names.uns(found).items():
+    for name, value in found.uns(cutoff, key).items():
         if name in uns:
             del uns[name]
         write_elem(uns, name, np.array(value, dtype=object) if isinstance(value, list) else value)

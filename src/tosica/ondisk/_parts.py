@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
@@ -12,14 +13,13 @@ import numpy as np
 from tosica._logging import logger, only_warnings
 from tosica._replace_files import as_os_error, replacing
 from tosica.data import EmptyCellsWarning
-from tosica.model._write_annotation import Annotation
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tosica.model import TOSICA
-    from tosica.model._cutoff import Cutoff
-    from tosica.model._write_annotation import AnnotationNames
+    from anndata import AnnData
+
+    from tosica.model import TOSICA, AnnotationResult
     from tosica.ondisk._plan import Plan
     from tosica.ondisk._store import Store
 
@@ -50,8 +50,8 @@ class PartAnnotator:
         self._batch_size = batch_size
         self._sample = store.read_sample()
 
-    def names(self, *, cutoff: Cutoff, key_added: str) -> AnnotationNames:
-        """What the results stand for; the sample is annotated, so that wrong queries fail here.
+    def infer_sample(self) -> AnnotationResult:
+        """Annotate the sample, so that wrong queries fail before any work is done.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class PartAnnotator:
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", EmptyCellsWarning)
-            return self._annotate(self._sample, cutoff=cutoff, key_added=key_added)[1]
+            return self._infer(self._sample)
 
     def annotate(self, part: int) -> None:
         """Annotate a part and write its file.
@@ -82,7 +82,7 @@ class PartAnnotator:
         with warnings.catch_warnings(record=True) as caught, only_warnings(logger):
             warnings.simplefilter("always")
             try:
-                found, _ = self._annotate(cells)
+                found = self._infer(cells)
             except ValueError as error:
                 raise ValueError(
                     f"cells {start} to {stop - 1} of {self._store.path!r}, counted from {start}: "
@@ -92,26 +92,22 @@ class PartAnnotator:
         empty = [w.message for w in caught if isinstance(w.message, EmptyCellsWarning)]
         write_part(self._plan.file(part), found, empty, self._plan.identity())
 
-    def _annotate(
-        self, cells: Any, *, cutoff: Cutoff = 0.0, key_added: str = "tosica"
-    ) -> tuple[Annotation, AnnotationNames]:
+    def _infer(self, cells: AnnData) -> AnnotationResult:
         settings = self._plan.settings
-        return self._model._annotation(
-            self._model._query(cells),
+        result = self._model.infer(
+            cells,
             layer=settings.layer,
             use_raw=settings.use_raw,
-            cutoff=cutoff,
-            probabilities=settings.probabilities,
             batch_size=self._batch_size,
-            precision=settings.precision,  # type: ignore[arg-type] # as it was checked
-            key_added=key_added,
-            enable_progress_bar=False,
+            precision=settings.precision,
             sample=self._sample,
+            enable_progress_bar=False,
         )
+        return result if settings.probabilities else replace(result, probabilities=None)
 
 
 def write_part(
-    path: Path, found: Annotation, empty: list[EmptyCellsWarning], identity: str
+    path: Path, found: AnnotationResult, empty: list[EmptyCellsWarning], identity: str
 ) -> None:
     """Write the file of a part, whole or not at all.
 
@@ -126,7 +122,7 @@ def write_part(
     identity
         Identity of the plan.
     """
-    arrays = {name: array for name, array in found._asdict().items() if array is not None}
+    arrays = found.arrays()
     with replacing(path) as [temporary], as_os_error(), h5py.File(temporary, "w") as file:
         for name, array in arrays.items():
             file[name] = array
@@ -136,7 +132,7 @@ def write_part(
         file.attrs[_DIGEST] = _digest(arrays)
 
 
-def read_part(path: Path, identity: str) -> tuple[Annotation, EmptyCellsWarning]:
+def read_part(path: Path, identity: str) -> tuple[dict[str, np.ndarray], EmptyCellsWarning]:
     """Read the file of a part, and what is to be said of its cells that express nothing.
 
     Raises
@@ -153,7 +149,7 @@ def read_part(path: Path, identity: str) -> tuple[Annotation, EmptyCellsWarning]
         raise _damaged(path) from error
     if not whole:
         raise _damaged(path)
-    return Annotation(**arrays), empty
+    return arrays, empty
 
 
 def _damaged(path: Path) -> OSError:

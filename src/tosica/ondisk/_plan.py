@@ -7,8 +7,12 @@ import json
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tosica._replace_files import replacing
+
+if TYPE_CHECKING:
+    from tosica.model._annotation import Precision
 
 _MANIFEST = "manifest.json"
 MODEL = "model"
@@ -40,7 +44,7 @@ class Settings:
     layer: str | None = None
     use_raw: bool = False
     probabilities: bool = False
-    precision: str = "32-true"
+    precision: Precision = "32-true"
     cells_per_part: int = 49_152
 
 

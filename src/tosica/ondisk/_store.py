@@ -209,7 +209,7 @@ def open_query(path: str, model: TOSICA, *, layer: str | None, use_raw: bool) ->
 
     By default a model reads the layer that its reference was set up with, if the query has it.
     """
-    layers = [modality.layer for modality in model._modalities if modality.layer is not None]
+    layers = [modality.layer for modality in model.modalities if modality.layer is not None]
     return Store(path, layer=layer, use_raw=use_raw, layers=layers)
 
 

@@ -7,20 +7,22 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from tosica._checks import (
+    FileKey,
+    FilePath,
+    Flag,
+    InstanceOf,
+    Integer,
+    OneOf,
+    String,
+    validate_params,
+)
 from tosica._logging import format_thousands, logger
 from tosica._progress import progress
-from tosica._validation import (
-    check_choice,
-    check_count,
-    check_flags,
-    check_key_added,
-    check_path,
-    check_string,
-    file_columns,
-)
+from tosica._validation import file_columns
 from tosica.model import TOSICA
-from tosica.model._cutoff import DEFAULT_CUTOFF, Cutoff, check_cutoff, warn_of_cutoff
-from tosica.model._inference_mixin import Precision
+from tosica.model._annotation import Precision
+from tosica.model._annotation_result import CUTOFF, DEFAULT_CUTOFF, Cutoff, warn_of_cutoff
 from tosica.ondisk import (
     MODEL,
     PartAnnotator,
@@ -41,6 +43,22 @@ if TYPE_CHECKING:
 _PARTS = ".parts"
 
 
+@validate_params(
+    path=FilePath(),
+    model=InstanceOf("a TOSICA model, or the folder of one", TOSICA, str, os.PathLike),
+    output=FilePath(),
+    layer=String(optional=True),
+    use_raw=Flag(),
+    cutoff=CUTOFF,
+    probabilities=Flag(),
+    include_x=Flag(),
+    batch_size=Integer(optional=True),
+    precision=OneOf(*get_args(Precision)),
+    key_added=FileKey(),
+    cells_per_part=Integer(),
+    overwrite=Flag(),
+    enable_progress_bar=Flag(),
+)
 def annotate_file(
     path: str | os.PathLike[str],
     model: TOSICA | str | os.PathLike[str],
@@ -145,21 +163,6 @@ def annotate_file(
     ...     anndata.read_h5ad(output).obsm["X_tosica"].shape
     (700, 56)
     """
-    check_path("path", path)
-    check_path("output", output)
-    check_string("layer", layer, optional=True)
-    check_cutoff(cutoff)
-    check_flags(
-        use_raw=use_raw,
-        probabilities=probabilities,
-        include_x=include_x,
-        overwrite=overwrite,
-        enable_progress_bar=enable_progress_bar,
-    )
-    check_choice("precision", precision, get_args(Precision))
-    check_key_added(key_added)
-    check_count("batch_size", batch_size, optional=True)
-    check_count("cells_per_part", cells_per_part)
     _check_array_task(array_task)
     _check_client(client)
     if layer is not None and use_raw:
@@ -167,7 +170,8 @@ def annotate_file(
     source, target = os.fspath(path), Path(output)
     output_format(target)
     check_output(target, source, overwrite=overwrite)
-    model = _open_model(model)
+    if not isinstance(model, TOSICA):
+        model = TOSICA.load(os.fspath(model))
     if probabilities:
         file_columns(model.labels, "the model")
     store = open_query(source, model, layer=layer, use_raw=use_raw)
@@ -180,7 +184,7 @@ def annotate_file(
         Settings(layer, use_raw, probabilities, precision, cells_per_part),
     )
     annotator = PartAnnotator(plan, store, model, batch_size)
-    names = annotator.names(cutoff=cutoff, key_added=key_added)
+    sample = annotator.infer_sample()
     warn_of_cutoff(cutoff, len(model.labels))
     _begin(plan, model, overwrite=overwrite and array_task is None)
     missing = plan.missing()
@@ -210,7 +214,7 @@ def annotate_file(
             format_thousands(len(missing)),
         )
         return
-    join_parts(plan, store, names, target, include_x=include_x)
+    join_parts(plan, store, sample, target, cutoff=cutoff, key_added=key_added, include_x=include_x)
     shutil.rmtree(plan.folder, ignore_errors=True)
     logger.info(
         "annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target
@@ -232,17 +236,6 @@ def _begin(plan: Plan, model: TOSICA, *, overwrite: bool) -> None:
         # The model comes first: workers take a folder with a manifest for complete.
         model.save(plan.folder / MODEL, overwrite=True)
         plan.write()
-
-
-def _open_model(model: Any) -> TOSICA:
-    if isinstance(model, TOSICA):
-        return model
-    if isinstance(model, str | os.PathLike):
-        return TOSICA.load(os.fspath(model))
-    raise TypeError(
-        "model must be a TOSICA model, or the folder that one was saved to, not "
-        f"{type(model).__name__}."
-    )
 
 
 def _check_array_task(task: Any) -> None:

@@ -15,7 +15,7 @@ from tosica.gs import write_gmt
 from tosica.linear import read_normalized, subsample_by_label
 from tosica.model._check_model import check_model
 from tosica.model._check_reference import check_genes
-from tosica.model._mask_field import MaskField
+from tosica.model._fields import MaskField
 from tosica.model._modalities import is_joint
 from tosica.module import REGISTRY_KEYS
 from tosica.tl._gene_set_membership import (
@@ -223,7 +223,7 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
             "The model was set up with a MuData, and refine_gene_sets takes models of an AnnData "
             "only: train a model of one modality, as by TOSICA.setup_anndata(mdata['rna'], ...)."
         )
-    modality = model._modalities[0]
+    modality = model.modalities[0]
     if modality.mask.get(MaskField.MIXED_KEY):
         raise ValueError(
             "The model is one of the original code, whose tokens mix gene sets, so that they "
@@ -236,7 +236,7 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
         )
     check_genes(model.adata, [modality])
     n_sets = len(model.gene_sets) - int(modality.mask.get(MaskField.MODULES_KEY, 0))
-    tokens = model._tokens
+    tokens = model.tokens
     members = np.zeros((n_sets, len(modality.genes)), dtype=bool)
     for p in range(n_sets):
         members[p, tokens.genes[tokens.indptr[p] : tokens.indptr[p + 1]]] = True
@@ -245,7 +245,7 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
 
 def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.integer]]:
     """Read log-normalized expression and labels of at most 2 000 cells of the reference."""
-    modality = model._modalities[0]
+    modality = model.modalities[0]
     labels = model._codes(REGISTRY_KEYS.LABELS_KEY).astype(np.int64)
     cells = subsample_by_label(labels, _MAX_CELLS)
     rows = CellMatrix(model.adata, layer=modality.layer)

@@ -1,0 +1,664 @@
+"""Annotate a query: labels, probabilities, label sets, attention, in one pass of the network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from anndata import AnnData
+
+from tosica._calibration import conformal_threshold, label_sets
+from tosica._checks import (
+    CellData,
+    Either,
+    FileKey,
+    Flag,
+    Fraction,
+    InstanceOf,
+    Integer,
+    Names,
+    OneOf,
+    String,
+    did_you_mean,
+    validate_params,
+)
+from tosica._logging import format_thousands, logger
+from tosica._progress import progress
+from tosica._threads import thread_map, thread_pool
+from tosica._validation import file_columns
+from tosica.data import load_annotations
+from tosica.linear import pvalues
+from tosica.model._annotation_result import (
+    CUTOFF,
+    DEFAULT_CUTOFF,
+    AnnotationResult,
+    sets_as_terms,
+    warn_of_cutoff,
+)
+from tosica.model._device import check_device, multiplies_bfloat16
+from tosica.model._labels_field import LabelsField
+from tosica.model._query import QueryLoader
+from tosica.module import REGISTRY_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from mudata import MuData
+
+    from tosica.model._annotation_result import Cutoff
+    from tosica.model._query import Minibatch
+    from tosica.model._setup import SetupMixin as Base
+else:
+    Base = object
+
+Precision = Literal["32-true", "bf16-mixed"]
+# The first fits the cache of a CPU, the second occupies an accelerator.
+_BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
+_WANTED = ("probabilities", "attention", "unannotated", "latent", "novelty")
+_LAYER = Either(
+    first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True
+)
+
+
+class AnnotationMixin(Base):
+    """What a model says of the cells of a query."""
+
+    @validate_params(
+        adata=CellData(mudata=True, optional=True),
+        want=Names(),
+        layer=_LAYER,
+        use_raw=Flag(),
+        batch_size=Integer(optional=True),
+        precision=OneOf(*get_args(Precision)),
+        sample=CellData(optional=True),
+        enable_progress_bar=Flag(),
+    )
+    @torch.inference_mode()
+    def infer(
+        self,
+        adata: AnnData | MuData | None = None,
+        want: Iterable[str] = ("probabilities", "attention", "novelty"),
+        indices: Sequence[int] | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+        batch_size: int | None = None,
+        precision: Precision = "32-true",
+        sample: AnnData | None = None,
+        enable_progress_bar: bool = True,
+    ) -> AnnotationResult:
+        """Run the network over cells once, and collect what it says of them.
+
+        :meth:`annotate`, :meth:`predict` and the other methods return parts of the result.
+
+        Parameters
+        ----------
+        adata
+            The query; by default the reference.
+        want
+            What to compute: ``"probabilities"``, ``"attention"``, ``"unannotated"`` (attention to
+            unannotated tokens as well, as the last columns), ``"latent"`` (class tokens) and
+            ``"novelty"``, which models of a MuData do not have.
+        indices
+            Positions of the cells to take; by default all.
+        layer, use_raw, batch_size, precision, enable_progress_bar
+            As in :meth:`annotate`.
+        sample
+            If ``adata`` is a part of a query, cells from all over that query, by which the scale of
+            the expression is recognized.
+
+        Returns
+        -------
+        The result; what was not wanted is ``None``.
+
+        Raises
+        ------
+        RuntimeError, TypeError, ValueError
+            As :meth:`annotate`.
+        """
+        wanted = [want] if isinstance(want, str) else list(want)
+        for name in wanted:
+            if name not in _WANTED:
+                raise ValueError(f"want cannot be {name!r}{did_you_mean(name, _WANTED)}")
+        adata = self._query(adata, indices)
+        device, tokens = self.module.device, self.tokens
+        rounds = precision == "bf16-mixed" and multiplies_bfloat16(device)
+        query = self._minibatches(adata, layer, use_raw, batch_size, sample)
+        novelty = self.novelty_statistics_ if "novelty" in wanted else None
+        traced = "attention" in wanted or "unannotated" in wanted
+        columns = tokens.tokens_of(query.modalities)
+        if "unannotated" not in wanted:
+            # Unannotated tokens come last.
+            columns = columns[columns < tokens.n_gene_sets]
+
+        def run(minibatch: Minibatch) -> tuple[int, dict[str, np.ndarray]]:
+            measured = minibatch.measured
+            with torch.autocast(device.type, torch.bfloat16, enabled=rounds):
+                output = self.module.annotate(
+                    minibatch.x, attention=traced, modalities=query.modalities, measured=measured
+                )
+            values = {}
+            if "probabilities" in wanted:
+                values["probabilities"] = self.module.probabilities(output.logits, query.modalities)
+            if "latent" in wanted:
+                values["latent"] = output.latent
+            if output.attention is not None:
+                values["attention"] = output.attention[:, : len(columns)]
+            arrays = {name: value.float().cpu().numpy() for name, value in values.items()}
+            if novelty is not None:
+                known = None if measured is None else measured.cpu().numpy()
+                scores, _ = novelty.score_cells(minibatch.x.cpu().numpy(), known)
+                arrays["novelty"] = scores.astype(np.float32)
+            return minibatch.start, arrays
+
+        found: dict[str, np.ndarray] = {}
+        bar = progress(adata.n_obs, "annotate", enabled=enable_progress_bar)
+        with thread_pool(device), bar as step:
+            for start, parts in thread_map(run, query):
+                for name, part in parts.items():
+                    _check_finite(name, part)
+                    if name not in found:
+                        found[name] = np.empty((adata.n_obs, *part.shape[1:]), dtype=np.float32)
+                    found[name][start : start + len(part)] = part
+                step.update(len(part))
+        if "probabilities" in found:
+            found["codes"] = found["probabilities"].argmax(1).astype(np.int32)
+            found["probability"] = found["probabilities"].max(1)
+        if novelty is not None:
+            found["novelty_pvalue"] = pvalues(found["novelty"], novelty.cells).astype(np.float32)
+        names = [modality.name for modality in self.modalities]
+        return AnnotationResult(
+            obs_names=adata.obs_names,
+            labels=self.labels,
+            dtype=self._label_dtype,
+            colors=self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.COLORS_KEY],
+            gene_sets=[tokens.names[i] for i in columns],
+            modalities=None
+            if names[0] is None
+            else [str(names[i]) for i in tokens.modality[columns]],
+            present=query.modalities,
+            terms=self.ontology_term_ids_,
+            model=self.fingerprint,
+            **found,
+        )
+
+    @validate_params(
+        adata=CellData(mudata=True, optional=True),
+        cutoff=CUTOFF,
+        probabilities=Flag(),
+        key_added=FileKey(),
+        copy=Flag(),
+    )
+    def annotate(
+        self,
+        adata: AnnData | MuData | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+        cutoff: Cutoff = DEFAULT_CUTOFF,
+        probabilities: bool = False,
+        batch_size: int | None = None,
+        precision: Precision = "32-true",
+        key_added: str = "tosica",
+        copy: bool = False,
+        enable_progress_bar: bool = True,
+    ) -> AnnData | MuData | None:
+        """Label the cells of a query, with calibrated probabilities and attention to gene sets.
+
+        :func:`tosica.tl.attribute` explains the labels.
+
+        Genes are matched by name, in any order, and with ``-`` for ``_`` (which Seurat exchanges)
+        if only one name fits. Genes that the query lacks are zero for the
+        network, and imputed for the linear branch. Counts are normalized as those of the reference.
+        Log-normalized expression on another scale is recognized and brought to the reference's.
+
+        A model of several modalities takes a MuData with some of them, under the reference's names.
+        It also takes an AnnData, as the modality that most of its genes belong to. Gene sets of a
+        modality that the query lacks have no column in the attention.
+
+        Parameters
+        ----------
+        adata
+            The query, ``(n_obs, n_vars)``; by default the reference itself. A MuData is written to
+            at its own level, not in its modalities.
+        layer
+            Layer with the expression; for a MuData a dict of modality and layer. By default the
+            layer that the reference was set up with, if the query has it, else ``adata.X``.
+        use_raw
+            Read ``adata.raw`` instead.
+        cutoff
+            Cells whose best label is less probable than this are called "Unknown". The probability
+            is calibrated, so cells like those of the reference with a probability of 0.7 are right
+            in seven of ten cases. The best of ``n`` labels has a probability of at least ``1 / n``:
+            no lower cutoff has an effect, and the default, that of the paper, has none with ten
+            labels or fewer. ``"auto"`` is halfway between ``1 / n`` and 1: 0.75 with two labels,
+            0.55 with ten.
+        probabilities
+            Also write the probability of every label.
+        batch_size
+            Cells in a minibatch. The result does not depend on it.
+        precision
+            ``"bf16-mixed"`` multiplies matrices in bfloat16, with two to three correct digits. It
+            is faster on GPUs and on CPUs that multiply bfloat16 in hardware. Other CPUs compute in
+            single precision instead, which is faster there.
+        key_added
+            Replaces "tosica" in the keys below.
+        copy
+            Return an annotated copy, and do not change ``adata``.
+        enable_progress_bar
+            Show a progress bar after two seconds, if stderr is a terminal or a notebook. Elsewhere
+            a line a minute is logged. ``tosica.settings`` switches both off for all functions.
+
+        Returns
+        -------
+        ``None``, or the copy if ``copy=True``. Written are
+
+        ``adata.obs["tosica_prediction"]``
+            Label or "Unknown": categorical, the labels that occur in the reference's order. They
+            have the type of the reference's labels, such as whole numbers or booleans, and the
+            categorical is ordered if the reference's is, with "Unknown" last. Labels that are not
+            text become text if a cell is "Unknown", since files cannot hold both in one column.
+        ``adata.obs["tosica_probability"]``
+            Calibrated probability of the best label, float32.
+        ``adata.obs["tosica_prediction_ontology_term_id"]``
+            If the model has terms (:attr:`ontology_term_ids_`): the Cell Ontology's identifier of
+            the label, or "unknown" for "Unknown" and for labels without a term, as the schema of
+            CELLxGENE wants them; categorical.
+        ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
+            How unlike any label of the reference a cell is: about standard normal for cells like
+            those of the reference, larger for others; and the share of the reference's cells that
+            are as unlike (a conformal p-value), float32. Both take each cell by itself, so cells of
+            another batch or chemistry are often unlike as well: :func:`tosica.tl.novelty` corrects
+            for what the whole query has in common. They are not written by models of a MuData, of
+            the original code, or saved before models kept what they need.
+        ``adata.obsm["X_tosica"]``
+            Attention of the class token to each gene set, ``(n_obs, n_gene_sets)`` float32.
+        ``adata.obsm["tosica_probabilities"]``
+            With ``probabilities=True``: a table with a column for each label, float32. A slash in a
+            label becomes a bar in the column's name, because keys in files may not have slashes.
+        ``adata.uns["tosica"]``
+            Names of the gene sets and labels, cutoff, fingerprint of the model, version. If the
+            model has several modalities, also the modality of each gene set (``"modalities"``).
+        ``adata.uns["tosica_prediction_colors"]``
+            The reference's colours of the labels that occur.
+
+        Raises
+        ------
+        TypeError
+            If an argument is of the wrong type.
+        RuntimeError
+            If the model is not trained.
+        ValueError
+            If the query has under half of the model's genes, one of these twice, no cells, or
+            values that are missing, infinite, negative, or neither counts nor log-normalised; if
+            a backed query is a view or is to be copied; if the query has none of the model's
+            modalities, or different cells in them.
+
+        Warns
+        -----
+        UserWarning
+            If the query has under 95 % of the model's genes, or cells with none of them expressed.
+        """
+        if probabilities:
+            file_columns(self.labels, "the model")
+        adata = self._query(adata)
+        # anndata would refuse this only after the work, when the result is written.
+        if adata.isbacked and (copy or adata.is_view):
+            what = (
+                "a view of a backed AnnData" if adata.is_view else "a backed AnnData with copy=True"
+            )
+            raise ValueError(f"annotate cannot write to {what}: call adata.to_memory() first.")
+        result = self.infer(
+            adata,
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+            precision=precision,
+            enable_progress_bar=enable_progress_bar,
+        )
+        warn_of_cutoff(cutoff, len(self.labels))
+        target = adata.copy() if copy else adata
+        if isinstance(target, AnnData):
+            load_annotations(target)
+        result.to_adata(target, cutoff=cutoff, probabilities=probabilities, key_added=key_added)
+        return target if copy else None
+
+    @validate_params(soft=Flag())
+    def predict(
+        self,
+        adata: AnnData | MuData | None = None,
+        indices: Sequence[int] | None = None,
+        soft: bool = False,
+        batch_size: int | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+    ) -> np.ndarray | pd.DataFrame:
+        """Predict labels without writing anything.
+
+        Parameters
+        ----------
+        adata
+            The query; by default the reference.
+        indices
+            Positions of the cells to predict; by default all.
+        soft
+            Return probabilities instead of labels.
+        batch_size, layer, use_raw
+            As in :meth:`annotate`.
+
+        Returns
+        -------
+        The most probable label of each cell, shape ``(n_obs,)``; with ``soft=True`` a table of
+        calibrated probabilities, ``(n_obs, n_labels)``. Labels have the type of the reference's.
+        There is no cutoff here.
+
+        Raises
+        ------
+        RuntimeError, TypeError, ValueError
+            As :meth:`annotate`.
+        """
+        result = self.infer(
+            adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size
+        )
+        if soft:
+            return pd.DataFrame(
+                result.probabilities, index=result.obs_names, columns=result.dtype.categories
+            )
+        return result.dtype.categories.to_numpy()[result.codes]
+
+    @validate_params(coverage=Fraction(zero=False, one=False), ontology=Flag(), allow_empty=Flag())
+    def predict_set(
+        self,
+        adata: AnnData | MuData | None = None,
+        indices: Sequence[int] | None = None,
+        coverage: float = 0.95,
+        batch_size: int | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+        ontology: bool = False,
+        allow_empty: bool = False,
+    ) -> pd.DataFrame:
+        """Predict a set of labels for each cell, with a chosen coverage.
+
+        The sets come from split conformal prediction: a set has every label whose probability is at
+        least a threshold, which the true labels of held-out cells of the reference exceed in a
+        share ``coverage`` of the cells. The most probable label is always in the set. For cells
+        like those of the reference, the share of sets with the true label is about ``coverage`` or
+        higher, also if the probabilities are badly calibrated. It varies, because the held-out
+        cells are a sample, and it is approximate, because the model is trained on them afterwards
+        (not with ``refit=False``). The held-out cells do not include those that :meth:`train` left
+        out for label errors.
+
+        There is no guarantee for cells of another batch, and none for cells of a type that the
+        reference lacks. :meth:`recalibrate` takes labelled cells of the batch in the place of the
+        held-out cells, and the coverage then holds for this batch.
+
+        Parameters
+        ----------
+        adata, indices
+            As in :meth:`predict`.
+        coverage
+            Share of the cells whose set has the true label.
+        batch_size, layer, use_raw
+            As in :meth:`annotate`.
+        ontology
+            Report each set as one term of the Cell Ontology. Its labels are those whose term is
+            this one or a kind of it. They are the labels of the set and maybe others, so the
+            coverage is at least the same. Of all such terms it is the one with the fewest labels,
+            then the most specific. The model needs terms, see :attr:`ontology_term_ids_`.
+        allow_empty
+            Leave the set empty if even the most probable label is below the threshold. These are
+            the exact sets of split conformal prediction: their coverage is no higher than
+            ``coverage``, and where the accuracy is higher, some must be empty. By default such a
+            set has the most probable label, so the coverage can only be higher.
+
+        Returns
+        -------
+        Table ``(n_obs, n_labels)``, bool: whether a label, a column named in the type of the
+        reference's labels, is in a cell's set. A set of several
+        labels means that the model cannot decide. The log says how many sets are empty, or would
+        be.
+
+        With ``ontology=True`` a table with the columns ``ontology_term_id`` and ``ontology_label``
+        (the term and its name), ``n_labels``, and ``labels`` (those that the term covers, joined by
+        ``" || "``). The term is ``"unknown"`` if the set has a label without a term, or is empty;
+        ``labels`` then are those of the set itself.
+
+        Raises
+        ------
+        RuntimeError, TypeError, ValueError
+            As :meth:`annotate`; if ``coverage`` is out of range or cannot be promised with so few
+            held-out cells, or the model was not calibrated; if ``ontology=True`` and no label of
+            the model has a term.
+
+        References
+        ----------
+        Sadinle, Lei and Wasserman, *Least ambiguous set-valued classifiers with bounded error
+        levels*, J. Am. Stat. Assoc. 114, 223 (2019).
+        """
+        if ontology and not self.ontology_term_ids_:
+            raise ValueError(
+                "ontology=True was given, but no label of the model has a term: assign a dict of "
+                "label and identifier to model.ontology_term_ids_."
+            )
+        if self.held_out_probabilities_ is None:
+            self._query(adata)
+            raise ValueError(
+                "The model has no held-out cells to calibrate label sets by: make a new model of a "
+                "reference with several cells of a label, and train it once with calibrate=True, "
+                "which is the default."
+            )
+        result = self.infer(
+            adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size
+        )
+        choice = self.module.modality_choices.index(result.present)
+        threshold = conformal_threshold(self.held_out_probabilities_[choice], coverage)
+        inside, n_empty = label_sets(result.probabilities, threshold, allow_empty=allow_empty)
+        if n_empty:
+            logger.info(
+                "predict_set: %s of %s cells have %s: even their best label is less probable than "
+                "the true labels of most cells that the sets are calibrated on",
+                format_thousands(n_empty),
+                format_thousands(len(inside)),
+                "an empty set"
+                if allow_empty
+                else "only their best label in the set, which allow_empty=True would leave empty",
+            )
+        sets = pd.DataFrame(inside, index=result.obs_names, columns=result.dtype.categories)
+        return sets_as_terms(sets, self.labels, self.ontology_term_ids_) if ontology else sets
+
+    def get_latent_representation(
+        self,
+        adata: AnnData | MuData | None = None,
+        indices: Sequence[int] | None = None,
+        batch_size: int | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+    ) -> np.ndarray:
+        """Get the class token, from which the network predicts labels.
+
+        Parameters
+        ----------
+        adata, indices, batch_size, layer, use_raw
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        Shape ``(n_obs, embed_dim)``, float32.
+        """
+        latent = self.infer(
+            adata, "latent", indices, layer=layer, use_raw=use_raw, batch_size=batch_size
+        ).latent
+        assert latent is not None
+        return latent
+
+    @validate_params(unannotated=Flag())
+    def get_attention(
+        self,
+        adata: AnnData | MuData | None = None,
+        indices: Sequence[int] | None = None,
+        batch_size: int | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+        unannotated: bool = False,
+    ) -> pd.DataFrame:
+        """Get the attention of the class token to each gene set (attention rollout).
+
+        Parameters
+        ----------
+        adata, indices, batch_size, layer, use_raw
+            As in :meth:`predict`.
+        unannotated
+            Also return the unannotated tokens, which have every gene, as the last columns.
+
+        Returns
+        -------
+        Table ``(n_obs, n_gene_sets)``, float32. With unannotated tokens and the class token's
+        attention to itself, each row sums to one.
+        """
+        result = self.infer(
+            adata,
+            "unannotated" if unannotated else "attention",
+            indices,
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+        )
+        return pd.DataFrame(result.attention, index=result.obs_names, columns=result.gene_sets)
+
+    @validate_params(
+        adata=CellData(mudata=True, optional=True),
+        layer=_LAYER,
+        use_raw=Flag(),
+        batch_size=Integer(optional=True),
+    )
+    def iter_batches(
+        self,
+        adata: AnnData | MuData | None = None,
+        *,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+        batch_size: int | None = None,
+    ) -> Iterator[Minibatch]:
+        """Iterate over a query as the network reads it: the model's genes, normalized.
+
+        Parameters
+        ----------
+        adata
+            The query; by default the reference.
+        layer, use_raw, batch_size
+            As in :meth:`annotate`.
+
+        Yields
+        ------
+        start
+            Position of the minibatch's first cell in ``adata``.
+        x
+            Normalized expression, shape ``(n_cells, n_genes)``, float32, on the model's device.
+            Genes are those of :meth:`get_var_names`, in their order; ones that the query lacks are
+            zero.
+        measured
+            Shape ``(n_genes,)``, bool: whether the query has a gene. ``None`` if it has all.
+
+        Raises
+        ------
+        RuntimeError, TypeError, ValueError
+            As :meth:`annotate`.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> adata.obs_names_make_unique()
+        >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(adata, embed_dim=16)
+        >>> model.train(max_epochs=2, enable_progress_bar=False)
+        >>> [(batch.start, tuple(batch.x.shape)) for batch in model.iter_batches(batch_size=500)]
+        [(0, (500, 765)), (500, (200, 765))]
+        """
+        return iter(self._minibatches(self._query(adata), layer, use_raw, batch_size))
+
+    def to_device(self, device: str | int | torch.device) -> None:
+        """Move the model to a CPU or a GPU, where it then annotates.
+
+        Parameters
+        ----------
+        device
+            ``"cpu"``, ``"cuda"``, ``"cuda:0"`` and so on, the number of a GPU, or a device of
+            torch. To choose it when a model is loaded, see :meth:`load`.
+
+        Raises
+        ------
+        TypeError
+            If it is of another type.
+        ValueError
+            If torch does not know it, or finds no such GPU.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> adata.obs_names_make_unique()
+        >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(adata, embed_dim=16)
+        >>> model.to_device("cpu")
+        >>> model.device
+        device(type='cpu')
+        """
+        super().to_device(check_device(device))
+
+    def _query(
+        self, adata: AnnData | MuData | None, indices: Sequence[int] | None = None
+    ) -> AnnData | MuData:
+        """Take cells to annotate, if the model is trained; by default its reference."""
+        self._check_if_trained(
+            warn=False,
+            message="The model is not trained: call model.train() first, or load a trained one.",
+        )
+        if adata is None:
+            adata = self.adata
+        if adata is None:
+            raise ValueError("The model was loaded without a reference: pass the query as adata.")
+        CellData(mudata=self.modalities[0].name is not None).check("adata", adata)
+        return adata if indices is None else adata[indices]
+
+    def _minibatches(
+        self,
+        adata: AnnData | MuData,
+        layer: str | Mapping[str, str] | None,
+        use_raw: bool,
+        batch_size: int | None,
+        sample: AnnData | None = None,
+    ) -> QueryLoader:
+        """Cells as the network reads them, in minibatches of a size that suits the device."""
+        device = self.module.device
+        if batch_size is None:
+            batch_size = _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
+        return QueryLoader(
+            adata,
+            self.modalities,
+            layer=layer,
+            use_raw=use_raw,
+            batch_size=batch_size,
+            device=device,
+            sample=sample,
+        )
+
+
+def _check_finite(name: str, values: np.ndarray) -> None:
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"The model gives cells no {name} that are numbers (NaN or infinity), so that its "
+            "weights are spoilt, as by a training that diverged: train a new model, with a smaller "
+            "plan_kwargs={'lr': ...} if it was raised."
+        )

@@ -1,0 +1,328 @@
+"""What a model says of cells, which of them are "Unknown", and how it is written to a query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from tosica._checks import Either, FileKey, Flag, Fraction, OneOf, validate_params
+from tosica._constants import UNKNOWN
+from tosica._logging import format_thousands, logger
+from tosica._validation import file_columns
+from tosica.onto._common_term import LabelTerms
+from tosica.onto._terms import NO_TERM, TERM_SUFFIX, term_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from anndata import AnnData
+    from mudata import MuData
+    from numpy.typing import NDArray
+
+Cutoff: TypeAlias = float | Literal["auto"]
+
+# That of the paper. It has no effect with ten labels or fewer.
+DEFAULT_CUTOFF = 0.1
+CUTOFF = Either(first=Fraction(), second=OneOf("auto"))
+# The grey that scanpy gives to missing values.
+_UNKNOWN_COLOR = "#d3d3d3"
+# Fields with a row for each cell.
+_OF_CELLS = (
+    "codes",
+    "probability",
+    "probabilities",
+    "attention",
+    "latent",
+    "novelty",
+    "novelty_pvalue",
+)
+# A warning is logged if more than this share of cells have a p-value of novelty up to 0.05.
+_UNLIKELY, _MANY_UNLIKELY = 0.05, 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnotationResult:
+    """What a model says of the cells of a query, as :meth:`tosica.TOSICA.infer` returns it.
+
+    Parameters
+    ----------
+    obs_names
+        Names of the cells, ``(n_obs,)``.
+    labels
+        Names of the model's labels, as text.
+    dtype
+        The labels in the type of the reference's, and whether they have an order.
+    colors
+        The reference's color of each label.
+    gene_sets
+        Names of the columns of ``attention``.
+    modalities
+        Modality of each of these columns, if the model has several.
+    present
+        Positions of the modalities of the model that the query has.
+    terms
+        Cell Ontology terms of the labels that have one.
+    model
+        Fingerprint of the model.
+    codes
+        Position of each cell's best label in ``labels``, ``(n_obs,)``.
+    probability
+        Calibrated probability of that label, ``(n_obs,)`` float32.
+    probabilities
+        Calibrated probabilities of all labels, ``(n_obs, n_labels)`` float32.
+    attention
+        Attention to each gene set, ``(n_obs, n_gene_sets)`` float32.
+    latent
+        Class token, ``(n_obs, embed_dim)`` float32.
+    novelty, novelty_pvalue
+        How unlike any label of the reference each cell is, and the share of the reference's cells
+        that are as unlike, ``(n_obs,)`` float32.
+
+    Examples
+    --------
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    >>> adata.obs_names_make_unique()
+    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+    >>> model = tosica.TOSICA(adata, embed_dim=16)
+    >>> model.train(max_epochs=2, enable_progress_bar=False)
+    >>> result = model.infer(adata)
+    >>> result.probabilities.shape, result.attention.shape
+    ((700, 10), (700, 56))
+    >>> result.to_adata(adata, cutoff="auto", key_added="strict")
+    >>> (adata.obs["strict_prediction"] == result.predictions("auto")).all()
+    True
+    """
+
+    obs_names: pd.Index
+    labels: list[str]
+    dtype: pd.CategoricalDtype
+    colors: list[str]
+    gene_sets: list[str]
+    modalities: list[str] | None = None
+    present: tuple[int, ...] = (0,)
+    terms: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    codes: NDArray[np.int32] | None = None
+    probability: NDArray[np.float32] | None = None
+    probabilities: NDArray[np.float32] | None = None
+    attention: NDArray[np.float32] | None = None
+    latent: NDArray[np.float32] | None = None
+    novelty: NDArray[np.float32] | None = None
+    novelty_pvalue: NDArray[np.float32] | None = None
+
+    @validate_params(cutoff=CUTOFF)
+    def predictions(self, cutoff: Cutoff = 0.0) -> pd.Categorical:
+        """Name the best label of each cell, or "Unknown" if it is less probable than a cutoff.
+
+        Labels have the type of the reference's. Those that are not text become text if a cell is
+        "Unknown", because files cannot hold both in one column.
+
+        Parameters
+        ----------
+        cutoff
+            As in :meth:`tosica.TOSICA.annotate`; 0 calls no cell "Unknown".
+
+        Returns
+        -------
+        Labels, ``(n_obs,)``. Categories are the labels that occur, in the reference's order.
+        """
+        # `sc.tl.rank_genes_groups` fails on a category without cells.
+        occurring, codes = np.unique(self._codes(cutoff), return_inverse=True)
+        n_labels = len(self.labels)
+        typed = pd.Index(self.dtype.categories)
+        if len(occurring) and occurring[-1] == n_labels:
+            typed = pd.Index(np.array([*self.labels, UNKNOWN], dtype=object))
+        return pd.Categorical.from_codes(
+            codes.ravel(), categories=typed[occurring], ordered=self.dtype.ordered
+        )
+
+    @validate_params(cutoff=CUTOFF, probabilities=Flag(), key_added=FileKey())
+    def to_adata(
+        self,
+        adata: AnnData | MuData,
+        *,
+        cutoff: Cutoff = DEFAULT_CUTOFF,
+        probabilities: bool = False,
+        key_added: str = "tosica",
+    ) -> None:
+        """Write labels, probabilities, attention and the metadata of the model to the query.
+
+        Parameters
+        ----------
+        adata
+            The query, with the same cells.
+        cutoff, probabilities, key_added
+            As in :meth:`tosica.TOSICA.annotate`, which also lists what is written.
+        """
+        for name in outdated_columns(key_added):
+            if name in adata.obs:
+                del adata.obs[name]
+        columns = self.obs(cutoff, key_added)
+        for name, values in columns.items():
+            adata.obs[name] = values
+        written = [f".obs['{name}']" for name in columns]
+        # Tables of an earlier call would contradict the new labels.
+        for name in (f"X_{key_added}", f"{key_added}_probabilities"):
+            adata.obsm.pop(name, None)
+        obsm = {} if self.attention is None else {f"X_{key_added}": self.attention}
+        if probabilities:
+            obsm[f"{key_added}_probabilities"] = self.table()
+        for name, value in obsm.items():
+            adata.obsm[name] = value
+            written.append(f".obsm['{name}']")
+        adata.uns.update(self.uns(cutoff, key_added))
+        self.warn_of_novelty()
+        logger.info("annotate: added %s and .uns['%s']", ", ".join(written), key_added)
+
+    def table(self) -> pd.DataFrame:
+        """Make a table of all probabilities, with columns that files can hold."""
+        columns = file_columns(self.labels, "the model")
+        return pd.DataFrame(self.probabilities, index=self.obs_names, columns=columns)
+
+    def obs(self, cutoff: Cutoff, key_added: str) -> dict[str, Any]:
+        """Make the columns of ``obs``, by name."""
+        predictions = self.predictions(cutoff)
+        if self.dtype.categories.dtype.kind in "biuf" and UNKNOWN in predictions.categories:
+            logger.info(
+                "annotate: labels are written as text, because files hold no %s beside %r; "
+                "cutoff=0 calls no cell so",
+                self.dtype.categories.dtype,
+                UNKNOWN,
+            )
+        columns: dict[str, Any] = {"prediction": predictions, "probability": self.probability}
+        if self.terms:
+            terms = np.array([self.terms.get(name, NO_TERM) for name in [*self.labels, UNKNOWN]])
+            codes = self._codes(cutoff)
+            occurring = list(dict.fromkeys(terms[np.unique(codes)].tolist()))
+            columns[f"prediction{TERM_SUFFIX}"] = pd.Categorical(terms[codes], occurring)
+        if self.novelty is not None:
+            columns |= {"novelty": self.novelty, "novelty_pvalue": self.novelty_pvalue}
+        return {f"{key_added}_{name}": values for name, values in columns.items()}
+
+    def uns(self, cutoff: Cutoff, key_added: str) -> dict[str, Any]:
+        """Make the entries of ``uns``, by name."""
+        metadata = {
+            "gene_sets": np.array(self.gene_sets, dtype=object),
+            "labels": np.array(self.labels, dtype=object),
+            "cutoff": resolve_cutoff(cutoff, len(self.labels)),
+            "model": self.model,
+            "version": version("tosica"),
+        }
+        if self.modalities is not None:
+            metadata["modalities"] = np.array(self.modalities, dtype=object)
+        colors = [*self.colors[: len(self.labels)], _UNKNOWN_COLOR]
+        occurring = [colors[i] for i in np.unique(self._codes(cutoff))]
+        return {f"{key_added}_prediction_colors": occurring, key_added: metadata}
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Fields with a row for each cell that were asked for, by name."""
+        named = {name: getattr(self, name) for name in _OF_CELLS}
+        return {name: array for name, array in named.items() if array is not None}
+
+    def warn_of_novelty(self) -> None:
+        """Say in the log if unusually many cells are unlike the reference."""
+        if self.novelty_pvalue is None:
+            return
+        share = (self.novelty_pvalue <= _UNLIKELY).mean()
+        if share > _MANY_UNLIKELY:
+            logger.warning(
+                "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of "
+                "the reference's cells are. Another batch or technology has this effect as well as "
+                "new types: tosica.tl.novelty(adata, model) takes off what the query has in common",
+                100 * share,
+                100 * _UNLIKELY,
+            )
+
+    def _codes(self, cutoff: Cutoff) -> NDArray[np.integer]:
+        """Code of each cell's label; "Unknown" has the number of labels."""
+        if self.codes is None or self.probability is None:
+            raise ValueError("The result has no labels: ask infer for 'probabilities'.")
+        threshold = resolve_cutoff(cutoff, len(self.labels))
+        return np.where(self.probability < threshold, len(self.labels), self.codes)
+
+
+def resolve_cutoff(cutoff: Cutoff, n_labels: int) -> float:
+    """Turn a cutoff into a number.
+
+    The best of ``n_labels`` labels has a probability of at least ``1 / n_labels``. ``"auto"`` is
+    halfway between this and 1.
+
+    Parameters
+    ----------
+    cutoff
+        A number from 0 to 1, or ``"auto"``.
+    n_labels
+        Number of labels of the model.
+
+    Examples
+    --------
+    >>> resolve_cutoff("auto", 2), resolve_cutoff("auto", 10), resolve_cutoff(0.3, 10)
+    (0.75, 0.55, 0.3)
+    """
+    return (1 + 1 / n_labels) / 2 if cutoff == "auto" else float(cutoff)
+
+
+def warn_of_cutoff(cutoff: Cutoff, n_labels: int) -> None:
+    """Say in the log if a cutoff that was chosen calls no cell "Unknown"."""
+    if cutoff == "auto" or cutoff in (DEFAULT_CUTOFF, 0) or cutoff > 1 / n_labels:
+        return
+    logger.warning(
+        'annotate: cutoff=%g calls no cell "Unknown", because the best of %d labels always has a '
+        "probability of at least %.3g: pass a higher one, or cutoff='auto', which is %.3g here",
+        cutoff,
+        n_labels,
+        1 / n_labels,
+        resolve_cutoff("auto", n_labels),
+    )
+
+
+def outdated_columns(key_added: str) -> list[str]:
+    """Columns of ``obs`` that an earlier call wrote, and that would belong to other labels."""
+    kinds = ["novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue"]
+    kinds.append(f"prediction{TERM_SUFFIX}")
+    return [f"{key_added}_{kind}" for kind in kinds]
+
+
+def sets_as_terms(inside: pd.DataFrame, labels: list[str], terms: dict[str, str]) -> pd.DataFrame:
+    """Report each label set as the term that covers it and the fewest other labels.
+
+    Parameters
+    ----------
+    inside
+        Whether a label is in a cell's set, ``(n_obs, n_labels)``.
+    labels
+        Names of the labels.
+    terms
+        Label to term in the Cell Ontology.
+    """
+    cover = LabelTerms(labels, terms)
+    # Most cells share a few sets.
+    sets, set_of_cell = np.unique(inside.to_numpy(), axis=0, return_inverse=True)
+    rows = [cover.cover(members) for members in sets]
+    names = np.array(labels, dtype=object)
+    table = pd.DataFrame(
+        {
+            "ontology_term_id": [row.term or NO_TERM for row in rows],
+            "ontology_label": [term_name(row.term) if row.term else NO_TERM for row in rows],
+            "n_labels": [int(row.members.sum()) for row in rows],
+            "labels": [" || ".join(names[row.members]) for row in rows],
+        }
+    )
+    of_cell = table.iloc[set_of_cell.ravel()].set_axis(inside.index)
+    n_listed = int(((of_cell["ontology_term_id"] == NO_TERM) & (of_cell["n_labels"] > 0)).sum())
+    if n_listed:
+        logger.info(
+            "predict_set: the sets of %s cells have a label without a term, so that their "
+            "labels are listed only",
+            format_thousands(n_listed),
+        )
+    for name in ("ontology_term_id", "ontology_label", "labels"):
+        of_cell[name] = pd.Categorical(of_cell[name])
+    return of_cell

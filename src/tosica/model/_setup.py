@@ -1,0 +1,569 @@
+"""Set up a reference, and read back what was registered: labels, terms, gene sets, genes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+from anndata import AnnData
+from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
+from scvi.data.fields import CategoricalObsField, MuDataWrapper
+
+from tosica._checks import (
+    CellData,
+    Flag,
+    InstanceOf,
+    Integer,
+    OneOf,
+    String,
+    only_known,
+    refuse_unknown,
+    validate_params,
+)
+from tosica._logging import logger
+from tosica.data import (
+    MODALITY_KINDS,
+    cell_indexers,
+    check_mudata,
+    load_annotations,
+    reindex_obs,
+    resolve_modalities,
+)
+from tosica.model._checkpoint import fingerprint
+from tosica.model._fields import ExpressionField, MaskField
+from tosica.model._labels_field import UNLABELED, LabelsField, LabelType, read_terms
+from tosica.model._modalities import field_keys, lay_out_tokens, place_of, read_modalities
+from tosica.module import REGISTRY_KEYS
+from tosica.onto._terms import NO_TERM, check_mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mudata import MuData
+    from scvi.data.fields import BaseAnnDataField
+    from scvi.model.base import BaseModelClass
+
+    from tosica.linear import NoveltyStatistics
+    from tosica.model._modalities import Modality
+    from tosica.module import TokenLayout, TOSICAModule
+
+    Base = BaseModelClass
+else:
+    Base = object
+
+# Arguments that scvi-tools passes on where a registry exists already.
+_TRANSFER_ARGS = ("source_registry", "extend_categories", "allow_missing_labels")
+
+
+class SetupMixin(Base):
+    """Setting up an AnnData or a MuData as the reference, and what a model knows of it."""
+
+    if TYPE_CHECKING:  # scvi-tools' class has no types
+        module: TOSICAModule
+        registry_: dict[str, Any]
+        history_: Any
+
+    held_out_probabilities_: np.ndarray | None = None
+    """Probability of the true label of each held-out cell, a row for each choice of modalities."""
+    held_out_codes_: np.ndarray | None = None
+    """Codes of the true and of the best label of each held-out cell, before the refit,
+    ``(2, n_cells)``."""
+    label_counts_: dict[str, int] | None = None
+    """Number of cells of each label that the model was trained on or calibrated on."""
+    novelty_statistics_: NoveltyStatistics | None = None
+    """Means, variances and components of the reference, by which the novelty of cells is scored."""
+    refitted_: bool = False
+    """Whether the model was trained on the held-out cells after calibration."""
+    # Positions in the reference; users read `mislabeled_indices`.
+    mislabeled_indices_: np.ndarray | None = None
+
+    @property
+    def mislabeled_indices(self) -> np.ndarray | None:
+        """Positions of the reference's cells that :meth:`train` left out for their labels.
+
+        Of the reference that the model was trained on, and empty if there are none or labels were
+        not checked. ``None`` before training, and for models that were trained before labels were
+        checked or by the original code.
+        """
+        return self.mislabeled_indices_
+
+    _term_of_label: Mapping[str, str] | None = None
+
+    @classmethod
+    @validate_params(
+        adata=CellData(cure="call TOSICA.setup_mudata for a MuData"),
+        labels_key=String(),
+        unlabeled_category=UNLABELED,
+        batch_key=String(optional=True),
+        layer=String(optional=True),
+        mask_key=String(),
+        min_cells=Integer(),
+    )
+    def setup_anndata(
+        cls,
+        adata: AnnData,
+        labels_key: str,
+        unlabeled_category: str | None = None,
+        batch_key: str | None = None,
+        layer: str | None = None,
+        mask_key: str = "tosica_mask",
+        min_cells: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        """Register a reference: its expression, labels, batches and mask.
+
+        Writes what scvi-tools writes: codes in ``adata.obs`` (``_scvi_labels``, ``_scvi_batch``)
+        and identifiers in ``adata.uns`` (``_scvi_uuid``, ``_scvi_manager_uuid``).
+
+        Parameters
+        ----------
+        adata
+            The reference, ``(n_obs, n_vars)``: counts, or log-normalised expression. Counts of
+            SoupX and alevin, which are not whole, are taken, too.
+        labels_key
+            Column of ``adata.obs`` with the labels. Predictions come back in their type: text,
+            whole numbers, booleans, or an ordered categorical.
+        unlabeled_category
+            Value of that column in cells without a label; the model is not trained on them.
+        batch_key
+            Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them,
+            and :meth:`train` corrects for differences between them.
+        layer
+            Layer with the expression; by default ``adata.X``.
+        mask_key
+            Key of ``adata.varm`` and ``adata.uns`` that :func:`tosica.pp.build_mask` wrote.
+        min_cells
+            Labels with fewer cells are left out: their cells count as unlabeled, and the log names
+            them. By default labels of single cells are learned, too. A label needs two cells to be
+            validated and calibrated, and about 30 to be predicted reliably.
+
+        Raises
+        ------
+        KeyError
+            If a key is missing, or :func:`tosica.pp.build_mask` has not been called.
+        ValueError
+            If labels are missing or all equal; if names occur twice; if there are no cells or
+            genes; if the expression is missing, infinite, negative or neither counts nor
+            log-normalised; if the mask does not fit.
+        TypeError
+            If the matrix does not hold numbers.
+
+        Warns
+        -----
+        UserWarning
+            If labels have a single cell.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> tosica.pp.build_mask(ref)
+        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels", batch_key="phase")
+        """
+        setup_method_args = cls._get_setup_method_args(**locals())
+        load_annotations(adata)
+        cls._register(adata, setup_method_args, {"rna": None}, {None: layer}, kwargs)
+
+    @classmethod
+    def setup_annbatch(cls, *args: Any, **kwargs: Any) -> None:
+        """Not for this model, which needs the genes and the mask of an AnnData.
+
+        Raises
+        ------
+        NotImplementedError
+            Always; the message says how a collection of annbatch is set up.
+        """
+        raise NotImplementedError(
+            "TOSICA has no setup_annbatch: make data = tosica.model.AnnbatchDataModule(path), call "
+            "tosica.pp.build_mask(data.adata) and TOSICA.setup_anndata(data.adata, "
+            "labels_key=...), and train with datamodule=data."
+        )
+
+    @classmethod
+    @validate_params(
+        labels_key=String(),
+        unlabeled_category=UNLABELED,
+        batch_key=String(optional=True),
+        layers=InstanceOf("a dict of modality and layer", Mapping, optional=True),
+        mask_key=String(),
+        min_cells=Integer(),
+    )
+    def setup_mudata(
+        cls,
+        mdata: MuData,
+        labels_key: str,
+        modalities: Mapping[str, str] | None = None,
+        unlabeled_category: str | None = None,
+        batch_key: str | None = None,
+        layers: Mapping[str, str] | None = None,
+        mask_key: str = "tosica_mask",
+        min_cells: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        """Register a reference of several modalities, such as RNA and antibodies of CITE-seq.
+
+        Each modality is normalised in its own way: counts of RNA and of gene activity as log1p of
+        counts per 10 000, counts of antibodies as the centred log-ratio of each cell. Values that
+        are normalised already are used as they are. Which is the case is detected and logged.
+
+        Writes what scvi-tools writes: codes in ``mdata.obs`` (``_scvi_labels``, ``_scvi_batch``),
+        or in the ``obs`` where labels and batches were found, and identifiers in ``mdata.uns``.
+
+        Parameters
+        ----------
+        mdata
+            The reference; every modality that is used has the same cells, in any order.
+        labels_key
+            Column with the labels, of ``mdata.obs`` or else of one modality's ``obs``.
+        modalities
+            Role to name in ``mdata``. Roles are "rna", "protein" (antibodies) and "atac" (gene
+            activity: fragments counted over each gene, not peaks). By default
+            ``{"rna": "rna", "protein": "protein"}``. Other modalities are not used.
+        unlabeled_category
+            Label of cells without one; the model is not trained on them.
+        batch_key
+            Column with the batches, found as labels are. Validation cells are drawn evenly from
+            them. Models of a MuData do not correct for batches; models of an AnnData do.
+        layers
+            Name of a modality to its layer with the expression; by default its ``X``.
+        mask_key
+            Key of each modality's ``varm`` and ``uns`` that :func:`tosica.pp.build_mask` wrote.
+        min_cells
+            As in :meth:`setup_anndata`.
+
+        Raises
+        ------
+        KeyError
+            If a modality, key or layer is missing, or a modality has no mask.
+        ValueError
+            If ``mdata`` is a view; if the modalities have different cells; if a modality is the
+            same in every cell, antibodies have negative counts, or "atac" holds peaks; if labels
+            are found in two modalities and differ; and as :meth:`setup_anndata`.
+        TypeError
+            If ``mdata`` is no MuData, or an argument not of its type.
+
+        Notes
+        -----
+        The model has the tokens of all modalities, and its names begin with the modality, as in
+        ``protein:CD19``. It can annotate queries that lack some of them: training asks for the
+        right label from every choice of modalities, and ``plan_kwargs={"modality_dropout": …}``
+        says what the loss of cells without some of them counts (0.9).
+
+        References
+        ----------
+        Stoeckius et al., *Simultaneous epitope and transcriptome measurement in single cells*, Nat.
+        Methods 14, 865 (2017), for the centred log-ratio.
+
+        Examples
+        --------
+        Random numbers stand for counts of antibodies.
+
+        >>> import mudata
+        >>> import numpy as np
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> from anndata import AnnData
+        >>> rna = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> counts = np.random.default_rng(0).poisson(5, (700, 3)).astype("float32")
+        >>> protein = AnnData(counts, obs=rna.obs[[]])
+        >>> protein.var_names = ["CD3", "CD14", "CD19"]
+        >>> mdata = mudata.MuData({"rna": rna, "protein": protein})
+        >>> tosica.pp.build_mask(mdata, max_gene_sets=20)
+        >>> tosica.TOSICA.setup_mudata(mdata, labels_key="bulk_labels")
+        >>> tosica.TOSICA(mdata).gene_sets[-3:]
+        ['protein:CD3', 'protein:CD14', 'protein:CD19']
+        """
+        check_mudata(mdata)
+        modalities = resolve_modalities(mdata, modalities)
+        layers = None if layers is None else dict(layers)
+        setup_method_args = cls._get_setup_method_args(**locals())
+        names = list(modalities.values())
+        for name in layers or ():
+            if name not in names:
+                raise KeyError(f"layers names no modality {name!r}{only_known(name, names)}")
+        cell_indexers(mdata, names)
+        manager = cls._register(mdata, setup_method_args, modalities, layers or {}, kwargs)
+        for modality in read_modalities(manager.registry):
+            logger.info(
+                "setup_mudata: modality %r (%s) holds %s",
+                modality.name,
+                modality.kind.role,
+                modality.kind.describe_normalization(modality.scale),
+            )
+
+    @classmethod
+    def _register(
+        cls,
+        data: AnnData | MuData,
+        method_args: dict[str, Any],
+        roles: Mapping[str, str | None],
+        layers: Mapping[Any, str | None],
+        kwargs: dict[str, Any],
+    ) -> AnnDataManager:
+        """Check all fields of a reference, then write what scvi-tools writes.
+
+        Parameters
+        ----------
+        data
+            The reference.
+        method_args
+            The call of the setup method, as scvi-tools keeps it.
+        roles
+            Role to name of each modality; the one of an AnnData has no name.
+        layers
+            Name to layer.
+        kwargs
+            Arguments of a transfer from another registry.
+        """
+        arguments = method_args["setup_args"]
+        refuse_unknown(getattr(cls, method_args["setup_method_name"]), kwargs, *_TRANSFER_ARGS)
+        fields: list[BaseAnnDataField] = []
+        for role, name in roles.items():
+            x_key, mask_key = field_keys(role, name)
+            place, kind = place_of(name), MODALITY_KINDS[role]
+            fields += [
+                _field(ExpressionField, data, name, x_key, layers.get(name), place, kind),
+                _field(MaskField, data, name, mask_key, arguments["mask_key"], place),
+            ]
+        # All are checked before the first one writes to the reference.
+        for field in fields:
+            field.validate_field(data)
+        labels_key, batch_key = arguments["labels_key"], arguments["batch_key"]
+        owner = _find_column(data, labels_key, "labels_key", roles.values())
+        place = place_of(owner, data)
+        unlabeled, min_cells = arguments["unlabeled_category"], arguments["min_cells"]
+        labels = _field(
+            LabelsField,
+            data,
+            owner,
+            REGISTRY_KEYS.LABELS_KEY,
+            labels_key,
+            unlabeled,
+            place,
+            min_cells,
+        )
+        owner = None
+        if batch_key is not None:
+            owner = _find_column(data, batch_key, "batch_key", roles.values())
+        labels.validate_field(data)
+        obs = data.obs if owner is None else data[owner].obs
+        if batch_key is not None and obs[batch_key].isna().any():
+            place = place_of(owner, data)
+            raise ValueError(f"{place}.obs[{batch_key!r}] has cells without a batch (NaN).")
+        batch = _field(CategoricalObsField, data, owner, REGISTRY_KEYS.BATCH_KEY, batch_key)
+        manager = AnnDataManager(
+            fields=[*fields, labels, batch],
+            setup_method_args=method_args,
+            # Cells were compared above, for the modalities that are used.
+            validation_checks=AnnDataManagerValidationCheck(check_fully_paired_mudata=False),
+        )
+        manager.register_fields(data, **kwargs)
+        cls.register_manager(manager)
+        return manager
+
+    @classmethod
+    def _setup_from_registry(cls, adata: AnnData | MuData, registry: dict[str, Any]) -> None:
+        """Set up a reference for a model that exists, with the arguments of the model's registry.
+
+        The reference may have batches that the registry lacks: no weight of the model belongs to
+        a batch, and :meth:`train` finds what differs between the batches of its own reference.
+        Labels that the registry lacks are refused.
+        """
+        setup = getattr(cls, registry["setup_method_name"])
+        setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels that the model knows, as text, in the reference's order."""
+        state = self._state(REGISTRY_KEYS.LABELS_KEY)
+        names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
+        return [name for name in names if name != state[LabelsField.UNLABELED_KEY]]
+
+    @property
+    def _label_dtype(self) -> pd.CategoricalDtype:
+        """The labels in the type of the reference's."""
+        state = self._state(REGISTRY_KEYS.LABELS_KEY).get(LabelsField.TYPE_KEY)
+        label_type = LabelType(**(state or {}))
+        return pd.CategoricalDtype(label_type.values(self.labels), ordered=label_type.ordered)
+
+    @property
+    def ontology_term_ids_(self) -> dict[str, str]:
+        """Label to identifier in the Cell Ontology, of the labels that have one.
+
+        When a model is made, they are taken from the column ``f"{labels_key}_ontology_term_id"`` of
+        the reference, which :func:`tosica.onto.map_labels` writes and data of CELLxGENE have. They
+        are saved with the model. Assign a dict to give terms to a model that exists. Empty if there
+        are none.
+        """
+        return dict(self._term_of_label or {})
+
+    @ontology_term_ids_.setter
+    def ontology_term_ids_(self, terms: Mapping[str, str]) -> None:
+        name = "ontology_term_ids_"
+        found = check_mapping(name, terms, self.labels, "the model")
+        self._term_of_label = {k: term for k, term in found.items() if term != NO_TERM}
+
+    def _restore_terms(self, terms: Mapping[str, str]) -> None:
+        """Take terms from a file; another release of the ontology may have had other terms."""
+        if not terms.keys() <= set(self.labels):
+            raise ValueError("The terms of the labels are not those of a model.")
+        self._term_of_label = dict(terms)
+
+    def _read_terms(self, adata: AnnData | MuData) -> None:
+        """Take the terms of the labels from the reference, if it has any."""
+        key = self.registry_["setup_args"]["labels_key"]
+        mod_key = self.adata_manager.data_registry[REGISTRY_KEYS.LABELS_KEY].get("mod_key")
+        obs = adata.obs if mod_key is None else adata[mod_key].obs
+        self._term_of_label = read_terms(obs, key, self.labels)
+
+    @property
+    def gene_sets(self) -> list[str]:
+        """Names of the gene sets, in the order of the mask, without unannotated tokens."""
+        tokens = self._tokens
+        return list(tokens.names[: tokens.n_gene_sets])
+
+    @property
+    def modalities(self) -> list[Modality]:
+        """The model's modalities; one without a name if the reference is an AnnData."""
+        return read_modalities(self.registry_)
+
+    @property
+    def tokens(self) -> TokenLayout:
+        """The tokens of all modalities, in the order of the network."""
+        return lay_out_tokens(self.modalities)
+
+    @validate_params(how=OneOf("mean", "max"))
+    def get_gene_weights(self, how: Literal["mean", "max"] = "mean") -> pd.DataFrame:
+        """Get how strongly each gene feeds each gene set.
+
+        Parameters
+        ----------
+        how
+            ``"mean"`` of the absolute weights over the width of a token (the paper), or ``"max"``
+            (the paper's code).
+
+        Returns
+        -------
+        Table ``(n_genes, n_tokens)``, float32, zero outside the mask; unannotated tokens last.
+        """
+        tokens = self.tokens
+        weights = self.module.embedding.gene_weights(how).float().cpu().numpy()
+        shape = (self.module.embedding.n_genes, self.module.embedding.n_tokens)
+        table = sp.csc_matrix((weights, tokens.genes, tokens.indptr), shape=shape).toarray()
+        names = np.array(tokens.names, dtype=object)
+        return pd.DataFrame(table, index=self._var_names, columns=names)
+
+    def get_linear_weights(self) -> pd.DataFrame:
+        """Get what each gene adds to the logit of each label through each token of it.
+
+        These are the weights of the logistic regressions, divided by their temperature and
+        multiplied by the weight of the linear branch relative to the network, minus the mean of all
+        labels. The weight of a gene is the sum over its tokens.
+
+        Returns
+        -------
+        Table with one row a pair of token and gene, indexed by ``gene_set`` and ``gene``, and one
+        column a label, float32: the change of a label's logit for each unit of log-normalised
+        expression.
+
+        Raises
+        ------
+        ValueError
+            If the model has no linear branch.
+        """
+        linear = self.module.linear
+        if linear is None:
+            raise ValueError(
+                "The model has no linear branch: it was made with linear=False, of a MuData or by "
+                "the original code."
+            )
+        tokens = self.tokens
+        sets = np.repeat(np.array(tokens.names, dtype=object), np.diff(tokens.indptr))
+        index = pd.MultiIndex.from_arrays(
+            [sets, self._var_names[tokens.genes]], names=["gene_set", "gene"]
+        )
+        return pd.DataFrame(linear.weight.T.cpu().numpy(), index=index, columns=self.labels)
+
+    @validate_params(legacy_mudata_format=Flag())
+    def get_var_names(
+        self, legacy_mudata_format: bool = False
+    ) -> np.ndarray | dict[str, np.ndarray]:
+        """Get the names of the model's genes, in the model's order.
+
+        Parameters
+        ----------
+        legacy_mudata_format
+            For a model of several modalities: give the names of all in one array.
+
+        Returns
+        -------
+        An array; for a model of several modalities a dict of one array for each.
+        """
+        names = [modality.genes.to_numpy() for modality in self.modalities]
+        if legacy_mudata_format or self.modalities[0].name is None:
+            return np.concatenate(names)
+        return {str(m.name): n for m, n in zip(self.modalities, names, strict=True)}
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen characters that tell this model from any other.
+
+        They depend on the weights and on the names of labels, genes and gene sets.
+        """
+        names = self.labels, self._var_names, self.gene_sets
+        return fingerprint(self.module.state_dict(), *names)
+
+    def _state(self, registry_key: str) -> dict[str, Any]:
+        return self.registry_["field_registries"][registry_key]["state_registry"]
+
+    def _codes(self, key: str) -> np.ndarray:
+        """Codes of the labels or batches, in the order of the reference's cells."""
+        codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
+        mod_key = self.adata_manager.data_registry[key].get("mod_key")
+        return codes if mod_key is None else codes[cell_indexers(self.adata, [mod_key])[mod_key]]
+
+    @property
+    def _var_names(self) -> np.ndarray:
+        names = [name for modality in self.modalities for name in modality.label(modality.genes)]
+        return np.array(names, dtype=object)
+
+    # Old names, until nothing uses them.
+    _modalities, _tokens = modalities, tokens
+
+
+def _field(
+    kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | None, *args: Any
+) -> BaseAnnDataField:
+    """Make a field of an AnnData, or of one modality of a MuData."""
+    return kind(*args) if isinstance(data, AnnData) else MuDataWrapper(kind)(*args, mod_key=name)
+
+
+def _find_column(
+    data: AnnData | MuData, key: str, argument: str, names: Iterable[str | None]
+) -> str | None:
+    """Find the modality whose ``obs`` has a column; ``None`` if the ``obs`` of the whole has it."""
+    if key in data.obs:
+        return None
+    parts = {} if isinstance(data, AnnData) else {str(name): data[name] for name in names}
+    found = {name: part for name, part in parts.items() if key in part.obs}
+    if not found:
+        known = [column for part in (data, *parts.values()) for column in part.obs.columns]
+        where = "adata.obs" if isinstance(data, AnnData) else "mdata.obs or of a modality's obs"
+        known = list(dict.fromkeys(known))
+        raise KeyError(f"{argument} {key!r} is no column of {where}{only_known(key, known)}")
+    first = next(iter(found))
+    indexers = cell_indexers(data, list(found))
+    values = [
+        reindex_obs(part, indexers[name]).obs[key].astype(str) for name, part in found.items()
+    ]
+    if any(not np.array_equal(values[0], others) for others in values[1:]):
+        raise ValueError(
+            f"{argument} {key!r} is a column of several modalities, and they differ: say which one "
+            f"is meant by mdata.obs[{key!r}] = mdata[{first!r}].obs[{key!r}]."
+        )
+    logger.info("setup_mudata: found %s %r in mdata[%r].obs", argument, key, first)
+    return first
