@@ -164,7 +164,7 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def _organism(model: BaseModelClass) -> str | None:
     """Organism of the gene sets, if they agree on one."""
-    known = {str(modality.mask["organism"]) for modality in model._modalities} - {"unknown", ""}
+    known = {str(modality.mask["organism"]) for modality in model.modalities} - {"unknown", ""}
     return known.pop() if len(known) == 1 else None
 
 
@@ -185,7 +185,7 @@ def _facts(model: BaseModelClass, said: dict[str, str | None]) -> Iterator[list[
     else:
         batches = model._state(REGISTRY_KEYS.BATCH_KEY).get("categorical_mapping", ())
         yield row(f"Batches ({escape(str(batch_key))})", str(len(batches)))
-    for modality in model._modalities:
+    for modality in model.modalities:
         of = f" of {escape(modality.name)}" if modality.name else ""
         expression = escape(modality.kind.describe(modality.scale))
         yield [f"Genes{of}", f"{format_thousands(len(modality.genes))}, {expression}"]
