@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import anndata as ad
 import numpy as np
 import pandas as pd
@@ -22,16 +20,17 @@ from tosica.data._normalize import ModalitySlice, normalize
 from tosica.linear import (
     LogisticRegression,
     RegressionConfig,
+    cross_fit,
     cross_validate,
     fit_averaged_regression,
     fit_linear_classifier,
     fit_logistic_regression,
     linear_to_network_ratio,
     logit_adjustment,
+    split_among_tokens,
     subsample_by_label,
 )
-from tosica.linear._classifier import LASSO_SHARES, split_among_tokens
-from tosica.linear._cross_fit import cross_fit
+from tosica.linear._classifier import LASSO_SHARES
 
 COUNTS = ModalitySlice(0, 30, LogNormalization(1e4))
 # As the small reference's: types in the first three, and some genes in two.
@@ -94,7 +93,7 @@ def by_gene(pairs, tokens):
 
 
 @given(st.integers(0, 999), st.integers(1, 12), st.integers(1, 40))
-@settings(max_examples=50)
+@settings(max_examples=20)
 def test_a_genes_parts_sum_to_its_weight(seed, n_tokens, n_genes):
     rng = np.random.default_rng(seed)
     tokens = members(
@@ -124,17 +123,6 @@ def test_a_set_that_is_not_relevant_gets_the_genes_of_no_other():
     assert one == pytest.approx(8, rel=0.02)
     assert one + other == pytest.approx(8)
     assert 0 < other < 0.02 * one
-
-
-def test_without_a_relevant_set_all_are_equal():
-    tokens = members([[0, 1], [1, 2]], 3)
-    weights = np.array([[6.0, 8.0, 4.0]])
-    found = split_among_tokens(LogisticRegression(weights, np.zeros((1, 2))), tokens)
-    np.testing.assert_allclose(found, [[6, 4, 4, 4]])
-    # So it is if relevances are negligible beside those of another label.
-    hardly = np.array([[1e-9, 1e-8], [1, 1]])
-    found = split_among_tokens(LogisticRegression(weights.repeat(2, 0), hardly), tokens)
-    np.testing.assert_allclose(found[0], [6, 4, 4, 4])
 
 
 def test_a_regression_without_gene_sets_is_refused():
@@ -181,14 +169,6 @@ def test_the_classifier_is_that_regression_times_its_weight(toy):
     np.testing.assert_array_equal(of_all.relevance.argmax(1), [0, 1, 2])
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.float64])
-def test_dense_integers_and_floats(toy, dtype):
-    expected = fit(toy)
-    toy.X = toy.X.toarray().astype(dtype)
-    for one, other in zip(fit(toy), expected, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-3)
-
-
 def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
     x = toy.X.toarray()
     x[:, 5] = 0
@@ -197,13 +177,6 @@ def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
     # But for rounding, which depends on the linear algebra of numpy and scipy.
     np.testing.assert_allclose(found.weights[:, TOKENS.indices == 5], 0, atol=1e-12)
     assert found.upper[5] == 0
-
-
-def test_genes_in_no_token_do_not_matter(toy):
-    tokens = members(SETS[:4])
-    found = fit(toy, tokens=tokens)
-    assert found.weights.shape == (3, tokens.nnz)
-    assert (scores_of(found, toy, tokens).argmax(1) == codes(toy)).mean() > 0.95
 
 
 def test_two_labels(toy):
@@ -238,7 +211,7 @@ def test_a_label_is_raised_by_how_few_its_cells_are():
     np.testing.assert_array_equal(logit_adjustment(labels, pseudocount=0), 0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_new_cells_of_a_rare_label_are_found(seed):
     """They score less than the three cells that the label was fitted to."""
     rng = np.random.default_rng(seed)
@@ -283,22 +256,6 @@ def cells():
     return sc.datasets.pbmc68k_reduced().raw.to_adata()
 
 
-@pytest.mark.parametrize(
-    ("overlapping", "times", "least"), [("CD8", 1.2, 2.5), ("CD4|CD8", 1.1, 2.2)]
-)
-def test_types_that_overlap_have_a_higher_temperature(cells, overlapping, times, least):
-    kinds = cells.obs["bulk_labels"]
-    clear = kinds.isin(CLEAR).to_numpy()
-    alike = kinds.str.contains(overlapping)
-    # The logit adjustment of rare types lowers the temperature.
-    alike &= kinds.map(kinds.value_counts()).astype(int) > 30
-    alike = alike.to_numpy()
-    surely = temperature_of(cells[clear], kinds[clear])
-    hardly = temperature_of(cells[alike], kinds[alike])
-    assert hardly > times * surely
-    assert hardly > least
-
-
 @pytest.mark.parametrize("overlapping", ["CD8", "CD4|CD8"])
 def test_types_that_overlap_have_a_higher_temperature_whatever_their_sizes(cells, overlapping):
     kinds = cells.obs["bulk_labels"]
@@ -336,14 +293,10 @@ def test_the_temperature_is_that_of_adjusted_logits(cells):
     assert adjusted < 0.99 * plain
 
 
-def test_few_cells_hardly_change_the_expected_temperature(cells):
+def test_few_cells_hardly_change_the_temperature(cells):
     kinds = cells.obs["bulk_labels"]
-    two = np.concatenate([np.flatnonzero(kinds == kind)[:2] for kind in ("CD19+ B", "CD56+ NK")])
+    two = np.concatenate([np.flatnonzero(kinds == kind)[:2] for kind in CLEAR[1:]])
     assert temperature_of(cells[two], kinds.iloc[two]) == pytest.approx(2, rel=0.2)
-
-
-def test_single_cells_do_not_change_the_temperature(cells):
-    kinds = cells.obs["bulk_labels"]
     one = [np.flatnonzero(kinds == kind)[0] for kind in CLEAR]
     assert temperature_of(cells[one], kinds.iloc[one]) == 2
     # Beside other labels they are left out of the fit of the temperature.
@@ -488,25 +441,6 @@ def test_tokens_start_from_it_once(toy, train, monkeypatch):
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("wrong", [{"plan_kwargs": {"gene_dropout": 1}}, {"no_such_option": 1}])
-def test_a_refused_training_leaves_a_trained_model_as_it_was(toy, toy_query, train, wrong):
-    model = train(toy)
-    before, fingerprint = model.predict(toy_query, soft=True), model.fingerprint
-    with pytest.raises((TypeError, ValueError)):
-        model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False, **wrong)
-    assert model.fingerprint == fingerprint
-    assert model.predict(toy_query, soft=True).equals(before)
-    assert model.predict_set(toy_query, coverage=0.5).shape == (toy_query.n_obs, 3)
-
-
-def test_saved_with_the_model(toy_model, toy_query, tmp_path):
-    toy_model.save(tmp_path / "model")
-    loaded = TOSICA.load(tmp_path / "model")
-    assert loaded.get_linear_weights().equals(toy_model.get_linear_weights())
-    assert "linear branch" in repr(loaded)
-    assert loaded.predict(toy_query, soft=True).equals(toy_model.predict(toy_query, soft=True))
-
-
 def test_ppca_of_missing_genes_is_saved(toy_model, toy_query, tmp_path):
     assert toy_model.module.linear.loadings.any()
     toy_model.save(tmp_path / "model")
@@ -540,13 +474,6 @@ def test_training_warns_of_labels_without_a_gene_set():
     model = TOSICA(adata, embed_dim=8, modules=False)
     with pytest.warns(UserWarning, match=r"No gene set distinguishes these labels: 'a', 'b'\."):
         model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
-
-
-def test_training_does_not_warn_of_labels_with_a_gene_set(toy, train):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        train(toy, max_epochs=1)
-    assert not any("No gene set distinguishes" in str(warning.message) for warning in caught)
 
 
 def test_cross_validation_chooses_the_weight_of_the_group_lasso():

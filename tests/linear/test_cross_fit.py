@@ -1,4 +1,4 @@
-"""Cross-fitting: folds, and the classifiers that are fitted without them."""
+"""Cells that are drawn, and folds with the classifiers that are fitted without them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 import scvi
 
-from tosica.linear import fit_logistic_regression
-from tosica.linear._cross_fit import cross_fit
+from tosica.linear import cross_fit, fit_logistic_regression, subsample_by_label
 
 # The last label has a single cell.
 LABELS = np.repeat([0, 1, 2, 3], [50, 20, 2, 1])
@@ -23,23 +22,15 @@ def folds():
     return np.array([held for held, _ in cross_fit(expression(), LABELS, lambda x, labels: None)])
 
 
-def test_each_cell_is_held_out_once():
+def test_folds_are_stratified_by_label():
     held = folds()
     assert len(held) == 5
-    np.testing.assert_array_equal(held[:, :72].sum(0), 1)
-
-
-def test_the_only_cell_of_a_label_is_in_no_fold():
-    np.testing.assert_array_equal(folds()[:, 72], False)
-
-
-def test_folds_are_stratified_by_label():
-    for held in folds():
-        found = np.bincount(LABELS[held], minlength=4)
-        assert found[0] == 10
-        assert found[1] == 4
-        # The other folds still have one.
-        assert found[2] <= 1
+    # Each cell is held out once, but for the only cell of a label.
+    np.testing.assert_array_equal(held.sum(0), LABELS < 3)
+    for fold in held:
+        found = np.bincount(LABELS[fold], minlength=4)
+        # The other folds still have a cell of the label with two.
+        assert (found[0], found[1], found[2] <= 1) == (10, 4, True)
 
 
 def test_every_classifier_has_every_label():
@@ -71,7 +62,16 @@ def test_folds_follow_the_seed():
     assert (folds() != one).any()
 
 
-def test_number_of_folds():
-    folds = list(cross_fit(expression(), LABELS, lambda x, labels: None, n_folds=10))
-    assert len(folds) == 10
-    assert {held[LABELS == 0].sum() for held, _ in folds} == {5}
+# ------------------------------------------------------------------ subsamples
+
+
+def test_rare_labels_are_kept_and_frequent_ones_cut_to_one_size():
+    labels = np.repeat([0, 1, 2, 3], [5000, 300, 40, 2])
+    subsample = subsample_by_label(labels, 500)
+    assert len(np.unique(subsample)) == len(subsample) <= 500
+    np.testing.assert_array_equal(np.bincount(labels[subsample]), [229, 229, 40, 2])
+
+
+def test_fewer_cells_than_the_subsample_are_all_taken():
+    labels = np.repeat([0, 1, 2, 3], [5000, 300, 40, 2])
+    np.testing.assert_array_equal(subsample_by_label(labels, 6000), np.arange(len(labels)))

@@ -12,15 +12,10 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.linear_model import LogisticRegression
 
-from tosica._threads import thread_pool
+from tosica._parallel import thread_pool
 from tosica.linear import LogisticRegression as FittedRegression
 from tosica.linear import RegressionConfig, fit_logistic_regression
-from tosica.linear import _logistic_regression as module
-from tosica.linear._logistic_regression import (
-    MANY_LABELS,
-    fit_ridge_and_group_lasso,
-    within_class_directions,
-)
+from tosica.linear._logistic import fit_ridge_and_group_lasso, within_class_directions
 
 LABELS = np.repeat([0, 1, 2], [60, 40, 20])
 DEFAULT = RegressionConfig()
@@ -76,7 +71,7 @@ def test_few_cells_differ_along_few_directions(n_each):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_identical_cells_differ_along_no_direction(dtype, seed):
     profiles = np.random.default_rng(seed).gamma(1.0, size=(3, 8)).astype(dtype)
     x = sp.csr_matrix(profiles[LABELS])
@@ -153,16 +148,6 @@ def test_a_label_is_not_confused_with_the_batch_it_is_known_from():
         right[penalized] = ((x[elsewhere] @ weights.T).argmax(1) == 2).mean()
     assert right[False] < 0.5
     assert right[True] > 0.7
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_neither_the_order_of_cells_nor_of_genes_matters(seed):
-    rng = np.random.default_rng(seed)
-    cells, genes = rng.permutation(120), rng.permutation(20)
-    x = expression()
-    weights = fit_logistic_regression(x, LABELS, config=CONVERGED).weights
-    other = fit_logistic_regression(x[cells][:, genes], LABELS[cells], config=CONVERGED)
-    np.testing.assert_allclose(other.weights, weights[:, genes], atol=1e-3)
 
 
 # ------------------------------------------------------------------ gene sets
@@ -261,20 +246,6 @@ def test_genes_in_no_set_get_no_weight(penalty):
         assert relevance is None
 
 
-def test_without_a_penalty_sets_only_say_which_genes_there_are():
-    x = expression()
-    plain = fit_logistic_regression(x, LABELS, config=CONVERGED)
-    every = fit_logistic_regression(
-        x, LABELS, gene_sets=members([list(range(20)), [3, 4]]), config=CONVERGED
-    )
-    np.testing.assert_allclose(every.weights, plain.weights, rtol=1e-9)
-    config = CONVERGED.without_nuisance_penalty()
-    some = fit_logistic_regression(x, LABELS, gene_sets=members(), config=config)
-    held = np.arange(17)
-    alone = fit_logistic_regression(x[:, held], LABELS, config=config)
-    np.testing.assert_allclose(some.weights[:, held], alone.weights, atol=1e-3)
-
-
 def test_a_very_strong_group_lasso_leaves_no_weights():
     weights, relevance = fit_logistic_regression(
         expression(), LABELS, gene_sets=members(), config=RegressionConfig(group_penalty=1e3)
@@ -283,7 +254,7 @@ def test_a_very_strong_group_lasso_leaves_no_weights():
     np.testing.assert_allclose(weights, 0, atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_neither_the_order_of_genes_nor_of_sets_matters(seed):
     rng = np.random.default_rng(seed)
     cells, genes, sets = (rng.permutation(n) for n in (120, 20, len(SETS)))
@@ -310,39 +281,13 @@ def simulate(seed: int) -> tuple[sp.csr_matrix, list[list[int]]]:
     return sp.csr_matrix(x), [*own, *larger, *some, *others]
 
 
-@pytest.mark.parametrize("penalty", [1e-4, 1e-3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("penalty", "seed"), [(1e-4, 0), (1e-3, 1)])
 def test_the_simulated_set_is_the_most_relevant(seed, penalty):
     x, sets = simulate(seed)
     relevance = fit_logistic_regression(
         x, LABELS, gene_sets=members(sets, 100), config=RegressionConfig(group_penalty=penalty)
     ).relevance
     np.testing.assert_array_equal(relevance.argmax(1), [0, 1, 2])
-
-
-def test_equal_sets_are_equally_relevant():
-    x, sets = simulate(0)
-    twice = fit_logistic_regression(
-        x,
-        LABELS,
-        gene_sets=members([*sets, sets[0]], 100),
-        config=RegressionConfig(group_penalty=1e-3),
-    ).relevance
-    np.testing.assert_allclose(twice[:, -1], twice[:, 0], rtol=1e-6)
-
-
-def test_scores_do_not_change_along_batch_directions():
-    rng = np.random.default_rng(0)
-    x = expression().toarray()
-    batch = np.zeros(20)
-    batch[:3] = 3
-    x[LABELS == 0] += batch * rng.integers(0, 2, ((LABELS == 0).sum(), 1))
-    x = sp.csr_matrix(x)
-    plain = fit_logistic_regression(x, LABELS, gene_sets=members())
-    invariant = fit_logistic_regression(
-        x, LABELS, gene_sets=members(), batch_directions=batch[None]
-    )
-    assert np.abs(invariant.weights @ batch).max() < 0.3 * np.abs(plain.weights @ batch).max()
 
 
 def test_nuisance_directions_can_be_left_out():
@@ -356,15 +301,7 @@ def test_nuisance_directions_can_be_left_out():
     assert along[0] < along[1] / 2
 
 
-def test_a_stronger_ridge_has_smaller_weights():
-    strong, default = (
-        np.abs(fit_logistic_regression(expression(), LABELS, config=config).weights).sum()
-        for config in (RegressionConfig(C=0.1), DEFAULT)
-    )
-    assert strong < default / 2
-
-
-def many_labels(n_labels=MANY_LABELS):
+def many_labels(n_labels=DEFAULT.many_labels):
     """Four cells of each label, which has two genes of its own."""
     labels = np.repeat(np.arange(n_labels), 4)
     own = np.repeat(np.eye(n_labels), 2, axis=1)
@@ -372,12 +309,12 @@ def many_labels(n_labels=MANY_LABELS):
     return sp.csr_matrix(x), labels, sp.csr_matrix(np.kron(np.eye(n_labels // 2), np.ones((1, 4))))
 
 
-def test_many_labels_have_the_minimum_of_one_joint_fit(monkeypatch):
+def test_many_labels_have_the_minimum_of_one_joint_fit():
     x, labels, gene_sets = many_labels()
     config = replace(CONVERGED, group_penalty=1e-3, n_reweightings=3, tol=1e-6)
     found = fit_ridge_and_group_lasso(x, labels, gene_sets=gene_sets, config=config)
-    monkeypatch.setattr(module, "MANY_LABELS", 1_000)
-    expected = fit_ridge_and_group_lasso(x, labels, gene_sets=gene_sets, config=config)
+    jointly = replace(config, many_labels=1_000)
+    expected = fit_ridge_and_group_lasso(x, labels, gene_sets=gene_sets, config=jointly)
     for one, other in zip(found, expected, strict=True):
         assert np.abs(one.weights - other.weights).max() < 1e-3 * np.abs(other.weights).max()
     np.testing.assert_allclose(

@@ -66,12 +66,6 @@ def test_few_cells_have_few_components(n_cells, n_components):
     assert loadings.any() == (n_components > 0)
 
 
-def test_is_deterministic():
-    x, _ = simulate(100)
-    for a, b in zip(fit(x), fit(x), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
 @pytest.mark.parametrize("value", [0.0, 2.5])
 def test_identical_cells_have_no_components(value):
     mean, loadings = fit(np.full((50, 6), value))
@@ -87,14 +81,3 @@ def test_noise_has_a_least_variance():
     assert np.square(loadings).sum() == pytest.approx(100 * 40, rel=0.05)
     _, shorter = fit(x, min_noise=0.1)
     assert np.square(shorter).sum() == pytest.approx(10 * 40, rel=0.1)
-
-
-def test_number_of_components():
-    assert fit(simulate()[0], n_components=4)[1].shape == (40, 4)
-    assert fit(simulate(57)[0], min_cells_per_component=20)[1].shape == (40, 2)
-
-
-def test_a_subsample_is_used():
-    x, _ = simulate(300)
-    for a, b in zip(fit(x, max_cells=150), fit(x), strict=True):
-        assert not np.array_equal(a, b)

@@ -2,44 +2,52 @@
 
 The files in the order in which :meth:`tosica.TOSICA.train` uses them:
 
-1. ``_subsample`` draws cells so that rare labels are kept, and reads their expression.
-2. ``_label_errors`` finds cells of the reference with a wrong label (confident learning), which
-   are left out.
-3. ``_batch_directions`` finds the directions along which the batches of the reference differ.
-4. ``_logistic_regression`` fits one-vs-rest logistic regressions with a ridge, a nuisance penalty
-   along such directions, and a group lasso over gene sets. The model also chooses its tokens by it.
-5. ``_cross_fit`` fits classifiers to folds, so that each cell is scored by one that is new to it.
-6. ``_classifier`` averages regressions without and with group lasso, chooses their weights and the
-   temperature by cross-validation, and splits the weights of genes among tokens.
-7. ``_missing_genes`` fits the probabilistic PCA that imputes genes which a query lacks.
-8. ``_novelty`` fits what the novelty of cells is measured by.
+1. ``_classifier`` draws cells so that rare labels are kept, and reads their expression.
+2. ``_audit`` finds cells of the reference with a wrong label (confident learning), which are left
+   out, and the directions along which the batches of the reference differ.
+3. ``_logistic`` fits one-vs-rest logistic regressions with a ridge, a nuisance penalty along such
+   directions, and a group lasso over gene sets. The model also chooses its tokens by it.
+4. ``_classifier`` averages regressions without and with group lasso, chooses their weights and the
+   temperature by cross-validation, splits the weights of genes among tokens, and fits the
+   probabilistic PCA that imputes genes which a query lacks.
+5. ``_novelty`` fits the statistics of the novelty of cells.
 
-:meth:`tosica.TOSICA.load_query_data` adds labels to a model. ``_label_shifts`` finds how the query
-differs from the reference, ``_replay`` draws cells like those of the reference, and ``_new_labels``
-fits regressions for the new labels.
+:meth:`tosica.TOSICA.load_query_data` adds labels to a model. ``_new_labels`` finds how the query
+differs from the reference, draws cells like those of the reference, and fits regressions for the
+new labels.
 
 Other packages import from here. :class:`~tosica.module._linear.LinearBranch` holds the result.
 """
 
-from tosica.linear._batch_directions import find_batch_directions
+from tosica.linear._audit import find_batch_directions, find_label_errors, flag_label_errors
 from tosica.linear._classifier import (
+    MAX_CELLS,
     CrossValidated,
     LinearClassifier,
+    cross_fit,
     cross_validate,
     fit_averaged_regression,
     fit_linear_classifier,
+    fit_ppca,
     linear_to_network_ratio,
     logit_adjustment,
+    read_normalized,
+    split_among_tokens,
+    subsample_by_label,
 )
-from tosica.linear._label_errors import find_label_errors, flag_label_errors
-from tosica.linear._label_shifts import LabelShifts, find_label_shifts
-from tosica.linear._logistic_regression import (
+from tosica.linear._logistic import (
     LogisticRegression,
     RegressionConfig,
     fit_logistic_regression,
 )
-from tosica.linear._missing_genes import fit_ppca
-from tosica.linear._new_labels import LabeledCells, NewLabels, fit_new_labels
+from tosica.linear._new_labels import (
+    LabeledCells,
+    LabelShifts,
+    NewLabels,
+    find_label_shifts,
+    fit_new_labels,
+    replay_cells,
+)
 from tosica.linear._novelty import (
     CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,
@@ -49,8 +57,6 @@ from tosica.linear._novelty import (
     fit_novelty,
     pvalues,
 )
-from tosica.linear._replay import replay_cells
-from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
 
 __all__ = [
     "CLUSTER_SIZE",
@@ -65,6 +71,7 @@ __all__ = [
     "NoveltyStatistics",
     "RegressionConfig",
     "averages_of",
+    "cross_fit",
     "cross_validate",
     "find_batch_directions",
     "find_label_errors",
@@ -82,5 +89,6 @@ __all__ = [
     "pvalues",
     "read_normalized",
     "replay_cells",
+    "split_among_tokens",
     "subsample_by_label",
 ]

@@ -1,42 +1,42 @@
-"""The classifier of the linear branch: regressions, their tokens, and their weight in the model."""
+"""The classifier of the linear branch, and what else is fitted to a subsample of the reference."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import log_softmax
+from scvi import settings
 
 from tosica._calibration import fit_temperature
-from tosica.linear._cross_fit import MAX_CELLS_CROSS_FIT, cross_fit
-from tosica.linear._logistic_regression import (
+from tosica._parallel import thread_map
+from tosica.linear._logistic import (
     DEFAULT_CONFIG,
-    MANY_LABELS,
     LogisticRegression,
     RegressionConfig,
     fit_ridge_and_group_lasso,
 )
-from tosica.linear._subsample import MAX_CELLS, read_normalized, subsample_by_label
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from numpy.typing import NDArray
 
     from tosica.data import CellMatrix, JointMatrix, ModalitySlice
 
+# More cells hardly change the regression, the principal components or the batch directions; with
+# more cells, cross-fitting would take longer than training the network.
+MAX_CELLS, MAX_CELLS_CROSS_FIT = 10_000, 4_000
 # Cross-validation chooses the weight of the group lasso regression in the mean of both regressions.
 # A weight above one half is less accurate in other batches, but cross-validation cannot show that.
 LASSO_SHARES = (0.0, 0.25, 0.5)
 # One-vs-rest scores are not calibrated against each other. Their temperature lies between one and
 # three, depending on the reference.
 EXPECTED_TEMPERATURE = 2.0
-# Relevance of gene sets that the group lasso leaves out, relative to the most relevant set of the
-# label. It counts for genes that no other set holds.
-_MIN_RELEVANCE = 0.01
-# Largest relevance of a label's sets, relative to all labels, at which no set is relevant.
-_NEGLIGIBLE_RELEVANCE = 1e-6
-# Logit of labels without cells.
-_UNREACHABLE = -100.0
+
+Fitted = TypeVar("Fitted")
 
 
 class LinearClassifier(NamedTuple):
@@ -88,7 +88,7 @@ def fit_linear_classifier(
         Label of each of them as a number, shape ``(n_cells,)``.
     n_labels
         Number of labels. Labels that do not occur have a logit that is never the largest.
-    section
+    modality_slice
         How expression is normalised.
     tokens
         Which gene is in which token, shape ``(n_tokens, n_genes)``.
@@ -103,7 +103,7 @@ def fit_linear_classifier(
         :func:`cross_validate`.
     max_cells
         Size of the subsample of the cells that is used, as
-        :func:`~tosica.linear.subsample_by_label` draws it.
+        :func:`subsample_by_label` draws it.
     config
         Penalties of the regression.
 
@@ -121,7 +121,8 @@ def fit_linear_classifier(
     factor, adjustment = weight / temperature, logit_adjustment(codes)
     pair_weights = split_among_tokens(regression, tokens)
     weights = np.zeros((n_labels, pair_weights.shape[1]))
-    biases = np.full(n_labels, factor * _UNREACHABLE)
+    # Labels without cells: a logit that no other one is below.
+    biases = np.full(n_labels, -100 * factor)
     # The network's logits get the same adjustment as the regression's.
     added = factor * pair_weights, factor * adjustment + adjustment
     # Softmax does not depend on what is the same for all labels.
@@ -157,27 +158,15 @@ def fit_averaged_regression(
     -------
     The mean, with the relevance of the group lasso.
     """
-    ridge, lasso = _fit_ridge_and_lasso(x, labels, tokens, batch_directions, config)
+    ridge, lasso = fit_ridge_and_group_lasso(
+        x, labels, batch_directions=batch_directions, gene_sets=tokens, config=config
+    )
     weights = (1 - lasso_share) * ridge.weights + lasso_share * lasso.weights
     return LogisticRegression(weights, lasso.relevance)
 
 
-def _fit_ridge_and_lasso(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    tokens: sp.csr_matrix,
-    batch_directions: NDArray[np.floating] | None,
-    config: RegressionConfig,
-) -> tuple[LogisticRegression, LogisticRegression]:
-    """Regressions without and with group lasso."""
-    ridge, lasso = fit_ridge_and_group_lasso(
-        x, labels, batch_directions=batch_directions, gene_sets=tokens, config=config
-    )
-    return ridge, ridge if lasso is None else lasso
-
-
 def split_among_tokens(
-    regression: LogisticRegression, tokens: sp.csr_matrix
+    regression: LogisticRegression, tokens: sp.csr_matrix, *, min_relevance: float = 0.01
 ) -> NDArray[np.float64]:
     """Split each gene's weight among the tokens that hold it, in proportion to their relevance.
 
@@ -187,6 +176,9 @@ def split_among_tokens(
         A regression with group lasso.
     tokens
         Which gene is in which token, shape ``(n_tokens, n_genes)``.
+    min_relevance
+        Relevance of tokens that the group lasso leaves out, relative to the most relevant one of
+        the label. It counts for genes that no other token holds.
 
     Returns
     -------
@@ -204,7 +196,7 @@ def split_among_tokens(
     largest = relevance.max(1, keepdims=True)
     # Weights of a label without any relevant set are split equally.
     is_active = ~_is_inactive(regression)[:, None]
-    relevance = np.where(is_active, np.maximum(relevance, _MIN_RELEVANCE * largest), 1.0)
+    relevance = np.where(is_active, np.maximum(relevance, min_relevance * largest), 1.0)
     tokens = sp.csr_matrix(tokens, dtype=np.float64)
     tokens.sort_indices()
     total = relevance @ tokens
@@ -214,10 +206,10 @@ def split_among_tokens(
 
 
 def _is_inactive(regression: LogisticRegression) -> NDArray[np.bool_]:
-    """Whether all gene sets of a label are practically irrelevant, ``(n_labels,)``."""
+    """Whether all gene sets of a label are irrelevant beside those of others, ``(n_labels,)``."""
     assert regression.relevance is not None
     largest = regression.relevance.max(1)
-    return largest <= _NEGLIGIBLE_RELEVANCE * max(float(largest.max()), 1e-300)
+    return largest <= 1e-6 * max(float(largest.max()), 1e-300)
 
 
 def cross_validate(
@@ -243,7 +235,7 @@ def cross_validate(
 
     Parameters
     ----------
-    rows, section, tokens, batch_directions
+    rows, modality_slice, tokens, batch_directions
         As in :func:`fit_linear_classifier`.
     cells
         Positions of the cells that train or validate the model.
@@ -271,13 +263,13 @@ def cross_validate(
     x = read_normalized(rows, cells[subsample], modality_slice)
     shape = (len(codes), codes.max() + 1)
     ridge_logits, lasso_logits = np.full(shape, np.nan), np.full(shape, np.nan)
-
-    def fit(
-        x_train: sp.csr_matrix, codes_train: NDArray[np.integer]
-    ) -> tuple[LogisticRegression, LogisticRegression]:
-        return _fit_ridge_and_lasso(x_train, codes_train, tokens, batch_directions, config)
-
-    n_folds = 5 if shape[1] < MANY_LABELS else 3
+    fit = partial(
+        fit_ridge_and_group_lasso,
+        batch_directions=batch_directions,
+        gene_sets=tokens,
+        config=config,
+    )
+    n_folds = 5 if shape[1] < config.many_labels else 3
     for held_out, (ridge, lasso) in cross_fit(x, codes, fit, n_folds=n_folds):
         ridge_logits[held_out] = x[held_out] @ ridge.weights.T
         lasso_logits[held_out] = x[held_out] @ lasso.weights.T
@@ -340,3 +332,162 @@ def linear_to_network_ratio(n_cells: int, *, weight: float = 4.0, n_double: int 
         Number of cells for which the weight is twice as large.
     """
     return weight * (1 + n_double / n_cells)
+
+
+# --------------------------------------------------------------------------- subsamples, folds
+
+
+def read_normalized(
+    rows: CellMatrix | JointMatrix, cells: NDArray[np.integer], modality_slice: ModalitySlice
+) -> sp.csr_matrix:
+    """Read the expression of some cells, sparse, normalised as the network's minibatches are.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    cells
+        Positions of the cells, shape ``(n_cells,)``.
+    modality_slice
+        How expression is normalised.
+
+    Returns
+    -------
+    Shape ``(n_cells, n_genes)``.
+    """
+    x = sp.csr_matrix(rows.take(cells))
+    normalization = modality_slice.normalization
+    return x if normalization is None else normalization.normalize_block(x)
+
+
+def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[np.intp]:
+    """Draw cells: all cells of rare labels, and equally many of each frequent label.
+
+    Parameters
+    ----------
+    labels
+        Label of each cell as a number, shape ``(n_cells,)``.
+    max_cells
+        Size of the subsample. With fewer cells than this, all are taken.
+
+    Returns
+    -------
+    Positions of the drawn cells in order. They follow ``scvi.settings.seed``.
+    """
+    if len(labels) <= max_cells:
+        return np.arange(len(labels))
+    rng = np.random.default_rng(settings.seed)
+    sizes = np.sort(np.bincount(labels))[::-1]
+    # At limits[i] cells for each of the i + 1 largest labels, there are max_cells cells in all.
+    smaller = np.append(np.cumsum(sizes[::-1])[::-1][1:], 0)
+    limits = (max_cells - smaller) // np.arange(1, len(sizes) + 1)
+    # The first limit that no smaller label exceeds.
+    fits = limits >= np.append(sizes[1:], 0)
+    limit = max(int(limits[np.argmax(fits)]), 1)
+    kept = [rng.permutation(np.flatnonzero(labels == label))[:limit] for label in np.unique(labels)]
+    return np.sort(np.concatenate(kept))
+
+
+def cross_fit(
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    fit: Callable[[sp.csr_matrix, NDArray[np.integer]], Fitted],
+    *,
+    n_folds: int = 5,
+) -> Iterator[tuple[NDArray[np.bool_], Fitted]]:
+    """Fit one classifier for each fold, to the cells of all other folds.
+
+    Folds are stratified by label.
+
+    Parameters
+    ----------
+    x
+        Log-normalised expression, shape ``(n_cells, n_genes)``.
+    labels
+        Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs. A cell that is the only
+        one of its label is in no fold, so that every classifier has every label.
+    fit
+        Fits a classifier to cells and their labels.
+    n_folds
+        Number of folds.
+
+    Yields
+    ------
+    Which cells are in the fold, ``(n_cells,)``, and the classifier that was fitted without them.
+    """
+    fold = _assign_folds(labels, n_folds)
+    folds = [fold == i for i in range(n_folds) if (fold == i).any()]
+
+    def fit_others(held_out: NDArray[np.bool_]) -> Fitted:
+        return fit(x[~held_out], labels[~held_out])
+
+    yield from zip(folds, thread_map(fit_others, folds), strict=True)
+
+
+def _assign_folds(labels: NDArray[np.integer], n_folds: int) -> NDArray[np.int64]:
+    """Assign folds to cells, stratified by label; -1 to the only cell of a label."""
+    rng = np.random.default_rng(settings.seed)
+    fold = np.empty(len(labels), dtype=np.int64)
+    for label in np.unique(labels):
+        of_label = rng.permutation(np.flatnonzero(labels == label))
+        assigned = (np.arange(len(of_label)) + rng.integers(n_folds)) % n_folds
+        fold[of_label] = assigned if len(of_label) > 1 else -1
+    return fold
+
+
+# --------------------------------------------------------------------------- missing genes
+
+
+def fit_ppca(
+    rows: CellMatrix | JointMatrix,
+    cells: NDArray[np.integer],
+    labels: NDArray[np.integer],
+    modality_slice: ModalitySlice,
+    *,
+    n_components: int = 20,
+    min_cells_per_component: int = 10,
+    min_noise: float = 0.01,
+    max_cells: int = MAX_CELLS,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Fit probabilistic PCA (Tipping and Bishop, *J. R. Stat. Soc. B* 61, 1999).
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    cells
+        Positions of the cells to fit to.
+    labels
+        Label of each of them as a number, shape ``(n_cells,)``.
+    modality_slice
+        How expression is normalised.
+    n_components
+        Number of principal components.
+    min_cells_per_component
+        With fewer cells than this for each component, there are fewer components.
+    min_noise
+        Least variance of the noise, as a share of the variance of an average gene.
+    max_cells
+        Size of the subsample of the cells that is used, as
+        :func:`subsample_by_label` draws it.
+
+    Returns
+    -------
+    Mean, ``(n_genes,)``, and loadings in units of the noise's standard deviation,
+    ``(n_genes, n_components)``, as :class:`~tosica.module._linear.LinearBranch` uses them.
+    """
+    x = read_normalized(rows, cells[subsample_by_label(labels, max_cells)], modality_slice)
+    n_cells, n_genes = x.shape
+    mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
+    n_components = min(n_components, n_cells // min_cells_per_component, n_genes - 1)
+    total = float(np.square(x.data, dtype=np.float64).sum()) / n_cells - float(mean @ mean)
+    if n_components < 1 or total <= 1e-6 * float(mean @ mean):
+        return mean, np.zeros((n_genes, 0))
+    from sklearn.decomposition import PCA
+
+    pca = PCA(n_components, svd_solver="arpack", random_state=0).fit(x)
+    explained = pca.explained_variance_ * (n_cells - 1) / n_cells
+    noise = max((total - explained.sum()) / (n_genes - n_components), min_noise * total / n_genes)
+    # The noise is part of the variance along the components too.
+    lengths = np.sqrt(np.maximum(explained / noise - 1, 0))
+    return mean, pca.components_.T * lengths

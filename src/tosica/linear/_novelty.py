@@ -2,32 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.decomposition import PCA
-from sklearn.neighbors import NearestNeighbors
 
-from tosica.linear._cross_fit import MAX_CELLS_CROSS_FIT, cross_fit
-from tosica.linear._label_distances import (
-    TINY,
-    covariates,
-    distance_in_components,
-    distances_over_genes,
-    fit_distances,
-    gene_weights,
-)
+from tosica.linear._classifier import MAX_CELLS_CROSS_FIT, cross_fit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from typing import TypeAlias
 
     from numpy.typing import NDArray
 
-    from tosica.linear._label_distances import Matrix
+    Matrix: TypeAlias = NDArray[np.floating] | sp.csr_matrix
 
+# Least distance and variance.
+TINY = float(np.finfo(np.float32).tiny)
 # Cells that are averaged for the score of a small cluster: a cell and its nearest neighbors.
 CLUSTER_SIZE = 4
 # Cells to fit to. More hardly change the distances.
@@ -35,15 +28,11 @@ MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 # Added to each gene's variance, as a share of the mean variance, so that genes which the reference
 # hardly expresses do not outweigh all others. In the mean of several cells they are less noisy.
 _FLOOR_CELL, _FLOOR_CLUSTER = 0.3, 1.0
-# Components of the Mahalanobis distance, and cells of the reference for each.
-_N_COMPONENTS, _CELLS_PER_COMPONENT = 30, 12
-# Components that neighbors are found in.
-_N_NEIGHBOR_COMPONENTS = 20
 
 
 @dataclass(frozen=True)
 class NoveltyStatistics:
-    """What is known of the reference's cells, to score cells that may be of a new type.
+    """Score cells that may be of a new type, by statistics of the reference.
 
     The score of a cell is the mean of two standardized distances from the nearest label's mean: one
     over genes, each in units of its variance within labels, and the Mahalanobis distance in
@@ -75,7 +64,7 @@ class NoveltyStatistics:
     """Position of the label nearest to each, in ``labels``."""
 
     def to_dict(self) -> dict[str, NDArray]:
-        """Arrays by name, as a saved model holds them."""
+        """Return the arrays by name, as a saved model holds them."""
         return asdict(self)
 
     @classmethod
@@ -169,7 +158,7 @@ class NoveltyStatistics:
     ) -> NDArray[np.float64]:
         weights = gene_weights(self.variance, floor)
         if measured is not None:
-            # The genes that were measured stand for all, by what they add for known cells.
+            # Rescaled to the expected distance of a known cell over all genes.
             usual = weights * self.variance
             weights = weights * measured
             weights *= usual.sum() / max(float(usual[measured].sum()), TINY)
@@ -177,7 +166,7 @@ class NoveltyStatistics:
 
 
 def pvalues(scores: NDArray[np.floating], known: NDArray[np.floating]) -> NDArray[np.float64]:
-    """Conformal p-values: the share of known cells that score at least as high.
+    """Compute conformal p-values: the share of known cells that score at least as high.
 
     Parameters
     ----------
@@ -203,8 +192,14 @@ def pvalues(scores: NDArray[np.floating], known: NDArray[np.floating]) -> NDArra
     return (1 + n_higher) / (len(ordered) + 1)
 
 
-def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatistics | None:
-    """Fit the statistics that novelty is scored by to labeled cells.
+def fit_novelty(
+    x: sp.csr_matrix,
+    labels: NDArray[np.integer],
+    *,
+    max_components: int = 30,
+    cells_per_component: int = 12,
+) -> NoveltyStatistics | None:
+    """Fit the statistics of novelty to labeled cells.
 
     Each cell is scored once by statistics that were fitted without it (cross-fitting), because a
     cell that was fitted to is nearer than a new one.
@@ -215,6 +210,8 @@ def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatist
         Normalized expression, shape ``(n_cells, n_genes)``.
     labels
         Label of each cell as a number, shape ``(n_cells,)``.
+    max_components, cells_per_component
+        Most components of the Mahalanobis distance, and fewest cells for each.
 
     Returns
     -------
@@ -223,7 +220,7 @@ def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatist
     present, codes = np.unique(labels, return_inverse=True)
     counts = np.bincount(codes)
     # As many for all folds, since distances grow with the number of components.
-    n_components = min(_N_COMPONENTS, len(codes) // _CELLS_PER_COMPONENT, x.shape[1] - 1)
+    n_components = min(max_components, len(codes) // cells_per_component, x.shape[1] - 1)
     fit = partial(fit_distances, n_components=max(n_components, 1))
     fitted = fit(x, codes)
     if fitted is None or counts.max() < 2:
@@ -257,9 +254,7 @@ def fit_novelty(x: sp.csr_matrix, labels: NDArray[np.integer]) -> NoveltyStatist
         clusters_labels=np.zeros(0, dtype=np.int64),
     )
     clusters, clusters_labels = _score_known_clusters(x, found, counts)
-    return NoveltyStatistics(
-        **found.to_dict() | {"clusters": clusters, "clusters_labels": clusters_labels}
-    )
+    return replace(found, clusters=clusters, clusters_labels=clusters_labels)
 
 
 def _distances_of_held_out(
@@ -268,7 +263,7 @@ def _distances_of_held_out(
     fit: Callable[[sp.csr_matrix, NDArray[np.integer]], tuple[NDArray, NDArray, NDArray] | None],
     n_folds: int,
 ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]] | None:
-    """Distances of cells by fits without them.
+    """Compute distances of cells by fits without them.
 
     Returns
     -------
@@ -290,9 +285,13 @@ def _distances_of_held_out(
 
 
 def find_neighbor_components(
-    x: sp.csr_matrix, scale: NDArray[np.floating], random_state: int = 0
+    x: sp.csr_matrix,
+    scale: NDArray[np.floating],
+    random_state: int = 0,
+    *,
+    n_components: int = 20,
 ) -> NDArray[np.float64]:
-    """Principal components in which neighbors are found, ``(n_genes, n_comps)``.
+    """Find the principal components for neighbors, ``(n_genes, n_components)``.
 
     Parameters
     ----------
@@ -302,15 +301,19 @@ def find_neighbor_components(
         Weight of each gene, shape ``(n_genes,)``, which the result includes.
     random_state
         Seed of the solver.
+    n_components
+        Most components.
     """
-    n_components = max(min(_N_NEIGHBOR_COMPONENTS, *(n - 1 for n in x.shape)), 1)
+    from sklearn.decomposition import PCA
+
+    n_components = max(min(n_components, *(n - 1 for n in x.shape)), 1)
     weighted = x.multiply(scale).tocsr()
     pca = PCA(n_components, svd_solver="arpack", random_state=random_state).fit(weighted)
     return pca.components_.T * scale[:, None]
 
 
 def averages_of(cells: NDArray[np.integer]) -> sp.csr_matrix:
-    """Weights that average the cells of each row, ``(n_cells, n_cells)``.
+    """Make a matrix that averages the cells of each row, ``(n_cells, n_cells)``.
 
     ``cells`` are positions, ``(n_cells, size)``.
     """
@@ -323,7 +326,9 @@ def averages_of(cells: NDArray[np.integer]) -> sp.csr_matrix:
 def _score_known_clusters(
     x: sp.csr_matrix, statistics: NoveltyStatistics, counts: NDArray[np.integer]
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Scores of every cell and its neighbors in the reference, and the label nearest to each."""
+    """Score every cell with its neighbors in the reference, and find its nearest label."""
+    from sklearn.neighbors import NearestNeighbors
+
     size = min(CLUSTER_SIZE, x.shape[0])
     components = find_neighbor_components(x, statistics.gene_scale())
     near = NearestNeighbors(n_neighbors=size).fit(x @ components).kneighbors(x @ components)[1]
@@ -331,3 +336,81 @@ def _score_known_clusters(
     # From the mean of the label's other cells, cells are n / (n - size) times as far.
     others = np.maximum(counts[nearest] - size, 1)
     return (scores + 2 * np.log(counts[nearest] / others)).astype(np.float32), nearest
+
+
+# --------------------------------------------------------------------------- distances
+
+
+def fit_distances(
+    x: sp.csr_matrix, codes: NDArray[np.integer], n_components: int
+) -> tuple[NDArray, NDArray, NDArray] | None:
+    """Fit means of labels, variances of genes and whitened components.
+
+    Parameters
+    ----------
+    x
+        Normalized expression, shape ``(n_cells, n_genes)``.
+    codes
+        Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
+    n_components
+        Number of principal components.
+
+    Returns
+    -------
+    Mean of each label, ``(n_labels, n_genes)``; variance of each gene within labels,
+    ``(n_genes,)``; and principal components whitened by the covariance within labels,
+    ``(n_genes, n_comps)``. ``None`` if the cells are too few or all alike.
+    """
+    from sklearn.covariance import ledoit_wolf
+    from sklearn.decomposition import PCA
+
+    n_cells = x.shape[0]
+    counts = np.bincount(codes)
+    of_label = sp.csr_matrix(
+        (1 / counts[codes], (codes, np.arange(n_cells))), shape=(len(counts), n_cells)
+    )
+    means = np.asarray((of_label @ x).todense(), dtype=np.float64)
+    freedom = max(n_cells - len(counts), 1)
+    total = np.asarray(x.multiply(x).sum(0), dtype=np.float64).ravel()
+    variance = np.maximum(total - counts @ np.square(means), 0) / freedom
+    # Rounding leaves a little of cells that are all alike.
+    if n_components >= min(x.shape) or variance.sum() <= 1e-6 * total.sum() / n_cells:
+        return None
+    axes = PCA(n_components, svd_solver="arpack", random_state=0).fit(x).components_.T
+    within = x @ axes - (means @ axes)[codes]
+    covariance = ledoit_wolf(within, assume_centered=True)[0] * n_cells / freedom
+    lengths, directions = np.linalg.eigh(covariance)
+    return means, variance, axes @ (directions / np.sqrt(np.maximum(lengths, TINY)))
+
+
+def gene_weights(variance: NDArray[np.floating], floor: float) -> NDArray[np.float64]:
+    """Invert the variance of each gene plus a share of the mean variance."""
+    variance = np.asarray(variance, dtype=np.float64)
+    return 1 / (variance + max(floor * variance.mean(), TINY))
+
+
+def distances_over_genes(
+    x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Compute squared distances from centers over weighted genes, ``(n_cells, n_centers)``."""
+    squares = x.power(2) if isinstance(x, sp.csr_matrix) else np.square(x, dtype=np.float64)
+    weighted = centers * weights
+    found = (squares @ weights)[:, None] - 2 * (x @ weighted.T) + (weighted * centers).sum(1)
+    return np.maximum(found, 0)
+
+
+def distance_in_components(
+    x: Matrix, centers: NDArray[np.floating], components: NDArray[np.floating]
+) -> NDArray[np.float64]:
+    """Compute the squared distance from the nearest center in components, ``(n_cells,)``."""
+    axes = np.asarray(components, dtype=np.float64)
+    found = distances_over_genes(x @ axes, centers @ axes, np.ones(axes.shape[1]))
+    return np.maximum(found.min(1), TINY)
+
+
+def covariates(x: Matrix, measured: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+    """Stack one, the share of expressed genes, and the mean expression, ``(n_cells, 3)``."""
+    n_genes = x.shape[1] if measured is None else max(int(measured.sum()), 1)
+    detected = np.asarray((x != 0).sum(1)).ravel() / n_genes
+    mean = np.asarray(x.sum(1, dtype=np.float64)).ravel() / n_genes
+    return np.column_stack([np.ones(x.shape[0]), detected, mean])

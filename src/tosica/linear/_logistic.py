@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, svds
+from scipy.special import expit, log_expit
 
-from tosica._progress import noted
-from tosica._threads import thread_map
-from tosica.linear._logistic_loss import PenalizedLogisticLoss
+from tosica._parallel import thread_map
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,6 +51,10 @@ class RegressionConfig:
         The optimizer stops when the gradient is below :math:`\sqrt{C n}` times this, or 0.3 times
         that with group lasso. The gradient is that of weights in units of their prior standard
         deviation.
+    many_labels, labels_of_group
+        From ``many_labels`` on, labels are fitted in groups, in single precision and on several
+        threads. The loss is a sum over labels, so that its minimum is the same. The scores of a
+        group fit into the cache of a processor.
     """
 
     C: float = 10.0
@@ -64,22 +68,19 @@ class RegressionConfig:
     n_reweightings: int = 8
     max_iter_reweighted: int = 25
     tol: float = 1e-4
+    many_labels: int = 64
+    labels_of_group: int = 25
 
     def without_group_lasso(self) -> RegressionConfig:
-        """The same configuration with ridge and nuisance penalty only."""
+        """Leave out the group lasso."""
         return replace(self, group_penalty=0.0)
 
     def without_nuisance_penalty(self) -> RegressionConfig:
-        """The same configuration with ridge and group lasso only."""
+        """Leave out the penalties along batch and within-class directions."""
         return replace(self, batch_penalty=0.0, within_class_penalty=0.0)
 
 
 DEFAULT_CONFIG = RegressionConfig()
-# From so many labels on they are fitted in groups, in single precision. The loss is a sum over
-# labels, so that its minimum is the same. Groups converge by themselves, on several threads, and
-# their scores fit into the cache of a processor.
-MANY_LABELS = 64
-_LABELS_OF_GROUP = 25
 
 
 class LogisticRegression(NamedTuple):
@@ -150,10 +151,9 @@ def fit_logistic_regression(
     ----------
     Jacob, Obozinski and Vert, *Group lasso with overlap and graph lasso*, ICML (2009).
     """
-    ridge, lasso = fit_ridge_and_group_lasso(
+    return fit_ridge_and_group_lasso(
         x, labels, batch_directions=batch_directions, gene_sets=gene_sets, config=config
-    )
-    return ridge if lasso is None else lasso
+    )[1]
 
 
 def fit_ridge_and_group_lasso(
@@ -165,7 +165,7 @@ def fit_ridge_and_group_lasso(
     config: RegressionConfig = DEFAULT_CONFIG,
     fitted: NDArray[np.integer] | None = None,
     offset: NDArray[np.floating] | None = None,
-) -> tuple[LogisticRegression, LogisticRegression | None]:
+) -> tuple[LogisticRegression, LogisticRegression]:
     """Fit the regression without group lasso, and from there the one with it.
 
     Parameters
@@ -179,11 +179,11 @@ def fit_ridge_and_group_lasso(
 
     Returns
     -------
-    Both regressions; ``None`` instead of the second without gene sets or without group penalty.
+    Both regressions, which are the same without gene sets or without group penalty.
     """
     fitted = np.arange(int(labels.max()) + 1) if fitted is None else fitted
-    many = len(fitted) >= MANY_LABELS
-    n_groups = len(fitted) // _LABELS_OF_GROUP if many else 1
+    many = len(fitted) >= config.many_labels
+    n_groups = len(fitted) // config.labels_of_group if many else 1
     scale = gene_scale(x, config.gene_scale_power)
     problem = PenalizedLogisticLoss(
         sp.csr_matrix(
@@ -199,12 +199,11 @@ def fit_ridge_and_group_lasso(
     groups = np.array_split(fitted, n_groups)
     # A single group stays on the caller's thread, which Ctrl-C ends at once.
     parts = list(map(fit, groups) if n_groups == 1 else thread_map(fit, groups))
-    ridge = LogisticRegression(np.concatenate([first for first, _, _ in parts]) / scale)
-    weights = [second for _, second, _ in parts if second is not None]
-    relevance = [third for _, _, third in parts if third is not None]
-    if not weights:
-        return ridge, None
-    return ridge, LogisticRegression(np.concatenate(weights) / scale, np.concatenate(relevance))
+    first, second, relevance = (list(values) for values in zip(*parts, strict=True))
+    ridge = LogisticRegression(np.concatenate(first) / scale)
+    if relevance[0] is None:
+        return ridge, ridge
+    return ridge, LogisticRegression(np.concatenate(second) / scale, np.concatenate(relevance))
 
 
 def _fit_labels(
@@ -213,30 +212,27 @@ def _fit_labels(
     gene_sets: sp.csr_matrix | None,
     config: RegressionConfig,
     fitted: NDArray[np.integer],
-) -> tuple[NDArray[np.float64], NDArray[np.float64] | None, NDArray[np.float64] | None]:
-    """Weights of some labels without and with group lasso, and the relevance of gene sets."""
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64] | None]:
+    """Fit some labels: weights without and with group lasso, and the relevance of gene sets."""
     n_cells, n_genes = shape
     n_labels = len(fitted)
     ridge = 1 / (config.C * n_cells)
     tolerance = config.tol * ridge**-0.5
     n_holding = np.ones(n_genes) if gene_sets is None else np.asarray(gene_sets.sum(0)).ravel()
     deviation = np.where(n_holding > 0, ridge**-0.5, 0.0) * np.ones((n_labels, 1))
-    weights = np.zeros((n_labels, n_genes))
-    n_steps = config.n_reweightings + 1
-    with noted(f"step 1 of {n_steps}"):
-        first = weights = problem.fit(fitted, deviation, weights, config.max_iter, tolerance)
+    start = np.zeros((n_labels, n_genes))
+    first = weights = problem.fit(fitted, deviation, start, config.max_iter, tolerance)
     if gene_sets is None or not config.group_penalty:
-        return first, None, None
+        return first, first, None
     root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
     relevance = _reweight(np.ones((n_labels, len(root_size))), weights, gene_sets, root_size)
-    for i in range(config.n_reweightings):
+    for _ in range(config.n_reweightings):
         total = relevance @ gene_sets
         with np.errstate(divide="ignore"):
             deviation = 1 / np.sqrt(ridge + config.group_penalty / total)
-        with noted(f"step {i + 2} of {n_steps}"):
-            weights = problem.fit(
-                fitted, deviation, weights, config.max_iter_reweighted, 0.3 * tolerance
-            )
+        weights = problem.fit(
+            fitted, deviation, weights, config.max_iter_reweighted, 0.3 * tolerance
+        )
         relevance = _reweight(relevance, weights, gene_sets, root_size)
     return first, weights, relevance
 
@@ -247,14 +243,14 @@ def _reweight(
     gene_sets: sp.csr_matrix,
     root_size: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Norm of each set's part of the weights over the root of its size, as the next relevance."""
+    """Compute the next relevance: norm of a set's part, over the root of its size."""
     total = relevance @ gene_sets
     part = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
     return relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
 
 
 def gene_scale(x: sp.csr_matrix, power: float = 0.25) -> NDArray[np.float64]:
-    """Scale of each gene, ``(n_genes,)``: its mean to a power, or 1 if it is not expressed.
+    """Compute the scale of each gene, ``(n_genes,)``: its mean to a power, 1 if not expressed.
 
     Without scaling, the strongest genes would dominate. Scaled to equal means, the weakest genes
     would, which are mostly noise.
@@ -269,7 +265,7 @@ def _nuisance(
     batch_directions: NDArray[np.floating] | None,
     config: RegressionConfig,
 ) -> NDArray[np.float64]:
-    """Nuisance directions times the roots of their penalties, ``(n_directions, n_genes)``.
+    """Multiply nuisance directions by the roots of their penalties, ``(n_directions, n_genes)``.
 
     Penalties are divided by the number of cells, since the loss is a mean over cells.
     """
@@ -343,3 +339,96 @@ def within_class_directions(
     start = np.random.default_rng(0).standard_normal(min(n_cells, n_genes))
     _, lengths, directions = svds(deviations, n_directions, v0=start, tol=1e-4)
     return lengths[:, None] * directions
+
+
+class PenalizedLogisticLoss:
+    """Class-balanced one-vs-rest logistic loss with a ridge and a nuisance penalty.
+
+    Parameters
+    ----------
+    z
+        Scaled expression, ``(n_cells, n_genes)``. Its precision is that of scores.
+    labels
+        Label of each cell, ``(n_cells,)``.
+    nuisance
+        Nuisance directions times the roots of their penalties, ``(n_directions, n_genes)``.
+    offset
+        Added to the scores of each cell, ``(n_cells, 1)``.
+    """
+
+    def __init__(
+        self,
+        z: sp.csr_matrix,
+        labels: NDArray[np.integer],
+        nuisance: NDArray[np.float64],
+        offset: NDArray[np.floating] | None = None,
+    ) -> None:
+        n_labels = int(labels.max()) + 1
+        self._z, self._transposed = z, z.T.tocsr()
+        self._nuisance = nuisance
+        self._offset = 0.0 if offset is None else offset.astype(z.dtype, copy=False)
+        self._labels = labels
+        self._balance = 1 / (np.bincount(labels) * float(n_labels))[labels, None]
+
+    def fit(
+        self,
+        fitted: NDArray[np.integer],
+        deviation: NDArray[np.float64],
+        weights: NDArray[np.float64],
+        max_iter: int,
+        tolerance: float,
+    ) -> NDArray[np.float64]:
+        """Minimize the loss of some labels by L-BFGS, starting from given weights.
+
+        ``fitted``, ``(n_fitted,)``, are these labels. ``deviation``, ``(n_fitted, n_genes)``, is
+        the prior standard deviation of each weight: one over the root of its ridge penalty. A
+        weight is zero where it is zero. The optimizer works on whitened weights. Their penalty is
+        a ridge of strength one, so that it takes equally long for all penalties.
+        """
+        is_label = self._labels[:, None] == fitted
+        factors = [_inverse_root(self._nuisance * row) for row in deviation]
+
+        unwhiten = partial(_multiply, factors)
+
+        def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+            free = flat.reshape(weights.shape)
+            scores = self._z @ (deviation * unwhiten(free)).T.astype(self._z.dtype, copy=False)
+            scores = scores + self._offset
+            errors = ((expit(scores) - is_label) * self._balance).astype(scores.dtype, copy=False)
+            gradient = unwhiten(deviation * (self._transposed @ errors).T) + free
+            log_likelihood = log_expit(np.where(is_label, scores, -scores))
+            value = -(log_likelihood * self._balance).sum() + 0.5 * (free**2).sum()
+            return float(value), gradient.ravel()
+
+        start = np.divide(weights, deviation, out=np.zeros_like(weights), where=deviation > 0)
+        whiten = [(v, 1 / (1 + change) - 1) for v, change in factors]
+        result = minimize(
+            loss,
+            _multiply(whiten, start).ravel(),
+            jac=True,
+            method="L-BFGS-B",
+            # Full convergence takes ten times as long and is no more accurate.
+            options={
+                "maxiter": max_iter,
+                "gtol": tolerance,
+                "ftol": 64 * np.finfo(float).eps,
+                "maxls": 50,
+            },
+        )
+        return deviation * unwhiten(result.x.reshape(weights.shape))
+
+
+def _inverse_root(
+    nuisance: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    r"""Find directions :math:`V` and factors so that :math:`(I + A^T A)^{-1/2} = I + V^T f V`."""
+    _, lengths, directions = np.linalg.svd(nuisance, full_matrices=False)
+    return directions, 1 / np.sqrt(1 + lengths**2) - 1
+
+
+def _multiply(
+    factors: list[tuple[NDArray[np.float64], NDArray[np.float64]]], rows: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    r"""Multiply each row by its own :math:`I + V^T f V`."""
+    parts = zip(rows, factors, strict=True)
+    return np.stack([row + (row @ v.T * change) @ v for row, (v, change) in parts])

@@ -1,4 +1,4 @@
-"""Label errors of the reference, found by confident learning."""
+"""Find wrong labels of the reference, and the directions along which its batches differ."""
 
 from __future__ import annotations
 
@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from scipy.special import softmax
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
+from scvi import settings
 
+from tosica._parallel import thread_map
 from tosica.data import BLOCK
-from tosica.linear._cross_fit import MAX_CELLS_CROSS_FIT, cross_fit
-from tosica.linear._logistic_regression import gene_scale
-from tosica.linear._subsample import read_normalized, subsample_by_label
+from tosica.linear._classifier import (
+    MAX_CELLS,
+    MAX_CELLS_CROSS_FIT,
+    cross_fit,
+    read_normalized,
+    subsample_by_label,
+)
+from tosica.linear._logistic import gene_scale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +65,7 @@ def find_label_errors(
 
     Parameters
     ----------
-    rows, cells, labels, section
+    rows, cells, labels, modality_slice
         As in :func:`flag_label_errors`.
     min_share
         Least share of flagged cells among all cells.
@@ -108,7 +113,7 @@ def flag_label_errors(
         Positions of the labelled cells, in order, shape ``(n_cells,)``.
     labels
         Label of each of them as a number, shape ``(n_cells,)``.
-    section
+    modality_slice
         How expression is normalised.
     max_self_confidence
         Probability of a cell's own label below which it may be flagged.
@@ -155,7 +160,7 @@ def _cross_fitted_confidence(
     block_size: int,
     C: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Probability of each cell's own label and of the most probable label, cross-fitted."""
+    """Compute the probability of each cell's own and most probable label, cross-fitted."""
     subsample = subsample_by_label(codes, max_cells)
     x, known = read_normalized(rows, cells[subsample], modality_slice), codes[subsample]
     self_confidence, confidence = np.empty(len(cells)), np.empty(len(cells))
@@ -201,6 +206,9 @@ def fit_multinomial_regression(
     -------
     Weights and biases, one row a label.
     """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
     scale = gene_scale(x)
     regression = LogisticRegression(C=C, class_weight="balanced", max_iter=max_iter)
     with warnings.catch_warnings():
@@ -234,3 +242,122 @@ def score_labels(
     """
     probability = softmax(x @ regression.weights.T + regression.biases, axis=1)
     return probability[np.arange(len(labels)), labels], probability.max(1)
+
+
+# --------------------------------------------------------------------------- batches
+
+
+def find_batch_directions(
+    rows: CellMatrix,
+    cells: NDArray[np.integer],
+    labels: NDArray[np.integer],
+    batches: NDArray[np.integer],
+    modality_slice: ModalitySlice,
+    *,
+    min_cells: int = 3,
+    shrinkage: float = 10,
+    n_permutations: int = 9,
+    max_cells: int = MAX_CELLS,
+) -> NDArray[np.floating] | None:
+    r"""Find directions along which batches differ within labels, scaled to the typical difference.
+
+    The shift of a label in a batch is its mean there less the average of its means in all batches.
+    The principal components of all shifts are returned, as far as they are stronger than the
+    strongest one after batches were permuted within labels (parallel analysis; Horn,
+    *Psychometrika* 30, 1965).
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    cells
+        Positions of the cells to use.
+    labels, batches
+        Label and batch of each of them as a number, shape ``(n_cells,)``.
+    modality_slice
+        How expression is normalised.
+    min_cells
+        A label has a mean in a batch if it has so many cells there.
+    shrinkage
+        Shifts are weighted by :math:`n / (n + \text{shrinkage})` for :math:`n` cells.
+    n_permutations
+        Number of permutations.
+    max_cells
+        Size of the subsample that is used, balanced over pairs of label and batch. It is larger if
+        that is needed for ``shrinkage`` cells of each pair.
+
+    Returns
+    -------
+    Shape ``(n_directions, n_genes)``, in units of log-normalised expression, with no rows if
+    batches differ no more than by chance. For directions :math:`s_i`,
+    :math:`\sum_i s_i s_i^\top` is the mean outer product of the weighted shifts along these
+    directions. ``None`` if no label has ``min_cells`` cells in two batches.
+    """
+    comparable = _is_comparable(labels, batches, min_cells)
+    if not comparable.any():
+        return None
+    cells, labels, batches = cells[comparable], labels[comparable], batches[comparable]
+    pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
+    subsample = subsample_by_label(pair.ravel(), max(max_cells, int(shrinkage * len(pairs))))
+    labels, batches = labels[subsample], batches[subsample]
+    x = read_normalized(rows, cells[subsample], modality_slice)
+    shifts = _weighted_shifts(x, labels, batches, shrinkage)
+    variances, axes = np.linalg.eigh(_gram_matrix(shifts))
+    lengths = np.sqrt(np.maximum(variances, 0))
+    rng = np.random.default_rng(settings.seed)
+
+    def strongest(permuted: NDArray[np.integer]) -> float:
+        gram = _gram_matrix(_weighted_shifts(x, labels, permuted, shrinkage))
+        return float(np.linalg.eigvalsh(gram)[-1]) ** 0.5
+
+    permutations = (_permute_within(labels, batches, rng) for _ in range(n_permutations))
+    by_chance = max(thread_map(strongest, permutations), default=0.0)
+    # Shifts of identical cells are rounding errors.
+    significant = lengths > max(by_chance, 1e-6)
+    if len(axes) == len(shifts):
+        return axes[:, significant].T @ shifts
+    return (axes[:, significant] * lengths[significant]).T
+
+
+def _permute_within(
+    labels: NDArray[np.integer], batches: NDArray[np.integer], rng: np.random.Generator
+) -> NDArray[np.integer]:
+    """Permute the batches of the cells of each label."""
+    permuted = batches.copy()
+    for label in np.unique(labels):
+        of_label = np.flatnonzero(labels == label)
+        permuted[of_label] = rng.permutation(batches[of_label])
+    return permuted
+
+
+def _gram_matrix(shifts: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Multiply rows by one another, or columns if these are fewer."""
+    n_rows, n_columns = shifts.shape
+    return shifts @ shifts.T if n_rows <= n_columns else shifts.T @ shifts
+
+
+def _is_comparable(
+    labels: NDArray[np.integer], batches: NDArray[np.integer], min_cells: int
+) -> NDArray[np.bool_]:
+    """Whether a cell's label has enough cells in the cell's batch and in another one."""
+    pairs = np.stack([labels, batches], 1)
+    _, pair, sizes = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
+    enough = sizes[pair.ravel()] >= min_cells
+    label_of_pair = np.unique(pairs[enough], axis=0)[:, 0]
+    found, n_batches = np.unique(label_of_pair, return_counts=True)
+    return enough & np.isin(labels, found[n_batches > 1])
+
+
+def _weighted_shifts(
+    x: sp.csr_matrix, labels: NDArray[np.integer], batches: NDArray[np.integer], shrinkage: float
+) -> NDArray[np.floating]:
+    """Compute weighted shifts over the root of their number, ``(n_shifts, n_genes)``."""
+    pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
+    pair = pair.ravel()
+    sizes = np.bincount(pair)[:, None]
+    sums = sp.csr_matrix((np.ones(len(pair)), (pair, np.arange(len(pair))))) @ x
+    shifts = sums.toarray() / sizes
+    for label in np.unique(labels):
+        of_label = pairs[:, 0] == label
+        shifts[of_label] -= shifts[of_label].mean(0)
+    return shifts * np.sqrt(sizes / (sizes + shrinkage) / len(shifts))
