@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
 
-from tosica.onto._label_key import label_key
+from tosica.onto._ontology import label_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

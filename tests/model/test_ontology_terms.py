@@ -17,7 +17,7 @@ from mudata import MuData
 
 import tosica
 from tosica.model import AnnotationResult
-from tosica.onto._common_term import LabelTerms
+from tosica.onto._ontology import LabelTerms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,7 +26,7 @@ from tosica._checks import (
 )
 from tosica._logging import format_thousands, logger
 from tosica._progress import progress
-from tosica._threads import thread_map, thread_pool
+from tosica._parallel import thread_map, thread_pool
 from tosica._validation import file_columns
 from tosica.data import load_annotations
 from tosica.linear import pvalues

@@ -13,8 +13,8 @@ from tosica._checks import Either, FileKey, Flag, Fraction, OneOf, validate_para
 from tosica._constants import UNKNOWN
 from tosica._logging import format_thousands, logger
 from tosica._validation import file_columns
-from tosica.onto._common_term import LabelTerms
-from tosica.onto._terms import NO_TERM, TERM_SUFFIX, term_name
+from tosica.onto._ontology import LabelTerms
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ import torch
 from tosica._calibration import fit_temperature
 from tosica._groups import read_groups
 from tosica._logging import logger
-from tosica._threads import thread_map, thread_pool
+from tosica._parallel import thread_map, thread_pool
 from tosica._validation import check_data, list_names
 from tosica.model._inference_mixin import InferenceMixin
 

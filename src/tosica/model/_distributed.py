@@ -17,7 +17,7 @@ from scvi.train import TrainRunner
 from scvi.train._callbacks import LoudEarlyStopping
 from scvi.train._logger import SimpleLogger
 
-from tosica._threads import thread_pool
+from tosica._parallel import thread_pool
 
 if TYPE_CHECKING:
     from tosica.model._registry_mixin import RegistryMixin

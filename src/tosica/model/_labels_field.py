@@ -15,7 +15,7 @@ from tosica._logging import logger, warn_user
 from tosica._palette import default_palette
 from tosica._validation import file_columns
 from tosica.data import are_factor_codes
-from tosica.onto._terms import NO_TERM, TERM_SUFFIX, term_problem
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

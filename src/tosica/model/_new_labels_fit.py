@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from tosica._threads import thread_map, thread_pool
+from tosica._parallel import thread_map, thread_pool
 from tosica.linear import LabeledCells, NoveltyStatistics, find_label_shifts, fit_new_labels
 
 if TYPE_CHECKING:

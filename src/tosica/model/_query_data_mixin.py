@@ -31,7 +31,7 @@ from tosica.model._new_labels_fit import NewLabelsFit
 from tosica.model._restore_on_failure import restore_on_failure
 from tosica.model._save_load_mixin import OF_TRAINING
 from tosica.module import REGISTRY_KEYS
-from tosica.onto._label_key import label_key
+from tosica.onto._ontology import label_key
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -37,7 +37,7 @@ from tosica.model._fields import ExpressionField, MaskField
 from tosica.model._labels_field import UNLABELED, LabelsField, LabelType, read_terms
 from tosica.model._modalities import field_keys, lay_out_tokens, place_of, read_modalities
 from tosica.module import REGISTRY_KEYS
-from tosica.onto._terms import NO_TERM, check_mapping
+from tosica.onto._ontology import NO_TERM, check_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

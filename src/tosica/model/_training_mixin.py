@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from tosica._logging import format_thousands, logger, quiet_libraries
-from tosica._threads import thread_pool
+from tosica._parallel import thread_pool
 from tosica._validation import check_count, check_flags, check_fraction, check_number, check_path
 from tosica.linear import linear_to_network_ratio
 from tosica.model._annbatch import AnnbatchDataModule, check_datamodule

@@ -3,7 +3,7 @@
 Heads of a gene-set encoder are narrow, so attention scores are quick to compute and slow to
 store. The kernels compute four rows of scores at a time, which stay in the first-level cache. Every
 kernel takes the projection of ``SelfAttention`` and runs on the caller's thread, without Python's
-global lock: ``tosica._threads`` spreads cells over threads.
+global lock: ``tosica._parallel`` spreads cells over threads.
 """
 
 from __future__ import annotations

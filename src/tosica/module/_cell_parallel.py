@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from tosica._threads import thread_map
+from tosica._parallel import thread_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch import Tensor, nn
 
-from tosica._threads import thread_map
+from tosica._parallel import thread_map
 from tosica.module._attention import rollout_step
 from tosica.module._block import Block
 from tosica.module._cell_parallel import apply_in_parts

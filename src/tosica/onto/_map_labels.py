@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
+from tosica._checks import CellData, FileKey, String, list_names, validate_params
 from tosica._groups import read_groups
-from tosica._logging import logger
-from tosica._validation import check_key_added, list_names
-from tosica.onto._match_labels import Match, match_label
-from tosica.onto._ontology import read_ontology
-from tosica.onto._terms import NO_TERM, TERM_SUFFIX, check_mapping
+from tosica._settings import logger, warn_user
+from tosica.onto._ontology import (
+    NO_TERM,
+    TERM_SUFFIX,
+    Match,
+    check_mapping,
+    match_label,
+    read_ontology,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
+@validate_params(adata=CellData(mudata=True), key=String(), key_added=FileKey(optional=True))
 def map_labels(
     adata: AnnData | MuData,
     key: str,
@@ -98,7 +103,6 @@ def map_labels(
     >>> found.set_index("label").loc["CD8+ Cytotoxic T", "candidates"][0]
     'CL:0000794 CD8-positive, alpha-beta cytotoxic T cell'
     """
-    check_key_added(key_added, optional=True)
     groups = read_groups(adata, key, name="key", allow_missing=True)
     labels = list(groups.categories)
     given = check_mapping(
@@ -133,12 +137,10 @@ def _given(term: str) -> Match:
 def _report(table: pd.DataFrame, key: str, column: str) -> None:
     without = table.loc[table["match"] == "none", "label"].tolist()
     if len(without) == len(table):
-        warnings.warn(
+        warn_user(
             f"no label of adata.obs[{key!r}] ({list_names(without, 3)}) is a name or an exact "
             "synonym in the Cell Ontology: choose among the candidates in the returned table, and "
-            "pass mapping={label: identifier}.",
-            UserWarning,
-            stacklevel=3,
+            "pass mapping={label: identifier}."
         )
         return
     logger.info(

@@ -1,16 +1,31 @@
-"""The Cell Ontology, read from ``resources`` at first use."""
+"""The Cell Ontology: its terms and what is above them, spellings of labels, and their matches."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import math
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tosica.onto._label_key import label_key
+import numpy as np
 
-PREFIX = "CL:"
+from tosica._checks import String, only_known, validate_params
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+# What the schema of CELLxGENE wants where there is no term.
+NO_TERM = "unknown"
+# End of the name of a column with the terms of another column's labels.
+TERM_SUFFIX = "_ontology_term_id"
 
 
 class Ontology:
@@ -31,13 +46,13 @@ class Ontology:
         self._inexact: dict[str, tuple[str, ...]] = {}
         for line in table.split("\n")[1:-1]:
             number, name, above, exact, inexact, instead = line.split("\t")
-            term = PREFIX + number
+            term = "CL:" + number
             if instead:
                 others = () if instead == "-" else tuple(instead.split("|"))
                 self.obsolete[term] = name, others
                 continue
             self.names[term] = name
-            self.parents[term] = tuple(PREFIX + n for n in above.split("|")) if above else ()
+            self.parents[term] = tuple("CL:" + n for n in above.split("|")) if above else ()
             self._synonyms[term] = tuple(exact.split("|")) if exact else ()
             self._inexact[term] = tuple(inexact.split("|")) if inexact else ()
 
@@ -86,3 +101,403 @@ def read_ontology() -> Ontology:
     folder = files("tosica.onto").joinpath("resources")
     table = gzip.decompress(folder.joinpath("cell_ontology.tsv.gz").read_bytes()).decode()
     return Ontology(table, json.loads(folder.joinpath("cell_ontology.json").read_bytes()))
+
+
+# --------------------------------------------------------------------------- terms
+
+
+@validate_params(term=String())
+def term_name(term: str) -> str:
+    """Look up the name of a term of the Cell Ontology.
+
+    Parameters
+    ----------
+    term
+        Identifier, such as ``"CL:0000084"``.
+
+    Returns
+    -------
+    The name.
+
+    Raises
+    ------
+    TypeError
+        If ``term`` is not a string.
+    KeyError
+        If there is no such term, or it is obsolete.
+
+    Examples
+    --------
+    >>> import tosica
+    >>> tosica.onto.term_name("CL:0000084")
+    'T cell'
+    """
+    return read_ontology().names[_known(term)]
+
+
+@validate_params(term=String())
+def ancestors(term: str) -> dict[str, str]:
+    """List all terms above a term: those that it is a kind of.
+
+    Parameters
+    ----------
+    term
+        Identifier, such as ``"CL:0000084"``.
+
+    Returns
+    -------
+    Identifiers and names, sorted by identifier; the term itself is not among them.
+
+    Raises
+    ------
+    TypeError, KeyError
+        As :func:`term_name`.
+
+    Examples
+    --------
+    >>> import tosica
+    >>> tosica.onto.ancestors("CL:0000084")["CL:0000542"]
+    'lymphocyte'
+    """
+    ontology = read_ontology()
+    return {above: ontology.names[above] for above in sorted(ontology.ancestors[_known(term)])}
+
+
+@validate_params(term=String())
+def descendants(term: str) -> dict[str, str]:
+    """List all terms below a term: those that are a kind of it.
+
+    Parameters
+    ----------
+    term
+        Identifier, such as ``"CL:0000084"``.
+
+    Returns
+    -------
+    Identifiers and names, sorted by identifier; the term itself is not among them.
+
+    Raises
+    ------
+    TypeError, KeyError
+        As :func:`term_name`.
+
+    Examples
+    --------
+    >>> import tosica
+    >>> tosica.onto.descendants("CL:0000084")["CL:0000798"]
+    'gamma-delta T cell'
+    """
+    ontology, term = read_ontology(), _known(term)
+    below = (other for other, above in ontology.ancestors.items() if term in above)
+    return {other: ontology.names[other] for other in sorted(below)}
+
+
+def term_problem(term: str) -> str | None:
+    """Say why a term cannot be a cell's, as the end of a sentence; ``None`` if it can."""
+    ontology = read_ontology()
+    if term in ontology.forbidden:
+        return f"{term!r} may not be used for cells, says the {ontology.schema}"
+    if term in ontology.obsolete:
+        name, others = ontology.obsolete[term]
+        instead = f", which names {' or '.join(others)} in its place" if others else ""
+        return f"{term!r} ({name}) is obsolete in the Cell Ontology{instead}"
+    if term not in ontology.names:
+        return (
+            f"{term!r} is no term of the Cell Ontology of {ontology.release}, whose identifiers "
+            "are like 'CL:0000084'"
+        )
+    return None
+
+
+def is_kind_of(term: str, other: str) -> bool:
+    """Whether a term is another one or a kind of it; false if one is not in the ontology."""
+    above = read_ontology().ancestors
+    return term in above and other in above and (term == other or other in above[term])
+
+
+def check_mapping(name: str, mapping: Any, labels: Sequence[str], where: str) -> dict[str, str]:
+    """Check a mapping of labels to terms that the caller gave.
+
+    Parameters
+    ----------
+    name
+        Name of the parameter.
+    mapping
+        Its value.
+    labels
+        Labels that there are.
+    where
+        Where they are, for messages.
+
+    Returns
+    -------
+    The mapping, with strings as labels.
+
+    Raises
+    ------
+    TypeError
+        If it is not a mapping, or a term is not a string.
+    KeyError
+        If there is no such label.
+    ValueError
+        If there is no such term, it is obsolete, or cells may not have it.
+    """
+    if not isinstance(mapping, Mapping):
+        raise TypeError(
+            f"{name} must be a dict of label to identifier, as in {{'T cells': 'CL:0000084'}}, not "
+            f"{type(mapping).__name__}."
+        )
+    for label, term in mapping.items():
+        if str(label) not in labels:
+            raise KeyError(f"{where} has no label {str(label)!r}{only_known(str(label), labels)}")
+        if not isinstance(term, str):
+            raise TypeError(
+                f"{name} must hold identifiers such as 'CL:0000084', not {term!r:.60} for "
+                f"{str(label)!r}."
+            )
+        problem = None if term == NO_TERM else term_problem(term)
+        if problem:
+            raise ValueError(f"{name} gives {str(label)!r} a wrong term: {problem}.")
+    return {str(label): term for label, term in mapping.items()}
+
+
+def _known(term: str) -> str:
+    ontology = read_ontology()
+    if term in ontology.names:
+        return term
+    found = match_label(term).term
+    if term in ontology.obsolete or found is None:
+        raise KeyError(f"{term_problem(term)}.")
+    raise KeyError(f"{term!r} is the name of {found}: pass the identifier.")
+
+
+# --------------------------------------------------------------------------- spellings
+
+
+# Letters that names of cells are written with.
+_GREEK = str.maketrans(
+    {"α": " alpha ", "β": " beta ", "γ": " gamma ", "δ": " delta ", "ε": " epsilon "}
+)
+_DASHES = str.maketrans("‐‑‒–—−", "------")
+# "CD4-CD8-": the first dash is a minus, too.
+_MINUS_BEFORE_MARKER = re.compile(r"\b(CD\d+[A-Za-z]*)-(?=CD\d)", re.IGNORECASE)
+_PLUS = re.compile(r"(?<=[^\W_])\(?\+\)?")
+_MINUS = re.compile(r"(?<=[^\W_])(?:\(-\)|-(?=$|[\s,;/)]))")
+_SEPARATORS = re.compile(r"[^\w/&]+|_")
+_BRITISH = (("haem", "hem"), ("oesoph", "esoph"), ("tumour", "tumor"), ("foet", "fet"))
+
+
+def label_key(text: str) -> str:
+    """Bring a label or a name to a form that its other spellings have, too.
+
+    These are case, plural, hyphens and punctuation, Greek letters, accents, British spelling, and
+    "+" and "-" behind a marker for "positive" and "negative". A slash stays, because it joins
+    different types.
+
+    Parameters
+    ----------
+    text
+        The label.
+
+    Returns
+    -------
+    Words in small letters with one space between them.
+    """
+    text = unicodedata.normalize("NFKC", text).translate(_DASHES)
+    text = text.replace("Γ", "γ").replace("Δ", "δ").translate(_GREEK)
+    text = unicodedata.normalize("NFKD", text)
+    text = "".join(char for char in text if not unicodedata.combining(char))
+    text = _MINUS_BEFORE_MARKER.sub(r"\1 negative ", text)
+    text = _PLUS.sub(" positive ", text)
+    text = _MINUS.sub(" negative ", text).lower()
+    text = text.replace("/", " / ").replace("&", " & ")
+    words = (_singular(word) for word in _SEPARATORS.sub(" ", text).split())
+    key = " ".join(words)
+    for british, american in _BRITISH:
+        key = key.replace(british, american)
+    return key
+
+
+def _singular(word: str) -> str:
+    is_plural = len(word) > 3 and word.endswith("s") and word[-2] not in "siu"
+    return word[:-1] if is_plural else word
+
+
+# --------------------------------------------------------------------------- the term of a label
+
+
+# Stop words.
+_COMMON = {"cell", "of", "the", "and", "positive", "/", "&"}
+# What abbreviations mean most often: enough for a candidate, not for a match.
+_SPELLED_OUT = {
+    "at1": "pulmonary alveolar type 1",
+    "at2": "pulmonary alveolar type 2",
+    "cdc1": "cd141 myeloid dendritic",
+    "cdc2": "cd1c myeloid dendritic",
+    "cmp": "common myeloid progenitor",
+    "dc": "dendritic",
+    "dc1": "cd141 myeloid dendritic",
+    "dc2": "cd1c myeloid dendritic",
+    "dcs": "dendritic",
+    "ec": "endothelial",
+    "ecs": "endothelial",
+    "elp": "early lymphoid progenitor",
+    "fcgr3a": "cd16",
+    "glia": "glial",
+    "gmp": "granulocyte monocyte progenitor",
+    "hsc": "hematopoietic stem",
+    "ilc": "innate lymphoid",
+    "mac": "macrophage",
+    "mait": "mucosal associated invariant t",
+    "microglia": "microglial",
+    "mk": "megakaryocyte",
+    "mnp": "mononuclear phagocyte",
+    "mono": "monocyte",
+    "nk": "natural killer",
+    "nkt": "nk t",
+    "opc": "oligodendrocyte precursor",
+    "smc": "smooth muscle",
+}
+
+
+class Match(NamedTuple):
+    """The term of a label and how it was found: "name", "synonym", or "none" with candidates."""
+
+    term: str | None
+    how: str
+    candidates: tuple[str, ...] = ()
+
+
+def match_label(label: str) -> Match:
+    """Find the term of a label.
+
+    A label is mapped if one term alone has its name or an exact synonym, in any spelling (see
+    :func:`label_key`), with or without the word "cell".
+    """
+    ontology = read_ontology()
+    for key in _keys(label):
+        for names, how in ((ontology.by_name, "name"), (ontology.by_synonym, "synonym")):
+            terms = names.get(key, ())
+            if len(terms) > 1:
+                spelled_alike = [t for t in terms if ontology.names[t].lower() == label.lower()]
+                terms = tuple(spelled_alike) or terms
+            if how == "synonym":
+                terms = tuple(dict.fromkeys((*terms, *ontology.by_inexact.get(key, ()))))
+            if len(terms) == 1 and terms[0] not in ontology.forbidden and key in names:
+                return Match(terms[0], how)
+            if terms:
+                return Match(None, "none", _candidates(ontology, label, first=terms))
+    return Match(None, "none", _candidates(ontology, label))
+
+
+def _keys(label: str) -> list[str]:
+    """List the label's own key, and the one with the word "cell" added or left out."""
+    key = label_key(label)
+    words = key.split()
+    if words and words[-1] == "cell":
+        return [key, " ".join(words[:-1])] if any(map(_is_word, words[:-1])) else [key]
+    return [key, f"{key} cell"] if any(map(_is_word, words)) else [key]
+
+
+def _is_word(word: str) -> bool:
+    # Shorter ones are abbreviations more often than not: "NK" and "DC" are not completed.
+    return len(word) >= 4 and word.isalpha()
+
+
+def _candidates(ontology: Ontology, label: str, first: Iterable[str] = ()) -> tuple[str, ...]:
+    """List up to five terms with words of a label in their names, most and rarest words first.
+
+    The score is the weight of the words that both have, divided by that of the words that one of
+    them has. A word's weight is the logarithm of one over the share of names with it. The label is
+    also taken with its abbreviations spelled out.
+    """
+    names, weights = _words_of_names()
+    key = label_key(label)
+    spelled_out = " ".join(_SPELLED_OUT.get(word, word) for word in key.split())
+    unknown = math.log(len(names))
+    best: dict[str, float] = {}
+    for words in {_words(key), _words(spelled_out)}:
+        for term, of_name in names:
+            shared = words & of_name
+            if shared:
+                # Sets have no order, and fsum gives the same sum in any.
+                of_both = math.fsum(weights[word] for word in shared)
+                either = math.fsum(weights.get(word, unknown) for word in words | of_name)
+                score = of_both / either
+                best[term] = max(best.get(term, 0.0), score)
+    ranked = sorted(best, key=lambda term: (-best[term], term))
+    allowed = (term for term in (*first, *ranked) if term not in ontology.forbidden)
+    return tuple(dict.fromkeys(allowed))[:5]
+
+
+@lru_cache(maxsize=1)
+def _words_of_names() -> tuple[list[tuple[str, frozenset[str]]], dict[str, float]]:
+    """Split names and synonyms into words, and weigh each word."""
+    ontology = read_ontology()
+    names = [
+        (term, _words(key))
+        for keys in (ontology.by_name, ontology.by_synonym, ontology.by_inexact)
+        for key, terms in keys.items()
+        for term in terms
+    ]
+    n_names_with = Counter(word for _, of_name in names for word in of_name)
+    return names, {word: math.log(len(names) / n) for word, n in n_names_with.items()}
+
+
+def _words(key: str) -> frozenset[str]:
+    # Most names of T cells have these two, which mean one thing together.
+    return frozenset(key.replace("alpha beta", "alpha-beta").split()) - _COMMON
+
+
+# --------------------------------------------------------------------------- sets of labels
+
+
+class Cover(NamedTuple):
+    """A term, ``None`` if none covers the set, and whether it covers each label."""
+
+    term: str | None
+    members: NDArray[np.bool_]
+
+
+class LabelTerms:
+    """Cover sets of labels by one term.
+
+    Parameters
+    ----------
+    labels
+        The labels.
+    term_of_label
+        Terms of those that have one; terms that are not in the ontology do not count.
+    """
+
+    def __init__(self, labels: Sequence[str], term_of_label: Mapping[str, str]) -> None:
+        ontology = read_ontology()
+        covered: dict[str, NDArray[np.bool_]] = {}
+        for i, label in enumerate(labels):
+            term = term_of_label.get(label)
+            if term not in ontology.names:
+                continue
+            for above in (term, *ontology.ancestors[term]):
+                if above not in ontology.forbidden:
+                    covered.setdefault(above, np.zeros(len(labels), dtype=bool))[i] = True
+        # The fewest labels first; of terms with as many, the most specific, then the lowest number.
+        order = sorted(
+            covered, key=lambda term: (covered[term].sum(), -len(ontology.ancestors[term]), term)
+        )
+        self._terms = order
+        self._covered = np.array([covered[term] for term in order]).reshape(-1, len(labels))
+
+    def cover(self, members: NDArray[np.bool_]) -> Cover:
+        """Find the term that covers all labels of a set, and the fewest others.
+
+        Parameters
+        ----------
+        members
+            Whether each label is in the set, ``(n_labels,)``.
+        """
+        if members.any():
+            covers = ~(members & ~self._covered).any(axis=1)
+            if covers.any():
+                first = int(covers.argmax())
+                return Cover(self._terms[first], self._covered[first])
+        return Cover(None, members)

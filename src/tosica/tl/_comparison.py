@@ -12,6 +12,7 @@ import scanpy as sc
 from anndata import AnnData
 from scipy.stats import false_discovery_control
 
+from tosica._parallel import keep_torch_threads
 from tosica._statistics import (
     TooFewSamplesError,
     compare_samples,
@@ -19,7 +20,6 @@ from tosica._statistics import (
     sample_means,
     standardized_difference,
 )
-from tosica._threads import keep_torch_threads
 from tosica._validation import check_names, list_names
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ import torch
 from scipy.integrate import trapezoid
 
 from tosica._logging import logger, without_query_lines
+from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
-from tosica._threads import thread_map, thread_pool
 from tosica._validation import (
     check_count,
     check_flags,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 import torch
 
 from tosica._logging import without_query_lines
+from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
-from tosica._threads import thread_map, thread_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

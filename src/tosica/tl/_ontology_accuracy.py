@@ -8,9 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._groups import read_groups
-from tosica.onto._match_labels import match_label
-from tosica.onto._ontology import read_ontology
-from tosica.onto._terms import NO_TERM, TERM_SUFFIX, is_kind_of
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, is_kind_of, match_label, read_ontology
 
 if TYPE_CHECKING:
     from anndata import AnnData

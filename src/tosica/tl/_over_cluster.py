@@ -13,8 +13,8 @@ from mudata import MuData
 
 from tosica._groups import as_groups, read_groups
 from tosica._logging import format_thousands, logger
+from tosica._parallel import keep_torch_threads
 from tosica._progress import progress
-from tosica._threads import keep_torch_threads
 from tosica.data import (
     TARGET_SUM,
     CellMatrix,

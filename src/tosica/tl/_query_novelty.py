@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from sklearn.neighbors import NearestNeighbors
 
 from tosica._logging import without_query_lines
-from tosica._threads import keep_torch_threads
+from tosica._parallel import keep_torch_threads
 from tosica.linear import (
     CLUSTER_SIZE,
     NoveltyStatistics,

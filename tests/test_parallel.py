@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
-import platform
-import subprocess
 import sys
 import threading
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pytest
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tosica import _threads
-from tosica._threads import keep_torch_threads, thread_map, thread_pool
+from tosica._parallel import keep_torch_threads, thread_map, thread_pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,50 +160,7 @@ def _use_pool() -> None:
         assert list(thread_map(abs, range(9))) == list(range(9))
 
 
-def test_without_new_threads_the_caller_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Ended:
-        def submit(self, *_: object) -> None:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-    monkeypatch.setattr(_threads._pool, "executor", Ended())
-    monkeypatch.setattr(_threads._pool, "n_threads", 2)
-    assert list(thread_map(str, range(7))) == list("0123456")
-
-
 def test_torch_gets_back_the_threads_that_others_took(n_threads: int) -> None:
     with keep_torch_threads():
         torch.set_num_threads(n_threads + 1)
     assert torch.get_num_threads() == n_threads
-
-
-def test_large_products_are_those_of_one_thread(n_threads: int) -> None:
-    x = np.random.default_rng(0).normal(size=(300, 400))
-    with threadpool_limits(1, user_api="blas"):
-        expected = x @ x.T
-    with thread_pool():
-        assert np.array_equal(x @ x.T, expected)
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep no memory")
-def test_freed_memory_is_kept_in_workers_of_dask():
-    code = """
-import resource, torch
-from tosica._threads import thread_pool
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    for _ in range(50):
-        torch.ones(2**21)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-without = faults()
-with thread_pool():
-    faults()
-    print(without, faults())
-"""
-    environment = os.environ | {"MALLOC_TRIM_THRESHOLD_": "65536"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    without, kept = map(int, done.stdout.split())
-    assert kept < without / 10

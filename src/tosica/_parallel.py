@@ -1,4 +1,4 @@
-"""Threads that share the work by cells, while torch and BLAS use one thread each.
+"""Share the work of many cells among threads, while torch and BLAS use one thread each.
 
 The threads of OpenMP, with which torch shares a single operation, spin while they wait for one
 another. Beside other busy processes this takes many times the processor time of one thread. The
@@ -7,18 +7,16 @@ threads here sleep while they wait.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import threadpool_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -28,7 +26,7 @@ Result = TypeVar("Result")
 
 
 class _Pool(threading.local):
-    """The pool that a thread has opened; the threads of a pool have none."""
+    """Executor that this thread opened; worker threads see ``None``."""
 
     executor: ThreadPoolExecutor | None = None
     n_threads: int = 1
@@ -37,8 +35,7 @@ class _Pool(threading.local):
 class _SingleThreadedBLAS:
     """Give BLAS one thread, from the first user's begin to the last one's end.
 
-    The number of threads of BLAS belongs to the process, so that two users at a time must not both
-    put it back.
+    The number belongs to the process, so that two users at a time must not both put it back.
     """
 
     def __init__(self) -> None:
@@ -49,8 +46,7 @@ class _SingleThreadedBLAS:
     def __enter__(self) -> None:
         with self._lock:
             if not self._n_users:
-                limits = ThreadpoolController().limit(limits=1, user_api="blas")
-                self._limits.enter_context(limits)
+                self._limits.enter_context(threadpool_limits(1, user_api="blas"))
             self._n_users += 1
 
     def __exit__(self, *_: object) -> None:
@@ -61,10 +57,10 @@ class _SingleThreadedBLAS:
 
 
 _pool = _Pool()
-if hasattr(os, "register_at_fork"):
-    # A child that is forked has the pool, but not its threads, and would wait for them for ever.
-    os.register_at_fork(after_in_child=lambda: vars(_pool).clear())
 _single_threaded_blas = _SingleThreadedBLAS()
+if hasattr(os, "register_at_fork"):
+    # A forked child has the pool without its threads, and would wait for them for ever.
+    os.register_at_fork(after_in_child=lambda: vars(_pool).clear())
 
 
 @contextmanager
@@ -77,47 +73,20 @@ def thread_pool(device: torch.device | None = None) -> Iterator[None]:
     if _pool.executor is not None or (device is not None and device.type != "cpu"):
         yield
         return
-    _keep_freed_memory()
+    # Once it has seen a freed block of this size, glibc keeps up to twice as much for the next
+    # operation; else the system clears memory anew, a third of the time of annotation.
+    torch.empty(31 * 2**20, dtype=torch.uint8)
     with keep_torch_threads(), _single_threaded_blas:
         _pool.n_threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        executor = ThreadPoolExecutor(
-            _pool.n_threads,
-            thread_name_prefix="tosica",
-            initializer=torch.set_num_threads,
-            initargs=(1,),
-        )
-        _pool.executor = executor
-        try:
-            yield
-        finally:
-            _pool.executor, _pool.n_threads = None, 1
-            executor.shutdown(cancel_futures=True)
-
-
-# Names of limits in glibc's malloc.h, and the variable that Dask sets.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_GIVES_BACK = "MALLOC_TRIM_THRESHOLD_"
-
-
-@cache
-def _keep_freed_memory() -> None:
-    """Let glibc keep freed memory for the next operation, once in a process.
-
-    It gives memory back to the system beyond twice the largest block that was freed so far, and
-    memory that comes anew from the system is cleared: a third of the time of annotation. A block
-    that nothing is written to takes no memory. 32 MB are the most that glibc goes by.
-
-    Workers of Dask have a variable that makes glibc give back freed memory at once, and go by
-    nothing. There the same limits are set by name.
-    """
-    torch.empty(31 * 2**20, dtype=torch.uint8)
-    if sys.platform == "linux" and _GIVES_BACK in os.environ:
-        # Of the C libraries of Linux, only glibc has the function.
-        set_limit = getattr(ctypes.CDLL(None), "mallopt", None)
-        if set_limit is not None:
-            set_limit(_MMAP_THRESHOLD, 2**25)
-            set_limit(_TRIM_THRESHOLD, 2**26)
+        with ThreadPoolExecutor(
+            _pool.n_threads, "tosica", initializer=torch.set_num_threads, initargs=(1,)
+        ) as executor:
+            _pool.executor = executor
+            try:
+                yield
+            finally:
+                _pool.executor, _pool.n_threads = None, 1
 
 
 @contextmanager
@@ -155,15 +124,13 @@ def thread_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
     if executor is None or _pool.n_threads == 1:
         yield from map(function, items)
         return
-    call = partial(_call, function, _modes())
+    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    autocast = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
+    call = partial(_call, function, modes, autocast)
     pending: deque[Future[Result]] = deque()
     try:
         for item in items:
-            try:
-                pending.append(executor.submit(call, item))
-            except RuntimeError:  # the interpreter is shutting down and starts no thread
-                pending.append(Future())
-                pending[-1].set_result(function(item))
+            pending.append(executor.submit(call, item))
             # One more than there are threads, so that no thread waits for the next item.
             if len(pending) > _pool.n_threads:
                 yield pending.popleft().result()
@@ -174,22 +141,17 @@ def thread_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
             future.cancel()
 
 
-def _modes() -> tuple[bool, bool, bool, torch.dtype]:
-    return (
-        torch.is_grad_enabled(),
-        torch.is_inference_mode_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.get_autocast_dtype("cpu"),
-    )
-
-
 def _call(
-    function: Callable[[Item], Result], modes: tuple[bool, bool, bool, torch.dtype], item: Item
+    function: Callable[[Item], Result],
+    modes: tuple[bool, bool],
+    autocast: tuple[torch.dtype, bool],
+    item: Item,
 ) -> Result:
-    grad, inference, autocast, dtype = modes
+    grad, inference = modes
+    dtype, enabled = autocast
     with (
         torch.inference_mode(inference),
         torch.set_grad_enabled(grad),
-        torch.autocast("cpu", dtype, enabled=autocast),
+        torch.autocast("cpu", dtype, enabled=enabled),
     ):
         return function(item)
