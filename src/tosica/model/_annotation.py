@@ -25,8 +25,8 @@ from tosica._checks import (
     validate_params,
 )
 from tosica._logging import format_thousands, logger
-from tosica._progress import progress
 from tosica._parallel import thread_map, thread_pool
+from tosica._progress import progress
 from tosica._validation import file_columns
 from tosica.data import load_annotations
 from tosica.linear import pvalues

@@ -13,8 +13,7 @@ from tosica._checks import Either, FileKey, Flag, Fraction, OneOf, validate_para
 from tosica._constants import UNKNOWN
 from tosica._logging import format_thousands, logger
 from tosica._validation import file_columns
-from tosica.onto._ontology import LabelTerms
-from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, LabelTerms, term_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

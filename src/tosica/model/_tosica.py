@@ -10,8 +10,8 @@ import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its imp
 from scvi.model.base import BaseModelClass
 
 from tosica._checks import CellData, Flag, InstanceOf, Integer, validate_params
-from tosica._progress import progress
 from tosica._parallel import thread_pool
+from tosica._progress import progress
 from tosica.model._annotation import AnnotationMixin
 from tosica.model._check_reference import check_genes, check_set_up
 from tosica.model._labels_field import LabelsField
