@@ -40,17 +40,6 @@ def killed_at(
     return _killed(call, prepare)
 
 
-def killed_while_writing(call: Callable[[], Any], size: int) -> bool:
-    """Kill the process when a file of it gets larger than ``size`` bytes."""
-
-    def prepare() -> None:
-        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-    return _killed(call, prepare)
-
-
 def with_full_disk(call: Callable[[], Any], size: int) -> None:
     """Call in a process that can write no file larger than ``size`` bytes."""
 
@@ -58,23 +47,6 @@ def with_full_disk(call: Callable[[], Any], size: int) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
     assert not _killed(call, prepare)
-
-
-def count_operations(call: Callable[[], Any], folder: Path) -> int:
-    """Count the operations on files below a folder."""
-    read, write = os.pipe()
-
-    def prepare() -> None:
-        def count(event: str, arguments: tuple[Any, ...]) -> None:
-            if event in _OPERATIONS and str(arguments[0]).startswith(str(folder)):
-                os.write(write, b".")
-
-        sys.addaudithook(count)
-
-    assert not _killed(call, prepare)
-    os.close(write)
-    with open(read, "rb") as counted:
-        return len(counted.read())
 
 
 def _killed(call: Callable[[], Any], prepare: Callable[[], None]) -> bool:

@@ -15,7 +15,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import train_test_split
 
 from tosica import pl, pp, tl
-from tosica._replace_files import as_os_error, replacing
+from tosica._files import as_os_error, replace_file
 from tosica.model import TOSICA
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _write(query: AnnData, out: Path) -> list[Path]:
         out / name
         for name in ("annotated.h5ad", "umap.png", "confusion.png", "gene_set_heatmap.png")
     ]
-    with replacing(*paths[:2]) as [table, umap]:
+    with replace_file(paths[0]) as table, replace_file(paths[1]) as umap:
         with as_os_error():
             query.write_h5ad(table)
         figure = sc.pl.umap(query, color="tosica_prediction", size=60, show=False, return_fig=True)

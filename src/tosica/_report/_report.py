@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tosica._files import replace_file
 from tosica._logging import logger, without_query_lines
-from tosica._replace_files import replacing
 from tosica._report._cells import draw_cells, read_cells
 from tosica._report._doubts import Findings, find_doubts
 from tosica._report._embedding import find_positions
@@ -177,7 +177,7 @@ def report(
     positions = find_positions(adata, cells, max_cells, seed)
     contents = Contents(cells, found, find_doubts(cells, found), positions, model)
     page = make_page(contents, "Cell type annotation" if title is None else title)
-    with replacing(target) as [temporary]:
+    with replace_file(target) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
     logger.info("report: wrote %s (%.1f MB)", target, len(page.encode()) / 1e6)
     return target

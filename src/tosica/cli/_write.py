@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica._replace_files import as_os_error, replacing
+from tosica._files import as_os_error, replace_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,7 +85,7 @@ def write_cells(adata: AnnData, path: Path) -> None:
         If they cannot be written; what was there is unchanged.
     """
     if path.suffix.lower() == ".h5ad":
-        with replacing(path) as [temporary], as_os_error():
+        with replace_file(path) as temporary, as_os_error():
             adata.write_h5ad(temporary)
         return
     from anndata.io import write_elem
@@ -117,7 +117,7 @@ def write_table(table: pd.DataFrame, path: Path) -> None:
         If a column has values that Parquet cannot hold.
     """
     named = table.rename_axis(index=str(table.index.name or "obs_names"))
-    with replacing(path) as [temporary]:
+    with replace_file(path) as temporary:
         if path.suffix.lower() != ".parquet":
             named.to_csv(temporary, sep="," if path.suffix.lower() == ".csv" else "\t")
             return

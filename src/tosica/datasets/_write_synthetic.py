@@ -11,8 +11,8 @@ import numpy as np
 from anndata import AnnData
 from anndata.io import sparse_dataset, write_elem
 
+from tosica._files import as_os_error, replace_file
 from tosica._logging import logger
-from tosica._replace_files import as_os_error, replacing
 from tosica._validation import check_count
 from tosica.datasets import _droplets
 from tosica.ondisk import open_for_writing, replacing_store
@@ -108,7 +108,7 @@ def write_synthetic(
             write_elem(group, "/", annotations)
             _write_counts(group, first, blocks, {"chunks": (_ZARR_CHUNK,)})
     else:
-        with replacing(Path(os.path.realpath(path))) as [temporary], as_os_error():
+        with replace_file(Path(os.path.realpath(path))) as temporary, as_os_error():
             # Writing single elements would leave an empty raw, which backed reading cannot read.
             annotations.write_h5ad(temporary)
             with h5py.File(temporary, "a") as file:

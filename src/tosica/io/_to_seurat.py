@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from tosica._files import replace_file
 from tosica._logging import logger
-from tosica._replace_files import replacing
 from tosica._validation import check_data, check_path, check_string
 
 if TYPE_CHECKING:
@@ -93,10 +94,14 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     folder.mkdir(parents=True, exist_ok=True)
     tables = _tables(adata, key)
     again = (folder / _SCRIPT_FILE).exists()
-    with replacing(*(folder / name for name in [*tables, _SCRIPT_FILE])) as [*names, script]:
-        for name, table in zip(names, tables.values(), strict=True):
-            table.to_csv(name, float_format="%.6g", na_rep="NA", index=name.name != _LEVELS)
+    with ExitStack() as stack:
+        script = stack.enter_context(replace_file(folder / _SCRIPT_FILE))
         script.write_text(_SCRIPT.replace("@KEY@", key))
+        for name, table in tables.items():
+            path = stack.enter_context(replace_file(folder / name))
+            table.to_csv(path, float_format="%.6g", na_rep="NA", index=name != _LEVELS)
+        # The script is replaced last, so that nobody reads tables of two calls with it.
+        (folder / _SCRIPT_FILE).unlink(missing_ok=True)
     # Those of an earlier call would contradict the new labels.
     for old in {"probabilities.csv", "X_umap.csv"} - set(tables) if again else ():
         (folder / old).unlink(missing_ok=True)
@@ -135,9 +140,6 @@ _SCRIPT = """\
 add_tosica <- function(object, folder = ".") {
   read <- function(name) {
     read.csv(file.path(folder, name), row.names = 1, check.names = FALSE)
-  }
-  if (length(Sys.glob(file.path(folder, ".tosica-*.tmp", "replaced_together.json")))) {
-    stop("tosica.io.to_seurat was interrupted when it wrote to ", folder, ": call it again")
   }
   metadata <- read("metadata.csv")
   cells <- colnames(object)

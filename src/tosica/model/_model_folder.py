@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tosica._replace_files import is_temporary
+from tosica._files import is_temporary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

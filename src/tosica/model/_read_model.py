@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tosica._replace_files import current
 from tosica.model._checkpoint import (
     ATTRIBUTES,
     DIGEST,
@@ -97,11 +96,7 @@ def check_size(state: dict[str, torch.Tensor], *, embed_dim: int, n_layers: int,
 
 def _open(path: Path) -> BinaryIO:
     try:
-        try:
-            return current(path).open("rb")
-        except FileNotFoundError:
-            # Another process, which was about to, has just renamed the file.
-            return path.open("rb")
+        return path.open("rb")
     except PermissionError as error:
         raise PermissionError(
             f"{str(path)!r} may not be read by this user: ask its owner for permission."

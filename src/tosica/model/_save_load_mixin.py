@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -10,7 +11,7 @@ from scvi.data import AnnDataManager
 
 from tosica import hub
 from tosica._checks import CellData, FilePath, Flag, Names, String, validate_params
-from tosica._replace_files import as_os_error, replacing
+from tosica._files import as_os_error, replace_file
 from tosica._validation import check_data, check_flags, check_path, check_string
 from tosica.linear import NoveltyStatistics
 from tosica.model._checkpoint import (
@@ -83,9 +84,9 @@ class SaveLoadMixin(OntologyMixin):
         processes have trained the model, the first one saves it, and for the others this does
         nothing.
 
-        If the process is interrupted or killed, the folder holds what it held before or what was to
-        be saved, with ``save_anndata`` also the model and the reference of the same call. The next
-        call removes what a killed one left.
+        Each file is replaced whole: if the process is killed, it is the old one or the new one.
+        With ``save_anndata`` the model is replaced last. What a killed process leaves begins with
+        ``.tosica-`` and may be deleted.
 
         Parameters
         ----------
@@ -134,17 +135,19 @@ class SaveLoadMixin(OntologyMixin):
         attributes[FINGERPRINT] = self.fingerprint
         contents = make_contents(state, self._var_names, attributes)
         make_folder(folder)
-        paths = [folder / f"{prefix or ''}{MODEL_FILE}"]
-        if save_anndata:
-            name = "mdata.h5mu" if is_joint(self.registry_) else "adata.h5ad"
-            paths.insert(0, folder / f"{prefix or ''}{name}")
-        kept = file_kept(self.adata if save_anndata else None)
-        with kept, replacing(*paths) as names, as_os_error():
+        reference = (
+            folder / f"{prefix or ''}{'mdata.h5mu' if is_joint(self.registry_) else 'adata.h5ad'}"
+        )
+        with ExitStack() as stack:
+            stack.enter_context(file_kept(self.adata if save_anndata else None))
+            # Files are replaced in the reverse order: the model last.
+            path = stack.enter_context(replace_file(folder / f"{prefix or ''}{MODEL_FILE}"))
+            stack.enter_context(as_os_error())
             if save_anndata:
                 joint = is_joint(self.registry_)
                 write = self.adata.write_h5mu if joint else self.adata.write_h5ad
-                write(names[0], **anndata_write_kwargs)
-            torch.save(contents, names[-1])
+                write(stack.enter_context(replace_file(reference)), **anndata_write_kwargs)
+            torch.save(contents, path)
 
     @classmethod
     def load(

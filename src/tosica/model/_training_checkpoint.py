@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 from scvi import settings
 
-from tosica._replace_files import as_os_error, replacing
+from tosica._files import as_os_error, replace_file
 from tosica.model._checkpoint import DIGEST, digest, to_plain
 from tosica.model._model_folder import make_folder
 from tosica.model._read_model import has_digest, read_plain
@@ -102,7 +102,7 @@ class TrainingCheckpoint:
         """
         contents = {"format": _FORMAT, "version": version("tosica")} | self.constant | changing
         contents[DIGEST] = digest(contents)
-        with replacing(self.path) as [name], as_os_error():
+        with replace_file(self.path) as name, as_os_error():
             torch.save(contents, name)
 
 

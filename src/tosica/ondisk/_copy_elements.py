@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 from anndata.io import read_elem, sparse_dataset, write_elem
 
-from tosica._replace_files import as_os_error, sync, temporary_folder
+from tosica._files import as_os_error, sync, temporary_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import h5py
 import numpy as np
 
+from tosica._files import as_os_error, replace_file
 from tosica._logging import logger, only_warnings
-from tosica._replace_files import as_os_error, replacing
 from tosica.data import EmptyCellsWarning
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def write_part(
         Identity of the plan.
     """
     arrays = found.arrays()
-    with replacing(path) as [temporary], as_os_error(), h5py.File(temporary, "w") as file:
+    with replace_file(path) as temporary, as_os_error(), h5py.File(temporary, "w") as file:
         for name, array in arrays.items():
             file[name] = array
         file.attrs[_N_EMPTY] = sum(warning.n_cells for warning in empty)

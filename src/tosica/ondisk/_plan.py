@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tosica._replace_files import replacing
+from tosica._files import replace_file
 
 if TYPE_CHECKING:
     from tosica.model._annotation import Precision
@@ -103,7 +103,7 @@ class Plan:
 
     def write(self) -> None:
         """Write the manifest."""
-        with replacing(self.folder / _MANIFEST) as [path]:
+        with replace_file(self.folder / _MANIFEST) as path:
             text = json.dumps({**self._content(), "path": self.path}, indent=2)
             path.write_text(f"{text}\n", encoding="utf-8")
 

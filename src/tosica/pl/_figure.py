@@ -17,9 +17,9 @@ from matplotlib.colors import Colormap, is_color_like, to_hex
 from matplotlib.font_manager import FontProperties
 from matplotlib.textpath import text_to_path
 
+from tosica._files import replace_file
 from tosica._groups import read_groups
 from tosica._palette import default_palette
-from tosica._replace_files import replacing
 from tosica._validation import (
     check_count,
     check_flags,
@@ -145,7 +145,7 @@ class Canvas:
         if show is None:
             show = bool(sc.settings.autoshow) and self._save is None and is_own
         if self._save is not None:
-            with replacing(_target(self._save)) as [temporary], plt.rc_context(_TEXT_AS_TEXT):
+            with replace_file(_target(self._save)) as temporary, plt.rc_context(_TEXT_AS_TEXT):
                 self.figure.savefig(temporary, dpi=self._dpi, bbox_inches="tight")
         if show:
             plt.show()

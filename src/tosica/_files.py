@@ -1,0 +1,121 @@
+"""Download files, and replace files whole: others find the old one or the new one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import pooch
+
+from tosica._settings import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Seconds without an answer.
+_TIMEOUT = 30
+_START, _END = ".tosica-", ".tmp"
+
+
+def cache_folder() -> Path:
+    """Find the folder in ``TOSICA_CACHE``, or else the user's cache."""
+    chosen = os.environ.get("TOSICA_CACHE")
+    return Path(chosen).expanduser() if chosen else Path(pooch.os_cache("tosica"))
+
+
+def download(url: str, target: Path) -> None:
+    """Download a file with pooch, without keeping or checking it.
+
+    Parameters
+    ----------
+    url
+        Address of the file, ``http`` or ``https``.
+    target
+        Path to write to.
+
+    Raises
+    ------
+    OSError
+        If the server does not provide it, the network fails, or it cannot be written.
+    """
+    client = pooch.HTTPDownloader(progressbar=settings.shows_progress, timeout=_TIMEOUT)
+    client(url, str(target), None)
+
+
+@contextmanager
+def replace_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write to, and let this file replace ``path`` at the end.
+
+    Parameters
+    ----------
+    path
+        A file in a folder that exists. If it is there, the new file gets its permissions.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be written. What was there before is unchanged.
+    """
+    try:
+        with temporary_folder(path.parent) as folder:
+            temporary = folder / path.name
+            yield temporary
+            if path.exists():
+                shutil.copymode(path, temporary)
+            sync(temporary)
+            os.replace(temporary, path)
+            _sync_folder(path.parent)
+    except OSError as error:
+        why = str(error.strerror or error).strip().split("\n")[0]
+        raise type(error)(
+            f"{str(path)!r} could not be written ({why}): is the disk full, the folder read-only, "
+            "or the file open elsewhere? What was there before is unchanged."
+        ) from error
+
+
+@contextmanager
+def as_os_error() -> Iterator[None]:
+    """Raise an OSError for the RuntimeError of torch and HDF5 if they cannot write."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:  # such as NotImplementedError
+            raise
+        raise OSError(str(error)) from error
+
+
+@contextmanager
+def temporary_folder(folder: Path) -> Iterator[Path]:
+    """Make a folder inside of ``folder``, and remove it at the end."""
+    with TemporaryDirectory(
+        prefix=_START, suffix=_END, dir=folder, ignore_cleanup_errors=True
+    ) as name:
+        yield Path(name)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a killed process may have left a path here."""
+    return path.name.startswith(_START) and path.name.endswith(_END)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file is on the disk, so that it is whole also after a power failure."""
+    handle = os.open(path, os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _sync_folder(folder: Path) -> None:
+    # Windows cannot open folders, and some file systems cannot write them on demand.
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

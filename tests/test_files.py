@@ -1,0 +1,64 @@
+"""Files are replaced whole, and downloads say what is wrong."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+import requests
+
+from tosica._files import as_os_error, cache_folder, download, replace_file
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_file_is_replaced_and_keeps_its_permissions(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    for text in ("1", "2"):
+        with replace_file(path) as temporary:
+            temporary.write_text(text)
+            assert temporary.name == "a"
+        assert path.read_text() == text
+        path.chmod(0o640)
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert os.listdir(tmp_path) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"), [(ValueError, ValueError), (RuntimeError, OSError), (OSError, OSError)]
+)
+def test_a_failure_leaves_what_was_there(
+    tmp_path: Path, error: type[Exception], raised: type[Exception]
+) -> None:
+    (tmp_path / "a").write_text("1")
+
+    def fail() -> None:
+        with replace_file(tmp_path / "a") as a, as_os_error():
+            a.write_text("2")
+            raise error("no space")
+
+    with pytest.raises(raised, match="no space"):
+        fail()
+    assert (tmp_path / "a").read_text() == "1"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_errors_of_other_kinds_are_not_of_the_disk() -> None:
+    with pytest.raises(NotImplementedError), as_os_error():
+        raise NotImplementedError
+
+
+def test_the_cache_is_where_the_variable_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOSICA_CACHE", str(tmp_path))
+    assert cache_folder() == tmp_path
+    monkeypatch.delenv("TOSICA_CACHE")
+    assert cache_folder().name == "tosica"
+
+
+def test_no_server(tmp_path: Path) -> None:
+    with pytest.raises(requests.exceptions.ConnectionError, match=r"127\.0\.0\.1"):
+        download("http://127.0.0.1:9/x.gmt", tmp_path / "x.gmt")
