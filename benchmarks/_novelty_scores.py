@@ -15,7 +15,7 @@ from sklearn.covariance import LedoitWolf
 from sklearn.decomposition import PCA
 from sklearn.neighbors import NearestNeighbors
 
-from tosica.tl._over_cluster import over_cluster
+from tosica.tl._majority_vote import over_cluster
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -124,7 +124,9 @@ def density(
     n_components = min(N_COMPONENTS, len(both) - 1)
     embedded = PCA(n_components, svd_solver="arpack", random_state=0).fit_transform(both)
     n_known, n_cells = len(known), len(cells)
-    clusters = over_cluster(AnnData(obsm={"X_pca": embedded[n_known:]})).codes
+    graph = AnnData(obsm={"X_pca": embedded[n_known:]})
+    sc.pp.neighbors(graph, n_neighbors=min(15, n_cells - 1), use_rep="X_pca", random_state=0)
+    clusters = over_cluster(graph).codes
     n_neighbors = max(1, min(n_neighbors, min(n_known, n_cells) // 3))
     finder = NearestNeighbors(n_neighbors=n_neighbors + 1).fit(embedded)
     near = finder.kneighbors(embedded[n_known:], return_distance=False)[:, 1:]

@@ -251,7 +251,7 @@ def main(arguments: list[str] | None = None) -> None:
             rows.append(one_seed(seed, n_unannotated=n_unannotated))
             print(n_unannotated, seed, rows[-1], flush=True)
     result = {
-        "machine": {"processor": processor()} | versions("captum"),
+        "machine": {"processor": processor()} | versions(),
         "settings": {
             "seeds": given.seeds,
             "unannotated tokens": given.unannotated,

@@ -29,9 +29,9 @@ def test_names_are_found_before_they_are_imported() -> None:
 
 @pytest.mark.slow
 def test_the_model_is_imported_without_plots_and_tools() -> None:
-    """These import seaborn, pynndescent and captum, which take seconds."""
+    """These import seaborn and pynndescent, which take seconds."""
     code = (
-        "import sys; from tosica import TOSICA; late = {'seaborn', 'captum', 'tosica.tl'}; "
+        "import sys; from tosica import TOSICA; late = {'seaborn', 'tosica.tl'}; "
         "print(TOSICA.__name__, sorted(late & set(sys.modules))); "
         # It compiles its functions at import.
         "import tosica.tl; print('pynndescent' in sys.modules)"

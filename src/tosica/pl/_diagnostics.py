@@ -21,7 +21,7 @@ from tosica.pl._docs import fill_docs
 from tosica.pl._figure import Canvas, group_colors, line_count, text_width
 from tosica.pl._names import wrap
 from tosica.tl import reliability as reliability_table
-from tosica.tl._reliability import expected_calibration_error
+from tosica.tl._evaluate import expected_calibration_error
 
 if TYPE_CHECKING:
     import os

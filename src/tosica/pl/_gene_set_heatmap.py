@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from seaborn.matrix import ClusterGrid
 
-    from tosica.get._attention import Scale
+    from tosica.get._tables import Scale
 
 # Default number of gene sets, of all groups together and at most for each.
 _N_GENE_SETS, _MAX_PER_GROUP = 36, 5

@@ -2,36 +2,66 @@
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
+import torch
 
-from tosica._logging import logger
-from tosica._validation import check_choice, check_count, check_flags, check_key_added, file_columns
-from tosica.data import find_genes, load_table
-from tosica.tl._integrated_gradients import (
-    N_STEPS,
-    Baseline,
-    iter_attributions,
-    sum_by,
-    token_of_pair,
+from tosica._checks import (
+    CellData,
+    FileKey,
+    Flag,
+    Integer,
+    OneOf,
+    String,
+    only_known,
+    validate_params,
 )
+from tosica._logging import logger, warn_user, without_query_lines
+from tosica._progress import progress
+from tosica._parallel import thread_map, thread_pool
+from tosica._validation import file_columns
+from tosica.data import find_genes, load_table
+from tosica.model._check_model import MODEL
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from anndata import AnnData
+    from numpy.typing import NDArray
     from torch import Tensor
 
     from tosica.model import TOSICA
-    from tosica.tl._integrated_gradients import Attribution
+    from tosica.model._query import Minibatch
+    from tosica.module import TOSICAModule
 
+Baseline: TypeAlias = Literal["reference", "mean", "zero"]
+
+N_STEPS = 24
 # Completeness error above which a warning says so.
 _TOLERATED_ERROR = 0.02
 _TINY = 1e-12
+# Cells times points of the path in a minibatch: fits the memory of a small machine.
+_POINTS_CPU, _POINTS_ACCELERATOR = 200, 8_000
+# Cells whose gradients are spread out over the pairs of gene and token at once.
+_CELLS_AT_ONCE = 16
 
 
+@validate_params(
+    adata=CellData(),
+    model=MODEL,
+    target=String(optional=True),
+    baseline=OneOf(*get_args(Baseline)),
+    genes=Flag(),
+    n_steps=Integer(),
+    layer=String(optional=True),
+    use_raw=Flag(),
+    key=String(),
+    key_added=FileKey(optional=True),
+    copy=Flag(),
+)
 def attribute(
     adata: AnnData,
     model: TOSICA,
@@ -159,38 +189,24 @@ def attribute(
     >>> bool(query.uns["tosica_attribution"]["completeness_error"] < 0.02)
     True
     """
-    check_choice("baseline", baseline, get_args(Baseline))
-    check_count("n_steps", n_steps)
-    check_flags(genes=genes, use_raw=use_raw, copy=copy)
-    check_key_added(key_added, optional=True)
     _, gene_sets = read_annotation(adata, model, key)
-    check_choice("target", target, model.labels, optional=True)
+    if target is not None and target not in model.labels:
+        raise ValueError(f"target {target!r} is no label{only_known(target, model.labels)}")
     columns = file_columns(model.labels, "the model")
     sums = _CellSums(model, adata.n_obs, genes=genes)
-    for rows, codes, attribution in iter_attributions(
-        model,
-        adata,
-        baseline=baseline,
-        target=target,
-        n_steps=n_steps,
-        layer=layer,
-        use_raw=use_raw,
-    ):
-        sums.add(rows, codes, attribution)
+    options = {"baseline": baseline, "n_steps": n_steps, "layer": layer, "use_raw": use_raw}
+    for part in iter_attributions(model, adata, target=target, **options):
+        sums.add(*part)
     error = sums.completeness_error
     if error > _TOLERATED_ERROR:
-        warnings.warn(
+        warn_user(
             f"Attributions miss the difference of the scores by {error:.1%} on average: pass a "
             f"larger n_steps than {n_steps}"
             + (", or baseline='reference'." if baseline == "zero" else "."),
-            UserWarning,
-            stacklevel=2,
         )
     result = adata.copy() if copy else adata
-    key_added = f"{key}_attribution" if key_added is None else key_added
-    key_presence = (
-        f"{key}_presence" if key_added == f"{key}_attribution" else f"{key_added}_presence"
-    )
+    key_added = key_added or f"{key}_attribution"
+    key_presence = f"{key if key_added == f'{key}_attribution' else key_added}_presence"
     _write(result, sums, model, gene_sets, columns, key_added, key_presence)
     result.uns[key_added] |= {
         "target": "own label" if target is None else target,
@@ -210,6 +226,229 @@ def attribute(
         key_presence,
     )
     return result if copy else None
+
+
+def baseline_expression(
+    model: TOSICA, adata: AnnData, baseline: Baseline, *, layer: str | None, use_raw: bool
+) -> Tensor:
+    """Expression that cells are compared with, shape ``(1, n_genes)``.
+
+    Raises
+    ------
+    ValueError
+        If the model does not have the mean of its reference, or the query whose mean is asked for
+        has a single cell.
+    """
+    if baseline == "reference":
+        if not model.module.baseline.any():
+            raise ValueError(
+                "The model does not know the mean cell of its reference, because the original's "
+                "code trained it: pass baseline='mean' for that of the query."
+            )
+        return model.module.baseline[None]
+    n_genes = model.module.embedding.n_genes
+    if baseline == "zero":
+        return torch.zeros(1, n_genes, device=model.module.device)
+    if adata.n_obs == 1:
+        raise ValueError("A single cell is its own mean: pass more cells, or baseline='zero'.")
+    total = torch.zeros(n_genes, dtype=torch.float64)
+    with without_query_lines():
+        for _, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
+            total += x.sum(0, dtype=torch.float64).cpu()
+    return (total / adata.n_obs).float()[None].to(model.module.device)
+
+
+def default_baseline(model: TOSICA) -> Baseline:
+    """Choose the mean of the reference if the model has it, else that of the query."""
+    return "reference" if model.module.baseline.any() else "mean"
+
+
+class Attribution(NamedTuple):
+    """What genes add to the scores of a minibatch of cells, through each token."""
+
+    pairs: Tensor
+    """Each pair of gene and token, ``(n_cells, n_pairs)``, in the order of the embedding's
+    ``genes``. Sums to ``difference`` but for the error of the integral."""
+    presence: Tensor
+    """The same, 0 for genes that the cell expresses no more than the baseline."""
+    difference: Tensor
+    """Score of the cell less that of the baseline, ``(n_cells,)``."""
+    network: Tensor
+    """The network's part of the difference, ``(n_cells,)``; the rest is the linear branch's."""
+
+
+def centered_logits(module: TOSICAModule, vectors: Tensor) -> Tensor:
+    """Logits less their mean over the labels, which no probability depends on."""
+    logits = module.score(vectors)
+    return logits - logits.mean(1, keepdim=True)
+
+
+def integrated_gradients(
+    module: TOSICAModule,
+    x: Tensor,
+    baseline: Tensor,
+    target: Tensor,
+    *,
+    n_steps: int,
+    measured: Tensor | None = None,
+    measured_baseline: Tensor | None = None,
+) -> Attribution:
+    """Attribute the difference of the scores of each cell and a baseline.
+
+    The network's part is integrated along the straight line from the baseline to the cell. The
+    embedding is linear, so this is a straight line in the embeddings of gene sets, too, and one
+    integral serves gene sets and genes. The linear branch is a sum and needs no integral.
+
+    Parameters
+    ----------
+    module
+        The network, in evaluation mode.
+    x
+        Expression, shape ``(n_cells, n_genes)``.
+    baseline
+        Expression that cells are compared with, shape ``(1, n_genes)``.
+    target
+        Code of the label whose score is explained, for each cell, shape ``(n_cells,)``.
+    n_steps
+        Points of the Gauss-Legendre quadrature.
+    measured
+        Which genes the query has, ``(n_genes,)``; by default all.
+    measured_baseline
+        Which genes the baseline has, ``(n_genes,)``; by default all.
+    """
+    embedding = module.embedding
+    x, baseline = module.bounded(x), module.bounded(baseline)
+    with torch.no_grad():
+        vectors = embedding.gene_set_embeddings(x)
+        start = embedding.gene_set_embeddings(baseline).expand_as(vectors)
+        ends = centered_logits(module, vectors), centered_logits(module, start)
+        network = (ends[0] - ends[1]).gather(1, target[:, None])[:, 0]
+    gradients = _mean_gradients(module, vectors, start, target, n_steps)
+    with torch.no_grad():
+        above = x - baseline
+        pairs = _slopes(gradients, embedding.pair_weights(), token_of_pair(module))
+        pairs *= above[:, embedding.genes]
+        presence = torch.where(above[:, embedding.genes] > 0, pairs, 0)
+        difference = network
+        if module.linear is not None:
+            below = module.linear.expression(baseline, measured_baseline)
+            above = module.linear.expression(x, measured) - below
+            linear = module.linear.contributions(above, target)
+            pairs += linear
+            presence += torch.where(above[:, embedding.genes] > 0, linear, 0)
+            difference = network + linear.sum(1)
+    return Attribution(pairs, presence, difference, network)
+
+
+def _mean_gradients(
+    module: TOSICAModule, vectors: Tensor, start: Tensor, target: Tensor, n_steps: int
+) -> Tensor:
+    """Average the score's gradient along the line from ``start`` to ``vectors``, of their shape."""
+    nodes, weights = (
+        torch.as_tensor(each, dtype=vectors.dtype, device=vectors.device)
+        for each in np.polynomial.legendre.leggauss(n_steps)
+    )
+    # All points of all cells in one minibatch: (n_steps, n_cells, n_tokens, embed_dim).
+    points = start + (nodes[:, None, None, None] + 1) / 2 * (vectors - start)
+    points = points.flatten(0, 1).requires_grad_()
+    with torch.enable_grad():
+        scores = centered_logits(module, points).gather(1, target.repeat(n_steps)[:, None])
+        (gradients,) = torch.autograd.grad(scores.sum(), points)
+    return torch.einsum("s,sntd->ntd", weights / 2, gradients.unflatten(0, (n_steps, -1)))
+
+
+def iter_attributions(
+    model: TOSICA,
+    adata: AnnData,
+    *,
+    baseline: Baseline,
+    rows: NDArray[np.integer] | None = None,
+    target: str | None = None,
+    n_steps: int = N_STEPS,
+    layer: str | None = None,
+    use_raw: bool = False,
+    bar: str = "attribute",
+) -> Iterator[tuple[slice, Tensor, Attribution]]:
+    """Attribute the score of one label, or of each cell's best one, minibatch by minibatch.
+
+    Parameters
+    ----------
+    model
+        The trained model, of one modality.
+    adata
+        The query.
+    baseline
+        What cells are compared with; ``"mean"`` is that of all cells of ``adata``.
+    rows
+        Positions of the cells to explain; by default all.
+    target
+        Label to explain; ``None`` for the best label of each cell.
+    n_steps
+        Points of the quadrature.
+    layer, use_raw
+        Which matrix of ``adata`` to read.
+    bar
+        What the progress bar says before its figures.
+
+    Yields
+    ------
+    Slice of ``rows`` that the minibatch holds, the code of each cell's label, ``(n_cells,)``, and
+    the cells' attribution.
+    """
+    module = model.module
+    start = baseline_expression(model, adata, baseline, layer=layer, use_raw=use_raw)
+    n_points = _POINTS_CPU if module.device.type == "cpu" else _POINTS_ACCELERATOR
+    label = None if target is None else model.labels.index(target)
+
+    def explain(minibatch: Minibatch) -> tuple[slice, Tensor, Attribution]:
+        first, x, measured = minibatch
+        if label is None:
+            with torch.no_grad():
+                codes = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
+        else:
+            codes = torch.full((len(x),), label, device=x.device)
+        attribution = integrated_gradients(
+            module,
+            x,
+            start,
+            codes,
+            n_steps=n_steps,
+            measured=measured,
+            # The query's mean lacks the genes that the query lacks.
+            measured_baseline=measured if baseline == "mean" else None,
+        )
+        return slice(first, first + len(x)), codes, attribution
+
+    cells = adata if rows is None else adata[rows]
+    with without_query_lines(), thread_pool(module.device), progress(cells.n_obs, bar) as step:
+        minibatches = model.iter_batches(
+            cells, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1)
+        )
+        for found in thread_map(explain, minibatches):
+            yield found
+            step.update(len(found[1]))
+
+
+def token_of_pair(module: TOSICAModule) -> Tensor:
+    """Token of each pair of gene and token, ``(n_pairs,)``."""
+    indptr = module.embedding.indptr
+    tokens = torch.arange(module.embedding.n_tokens, device=indptr.device)
+    return torch.repeat_interleave(tokens, indptr[1:] - indptr[:-1])
+
+
+def sum_by(values: Tensor, group: Tensor, n_groups: int) -> Tensor:
+    """Sums of the columns that belong to each group, ``(n_rows, n_groups)``."""
+    return values.new_zeros(len(values), n_groups).index_add_(1, group, values)
+
+
+def _slopes(gradients: Tensor, weights: Tensor, token: Tensor) -> Tensor:
+    """Mean gradient with respect to each gene through each token, ``(n_cells, n_pairs)``."""
+    return torch.cat(
+        [
+            torch.einsum("npd,pd->np", part[:, token], weights)
+            for part in gradients.split(_CELLS_AT_ONCE)
+        ]
+    )
 
 
 class _CellSums:

@@ -1,4 +1,4 @@
-"""Evaluation of an annotation against known labels."""
+"""Annotations compared with known labels: scores, confusion, reliability."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 from anndata import AnnData
+from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
+from tosica._checks import CellData, Flag, Integer, String, validate_params
 from tosica._constants import HETEROGENEOUS, UNKNOWN
-from tosica._groups import read_groups, read_labels
+from tosica._groups import read_groups, read_labels, read_numbers
 from tosica._logging import format_thousands, logger
-from tosica._validation import check_count, check_data, check_flags, check_string
-from tosica.tl._confusion import confusion
-from tosica.tl._ontology_accuracy import score_terms
-from tosica.tl._reliability import (
-    calibration_bins,
-    expected_calibration_error,
-    read_probability,
-)
+from tosica.onto._ontology import match_label
+from tosica.onto._ontology import read_ontology
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, is_kind_of
 
 if TYPE_CHECKING:
     from mudata import MuData
+    from numpy.typing import NDArray
 
 _NO_LABEL = (UNKNOWN, HETEROGENEOUS)
 
@@ -75,6 +73,14 @@ class Evaluation:
         )
 
 
+@validate_params(
+    adata=CellData(mudata=True),
+    labels_key=String(),
+    key=String(),
+    prediction=String(optional=True),
+    n_bins=Integer(),
+    ontology=Flag(),
+)
 def evaluate(
     adata: AnnData | MuData,
     labels_key: str,
@@ -156,10 +162,6 @@ def evaluate(
     >>> int(evaluation.confusion.loc["CD34+", "CD19+ B"])
     13
     """
-    check_data(adata, mudata=True)
-    check_string("key", key)
-    check_count("n_bins", n_bins)
-    check_flags(ontology=ontology)
     own = f"{key}_prediction"
     column = own if prediction is None else prediction
     known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
@@ -175,7 +177,7 @@ def evaluate(
     cells = AnnData(obs=obs.set_axis(obs.index.astype(str)))
     truth = np.asarray(cells.obs[labels_key]).astype(str)
     called = np.asarray(cells.obs[column]).astype(str)
-    scores = score_terms(adata, labels_key, column, labeled) if ontology else None
+    scores = _score_terms(adata, labels_key, column, labeled) if ontology else None
     _log_labels(adata, labeled, truth, called, labels_key, column, key, ontology)
 
     table = confusion(cells, labels_key, prediction_key=column)
@@ -200,7 +202,7 @@ def evaluate(
         index=pd.Index(labels, name=labels_key),
     )
     if scores is not None:
-        rights = pd.Series(scores.right).groupby(truth).mean()
+        rights = pd.Series(scores[0]).groupby(truth).mean()
         per_class["ontology_recall"] = rights.reindex(labels).to_numpy()
     error = float("nan") if calibration is None else expected_calibration_error(calibration)
     summary = pd.DataFrame(
@@ -215,8 +217,8 @@ def evaluate(
         index=pd.Index([column]),
     )
     if scores is not None:
-        summary["ontology_accuracy"] = scores.right.mean()
-        summary["share_without_term"] = (~scores.has_terms).mean()
+        summary["ontology_accuracy"] = scores[0].mean()
+        summary["share_without_term"] = (~scores[1]).mean()
     return Evaluation(summary, per_class, table, calibration)
 
 
@@ -224,6 +226,13 @@ def _mean_probability(probability: np.ndarray | None, inside: np.ndarray) -> flo
     if probability is None or not inside.any():
         return float("nan")
     return float(probability[inside].mean())
+
+
+def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.ndarray) -> ValueError:
+    return ValueError(
+        f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
+        f"({str(truth[0])!r}, {str(called[0])!r}): bring both to the same words."
+    )
 
 
 def _log_labels(
@@ -241,10 +250,7 @@ def _log_labels(
     words = set(truth) - {UNKNOWN}
     # With terms, other words are no reason that none is correct.
     if words and not words & (trained | set(called)) and not ontology:
-        raise ValueError(
-            f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
-            f"({str(truth[0])!r}, {str(called[0])!r}): bring both to the same words."
-        )
+        raise _other_words(labels_key, column, truth, called)
     n_left_out = int((~labeled).sum())
     if n_left_out:
         logger.info(
@@ -260,3 +266,291 @@ def _log_labels(
             ", ".join(repr(str(label)) for label in foreign),
             format_thousands(int(np.isin(truth, foreign).sum())),
         )
+
+
+@validate_params(
+    adata=CellData(mudata=True), labels_key=String(), prediction_key=String(), normalize=Flag()
+)
+def confusion(
+    adata: AnnData,
+    labels_key: str,
+    *,
+    prediction_key: str = "tosica_prediction",
+    normalize: bool = False,
+) -> pd.DataFrame:
+    """Count how many cells of each known label got each prediction.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model.annotate`` has annotated and whose labels are known. It is not changed.
+    labels_key
+        Column of ``adata.obs`` with the known labels.
+    prediction_key
+        Column of ``adata.obs`` with the predictions.
+    normalize
+        Divide each row by its sum, so that it has shares of a known label's cells.
+
+    Returns
+    -------
+    DataFrame, ``(n_known_labels, n_predictions)``: numbers of cells (int64), or shares (float64)
+    whose rows sum to 1.
+
+    Rows are the known labels that have cells, in the order of their categories. Columns begin with
+    the same labels in the same order, so that correct predictions are on the diagonal and a label
+    that was never predicted is a column of zeros; other predictions follow in the order of their
+    categories. ``"Unknown"`` comes last in rows and columns. If ``labels_key`` and
+    ``prediction_key`` have no label in common, such as clusters and cell types, the columns are the
+    predictions only.
+
+    Raises
+    ------
+    KeyError
+        If a column is missing.
+    TypeError
+        If a column cannot be read as labels.
+    ValueError
+        If cells have no label or no prediction.
+
+    See Also
+    --------
+    tosica.pl.confusion : the same as a heatmap.
+
+    Examples
+    --------
+    A prediction that mistakes every stem cell (CD34+) stands for what ``model.annotate`` writes.
+
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata = adata[adata.obs["bulk_labels"].isin(["CD19+ B", "CD34+", "CD56+ NK"])].copy()
+    >>> mistaken = adata.obs["bulk_labels"].astype(str).replace({"CD34+": "CD19+ B"})
+    >>> adata.obs["tosica_prediction"] = mistaken
+    >>> tosica.tl.confusion(adata, "bulk_labels")
+    tosica_prediction  CD19+ B  CD34+  CD56+ NK
+    bulk_labels
+    CD19+ B                 95      0         0
+    CD34+                   13      0         0
+    CD56+ NK                 0      0        31
+    """
+    known = read_groups(adata, labels_key, name="labels_key")
+    predicted = read_groups(adata, prediction_key, name="prediction_key")
+    rows = _unknown_last(list(known.categories))
+    predictions = list(predicted.categories)
+    shared = set(rows) & set(predictions) - {UNKNOWN}
+    columns = [*rows, *(name for name in predictions if name not in rows)]
+    columns = _unknown_last(columns if shared else predictions)
+
+    counts = np.zeros((len(rows), len(columns)), dtype=np.int64)
+    row_of = pd.Index(rows).get_indexer(known.categories)[known.codes]
+    column_of = pd.Index(columns).get_indexer(predicted.categories)[predicted.codes]
+    np.add.at(counts, (row_of, column_of), 1)
+    table = counts / counts.sum(axis=1, keepdims=True) if normalize else counts
+    return pd.DataFrame(
+        table,
+        index=pd.Index(rows, name=labels_key),
+        columns=pd.Index(columns, name=prediction_key),
+    )
+
+
+def _unknown_last(labels: list[str]) -> list[str]:
+    return sorted(labels, key=lambda label: label == UNKNOWN)
+
+
+@validate_params(adata=CellData(mudata=True), labels_key=String(), key=String(), n_bins=Integer())
+def reliability(
+    adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins: int = 10
+) -> pd.DataFrame:
+    """Compare the accuracy of the labels with their probability, bin by bin.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model.annotate`` has annotated and whose labels are known. It is not changed.
+        Cells with the prediction "Unknown" are left out.
+    labels_key
+        Column of ``adata.obs`` with the known labels, spelled as in the predictions.
+    key
+        ``key_added`` of ``model.annotate``.
+    n_bins
+        Number of bins of equal width between 0 and 1.
+
+    Returns
+    -------
+    DataFrame, one row a bin with cells: ``low`` and ``high`` (the bin's bounds), ``n_cells``,
+    ``probability`` (mean of the bin's cells), ``accuracy`` (share of correct labels), and
+    ``accuracy_low`` and ``accuracy_high`` (95 % interval of Wilson). The expected calibration
+    error :cite:p:`Guo2017` is the mean of ``abs(accuracy - probability)``, weighted by ``n_cells``.
+
+    Raises
+    ------
+    KeyError
+        If a column is missing.
+    TypeError
+        If a column cannot be read as labels.
+    ValueError
+        If cells have no label, all are "Unknown", or no known label is predicted.
+
+    See Also
+    --------
+    tosica.pl.reliability : the same as a plot.
+
+    Examples
+    --------
+    A prediction that is right three times out of four stands for what ``model.annotate`` writes.
+
+    >>> import numpy as np
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> wrong = np.arange(adata.n_obs) % 4 == 0
+    >>> labels = adata.obs["bulk_labels"].astype(str)
+    >>> adata.obs["tosica_prediction"] = labels.where(~wrong, "CD34+")
+    >>> adata.obs["tosica_probability"] = 0.75
+    >>> table = tosica.tl.reliability(adata, "bulk_labels")
+    >>> table[["n_cells", "probability"]].to_numpy().tolist()
+    [[700.0, 0.75]]
+    """
+    known = np.asarray(read_groups(adata, labels_key, name="labels_key")).astype(str)
+    predicted = np.asarray(read_groups(adata, f"{key}_prediction")).astype(str)
+    probability = read_probability(adata, key)
+    named = predicted != UNKNOWN
+    if not named.any():
+        raise ValueError(f"All cells of adata.obs['{key}_prediction'] are {UNKNOWN!r}.")
+    if not set(known) & set(predicted[named]):
+        raise _other_words(labels_key, f"{key}_prediction", known, predicted[named])
+    return calibration_bins((known == predicted)[named], probability[named], n_bins)
+
+
+_COLUMNS = ["low", "high", "n_cells", "probability", "accuracy", "accuracy_low", "accuracy_high"]
+
+
+def calibration_bins(
+    right: NDArray[np.bool_], probability: NDArray[np.float64], n_bins: int
+) -> pd.DataFrame:
+    """Compute the accuracy in each bin of the probability.
+
+    Parameters
+    ----------
+    right
+        Whether each cell's label is correct, shape ``(n_cells,)``.
+    probability
+        Probability of this label, shape ``(n_cells,)``.
+    n_bins
+        Number of bins of equal width between 0 and 1.
+
+    Returns
+    -------
+    The table of :func:`tosica.tl.reliability`; no rows if there are no cells.
+    """
+    edges = np.linspace(0, 1, n_bins + 1)
+    bins = np.clip(np.searchsorted(edges, probability, side="left") - 1, 0, n_bins - 1)
+    rows = []
+    for i in np.unique(bins):
+        inside = bins == i
+        n_right = int(right[inside].sum())
+        interval = binomtest(n_right, int(inside.sum())).proportion_ci(method="wilson")
+        rows.append(
+            (
+                edges[i],
+                edges[i + 1],
+                int(inside.sum()),
+                probability[inside].mean(),
+                n_right / inside.sum(),
+                interval.low,
+                interval.high,
+            )
+        )
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def expected_calibration_error(table: pd.DataFrame) -> float:
+    """Mean difference between accuracy and probability, weighted by cells :cite:p:`Guo2017`.
+
+    Parameters
+    ----------
+    table
+        The result of :func:`calibration_bins`.
+
+    Returns
+    -------
+    Between 0 and 1; NaN if the table has no rows.
+    """
+    if table.empty:
+        return float("nan")
+    distance = (table["accuracy"] - table["probability"]).abs()
+    return float(np.average(distance, weights=table["n_cells"]))
+
+
+def read_probability(adata: AnnData, key: str) -> NDArray[np.float64]:
+    """Read the probability of each cell's best label.
+
+    Raises
+    ------
+    KeyError
+        If the column is missing.
+    """
+    if f"{key}_probability" not in adata.obs:
+        raise KeyError(
+            f"adata.obs has no column '{key}_probability': run model.annotate(adata, "
+            f"key_added={key!r}) first."
+        )
+    return read_numbers(adata, f"{key}_probability")
+
+
+def _score_terms(
+    adata: AnnData | MuData, labels_key: str, prediction: str, cells: np.ndarray
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Score predictions by the terms of known and predicted labels.
+
+    Parameters
+    ----------
+    adata
+        The query.
+    labels_key, prediction
+        Columns of ``adata.obs`` with the known and the predicted labels.
+    cells
+        Which cells to score, bool.
+
+    Returns
+    -------
+    Whether a prediction is right, and whether both labels have terms, ``(n_cells,)`` each.
+
+    Raises
+    ------
+    ValueError
+        If no cell has a term for both.
+    """
+    known, called = (
+        np.asarray(_labels(adata, column)[cells]).astype(str) for column in (labels_key, prediction)
+    )
+    truth, term = (_terms(adata, column)[cells] for column in (labels_key, prediction))
+    has_terms = (truth != NO_TERM) & (term != NO_TERM)
+    if not has_terms.any():
+        without = labels_key if (truth == NO_TERM).all() else prediction
+        raise ValueError(
+            f"ontology=True was given, but no cell has a term for its label in "
+            f"adata.obs[{without!r}]: call tosica.onto.map_labels(adata, {without!r}, "
+            "mapping={label: identifier}) first."
+        )
+    pairs = list(zip(term, truth, strict=True))
+    kinds = {pair: is_kind_of(*pair) for pair in set(pairs)}
+    return (known == called) | np.array([kinds[pair] for pair in pairs]), has_terms
+
+
+def _labels(adata: AnnData | MuData, column: str) -> pd.Categorical:
+    return read_groups(adata, column, name="labels_key", allow_missing=True)
+
+
+def _terms(adata: AnnData | MuData, column: str) -> np.ndarray:
+    """Term of each cell's label: from the column that has them, else by the label's name."""
+    of_terms = f"{column}{TERM_SUFFIX}"
+    if of_terms in adata.obs:
+        groups = _labels(adata, of_terms)
+        names = read_ontology().names
+        terms = [term if term in names else NO_TERM for term in groups.categories]
+    else:
+        groups = _labels(adata, column)
+        terms = [match_label(label).term or NO_TERM for label in groups.categories]
+    # Cells without a label have the code -1.
+    return np.array([*terms, NO_TERM], dtype=object)[groups.codes]

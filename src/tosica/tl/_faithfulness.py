@@ -4,24 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.integrate import trapezoid
 
+from tosica._checks import (
+    CellData,
+    FileKey,
+    Flag,
+    Fraction,
+    InstanceOf,
+    Integer,
+    Names,
+    OneOf,
+    String,
+    as_names,
+    validate_params,
+)
 from tosica._logging import logger, without_query_lines
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
-from tosica._validation import (
-    check_count,
-    check_flags,
-    check_key_added,
-    check_names,
-    check_number,
-)
-from tosica.tl._integrated_gradients import baseline_expression, default_baseline, token_of_pair
+from tosica._parallel import thread_map, thread_pool
+from tosica.model._check_model import MODEL
+from tosica.tl._attribute import baseline_expression, default_baseline, token_of_pair
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -44,6 +52,19 @@ _RANDOM = "random"
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
 
+@validate_params(
+    adata=CellData(),
+    model=MODEL,
+    orders=Names(optional=True),
+    shares=InstanceOf("a list of numbers from 0 to 1", Iterable),
+    n_cells=Integer(),
+    seed=Integer(least=0),
+    layer=String(optional=True),
+    use_raw=Flag(),
+    key=String(),
+    key_added=FileKey(),
+    copy=Flag(),
+)
 def faithfulness(
     adata: AnnData,
     model: TOSICA,
@@ -129,11 +150,7 @@ def faithfulness(
     >>> list(adata.uns["faithfulness"]["area"]["order"])
     ['attention', 'random']
     """
-    _check_shares(shares)
-    check_count("n_cells", n_cells)
-    check_count("seed", seed, least=0)
-    check_flags(use_raw=use_raw, copy=copy)
-    check_key_added(key_added)
+    share = _checked_shares(shares)
     attention, _ = read_annotation(adata, model, key)
     n_gene_sets = attention.shape[1]
     rng = np.random.default_rng(seed)
@@ -143,7 +160,6 @@ def faithfulness(
         ranked[name] = np.argsort(-values[chosen], axis=1, kind="stable")
     if orders is None or _RANDOM in orders:
         ranked[_RANDOM] = rng.permuted(np.tile(np.arange(n_gene_sets), (len(chosen), 1)), axis=1)
-    share = np.array(list(shares), dtype=np.float64)
     n_removed = np.round(share * n_gene_sets).astype(int)
     deletions = _remove_gene_sets(model, adata[chosen], ranked, n_removed, layer, use_raw)
 
@@ -158,31 +174,31 @@ def faithfulness(
     return target if copy else None
 
 
-def _check_shares(shares: Sequence[float]) -> None:
-    if isinstance(shares, str) or not isinstance(shares, Iterable):
-        raise TypeError(f"shares must be a list of numbers from 0 to 1, not {shares!r}.")
+def _checked_shares(shares: Iterable[float]) -> NDArray[np.float64]:
     listed = list(shares)
     for share in listed:
-        check_number("each of shares", share)
+        Fraction().check("each of shares", share)
     ascend = all(low < high for low, high in pairwise(listed))
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != 1 or not ascend:
         raise ValueError(f"shares must ascend from 0 to 1, not {listed}.")
+    return np.array(listed, dtype=np.float64)
 
 
 def _values(
     adata: AnnData, model: TOSICA, orders: Sequence[str] | None, key: str
 ) -> dict[str, NDArray[np.floating]]:
     """Values that gene sets are ranked by, for each order except the random one."""
-    if orders is None:
-        wanted = [name for name, ending in _ENDINGS.items() if f"X_{key}{ending}" in adata.obsm]
-    else:
-        wanted = list(dict.fromkeys(check_names("orders", orders)))
-        unknown = [name for name in wanted if name not in (*_ENDINGS, _RANDOM)]
-        if unknown or not wanted:
-            known = ", ".join(map(repr, (*_ENDINGS, _RANDOM)))
-            raise ValueError(f"orders must be some of {known}, not {list(orders)}.")
-        wanted = [name for name in wanted if name != _RANDOM]
-    return {name: read_annotation(adata, model, f"{key}{_ENDINGS[name]}")[0] for name in wanted}
+    computed = [name for name, ending in _ENDINGS.items() if f"X_{key}{ending}" in adata.obsm]
+    wanted = computed if orders is None else as_names(orders)
+    for name in wanted:
+        OneOf(*_ENDINGS, _RANDOM).check("each of orders", name)
+    if not wanted:
+        raise ValueError("orders is empty: name at least one order.")
+    return {
+        name: read_annotation(adata, model, f"{key}{_ENDINGS[name]}")[0]
+        for name in dict.fromkeys(wanted)
+        if name != _RANDOM
+    }
 
 
 class _Deletion(NamedTuple):
@@ -262,17 +278,15 @@ def _members(model: TOSICA, device: torch.device) -> torch.Tensor:
 
 def _curve_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) -> pd.DataFrame:
     """Mean over the cells, one row an order and share."""
-    rows = [
+    return _concat(
         {
             "order": name,
-            "share": float(share[i]),
-            "probability": float(deletion.probability[:, i].mean()),
-            "kept": float(deletion.kept[:, i].mean()),
+            "share": share,
+            "probability": deletion.probability.mean(axis=0),
+            "kept": deletion.kept.mean(axis=0),
         }
         for name, deletion in deletions.items()
-        for i in range(len(share))
-    ]
-    return pd.DataFrame(rows, index=[str(i) for i in range(len(rows))])
+    )
 
 
 def _area_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) -> pd.DataFrame:
@@ -280,17 +294,18 @@ def _area_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) -> 
     areas = {
         name: trapezoid(deletion.probability, share, axis=1) for name, deletion in deletions.items()
     }
-    rows = []
-    for name, area in areas.items():
-        n_cells = len(area)
-        error = float(area.std(ddof=1) / np.sqrt(n_cells)) if n_cells > 1 else np.nan
-        below = float((area < areas[_RANDOM]).mean()) if _RANDOM in areas else np.nan
-        rows.append(
-            {
-                "order": name,
-                "area": float(area.mean()),
-                "area_se": error,
-                "below_random": below,
-            }
-        )
-    return pd.DataFrame(rows, index=[str(i) for i in range(len(rows))])
+    return _concat(
+        {
+            "order": name,
+            "area": [area.mean()],
+            "area_se": area.std(ddof=1) / np.sqrt(len(area)) if len(area) > 1 else np.nan,
+            "below_random": (area < areas[_RANDOM]).mean() if _RANDOM in areas else np.nan,
+        }
+        for name, area in areas.items()
+    )
+
+
+def _concat(parts: Iterable[dict[str, Any]]) -> pd.DataFrame:
+    """Put tables below each other; row names in a file are strings."""
+    table = pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
+    return table.set_index(table.index.astype(str))

@@ -1,31 +1,43 @@
-"""Majority vote: one label for all cells of a cluster."""
+"""Majority vote: one label for all cells of a small cluster, and these clusters."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from math import fsum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pandas as pd
+import scanpy as sc
+from anndata import AnnData
+from mudata import MuData
 
-from tosica._constants import HETEROGENEOUS, UNKNOWN
-from tosica._groups import read_groups, read_labels, read_numbers
-from tosica._logging import format_thousands, logger
-from tosica._validation import (
-    check_data,
-    check_flags,
-    check_fraction,
-    check_key_added,
-    check_string,
+from tosica._checks import (
+    CellData,
+    FileKey,
+    Flag,
+    Fraction,
+    InstanceOf,
+    String,
+    shown,
+    validate_params,
 )
-from tosica.tl._over_cluster import over_cluster, read_clusters
+from tosica._constants import HETEROGENEOUS, UNKNOWN
+from tosica._groups import as_groups, read_groups, read_labels, read_numbers
+from tosica._logging import format_thousands, logger
+from tosica._progress import progress
+from tosica._parallel import keep_torch_threads
 
 if TYPE_CHECKING:
-    from anndata import AnnData
-    from mudata import MuData
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-    from tosica.tl._over_cluster import Clusters
+    Clusters: TypeAlias = (
+        str | Sequence[str] | Sequence[int] | NDArray | pd.Series | pd.Categorical | pd.Index
+    )
+
+CLUSTERS = InstanceOf("a column of adata.obs or one value a cell", str, Iterable, optional=True)
 
 # A cluster seems mixed if so many standard deviations more cells have another label than expected.
 # In benchmarks' data, 20 of 22 such clusters lost right labels by the vote, and 1 gained some.
@@ -34,8 +46,19 @@ _SURPRISING = 2.0
 _SHOWN = 5
 # Darker than the grey of "Unknown".
 _HETEROGENEOUS_COLOR = "#808080"
+# CellTypist's resolutions: number of cells below which each is used.
+_RESOLUTIONS = ((5_000, 5), (20_000, 10), (40_000, 15), (100_000, 20), (200_000, 25))
+_LARGEST_RESOLUTION = 30
 
 
+@validate_params(
+    adata=CellData(mudata=True),
+    over_clustering=CLUSTERS,
+    min_prop=Fraction(),
+    key=String(),
+    key_added=FileKey(optional=True),
+    copy=Flag(),
+)
 def majority_vote(
     adata: AnnData | MuData,
     over_clustering: Clusters | None = None,
@@ -59,12 +82,10 @@ def majority_vote(
     over_clustering
         Clusters of the cells: a column of ``adata.obs``, or one value a cell in the order of the
         cells (a Series with the names of the cells as its index may have another order). ``None``
-        computes Leiden clusters: on the graph in ``adata.uns["neighbors"]`` if there is one, else
-        on neighbours in ``adata.obsm["X_pca"]`` if it exists, else on neighbours in a PCA of
-        ``adata.X`` (counts are log-normalised first, in a copy). The log says which. The resolution
+        computes Leiden clusters on the graph that :func:`scanpy.pp.neighbors` wrote. The resolution
         is CellTypist's: 5 below 5 000 cells, 10 below 20 000, 15 below 40 000, 20 below 100 000, 25
         below 200 000, else 30. This needs ``pip install 'tosica[leiden]'``. For a MuData without a
-        graph, the modality ``"rna"`` is clustered.
+        graph of its own, that of the modality ``"rna"`` is taken.
     min_prop
         Least share of a cluster's cells, from 0 to 1, that the winning label must have; below it
         the cluster is called "Heterogeneous".
@@ -96,8 +117,7 @@ def majority_vote(
         ``min_prop`` is not a number.
     ValueError
         If there are no cells, ``min_prop`` is not between 0 and 1, clusters are not one a cell or
-        are missing in some, ``key_added`` is a column that is read here, or there is nothing to
-        cluster by.
+        are missing in some, ``key_added`` is a column that is read here, or there is no graph.
     ImportError
         If clusters are to be computed and igraph is missing.
 
@@ -140,13 +160,8 @@ def majority_vote(
     >>> adata.obs["tosica_majority_vote"].cat.categories[-1]
     'Heterogeneous'
     """
-    check_data(adata, mudata=True)
-    check_fraction("min_prop", min_prop)
-    check_string("key", key)
-    check_key_added(key_added, optional=True)
-    check_flags(copy=copy)
     predicted = read_groups(adata, f"{key}_prediction")
-    result_key = f"{key}_majority_vote" if key_added is None else key_added
+    result_key = key_added or f"{key}_majority_vote"
     read = {f"{key}_{name}" for name in ("prediction", "probability", "over_clustering")}
     if isinstance(over_clustering, str):
         read.add(over_clustering)
@@ -297,3 +312,100 @@ def _prediction_colors(adata: AnnData | MuData, key: str) -> dict[str, str]:
     if len(stored) != len(names):
         return {}
     return {name: str(color) for name, color in zip(names, stored, strict=True)}
+
+
+@keep_torch_threads()
+def over_cluster(data: AnnData | MuData) -> pd.Categorical:
+    """Cluster cells by Leiden, with a resolution that grows with the number of cells.
+
+    Parameters
+    ----------
+    data
+        Cells with a graph, which are not changed.
+
+    Returns
+    -------
+    Categorical of length ``n_obs`` with categories ``"0"``, ``"1"``, ....
+
+    Raises
+    ------
+    ImportError
+        If igraph is missing.
+    ValueError
+        If there is no graph.
+    """
+    try:
+        import igraph  # noqa: F401
+    except ImportError as error:
+        raise ImportError(
+            "Clustering cells needs the igraph package: pip install 'tosica[leiden]', or pass "
+            "clusters of your own as over_clustering."
+        ) from error
+    graph, order = data, np.arange(data.n_obs)
+    if isinstance(data, MuData) and "neighbors" not in data.uns and "rna" in data.mod:
+        # A modality may have its cells in another order.
+        graph = data["rna"]
+        order = graph.obs_names.get_indexer(data.obs_names)
+    record = graph.uns.get("neighbors", {})
+    graph_key = record.get("connectivities_key", "connectivities")
+    if not record or graph_key not in graph.obsp or (order < 0).any():
+        raise ValueError(
+            "There is no graph of all cells in adata.uns['neighbors'] to cluster: call "
+            "scanpy.pp.neighbors(adata) first, or pass clusters of your own as over_clustering."
+        )
+    resolution = next((r for below, r in _RESOLUTIONS if data.n_obs < below), _LARGEST_RESOLUTION)
+    # In a new object, because scanpy writes into uns, too.
+    cells = AnnData(obs=pd.DataFrame(index=graph.obs_names.astype(str)))
+    with progress(None, "over-clustering"):
+        sc.tl.leiden(
+            cells,
+            resolution,
+            adjacency=graph.obsp[graph_key],
+            key_added="cluster",
+            flavor="igraph",
+            n_iterations=2,
+            directed=False,
+            random_state=0,
+        )
+    clusters = pd.Categorical(cells.obs["cluster"])[order]
+    made_from = record.get("params", {}).get("use_rep")
+    logger.info(
+        "over-clustering: %s cells in %d clusters (Leiden, resolution %d%s)",
+        format_thousands(data.n_obs),
+        len(clusters.categories),
+        resolution,
+        f", on a graph that was made from {made_from!r}" if made_from else "",
+    )
+    return clusters
+
+
+def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
+    """Read clusters from a column of ``obs`` or from one value a cell.
+
+    Raises
+    ------
+    KeyError
+        If there is no such column.
+    TypeError, ValueError
+        If the values cannot be read as clusters, are not one a cell, or are missing in some cells.
+    """
+    if isinstance(values, str):
+        return read_groups(adata, values)
+    if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
+        raise TypeError(f"over_clustering must be {CLUSTERS.wanted}, not {shown(values)}.")
+    column = values if isinstance(values, pd.Series) else pd.Series(values)
+    if len(column) != adata.n_obs:
+        raise ValueError(
+            f"over_clustering has {len(column)} values for {adata.n_obs} cells: "
+            "give one a cell, in their order."
+        )
+    unnamed = isinstance(column.index, pd.RangeIndex)
+    if not unnamed and not column.index.equals(adata.obs_names):
+        missing = adata.obs_names.difference(column.index)
+        if len(missing) or not column.index.is_unique:
+            raise ValueError(
+                "The index of over_clustering does not hold the names of adata's cells: "
+                "pass over_clustering.to_numpy() if it is in their order."
+            )
+        column = column.reindex(adata.obs_names)
+    return as_groups(column, "over_clustering")

@@ -1,39 +1,61 @@
-"""Rank gene sets by a test between groups of cells, on contributions or attention."""
+"""Gene sets ranked by a test between groups of cells, or by their correlation with a number."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
+import pandas as pd
+import scanpy as sc
+from anndata import AnnData
+from scipy import stats
 
 from tosica._annotated import read_attention, resolve_key
-from tosica._groups import read_groups
-from tosica._logging import logger
-from tosica._validation import (
-    check_count,
-    check_data,
-    check_flags,
-    check_key_added,
-    check_names,
-    check_string,
+from tosica._checks import (
+    CellData,
+    Either,
+    FileKey,
+    Flag,
+    Integer,
+    Names,
+    OneOf,
+    String,
+    as_names,
     list_names,
+    validate_params,
 )
-from tosica.tl._comparison import Comparison
+from tosica._groups import missing_column, read_groups
+from tosica._logging import logger, warn_user
+from tosica._stats import (
+    TooFewSamplesError,
+    compare_samples,
+    group_moments,
+    sample_means,
+    standardized_difference,
+)
+from tosica._parallel import keep_torch_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    import pandas as pd
-    from anndata import AnnData
     from numpy.typing import NDArray
 
-    from tosica.tl._comparison import Statistics
+    from tosica._stats import GroupMoments, Reference
+
+# Fields of the result of one group by their names, and under "order" the positions of the gene sets
+# from the highest score down; each of shape (n_gene_sets,).
+Statistics: TypeAlias = dict[str, "NDArray[Any]"]
+
+# Far below any value that matters (attention is about 1 / n_gene_sets), so that 0 / 0 is no change.
+_PSEUDOCOUNT = 1e-9
+
 
 Method: TypeAlias = Literal["wilcoxon", "t-test", "t-test_overestim_var", "moderated-t"]
 
-_METHODS_OF_CELLS = ("wilcoxon", "t-test", "t-test_overestim_var")
-_METHODS_OF_SAMPLES = ("moderated-t", "t-test", "wilcoxon")
+_METHODS_OF_CELLS: tuple[Method, ...] = ("wilcoxon", "t-test", "t-test_overestim_var")
+_METHODS_OF_SAMPLES: tuple[Method, ...] = ("moderated-t", "t-test", "wilcoxon")
 
 # What scanpy.tl.rank_genes_groups writes, and the effect sizes.
 _DTYPES = {
@@ -43,8 +65,25 @@ _DTYPES = {
     "logfoldchanges": "float32",
     "effect_sizes": "float32",
 }
+# Fewest cells, or samples, to correlate.
+_MIN_REPLICATES = 4
 
 
+@validate_params(
+    adata=CellData(mudata=True),
+    groupby=String(),
+    groups=Names(),
+    reference=Either(first=String(), second=Integer(least=0)),
+    method=OneOf(*get_args(Method), optional=True),
+    within=String(optional=True),
+    sample_key=String(optional=True),
+    min_cells=Integer(),
+    rankby_abs=Flag(),
+    key=String(optional=True),
+    key_added=FileKey(),
+    n_gene_sets=Integer(optional=True),
+    copy=Flag(),
+)
 def rank_gene_sets(
     adata: AnnData,
     groupby: str,
@@ -177,21 +216,15 @@ def rank_gene_sets(
     >>> sc.get.rank_genes_groups_df(adata, None, key="rank_gene_sets").shape
     (20, 6)
     """
-    test = _checked_method(method, by_sample=sample_key is not None)
-    check_data(adata, mudata=True)
-    (reference,) = check_names("reference", [reference])
-    check_count("min_cells", min_cells)
-    check_count("n_gene_sets", n_gene_sets, optional=True)
-    check_flags(rankby_abs=rankby_abs, copy=copy)
-    check_key_added(key_added)
+    method = _checked_method(method, by_sample=sample_key is not None)
     key = resolve_key(adata, key)
     values, gene_sets = read_attention(adata, key)
     comparison = Comparison(
         values,
         read_groups(adata, groupby),
         groupby,
-        reference,
-        test,
+        str(reference),
+        method,
         None if sample_key is None else read_groups(adata, sample_key, name="sample_key"),
         min_cells,
     )
@@ -208,7 +241,7 @@ def rank_gene_sets(
         "params": {
             "groupby": groupby,
             "reference": comparison.reference,
-            "method": test,
+            "method": method,
             "use_raw": False,
             "layer": None,
             "corr_method": "benjamini-hochberg",
@@ -228,20 +261,14 @@ def rank_gene_sets(
     return target if copy else None
 
 
-def _checked_method(method: str | None, *, by_sample: bool) -> str:
-    check_string("method", method, optional=True)
+def _checked_method(method: Method | None, *, by_sample: bool) -> Method:
     known = _METHODS_OF_SAMPLES if by_sample else _METHODS_OF_CELLS
-    if method is None:
-        return known[0]
-    if method in known:
-        return method
-    if method in get_args(Method):
-        kind, use = ("samples", "with") if by_sample else ("cells", "without")
+    if method is not None and method not in known:
+        use = "with" if by_sample else "without"
         raise ValueError(
-            f"method {method!r} cannot be used {use} sample_key: of {kind}, it is one of "
-            f"{list_names(known)}."
+            f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}."
         )
-    raise ValueError(f"method must be one of {list_names(known)}, not {method!r}.")
+    return method or known[0]
 
 
 def _compare_within(
@@ -266,11 +293,7 @@ def _compare_within(
                 f"No category of adata.obs[{within!r}] can be compared ({names}); in {first!r}: "
                 f"{reason}"
             )
-        warnings.warn(
-            f"Left out {names} of adata.obs[{within!r}]; in {first!r}: {reason}",
-            UserWarning,
-            stacklevel=3,
-        )
+        warn_user(f"Left out {names} of adata.obs[{within!r}]; in {first!r}: {reason}")
     return statistics
 
 
@@ -303,3 +326,380 @@ def _records(columns: dict[str, NDArray[Any]], dtype: str) -> np.recarray[Any, A
     for name, column in columns.items():
         records[name] = column
     return records
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Values of cells in groups, and how groups are to be compared with a reference."""
+
+    values: NDArray[np.floating]
+    """Attention or contributions, shape ``(n_cells, n_gene_sets)``."""
+    groups: pd.Categorical
+    """Group of each cell; all categories have cells."""
+    groupby: str
+    """Column of ``adata.obs`` with the groups."""
+    reference: str
+    """``"rest"`` for all other cells, or the name of a group."""
+    method: str
+    """Test, of cells or, if there are ``samples``, of samples."""
+    samples: pd.Categorical | None
+    """Sample of each cell."""
+    min_cells: int
+    """Fewest cells that a sample must have on a side."""
+
+    def subset(self, rows: NDArray[np.bool_]) -> Comparison:
+        """Make the same comparison in some of the cells."""
+        return replace(
+            self,
+            values=self.values[rows],
+            groups=self.groups[rows].remove_unused_categories(),
+            samples=None if self.samples is None else self.samples[rows].remove_unused_categories(),
+        )
+
+    def select_groups(
+        self, wanted: Literal["all"] | Iterable[str], *, allow_single_cells: bool = False
+    ) -> list[str]:
+        """Choose the groups to test, in the caller's order.
+
+        Parameters
+        ----------
+        wanted
+            Names of groups, or ``"all"``.
+        allow_single_cells
+            Do not check that each side has two cells.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As :func:`tosica.tl.rank_gene_sets`.
+        """
+        available = list(self.groups.categories)
+        if isinstance(wanted, str) and wanted != "all":
+            raise TypeError(f"groups must be 'all' or a list of groups: write groups=[{wanted!r}].")
+        names = available if isinstance(wanted, str) else list(dict.fromkeys(as_names(wanted)))
+        against = [] if self.reference == "rest" else [self.reference]
+        unknown = [name for name in [*names, *against] if name not in available]
+        if unknown:
+            raise ValueError(
+                f"{self._column} has no cell in group {list_names(unknown)}: its groups are "
+                f"{list_names(available)}."
+            )
+        tested = [name for name in names if name not in against]
+        if not tested or len(available) < 2:
+            raise ValueError(
+                f"There is nothing to compare: groups must name a group of {self._column} that is "
+                f"not the only one, nor the reference {self.reference!r}; its groups are "
+                f"{list_names(available)}."
+            )
+        if allow_single_cells:
+            return tested
+        return self._with_two_cells(tested, against, named=names is not available)
+
+    @property
+    def _column(self) -> str:
+        return f"adata.obs[{self.groupby!r}]"
+
+    def _with_two_cells(self, tested: list[str], against: list[str], *, named: bool) -> list[str]:
+        """Leave out groups of a single cell, or refuse them if the caller has named them."""
+        sizes = self.groups.value_counts()
+        single = [name for name in [*tested, *against] if sizes[name] < 2]
+        kept = [name for name in tested if name not in single]
+        if single and not named and kept and not set(against).intersection(single):
+            warn_user(
+                f"{self._column} has a single cell in {list_names(single)}, and a test needs two: "
+                "left out."
+            )
+            single = []
+        if not against:
+            single += [f"the rest of {name}" for name in kept if len(self.groups) - sizes[name] < 2]
+        if single:
+            raise ValueError(
+                f"{self._column} has a single cell in {list_names(single)}, and a test needs two: "
+                "name other groups in groups=[...]."
+            )
+        return kept
+
+    def statistics(self, tested: list[str]) -> dict[str, Statistics]:
+        """Compare groups with the reference, gene set by gene set.
+
+        Raises
+        ------
+        ValueError
+            If samples are too few.
+        """
+        moments = group_moments(self.values, self.groups)
+        if self.samples is None:
+            results = self._test_cells(tested, moments)
+        else:
+            results = {name: self._test_samples(name, self.samples) for name in tested}
+        for name in tested:
+            results[name]["effect_sizes"] = standardized_difference(
+                moments, *self._positions(name), within="both sides"
+            )
+        return results
+
+    def _positions(self, name: str) -> tuple[int, Reference]:
+        """Positions of a group and of the reference among the groups."""
+        names = list(self.groups.categories)
+        reference = self.reference
+        return names.index(name), "rest" if reference == "rest" else names.index(reference)
+
+    def _test_cells(self, tested: list[str], moments: GroupMoments) -> dict[str, Statistics]:
+        """Test with :func:`scanpy.tl.rank_genes_groups`, each cell a replicate."""
+        n_cells, n_gene_sets = self.values.shape
+        # Gene sets are named by their positions, since a name may occur twice.
+        cells = AnnData(
+            X=self.values,
+            obs=pd.DataFrame({"group": self.groups}, index=[str(i) for i in range(n_cells)]),
+            var=pd.DataFrame(index=[str(i) for i in range(n_gene_sets)]),
+        )
+        with keep_torch_threads(), warnings.catch_warnings():
+            # scanpy fills its table column by column, which pandas finds slow beyond 100 columns.
+            warnings.simplefilter("ignore", pd.errors.PerformanceWarning)
+            # scanpy's fold change, a ratio of expm1, may overflow; it is not used.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            sc.tl.rank_genes_groups(
+                cells,
+                "group",
+                groups=tested,
+                reference=self.reference,
+                method=self.method,
+                use_raw=False,
+            )
+        result = cells.uns["rank_genes_groups"]
+        results: dict[str, Statistics] = {}
+        for name in tested:
+            order = result["names"][name].astype(int)
+            # scanpy has sorted each group by its scores.
+            unsorted = np.argsort(order)
+            fields = ("scores", "pvals", "pvals_adj")
+            results[name] = {field: np.asarray(result[field][name])[unsorted] for field in fields}
+            results[name]["order"] = order
+            group, reference = self._positions(name)
+            results[name]["logfoldchanges"] = _log2_ratio(
+                moments.mean[group], moments.reference_mean(group, reference)
+            )
+        return results
+
+    def _test_samples(self, name: str, samples: pd.Categorical) -> Statistics:
+        """Test one group, each sample a replicate."""
+        rows = self.groups == name
+        others = ~rows if self.reference == "rest" else self.groups == self.reference
+        codes, names = np.asarray(samples.codes), list(samples.categories)
+        group, reference = (
+            sample_means(self.values, codes, names, side, self.min_cells) for side in (rows, others)
+        )
+        try:
+            scores, pvals = compare_samples(group, reference, self.method)
+        except TooFewSamplesError:
+            short, side = (name, group) if len(group.names) < 2 else (self.reference, reference)
+            raise ValueError(
+                f"{short!r} of {self._column} has {len(side.names)} samples with at least "
+                f"{self.min_cells} cells, and a test over samples needs two: leave that group out, "
+                "lower min_cells, or test cells without sample_key."
+            ) from None
+        return {
+            "scores": scores,
+            "pvals": pvals,
+            "pvals_adj": stats.false_discovery_control(pvals),
+            "logfoldchanges": _log2_ratio(group.values.mean(axis=0), reference.values.mean(axis=0)),
+            "order": np.argsort(-scores, kind="stable"),
+        }
+
+
+def _log2_ratio(mean: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
+    """log2 of a ratio of means; NaN where one of them is negative, beyond rounding."""
+    negative = (mean < -_PSEUDOCOUNT) | (reference < -_PSEUDOCOUNT)
+    mean, reference = (np.maximum(side, 0) + _PSEUDOCOUNT for side in (mean, reference))
+    return np.where(negative, np.nan, np.log2(mean / reference))
+
+
+@validate_params(
+    adata=CellData(mudata=True),
+    obs_key=String(),
+    groupby=String(optional=True),
+    sample_key=String(optional=True),
+    key=String(),
+    key_added=FileKey(),
+    copy=Flag(),
+)
+def correlate_gene_sets(
+    adata: AnnData,
+    obs_key: str,
+    *,
+    groupby: str | None = None,
+    sample_key: str | None = None,
+    key: str = "tosica",
+    key_added: str = "correlate_gene_sets",
+    copy: bool = False,
+) -> AnnData | None:
+    """Find the gene sets that follow a pseudotime, an age or a stage, by rank correlation.
+
+    The correlation is Spearman's, so only the order of the numbers matters.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model.annotate`` has annotated.
+    obs_key
+        Column of ``adata.obs`` with numbers (an age, a pseudotime, a dose), or with an ordered
+        categorical (a stage). Cells in which it is missing or infinite are left out.
+    groupby
+        Column of ``adata.obs``, such as the cell types; correlations are computed in each group. By
+        default all cells are one group. Groups with fewer than four replicates, or in which the
+        number is constant, are left out with a warning.
+    sample_key
+        Column of ``adata.obs`` with the samples, which are the replicates then: attention and
+        number are averaged over each sample's cells in the group. Without it, p-values are too
+        small where the number belongs to the sample, as an age does, because cells of a sample are
+        not independent.
+    key
+        ``key_added`` of ``model.annotate``.
+    key_added
+        Key of ``adata.uns`` for the result.
+    copy
+        Leave ``adata`` as it is and return a copy with the result.
+
+    Returns
+    -------
+    ``None``, or with ``copy=True`` an AnnData. Written is a table, one row a group and gene set,
+    from the highest absolute correlation down:
+
+    ``adata.uns[key_added]``
+        DataFrame with the columns ``group`` (``"all"`` without ``groupby``), ``gene_set``,
+        ``correlation`` (−1 to 1; 0 where attention is constant), ``pval`` (two-sided, by
+        Student's t as in :func:`scipy.stats.spearmanr`), ``pval_adj`` (Benjamini and Hochberg,
+        over the gene sets of a group) and ``n`` (cells, or samples).
+
+    Raises
+    ------
+    KeyError
+        If ``adata`` was not annotated under ``key``, or a column is missing.
+    TypeError
+        If ``obs_key`` holds neither numbers nor an ordered categorical.
+    ValueError
+        If no group is left.
+
+    Warns
+    -----
+    UserWarning
+        If groups or cells were left out.
+
+    Examples
+    --------
+    Random numbers stand for what ``model.annotate`` writes.
+
+    >>> import numpy as np
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> attention = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
+    >>> attention[:, 1] += adata.obs["n_counts"].rank() / adata.n_obs
+    >>> adata.obsm["X_tosica"] = attention
+    >>> tosica.tl.correlate_gene_sets(adata, "n_counts")
+    >>> adata.uns["correlate_gene_sets"]["gene_set"].iloc[0]
+    'phagocytosis'
+    """
+    values, gene_sets = read_attention(adata, key)
+    numbers = _numbers(adata, obs_key)
+    groups = None if groupby is None else read_groups(adata, groupby)
+    samples = None if sample_key is None else read_groups(adata, sample_key, name="sample_key")
+    known = np.isfinite(numbers)
+    if not known.any():
+        raise ValueError(f"adata.obs[{obs_key!r}] has no value in any cell.")
+    if not known.all():
+        warn_user(
+            f"adata.obs[{obs_key!r}] is missing or infinite in {(~known).sum()} of {len(known)} "
+            "cells, which were left out."
+        )
+    names = ["all"] if groups is None else list(groups.categories)
+    tables: list[pd.DataFrame] = []
+    left_out: list[str] = []
+    for code, name in enumerate(names):
+        rows = known if groups is None else known & (groups.codes == code)
+        y, x = numbers[rows], values[rows].astype(np.float64)
+        if samples is not None and rows.any():
+            y, x = _per_sample(y, x, np.asarray(samples.codes)[rows])
+        if len(y) < _MIN_REPLICATES or np.ptp(y) == 0:
+            left_out.append(name)
+            continue
+        correlation, pvals = _spearman(x, y)
+        table = pd.DataFrame(
+            {
+                "group": name,
+                "gene_set": gene_sets,
+                "correlation": correlation,
+                "pval": pvals,
+                "pval_adj": stats.false_discovery_control(pvals),
+                "n": len(y),
+            }
+        )
+        tables.append(table.iloc[np.argsort(-np.abs(correlation), kind="stable")])
+    what = "cells" if samples is None else "samples"
+    if left_out:
+        listed = list_names(left_out)
+        why = f"fewer than {_MIN_REPLICATES} {what}, or the same {obs_key!r} in all of them"
+        if not tables:
+            raise ValueError(f"There is nothing to correlate in {listed}: {why}.")
+        warn_user(f"Left out {listed}: {why}.")
+    result = pd.concat(tables, ignore_index=True)
+    kept = list(dict.fromkeys(result["group"]))
+    result["group"] = pd.Categorical(result["group"], kept)
+    # Row names in a file are strings.
+    result.index = result.index.astype(str)
+    target = adata.copy() if copy else adata
+    target.uns[key_added] = result
+    logger.info(
+        "Correlated %d gene sets with %r in %d groups: added adata.uns[%r].",
+        len(gene_sets),
+        obs_key,
+        len(tables),
+        key_added,
+    )
+    return target if copy else None
+
+
+def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
+    if obs_key not in adata.obs:
+        raise KeyError(missing_column(adata, obs_key))
+    column = adata.obs[obs_key]
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        if not column.cat.ordered:
+            raise TypeError(
+                f"adata.obs[{obs_key!r}] holds categories without an order: give it one with "
+                f"adata.obs[{obs_key!r}].cat.as_ordered(), or use numbers."
+            )
+        codes = column.cat.codes.to_numpy().astype(np.float64)
+        return np.where(codes < 0, np.nan, codes)
+    if not pd.api.types.is_numeric_dtype(column.dtype):
+        raise TypeError(
+            f"adata.obs[{obs_key!r}] holds {column.dtype} values, not numbers or an order."
+        )
+    return column.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def _per_sample(
+    y: NDArray[np.float64], x: NDArray[np.float64], codes: NDArray[np.integer]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    present = np.unique(codes)
+    means = [(y[codes == code].mean(), x[codes == code].mean(axis=0)) for code in present]
+    return np.array([mean for mean, _ in means]), np.array([row for _, row in means])
+
+
+def _spearman(
+    x: NDArray[np.float64], y: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Rank correlation of each column with ``y``; 0 and p-value 1 where one of them is constant."""
+    ranks = stats.rankdata(x, axis=0)
+    ranks -= ranks.mean(axis=0)
+    against = stats.rankdata(y)
+    against -= against.mean()
+    length = np.sqrt((ranks**2).sum(axis=0) * (against**2).sum())
+    varies = length > 0
+    correlation = np.where(varies, (ranks * against[:, None]).sum(axis=0), 0.0)
+    correlation = np.clip(correlation / np.where(varies, length, 1.0), -1, 1)
+    df = len(y) - 2
+    with np.errstate(divide="ignore"):
+        t = correlation * np.sqrt(df / ((1 + correlation) * (1 - correlation)))
+    return correlation, np.where(varies, 2 * stats.t.sf(np.abs(t), df), 1.0)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from tosica._annotated import read_attention
 from tosica._validation import list_names
-from tosica.model._check_model import check_model
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -38,7 +37,6 @@ def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, l
     ValueError
         If the model has several modalities, or another model annotated ``adata``.
     """
-    check_model(model)
     genes = model.get_var_names()
     if isinstance(genes, dict):
         raise ValueError(

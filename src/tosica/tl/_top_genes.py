@@ -1,4 +1,4 @@
-"""Gene sets and genes that contribute most to the label of a group of cells."""
+"""Gene sets and genes that contribute most to a group's label, and weighted attention."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ import numpy as np
 import pandas as pd
 import torch
 
+from tosica._checks import (
+    CellData,
+    FileKey,
+    Flag,
+    Integer,
+    Names,
+    OneOf,
+    String,
+    as_names,
+    list_names,
+    validate_params,
+)
 from tosica._constants import UNKNOWN
 from tosica._groups import read_groups
-from tosica._logging import logger
-from tosica._statistics import group_moments, standardized_difference
-from tosica._validation import (
-    check_choice,
-    check_count,
-    check_flags,
-    check_key_added,
-    check_names,
-    list_names,
-)
-from tosica.tl._integrated_gradients import (
-    default_baseline,
-    iter_attributions,
-    sum_by,
-    token_of_pair,
-)
+from tosica._logging import logger, without_query_lines
+from tosica._progress import progress
+from tosica._stats import group_moments, standardized_difference
+from tosica.model._check_model import MODEL
+from tosica.tl._attribute import default_baseline, iter_attributions, sum_by, token_of_pair
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -39,6 +40,22 @@ if TYPE_CHECKING:
 By: TypeAlias = Literal["attribution", "attention"]
 
 
+@validate_params(
+    adata=CellData(),
+    model=MODEL,
+    groupby=String(),
+    groups=Names(optional=True),
+    by=OneOf(*get_args(By)),
+    n_gene_sets=Integer(),
+    n_genes=Integer(),
+    n_cells=Integer(),
+    seed=Integer(least=0),
+    layer=String(optional=True),
+    use_raw=Flag(),
+    key=String(),
+    key_added=FileKey(),
+    copy=Flag(),
+)
 def top_genes(
     adata: AnnData,
     model: TOSICA,
@@ -137,13 +154,6 @@ def top_genes(
     >>> len(tosica.get.top_genes_df(adata, "S"))
     6
     """
-    check_choice("by", by, get_args(By))
-    check_count("n_gene_sets", n_gene_sets)
-    check_count("n_genes", n_genes)
-    check_count("n_cells", n_cells)
-    check_count("seed", seed, least=0)
-    check_flags(use_raw=use_raw, copy=copy)
-    check_key_added(key_added)
     attention, _ = read_annotation(adata, model, key)
     cells = read_groups(adata, groupby)
     wanted = _checked_groups(cells, groups, groupby)
@@ -184,11 +194,13 @@ def _checked_groups(cells: pd.Categorical, groups: Iterable[str] | None, groupby
     available = list(cells.categories)
     if groups is None:
         return [name for name in available if name != UNKNOWN] or available
-    wanted = check_names("groups", groups)
+    wanted = as_names(groups)
     unknown = [name for name in wanted if name not in available]
     if unknown or not wanted:
-        what = f"has no cell in group {unknown[0]!r}" if unknown else "was asked for no group"
-        raise ValueError(f"adata.obs[{groupby!r}] {what}: its groups are {list_names(available)}.")
+        raise ValueError(
+            f"adata.obs[{groupby!r}] has no cell in group {list_names(unknown)}: groups must be "
+            f"some of {list_names(available)}."
+        )
     return list(dict.fromkeys(wanted))
 
 
@@ -285,3 +297,100 @@ def _largest(values: NDArray[np.floating], most: int) -> list[int]:
     """Positions of the largest positive values, in descending order."""
     order = np.argsort(-values, kind="stable")[:most]
     return [int(i) for i in order if values[i] > 0]
+
+
+@validate_params(
+    adata=CellData(),
+    model=MODEL,
+    layer=String(optional=True),
+    use_raw=Flag(),
+    key=String(),
+    key_added=FileKey(optional=True),
+    copy=Flag(),
+)
+def weight_attention(
+    adata: AnnData,
+    model: TOSICA,
+    *,
+    layer: str | None = None,
+    use_raw: bool = False,
+    key: str = "tosica",
+    key_added: str | None = None,
+    copy: bool = False,
+) -> AnnData | None:
+    """Weight a cell's attention to each gene set by the norm of the gene set's embedding.
+
+    A token with much attention passes on little if its embedding is short. The product with the
+    norm :cite:p:`Kobayashi2020` follows the expression of the gene set's genes, and so finds gene
+    sets whose genes differ between groups better than attention does. For the same reason it says
+    less about what the model makes of them: use :func:`tosica.tl.attribute` for that.
+
+    Parameters
+    ----------
+    adata
+        Query that ``model`` has annotated.
+    model
+        The model that annotated it.
+    layer, use_raw
+        Which matrix of ``adata`` to read, as in :meth:`tosica.TOSICA.annotate`.
+    key
+        ``key_added`` of ``model.annotate``.
+    key_added
+        Replaces ``f"{key}_weighted"`` in the keys below.
+    copy
+        Leave ``adata`` as it is and return a copy with the result.
+
+    Returns
+    -------
+    ``None``, or with ``copy=True`` an AnnData. Written are:
+
+    ``adata.obsm["X_tosica_weighted"]``
+        Attention times the Euclidean norm of the gene set's embedding without bias,
+        ``(n_obs, n_gene_sets)`` float32. Functions of ``get``, ``tl`` and ``pl`` read it with
+        ``key="tosica_weighted"``.
+    ``adata.uns["tosica_weighted"]``
+        Names of the gene sets, and the fingerprint of the model.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    KeyError
+        If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
+    ValueError
+        If another model annotated ``adata``, or as :meth:`tosica.TOSICA.annotate`.
+
+    Examples
+    --------
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    >>> adata.obs_names_make_unique()
+    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
+    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
+    >>> model = tosica.TOSICA(adata, embed_dim=16)
+    >>> model.train(max_epochs=2, enable_progress_bar=False)
+    >>> model.annotate(adata)
+    >>> tosica.tl.weight_attention(adata, model)
+    >>> tosica.get.mean_attention(adata, "phase", key="tosica_weighted").shape
+    (3, 56)
+    """
+    attention, gene_sets = read_annotation(adata, model, key)
+    key_added = key_added or f"{key}_weighted"
+    embedding = model.module.embedding
+    weighted = np.empty((adata.n_obs, len(gene_sets)), dtype=np.float32)
+    with torch.no_grad(), without_query_lines(), progress(adata.n_obs, "weight_attention") as step:
+        for first, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
+            tokens = embedding.to_tokens(embedding.gene_set_embeddings(x) - embedding.bias)
+            norm = tokens[:, : len(gene_sets)].norm(dim=2).cpu().numpy()
+            rows = slice(first, first + len(x))
+            weighted[rows] = attention[rows] * norm
+            step.update(len(x))
+    result = adata.copy() if copy else adata
+    result.obsm[f"X_{key_added}"] = weighted
+    result.uns[key_added] = {
+        "gene_sets": np.array(gene_sets, dtype=object),
+        "model": model.fingerprint,
+    }
+    logger.info("weight_attention: added .obsm['X_%s'] and .uns['%s']", key_added, key_added)
+    return result if copy else None
