@@ -190,15 +190,15 @@ def train() -> Callable[..., tosica.TOSICA]:
 # --------------------------------------------------------------------------- comparing
 
 
-def _flat(value: Any, path: str, out: dict[str, Any]) -> None:
+def flat(value: Any, path: str, out: dict[str, Any]) -> None:
     """Write down a value of an AnnData so that ``==`` compares types, shapes and bytes."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            _flat(item, f"{path}/{key}", out)
+            flat(item, f"{path}/{key}", out)
     elif isinstance(value, pd.DataFrame):
         out[f"{path}.index"] = (str(value.index.dtype), list(map(str, value.index)))
         for key in value.columns:
-            _flat(value[key], f"{path}/{key}", out)
+            flat(value[key], f"{path}/{key}", out)
     elif isinstance(value, pd.Series):
         categories = list(value.cat.categories) if hasattr(value, "cat") else None
         ordered = value.cat.ordered if hasattr(value, "cat") else None
@@ -207,7 +207,7 @@ def _flat(value: Any, path: str, out: dict[str, Any]) -> None:
         parts = (value.data, value.indices, value.indptr)
         out[path] = (value.format, str(value.dtype), value.shape, *(p.tobytes() for p in parts))
     elif hasattr(value, "to_memory"):
-        _flat(value.to_memory(), path, out)
+        flat(value.to_memory(), path, out)
     elif hasattr(value, "shape") and hasattr(value, "dtype"):
         array = np.asarray(value if isinstance(value, np.ndarray | np.generic) else value[()])
         held = repr(array.tolist()) if array.dtype.hasobject else array.tobytes()
@@ -220,12 +220,12 @@ def contents_of(adata: AnnData) -> dict[str, Any]:
     """Everything in an AnnData by its place, such as ``obs/kind`` or ``uns/tosica_mask/source``."""
     out: dict[str, Any] = {}
     if adata.n_vars and adata.n_obs:
-        _flat(adata.X, "X", out)
+        flat(adata.X, "X", out)
     for name in ("obs", "var", "layers", "obsm", "varm", "obsp", "varp", "uns"):
-        _flat(getattr(adata, name), name, out)
+        flat(getattr(adata, name), name, out)
     if adata.raw is not None:
-        _flat(adata.raw.X, "raw/X", out)
-        _flat(adata.raw.var, "raw/var", out)
+        flat(adata.raw.X, "raw/X", out)
+        flat(adata.raw.var, "raw/var", out)
     return out
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import scanpy as sc
 import scvi
+from conftest import FAST_PLAN, TOY_SETS, make_toy, train_toy
 
 import tosica
 
@@ -17,13 +18,14 @@ if TYPE_CHECKING:
 N_SETS = 20
 
 
-def _trained(n_unannotated: int = 0, **kwargs: bool) -> tuple[tosica.TOSICA, AnnData]:
+@pytest.fixture(scope="session")
+def _explained() -> tuple[tosica.TOSICA, AnnData]:
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     adata.obs_names_make_unique()
     scvi.settings.seed = 0
-    tosica.pp.build_mask(adata, max_gene_sets=N_SETS, n_unannotated=n_unannotated)
+    tosica.pp.build_mask(adata, max_gene_sets=N_SETS)
     tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    model = tosica.TOSICA(adata, embed_dim=16, **kwargs)
+    model = tosica.TOSICA(adata, embed_dim=16)
     model.train(
         max_epochs=8,
         accelerator="cpu",
@@ -33,21 +35,6 @@ def _trained(n_unannotated: int = 0, **kwargs: bool) -> tuple[tosica.TOSICA, Ann
     query = adata[np.arange(adata.n_obs) % 7 == 0].copy()
     model.annotate(query)
     return model, query
-
-
-@pytest.fixture(scope="session")
-def _explained() -> tuple[tosica.TOSICA, AnnData]:
-    return _trained()
-
-
-@pytest.fixture(scope="session")
-def _with_unannotated() -> tuple[tosica.TOSICA, AnnData]:
-    return _trained(n_unannotated=1)
-
-
-@pytest.fixture(scope="session")
-def _network_alone() -> tuple[tosica.TOSICA, AnnData]:
-    return _trained(linear=False)
 
 
 @pytest.fixture
@@ -70,32 +57,28 @@ def lacking(model: tosica.TOSICA, query: AnnData) -> AnnData:
     return part
 
 
-@pytest.fixture
-def with_unannotated(
-    _with_unannotated: tuple[tosica.TOSICA, AnnData],
-) -> tuple[tosica.TOSICA, AnnData]:
-    """A model with an unannotated token, and 100 cells."""
-    model, query = _with_unannotated
-    return model, query.copy()
-
-
-@pytest.fixture
-def network_alone(
-    _network_alone: tuple[tosica.TOSICA, AnnData],
-) -> tuple[tosica.TOSICA, AnnData]:
-    """A model without linear branch, and 100 cells."""
-    model, query = _network_alone
-    return model, query.copy()
-
-
 @pytest.fixture(scope="session")
-def other_model() -> tosica.TOSICA:
-    """Another model of the same shape."""
-    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    adata.obs_names_make_unique()
-    scvi.settings.seed = 1
-    tosica.pp.build_mask(adata, max_gene_sets=N_SETS)
-    tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    model = tosica.TOSICA(adata, embed_dim=16)
-    model.is_trained_ = True
-    return model
+def _small() -> dict[str, tuple[tosica.TOSICA, AnnData]]:
+    models = {}
+    for name, n_unannotated, linear in (("alone", 0, False), ("unannotated", 1, True)):
+        adata = make_toy()
+        tosica.pp.build_mask(adata, TOY_SETS, n_unannotated=n_unannotated)
+        model = train_toy(adata, linear=linear, plan_kwargs=FAST_PLAN)
+        query = make_toy(30, seed=1)
+        model.annotate(query, enable_progress_bar=False)
+        models[name] = model, query
+    return models
+
+
+@pytest.fixture
+def with_unannotated(_small: dict) -> tuple[tosica.TOSICA, AnnData]:
+    """A small model with an unannotated token, and 30 cells."""
+    model, query = _small["unannotated"]
+    return model, query.copy()
+
+
+@pytest.fixture
+def network_alone(_small: dict) -> tuple[tosica.TOSICA, AnnData]:
+    """A small model without linear branch, and 30 cells."""
+    model, query = _small["alone"]
+    return model, query.copy()

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -20,12 +18,9 @@ lacks_genes = pytest.mark.filterwarnings("ignore:The query has only")
 
 def _expression(model, query):
     """Cells as the model reads them, and which of its genes they have."""
-    names = list(model.get_var_names())
-    x = torch.zeros(query.n_obs, len(names))
-    x[:, [names.index(name) for name in query.var_names]] = torch.from_numpy(
-        query.X.toarray().astype(np.float32)
-    )
-    return x, torch.tensor([name in set(query.var_names) for name in names])
+    (batch,) = model.iter_batches(query, batch_size=query.n_obs)
+    everything = torch.ones(batch.x.shape[1], dtype=torch.bool)
+    return batch.x, everything if batch.measured is None else batch.measured
 
 
 def _scores(model, x, measured):
@@ -99,18 +94,6 @@ def test_gene_sets_sum_to_the_difference_of_the_scores(which, baseline, model, q
     assert (record["linear_share"] > 0) == (which != "network_alone")
 
 
-def test_one_cell(model, query):
-    tosica.tl.attribute(query, model, n_steps=EXACT)
-    one = query[[42]].copy()
-    del one.obsm[f"X_{KEY}"], one.obsm[f"X_{PRESENCE}"]
-    tosica.tl.attribute(one, model, n_steps=EXACT)
-    np.testing.assert_allclose(
-        one.obsm[f"X_{KEY}"].sum(1), _differences(model, one), atol=1e-4, rtol=0
-    )
-    for key in (KEY, PRESENCE):
-        np.testing.assert_allclose(one.obsm[f"X_{key}"][0], query.obsm[f"X_{key}"][42], atol=1e-4)
-
-
 @lacks_genes
 def test_a_cell_does_not_depend_on_the_others_and_their_order(model, lacking):
     tosica.tl.attribute(lacking, model)
@@ -153,19 +136,6 @@ def test_nothing_is_present_in_the_mean_cell(model, query):
     assert np.abs(mean.obsm[f"X_{KEY}"]).max() < 1e-5
 
 
-def test_genes_and_gene_sets_sum_to_the_same(model, query):
-    tosica.tl.attribute(query, model, genes=True)
-    sets, genes = query.obsm[f"X_{KEY}"], query.layers[KEY]
-    np.testing.assert_allclose(genes.sum(1), sets.sum(1), atol=1e-4)
-    # As far as they are held by one set alone, genes say what that set does.
-    mask = model.get_gene_weights().loc[query.var_names].to_numpy() > 0
-    name = next(name for name in model.gene_sets if name.startswith("module: "))
-    column = model.gene_sets.index(name)
-    members = mask[:, column]
-    assert (mask[members].sum(1) == 1).all()
-    np.testing.assert_allclose(genes[:, members].sum(1), sets[:, column], atol=1e-4)
-
-
 def test_the_reported_error_is_that_of_the_sums(network_alone):
     model, query = network_alone
     with pytest.warns(UserWarning, match="miss the difference of the scores"):
@@ -196,7 +166,7 @@ def test_an_unannotated_tokens_share_where_there_is_one(with_unannotated):
     model, query = with_unannotated
     tosica.tl.attribute(query, model, n_steps=EXACT)
     sets = query.obsm[f"X_{KEY}"]
-    assert sets.shape[1] == len(model.gene_sets) == 20
+    assert sets.shape[1] == len(model.gene_sets)
     # What the gene sets leave fell to the token.
     rest = _differences(model, query) - sets.sum(1)
     expected = np.abs(rest).sum() / (np.abs(rest).sum() + np.abs(sets).sum())
@@ -248,35 +218,6 @@ def test_mean_of_each_gene_by_target(model, query):
 # -- what is written --------------------------------------------------------------------------
 
 
-def test_what_is_written_and_logged(model, query, caplog):
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        tosica.tl.attribute(query, model)
-    shape = (query.n_obs, len(model.gene_sets))
-    for key in (KEY, PRESENCE):
-        assert query.obsm[f"X_{key}"].shape == shape
-        assert query.obsm[f"X_{key}"].dtype == np.float32
-        assert list(query.uns[key]["gene_sets"]) == model.gene_sets
-        assert query.uns[key]["model"] == model.fingerprint
-        assert f".obsm['X_{key}']" in caplog.text
-    assert query.varm[KEY].shape[0] == query.n_vars
-    assert any(name.startswith("module: ") for name in model.gene_sets)
-
-
-def test_tools_and_readers_take_it(model, query):
-    tosica.tl.attribute(query, model)
-    for key in (KEY, PRESENCE):
-        means = tosica.get.mean_attention(query, "bulk_labels", key=key)
-        assert means.shape == (query.obs["bulk_labels"].nunique(), len(model.gene_sets))
-    query.obs["half"] = np.where(np.arange(query.n_obs) % 2, "a", "b")
-    tosica.tl.rank_gene_sets(query, "half", key=KEY)
-    table = tosica.get.rank_gene_sets_df(query)
-    # A ratio of what has a sign means nothing.
-    signed = (query.obsm[f"X_{KEY}"] < 0).any()
-    assert signed
-    assert table["logfoldchange"].isna().any()
-    assert np.isfinite(table["effect_size"]).all()
-
-
 def test_genes_in_another_order_and_a_gene_the_model_lacks(model, query):
     tosica.tl.attribute(query, model, genes=True)
     shuffled = query[:, ::-1].copy()
@@ -290,52 +231,7 @@ def test_genes_in_another_order_and_a_gene_the_model_lacks(model, query):
     assert (changed.layers[KEY][:, 0] == 0).all()
 
 
-def test_nothing_else_changes(model, query):
-    before = query.copy()
-    result = tosica.tl.attribute(query, model, copy=True, key_added="why")
-    assert {"why", "why_presence"} <= set(result.uns)
-    assert {"X_why", "X_why_presence"} <= set(result.obsm)
-    assert set(query.uns) == set(before.uns)
-    assert set(query.obsm) == set(before.obsm)
-    pd.testing.assert_frame_equal(query.obs, before.obs)
-    assert (result.X != before.X).nnz == 0
-    assert list(result.layers) == list(before.layers)
-
-
-@pytest.mark.filterwarnings("ignore:Writing zarr v2:UserWarning")
-def test_survives_a_file(model, query, tmp_path):
-    import anndata
-
-    tosica.tl.attribute(query, model)
-    query.write_h5ad(tmp_path / "query.h5ad")
-    back = anndata.read_h5ad(tmp_path / "query.h5ad")
-    for key in (KEY, PRESENCE):
-        np.testing.assert_array_equal(back.obsm[f"X_{key}"], query.obsm[f"X_{key}"])
-        assert list(tosica.get.attention(back, key=key).var_names) == model.gene_sets
-
-
 # -- wrong input ------------------------------------------------------------------------------
-
-
-def test_too_few_steps_are_warned_of(network_alone):
-    model, query = network_alone
-    with pytest.warns(
-        UserWarning,
-        match=r"miss the difference of the scores .* larger n_steps than 1, or baseline='ref",
-    ):
-        tosica.tl.attribute(query, model, baseline="zero", n_steps=1)
-
-
-def test_not_annotated(model, query):
-    del query.obsm["X_tosica"], query.uns["tosica"]
-    with pytest.raises(KeyError, match=r"run model\.annotate"):
-        tosica.tl.attribute(query, model)
-
-
-def test_half_of_the_keys_are_gone(model, query):
-    del query.obsm["X_tosica"]
-    with pytest.raises(KeyError, match=r"'X_tosica'\] is gone: run model\.annotate"):
-        tosica.tl.attribute(query, model)
 
 
 def test_renamed_keys(model, query):
@@ -347,40 +243,6 @@ def test_renamed_keys(model, query):
     assert {"X_mine_attribution", "X_mine_presence"} <= set(query.obsm)
 
 
-@pytest.mark.parametrize("key", [KEY, PRESENCE])
-def test_missing_attribution_names_the_tool(query, key):
-    with pytest.raises(KeyError, match=r"run tosica\.tl\.attribute\(adata, model\) first"):
-        tosica.get.attention(query, key=key)
-
-
-@pytest.mark.parametrize(
-    "call",
-    [
-        tosica.tl.attribute,
-        tosica.tl.weight_attention,
-        tosica.tl.top_genes,
-        tosica.tl.faithfulness,
-    ],
-)
-def test_another_model_is_refused(query, other_model, call):
-    keys = set(query.uns)
-    with pytest.raises(ValueError, match="pass the model that annotated adata"):
-        call(query, other_model)
-    assert set(query.uns) == keys
-
-
-def test_unknown_target(model, query):
-    with pytest.raises(ValueError, match=r"target must be 'CD4.* or None, not 'T cell'"):
-        tosica.tl.attribute(query, model, target="T cell")
-
-
-def test_unknown_baseline(model, query):
-    with pytest.raises(
-        ValueError, match="baseline must be 'reference', 'mean' or 'zero', not 'ones'"
-    ):
-        tosica.tl.attribute(query, model, baseline="ones")
-
-
 @pytest.mark.slow
 def test_a_model_that_does_not_know_its_references_mean(network_alone, monkeypatch):
     """As one that the original's code trained."""
@@ -388,11 +250,7 @@ def test_a_model_that_does_not_know_its_references_mean(network_alone, monkeypat
     unknown = torch.zeros_like(model.module.baseline)
     monkeypatch.setattr(model.module, "baseline", unknown)
     model.annotate(query)
-    with pytest.raises(
-        ValueError,
-        match=r"^The model does not know the mean cell of its reference, because the original's "
-        r"code trained it: pass baseline='mean' for that of the query\.$",
-    ):
+    with pytest.raises(ValueError, match="pass baseline='mean'"):
         tosica.tl.attribute(query, model)
     assert f"X_{KEY}" not in query.obsm
     tosica.tl.attribute(query, model, baseline="mean", n_steps=100)
@@ -404,11 +262,6 @@ def test_a_model_that_does_not_know_its_references_mean(network_alone, monkeypat
     table = tosica.get.top_genes_df(query)
     for group, rows in table.groupby("group", observed=True):
         assert rows["gene_set"].iloc[0] == means.loc[group].idxmax()
-
-
-def test_no_steps(model, query):
-    with pytest.raises(ValueError, match="n_steps must be at least 1"):
-        tosica.tl.attribute(query, model, n_steps=0)
 
 
 def test_the_mean_of_a_single_cell(model, query):

@@ -1,17 +1,16 @@
 from __future__ import annotations
 
-import dataclasses
+import re
 import warnings
 
-import mudata as md
 import numpy as np
 import pandas as pd
 import pytest
-import scanpy as sc
 from _strategies import annotated_cells
 from anndata import AnnData
 from get.annotated_pbmc import annotated_pbmc
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn import metrics
 
 import tosica
@@ -98,16 +97,6 @@ def test_confusion_and_calibration_are_those_of_their_functions():
     )
 
 
-def test_calibration_error_is_the_one_that_the_plot_shows():
-    adata = annotated_pbmc()
-    error = tosica.tl.evaluate(adata, "bulk_labels").summary["expected_calibration_error"].item()
-    bins = tosica.tl.reliability(adata, "bulk_labels")
-    distance = (bins["accuracy"] - bins["probability"]).abs()
-    assert error == pytest.approx((distance * bins["n_cells"]).sum() / bins["n_cells"].sum())
-    title = tosica.pl.reliability(adata, "bulk_labels", show=False).get_title()
-    assert f"{error:.1%}".replace("%", " %") in title
-
-
 def test_probability_is_that_of_the_cells_that_were_called_so():
     adata = _adata(list("aab"), list("aba"), [0.5, 0.9, 0.75])
     table = tosica.tl.evaluate(adata, "known").per_class
@@ -150,11 +139,6 @@ def test_labels_that_the_model_does_not_know_are_wrong_and_named(caplog):
     assert "not trained on 'new', 'newer', so these cells (2) count as wrong" in _logged(caplog)
 
 
-def test_nothing_is_logged_where_nothing_is_odd(caplog):
-    tosica.tl.evaluate(annotated_pbmc(), "bulk_labels")
-    assert not _logged(caplog)
-
-
 # -- other columns and data -------------------------------------------------------------------
 
 
@@ -172,63 +156,6 @@ def test_another_column_has_no_probabilities():
     assert "calibration" not in repr(found)
 
 
-def test_summaries_can_be_put_under_each_other():
-    adata = annotated_pbmc()
-    tosica.tl.majority_vote(adata, "louvain")
-    columns = ["tosica_prediction", "tosica_majority_vote"]
-    rows = [
-        tosica.tl.evaluate(adata, "bulk_labels", prediction=column).summary for column in columns
-    ]
-    table = pd.concat(rows)
-    assert list(table.index) == columns
-    assert table["n_cells"].dtype == np.int64
-    assert table["expected_calibration_error"].notna().to_list() == [True, False]
-
-
-def test_key_names_the_annotation():
-    adata = annotated_pbmc(key="lung")
-    found = tosica.tl.evaluate(adata, "bulk_labels", key="lung")
-    assert found.summary.index.to_list() == ["lung_prediction"]
-    assert found.calibration is not None
-
-
-def test_a_mudata():
-    adata = annotated_pbmc()
-    adata.obs_names_make_unique()
-    parts = {
-        name: AnnData(
-            np.zeros((700, 1), np.float32),
-            obs=pd.DataFrame(index=adata.obs_names),
-            var=pd.DataFrame(index=[name]),
-        )
-        for name in ("rna", "protein")
-    }
-    mdata = md.MuData(parts)
-    for column in ("bulk_labels", "tosica_prediction", "tosica_probability"):
-        mdata.obs[column] = adata.obs[column]
-    mdata.uns["tosica"] = adata.uns["tosica"]
-    found = tosica.tl.evaluate(mdata, "bulk_labels")
-    expected = tosica.tl.evaluate(adata, "bulk_labels")
-    pd.testing.assert_frame_equal(found.summary, expected.summary)
-    pd.testing.assert_frame_equal(found.per_class, expected.per_class)
-
-
-def test_what_a_model_annotated(query):
-    found = tosica.tl.evaluate(query, "bulk_labels")
-    expected = _sklearn(
-        query.obs["bulk_labels"].astype(str), query.obs["tosica_prediction"].astype(str)
-    )
-    assert found.summary.iloc[0][list(expected)].to_dict() == pytest.approx(expected)
-
-
-def test_leaves_the_data_alone():
-    adata = annotated_pbmc()
-    before = adata.copy()
-    tosica.tl.evaluate(adata, "bulk_labels")
-    pd.testing.assert_frame_equal(adata.obs, before.obs)
-    assert set(adata.uns) == set(before.uns)
-
-
 def test_repr_shows_the_scores_and_each_label():
     found = tosica.tl.evaluate(annotated_pbmc(), "bulk_labels")
     text = repr(found)
@@ -237,19 +164,7 @@ def test_repr_shows_the_scores_and_each_label():
     assert all(label in text for label in found.per_class.index)
 
 
-def test_an_evaluation_is_frozen():
-    found = tosica.tl.evaluate(annotated_pbmc(), "bulk_labels")
-    assert isinstance(found, tosica.tl.Evaluation)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        found.summary = found.per_class
-
-
 # -- wrong input ------------------------------------------------------------------------------
-
-
-def test_not_annotated():
-    with pytest.raises(KeyError, match=r"run model\.annotate\(adata, key_added='tosica'\)"):
-        tosica.tl.evaluate(sc.datasets.pbmc68k_reduced(), "bulk_labels")
 
 
 def test_probabilities_are_gone():
@@ -257,16 +172,6 @@ def test_probabilities_are_gone():
     del adata.obs["tosica_probability"]
     with pytest.raises(KeyError, match="no column 'tosica_probability'"):
         tosica.tl.evaluate(adata, "bulk_labels")
-
-
-def test_missing_labels():
-    with pytest.raises(KeyError, match="no column 'cell_type'"):
-        tosica.tl.evaluate(annotated_pbmc(), "cell_type")
-
-
-def test_missing_prediction():
-    with pytest.raises(KeyError, match="no column 'voted'"):
-        tosica.tl.evaluate(annotated_pbmc(), "bulk_labels", prediction="voted")
 
 
 def test_no_label_is_known():
@@ -286,21 +191,194 @@ def test_other_words(known):
         tosica.tl.evaluate(_adata(known, ["a", "Unknown"], labels="ab"), "known")
 
 
-def test_numbers_are_no_labels():
-    with pytest.raises(TypeError, match="not groups"):
-        tosica.tl.evaluate(annotated_pbmc(), "percent_mito")
+# -- confusion --------------------------------------------------------------------------------
 
 
-def test_no_bins():
-    with pytest.raises(ValueError, match="n_bins must be at least 1, not 0"):
-        tosica.tl.evaluate(annotated_pbmc(), "bulk_labels", n_bins=0)
+def test_counts_agree_with_pandas():
+    adata = annotated_pbmc()
+    table = tosica.tl.confusion(adata, "bulk_labels")
+    expected = pd.crosstab(adata.obs["bulk_labels"], adata.obs["tosica_prediction"])
+    assert table.to_numpy().sum() == adata.n_obs
+    assert table.dtypes.eq("int64").all()
+    for row in expected.index:
+        for column in expected.columns:
+            assert table.loc[row, column] == expected.loc[row, column]
 
 
-def test_not_an_anndata():
-    with pytest.raises(TypeError, match="must be an AnnData or a MuData, not a DataFrame"):
-        tosica.tl.evaluate(annotated_pbmc().obs, "bulk_labels")
+def test_order_is_that_of_the_categories_and_unknown_is_last():
+    known = pd.Categorical(["B", "T", "B", "Unknown"], ["Unknown", "T", "B", "unused"])
+    predicted = pd.Categorical(["B", "Unknown", "NK", "T"], ["NK", "Unknown", "B", "T"])
+    table = tosica.tl.confusion(_adata(known, predicted), "known")
+    assert list(table.index) == ["T", "B", "Unknown"]
+    assert list(table.columns) == ["T", "B", "NK", "Unknown"]
+    assert table.index.name == "known"
+    assert table.columns.name == "tosica_prediction"
 
 
-def test_no_cells():
-    with pytest.raises(ValueError, match="adata has no cells"):
-        tosica.tl.evaluate(annotated_pbmc()[:0].copy(), "bulk_labels")
+def test_a_label_that_is_never_predicted_keeps_its_column():
+    table = tosica.tl.confusion(_adata(["B", "T", "NK"], ["B", "B", "NK"]), "known")
+    assert list(table.columns) == ["B", "NK", "T"]
+    assert (table["T"] == 0).all()
+
+
+def test_clusters_against_labels_have_no_empty_columns():
+    table = tosica.tl.confusion(_adata(["0", "1", "1"], ["B", "T", "Unknown"]), "known")
+    assert list(table.columns) == ["B", "T", "Unknown"]
+    table = tosica.tl.confusion(_adata(["0", "Unknown"], ["B", "Unknown"]), "known")
+    assert list(table.columns) == ["B", "Unknown"]
+
+
+@settings(max_examples=30)
+@given(annotated_cells("abcd", [*"abcxy", "Unknown"]))
+def test_rows_sum_to_the_cells_or_to_one(cells):
+    known, predicted, *_ = (list(column) for column in zip(*cells, strict=True))
+    adata = _adata(known, predicted)
+    counts = tosica.tl.confusion(adata, "known")
+    shares = tosica.tl.confusion(adata, "known", normalize=True)
+    assert counts.sum(axis=1).to_dict() == pd.Series(known).value_counts().to_dict()
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    right = sum(k == p for k, p in zip(known, predicted, strict=True))
+    both = [name for name in counts.index if name in counts.columns]
+    assert sum(counts.loc[name, name] for name in both) == right
+
+
+# -- reliability ------------------------------------------------------------------------------
+
+
+def test_bins_count_right_labels():
+    adata = annotated_pbmc()
+    table = tosica.tl.reliability(adata, "bulk_labels", n_bins=5)
+    named = (adata.obs["tosica_prediction"] != "Unknown").to_numpy()
+    probability = adata.obs["tosica_probability"].to_numpy()
+    predicted = adata.obs["tosica_prediction"].astype(str)
+    right = (predicted == adata.obs["bulk_labels"].astype(str)).to_numpy()
+    assert table["n_cells"].sum() == named.sum()
+    for row in table.itertuples():
+        inside = named & (probability > row.low) & (probability <= row.high)
+        assert row.n_cells == inside.sum()
+        assert row.accuracy == pytest.approx(right[inside].mean())
+        assert row.probability == pytest.approx(probability[inside].mean())
+        assert row.accuracy_low <= row.accuracy <= row.accuracy_high
+
+
+def test_refuses():
+    adata = annotated_pbmc()
+    with pytest.raises(ValueError, match="have no label in common"):
+        tosica.tl.reliability(adata, "louvain")
+    with pytest.raises(ValueError, match="n_bins must be at least 1"):
+        tosica.tl.reliability(adata, "bulk_labels", n_bins=0)
+    adata.obs["tosica_prediction"] = "Unknown"
+    with pytest.raises(ValueError, match=r"All cells .* are 'Unknown'"):
+        tosica.tl.reliability(adata, "bulk_labels")
+    del adata.obs["tosica_probability"]
+    with pytest.raises(KeyError, match=r"run model\.annotate\(adata, key_added='tosica'\)"):
+        tosica.tl.reliability(adata, "bulk_labels")
+
+
+def test_probability_of_one_is_in_the_last_bin():
+    adata = annotated_pbmc()
+    adata.obs["tosica_probability"] = np.float32(1)
+    table = tosica.tl.reliability(adata, "bulk_labels")
+    assert table["high"].to_list() == [1.0]
+
+
+# -- the Cell Ontology ------------------------------------------------------------------------
+
+
+TERMS = {
+    "T": "CL:0000084",
+    "CD4 T": "CL:0000624",
+    "B": "CL:0000236",
+    "naive B": "CL:0000788",
+    "odd": "unknown",
+    "Unknown": "unknown",
+}
+
+
+def annotated(known: list, predicted: list, **columns: list) -> AnnData:
+    obs = pd.DataFrame({"known": known, "tosica_prediction": predicted, **columns})
+    obs["tosica_probability"] = 0.5
+    obs.index = obs.index.astype(str)
+    return AnnData(np.zeros((len(obs), 1), np.float32), obs=obs)
+
+
+def with_terms(known: list, predicted: list) -> AnnData:
+    of_known, of_predicted = ([TERMS[label] for label in some] for some in (known, predicted))
+    more = {"known_ontology_term_id": of_known, "tosica_prediction_ontology_term_id": of_predicted}
+    return annotated(known, predicted, **more)
+
+
+def is_right(known: str, predicted: str) -> bool:
+    if known == predicted:
+        return True
+    truth, term = TERMS[known], TERMS[predicted]
+    if "unknown" in (truth, term):
+        return False
+    return truth == term or truth in tosica.onto.ancestors(term)
+
+
+_LABELS = st.sampled_from(sorted(TERMS))
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(_LABELS, _LABELS), min_size=1, max_size=12))
+def test_scores(pairs: list[tuple[str, str]]) -> None:
+    # One pair in which both have terms, and words that both columns have.
+    known, predicted = zip(*pairs, ("T", "T"), strict=True)
+    found = tosica.tl.evaluate(with_terms(list(known), list(predicted)), "known", ontology=True)
+    right = np.array([is_right(*pair) for pair in zip(known, predicted, strict=True)])
+    row = found.summary.iloc[0]
+    assert row["ontology_accuracy"] == pytest.approx(right.mean())
+    without = [
+        "unknown" in (TERMS[one], TERMS[other]) for one, other in zip(known, predicted, strict=True)
+    ]
+    assert row["share_without_term"] == pytest.approx(np.mean(without))
+    assert row["ontology_accuracy"] >= row["accuracy"]
+    for label in found.per_class.index:
+        of_label = right[np.array(known) == label]
+        assert found.per_class.loc[label, "ontology_recall"] == pytest.approx(of_label.mean())
+        assert found.per_class.loc[label, "recall"] <= of_label.mean() + 1e-12
+
+
+def test_a_subtype_is_right_and_a_parent_is_not() -> None:
+    adata = with_terms(["T", "CD4 T", "B", "naive B"], ["CD4 T", "T", "T", "naive B"])
+    found = tosica.tl.evaluate(adata, "known", ontology=True)
+    assert found.summary["accuracy"].item() == 0.25
+    assert found.summary["ontology_accuracy"].item() == 0.5
+    recall = found.per_class["ontology_recall"].to_dict()
+    assert recall == {"T": 1, "CD4 T": 0, "B": 0, "naive B": 1}
+    assert "ontology accuracy 0.500" in repr(found)
+
+
+def test_terms_are_found_by_name_and_words_may_differ() -> None:
+    adata = annotated(
+        ["T cell", "B cell", None, "NK cell"], ["T lymphocytes", "B-cells", "T cell", "T cells"]
+    )
+    with pytest.raises(ValueError, match="have no label in common"):
+        tosica.tl.evaluate(adata[:2].copy(), "known")
+    found = tosica.tl.evaluate(adata, "known", ontology=True)
+    assert found.summary["n_cells"].item() == 3
+    assert found.summary["accuracy"].item() == 0
+    assert found.summary["ontology_accuracy"].item() == pytest.approx(2 / 3)
+
+
+def test_terms_that_the_ontology_lacks_do_not_count() -> None:
+    adata = with_terms(["T", "B", "B"], ["T", "B", "naive B"])
+    adata.obs["known_ontology_term_id"] = ["CL:0000084", "CL:0000003", np.nan]
+    found = tosica.tl.evaluate(adata, "known", ontology=True)
+    assert found.summary["share_without_term"].item() == pytest.approx(2 / 3)
+    assert found.summary["ontology_accuracy"].item() == pytest.approx(2 / 3)
+
+
+@pytest.mark.parametrize(
+    ("known", "predicted", "column"),
+    [("a", "T cells", "known"), ("T cells", "a", "tosica_prediction")],
+)
+def test_labels_without_any_term(known: str, predicted: str, column: str) -> None:
+    adata = annotated([known, known], [predicted, predicted])
+    sentence = (
+        f"ontology=True was given, but no cell has a term for its label in adata.obs[{column!r}]: "
+        f"call tosica.onto.map_labels(adata, {column!r}, mapping={{label: identifier}}) first."
+    )
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        tosica.tl.evaluate(adata, "known", ontology=True)

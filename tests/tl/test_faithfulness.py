@@ -31,23 +31,6 @@ def test_curves_and_areas(model, query):
     assert areas[["attribution", "presence"]].max() < areas[["attention", "random"]].min()
 
 
-def test_the_starting_probability_is_the_annotations(model, query):
-    tosica.tl.faithfulness(query, model, n_cells=1_000)
-    curves = query.uns["faithfulness"]["curves"]
-    assert curves["probability"].iloc[0] == pytest.approx(
-        query.obs["tosica_probability"].mean(), abs=1e-5
-    )
-
-
-@pytest.mark.filterwarnings("ignore:The query has only")
-def test_the_starting_probability_with_genes_missing(model, lacking):
-    tosica.tl.faithfulness(lacking, model, n_cells=1_000)
-    curves = lacking.uns["faithfulness"]["curves"]
-    assert curves["probability"].iloc[0] == pytest.approx(
-        lacking.obs["tosica_probability"].mean(), abs=1e-5
-    )
-
-
 @pytest.mark.filterwarnings("ignore:The query has only")
 @pytest.mark.parametrize("which", ["query", "lacking"])
 def test_without_all_gene_sets_a_cell_is_the_mean_cell(which, model, request):
@@ -81,41 +64,3 @@ def test_genes_of_what_is_removed_are_those_of_the_mean_cell(model, query):
         expected = model.module.probabilities(logits)
     got = one.uns["faithfulness"]["curves"]["probability"].iloc[1]
     assert got == pytest.approx(float(expected[0, label]), abs=1e-5)
-
-
-@pytest.mark.parametrize("order", ["presence", "attribution"])
-def test_one_order(model, query, order):
-    tosica.tl.attribute(query, model)
-    tosica.tl.faithfulness(query, model, orders=[order, "random"], n_cells=20)
-    area = query.uns["faithfulness"]["area"]
-    assert list(area["order"]) == [order, "random"]
-    assert area["below_random"].iloc[0] > 0.5
-
-
-@pytest.mark.parametrize("order", ["presence", "attribution"])
-def test_an_order_that_was_not_computed(model, query, order):
-    with pytest.raises(KeyError, match=r"run tosica\.tl\.attribute\(adata, model\) first"):
-        tosica.tl.faithfulness(query, model, orders=[order])
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "match"),
-    [
-        ({"orders": ["size"]}, "orders must be some of 'attention', "),
-        ({"orders": []}, "orders must be some of"),
-        ({"shares": [0.5, 1]}, "shares must ascend from 0 to 1"),
-        ({"shares": [0, 0.6, 0.5, 1]}, "shares must ascend from 0 to 1"),
-        ({"n_cells": 0}, "n_cells must be at least 1"),
-    ],
-)
-def test_refuses(model, query, kwargs, match):
-    with pytest.raises(ValueError, match=match):
-        tosica.tl.faithfulness(query, model, **kwargs)
-    assert "faithfulness" not in query.uns
-
-
-def test_attribution_of_another_model_is_refused(model, query):
-    tosica.tl.attribute(query, model)
-    query.uns["tosica_attribution"]["model"] = "0" * 16
-    with pytest.raises(ValueError, match="written by a model with the fingerprint '0000"):
-        tosica.tl.faithfulness(query, model)

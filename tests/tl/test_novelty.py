@@ -16,7 +16,7 @@ from sklearn.metrics import roc_auc_score
 
 import tosica
 from tosica.linear import CLUSTER_SIZE, fit_novelty
-from tosica.tl._query_novelty import Query, average_neighbors, common_shift
+from tosica.tl._novelty import Query, average_neighbors, common_shift
 
 NEW = "CD19+ B"
 COLUMNS = [f"tosica_novelty{name}" for name in ("", "_pvalue", "_cluster", "_cluster_pvalue")]
@@ -147,13 +147,6 @@ def test_what_two_samples_of_a_batch_have_in_common_is_no_shift(n_labels):
         assert (found[50:100] > 0).mean() > 0.9
 
 
-def test_nothing_new(model, query):
-    known = query[query.obs["bulk_labels"] != NEW].copy()
-    tosica.tl.novelty(known, model)
-    for name in ("tosica_novelty_pvalue", "tosica_novelty_cluster_pvalue"):
-        assert share(known, name, new=False) < 0.08
-
-
 @pytest.mark.parametrize("kept", [0.9, 0.6])
 def test_genes_that_the_query_lacks_are_not_new(model, query, kept):
     genes = np.random.default_rng(0).permutation(query.n_vars)[: int(kept * query.n_vars)]
@@ -182,14 +175,6 @@ def test_a_query_of_a_new_type_alone(model, query, caplog):
     assert share(new, "tosica_novelty_pvalue", new=True) > 0.8
 
 
-def test_a_query_of_unknown_labels_is_not_corrected(model, query, caplog):
-    query.obs["tosica_prediction"] = "Unknown"
-    with caplog.at_level(logging.WARNING, logger="tosica"):
-        tosica.tl.novelty(query, model)
-    assert "the query is not corrected" in caplog.text
-    assert auroc(query) > 0.95
-
-
 def test_one_score_a_cluster_whatever_the_order_of_cells(model, query):
     query.obs["fine"] = query.obs["louvain"]
     tosica.tl.novelty(query, model, over_clustering="fine")
@@ -210,23 +195,6 @@ def test_one_score_a_cluster_whatever_the_order_of_cells(model, query):
         query, model, over_clustering=query.obs["fine"].to_numpy(), copy=True
     )
     np.testing.assert_array_equal(by_values.obs["tosica_novelty_cluster"], score)
-
-
-def test_writes_its_columns_and_nothing_else(model, query):
-    before = query.copy()
-    copied = tosica.tl.novelty(query, model, copy=True)
-    assert "tosica_novelty_cluster" not in query.obs
-    assert tosica.tl.novelty(query, model) is None
-    for column in COLUMNS:
-        np.testing.assert_array_equal(query.obs[column], copied.obs[column])
-    assert set(query.obs.columns) == {*before.obs.columns, *COLUMNS}
-    for where in ("obsm", "obsp", "varm", "layers"):
-        assert list(getattr(query, where)) == list(getattr(before, where))
-    assert list(query.uns) == list(before.uns)
-    # What was said of the cells before does not stay beside new labels.
-    model.annotate(query)
-    assert set(query.obs.columns) == set(before.obs.columns)
-    np.testing.assert_array_equal(query.obs["tosica_novelty"], before.obs["tosica_novelty"])
 
 
 def test_a_loaded_model_needs_no_reference(model, query, tmp_path):
@@ -262,17 +230,6 @@ def test_a_model_that_was_saved_before_takes_the_reference(model, query, tmp_pat
         np.testing.assert_allclose(again.obs[column], expected.obs[column], atol=1e-4)
 
 
-def test_damaged_statistics_are_not_loaded(model, tmp_path):
-    model.save(tmp_path / "model")
-    path = tmp_path / "model" / "model.pt"
-    contents = torch.load(path, weights_only=True)
-    del contents["attr_dict"]["digest"]
-    contents["attr_dict"]["novelty_statistics_"]["variance"][0] = torch.nan
-    torch.save(contents, path)
-    with pytest.raises(ValueError, match="the file is damaged"):
-        tosica.TOSICA.load(tmp_path / "model")
-
-
 def test_a_small_query(model, query):
     few = query[:4].copy()
     tosica.tl.novelty(few, model)
@@ -283,7 +240,7 @@ def test_a_small_query(model, query):
 
 def test_many_cells_take_approximate_neighbors(model, query, monkeypatch):
     expected = tosica.tl.novelty(query, model, copy=True)
-    monkeypatch.setattr("tosica.tl._query_novelty._MAX_CELLS_EXACT", 100)
+    monkeypatch.setattr("tosica.tl._novelty._MAX_CELLS_EXACT", 100)
     tosica.tl.novelty(query, model)
     np.testing.assert_allclose(
         query.obs["tosica_novelty_cluster"], expected.obs["tosica_novelty_cluster"], atol=1e-4
@@ -298,7 +255,7 @@ def test_neighbors_of_many_cells(monkeypatch):
     x = sp.csr_matrix(np.maximum(rng.normal(3 * np.eye(3)[labels].repeat(10, 1), 1), 0))
     statistics = fit_novelty(x[:600], labels[:600])
     exact = average_neighbors(Query(x, None), statistics, 0)
-    monkeypatch.setattr("tosica.tl._query_novelty._MAX_CELLS_EXACT", 2000)
+    monkeypatch.setattr("tosica.tl._novelty._MAX_CELLS_EXACT", 2000)
     torch.set_num_threads(before := torch.get_num_threads() + 1)
     try:
         average = average_neighbors(Query(x, None), statistics, 0)
@@ -310,13 +267,6 @@ def test_neighbors_of_many_cells(monkeypatch):
     assert exact.multiply(average != 0).sum() > 0.9 * len(labels)
     of_same_label = average @ sp.csr_matrix(np.eye(3)[labels])
     assert of_same_label.max(1).toarray().mean() > 0.95
-
-
-@pytest.mark.parametrize("of", ["cell", "cluster"])
-def test_draws(model, query, of):
-    tosica.tl.novelty(query, model)
-    axes = tosica.pl.novelty(query, "bulk_labels", of=of, show=False)
-    assert axes.get_yticklabels()[0].get_text() == NEW
 
 
 def test_reference_without_its_labels(model, query):
@@ -337,23 +287,6 @@ def test_reference_of_other_labels(model, query):
         tosica.tl.novelty(query, model, other)
 
 
-@pytest.mark.slow
-def test_reference_without_the_layer(query):
-    reference = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    reference.layers["log"] = reference.X.copy()
-    tosica.pp.build_mask(reference, max_gene_sets=10)
-    tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels", layer="log")
-    model = tosica.TOSICA(reference, embed_dim=8, n_heads=2)
-    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
-    query.layers["log"] = query.X.copy()
-    model.annotate(query)
-    other = reference.copy()
-    del other.layers["log"]
-    sentence = "reference has no layer 'log', which the model was set up with."
-    with pytest.raises(KeyError, match=sentence):
-        tosica.tl.novelty(query, model, other)
-
-
 def test_backed_view(model, query, tmp_path):
     query.write_h5ad(tmp_path / "query.h5ad")
     backed = sc.read_h5ad(tmp_path / "query.h5ad", backed="r")
@@ -361,16 +294,3 @@ def test_backed_view(model, query, tmp_path):
     with pytest.raises(ValueError, match=sentence):
         tosica.tl.novelty(backed, model, copy=True)
     backed.file.close()
-
-
-def test_not_annotated_by_this_model(model, query, other_model):
-    with pytest.raises(ValueError, match="was written by a model with the fingerprint"):
-        tosica.tl.novelty(query, other_model)
-    del query.uns["tosica"]
-    with pytest.raises(KeyError, match="tosica"):
-        tosica.tl.novelty(query, model)
-
-
-def test_clusters_that_do_not_fit(model, query):
-    with pytest.raises(ValueError, match="over_clustering has 3 values for 350 cells"):
-        tosica.tl.novelty(query, model, over_clustering=["a", "b", "c"])

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
-from anndata import ImplicitModificationWarning
+from anndata import AnnData
 from get.annotated_pbmc import N_GENE_SETS, annotated_pbmc, planted
+from scipy import stats
 
 import tosica
 
@@ -68,33 +67,6 @@ def test_attention_that_is_zero_everywhere_is_no_change():
     assert (rows["pval"] == 1).all()
 
 
-def test_nothing_but_the_result_changes():
-    adata = annotated_pbmc()
-    adata.obs["text"] = np.where(np.arange(adata.n_obs) % 2, "a", "b").astype(object)
-    before = adata.copy()
-    assert tosica.tl.rank_gene_sets(adata, "text", key_added="mine") is None
-    assert set(adata.uns) - set(before.uns) == {"mine"}
-    pd.testing.assert_frame_equal(adata.obs, before.obs)
-    np.testing.assert_array_equal(adata.obsm["X_tosica"], before.obsm["X_tosica"])
-    assert set(adata.obsm) == set(before.obsm)
-
-
-def test_copy_leaves_the_data_alone():
-    adata = annotated_pbmc()
-    result = tosica.tl.rank_gene_sets(adata, "phase", copy=True)
-    assert "rank_gene_sets" not in adata.uns
-    assert list(result.uns["rank_gene_sets"]["names"].dtype.names) == ["G1", "G2M", "S"]
-
-
-def test_a_view_becomes_actual_with_anndatas_warning():
-    adata = annotated_pbmc()
-    view = adata[:200]
-    with pytest.warns(ImplicitModificationWarning):
-        tosica.tl.rank_gene_sets(view, "phase")
-    assert "rank_gene_sets" in view.uns
-    assert "rank_gene_sets" not in adata.uns
-
-
 def test_groups_reference_and_number():
     adata = annotated_pbmc()
     tosica.tl.rank_gene_sets(
@@ -112,14 +84,6 @@ def test_groups_reference_and_number():
     assert result["params"]["groupby"] == "bulk_labels"
     tosica.tl.rank_gene_sets(adata, "bulk_labels", n_gene_sets=10_000)
     assert len(adata.uns["rank_gene_sets"]["names"]) == N_GENE_SETS
-
-
-def test_unused_categories_are_no_groups():
-    adata = annotated_pbmc()
-    adata.obs["bulk_labels"] = adata.obs["bulk_labels"].cat.add_categories("never seen")
-    tosica.tl.rank_gene_sets(adata, "bulk_labels")
-    assert "never seen" not in adata.uns["rank_gene_sets"]["names"].dtype.names
-    assert "never seen" in adata.obs["bulk_labels"].cat.categories
 
 
 def test_whole_numbers_name_groups():
@@ -146,64 +110,6 @@ def test_many_groups_without_a_warning():
     assert all(result["names"][f"cell type {i}"][0] == planted(i) for i in range(60))
 
 
-def test_scanpys_plots_read_it():
-    adata = annotated_pbmc()
-    tosica.tl.rank_gene_sets(adata, "bulk_labels")
-    axes = sc.pl.rank_genes_groups(adata, key="rank_gene_sets", n_genes=3, show=False)
-    assert len(axes) == 10
-
-
-@pytest.mark.parametrize("fmt", ["h5ad", "zarr"])
-@pytest.mark.filterwarnings("ignore:Writing zarr v2:UserWarning")
-@pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
-@pytest.mark.filterwarnings("ignore:.*specification.*:FutureWarning")
-def test_survives_a_file(tmp_path, fmt):
-    import anndata
-
-    adata = annotated_pbmc()
-    tosica.tl.rank_gene_sets(adata, "bulk_labels")
-    path = tmp_path / f"query.{fmt}"
-    getattr(adata, f"write_{fmt}")(path)
-    back = getattr(anndata, f"read_{fmt}")(path)
-    pd.testing.assert_frame_equal(
-        tosica.get.rank_gene_sets_df(back), tosica.get.rank_gene_sets_df(adata)
-    )
-    assert dict(back.uns["rank_gene_sets"]["params"]) == adata.uns["rank_gene_sets"]["params"]
-
-
-def test_says_what_was_added(caplog):
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        tosica.tl.rank_gene_sets(annotated_pbmc(), "phase", key_added="mine")
-    assert "Ranked 60 gene sets in 3 groups of 'phase': added adata.uns['mine']." in caplog.text
-
-
-def _refused(error, match, adata=None, groupby="phase", **kwargs):
-    """The call raises, and leaves nothing behind."""
-    adata = annotated_pbmc() if adata is None else adata
-    keys = set(adata.uns)
-    with pytest.raises(error, match=match):
-        tosica.tl.rank_gene_sets(adata, groupby, **kwargs)
-    assert set(adata.uns) == keys
-
-
-def test_not_annotated():
-    _refused(KeyError, r"run model\.annotate", sc.datasets.pbmc68k_reduced())
-
-
-def test_missing_column():
-    _refused(KeyError, "no column 'cell_type'", groupby="cell_type")
-
-
-def test_numbers_are_no_groups():
-    _refused(TypeError, "not groups", groupby="percent_mito")
-
-
-def test_cells_without_a_group():
-    adata = annotated_pbmc()
-    adata.obs["group"] = adata.obs["phase"].where(np.arange(adata.n_obs) >= 30)
-    _refused(ValueError, "missing \\(NaN\\) in 30 of 700", adata, "group")
-
-
 def _with_lonely() -> object:
     adata = annotated_pbmc()
     names = np.array(["a", "b"], dtype=object)[np.arange(adata.n_obs) % 2]
@@ -219,64 +125,251 @@ def test_groups_with_one_cell_are_left_out_of_all_groups():
     assert adata.uns["rank_gene_sets"]["names"].dtype.names == ("a", "b")
 
 
-def test_named_groups_with_one_cell_are_refused():
-    kwargs = {"groups": ["a", "lost"]}
-    _refused(ValueError, "a single cell in 'lost', and", _with_lonely(), "group", **kwargs)
+# -- over samples --------------------------------------------------------------------------------
+
+N_SETS = 200
 
 
-def test_nothing_but_groups_with_one_cell():
-    adata = annotated_pbmc()[:2].copy()
-    adata.obs["group"] = ["a", "b"]
-    _refused(ValueError, "a single cell in 'a', 'b', and", adata, "group")
+def _cells(seed, *, n_samples=8, n_cells=60, sample_effect=0.15, raised=0, types=("B", "T")):
+    """Attention of samples that differ; the first ``raised`` sets are raised in 'stim', in B."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for cell_type in types:
+        for sample in range(n_samples):
+            condition = "stim" if sample % 2 else "ctrl"
+            level = rng.normal(0, sample_effect, N_SETS)
+            if condition == "stim" and cell_type == "B":
+                level[:raised] += 1.0
+            values = rng.gamma(4.0, size=(n_cells, N_SETS)) * np.exp(level)
+            obs = {"cell_type": cell_type, "sample": f"{condition}{sample}", "condition": condition}
+            rows.append((values, pd.DataFrame(obs, index=range(n_cells))))
+    obs = pd.concat([frame for _, frame in rows], ignore_index=True)
+    obs.index = [f"c{i}" for i in range(len(obs))]
+    values = np.concatenate([values for values, _ in rows]) / (4 * N_SETS)
+    adata = AnnData(np.zeros((len(obs), 1), np.float32), obs=obs)
+    adata.obsm["X_tosica"] = values.astype(np.float32)
+    adata.uns["tosica"] = {"gene_sets": np.array([f"set {i}" for i in range(N_SETS)])}
+    return adata
 
 
-def test_a_reference_with_one_cell_is_named():
-    kwargs = {"groups": ["a"], "reference": "lost"}
-    _refused(ValueError, "a single cell in 'lost'", _with_lonely(), "group", **kwargs)
+def _stim(adata, **kwargs):
+    kwargs = {"groups": ["stim"], "reference": "ctrl"} | kwargs
+    tosica.tl.rank_gene_sets(adata, "condition", **kwargs)
+    return tosica.get.rank_gene_sets_df(adata)
 
 
-def test_groups_with_one_cell_can_be_left_out():
-    adata = _with_lonely()
-    tosica.tl.rank_gene_sets(adata, "group", groups=["a", "b"])
-    assert adata.uns["rank_gene_sets"]["names"].dtype.names == ("a", "b")
+@pytest.mark.parametrize("method", ["moderated-t", "t-test", "wilcoxon"])
+@pytest.mark.parametrize("n_samples", [4, 8])
+def test_where_nothing_differs_hardly_anything_is_reported(method, n_samples):
+    reported = []
+    for seed in range(10):
+        adata = _cells(seed, n_samples=n_samples, n_cells=20, types=("B",))
+        table = _stim(adata, sample_key="sample", method=method)
+        reported.append((table["pval_adj"] < 0.05).mean())
+    assert np.mean(reported) <= 0.05
 
 
-def test_a_rest_of_one_cell():
+def test_what_is_raised_is_found_over_samples():
+    table = _stim(_cells(0, raised=5, types=("B",)), sample_key="sample")
+    assert set(table["gene_set"].head(5)) == {f"set {i}" for i in range(5)}
+    assert (table["pval_adj"].head(5) < 0.05).all()
+    assert table["logfoldchange"].head(5).between(1.0, 1.9).all()
+    assert (table["effect_size"].head(5) > 0.5).all()
+
+
+def test_each_cell_type_has_a_field_of_its_own():
+    adata = _cells(0, raised=5)
+    table = _stim(adata, within="cell_type", sample_key="sample")
+    assert list(table["group"].cat.categories) == ["B", "T"]
+    first = table.groupby("group", observed=True).head(5)
+    assert set(first.loc[first["group"] == "B", "gene_set"]) == {f"set {i}" for i in range(5)}
+    assert (table.loc[table["group"] == "T", "pval_adj"] < 0.05).mean() <= 0.05
+    assert adata.uns["rank_gene_sets"]["params"]["within"] == "cell_type"
+
+
+def test_within_agrees_with_the_cells_alone():
+    adata = _cells(0, raised=5)
+    table = _stim(adata, within="cell_type", sample_key="sample")
+    alone = _stim(adata[adata.obs["cell_type"] == "B"].copy(), sample_key="sample")
+    inside = table[table["group"] == "B"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(inside.drop(columns="group"), alone.drop(columns="group"))
+
+
+def test_several_conditions_within_have_names_of_their_own():
+    adata = _cells(0)
+    tosica.tl.rank_gene_sets(adata, "condition", within="cell_type")
+    names = adata.uns["rank_gene_sets"]["names"].dtype.names
+    assert names == ("ctrl in B", "stim in B", "ctrl in T", "stim in T")
+
+
+def test_samples_on_both_sides_are_paired():
+    """Large differences between donors hide a small one between types, unless they are paired."""
+    adata = _cells(0, sample_effect=0.0)
+    rng = np.random.default_rng(1)
+    donor = rng.lognormal(0, 1.0, (8, N_SETS))
+    codes = adata.obs["sample"].astype("category").cat.codes.to_numpy()
+    values = adata.obsm["X_tosica"] * donor[codes]
+    values[(adata.obs["cell_type"] == "B").to_numpy(), :5] *= 1.4
+    adata.obsm["X_tosica"] = values.astype(np.float32)
+    tosica.tl.rank_gene_sets(adata, "cell_type", groups=["B"], sample_key="sample")
+    table = tosica.get.rank_gene_sets_df(adata, "B")
+    assert set(table["gene_set"].head(5)) == {f"set {i}" for i in range(5)}
+    assert (table["pval_adj"].head(5) < 0.05).all()
+
+
+def test_rank_by_absolute_score():
+    adata = _cells(0, raised=5, types=("B",))
+    kwargs = {"groups": ["ctrl"], "reference": "stim", "sample_key": "sample"}
+    table = _stim(adata, rankby_abs=True, **kwargs)
+    assert set(table["gene_set"].head(5)) == {f"set {i}" for i in range(5)}
+    assert (table["score"].head(5) < 0).all()
+
+
+def test_welch_is_scipys():
+    adata = _cells(3, types=("B",))
+    table = _stim(adata, sample_key="sample", method="t-test").set_index("gene_set")
+    frame = pd.DataFrame(adata.obsm["X_tosica"].astype(float)).groupby(
+        adata.obs["sample"].to_numpy()
+    )
+    means = np.log2(frame.mean())
+    stim = means.index.str.startswith("stim")
+    result = stats.ttest_ind(means[stim], means[~stim], equal_var=False)
+    np.testing.assert_allclose(
+        table.loc[[f"set {i}" for i in range(N_SETS)], "pval"], result.pvalue, rtol=1e-4
+    )
+
+
+def test_effect_size_is_cohens_d_of_cells():
+    adata = _cells(0, raised=3, types=("B",))
+    table = _stim(adata).set_index("gene_set")
+    stim = (adata.obs["condition"] == "stim").to_numpy()
+    x = adata.obsm["X_tosica"][:, 0].astype(float)
+    pooled = np.sqrt((x[stim].var() * stim.sum() + x[~stim].var() * (~stim).sum()) / len(x))
+    expected = (x[stim].mean() - x[~stim].mean()) / pooled
+    assert table.loc["set 0", "effect_size"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_group_with_one_sample():
+    adata = _cells(0, types=("B",))
+    adata.obs.loc[adata.obs["condition"] == "stim", "sample"] = "only"
+    with pytest.raises(ValueError, match=r"'stim' of adata\.obs\['condition'\] has 1 sample with"):
+        _stim(adata, sample_key="sample")
+    assert "rank_gene_sets" not in adata.uns
+
+
+def test_samples_with_few_cells_do_not_count():
+    adata = _cells(0, n_samples=4, n_cells=8, types=("B",))
+    with pytest.raises(ValueError, match=r"has 0 samples with at least 10 cells.* lower min_cells"):
+        _stim(adata, sample_key="sample")
+    assert len(_stim(adata, sample_key="sample", min_cells=5)) == N_SETS
+
+
+def test_a_condition_that_exists_in_one_cell_type_only():
+    adata = _cells(0)
+    kept = (adata.obs["cell_type"] == "B") | (adata.obs["condition"] == "ctrl")
+    adata = adata[kept].copy()
+    with pytest.warns(
+        UserWarning, match=r"Left out 'T' of adata\.obs\['cell_type'\]; in 'T': .*no"
+    ):
+        table = _stim(adata, within="cell_type", sample_key="sample")
+    assert list(table["group"].cat.categories) == ["B"]
+
+
+def test_no_cell_type_with_both_conditions():
+    adata = _cells(0)
+    adata.obs["cell_type"] = np.where(adata.obs["condition"] == "stim", "B", "T")
+    with pytest.raises(
+        ValueError, match=r"No category of adata\.obs\['cell_type'\] can be compared"
+    ):
+        _stim(adata, within="cell_type", sample_key="sample")
+
+
+# -- correlation --------------------------------------------------------------------------------
+
+
+def _staged():
     adata = annotated_pbmc()
-    adata.obs["group"] = np.where(np.arange(adata.n_obs) == 0, "b", "a")
-    _refused(ValueError, "a single cell to compare 'a' with", adata, "group", groups=["a"])
+    rng = np.random.default_rng(0)
+    adata.obs["age"] = rng.uniform(0, 10, adata.n_obs)
+    adata.obsm["X_tosica"][:, 40] *= np.exp(adata.obs["age"] / 10).to_numpy()
+    return adata
 
 
-def test_one_group_in_all():
-    adata = annotated_pbmc()
-    adata.obs["group"] = "a"
-    _refused(ValueError, "nothing to compare them with", adata, "group")
+def test_is_scipys_spearman():
+    adata = _staged()
+    tosica.tl.correlate_gene_sets(adata, "age")
+    table = adata.uns["correlate_gene_sets"].set_index("gene_set")
+    for i in (0, 7, 40):
+        expected = stats.spearmanr(adata.obsm["X_tosica"][:, i], adata.obs["age"])
+        row = table.loc[f"gene set {i:02d}"]
+        assert row["correlation"] == pytest.approx(expected.statistic, abs=1e-9)
+        assert row["pval"] == pytest.approx(expected.pvalue, rel=1e-6)
+    assert table.index[0] == "gene set 40"
+    np.testing.assert_allclose(table["pval_adj"], stats.false_discovery_control(table["pval"]))
+    assert (table["group"] == "all").all()
 
 
-def test_unknown_group():
-    _refused(ValueError, "no cell in group 'M': its groups are 'G1', ", groups=["S", "M"])
+def test_in_each_group():
+    adata = _staged()
+    tosica.tl.correlate_gene_sets(adata, "age", groupby="phase")
+    table = adata.uns["correlate_gene_sets"]
+    assert list(table["group"].cat.categories) == ["G1", "G2M", "S"]
+    inside = adata[adata.obs["phase"] == "S"]
+    expected = stats.spearmanr(inside.obsm["X_tosica"][:, 3], inside.obs["age"]).statistic
+    row = table[(table["group"] == "S") & (table["gene_set"] == "gene set 03")]
+    assert row["correlation"].item() == pytest.approx(expected, abs=1e-9)
+    assert row["n"].item() == inside.n_obs
 
 
-def test_unknown_reference():
-    _refused(ValueError, "no cell in group 'M'", reference="M")
+def test_samples_as_replicates():
+    adata = _staged()
+    adata.obs["donor"] = (np.arange(adata.n_obs) % 6).astype(str)
+    adata.obs["age"] = adata.obs["donor"].astype(int) * 10.0
+    tosica.tl.correlate_gene_sets(adata, "age", sample_key="donor")
+    table = adata.uns["correlate_gene_sets"]
+    assert (table["n"] == 6).all()
+    assert (table["pval_adj"] < 0.05).mean() <= 0.05
+    tosica.tl.correlate_gene_sets(adata, "age")
+    assert (adata.uns["correlate_gene_sets"]["n"] == 700).all()
 
 
-def test_a_single_name_for_groups():
-    _refused(TypeError, r"write groups=\['S'\]", groups="S")
+def test_a_stage_is_an_order():
+    adata = _staged()
+    stages = ["late", "middle", "early"]
+    adata.obs["stage"] = pd.Categorical.from_codes(
+        (adata.obs["age"] // 3.4).astype(int), stages[::-1], ordered=True
+    )
+    tosica.tl.correlate_gene_sets(adata, "stage")
+    first = adata.uns["correlate_gene_sets"].iloc[0]
+    assert first["gene_set"] == "gene set 40"
+    assert first["correlation"] > 0
+    adata.obs["stage"] = adata.obs["stage"].cat.as_unordered()
+    with pytest.raises(TypeError, match="categories without an order"):
+        tosica.tl.correlate_gene_sets(adata, "stage")
 
 
-def test_empty_groups():
-    _refused(ValueError, "groups is empty", groups=[])
+def test_attention_that_is_the_same_everywhere_has_no_correlation():
+    adata = _staged()
+    adata.obsm["X_tosica"][:, 5] = 0.01
+    tosica.tl.correlate_gene_sets(adata, "age")
+    row = adata.uns["correlate_gene_sets"].set_index("gene_set").loc["gene set 05"]
+    assert row["correlation"] == 0
+    assert row["pval"] == 1
 
 
-def test_nothing_but_the_reference():
-    _refused(ValueError, "nothing but the reference 'S'", groups=["S"], reference="S")
+def test_missing_numbers_are_left_out_with_a_warning():
+    adata = _staged()
+    adata.obs.loc[adata.obs_names[:30], "age"] = np.nan
+    with pytest.warns(UserWarning, match="missing or infinite in 30 of 700 cells"):
+        tosica.tl.correlate_gene_sets(adata, "age")
+    assert (adata.uns["correlate_gene_sets"]["n"] == 670).all()
 
 
-@pytest.mark.parametrize("method", ["logreg", "anova"])
-def test_unknown_method(method):
-    _refused(ValueError, f"method must be one of 'wilcoxon', .* not '{method}'", method=method)
-
-
-def test_no_gene_sets_to_keep():
-    _refused(ValueError, "n_gene_sets must be at least 1", n_gene_sets=0)
+def test_groups_that_cannot_be_correlated_are_left_out_with_a_warning():
+    adata = _staged()
+    adata.obs["group"] = np.where(np.arange(adata.n_obs) < 2, "two", "many")
+    with pytest.warns(UserWarning, match="Left out 'two': fewer than 4 cells"):
+        tosica.tl.correlate_gene_sets(adata, "age", groupby="group")
+    adata.obs["age"] = 1.0
+    with pytest.raises(ValueError, match="nothing to correlate in 'all'"):
+        tosica.tl.correlate_gene_sets(adata, "age")

@@ -10,9 +10,8 @@ from conftest import make_toy
 from mudata import MuData
 
 import tosica
-from tosica.tl._gene_set_membership import (
+from tosica.tl._refine import (
     describe_genes,
-    held_out_scores,
     mean_correlations,
     refine,
     ridge_scores,
@@ -139,11 +138,6 @@ def test_names_are_those_of_the_reference(name, tmp_path):
     assert list(again.var_names[alpha]) == [names[f"G{i}"] for i in range(8)]
 
 
-def test_there_is_no_file_if_the_folder_is_missing(model, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"^There is no folder .* to write to"):
-        tosica.tl.refine_gene_sets(model, tmp_path / "none" / "refined.gmt")
-
-
 # --------------------------------------------------------------------------- refusals
 
 
@@ -208,13 +202,6 @@ def test_mean_correlations_are_numpys():
     correlation = np.corrcoef(genes.z.T)
     expected = [correlation[20, :6].mean(), correlation[3, [0, 1, 2, 4, 5]].mean()]
     np.testing.assert_allclose(mean_correlations(genes.z, members)[0, [20, 3]], expected, atol=1e-5)
-
-
-def test_scores_of_genes_outside_are_standardized():
-    genes, members = made_up()
-    scores = held_out_scores(genes, members)
-    assert scores[0, ~members[0]].mean() == pytest.approx(0, abs=1e-6)
-    assert scores.shape == members.shape
 
 
 def test_the_price_is_paid_down_to_the_last_gene_that_is_found():

@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 
 from tosica._checks import (
-    CellData,
     FileKey,
     Flag,
     Integer,
@@ -23,8 +22,7 @@ from tosica._progress import progress
 from tosica._parallel import thread_map, thread_pool
 from tosica._validation import file_columns
 from tosica.data import find_genes, load_table
-from tosica.model._check_model import MODEL
-from tosica.tl._read_annotation import read_annotation
+from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,17 +48,12 @@ _CELLS_AT_ONCE = 16
 
 
 @validate_params(
-    adata=CellData(),
-    model=MODEL,
+    **ANNOTATED_BY_MODEL,
     target=String(optional=True),
     baseline=OneOf(*get_args(Baseline)),
     genes=Flag(),
     n_steps=Integer(),
-    layer=String(optional=True),
-    use_raw=Flag(),
-    key=String(),
     key_added=FileKey(optional=True),
-    copy=Flag(),
 )
 def attribute(
     adata: AnnData,
@@ -192,38 +185,35 @@ def attribute(
     _, gene_sets = read_annotation(adata, model, key)
     if target is not None and target not in model.labels:
         raise ValueError(f"target {target!r} is no label{only_known(target, model.labels)}")
-    columns = file_columns(model.labels, "the model")
+    file_columns(model.labels, "the model")
     sums = _CellSums(model, adata.n_obs, genes=genes)
     options = {"baseline": baseline, "n_steps": n_steps, "layer": layer, "use_raw": use_raw}
     for part in iter_attributions(model, adata, target=target, **options):
         sums.add(*part)
-    error = sums.completeness_error
+    record = sums.describe(len(gene_sets))
+    error = record["completeness_error"]
     if error > _TOLERATED_ERROR:
+        advice = ", or baseline='reference'" * (baseline == "zero")
         warn_user(
             f"Attributions miss the difference of the scores by {error:.1%} on average: pass a "
-            f"larger n_steps than {n_steps}"
-            + (", or baseline='reference'." if baseline == "zero" else "."),
+            f"larger n_steps than {n_steps}{advice}."
         )
     result = adata.copy() if copy else adata
     key_added = key_added or f"{key}_attribution"
     key_presence = f"{key if key_added == f'{key}_attribution' else key_added}_presence"
-    _write(result, sums, model, gene_sets, columns, key_added, key_presence)
-    result.uns[key_added] |= {
+    _write(result, sums, model, gene_sets, key_added, key_presence)
+    result.uns[key_added] |= record | {
         "target": "own label" if target is None else target,
         "baseline": baseline,
         "n_steps": int(n_steps),
     }
     logger.info(
-        "attribute: completeness error %.2g %%; added .obsm['X_%s'], .obsm['X_%s'], .varm['%s'],%s "
-        ".obs['%s_error'], .uns['%s'] and .uns['%s']",
+        "attribute: completeness error %.2g %%; added .obsm['X_%s'], .obsm['X_%s'], and %r in obs, "
+        "varm and uns",
         100 * error,
         key_added,
         key_presence,
         key_added,
-        f" .layers['{key_added}']," if genes else "",
-        key_added,
-        key_added,
-        key_presence,
     )
     return result if copy else None
 
@@ -486,25 +476,22 @@ class _CellSums:
         return sum_by(pairs, group, n_groups).cpu().numpy()
 
     @property
-    def error(self) -> np.ndarray:
+    def error(self) -> NDArray[np.float64]:
         """Sum over all tokens less the difference of the scores, ``(n_obs,)``."""
         return self.token_attribution.sum(1, dtype=np.float64) - self.difference
 
-    @property
-    def completeness_error(self) -> float:
-        """Mean absolute error over the mean absolute difference of the scores."""
-        return float(np.abs(self.error).mean() / max(np.abs(self.difference).mean(), _TINY))
-
-    @property
-    def linear_share(self) -> float:
-        """Share of the linear branch in the absolute difference of the scores."""
-        linear = np.abs(self.difference - self.network).sum()
-        return float(linear / max(linear + np.abs(self.network).sum(), _TINY))
-
-    def unannotated_share(self, n_gene_sets: int) -> float:
-        """Share of the tokens beyond the gene sets in the absolute attribution."""
-        total = np.abs(self.token_attribution).sum()
-        return float(np.abs(self.token_attribution[:, n_gene_sets:]).sum() / max(total, _TINY))
+    def describe(self, n_gene_sets: int) -> dict[str, float]:
+        """Summarize the error, and what the linear branch and other tokens than gene sets add."""
+        absolute = np.abs(self.token_attribution)
+        linear, network = np.abs(self.difference - self.network).sum(), np.abs(self.network).sum()
+        scores = max(np.abs(self.difference).mean(), _TINY)
+        return {
+            "completeness_error": float(np.abs(self.error).mean() / scores),
+            "linear_share": float(linear / max(linear + network, _TINY)),
+            "unannotated_share": float(
+                absolute[:, n_gene_sets:].sum() / max(absolute.sum(), _TINY)
+            ),
+        }
 
 
 def _write(
@@ -512,7 +499,6 @@ def _write(
     sums: _CellSums,
     model: TOSICA,
     gene_sets: list[str],
-    columns: list[str],
     key_added: str,
     key_presence: str,
 ) -> None:
@@ -520,6 +506,7 @@ def _write(
     # As in the query that was read, by any name that it found a gene by.
     genes = pd.Index(np.asarray(model.get_var_names()))
     indexer = find_genes(adata.var_names, genes, load_table(adata.var)).indexer
+    columns = file_columns(model.labels, "the model")
     adata.obsm[f"X_{key_added}"] = sums.token_attribution[:, :n_gene_sets]
     adata.obsm[f"X_{key_presence}"] = sums.token_presence[:, :n_gene_sets]
     adata.varm[key_added] = pd.DataFrame(
@@ -537,11 +524,6 @@ def _write(
             "gene_sets": np.array(gene_sets, dtype=object),
             "model": model.fingerprint,
         }
-    adata.uns[key_added] |= {
-        "completeness_error": sums.completeness_error,
-        "linear_share": sums.linear_share,
-        "unannotated_share": sums.unannotated_share(n_gene_sets),
-    }
 
 
 def _reindex_genes(values: np.ndarray, indexer: np.ndarray) -> np.ndarray:

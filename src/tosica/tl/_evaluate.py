@@ -11,7 +11,7 @@ from anndata import AnnData
 from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
-from tosica._checks import CellData, Flag, Integer, String, validate_params
+from tosica._checks import CellData, Flag, Integer, String, list_names, validate_params
 from tosica._constants import HETEROGENEOUS, UNKNOWN
 from tosica._groups import read_groups, read_labels, read_numbers
 from tosica._logging import format_thousands, logger
@@ -178,7 +178,12 @@ def evaluate(
     truth = np.asarray(cells.obs[labels_key]).astype(str)
     called = np.asarray(cells.obs[column]).astype(str)
     scores = _score_terms(adata, labels_key, column, labeled) if ontology else None
-    _log_labels(adata, labeled, truth, called, labels_key, column, key, ontology)
+    trained, words = set(read_labels(adata, key)), set(truth) - {UNKNOWN}
+    # With terms, other words are no reason that none is correct.
+    if words and not words & (trained | set(called)) and not ontology:
+        raise _other_words(labels_key, column, truth, called)
+    foreign = sorted(map(str, words - trained)) if trained else []
+    _log_labels(int((~labeled).sum()), foreign, truth, labels_key)
 
     table = confusion(cells, labels_key, prediction_key=column)
     labels = list(table.index)
@@ -190,6 +195,7 @@ def evaluate(
     precision, recall, f1, n_cells = precision_recall_fscore_support(
         truth, called, labels=labels, average=None, zero_division=np.nan
     )
+    means = pd.Series(probability, index=range(len(truth)), dtype=float).groupby(called).mean()
     per_class = pd.DataFrame(
         {
             "n_cells": n_cells,
@@ -197,7 +203,7 @@ def evaluate(
             "precision": precision,
             "recall": recall,
             "f1": f1,
-            "probability": [_mean_probability(probability, called == label) for label in labels],
+            "probability": means.reindex(labels).to_numpy(),
         },
         index=pd.Index(labels, name=labels_key),
     )
@@ -222,12 +228,6 @@ def evaluate(
     return Evaluation(summary, per_class, table, calibration)
 
 
-def _mean_probability(probability: np.ndarray | None, inside: np.ndarray) -> float:
-    if probability is None or not inside.any():
-        return float("nan")
-    return float(probability[inside].mean())
-
-
 def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.ndarray) -> ValueError:
     return ValueError(
         f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
@@ -236,34 +236,20 @@ def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.nda
 
 
 def _log_labels(
-    adata: AnnData | MuData,
-    labeled: np.ndarray,
-    truth: np.ndarray,
-    called: np.ndarray,
-    labels_key: str,
-    column: str,
-    key: str,
-    ontology: bool,
+    n_left_out: int, foreign: list[str], truth: NDArray[np.str_], labels_key: str
 ) -> None:
-    """Log which cells and labels cannot be correct; raise if none can."""
-    trained = set(read_labels(adata, key))
-    words = set(truth) - {UNKNOWN}
-    # With terms, other words are no reason that none is correct.
-    if words and not words & (trained | set(called)) and not ontology:
-        raise _other_words(labels_key, column, truth, called)
-    n_left_out = int((~labeled).sum())
+    """Log which cells and labels cannot be correct."""
     if n_left_out:
         logger.info(
             "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
             format_thousands(n_left_out),
-            format_thousands(len(labeled)),
+            format_thousands(n_left_out + len(truth)),
             labels_key,
         )
-    foreign = sorted(words - trained) if trained else []
     if foreign:
         logger.info(
             "evaluate: the model was not trained on %s, so these cells (%s) count as wrong",
-            ", ".join(repr(str(label)) for label in foreign),
+            list_names(foreign),
             format_thousands(int(np.isin(truth, foreign).sum())),
         )
 

@@ -12,15 +12,12 @@ import torch
 from scipy.integrate import trapezoid
 
 from tosica._checks import (
-    CellData,
     FileKey,
-    Flag,
     Fraction,
     InstanceOf,
     Integer,
     Names,
     OneOf,
-    String,
     as_names,
     validate_params,
 )
@@ -28,9 +25,8 @@ from tosica._logging import logger, without_query_lines
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._parallel import thread_map, thread_pool
-from tosica.model._check_model import MODEL
 from tosica.tl._attribute import baseline_expression, default_baseline, token_of_pair
-from tosica.tl._read_annotation import read_annotation
+from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,17 +49,12 @@ _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 
 
 @validate_params(
-    adata=CellData(),
-    model=MODEL,
+    **ANNOTATED_BY_MODEL,
     orders=Names(optional=True),
     shares=InstanceOf("a list of numbers from 0 to 1", Iterable),
     n_cells=Integer(),
     seed=Integer(least=0),
-    layer=String(optional=True),
-    use_raw=Flag(),
-    key=String(),
     key_added=FileKey(),
-    copy=Flag(),
 )
 def faithfulness(
     adata: AnnData,

@@ -9,7 +9,7 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.neighbors import NearestNeighbors
 
-from tosica._checks import CellData, Flag, Integer, String, validate_params
+from tosica._checks import CellData, Flag, Integer, validate_params
 from tosica._groups import read_groups
 from tosica._logging import logger, without_query_lines
 from tosica._progress import Progress, progress
@@ -25,9 +25,8 @@ from tosica.linear import (
     pvalues,
     subsample_by_label,
 )
-from tosica.model._check_model import MODEL
 from tosica.tl._majority_vote import CLUSTERS, read_clusters
-from tosica.tl._read_annotation import read_annotation
+from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,16 +54,11 @@ _N_NEIGHBORS = 15
 
 
 @validate_params(
-    adata=CellData(),
-    model=MODEL,
+    **ANNOTATED_BY_MODEL,
     reference=CellData(optional=True),
     over_clustering=CLUSTERS,
-    layer=String(optional=True),
-    use_raw=Flag(),
     correct_batch=Flag(),
     random_state=Integer(least=0),
-    key=String(),
-    copy=Flag(),
 )
 def novelty(
     adata: AnnData,

@@ -177,9 +177,9 @@ def rank_gene_sets(
     TypeError
         If a column cannot be read as groups, or ``groups`` is a single name.
     ValueError
-        If cells have no group, a group that is named or is the reference has a single cell, a group
-        has a single sample, a group or the method is unknown, all cells are in one group, or the
-        presence was written by another model than the annotation.
+        If cells have no group, all groups or the reference have a single cell, a group has a single
+        sample, a group or the method is unknown, all cells are in one group, or the presence was
+        written by another model than the annotation.
 
     Warns
     -----
@@ -216,7 +216,13 @@ def rank_gene_sets(
     >>> sc.get.rank_genes_groups_df(adata, None, key="rank_gene_sets").shape
     (20, 6)
     """
-    method = _checked_method(method, by_sample=sample_key is not None)
+    known = _METHODS_OF_CELLS if sample_key is None else _METHODS_OF_SAMPLES
+    method = known[0] if method is None else method
+    if method not in known:
+        use = "without" if sample_key is None else "with"
+        raise ValueError(
+            f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}."
+        )
     key = resolve_key(adata, key)
     values, gene_sets = read_attention(adata, key)
     comparison = Comparison(
@@ -261,16 +267,6 @@ def rank_gene_sets(
     return target if copy else None
 
 
-def _checked_method(method: Method | None, *, by_sample: bool) -> Method:
-    known = _METHODS_OF_SAMPLES if by_sample else _METHODS_OF_CELLS
-    if method is not None and method not in known:
-        use = "with" if by_sample else "without"
-        raise ValueError(
-            f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}."
-        )
-    return method or known[0]
-
-
 def _compare_within(
     comparison: Comparison, tested: list[str], within: str, categories: pd.Categorical
 ) -> dict[str, Statistics]:
@@ -312,20 +308,15 @@ def _tables(
             ranked = np.argsort(-np.abs(group["scores"]), kind="stable")
         order[name] = ranked[:n_gene_sets]
     names = np.asarray(gene_sets, dtype=object)
-    tables = {"names": _records({name: names[order[name]] for name in statistics}, "O")}
-    for field, dtype in _DTYPES.items():
-        columns = {name: statistics[name][field][order[name]] for name in statistics}
-        tables[field] = _records(columns, dtype)
-    return tables
-
-
-def _records(columns: dict[str, NDArray[Any]], dtype: str) -> np.recarray[Any, Any]:
-    """One field a group, as scanpy stores its results."""
-    length = len(next(iter(columns.values())))
-    records = np.recarray((length,), dtype=[(name, dtype) for name in columns])
-    for name, column in columns.items():
-        records[name] = column
-    return records
+    columns = {"names": {name: names[rows] for name, rows in order.items()}} | {
+        field: {name: statistics[name][field][rows] for name, rows in order.items()}
+        for field in _DTYPES
+    }
+    # One field a group, as scanpy stores its results.
+    return {
+        field: pd.DataFrame(values).to_records(index=False, column_dtypes=_DTYPES.get(field, "O"))
+        for field, values in columns.items()
+    }
 
 
 @dataclass(frozen=True)
@@ -391,33 +382,28 @@ class Comparison:
                 f"not the only one, nor the reference {self.reference!r}; its groups are "
                 f"{list_names(available)}."
             )
-        if allow_single_cells:
-            return tested
-        return self._with_two_cells(tested, against, named=names is not available)
+        return tested if allow_single_cells else self._with_two_cells(tested)
 
     @property
     def _column(self) -> str:
         return f"adata.obs[{self.groupby!r}]"
 
-    def _with_two_cells(self, tested: list[str], against: list[str], *, named: bool) -> list[str]:
-        """Leave out groups of a single cell, or refuse them if the caller has named them."""
-        sizes = self.groups.value_counts()
-        single = [name for name in [*tested, *against] if sizes[name] < 2]
-        kept = [name for name in tested if name not in single]
-        if single and not named and kept and not set(against).intersection(single):
-            warn_user(
-                f"{self._column} has a single cell in {list_names(single)}, and a test needs two: "
-                "left out."
-            )
-            single = []
-        if not against:
-            single += [f"the rest of {name}" for name in kept if len(self.groups) - sizes[name] < 2]
+    def _with_two_cells(self, tested: list[str]) -> list[str]:
+        """Leave out groups with a single cell on a side; refuse them if there are no others."""
+        sizes = dict(self.groups.value_counts())
+        rest = {name: len(self.groups) - size for name, size in sizes.items()}
+        single = [
+            name for name in tested if min(sizes[name], sizes.get(self.reference, rest[name])) < 2
+        ]
         if single:
-            raise ValueError(
-                f"{self._column} has a single cell in {list_names(single)}, and a test needs two: "
-                "name other groups in groups=[...]."
+            message = (
+                f"{self._column} has a single cell in {list_names(single)} or in what these are "
+                "compared with, and a test needs two"
             )
-        return kept
+            if len(single) == len(tested):
+                raise ValueError(f"{message}: name other groups in groups=[...].")
+            warn_user(f"{message}: left out.")
+        return [name for name in tested if name not in single]
 
     def statistics(self, tested: list[str]) -> dict[str, Statistics]:
         """Compare groups with the reference, gene set by gene set.

@@ -5,13 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tosica._annotated import read_attention
+from tosica._checks import CellData, Flag, String
 from tosica._validation import list_names
+from tosica.model._check_model import MODEL
 
 if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
+
+
+# What functions take that run the model on cells that it annotated.
+ANNOTATED_BY_MODEL = {
+    "adata": CellData(),
+    "model": MODEL,
+    "layer": String(optional=True),
+    "use_raw": Flag(),
+    "key": String(),
+    "copy": Flag(),
+}
 
 
 def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, list[str]]:

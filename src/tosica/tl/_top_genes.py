@@ -9,9 +9,7 @@ import pandas as pd
 import torch
 
 from tosica._checks import (
-    CellData,
     FileKey,
-    Flag,
     Integer,
     Names,
     OneOf,
@@ -25,9 +23,8 @@ from tosica._groups import read_groups
 from tosica._logging import logger, without_query_lines
 from tosica._progress import progress
 from tosica._stats import group_moments, standardized_difference
-from tosica.model._check_model import MODEL
 from tosica.tl._attribute import default_baseline, iter_attributions, sum_by, token_of_pair
-from tosica.tl._read_annotation import read_annotation
+from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -41,8 +38,7 @@ By: TypeAlias = Literal["attribution", "attention"]
 
 
 @validate_params(
-    adata=CellData(),
-    model=MODEL,
+    **ANNOTATED_BY_MODEL,
     groupby=String(),
     groups=Names(optional=True),
     by=OneOf(*get_args(By)),
@@ -50,11 +46,7 @@ By: TypeAlias = Literal["attribution", "attention"]
     n_genes=Integer(),
     n_cells=Integer(),
     seed=Integer(least=0),
-    layer=String(optional=True),
-    use_raw=Flag(),
-    key=String(),
     key_added=FileKey(),
-    copy=Flag(),
 )
 def top_genes(
     adata: AnnData,
@@ -180,8 +172,7 @@ def top_genes(
         "params": {"groupby": groupby, "by": by, "key": key},
     }
     logger.info(
-        "top_genes: %d gene sets in %d groups of %r, by %s; added .uns['%s']",
-        table["gene_set"].nunique(),
+        "top_genes: of %d groups of %r, by %s; added .uns['%s']",
         table["group"].nunique(),
         groupby,
         "presence" if by == "attribution" else by,
@@ -300,13 +291,8 @@ def _largest(values: NDArray[np.floating], most: int) -> list[int]:
 
 
 @validate_params(
-    adata=CellData(),
-    model=MODEL,
-    layer=String(optional=True),
-    use_raw=Flag(),
-    key=String(),
+    **ANNOTATED_BY_MODEL,
     key_added=FileKey(optional=True),
-    copy=Flag(),
 )
 def weight_attention(
     adata: AnnData,

@@ -1,0 +1,222 @@
+"""The contract of all functions on annotated data, whatever the data are kept in.
+
+Views, files, files on disk and MuData give what the AnnData gives; a call changes nothing but what
+it writes, and writes the same again; ``copy`` and ``key_added`` mean the same everywhere.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import anndata
+import numpy as np
+import pytest
+import scanpy as sc
+from anndata import AnnData
+from conftest import TOY_SETS, contents_of, flat, make_toy
+from mudata import MuData
+
+import tosica
+from tosica import _checks, get, tl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Writing zarr v2:UserWarning",
+    "ignore:Consolidated metadata:UserWarning",
+    "ignore:.*specification.*:FutureWarning",
+    "ignore::anndata.ImplicitModificationWarning",
+    "ignore:Attributions miss the difference",
+)
+
+# Arguments after the data; "model" stands for the model that annotated them.
+WRITERS: dict[Callable[..., Any], dict[str, Any]] = {
+    tl.attribute: {"model": "model", "n_steps": 4, "genes": True},
+    tl.weight_attention: {"model": "model"},
+    tl.top_genes: {"model": "model", "n_cells": 5},
+    tl.faithfulness: {"model": "model", "n_cells": 5, "shares": (0, 0.5, 1)},
+    tl.novelty: {"model": "model", "over_clustering": "donor"},
+    tl.rank_gene_sets: {"groupby": "kind"},
+    tl.correlate_gene_sets: {"obs_key": "tosica_probability"},
+    tl.majority_vote: {},
+}
+READERS: dict[Callable[..., Any], dict[str, Any]] = {
+    tl.confusion: {"labels_key": "kind"},
+    tl.evaluate: {"labels_key": "kind"},
+    tl.reliability: {"labels_key": "kind"},
+    get.attention: {"key": "tosica_presence"},
+    get.mean_attention: {"groupby": "kind"},
+    get.mask_coverage: {},
+    get.network_weights: {},
+    get.rank_gene_sets_df: {},
+    get.top_genes_df: {},
+}
+NAMES = [function.__name__ for function in WRITERS | READERS]
+BY_NAME = {function.__name__: function for function in WRITERS | READERS}
+
+
+@pytest.fixture(scope="module")
+def _annotated(toy_model: tosica.TOSICA) -> AnnData:
+    adata = make_toy(60, seed=1)
+    toy_model.annotate(adata, probabilities=True, enable_progress_bar=False)
+    tosica.pp.build_mask(adata, TOY_SETS)
+    sc.pp.neighbors(adata, use_rep="X_tosica", n_neighbors=5)
+    for function, arguments in WRITERS.items():
+        if function is not tl.novelty:
+            function(adata, **_filled(arguments, toy_model))
+    return adata
+
+
+@pytest.fixture
+def annotated(_annotated: AnnData) -> AnnData:
+    """60 cells with the result of every tool."""
+    return _annotated.copy()
+
+
+@pytest.fixture
+def without_results(_annotated: AnnData, toy_model: tosica.TOSICA) -> AnnData:
+    """The same cells as the model annotated them, with a graph."""
+    adata = make_toy(60, seed=1)
+    toy_model.annotate(adata, probabilities=True, enable_progress_bar=False)
+    for name in ("connectivities", "distances"):
+        adata.obsp[name] = _annotated.obsp[name].copy()
+    adata.uns["neighbors"] = dict(_annotated.uns["neighbors"])
+    return adata
+
+
+def _filled(arguments: dict[str, Any], model: tosica.TOSICA) -> dict[str, Any]:
+    return arguments | ({"model": model} if "model" in arguments else {})
+
+
+def _results(name: str, adata: Any, model: tosica.TOSICA, **more: Any) -> dict[str, Any]:
+    """What a call returns or has written, in a form that ``==`` compares."""
+    function = BY_NAME[name]
+    if function in READERS:
+        out: dict[str, Any] = {}
+        found = function(adata, **READERS[function], **more)
+        if isinstance(found, AnnData):
+            return contents_of(found)
+        flat(vars(found) if dataclasses.is_dataclass(found) else found, "", out)
+        return out
+    before = _state(adata)
+    function(adata, **_filled(WRITERS[function], model), **more)
+    after = _state(adata)
+    return {key: after[key] for key in after if after[key] != before.get(key)}
+
+
+def _state(adata: Any) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name in ("obs", "var", "layers", "obsm", "varm", "uns"):
+        if hasattr(adata, name):
+            flat(getattr(adata, name), name, out)
+    return out
+
+
+def _as_mudata(adata: AnnData) -> MuData:
+    mdata = MuData({"rna": AnnData(adata.X, obs=adata.obs[[]], var=adata.var[[]])})
+    mdata.obs, mdata.uns = adata.obs.copy(), adata.uns
+    for key in adata.obsm:
+        mdata.obsm[key] = adata.obsm[key]
+    for key in adata.obsp:
+        mdata.obsp[key] = adata.obsp[key]
+    return mdata
+
+
+@pytest.mark.parametrize("name", [function.__name__ for function in WRITERS])
+def test_copies_keys_and_calls_that_are_repeated(
+    name: str, without_results: AnnData, toy_model: tosica.TOSICA, contents, new_keys
+) -> None:
+    function, arguments = BY_NAME[name], _filled(WRITERS[BY_NAME[name]], toy_model)
+    before = contents(without_results)
+    copied = function(without_results, **arguments, copy=True)
+    assert contents(without_results) == before
+    assert function(without_results, **arguments) is None
+    after = contents(without_results)
+    assert contents(copied) == after
+    if name == "novelty":  # it takes the place of what annotate wrote
+        return
+    assert new_keys(before, after)
+    function(without_results, **arguments)
+    assert contents(without_results) == after
+    renamed = function(without_results, **arguments, copy=True, key_added="mine")
+    written = new_keys(after, contents(renamed))
+    assert written
+    assert all("mine" in key for key in written)
+
+
+@pytest.mark.parametrize("kept", ["view", "backed", "h5ad", "zarr", "mudata"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_data_are_kept_in(
+    name: str,
+    kept: str,
+    annotated: AnnData,
+    without_results: AnnData,
+    toy_model: tosica.TOSICA,
+    tmp_path: Path,
+) -> None:
+    adata = annotated if BY_NAME[name] in READERS else without_results
+    expected = _results(name, adata.copy(), toy_model)
+    path = tmp_path / f"cells.{'zarr' if kept == 'zarr' else 'h5ad'}"
+    other: Any
+    if kept == "mudata":
+        other = _as_mudata(adata)
+        function = BY_NAME[name]
+        constraint = _checks.CONSTRAINTS[f"{function.__module__}.{name}"]["adata"]
+        if not constraint.mudata:  # type: ignore[attr-defined]
+            with pytest.raises(TypeError, match=r"not a MuData: pass one modality of it, as in "):
+                _results(name, other, toy_model)
+            return
+    elif kept == "view":
+        other = AnnData.copy(adata)[np.arange(adata.n_obs)]
+    else:
+        getattr(adata, f"write_{path.suffix[1:]}")(path)
+        other = (
+            anndata.read_h5ad(path, backed="r")
+            if kept == "backed"
+            else getattr(anndata, f"read_{kept}")(path)
+        )
+    found = _results(name, other, toy_model)
+    if kept == "mudata":
+        expected.pop("X", None), found.pop("X", None)
+    assert _without_types(found) == _without_types(expected)
+
+
+def _without_types(results: dict[str, Any]) -> dict[str, Any]:
+    """Results without types of text, which files may change."""
+    text = ("object", "str", "string")
+    return {
+        key: [item for item in value if str(item) not in text and not str(item).startswith("<U")]
+        if isinstance(value, tuple)
+        else value
+        for key, value in results.items()
+    }
+
+
+@pytest.mark.parametrize("name", [function.__name__ for function in READERS])
+def test_readers_change_nothing(name: str, annotated: AnnData, toy_model, contents) -> None:
+    before = contents(annotated)
+    _results(name, annotated, toy_model)
+    assert contents(annotated) == before
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_data_that_are_not_annotated(name: str, toy_model: tosica.TOSICA) -> None:
+    adata = make_toy(12, seed=1)
+    before = contents_of(adata)
+    with pytest.raises(KeyError, match=r"run model\.annotate|tosica\.(tl|pp)\.\w+|no column"):
+        _results(name, adata, toy_model)
+    assert contents_of(adata) == before
+
+
+@pytest.mark.parametrize(
+    "name", [function.__name__ for function, given in WRITERS.items() if "model" in given]
+)
+def test_data_that_another_model_annotated(name: str, annotated: AnnData, toy_model) -> None:
+    annotated.uns["tosica"]["model"] = "0" * 16
+    before = contents_of(annotated)
+    with pytest.raises(ValueError, match="pass the model that annotated adata"):
+        _results(name, annotated, toy_model)
+    assert contents_of(annotated) == before

@@ -1,0 +1,166 @@
+"""Names of what does not exist, and data without cells, are refused wherever they are passed.
+
+A missing name is a KeyError that names it or what there is instead, a wrong value a ValueError;
+the data are unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from anndata import AnnData
+from conftest import TOY_SETS, make_toy
+from mudata import MuData
+from wrong_input.test_declared import FUNCTIONS, parameters
+from wrong_input.world import World, arguments, function, make_world
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import tosica
+
+    Row = tuple[Any, type[Exception], str]
+
+NO_COLUMN: list[Row] = [("donors", KeyError, "donors.*did you mean 'donor'|neither")]
+GROUPS: list[Row] = [*NO_COLUMN, ("tosica_probability", TypeError, "not groups")]
+NAMES: list[Row] = [("nothing", (KeyError, ValueError), "nothing")]  # type: ignore[list-item]
+NO_FILE: list[Row] = [("no/such/file", (OSError, ValueError), "no/such")]  # type: ignore[list-item]
+# By parameter, in every function that has it.
+ROWS: dict[str, list[Row]] = {
+    "adata": [
+        (lambda w: w.query[:0].copy(), ValueError, "no cells"),
+    ],
+    "groupby": GROUPS,
+    "prediction_key": GROUPS,
+    "sample_key": GROUPS,
+    "within": GROUPS,
+    "prediction": GROUPS,
+    "labels_key": NO_COLUMN,
+    "obs_key": [*NO_COLUMN, ("kind", TypeError, "without an order")],
+    "batch_key": NO_COLUMN,
+    "over_clustering": [*NO_COLUMN, ([1, 2], ValueError, "2 values for")],
+    "key": [("nothing", KeyError, "nothing")],
+    "mask_key": [("nothing", KeyError, "nothing")],
+    "layer": [("count", KeyError, "no layer 'count'.*'counts'")],
+    "use_raw": [(True, (ValueError, KeyError), "raw")],  # type: ignore[list-item]
+    "gene_sets": NAMES,
+    "group": NAMES,
+    "groups": [(["nothing"], (KeyError, ValueError), "nothing")],  # type: ignore[list-item]
+    "keys": NAMES,
+    "color": NAMES,
+    "logicals": NAMES,
+    "na_strings": NAMES,
+    "path": NO_FILE,
+    "dir_path": NO_FILE,
+    "project_dir": NO_FILE,
+    "save": [
+        ("no/such/folder.pdf", FileNotFoundError, "no/such"),
+        ("figure.doc", ValueError, "doc"),
+    ],
+    "cmap": [("virids", ValueError, "did you mean 'viridis'")],
+    "term": [("CL:0", KeyError, "CL:0"), ("T cell", KeyError, "CL:0000084")],
+    "indices": [
+        ([0.5], TypeError, "indices"),
+        ([10**6], IndexError, "indices"),
+        ([True], ValueError, "1 booleans"),
+    ],
+}
+# By function and parameter; these take the place of those above.
+OF_FUNCTION: dict[str, list[Row]] = {
+    "pp.build_mask(gene_sets)": [
+        ("gob", ValueError, "gob.*did you mean"),
+        ({}, ValueError, "no gene set"),
+        ({"a": "G0"}, TypeError, "list of names"),
+        ({"a": ["X"] * 5}, ValueError, "no gene of"),
+    ],
+    "pp.build_mask(groups)": [({"rna": {}}, TypeError, "MuData")],
+    "gs.join(collections)": [
+        ([], ValueError, "nothing to join"),
+        (["nothing"], ValueError, "nothing"),
+    ],
+    "gs.load(name)": NAMES,
+    "gs.write_gmt(gene_sets)": [({}, ValueError, "empty"), ({"a": "A"}, TypeError, "list")],
+    "onto.map_labels(mapping)": [
+        ({"x": "CL:0000084"}, KeyError, "no label 'x'"),
+        ({"a": "x"}, ValueError, "'x'"),
+    ],
+    "tl.attribute(target)": [("aa", ValueError, "did you mean 'a'")],
+    "tl.faithfulness(shares)": [
+        ([0, 0.5], ValueError, "ascend"),
+        (["0", "1"], TypeError, "shares"),
+    ],
+    "tl.faithfulness(orders)": [("size", ValueError, "'presence'"), ([], ValueError, "empty")],
+    "tl.rank_gene_sets(groups)": [
+        ("a", TypeError, "groups="),
+        (["x"], ValueError, "no cell in group 'x': its groups are 'a'"),
+        ([], ValueError, "groups"),
+        (["a"], ValueError, "nothing to compare"),
+    ],
+    "tl.rank_gene_sets(reference)": [("x", ValueError, "'x': its groups are 'a'")],
+    "tl.rank_gene_sets(method)": [("moderated-t", ValueError, "without sample_key")],
+    "tl.top_genes(groups)": [([], ValueError, "groups"), (["x"], ValueError, "'x'.*some of 'a'")],
+    "tl.evaluate(ontology)": [(True, ValueError, r"map_labels\(adata, 'kind'")],
+    "tl.annotate_file(output)": [
+        ("out.csv", ValueError, r"\.h5ad or \.zarr"),
+        (lambda w: w.folder / "seurat.h5ad", ValueError, "is the query"),
+    ],
+    "get.gene_weights(gene_sets)": [*NAMES, ([], ValueError, "empty")],
+    "TOSICA(embed_dim)": [(7, ValueError, r"multiple of n_heads")],
+    "TOSICA(adata)": [(lambda w: w.reference, ValueError, "was not set up")],
+    "TOSICA.train(plan_kwargs)": [
+        ({"dropout": 0.1}, TypeError, "'dropout'.*'lr'"),
+        ({"warmup": 5}, ValueError, "warmup"),
+        ({"lr": 0}, ValueError, "lr"),
+    ],
+    "TOSICA.save(dir_path)": [(lambda w: w.folder, FileExistsError, "exists")],
+}
+# These make what others read, take no such names, or say by a warning that there is none.
+EXEMPT = {
+    "TOSICA.load_legacy(adata)",
+    "gs.write_gmt(path)",
+    "io.to_seurat(adata)",
+    "io.from_seurat(adata)",
+}
+
+
+def rows(name: str) -> Iterator[tuple[str, str, Row]]:
+    for each in parameters(FUNCTIONS[name]):
+        row = f"{name}({each.name})"
+        if row not in EXEMPT:
+            for wrong in OF_FUNCTION.get(row, ROWS.get(each.name, [])):
+                yield row, each.name, wrong
+
+
+@pytest.fixture(scope="module")
+def world(
+    _toy: AnnData, toy_model: tosica.TOSICA, tmp_path_factory: pytest.TempPathFactory
+) -> World:
+    with warnings.catch_warnings(action="ignore"):
+        folder = tmp_path_factory.mktemp("wrong_input")
+        return make_world(make_toy(30, seed=1), _toy.copy(), toy_model, TOY_SETS, folder)
+
+
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if list(rows(name))])
+def test_what_does_not_exist(
+    name: str, world: World, contents: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(world.folder)
+    right = arguments(world, name)
+    data = [each for each in right.values() if isinstance(each, AnnData | MuData)]
+    before = [contents(each) for each in data]
+    accepted = {}
+    for row, parameter, (value, error, said) in rows(name):
+        given = right | {parameter: value(world) if callable(value) else value}
+        try:
+            with warnings.catch_warnings(action="ignore"):
+                function(world, name)(**given)
+            accepted[row, repr(value)] = "accepted"
+        except Exception as raised:
+            message = str(raised.args[0] if len(raised.args) == 1 else raised)
+            if not isinstance(raised, error) or not re.search(said, message):
+                accepted[row, repr(value)] = f"{type(raised).__name__}: {message}"
+    assert accepted == {}
+    assert [contents(each) for each in data] == before
