@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ class World:
 
     ``query`` was annotated by ``model``, and has a result of every tool; ``reference`` has a mask
     and is not set up; ``untrained`` is a model that was not trained. ``mdata`` is a MuData with
-    masks. ``folder`` has a saved model, a folder of models, a GMT file and a Seurat file.
+    masks. ``folder`` has a saved model, a GMT file and a Seurat file.
     """
 
     query: AnnData
@@ -31,17 +32,6 @@ class World:
     model: tosica.TOSICA
     untrained: tosica.TOSICA
     folder: Path
-
-    def data(self) -> dict[str, AnnData]:
-        """All data by name, to be compared before and after."""
-        return {
-            "query": self.query,
-            "reference": self.reference,
-            "model": self.model.adata,
-            "untrained": self.untrained.adata,
-            "rna": self.mdata["rna"],
-            "protein": self.mdata["protein"],
-        }
 
 
 def make_world(
@@ -74,112 +64,71 @@ def make_world(
     return World(query, reference, mdata, model, untrained, folder)
 
 
-GENE_SETS = {"a": ["G0", "G1"]}
+# Right values of parameters without a default, by parameter, and of functions that need others.
+RIGHT: dict[str, Any] = {
+    "adata": lambda w: w.query,
+    "mdata": lambda w: w.mdata,
+    "model": lambda w: w.model,
+    "labels_key": "kind",
+    "groupby": "kind",
+    "color": "kind",
+    "key": "kind",
+    "group": "a",
+    "obs_key": "tosica_probability",
+    "term": "CL:0000084",
+    "name": "human_gobp",
+    "names": ["CD3E"],
+    "gene_sets": {"a": ["G0", "G1"]},
+    "collections": {"mine": {"a": ["G0", "G1"]}},
+    "device": "cpu",
+    "dir_path": lambda w: w.folder / "model",
+    "project_dir": lambda w: w.folder,
+    "folder": lambda w: w.folder / "seurat",
+    "output": lambda w: w.folder / "annotated.h5ad",
+    "reference_model": lambda w: w.model,
+    "n_obs": 40,
+    "n_vars": 400,
+}
+OF_FUNCTION: dict[str, dict[str, Any]] = {
+    "report": {"path": lambda w: w.folder / "report.html"},
+    "pp.build_mask": {
+        "adata": lambda w: w.reference,
+        "gene_sets": {"a": [f"G{i}" for i in range(9)]},
+    },
+    "gs.read_gmt": {"path": lambda w: w.folder / "sets.gmt"},
+    "gs.write_gmt": {"path": lambda w: w.folder / "other.gmt"},
+    "tl.annotate_file": {"path": lambda w: w.folder / "seurat.h5ad"},
+    "tl.majority_vote": {"over_clustering": "donor"},
+    "tl.top_genes": {"n_cells": 5},
+    "io.read_seurat": {"path": lambda w: w.folder / "seurat.h5ad"},
+    "datasets.write_synthetic": {"path": lambda w: w.folder / "made.h5ad"},
+    "TOSICA": {"adata": lambda w: w.untrained.adata},
+    "TOSICA.setup_anndata": {"adata": lambda w: w.reference},
+    "TOSICA.train": {"max_epochs": 1, "accelerator": "cpu"},
+    **{
+        f"TOSICA.{name}": {"adata": lambda w: w.query}
+        for name in (
+            "annotate",
+            "predict",
+            "predict_set",
+            "get_attention",
+            "get_latent_representation",
+            "iter_batches",
+        )
+    },
+    "TOSICA.save": {"dir_path": lambda w: w.folder / "other"},
+    "TOSICA.load_query_data": {"labels_key": "donor"},
+}
 
 
 def arguments(w: World, name: str) -> dict[str, Any]:
     """Right arguments of a function, of which one at a time is replaced by a wrong one."""
-    found: dict[str, Any] = _ARGUMENTS.get(name, lambda _: {})(w)
-    of_model = ("get.gene_weights", "pl.training", "tl.annotate_file", "tl.refine_gene_sets")
-    of_adata = name not in of_model
-    if name.startswith(("tl.", "pl.", "get.")) and of_adata:
-        found = {"adata": w.query} | found
-    return found | ({"show": False} if name.startswith("pl.") else {})
-
-
-def _explains(w: World) -> dict[str, Any]:
-    return {"model": w.model}
-
-
-def _labels(_: World) -> dict[str, Any]:
-    return {"labels_key": "kind"}
-
-
-def _groups(_: World) -> dict[str, Any]:
-    return {"groupby": "kind"}
-
-
-_SAID = {"tissue": "blood", "license": "cc-by-4.0"}
-
-_ARGUMENTS: dict[str, Any] = {
-    "report": lambda w: {"adata": w.query, "path": w.folder / "report.html"},
-    "pp.build_mask": lambda w: {
-        "adata": w.reference,
-        "gene_sets": {"a": [f"G{i}" for i in range(9)]},
-    },
-    "gs.join": lambda _: {"collections": {"mine": GENE_SETS}},
-    "gs.load": lambda _: {"name": "human_gobp"},
-    "gs.map_genes": lambda _: {"names": ["CD3E"]},
-    "gs.read_gmt": lambda w: {"path": w.folder / "sets.gmt"},
-    "gs.write_gmt": lambda w: {"gene_sets": GENE_SETS, "path": w.folder / "other.gmt"},
-    "onto.ancestors": lambda _: {"term": "CL:0000084"},
-    "onto.descendants": lambda _: {"term": "CL:0000084"},
-    "onto.map_labels": lambda w: {"adata": w.query, "key": "kind"},
-    "onto.term_name": lambda _: {"term": "CL:0000084"},
-    "tl.annotate_file": lambda w: {
-        "path": w.folder / "seurat.h5ad",
-        "model": w.model,
-        "output": w.folder / "annotated.h5ad",
-    },
-    "tl.attribute": _explains,
-    "tl.confusion": _labels,
-    "tl.correlate_gene_sets": lambda _: {"obs_key": "tosica_probability"},
-    "tl.evaluate": _labels,
-    "tl.faithfulness": _explains,
-    "tl.majority_vote": lambda _: {"over_clustering": "donor"},
-    "tl.novelty": _explains,
-    "tl.rank_gene_sets": _groups,
-    "tl.refine_gene_sets": lambda w: {"model": w.model},
-    "tl.reliability": _labels,
-    "tl.top_genes": lambda w: {"model": w.model, "n_cells": 5},
-    "tl.weight_attention": _explains,
-    "pl.confusion": _labels,
-    "pl.gene_set_dotplot": _groups,
-    "pl.gene_set_heatmap": _groups,
-    "pl.gene_set_matrixplot": _groups,
-    "pl.gene_set_violin": _groups,
-    "pl.gene_weights": lambda _: {"group": "a"},
-    "pl.label_flow": _labels,
-    "pl.reliability": _labels,
-    "pl.training": lambda w: {"model": w.model},
-    "pl.umap": lambda _: {"color": "kind"},
-    "get.gene_weights": lambda w: {"model": w.model},
-    "get.mean_attention": _groups,
-    "io.from_seurat": lambda w: {"adata": w.query},
-    "io.read_seurat": lambda w: {"path": w.folder / "seurat.h5ad"},
-    "io.to_seurat": lambda w: {"adata": w.query, "folder": w.folder / "seurat"},
-    "datasets.synthetic": lambda _: {"n_obs": 40, "n_vars": 400},
-    "datasets.write_synthetic": lambda w: {
-        "path": w.folder / "made.h5ad",
-        "n_obs": 40,
-        "n_vars": 400,
-    },
-    "TOSICA": lambda w: {"adata": w.untrained.adata},
-    "TOSICA.setup_anndata": lambda w: {"adata": w.reference, "labels_key": "kind"},
-    "TOSICA.setup_mudata": lambda w: {"mdata": w.mdata, "labels_key": "kind"},
-    "TOSICA.train": lambda _: {"max_epochs": 1, "accelerator": "cpu"},
-    "TOSICA.annotate": lambda w: {"adata": w.query},
-    "TOSICA.predict": lambda w: {"adata": w.query},
-    "TOSICA.predict_set": lambda w: {"adata": w.query},
-    "TOSICA.recalibrate": lambda w: {"adata": w.query, "labels_key": "kind"},
-    "TOSICA.get_attention": lambda w: {"adata": w.query},
-    "TOSICA.get_latent_representation": lambda w: {"adata": w.query},
-    "TOSICA.iter_batches": lambda w: {"adata": w.query},
-    "TOSICA.to_device": lambda _: {"device": "cpu"},
-    "TOSICA.save": lambda w: {"dir_path": w.folder / "other"},
-    "TOSICA.load": lambda w: {"dir_path": w.folder / "model"},
-    "TOSICA.load_query_data": lambda w: {
-        "adata": w.query,
-        "reference_model": w.model,
-        "labels_key": "donor",
-    },
-    "TOSICA.from_hub": lambda _: {"repo_id": "lab/toy"},
-    "TOSICA.push_to_hub": lambda _: {"repo_id": "lab/toy", **_SAID},
-    "TOSICA.get_model_card": lambda _: dict(_SAID),
-    "TOSICA.load_legacy": lambda w: {"project_dir": w.folder},
-    "TOSICA.load_registry": lambda w: {"dir_path": w.folder / "model"},
-    "TOSICA.view_setup_args": lambda w: {"dir_path": w.folder / "model"},
-}
+    signature = inspect.signature(function(w, name)).parameters.values()
+    found = {p.name: RIGHT[p.name] for p in signature if p.default is p.empty and p.name in RIGHT}
+    found |= OF_FUNCTION.get(name, {})
+    if name.startswith("pl."):
+        found["show"] = False
+    return {key: value(w) if callable(value) else value for key, value in found.items()}
 
 
 def function(w: World, name: str) -> Any:

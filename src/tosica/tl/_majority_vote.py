@@ -195,10 +195,8 @@ def majority_vote(
         adata.obs[f"{key}_prediction"],
         pd.Categorical(np.array(labels, dtype=object)[voted], categories=occurring),
     )
-    keys = []
     if over_clustering is None:
         target.obs[f"{key}_over_clustering"] = clusters
-        keys.append(f".obs['{key}_over_clustering']")
     target.obs[result_key] = vote
     colors = _prediction_colors(adata, key)
     # Colors of an earlier call may belong to other labels.
@@ -209,10 +207,10 @@ def majority_vote(
         ]
     changed = int((np.asarray(vote).astype(str) != np.asarray(predicted).astype(str)).sum())
     logger.info(
-        "majority_vote: %s of %s cells have another label than before; added %s",
+        "majority_vote: %s of %s cells have another label than before; added .obs[%r]",
         format_thousands(changed),
         format_thousands(adata.n_obs),
-        ", ".join([f".obs['{result_key}']", *keys]),
+        result_key,
     )
     return target if copy else None
 

@@ -175,10 +175,6 @@ def novelty(
     """
     read_annotation(adata, model, key)
     load_annotations(adata)
-    if adata.isbacked and (copy or adata.is_view):
-        raise ValueError(
-            "novelty writes to no view or copy of a backed AnnData: call to_memory() first."
-        )
     if 0 < adata.n_obs < CLUSTER_SIZE:
         raise ValueError(
             f"adata has {adata.n_obs} cells, and novelty compares a cell with its nearest, which "
@@ -200,12 +196,9 @@ def novelty(
                 "another batch looks like a new type",
                 MIN_CELLS,
             )
-        if correct and shift is None:
-            correct = False
-            logger.info(
-                "novelty: the query differs from the reference no more than another sample of its "
-                "cells would, and is not corrected for a batch"
-            )
+        elif correct and shift is None:
+            logger.info("novelty: the query is of the reference's batch, and is not corrected")
+        correct = shift is not None
         step.text = "novelty: cells"
         found = score_in_blocks(statistics.score_cells, query, shift, step)
         cells = calibrate(*found, statistics.cells, statistics.cells_labels, correct)
@@ -221,8 +214,7 @@ def novelty(
     columns |= {"_cluster": small.scores, "_cluster_pvalue": small.pvalues}
     for name, values in columns.items():
         result.obs[f"{key}_novelty{name}"] = values.astype(np.float32)
-    listed = ", ".join(f".obs['{key}_novelty{name}']" for name in columns)
-    logger.info("novelty: added %s", listed)
+    logger.info("novelty: added .obs['%s_novelty'] and three columns more", key)
     return result if copy else None
 
 
@@ -237,14 +229,12 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
             "because it is of the original code or was saved before models kept this: pass the "
             "reference, or train the model anew."
         )
-    labels_key, layer = model.get_setup_arg("labels_key"), model.get_setup_arg("layer")
+    labels_key = model.get_setup_arg("labels_key")
     if labels_key not in reference.obs:
         raise KeyError(
             f"reference.obs has no column {labels_key!r}, the labels that the model was set up "
             "with: pass the reference that the model was trained on, or name its labels so."
         )
-    if layer is not None and layer not in reference.layers:
-        raise KeyError(f"reference has no layer {layer!r}, which the model was set up with.")
     codes = pd.Index(model.labels).get_indexer(reference.obs[labels_key].astype(str))
     labeled = np.flatnonzero(codes >= 0)
     chosen = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
