@@ -22,7 +22,7 @@ from tosica._checks import (
     validate_params,
 )
 from tosica._groups import read_groups
-from tosica._stats import group_moments
+from tosica._statistics import group_moments
 from tosica.model._check_model import MODEL
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tosica._stats import GroupMoments
+    from tosica._statistics import GroupMoments
     from tosica.model import TOSICA
 
 Scale: TypeAlias = Literal["z_score", "min_max"]

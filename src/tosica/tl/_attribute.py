@@ -18,8 +18,8 @@ from tosica._checks import (
     validate_params,
 )
 from tosica._logging import logger, warn_user, without_query_lines
-from tosica._progress import progress
 from tosica._parallel import thread_map, thread_pool
+from tosica._progress import progress
 from tosica._validation import file_columns
 from tosica.data import find_genes, load_table
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation

@@ -15,9 +15,7 @@ from tosica._checks import CellData, Flag, Integer, String, list_names, validate
 from tosica._constants import HETEROGENEOUS, UNKNOWN
 from tosica._groups import read_groups, read_labels, read_numbers
 from tosica._logging import format_thousands, logger
-from tosica.onto._ontology import match_label
-from tosica.onto._ontology import read_ontology
-from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, is_kind_of
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, is_kind_of, match_label, read_ontology
 
 if TYPE_CHECKING:
     from mudata import MuData

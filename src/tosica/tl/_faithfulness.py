@@ -24,7 +24,6 @@ from tosica._checks import (
 from tosica._logging import logger, without_query_lines
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
-from tosica._parallel import thread_map, thread_pool
 from tosica.tl._attribute import baseline_expression, default_baseline, token_of_pair
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 

@@ -25,8 +25,8 @@ from tosica._checks import (
 from tosica._constants import HETEROGENEOUS, UNKNOWN
 from tosica._groups import as_groups, read_groups, read_labels, read_numbers
 from tosica._logging import format_thousands, logger
-from tosica._progress import progress
 from tosica._parallel import keep_torch_threads
+from tosica._progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from sklearn.neighbors import NearestNeighbors
 from tosica._checks import CellData, Flag, Integer, validate_params
 from tosica._groups import read_groups
 from tosica._logging import logger, without_query_lines
-from tosica._progress import Progress, progress
 from tosica._parallel import keep_torch_threads
+from tosica._progress import Progress, progress
 from tosica.data import load_annotations
 from tosica.linear import (
     CLUSTER_SIZE,

@@ -28,21 +28,21 @@ from tosica._checks import (
 )
 from tosica._groups import missing_column, read_groups
 from tosica._logging import logger, warn_user
-from tosica._stats import (
+from tosica._parallel import keep_torch_threads
+from tosica._statistics import (
     TooFewSamplesError,
     compare_samples,
     group_moments,
     sample_means,
     standardized_difference,
 )
-from tosica._parallel import keep_torch_threads
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from tosica._stats import GroupMoments, Reference
+    from tosica._statistics import GroupMoments, Reference
 
 # Fields of the result of one group by their names, and under "order" the positions of the gene sets
 # from the highest score down; each of shape (n_gene_sets,).

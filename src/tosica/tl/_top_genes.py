@@ -22,7 +22,7 @@ from tosica._constants import UNKNOWN
 from tosica._groups import read_groups
 from tosica._logging import logger, without_query_lines
 from tosica._progress import progress
-from tosica._stats import group_moments, standardized_difference
+from tosica._statistics import group_moments, standardized_difference
 from tosica.tl._attribute import default_baseline, iter_attributions, sum_by, token_of_pair
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
