@@ -1,11 +1,3 @@
-"""Words that several parts of the package agree on."""
+"""Old name of what is in ``tosica._obs``."""
 
-from __future__ import annotations
-
-from typing import Final
-
-# What annotate calls a cell whose best label is too improbable.
-UNKNOWN: Final = "Unknown"
-
-# What majority_vote calls a cluster in which no label has enough of the cells.
-HETEROGENEOUS: Final = "Heterogeneous"
+from tosica._obs import HETEROGENEOUS, UNKNOWN  # noqa: F401

@@ -17,6 +17,8 @@ import numpy as np
 from anndata import AnnData
 from mudata import MuData
 
+from tosica._obs import file_columns  # noqa: F401 # until its callers import it from there
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -185,38 +187,6 @@ def check_key_added(key_added: Any, *, name: str = "key_added", optional: bool =
 def is_file_key(name: str) -> bool:
     """Whether files can hold something under a name, apart from its slashes."""
     return bool(name.strip(".")) and "\0" not in name
-
-
-def file_columns(labels: Sequence[str], where: str) -> list[str]:
-    """Names of a table's columns, one a label, as files can hold them: a slash becomes a bar.
-
-    Parameters
-    ----------
-    labels
-        The labels, all different.
-    where
-        Where they are from, for the message.
-
-    Raises
-    ------
-    ValueError
-        If a label is empty or cannot be a name in a file, or two would have the same name.
-    """
-    label_of: dict[str, str] = {}
-    for label in labels:
-        column = label.replace("/", "|")
-        if not is_file_key(column) or column == "_index":
-            raise ValueError(
-                f"{where} has a label {label!r}, which no column in a file can be called: rename "
-                "it, as by adata.obs[key].cat.rename_categories({...})."
-            )
-        if column in label_of:
-            raise ValueError(
-                f"{where} has the labels {label_of[column]!r} and {label!r}, which would be one "
-                "column in a file, where a slash becomes a bar: rename one of them."
-            )
-        label_of[column] = label
-    return list(label_of)
 
 
 def check_path(name: str, value: Any) -> None:

@@ -8,10 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from get.annotated_pbmc import add_presence, annotated_pbmc, planted
-from mudata import MuData
 
 import tosica
-from tosica._annotated import resolve_key, result_type
+from tosica._obs import file_columns, resolve_key, result_type
 
 
 def _keys(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -35,13 +34,6 @@ def test_attention_is_read_without_presence(caplog):
     ]
 
 
-def test_a_mudata_is_not_sent_to_attribute(caplog):
-    """It takes no MuData."""
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        assert resolve_key(MuData({"rna": annotated_pbmc()}), None) == "tosica"
-    assert _keys(caplog) == ["key: 'tosica', the attention"]
-
-
 @pytest.mark.parametrize("key", ["tosica", "tosica_attribution", "mine"])
 def test_what_the_caller_says_is_read(key, caplog):
     with caplog.at_level(logging.INFO, logger="tosica"):
@@ -51,11 +43,7 @@ def test_what_the_caller_says_is_read(key, caplog):
 
 def test_presence_of_another_model_is_refused():
     adata = add_presence(annotated_pbmc(), model="f" * 16)
-    with pytest.raises(
-        ValueError,
-        match=r"X_tosica_presence'\] was written by another model than the annotation in .*: run "
-        r"tosica\.tl\.attribute\(adata, model\) again, or pass key='tosica' for the attention",
-    ):
+    with pytest.raises(ValueError, match=r"another model .* key='tosica'"):
         resolve_key(adata, None)
     assert resolve_key(adata, "tosica_presence") == "tosica_presence"
 
@@ -107,22 +95,6 @@ def test_mean_attention(caplog):
     assert list(by_attention.idxmax(axis=1)) == [planted(i) for i in range(10)]
 
 
-@pytest.mark.parametrize("sample_key", [None, "sample"])
-def test_rank_gene_sets(sample_key, caplog):
-    adata = add_presence(annotated_pbmc())
-    adata.obs["sample"] = np.arange(adata.n_obs) % 5
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        tosica.tl.rank_gene_sets(adata, "bulk_labels", sample_key=sample_key, min_cells=1)
-    assert len(_keys(caplog)) == 1
-    result = adata.uns["rank_gene_sets"]
-    # What a file holds cannot be None.
-    assert result["params"]["key"] == "tosica_presence"
-    for i, group in enumerate(adata.obs["bulk_labels"].cat.categories):
-        assert result["names"][group][0] == planted(i + 20)
-    tosica.tl.rank_gene_sets(adata, "bulk_labels", key="tosica")
-    assert adata.uns["rank_gene_sets"]["params"]["key"] == "tosica"
-
-
 def test_attention_and_correlation_keep_to_attention():
     adata = add_presence(annotated_pbmc())
     np.testing.assert_array_equal(tosica.get.attention(adata).X, adata.obsm["X_tosica"])
@@ -130,3 +102,9 @@ def test_attention_and_correlation_keep_to_attention():
     found = adata.uns["correlate_gene_sets"].copy()
     tosica.tl.correlate_gene_sets(adata, "n_counts", key="tosica")
     pd.testing.assert_frame_equal(found, adata.uns["correlate_gene_sets"])
+
+
+def test_columns_of_labels_as_files_hold_them():
+    assert file_columns(["B/plasma", "T"], "here") == ["B|plasma", "T"]
+    with pytest.raises(ValueError, match=r"^here has the labels 'a\|b' and 'a/b', which would be"):
+        file_columns(["a|b", "T", "a/b"], "here")

@@ -1,0 +1,418 @@
+"""Columns of obs, what model.annotate and the tools wrote into an AnnData or MuData, and colors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import numpy as np
+import pandas as pd
+from anndata import AnnData
+
+from tosica._checks import CellData, Names, String, as_names, did_you_mean, is_file_key, only_known
+from tosica._settings import logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mudata import MuData
+    from numpy.typing import NDArray
+
+# Label of a cell whose best label is too improbable, and of a cluster in which no label has enough
+# of the cells.
+UNKNOWN: Final = "Unknown"
+HETEROGENEOUS: Final = "Heterogeneous"
+
+Kind: TypeAlias = Literal["presence", "attribution", "weighted attention", "attention"]
+
+_PRESENCE, _ATTENTION = "tosica_presence", "tosica"
+
+
+def read_groups(
+    adata: AnnData, groupby: str, *, name: str = "groupby", allow_missing: bool = False
+) -> pd.Categorical:
+    """Read the groups of cells from a column of obs.
+
+    Parameters
+    ----------
+    adata
+        Annotated data.
+    groupby
+        Column of ``adata.obs``: categorical, strings, whole numbers or booleans.
+    name
+        Name of the caller's parameter for it, in messages.
+    allow_missing
+        Accept cells without a group (NaN); their code is -1.
+
+    Returns
+    -------
+    Categorical of length ``n_obs``. Its categories are strings, in the order of the column's, and
+    all have cells. Those of a column that is not categorical are sorted, as scanpy does.
+
+    Raises
+    ------
+    KeyError
+        If the column is missing.
+    TypeError
+        If ``adata`` is neither AnnData nor MuData or its ``obs`` was not read, ``groupby`` is not a
+        string, or the column cannot be read as groups.
+    ValueError
+        If there are no cells, or cells without a group.
+    """
+    CellData(mudata=True).check("adata", adata)
+    String().check(name, groupby)
+    if groupby not in adata.obs:
+        raise KeyError(missing_column(adata, groupby))
+    if not isinstance(adata.obs, pd.DataFrame):
+        raise TypeError("adata was opened without reading it: call adata.to_memory() first.")
+    if adata.n_obs == 0:
+        raise ValueError("adata has no cells.")
+    where = f"adata.obs[{groupby!r}]"
+    return as_groups(
+        adata.obs[groupby],
+        where,
+        remedy=f"give them a group, or leave them out with adata[{where}.notna()].copy()",
+        allow_missing=allow_missing,
+    )
+
+
+def as_groups(
+    column: pd.Series, where: str, *, remedy: str = "give them a group", allow_missing: bool = False
+) -> pd.Categorical:
+    """Make groups of cells from one value a cell, as :func:`read_groups` does.
+
+    Parameters
+    ----------
+    column
+        One value a cell.
+    where
+        Name of the values in messages.
+    remedy
+        What to do about cells without a group.
+    allow_missing
+        As in :func:`read_groups`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`read_groups`.
+    """
+    n_missing = int(column.isna().sum())
+    if n_missing and not allow_missing:
+        raise ValueError(
+            f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}."
+        )
+    categorical = _as_categorical(column, where).remove_unused_categories()
+    names = [str(name) for name in categorical.categories]
+    if len(set(names)) < len(names):
+        raise ValueError(
+            f"{where} holds groups that are written alike, such as 1 and '1': "
+            f"use {where}.astype(str)."
+        )
+    categories = pd.CategoricalDtype(names)
+    return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
+
+
+def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:
+    dtype = column.dtype
+    if isinstance(dtype, pd.CategoricalDtype):
+        return pd.Categorical(column)
+    is_text = pd.api.types.is_string_dtype(dtype) or pd.api.types.is_object_dtype(dtype)
+    is_discrete = pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_integer_dtype(dtype)
+    if not is_text and not is_discrete:
+        raise TypeError(
+            f"{where} holds {dtype} values, not groups: "
+            f"make a categorical column of it first, for example with pandas.cut."
+        )
+    try:
+        return pd.Categorical(column)
+    except TypeError as error:
+        raise TypeError(
+            f"{where} holds values that cannot name a group ({error}): use strings."
+        ) from error
+
+
+def missing_column(adata: AnnData | MuData, column: str) -> str:
+    """Say that ``adata.obs`` lacks a column, and name those it has or its writer."""
+    if column.endswith("_prediction"):
+        key = column.removesuffix("_prediction")
+        return (
+            f"adata.obs has no column {column!r}: run model.annotate(adata, key_added={key!r}) "
+            "first, or name the column that has the predictions."
+        )
+    return f"adata.obs has no column {column!r}{only_known(column, adata.obs.columns)}"
+
+
+def read_numbers(adata: AnnData | MuData, column: str) -> NDArray[np.float64]:
+    """Read a column of ``obs`` that holds numbers.
+
+    Raises
+    ------
+    TypeError
+        If it holds anything else.
+    """
+    numbers = adata.obs[column]
+    if not pd.api.types.is_numeric_dtype(numbers.dtype) or numbers.dtype == bool:
+        raise TypeError(f"adata.obs[{column!r}] holds {numbers.dtype} values instead of numbers.")
+    return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def read_labels(adata: AnnData | MuData, key: str) -> list[str]:
+    """Read all labels of the model, in its order; none if ``adata.uns[key]`` does not have them.
+
+    Parameters
+    ----------
+    adata
+        Annotated query.
+    key
+        ``key_added`` of ``model.annotate``.
+    """
+    record = adata.uns.get(key)
+    labels = record.get("labels", ()) if isinstance(record, Mapping) else ()
+    return [str(label) for label in np.ravel(np.asarray(labels, dtype=object))]
+
+
+def file_columns(labels: Sequence[str], where: str) -> list[str]:
+    """Name the columns of a table, one a label, as files can hold them: a slash becomes a bar.
+
+    Parameters
+    ----------
+    labels
+        The labels, all different.
+    where
+        Where they are from, for the message.
+
+    Raises
+    ------
+    ValueError
+        If a label is empty or cannot be a name in a file, or two would have the same name.
+    """
+    label_of: dict[str, str] = {}
+    for label in labels:
+        column = label.replace("/", "|")
+        if not is_file_key(column) or column == "_index":
+            raise ValueError(
+                f"{where} has a label {label!r}, which no column in a file can be called: rename "
+                "it, as by adata.obs[key].cat.rename_categories({...})."
+            )
+        if column in label_of:
+            raise ValueError(
+                f"{where} has the labels {label_of[column]!r} and {label!r}, which would be one "
+                "column in a file, where a slash becomes a bar: rename one of them."
+            )
+        label_of[column] = label
+    return list(label_of)
+
+
+# --------------------------------------------------------------------------- annotations
+
+
+def resolve_key(adata: AnnData, key: str | None) -> str:
+    """Choose the key to read: the caller's, else that of the presence, else of the attention.
+
+    Parameters
+    ----------
+    adata
+        Annotated query.
+    key
+        The caller's key. ``None``: that of the presence, which :func:`tosica.tl.attribute` writes,
+        or without it that of the attention, which ``model.annotate`` writes.
+
+    Raises
+    ------
+    TypeError
+        If ``adata`` is neither AnnData nor MuData, or ``key`` is not a string.
+    ValueError
+        If ``key`` is ``None`` and the presence belongs to another model than the annotation.
+    """
+    CellData(mudata=True).check("adata", adata)
+    String(optional=True).check("key", key)
+    if key is not None:
+        return key
+    if f"X_{_PRESENCE}" not in adata.obsm:
+        # attribute takes no MuData.
+        advice = (
+            "; contributions to the labels' scores are read once tosica.tl.attribute(adata, model) "
+            "has written them"
+        )
+        logger.info("key: 'tosica', the attention%s", advice * isinstance(adata, AnnData))
+        return _ATTENTION
+    written_by, annotated_by = _model(adata, _PRESENCE), _model(adata, _ATTENTION)
+    if written_by is not None and annotated_by is not None and written_by != annotated_by:
+        raise ValueError(
+            f"adata.obsm['X_{_PRESENCE}'] was written by another model than the annotation in "
+            f"adata.uns[{_ATTENTION!r}]: run tosica.tl.attribute(adata, model) again, or pass "
+            f"key={_ATTENTION!r} for the attention."
+        )
+    logger.info("key: %r, contributions to the labels' scores", _PRESENCE)
+    return _PRESENCE
+
+
+def result_type(adata: AnnData, key: str) -> Kind:
+    """Name the kind of values under a key."""
+    record = adata.uns.get(key)
+    fields = set(record) if isinstance(record, Mapping) else set()
+    # Only model.annotate writes the labels, and only tl.attribute the error.
+    if "labels" in fields:
+        return "attention"
+    if "completeness_error" in fields or key.endswith("_attribution"):
+        return "attribution"
+    if key.endswith("_presence"):
+        return "presence"
+    return "weighted attention" if key.endswith("_weighted") else "attention"
+
+
+def _model(adata: AnnData, key: str) -> str | None:
+    """Read the fingerprint of the model that wrote under a key, if it is known."""
+    record = adata.uns.get(key)
+    return str(record["model"]) if isinstance(record, Mapping) and "model" in record else None
+
+
+def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str) -> list[str]:
+    """List the gene sets that the caller asks for, each once, and check that they exist.
+
+    Parameters
+    ----------
+    wanted
+        One name or several.
+    known
+        All names.
+    where
+        Where these are from, for the message.
+
+    Raises
+    ------
+    TypeError
+        If a name is not a string.
+    KeyError
+        If a name does not exist; similar names are suggested.
+    ValueError
+        If no name is given.
+    """
+    Names().check("gene_sets", wanted)
+    names = list(dict.fromkeys(as_names(wanted)))
+    if not names:
+        raise ValueError("gene_sets is empty: name at least one gene set, or leave it out.")
+    exists = set(known)
+    missing = [name for name in names if name not in exists]
+    if missing:
+        raise KeyError(
+            f"There is no gene set {missing[0]!r} in {where}, which holds {len(known)}"
+            f"{did_you_mean(missing[0], known)}"
+        )
+    return names
+
+
+# What tools append to the key of an annotation, and the tools.
+_WRITERS = {
+    "_attribution": "attribute",
+    "_presence": "attribute",
+    "_weighted": "weight_attention",
+}
+
+
+def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list[str]]:
+    """Read the attention of every cell to every gene set, as ``model.annotate`` wrote it.
+
+    Parameters
+    ----------
+    adata
+        Annotated query.
+    key
+        ``key_added`` of ``model.annotate``.
+
+    Returns
+    -------
+    Attention, ``(n_obs, n_gene_sets)``, not a copy, and the names of the gene sets.
+
+    Raises
+    ------
+    TypeError
+        If ``adata`` is neither AnnData nor MuData, or ``key`` is not a string.
+    KeyError
+        If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
+    ValueError
+        If attention and names differ in number, or the attention holds NaN or infinity.
+    """
+    CellData(mudata=True).check("adata", adata)
+    String().check("key", key)
+    embedding_key = f"X_{key}"
+    has_embedding, has_record = embedding_key in adata.obsm, key in adata.uns
+    call = _call_for(key)
+    if not has_embedding and not has_record:
+        raise KeyError(
+            f"Neither adata.obsm[{embedding_key!r}] nor adata.uns[{key!r}] exists: "
+            f"run {call} first{_other_keys(adata)}."
+        )
+    if not has_embedding:
+        raise KeyError(
+            f"adata.uns[{key!r}] is there but adata.obsm[{embedding_key!r}] is gone: "
+            f"run {call} again{_other_keys(adata)}."
+        )
+    if not has_record:
+        raise KeyError(
+            f"adata.obsm[{embedding_key!r}] is there but adata.uns[{key!r}], which names its gene "
+            f"sets, is gone (anndata.concat drops uns unless uns_merge='same'): "
+            f"copy it back or run {call} again."
+        )
+    record = adata.uns[key]
+    if not isinstance(record, Mapping) or "gene_sets" not in record:
+        raise KeyError(
+            f"adata.uns[{key!r}] holds no 'gene_sets', the names of the columns: run {call} again."
+        )
+
+    attention = np.asarray(adata.obsm[embedding_key])
+    gene_sets = [str(name) for name in np.asarray(record["gene_sets"]).ravel()]
+    if attention.ndim != 2 or attention.shape[1] != len(gene_sets):
+        raise ValueError(
+            f"adata.obsm[{embedding_key!r}] has shape {attention.shape} but "
+            f"adata.uns[{key!r}]['gene_sets'] names {len(gene_sets)} gene sets: "
+            f"they come from different models; run {call} again."
+        )
+    if not np.isfinite(attention).all():
+        n_bad = int((~np.isfinite(attention).all(axis=1)).sum())
+        raise ValueError(
+            f"adata.obsm[{embedding_key!r}] holds NaN or infinity in {n_bad} of {adata.n_obs} "
+            f"cells: run {call} again, or leave these cells out."
+        )
+    return attention, gene_sets
+
+
+def _call_for(key: str) -> str:
+    """Name the call that writes under a key."""
+    for ending, tool in _WRITERS.items():
+        if key.endswith(ending):
+            annotated = key.removesuffix(ending)
+            moved = "" if annotated == "tosica" else f", key={annotated!r}"
+            return f"tosica.tl.{tool}(adata, model{moved})"
+    return f"model.annotate(adata, key_added={key!r})"
+
+
+def _other_keys(adata: AnnData) -> str:
+    """Point to an annotation under another key."""
+    other_keys = [
+        name
+        for name, value in adata.uns.items()
+        if isinstance(value, Mapping) and "gene_sets" in value and f"X_{name}" in adata.obsm
+    ]
+    return f", or pass key={other_keys[0]!r}, which is there" if other_keys else ""
+
+
+# --------------------------------------------------------------------------- colors
+
+
+# The palette of Okabe and Ito, whose colors can be told apart with any kind of colour vision.
+BLUE, ORANGE, GREEN, PURPLE = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+GRAY = "#8c8c8c"
+
+
+def default_palette(n_colors: int) -> list[str]:
+    """List the colors that scanpy gives to this many groups by default."""
+    # Its import takes a second.
+    import scanpy as sc
+
+    palettes = sc.pl.palettes
+    for palette in (palettes.default_20, palettes.default_28, palettes.default_102):
+        if n_colors <= len(palette):
+            return list(palette[:n_colors])
+    return ["#808080"] * n_colors

@@ -1,0 +1,304 @@
+"""Moments of groups, tests of samples, the temperature, and label sets of a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import log_softmax, softmax
+
+import tosica
+from tosica._stats import (
+    conformal_threshold,
+    fit_temperature,
+    group_moments,
+    moderated_t,
+    standardized_difference,
+)
+from tosica.linear import linear_to_network_ratio
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(6, 40))
+def test_moments_of_groups_add_up_to_those_of_all_cells(seed, n_groups, n_cells):
+    rng = np.random.default_rng(seed)
+    values = rng.random((n_cells, 3), dtype=np.float32)
+    codes = np.concatenate([np.arange(n_groups), rng.integers(n_groups, size=n_cells - n_groups)])
+    moments = group_moments(values, pd.Categorical.from_codes(codes, list("abcdef"[:n_groups])))
+    np.testing.assert_allclose(moments.mean_of_cells, values.mean(axis=0, dtype=float))
+    np.testing.assert_allclose(
+        moments.variance_of_cells, values.var(axis=0, dtype=float), atol=1e-12
+    )
+    assert (moments.variance_within <= moments.variance_of_cells + 1e-12).all()
+
+
+def _three_groups():
+    """Values of a common, a rare and a third group, and the cells of each."""
+    rng = np.random.default_rng(0)
+    sizes, means = [60, 6, 20], [[1.0, 5.0], [3.0, 5.0], [2.0, 1.0]]
+    cells = [rng.normal(m, [0.5, 2.0], (n, 2)) for n, m in zip(sizes, means, strict=True)]
+    groups = pd.Categorical.from_codes(np.repeat([0, 1, 2], sizes), list("abc"))
+    return group_moments(np.concatenate(cells), groups), cells
+
+
+@pytest.mark.parametrize(
+    ("reference", "others"),
+    [("rest", [1, 2]), (1, [1]), (2, [2])],
+)
+def test_difference_from_cells_in_deviations_of_both_sides(reference, others):
+    moments, cells = _three_groups()
+    side, other = cells[0], np.concatenate([cells[i] for i in others])
+    pooled = (side.var(0) * len(side) + other.var(0) * len(other)) / (len(side) + len(other))
+    expected = (side.mean(0) - other.mean(0)) / np.sqrt(pooled)
+    found = standardized_difference(moments, 0, reference, within="both sides")
+    np.testing.assert_allclose(found, expected)
+
+
+@pytest.mark.parametrize("reference", ["rest", "other groups"])
+def test_difference_in_deviations_within_all_groups(reference):
+    moments, cells = _three_groups()
+    if reference == "rest":
+        other = np.concatenate(cells[1:]).mean(0)
+    else:
+        # The rare group counts as much as the other.
+        other = (cells[1].mean(0) + cells[2].mean(0)) / 2
+    within = np.sqrt(sum(part.var(0) * len(part) for part in cells) / 86)
+    found = standardized_difference(moments, 0, reference, within="all groups")
+    np.testing.assert_allclose(found, (cells[0].mean(0) - other) / within)
+
+
+def test_difference_where_nothing_varies():
+    groups = pd.Categorical(list("aabb"))
+    # The first variable is constant in each group, the second everywhere, the third varies.
+    values = np.array([[2.0, 1, 0], [2, 1, 2], [1, 1, 5], [1, 1, 7]])
+    moments = group_moments(values, groups)
+    both = standardized_difference(moments, 0, within="both sides")
+    np.testing.assert_allclose(both, [0, 0, -5])
+    np.testing.assert_allclose(standardized_difference(moments, 0, within="all groups"), [1, 0, -5])
+    constant = group_moments(values[:, :2], groups)
+    np.testing.assert_allclose(standardized_difference(constant, 0, within="all groups"), [1, 0])
+
+
+@pytest.mark.parametrize("within", ["both sides", "all groups"])
+def test_a_single_group_differs_by_its_mean(within):
+    values = np.array([[1.0, 2.0], [3.0, 2.0]])
+    moments = group_moments(values, pd.Categorical(["a", "a"]))
+    np.testing.assert_array_equal(standardized_difference(moments, 0, within=within), [2.0, 2.0])
+
+
+def _shares_below(df, prior, seed):
+    """Share of p-values below each level where nothing differs."""
+    rng = np.random.default_rng(seed)
+    variance = prior / rng.chisquare(prior, 3_000)
+    difference = rng.normal(0, np.sqrt(variance))
+    observed = variance * rng.chisquare(df, 3_000) / df
+    _, pvals = moderated_t(difference, observed, df, 1.0)
+    return np.array([(pvals < level).mean() for level in LEVELS])
+
+
+LEVELS = np.array([0.01, 0.05, 0.2])
+SLACK = 5 * np.sqrt(LEVELS / 3_000) + 0.3 * LEVELS
+
+
+@settings(max_examples=10)
+@given(df=st.integers(2, 20), prior=st.floats(2, 30), seed=st.integers(0, 1000))
+def test_moderated_p_values_are_uniform_where_nothing_differs(df, prior, seed):
+    assert (np.abs(_shares_below(df, prior, seed) - LEVELS) < SLACK).all()
+
+
+@pytest.mark.parametrize("prior", [4.0, 30.0])
+def test_with_one_degree_of_freedom_they_are_so_on_average(prior):
+    """Of variances that vary this much the prior is hard to estimate: one draw in 15 is off."""
+    shares = np.mean([_shares_below(1, prior, seed) for seed in range(15)], axis=0)
+    assert (np.abs(shares - LEVELS) < SLACK / 1.5).all()
+
+
+def test_moderated_t_where_variances_are_equal_or_zero():
+    t, pvals = moderated_t(np.zeros(4), np.zeros(4), 2, 1.0)
+    assert (t == 0).all()
+    assert (pvals == 1).all()
+    # Equal variances are known exactly, so the normal distribution is what is left.
+    t, pvals = moderated_t(np.full(500, 2.0), np.full(500, 1.0), 50, 1.0)
+    np.testing.assert_allclose(t, 2 / np.sqrt(np.exp(-np.log(1) + 0.0)), rtol=0.05)
+    assert (pvals < 0.06).all()
+
+
+# ------------------------------------------------------------------ temperature
+
+
+def sample_labels(logits: np.ndarray, temperature: float, seed: int = 0) -> np.ndarray:
+    """Labels sampled with the probabilities softmax(logits / temperature)."""
+    chance = np.random.default_rng(seed).random((len(logits), 1))
+    return (softmax(logits / temperature, axis=1).cumsum(1) < chance).sum(1)
+
+
+def loss(logits: np.ndarray, labels: np.ndarray, temperature: float) -> float:
+    return -log_softmax(logits / temperature, axis=1)[np.arange(len(labels)), labels].mean()
+
+
+@pytest.mark.parametrize("truth", [0.4, 2.5])
+def test_finds_the_temperature_that_labels_were_sampled_with(truth):
+    logits = np.random.default_rng(1).normal(0, 3, (20_000, 5))
+    assert fit_temperature(logits, sample_labels(logits, truth)) == pytest.approx(truth, rel=0.05)
+
+
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 1000),
+    n_cells=st.integers(1, 60),
+    n_labels=st.integers(2, 6),
+    size=st.floats(0.01, 50),
+)
+def test_no_temperature_within_the_limits_fits_better(seed, n_cells, n_labels, size):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, size, (n_cells, n_labels))
+    labels = rng.integers(0, n_labels, n_cells)
+    found = fit_temperature(logits, labels)
+    assert 0.2 <= found <= 5
+    best = min(loss(logits, labels, t) for t in np.geomspace(0.2, 5, 60))
+    assert loss(logits, labels, found) <= best + 1e-3
+
+
+def test_the_temperature_is_bounded():
+    logits = np.eye(3)[[0, 1, 2]]
+    assert fit_temperature(logits, np.array([0, 1, 2])) == pytest.approx(0.2, rel=1e-3)
+    assert fit_temperature(logits, np.array([1, 2, 0])) == pytest.approx(5, rel=1e-3)
+    assert fit_temperature(logits, np.array([1, 2, 0]), max_factor=2) == pytest.approx(2, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_training_calibrates_on_held_out_cells(toy, train):
+    plain = train(toy.copy(), calibrate=False, refit=False, train_size=0.5)
+    fitted = train(toy.copy(), refit=False, train_size=0.5)
+    # The temperature that makes the sum of both branches' logits their weighted mean.
+    uncalibrated = 1 + linear_to_network_ratio(toy.n_obs)
+    assert plain.module.temperature.item() == pytest.approx(uncalibrated)
+    held = plain.validation_indices
+    np.testing.assert_array_equal(held, fitted.validation_indices)
+    truth = toy.obs["kind"].cat.codes.to_numpy()[held]
+    logits = np.log(plain.predict(indices=held, soft=True).to_numpy(dtype=np.float64))
+    expected = uncalibrated * fit_temperature(logits, truth, expected=1)
+    assert expected != pytest.approx(uncalibrated, abs=0.01)
+    assert fitted.module.temperature.item() == pytest.approx(expected, rel=1e-4)
+    # The weights are the same, and so is the best label of every cell.
+    np.testing.assert_array_equal(plain.predict(), fitted.predict())
+    calibrated = np.log(fitted.predict(indices=held, soft=True).to_numpy(dtype=np.float64))
+    assert loss(calibrated, truth, 1) < loss(logits, truth, 1)
+
+
+def test_without_a_linear_branch_the_networks_temperature_is_one(toy, train):
+    model = train(toy, max_epochs=1, linear=False, calibrate=False)
+    assert model.module.temperature == 1
+
+
+def test_few_cells_move_the_expected_temperature_little():
+    logits = np.repeat(np.eye(3) * 4, 2000, axis=0)
+    labels = np.repeat(np.arange(3), 2000)
+    found = [
+        fit_temperature(logits[:: 6000 // n], labels[:: 6000 // n], expected=2)
+        for n in (3, 60, 6000)
+    ]
+    # All of them are right: the more cells, the lower the temperature.
+    assert 2 > found[0] > 1.9
+    assert found[0] > found[1] > found[2]
+    assert found[2] < 1
+    assert fit_temperature(logits[:0], labels[:0], expected=2) == pytest.approx(2, rel=1e-3)
+
+
+def test_many_cells_outweigh_what_was_expected():
+    logits = np.random.default_rng(0).normal(size=(20_000, 4)) * 3
+    labels = sample_labels(logits, 3.0)
+    free, bound = fit_temperature(logits, labels), fit_temperature(logits, labels, expected=1)
+    assert bound == pytest.approx(free, rel=0.1)
+
+
+# ------------------------------------------------------------------ label sets
+
+
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 1000),
+    n_cells=st.integers(20, 200),
+    coverage=st.floats(0.5, 0.95),
+)
+def test_coverage_of_exchangeable_cells_is_exact(seed, n_cells, coverage):
+    # The guarantee is about the last of n + 1 cells in random order, with the threshold of the
+    # other n. The average over all cells as the last one is exact.
+    scores = np.random.default_rng(seed).random(n_cells + 1)
+    covered = [
+        last >= conformal_threshold(np.delete(scores, i), coverage) for i, last in enumerate(scores)
+    ]
+    assert coverage - 1e-9 <= np.mean(covered) < coverage + 1 / (n_cells + 1) + 1e-9
+
+
+def test_coverages_that_floats_cannot_represent():
+    scores = np.arange(1, 10) / 10
+    assert conformal_threshold(scores, 0.9) == 0.1
+    assert conformal_threshold(np.arange(19), 0.95) == 0
+
+
+def test_what_no_threshold_can_promise():
+    with pytest.raises(ValueError, match="18 cells to calibrate by: that takes 19"):
+        conformal_threshold(np.ones(18), 0.95)
+    for coverage in (0, 1, 95):
+        with pytest.raises(ValueError, match="coverage must lie between 0 and 1"):
+            conformal_threshold(np.ones(100), coverage)
+
+
+def test_label_sets_hold_the_labels_above_the_threshold(pbmc_model, pbmc_query):
+    table = pbmc_model.predict_set(pbmc_query, coverage=0.9)
+    soft = pbmc_model.predict(pbmc_query, soft=True)
+    least = conformal_threshold(pbmc_model.held_out_probabilities_[0], 0.9)
+    assert table.equals(soft >= least)
+    assert list(table.index) == list(pbmc_query.obs_names)
+    assert list(table.columns) == pbmc_model.labels
+    few = pbmc_model.predict_set(pbmc_query, indices=[5, 2], coverage=0.9)
+    assert few.equals(table.iloc[[5, 2]])
+
+
+def test_more_coverage_never_takes_a_label_away(pbmc_model, pbmc_query):
+    narrow, wide = (pbmc_model.predict_set(pbmc_query, coverage=c) for c in (0.5, 0.9))
+    assert not (narrow & ~wide).to_numpy().any()
+    assert wide.to_numpy().sum() > narrow.to_numpy().sum()
+
+
+def test_held_out_cells_are_the_validation_cells(pbmc_model):
+    # Their probabilities are from before the refit on them.
+    held_out = pbmc_model.held_out_probabilities_
+    assert held_out.shape == (1, len(pbmc_model.validation_indices))
+    assert ((held_out > 0) & (held_out <= 1)).all()
+
+
+def test_held_out_probabilities_are_those_of_the_right_labels(toy, train):
+    model = train(toy, refit=False)
+    cells = model.validation_indices
+    soft = model.predict(indices=cells, soft=True).to_numpy()
+    truth = [model.labels.index(label) for label in toy.obs["kind"].iloc[cells]]
+    expected = soft[np.arange(len(cells)), truth]
+    np.testing.assert_allclose(
+        np.sort(model.held_out_probabilities_[0]), np.sort(expected), atol=1e-5
+    )
+
+
+def test_not_calibrated(toy, train, toy_query):
+    with pytest.raises(ValueError, match=r"no held-out cells .* calibrate=True"):
+        train(toy, calibrate=False).predict_set(toy_query)
+
+
+@pytest.mark.slow
+def test_no_label_sets_after_a_second_training_with_refit(toy, train, toy_query, caplog, tmp_path):
+    once = {"max_epochs": 2, "batch_size": 16, "accelerator": "cpu", "enable_progress_bar": False}
+    model = train(toy)
+    model.save(tmp_path / "model")
+    model = tosica.TOSICA.load(tmp_path / "model", adata=toy, accelerator="cpu")
+    assert model.held_out_probabilities_ is not None
+    with caplog.at_level("WARNING", logger="tosica"):
+        model.train(**once)
+    assert "the held-out cells were trained on in an earlier training" in caplog.text
+    with pytest.raises(ValueError, match=r"make a new model of a reference .* train it once"):
+        model.predict_set(toy_query, coverage=0.5)
+    kept = train(toy, refit=False)
+    kept.train(**once, refit=False)
+    assert kept.predict_set(toy_query, coverage=0.5).to_numpy().any()
