@@ -123,9 +123,9 @@ def read_obs(path: Path) -> pd.DataFrame:
     if path.suffix.lower() == ".h5ad":
         with h5py.File(path, "r") as file:
             return read_elem(file["obs"])
-    from tosica.ondisk import open_zarr
+    from tosica.ondisk import open_store
 
-    return read_elem(open_zarr(str(path))["obs"])
+    return read_elem(open_store(str(path))["obs"])
 
 
 def read_table(path: str) -> pd.DataFrame:

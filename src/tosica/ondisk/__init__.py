@@ -2,34 +2,31 @@
 
 The public function is :func:`tosica.tl.annotate_file`.
 
-``_store``: the query, an ``.h5ad`` file or a Zarr store, read a range of cells at a time.
-``_plan``: which ranges there are, and the manifest by which work that was begun is recognized.
-``_parts``: annotate one range of cells, and keep the result in a file.
-``_distribute``: let the workers of Dask annotate parts.
-``_copy_elements``: copy a query to another store, whole or without its matrices.
+``_store``: an ``.h5ad`` file or a Zarr store on disk: read a range of cells, copy, replace.
+``_parts``: the plan and its manifest, annotate a part, let the workers of Dask annotate parts.
 ``_join``: join all parts to one annotated store.
 """
 
-from tosica.ondisk._copy_elements import open_for_writing, replacing_store
-from tosica.ondisk._distribute import annotate_on_workers
-from tosica.ondisk._join import check_output, join_parts, output_format
-from tosica.ondisk._parts import PartAnnotator
-from tosica.ondisk._plan import MODEL, Plan, Settings, make_plan
-from tosica.ondisk._store import StoredByGenesError, open_query, open_zarr
+from tosica.ondisk._join import check_output, join_parts
+from tosica.ondisk._parts import PartAnnotator, Plan, annotate_on_workers, part_file
+from tosica.ondisk._store import (
+    StoredByGenesError,
+    open_for_writing,
+    open_query,
+    open_store,
+    replacing_store,
+)
 
 __all__ = [
-    "MODEL",
     "PartAnnotator",
     "Plan",
-    "Settings",
     "StoredByGenesError",
     "annotate_on_workers",
     "check_output",
     "join_parts",
-    "make_plan",
     "open_for_writing",
     "open_query",
-    "open_zarr",
-    "output_format",
+    "open_store",
+    "part_file",
     "replacing_store",
 ]

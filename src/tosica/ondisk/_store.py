@@ -1,10 +1,12 @@
-"""A query on disk, an ``.h5ad`` file or a Zarr store, read a range of cells at a time."""
+"""An ``.h5ad`` file or a Zarr store that stays on disk: read a range of cells, copy, replace."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import suppress
+import shutil
+import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,19 +15,21 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
-from anndata.io import read_elem, sparse_dataset
+from anndata.io import read_elem, sparse_dataset, write_elem
 
-from tosica._validation import only_known
+from tosica._checks import only_known
+from tosica._files import as_os_error, sync, temporary_folder
 from tosica.data import sample_positions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from tosica.model import TOSICA
 
-_H5AD, _ZARR = "h5ad", "zarr"
-# Numbers of an index that are hashed at a time.
-_HASHED = 2**20
+# Elements that hold a value for each cell and gene, or for each two cells.
+_MATRICES = ("X", "layers", "raw", "obsp")
+# Cells that are copied at a time.
+_BLOCK = 16_384
 
 
 class StoredByGenesError(ValueError):
@@ -33,7 +37,7 @@ class StoredByGenesError(ValueError):
 
 
 class Store:
-    """The matrices and genes of a query that stays on disk; it is opened for reading only.
+    """One matrix and the genes of a query that stays on disk, opened for reading.
 
     Parameters
     ----------
@@ -43,17 +47,8 @@ class Store:
         Read this layer instead of ``X``.
     use_raw
         Read ``raw`` instead of ``X``.
-    layers
-        Layers to read beside ``X``, if the query has them.
-
-    Attributes
-    ----------
-    format
-        ``"h5ad"`` or ``"zarr"``.
-    root
-        The open file or group.
-    n_obs
-        Number of cells.
+    default_layer
+        Read this layer if there is one and nothing else was chosen.
 
     Raises
     ------
@@ -69,196 +64,243 @@ class Store:
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        path: str,
         *,
         layer: str | None = None,
         use_raw: bool = False,
-        layers: Iterable[str] = (),
+        default_layer: str | None = None,
     ) -> None:
-        self.path = os.fspath(path)
-        self.format, self.root = _open(self.path)
+        self.path = path
+        self.root = open_store(path)
+        self.format = "h5ad" if isinstance(self.root, h5py.File) else "zarr"
         if "var" not in self.root or "obs" not in self.root:
-            raise ValueError(f"{self.path!r} holds no AnnData: it has no obs or no var.")
-        self._layer, self._use_raw = layer, use_raw
-        keys = self._keys([] if layer is not None or use_raw else list(layers))
-        self._matrices = {key: self._matrix(key) for key in keys}
-        self.n_obs: int = next(iter(self._matrices.values())).shape[0]
+            raise ValueError(f"{path!r} holds no AnnData: it has no obs or no var.")
+        layers = list(self.root.get("layers", []))
+        if layer is None and not use_raw and default_layer in layers:
+            layer = default_layer
+        self._key = "raw/X" if use_raw else "X" if layer is None else f"layers/{layer}"
+        if self._key not in self.root:
+            what = f"layer {layer!r}{only_known(layer, layers)}" if layer else f"{self._key}."
+            raise KeyError(f"{path!r} has no {what}")
+        element = self.root[self._key]
+        self._matrix = element if hasattr(element, "shape") else sparse_dataset(element)
+        if getattr(self._matrix, "format", "csr") != "csr":
+            raise StoredByGenesError(
+                f"{self._key} of {path!r} is stored by genes (CSC), so that no range of cells can "
+                "be read: write it as CSR, as by adata.X = adata.X.tocsr() before adata.write."
+            )
         self.var: pd.DataFrame = read_elem(self.root["raw/var" if use_raw else "var"])
+        self.n_obs: int = self._matrix.shape[0]
         if not self.n_obs:
-            raise ValueError(f"{self.path!r} has no cells.")
+            raise ValueError(f"{path!r} has no cells.")
 
     def read(self, start: int, stop: int) -> AnnData:
-        """Read cells ``start`` to ``stop`` (exclusive) into memory; their names are positions.
-
-        Raises
-        ------
-        OSError
-            If they cannot be read.
-        """
+        """Read cells ``start`` to ``stop`` (exclusive) into memory; their names are positions."""
         return self._adata(self._read(start, stop), np.arange(start, stop))
 
     def read_sample(self) -> AnnData:
-        """Read a few cells from all over the query, by which its scale is recognized.
+        """Read a few cells from all over the query, by which its scale is recognized."""
+        positions, values = self._read_sample()
+        return self._adata(values, positions)
 
-        If ``X`` is read, they have ``raw`` and the layers as well: where ``X`` is scaled, the error
-        says which of them is not.
-        """
-        positions, found = self._read_sample()
-        adata = self._adata(found, positions)
-        if "X" in found:
-            for key in self._unread():
-                # They are not needed, so that one that cannot be read is no error.
-                with suppress(KeyError, OSError, ValueError):
-                    values = _stack(self._read_runs(positions, {key: self._matrix(key)})[key])
-                    if key == "raw/X":
-                        adata.raw = AnnData(values, adata.obs, read_elem(self.root["raw/var"]))
-                    else:
-                        adata.layers[key.removeprefix("layers/")] = values
-        return adata
-
-    def _unread(self) -> list[str]:
-        """Where other matrices are than those that are read."""
-        known = [f"layers/{name}" for name in self.root.get("layers", [])]
-        known += ["raw/X"] if "raw/X" in self.root else []
-        return [key for key in known if key not in self._matrices]
+    def _read_sample(self) -> tuple[np.ndarray, Any]:
+        positions = sample_positions(self.n_obs)
+        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
+        parts = [self._read(int(run[0]), int(run[-1]) + 1) for run in runs]
+        stack = sp.vstack if sp.issparse(parts[0]) else np.concatenate
+        return positions, stack(parts)
 
     def digest(self) -> str:
-        """Hash of the names of the genes, of the shape and sparsity, and of sampled values.
-
-        Values are not hashed as a whole, which would take as long as annotating them.
-        """
-        digest = hashlib.sha256()
-        digest.update("\0".join(map(str, self.var.index)).encode())
-        _, sample = self._read_sample()
-        for key, matrix in self._matrices.items():
-            digest.update(f"{key}{tuple(matrix.shape)}".encode())
-            values = sample[key]
-            digest.update(np.asarray(values.toarray() if sp.issparse(values) else values).tobytes())
-            if sp.issparse(values):
-                indptr = self.root[f"{key}/indptr"]
-                for start in range(0, indptr.shape[0], _HASHED):
-                    numbers = np.asarray(indptr[start : start + _HASHED], dtype=np.int64)
-                    digest.update(numbers.tobytes())
+        """Hash names of genes, shape, sparsity and a sample: all values would take too long."""
+        digest = hashlib.sha256("\0".join(map(str, self.var.index)).encode())
+        digest.update(f"{self._key}{tuple(self._matrix.shape)}".encode())
+        _, values = self._read_sample()
+        digest.update(np.asarray(values.toarray() if sp.issparse(values) else values).tobytes())
+        if sp.issparse(values):
+            digest.update(np.asarray(self.root[f"{self._key}/indptr"][:], np.int64).tobytes())
         return digest.hexdigest()[:32]
 
-    def _keys(self, beside: list[str]) -> list[str]:
-        """Where the matrices are that are read."""
-        if self._layer is not None:
-            return [f"layers/{self._layer}"]
-        if self._use_raw:
-            return ["raw/X"]
-        found = [f"layers/{name}" for name in beside if f"layers/{name}" in self.root]
-        return ["X", *found] if "X" in self.root or not found else found
-
-    def _matrix(self, key: str) -> Any:
-        if key not in self.root:
-            if self._layer is None:
-                raise KeyError(f"{self.path!r} has no {key.partition('/')[0]}.")
-            known = self.root.get("layers", [])
-            raise KeyError(
-                f"{self.path!r} has no layer {self._layer!r}{only_known(self._layer, known)}"
-            )
-        element = self.root[key]
-        if hasattr(element, "shape"):
-            return element
-        matrix = sparse_dataset(element)
-        if matrix.format != "csr":
-            raise StoredByGenesError(
-                f"{key} of {self.path!r} is stored by genes (CSC), so that no range of cells can "
-                "be read: write it as CSR, as by adata.X = adata.X.tocsr() before adata.write."
-            )
-        return matrix
-
-    def _read_sample(self) -> tuple[np.ndarray, dict[str, Any]]:
-        positions = sample_positions(self.n_obs)
-        parts = self._read_runs(positions, self._matrices)
-        return positions, {key: _stack(parts[key]) for key in parts}
-
-    def _read_runs(
-        self, positions: np.ndarray, matrices: dict[str, Any]
-    ) -> dict[str, list[np.ndarray]]:
-        runs = np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)
-        parts = [self._read(int(run[0]), int(run[-1]) + 1, matrices) for run in runs]
-        return {key: [part[key] for part in parts] for key in matrices}
-
-    def _read(
-        self, start: int, stop: int, matrices: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
-        matrices = self._matrices if matrices is None else matrices
+    def _read(self, start: int, stop: int) -> Any:
         try:
-            return {key: matrix[start:stop] for key, matrix in matrices.items()}
+            return self._matrix[start:stop]
         # What a damaged chunk raises depends on how it was compressed.
         except Exception as error:
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise OSError(
                 f"{self.path!r} is damaged or was not written to the end: cells {start} to "
-                f"{stop - 1} cannot be read ({reason}); write it again, or get it anew."
+                f"{stop - 1} cannot be read ({error}); write it again, or get it anew."
             ) from error
 
-    def _adata(self, found: dict[str, Any], positions: np.ndarray) -> AnnData:
+    def _adata(self, matrix: Any, positions: np.ndarray) -> AnnData:
         obs = pd.DataFrame(index=pd.Index(positions).astype(str))
-        if "raw/X" in found:
-            # The matrix of raw is the only one that is read.
-            return AnnData(obs=obs, raw={"X": found["raw/X"], "var": self.var})
-        layers = {key.removeprefix("layers/"): found[key] for key in found if key != "X"}
-        return AnnData(found.get("X"), obs=obs, var=self.var, layers=layers)
+        kind, _, layer = self._key.partition("/")
+        if kind == "raw":
+            return AnnData(obs=obs, raw={"X": matrix, "var": self.var})
+        if kind == "layers":
+            return AnnData(obs=obs, var=self.var, layers={layer: matrix})
+        return AnnData(matrix, obs=obs, var=self.var)
 
 
 def open_query(path: str, model: TOSICA, *, layer: str | None, use_raw: bool) -> Store:
-    """Open a query with the matrices that a model reads; the parameters are those of Store.
-
-    By default a model reads the layer that its reference was set up with, if the query has it.
-    """
-    layers = [modality.layer for modality in model.modalities if modality.layer is not None]
-    return Store(path, layer=layer, use_raw=use_raw, layers=layers)
+    """Open a query with the matrix that a model reads; the parameters are those of Store."""
+    return Store(path, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer)
 
 
-def _stack(parts: list[Any]) -> Any:
-    return sp.vstack(parts, "csr") if sp.issparse(parts[0]) else np.concatenate(parts)
-
-
-def _open(path: str) -> tuple[str, Any]:
-    if "://" not in path and not Path(path).exists():
-        raise FileNotFoundError(f"there is no file or folder {path!r} to annotate.")
-    if Path(path).is_file():
-        try:
-            return _H5AD, h5py.File(path, "r")
-        except OSError as error:
-            raise ValueError(
-                f"{path!r} is no .h5ad file, or is damaged ({error}): pass an .h5ad file or a "
-                "folder with a Zarr store."
-            ) from error
-    return _ZARR, open_zarr(path)
-
-
-def open_zarr(path: str) -> Any:
-    """Open a Zarr store for reading.
+def open_store(path: str) -> Any:
+    """Open an ``.h5ad`` file or a Zarr store for reading.
 
     Raises
     ------
+    FileNotFoundError
+        If there is nothing at ``path``.
     ModuleNotFoundError
         If Zarr, or what it reads an address with, is not installed.
     ValueError
-        If there is no Zarr store.
+        If it is neither.
     """
+    if "://" not in path and not Path(path).exists():
+        raise FileNotFoundError(f"there is no file or folder {path!r} to annotate.")
+    is_file = Path(path).is_file()
+    what = ".h5ad file, or is damaged" if is_file else "Zarr store"
+    zarr = None if is_file else _import_zarr(path)
+    try:
+        return h5py.File(path, "r") if zarr is None else zarr.open_group(path, mode="r")
+    except ImportError:
+        raise
+    # Zarr has many errors for what is no store of its own.
+    except Exception as error:
+        raise ValueError(
+            f"{path!r} is no {what} ({error}): pass an .h5ad file or a folder with a Zarr store."
+        ) from error
+
+
+def _import_zarr(path: str | Path) -> Any:
     try:
         import zarr
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{path!r} is taken for a Zarr store, but the package zarr is not installed: "
+            f"{str(path)!r} is taken for a Zarr store, but the package zarr is not installed: "
             "pip install 'tosica[atlas]'."
         ) from error
-    try:
-        return zarr.open_group(path, mode="r")
-    except ImportError as error:
-        raise ModuleNotFoundError(
-            f"{path!r} cannot be opened, because a package for such addresses is missing "
-            f"({error}): install it, or copy the store to a disk."
-        ) from error
-    # Zarr has many errors for what is no store of its own.
-    except Exception as error:
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        raise ValueError(
-            f"{path!r} is no Zarr store ({reason}): pass an .h5ad file or a folder with a Zarr "
-            "store."
-        ) from error
+    return zarr
+
+
+# --------------------------------------------------------------------------- writing
+
+
+@contextmanager
+def replacing_store(path: Path) -> Iterator[Path]:
+    """Yield a temporary path for an ``.h5ad`` file or a Zarr store, which then replaces ``path``.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; what was there before is unchanged.
+    """
+    with temporary_folder(path.parent) as folder, as_os_error():
+        temporary = folder / path.name
+        yield temporary
+        if temporary.is_file():
+            sync(temporary)
+        if (path.is_dir() or (temporary.is_dir() and path.exists())) and not path.is_symlink():
+            # A folder cannot be replaced, and replaces nothing, in one step.
+            os.rename(path, folder / "replaced")
+        os.replace(temporary, path)
+
+
+@contextmanager
+def open_for_writing(path: Path, format_: str, *, new: bool = False) -> Iterator[Any]:
+    """Open a store to change it; afterwards the metadata of a Zarr store are consolidated."""
+    if format_ == "h5ad":
+        with h5py.File(path, "w" if new else "a") as file:
+            yield file
+        return
+    zarr = _import_zarr(path)
+    with warnings.catch_warnings():
+        # Zarr says at each call that it is not certain of names, strings and consolidation.
+        warnings.simplefilter("ignore")
+        group = (
+            zarr.open_group(path, mode="w", zarr_format=3)
+            if new
+            else zarr.open_group(path, mode="r+", use_consolidated=False)
+        )
+        yield group
+        zarr.consolidate_metadata(path)
+
+
+def copy_store(store: Store, path: Path, format_: str, *, matrices: bool) -> None:
+    """Copy a query, and leave the copy at ``path``.
+
+    Parameters
+    ----------
+    store
+        The query.
+    path
+        Where to write; nothing is there yet.
+    format_
+        ``"h5ad"`` or ``"zarr"``. If it is that of the query, and the query is a file or a folder,
+        what is stored is copied byte by byte, with chunks and compression.
+    matrices
+        Whether to copy ``X``, ``layers``, ``raw`` and ``obsp``, too.
+    """
+    left_out = () if matrices else _MATRICES
+    if format_ == store.format == "zarr" and os.path.isdir(store.path):
+        top = os.path.abspath(store.path)
+        shutil.copytree(
+            store.path,
+            path,
+            ignore=lambda folder, _: left_out if os.path.abspath(folder) == top else (),
+        )
+        return
+    with open_for_writing(path, format_, new=True) as target:
+        target.attrs.update(dict(store.root.attrs))
+        for name in [name for name in store.root if name not in left_out]:
+            if format_ == store.format == "h5ad":
+                store.root.copy(store.root[name], target, name=name)
+            else:
+                _copy(store.root[name], target, name)
+
+
+def _copy(element: Any, target: Any, name: str) -> None:
+    """Copy one element to another format; of a matrix, some cells are in memory at a time."""
+    kind = element.attrs.get("encoding-type", "")
+    if name in ("layers", "raw", "obsm", "obsp") and not hasattr(element, "shape"):
+        group = target.require_group(name)
+        group.attrs.update(dict(element.attrs))
+        for inner in element:
+            _copy(element[inner], group, inner)
+    elif kind == "csr_matrix":
+        matrix = sparse_dataset(element)
+        write_elem(target, name, matrix[:_BLOCK])
+        written = sparse_dataset(target[name])
+        for start in range(_BLOCK, matrix.shape[0], _BLOCK):
+            written.append(matrix[start : start + _BLOCK])
+    elif kind == "array" and len(element.shape) == 2:
+        written = create_array(target, name, element[:_BLOCK], element.shape[0])
+        for start in range(_BLOCK, element.shape[0], _BLOCK):
+            written[start : start + _BLOCK] = element[start : start + _BLOCK]
+    else:
+        write_elem(target, name, read_elem(element))
+
+
+def create_array(group: Any, name: str, first: np.ndarray, n_obs: int) -> Any:
+    """Make an array as anndata writes it, with its first rows; the others are to be filled.
+
+    Parameters
+    ----------
+    group
+        Where in a store.
+    name
+        Name of the array.
+    first
+        First rows, ``(n_rows, n_columns)``.
+    n_obs
+        Number of all rows.
+    """
+    # Only a chunked dataset of HDF5 can grow.
+    options = {"chunks": (max(len(first), 1), max(first.shape[1], 1))}
+    if isinstance(group, h5py.Group):
+        options["maxshape"] = (None, first.shape[1])
+    write_elem(group, name, first, dataset_kwargs=options)
+    array = group[name]
+    array.resize((n_obs, first.shape[1]))
+    return array

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from tosica._checks import (
     FileKey,
@@ -24,23 +24,14 @@ from tosica.model import TOSICA
 from tosica.model._annotation import Precision
 from tosica.model._annotation_result import CUTOFF, DEFAULT_CUTOFF, Cutoff, warn_of_cutoff
 from tosica.ondisk import (
-    MODEL,
     PartAnnotator,
-    Settings,
+    Plan,
     annotate_on_workers,
     check_output,
     join_parts,
-    make_plan,
     open_query,
-    output_format,
+    part_file,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from tosica.ondisk import Plan
-
-_PARTS = ".parts"
 
 
 @validate_params(
@@ -56,6 +47,7 @@ _PARTS = ".parts"
     precision=OneOf(*get_args(Precision)),
     key_added=FileKey(),
     cells_per_part=Integer(),
+    array_task=InstanceOf("a pair (i, n) of whole numbers", tuple, list, optional=True),
     overwrite=Flag(),
     enable_progress_bar=Flag(),
 )
@@ -130,8 +122,7 @@ def annotate_file(
     OSError
         If the query is damaged, or the disk is full.
     RuntimeError
-        If a worker has another version of tosica or workers are lost again and again, or the model
-        is not trained.
+        If a worker has another version of tosica, or the model is not trained.
 
     Warns
     -----
@@ -163,50 +154,53 @@ def annotate_file(
     ...     anndata.read_h5ad(output).obsm["X_tosica"].shape
     (700, 56)
     """
-    _check_array_task(array_task)
-    _check_client(client)
     if layer is not None and use_raw:
         raise ValueError("Give either layer or use_raw=True, not both.")
+    task, n_tasks = (0, 1) if array_task is None else array_task
+    if not 0 <= task < n_tasks:
+        raise ValueError(f"array_task must be (i, n) with 0 <= i < n, not {array_task}.")
     source, target = os.fspath(path), Path(output)
-    output_format(target)
     check_output(target, source, overwrite=overwrite)
     if not isinstance(model, TOSICA):
         model = TOSICA.load(os.fspath(model))
     if probabilities:
         file_columns(model.labels, "the model")
     store = open_query(source, model, layer=layer, use_raw=use_raw)
-    plan = make_plan(
-        target.parent / f"{target.name}{_PARTS}",
-        source,
-        store.n_obs,
-        store.digest(),
-        model.fingerprint,
-        Settings(layer, use_raw, probabilities, precision, cells_per_part),
+    plan = Plan(
+        path=source if "://" in source else str(Path(source).resolve()),
+        n_obs=store.n_obs,
+        query=store.digest(),
+        model=model.fingerprint,
+        layer=layer,
+        use_raw=use_raw,
+        probabilities=probabilities,
+        precision=precision,
+        cells_per_part=cells_per_part,
     )
-    annotator = PartAnnotator(plan, store, model, batch_size)
+    folder = target.with_name(f"{target.name}.parts")
+    annotator = PartAnnotator(plan, folder, store, model, batch_size)
     sample = annotator.infer_sample()
     warn_of_cutoff(cutoff, len(model.labels))
-    _begin(plan, model, overwrite=overwrite and array_task is None)
-    missing = plan.missing()
-    if array_task is not None:
-        task, n_tasks = array_task
-        missing = [part for part in missing if part % n_tasks == task]
-    elif 0 < len(missing) < plan.n_parts:
+    if overwrite and array_task is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    plan.begin(folder, model)
+    missing = [part for part in range(plan.n_parts) if not part_file(folder, part).is_file()]
+    if array_task is None and 0 < len(missing) < plan.n_parts:
         logger.info(
             "annotate_file: %s of %s parts are there already",
             format_thousands(plan.n_parts - len(missing)),
             format_thousands(plan.n_parts),
         )
-    parts: Iterator[int] = (
-        _annotate_here(annotator, missing)
-        if client is None
-        else annotate_on_workers(plan, missing, client, batch_size)
-    )
+    missing = [part for part in missing if part % n_tasks == task]
     sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
-    n_cells = sum(sizes.values())
-    with progress(n_cells, "annotate", enabled=enable_progress_bar) as step:
-        for part in parts:
-            step.update(sizes[part])
+    with progress(sum(sizes.values()), "annotate", enabled=enable_progress_bar) as step:
+        if client is not None:
+            for part in annotate_on_workers(folder, missing, client, batch_size):
+                step.update(sizes[part])
+        else:
+            for part in missing:
+                annotator.annotate(part)
+                step.update(sizes[part])
     if array_task is not None:
         logger.info(
             "annotate_file: annotated %s parts; when all shares are done, the same call without "
@@ -214,44 +208,9 @@ def annotate_file(
             format_thousands(len(missing)),
         )
         return
-    join_parts(plan, store, sample, target, cutoff=cutoff, key_added=key_added, include_x=include_x)
-    shutil.rmtree(plan.folder, ignore_errors=True)
+    keys = {"cutoff": cutoff, "key_added": key_added}
+    join_parts(plan, folder, store, sample, target, include_x=include_x, **keys)
+    shutil.rmtree(folder, ignore_errors=True)
     logger.info(
         "annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target
     )
-
-
-def _annotate_here(annotator: PartAnnotator, parts: list[int]) -> Iterator[int]:
-    for part in parts:
-        annotator.annotate(part)
-        yield part
-
-
-def _begin(plan: Plan, model: TOSICA, *, overwrite: bool) -> None:
-    """Make the folder of a plan, or go on with what is there."""
-    if overwrite:
-        shutil.rmtree(plan.folder, ignore_errors=True)
-    plan.folder.mkdir(exist_ok=True)
-    if not plan.check_begun():
-        # The model comes first: workers take a folder with a manifest for complete.
-        model.save(plan.folder / MODEL, overwrite=True)
-        plan.write()
-
-
-def _check_array_task(task: Any) -> None:
-    expected = "array_task must be None or two whole numbers (i, n) with 0 <= i < n"
-    if task is None:
-        return
-    if not isinstance(task, tuple | list) or len(task) != 2:
-        raise TypeError(f"{expected}, not {task!r:.60}.")
-    if any(isinstance(one, bool) or not isinstance(one, int) for one in task):
-        raise TypeError(f"{expected}, not {task!r:.60}.")
-    if not 0 <= task[0] < task[1]:
-        raise ValueError(f"{expected}, not {task!r:.60}.")
-
-
-def _check_client(client: Any) -> None:
-    if client is not None and not (hasattr(client, "map") and hasattr(client, "register_plugin")):
-        raise TypeError(
-            f"client must be None or a dask.distributed.Client, not {type(client).__name__}."
-        )
