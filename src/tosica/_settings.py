@@ -146,7 +146,7 @@ def format_thousands(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
-def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+def warn_user(message: str | Warning, category: type[Warning] = UserWarning) -> None:
     """Warn, with the line of the user's own code that called the package."""
     # The caller of the outermost function of the package: libraries may have called others.
     frames = []
