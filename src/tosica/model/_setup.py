@@ -409,7 +409,7 @@ class SetupMixin(Base):
 
     def _restore_terms(self, terms: Mapping[str, str]) -> None:
         """Take terms from a file; another release of the ontology may have had other terms."""
-        if not terms.keys() <= set(self.labels):
+        if not all(k in self.labels and isinstance(terms[k], str) for k in terms):
             raise ValueError("The terms of the labels are not those of a model.")
         self._term_of_label = dict(terms)
 
