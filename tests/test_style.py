@@ -145,6 +145,29 @@ def test_american_spelling_in_identifiers() -> None:
     assert found == set()
 
 
+# --------------------------------------------------------------------------- docstrings
+
+RIDDLES = re.compile(r"\b(?:of|by) which\b|\bby what\b|\bwhom\b")
+# Still to be worded anew.
+LEFT = {
+    *("_keys", "_match", "session", "_is_from_tosica", "are_fractional_counts", "smallest"),
+    *("unscaled", "to_categorical", "_Stream", "_read", "digest", "fit_state", "_check_archive"),
+    *("training_checkpoint", "TrainingPlan", "plan", "read_sample", "build_mask"),
+    *("_DissimilarSets", "advance"),
+}
+
+
+def test_docstrings_begin_with_a_plain_sentence() -> None:
+    found = set()
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+                first = (ast.get_docstring(node) or "").partition("\n\n")[0]
+                if RIDDLES.search(" ".join(first.split())):
+                    found.add(getattr(node, "name", path.stem.strip("_")))
+    assert found <= LEFT
+
+
 # --------------------------------------------------------------------------- errors and imports
 
 
