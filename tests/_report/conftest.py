@@ -30,6 +30,7 @@ class Page(HTMLParser):
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.scripts: list[str] = []
         self.tables: list[list[list[str]]] = []
+        self.captions: list[str] = []
         self.words: list[str] = []
         self.badly_nested: list[str] = []
         self._open: list[str] = []
@@ -40,43 +41,37 @@ class Page(HTMLParser):
         self.elements.append((tag, dict(attrs)))
         if tag not in _VOID:
             self._open.append(tag)
-        if tag == "table":
-            self.tables.append([])
-        elif tag == "tr":
-            self.tables[-1].append([])
+        made = {"table": (self.tables, []), "tr": (self.tables and self.tables[-1], [])}
+        made |= {"caption": (self.captions, ""), "script": (self.scripts, "")}
+        if tag in made:
+            made[tag][0].append(made[tag][1])
         elif tag in ("th", "td"):
             self.tables[-1][-1].append("")
-        elif tag == "script":
-            self.scripts.append("")
 
     def handle_endtag(self, tag: str) -> None:
-        if tag in _VOID:
-            return
-        if not self._open or self._open.pop() != tag:
+        if tag not in _VOID and (not self._open or self._open.pop() != tag):
             self.badly_nested.append(tag)
 
     def handle_data(self, data: str) -> None:
         where = self._open[-1] if self._open else ""
         if where == "script":
             self.scripts[-1] += data
-            return
-        if where == "style":
-            return
-        self.words.append(data)
-        if {"th", "td"} & set(self._open):
-            self.tables[-1][-1][-1] += data
+        elif where != "style":
+            self.words.append(data)
+            if {"th", "td"} & set(self._open):
+                self.tables[-1][-1][-1] += data
+            elif "caption" in self._open:
+                self.captions[-1] += data
 
     @property
     def text(self) -> str:
         """What is to be read, with every white space a blank."""
         return re.sub(r"\s+", " ", "".join(self.words))
 
-    def table(self, *headings: str) -> list[list[str]]:
-        """Rows of the first table whose headings begin with these."""
-        for rows in self.tables:
-            if rows and rows[0][: len(headings)] == list(headings):
-                return rows[1:]
-        raise AssertionError(f"no table begins with {headings}")
+    def table(self, start: str) -> list[list[str]]:
+        """Rows of the first table whose caption begins so."""
+        found = next(i for i, caption in enumerate(self.captions) if caption.startswith(start))
+        return self.tables[found][1:]
 
     def attributes(self, tag: str) -> list[dict[str, str | None]]:
         """Attributes of all elements of a kind."""
@@ -85,11 +80,8 @@ class Page(HTMLParser):
     @property
     def map_data(self) -> dict[str, Any]:
         """What the map is drawn from."""
-        return json.loads(self.scripts[self._types.index("application/json")])
-
-    @property
-    def _types(self) -> list[str | None]:
-        return [attributes.get("type") for attributes in self.attributes("script")]
+        types = [attributes.get("type") for attributes in self.attributes("script")]
+        return json.loads(self.scripts[types.index("application/json")])
 
 
 @pytest.fixture

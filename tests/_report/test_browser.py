@@ -72,10 +72,7 @@ def test_pointer_filters_and_search(query, toy_model, tmp_path, browse):
     browser.run(
         "document.getElementById('map').scrollIntoView({block: 'center', behavior: 'instant'})"
     )
-    first = browser.run(
-        "Bokeh.documents[0].roots()[0].tags[0].execute({}, {ask: 'find', text: ''})"
-        ".then(() => window.tosicaNames[0])"
-    )
+    first = browser.run("tosicaMap.name(0)")
     cell = query.obs_names.get_loc(first)
     for nudge in (-4, 0):
         x, y = browser.run(_FIRST_CELL)
@@ -124,7 +121,7 @@ def test_a_tap_lists_a_cell(query, tmp_path, browse):
     browser.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
     browser.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
     name = browser.wait("document.querySelector('#found:not([hidden]) th[scope=row]')?.textContent")
-    assert name == browser.run("window.tosicaNames[0]")
+    assert name == browser.run("tosicaMap.name(0)")
     [label] = query.obs.loc[[name], "tosica_prediction"]
     status = browser.run("document.getElementById('find-status').textContent")
     assert status.startswith(f"{name}: {label}, probability ")

@@ -31,6 +31,15 @@ def full(query, toy_model, read):
     )
 
 
+def test_sections_come_in_order_with_a_sentence_each(full):
+    sections = [each["id"] for each in full.attributes("section")]
+    assert sections == [
+        *("summary", "composition", "confidence", "novelty", "map-section", "types", "doubt"),
+        "methods",
+    ]
+    assert len(re.findall(r"</h2><p class=\"quiet\">[^<]{20,}[.;]", full.source)) == 8
+
+
 def test_nothing_is_loaded(full):
     loads = {"src", "srcset", "data", "action", "poster", "background", "ping", "formaction"}
     for tag, attributes in full.elements:
@@ -106,29 +115,21 @@ def test_hostile_names_are_text(query, read):
 
 
 def test_names_of_all_cells_are_in_the_page(query, read):
-    page = read(query)
     from bokeh.core.serialization import Deserializer
 
-    found = []
+    def arrays(value):
+        if isinstance(value, dict) and value.get("type") == "ndarray":
+            yield Deserializer().deserialize(value)
+        elif isinstance(value, dict | list):
+            for inner in value.values() if isinstance(value, dict) else value:
+                yield from arrays(inner)
 
-    def walk(value):
-        if isinstance(value, dict):
-            if value.get("type") == "ndarray":
-                decoded = Deserializer().deserialize(value)
-                found.append((value["dtype"], decoded))
-            for inner in value.values():
-                walk(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                walk(inner)
-
-    walk(page.map_data["doc"])
-    [text] = [bytes(array).decode() for dtype, array in found if dtype == "uint8"]
-    assert sorted(text.split("\n")) == sorted(query.obs_names)
+    found = list(arrays(read(query).map_data["doc"]))
+    [text] = [bytes(array).decode() for array in found if array.dtype == np.uint8]
+    names = text.split("\n")
+    assert sorted(names) == sorted(query.obs_names)
     codes = query.obs["tosica_prediction"].cat.codes
-    of_cell = dict(zip(query.obs_names, codes, strict=True))
-    expected = [of_cell[name] for name in text.split("\n")]
-    assert any(np.array_equal(array, expected) for _, array in found)
+    assert any(np.array_equal(array, codes[names]) for array in found)
 
 
 def colors(scheme: str) -> dict[str, str]:

@@ -1,40 +1,47 @@
-"""The map of the cells, drawn by Bokeh in the browser."""
+"""The map of the cells: where they are, their colours, and what Bokeh draws in the browser."""
 
 from __future__ import annotations
 
 import json
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import anndata as ad
 import numpy as np
+import pandas as pd
+import scanpy as sc
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 
-from tosica._report._html import Html, element
-from tosica._report._map_colors import HUNDREDTHS, NOVELTY_RANGE, PARTS, color_mappers
+from tosica._obs import default_palette
+from tosica._progress import progress
+from tosica._settings import format_thousands, logger
+from tosica.tl._evidence import draw_cells
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from anndata import AnnData
     from numpy.typing import NDArray
 
-    from tosica._report._cells import Cells
-    from tosica._report._embedding import Positions
+    from tosica.tl._evidence import Cells
 
 _OLDEST_BOKEH = (3, 8)
+# Every label keeps at least this many cells on the map.
+_LEAST = 200
+# UMAP needs more cells than components, and neighbors.
+_MIN_CELLS = 5
 # Coordinates are whole numbers up to this one, which is finer than any screen.
 _FINEST = 65_535
+# Probabilities and p-values are whole parts of one, and novelty scores are in hundredths.
+_PARTS = 10_000
 # Beyond this many labels, their names on the map would hide it.
-_MAX_NAMED = 40
-# A click belongs to a cell that is not farther away than this share of the map. Of the cells that
-# are found, so many get a ring, and so many are listed.
-_LIMITS: dict[str, Any] = {"parts": PARTS, "reach": 0.02, "mostRinged": 500, "mostListed": 20}
-# Labels so near to an edge, as a share of the width, are written away from it.
-_EDGE = 0.15
-
-
-class Map(NamedTuple):
-    """The map's scripts: Bokeh itself, and the data with what draws them."""
-
-    library: Html
-    data: Html
-    script: Html
+MAX_NAMED = 40
+# Scores of novelty that the colours span.
+NOVELTY_RANGE = (-2.0, 5.0)
+# From certain or familiar to doubtful or new: seen on white and on black, and darker or stronger
+# where one has to look, for any kind of colour vision.
+RAMP = ("#b9c4ce", "#e39a5b", "#a8002a")
+# Cells without a known label.
+MISSING = "#d3d3d3"
 
 
 def check_bokeh() -> None:
@@ -58,8 +65,78 @@ def check_bokeh() -> None:
         )
 
 
-def draw_map(cells: Cells, positions: Positions) -> Map:
-    """Make the scripts of the map.
+# --------------------------------------------------------------------------- positions
+
+
+class Positions(NamedTuple):
+    """Where cells are on the map.
+
+    ``rows`` are the positions of the cells in the AnnData, ``(n,)``, and ``xy`` is ``(n, 2)``.
+    ``computed`` says whether the UMAP was computed for this page. ``why_not`` is the reason if
+    there is no map.
+    """
+
+    rows: NDArray[np.int64]
+    xy: NDArray[np.float64]
+    computed: bool = False
+    why_not: str = ""
+
+
+def find_positions(adata: AnnData, cells: Cells, max_cells: int, seed: int) -> Positions:
+    """Take the UMAP of an AnnData, or compute one of the attention.
+
+    Parameters
+    ----------
+    adata
+        The annotated cells, which are not changed.
+    cells
+        Their annotation.
+    max_cells
+        Cells on the map at most. Of more, a sample is drawn that keeps rare labels.
+    seed
+        Seed of the draw and of the UMAP.
+
+    Raises
+    ------
+    ValueError
+        If ``adata.obsm["X_umap"]`` is no UMAP.
+    """
+    rng = np.random.default_rng(seed)
+    rows = draw_cells(cells.codes, max_cells, rng, least=_LEAST)
+    # In random order, so that no label lies above another one because of its place in the data.
+    rows = rng.permutation(rows)
+    if "X_umap" in adata.obsm:
+        xy = np.asarray(adata.obsm["X_umap"])
+        if xy.ndim != 2 or xy.shape[1] < 2 or not np.isfinite(xy).all():
+            raise ValueError(
+                "adata.obsm['X_umap'] must have two finite columns: run scanpy.tl.umap again, or "
+                "delete it, and the report computes one."
+            )
+        return Positions(rows, xy[rows, :2].astype(np.float64))
+    if len(rows) < _MIN_CELLS:
+        return Positions(rows, np.zeros((len(rows), 2)), why_not=f"{len(rows)} cells are too few")
+    logger.info(
+        "report: adata.obsm has no 'X_umap', so that one is computed for %s cells",
+        format_thousands(len(rows)),
+    )
+    drawn = ad.AnnData(obs=pd.DataFrame(index=[str(i) for i in range(len(rows))]))
+    drawn.obsm["attention"] = np.asarray(adata.obsm[f"X_{cells.key}"])[rows]
+    n_neighbors = min(15, len(rows) - 1)
+    # The spectral start needs many more cells than components.
+    start = "spectral" if len(rows) > 60 else "random"
+    with progress(None, "report: UMAP"):
+        sc.pp.neighbors(drawn, n_neighbors=n_neighbors, use_rep="attention", random_state=seed)
+        sc.tl.umap(drawn, random_state=seed, init_pos=start)
+    return Positions(rows, drawn.obsm["X_umap"].astype(np.float64), computed=True)
+
+
+# --------------------------------------------------------------------------- what Bokeh draws
+
+
+def draw_map(
+    cells: Cells, positions: Positions, names: Sequence[str], colors: list[str]
+) -> tuple[str, str]:
+    """Make Bokeh's library and the data of the map, which ``map.js`` draws.
 
     Parameters
     ----------
@@ -67,46 +144,36 @@ def draw_map(cells: Cells, positions: Positions) -> Map:
         The annotation.
     positions
         Where which cells are.
+    names
+        Name of each cell, ``(n_obs,)``.
+    colors
+        Colour of each label.
+
+    Returns
+    -------
+    JavaScript, and JSON that can neither end its script nor begin another one.
     """
+    from bokeh import embed
     from bokeh.resources import Resources
 
     resources = Resources(mode="inline", components=["bokeh", "bokeh-gl"], minified=True)
-    library = "\n".join(resources.js_raw)
-    item = _with_fixed_ids(_item(cells, positions))
-    return Map(
-        element("script", Html(library)),
-        element("script", _json(item), type="application/json", id="map-data"),
-        element("script", Html(read_resource("map.js"))),
-    )
-
-
-def read_resource(name: str) -> str:
-    """Read a file of this package."""
-    return files("tosica._report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _json(value: Any) -> Html:
-    """Write data so that they can neither end their script nor begin another one."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    plot = _plot(cells, positions, [names[i] for i in positions.rows], colors)
+    item: Any = _with_fixed_ids(dict(embed.json_item(plot, "map")))
+    data = item | {"labels": cells.labels, "parts": _PARTS}
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return Html(text)
+    return "\n".join(resources.js_raw), text
 
 
-def _item(cells: Cells, positions: Positions) -> dict[str, Any]:
-    from bokeh import embed, models, plotting
+def _plot(cells: Cells, positions: Positions, names: list[str], colors: list[str]) -> Any:
+    from bokeh import models, plotting
 
     # As Any, because Bokeh's types differ from version to version.
     make: Any = models
     columns = _columns(cells, positions)
-    source = make.ColumnDataSource(columns)
-    rows = positions.rows
-    # The names of all cells as one text, which is compressed with the rest of the data.
-    text = "\n".join(str(name).replace("\n", " ") for name in cells.names[rows])
-    names = make.ColumnDataSource({"text": np.frombuffer(text.encode(), np.uint8)})
-    hidden = make.BooleanFilter(booleans=None)
     margin = _FINEST // 30
-    plot: Any = cast("Any", plotting).figure(
+    plot: Any = plotting.figure(
         sizing_mode="stretch_both",
         output_backend="webgl",
         x_range=make.Range1d(-margin, _FINEST + margin),
@@ -123,52 +190,47 @@ def _item(cells: Cells, positions: Positions) -> dict[str, Any]:
     plot.toolbar.active_drag = pan
     plot.axis.visible = False
     plot.grid.visible = False
-    mappers = color_mappers(cells)
-    size = float(np.clip(420 / np.sqrt(max(len(rows), 1)), 2.5, 7))
+    mappers = {
+        by: make.LinearColorMapper(name=f"by {by}", **mapper)
+        for by, mapper in _color_mappers(cells, colors).items()
+    }
     points = plot.scatter(
         "x",
         "y",
-        source=source,
-        view=make.CDSView(filter=hidden),
-        size=size,
+        source=make.ColumnDataSource(columns),
+        view=make.CDSView(filter=make.BooleanFilter(booleans=None)),
+        size=float(np.clip(420 / np.sqrt(max(len(names), 1)), 2.5, 7)),
         line_color=None,
         fill_alpha=0.75,
-        fill_color={"field": "label", "transform": make.LinearColorMapper(**mappers["label"])},
+        fill_color={"field": "label", "transform": mappers["label"]},
         nonselection_fill_alpha=0.75,
+        name="points",
     )
-    found = make.ColumnDataSource({"x": [], "y": []})
-    plot.scatter("x", "y", source=found, size=18, line_width=3, fill_color=None, line_color="black")
-    plot.scatter("x", "y", source=found, size=14, line_width=3, fill_color=None, line_color="white")
-    lists = {"names": names, "labels": cells.labels}
-    plot.add_tools(_hover(points, lists, has_pvalue="pvalue" in columns))
-    transforms = {name: make.LinearColorMapper(**mapper) for name, mapper in mappers.items()}
-    asked = {"plot": plot, "source": source, "points": points, "hidden": hidden, "found": found}
-    asked |= lists | {"named": _add_names(plot, cells, columns)} | _LIMITS
-    plot.tags = [
-        make.CustomJS(args=asked, code=_DECODE + read_resource("callback.js")),
-        make.CustomJS(
-            args={"points": points, **transforms},
-            code=f"const transform = {{{', '.join(transforms)}}}[cb_data.by]\n{_PAINT_CODE}",
-        ),
-    ]
-    return dict(cast("Any", embed).json_item(plot, "map"))
-
-
-def _hover(points: Any, lists: dict[str, Any], *, has_pvalue: bool) -> Any:
-    """Show a cell's name and numbers beside the pointer."""
-    from bokeh import models
-
-    make: Any = models
-    return make.HoverTool(
-        renderers=[points],
-        tooltips=_TOOLTIP.format(novelty=_NOVELTY if has_pvalue else ""),
-        formatters={
-            "@x": make.CustomJSHover(args=lists, code=_NAME_CODE),
-            "@label": make.CustomJSHover(args=lists, code="return labels[value]"),
-            "@probability": make.CustomJSHover(code=f"return (value / {PARTS}).toFixed(3)"),
-            "@pvalue": make.CustomJSHover(code=_PVALUE_CODE),
-        },
+    rings = make.ColumnDataSource({"x": [], "y": []}, name="rings")
+    for size, color in ((18, "black"), (14, "white")):
+        plot.scatter(
+            "x", "y", source=rings, size=size, line_width=3, fill_color=None, line_color=color
+        )
+    _add_labels(plot, cells, columns)
+    hover = {
+        "@x": "return tosicaMap.name(special_vars.index)",
+        "@label": "return tosicaMap.labels[value]",
+        "@probability": "return tosicaMap.share(value, 3)",
+        "@pvalue": "return value ? tosicaMap.share(value, 4) : '< ' + tosicaMap.share(1, 4)",
+    }
+    plot.add_tools(
+        make.HoverTool(
+            renderers=[points],
+            tooltips=_TOOLTIP.format(novelty=_NOVELTY if "pvalue" in columns else ""),
+            formatters={name: make.CustomJSHover(code=code) for name, code in hover.items()},
+        )
     )
+    # The names of all cells as one text, which is compressed with the rest of the data.
+    text = "\n".join(name.replace("\n", " ") for name in names)
+    written = make.ColumnDataSource({"text": np.frombuffer(text.encode(), np.uint8)}, name="names")
+    # What map.js finds by name, though nothing draws it yet.
+    plot.tags = [written, *mappers.values()]
+    return plot
 
 
 def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer]]:
@@ -181,52 +243,71 @@ def _columns(cells: Cells, positions: Positions) -> dict[str, NDArray[np.integer
         "x": scaled[:, 0],
         "y": scaled[:, 1],
         "label": cells.codes[rows].astype(np.uint16),
-        "probability": np.rint(cells.probability[rows] * PARTS).astype(np.uint16),
+        "probability": np.rint(cells.probability[rows] * _PARTS).astype(np.uint16),
     }
     if cells.novelty is not None and cells.novelty_pvalue is not None:
         score = np.nan_to_num(cells.novelty[rows], nan=NOVELTY_RANGE[0])
-        columns["novelty"] = np.rint(np.clip(score, -300, 300) * HUNDREDTHS).astype(np.int16)
+        columns["novelty"] = np.rint(np.clip(score, -300, 300) * 100).astype(np.int16)
         pvalue = np.nan_to_num(cells.novelty_pvalue[rows], nan=1.0)
-        columns["pvalue"] = np.rint(np.clip(pvalue, 0, 1) * PARTS).astype(np.uint16)
-    if cells.samples is not None:
-        columns["sample"] = np.asarray(cells.samples.codes)[rows].astype(np.uint16)
-    if cells.known is not None:
-        # The last number is for cells without a known label.
-        n_known = len(cells.known.categories)
-        codes = np.asarray(cells.known.codes)[rows].astype(np.int64)
-        columns["known"] = np.where(codes < 0, n_known, codes).astype(np.uint16)
+        columns["pvalue"] = np.rint(np.clip(pvalue, 0, 1) * _PARTS).astype(np.uint16)
+    for name, groups in (("sample", cells.samples), ("known", cells.known)):
+        if groups is not None:
+            # The last number is for cells without a group.
+            codes = np.asarray(groups.codes, dtype=np.int64)[rows]
+            codes[codes < 0] = len(groups.categories)
+            columns[name] = codes.astype(np.uint16)
     return columns
 
 
-def _add_names(plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]]) -> Any:
-    """Write the name of each label where its cells are."""
-    from bokeh import models
+def group_palette(cells: Cells, colors: list[str], name: str) -> list[str]:
+    """Colors of samples or of known labels; a known label has the colour of the same label."""
+    groups = cells.samples if name == "sample" else cells.known
+    assert groups is not None
+    palette = default_palette(len(groups.categories))
+    of_label = {} if name == "sample" else dict(zip(cells.labels, colors, strict=True))
+    return [of_label.get(g, color) for g, color in zip(groups.categories, palette, strict=True)]
 
-    codes = [c for c in cells.types if (columns["label"] == c).any()]
-    places = [
-        [float(np.median(columns[axis][columns["label"] == code])) for code in codes]
-        for axis in ("x", "y")
-    ]
-    data = models.ColumnDataSource(
-        {
-            "x": places[0],
-            "y": places[1],
-            "text": [cells.labels[code] for code in codes],
-            "align": [
-                "left"
-                if x < _EDGE * _FINEST
-                else "right"
-                if x > (1 - _EDGE) * _FINEST
-                else "center"
-                for x in places[0]
-            ],
-        }
-    )
-    return plot.text(
+
+def _color_mappers(cells: Cells, colors: list[str]) -> dict[str, dict[str, Any]]:
+    """Arguments of the colour mapper of each column that the map can be coloured by."""
+    mixed = LinearSegmentedColormap.from_list("ramp", RAMP)(np.linspace(0, 1, 256))
+    ramp = [to_hex(color) for color in mixed]
+
+    def categorical(palette: list[str]) -> dict[str, Any]:
+        return {"palette": palette, "low": -0.5, "high": len(palette) - 0.5}
+
+    mappers = {
+        "label": categorical(colors),
+        "probability": {"palette": ramp[::-1], "low": 0, "high": _PARTS},
+    }
+    if cells.novelty is not None:
+        low, high = (100 * bound for bound in NOVELTY_RANGE)
+        mappers["novelty"] = {"palette": ramp, "low": low, "high": high}
+    for name, groups in (("sample", cells.samples), ("known", cells.known)):
+        if groups is not None:
+            mappers[name] = categorical([*group_palette(cells, colors, name), MISSING])
+    return mappers
+
+
+def _add_labels(plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]]) -> None:
+    """Write the name of each label where its cells are."""
+    from bokeh.models import ColumnDataSource
+
+    places = pd.DataFrame({axis: columns[axis] for axis in ("x", "y")}).groupby(columns["label"])
+    centers = places.median().loc[lambda table: table.index.isin(cells.types)]
+    # Names near to an edge are written away from it.
+    side = pd.cut(centers["x"] / _FINEST, [-1, 0.15, 0.85, 2], labels=["left", "center", "right"])
+    data = {
+        "x": centers["x"].tolist(),
+        "y": centers["y"].tolist(),
+        "text": [cells.labels[code] for code in centers.index],
+        "align": side.astype(str).tolist(),
+    }
+    plot.text(
         "x",
         "y",
         "text",
-        source=data,
+        source=ColumnDataSource(data),
         text_align="align",
         text_baseline="middle",
         text_font_size="12px",
@@ -235,7 +316,8 @@ def _add_names(plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]])
         background_fill_color="#ffffff",
         background_fill_alpha=0.7,
         padding=3,
-        visible=len(codes) <= _MAX_NAMED,
+        visible=len(centers) <= MAX_NAMED,
+        name="labels",
     )
 
 
@@ -255,12 +337,9 @@ def _with_fixed_ids(item: dict[str, Any]) -> dict[str, Any]:
             return [renamed(inner) for inner in value]
         return value
 
-    item = dict(item)
     made = renamed(item["doc"])
     return item | {"doc": made, "root_id": numbers[item["root_id"]]}
 
-
-# --------------------------------------------------------------------------- in the browser
 
 # Bokeh writes the values as text.
 _TOOLTIP = (
@@ -268,12 +347,3 @@ _TOOLTIP = (
     "@label{{label}}<br>probability @probability{{part}}{novelty}</div>"
 )
 _NOVELTY = "<br>novelty p-value @pvalue{part}"
-# Names are decoded once, when the first one is asked for.
-_DECODE = """
-const decoded = window.tosicaNames ??= new TextDecoder().decode(
-  new Uint8Array(names.get("text"))).split("\\n");
-"""
-_NAME_CODE = _DECODE + "return decoded[special_vars.index]"
-_PVALUE_CODE = f"return value ? (value / {PARTS}).toFixed(4) : '< {1 / PARTS:.4f}'"
-
-_PAINT_CODE = "points.glyph.fill_color = {field: cb_data.by, transform}"

@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from tosica._checks import CellData, FilePath, Flag, InstanceOf, Integer, String, validate_params
 from tosica._files import replace_file
-from tosica._logging import logger, without_query_lines
-from tosica._report._cells import draw_cells, read_cells
-from tosica._report._doubts import Findings, find_doubts
-from tosica._report._embedding import find_positions
-from tosica._report._explain import explain, n_missing_genes
-from tosica._report._map import check_bokeh
-from tosica._report._markers import check_markers, find_markers
-from tosica._report._page import Contents, make_page
-from tosica._report._second_labels import second_labels
-from tosica._validation import (
-    check_count,
-    check_data,
-    check_flags,
-    check_path,
-    check_string,
-    only_known,
-)
-from tosica.tl._read_annotation import read_annotation
+from tosica._limits import LIMITS
+from tosica._report import _facts
+from tosica._report._explain import explain, find_markers
+from tosica._report._map import NOVELTY_RANGE, check_bokeh, draw_map, find_positions
+from tosica._settings import logger
+from tosica._words import count, count_cells, decimal, percent
+from tosica.data import ExpressionSource
+from tosica.model import TOSICA
+from tosica.pl._figure import group_colors
+from tosica.tl._check import as_table
+from tosica.tl._evidence import collect_evidence
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
     from typing import Any
 
     from anndata import AnnData
 
-    from tosica.model import TOSICA
-
 _SUFFIXES = (".html", ".htm")
-# Cells of a label that the model explains, and that its markers are looked for in.
-_N_EXPLAINED, _N_TESTED = 60, 200
 
 
+@validate_params(
+    adata=CellData(),
+    path=FilePath(),
+    model=InstanceOf("the TOSICA model that annotated adata", TOSICA, optional=True),
+    labels_key=String(optional=True),
+    sample_key=String(optional=True),
+    markers=InstanceOf("a dict of label to genes", Mapping, optional=True),
+    title=String(optional=True),
+    layer=String(optional=True),
+    use_raw=Flag(),
+    max_cells=Integer(),
+    seed=Integer(least=0),
+    key=String(),
+)
 def report(
     adata: AnnData,
     path: str | os.PathLike[str],
@@ -141,50 +144,79 @@ def report(
     ...     path.stat().st_size < 5_000_000
     True
     """
-    check_data(adata)
     target = _check_target(path)
-    check_string("title", title, optional=True)
-    check_string("layer", layer, optional=True)
-    check_string("labels_key", labels_key, optional=True)
-    check_string("sample_key", sample_key, optional=True)
-    check_flags(use_raw=use_raw)
-    check_count("max_cells", max_cells)
-    check_count("seed", seed, least=0)
-    check_string("key", key)
-    _check_matrix(adata, layer, use_raw)
     check_bokeh()
-    if model is not None:
-        read_annotation(adata, model, key)
-    cells = read_cells(adata, key, labels_key=labels_key, sample_key=sample_key)
-    known = check_markers(markers, cells.all_labels)
-    shared: dict[str, Any] = {"layer": layer, "use_raw": use_raw}
-    rng = np.random.default_rng(seed)
-    drawn = [np.sort(rng.permutation(cells.rows(code))[:_N_EXPLAINED]) for code in cells.types]
-    n_tested = _N_TESTED * len(cells.labels)
-    with without_query_lines():
-        found = Findings(
-            explain(adata, cells, model, drawn, **shared),
-            find_markers(
-                adata,
-                cells,
-                known,
-                draw_cells(cells.codes, n_tested, rng, least=_N_TESTED),
-                **shared,
-            ),
-            second_labels(adata, cells, model, drawn, **shared),
-            None if model is None else n_missing_genes(adata, model, **shared),
-        )
+    source = ExpressionSource(adata, layer, use_raw)
+    evidence = collect_evidence(
+        source,
+        model,
+        labels_key=labels_key,
+        sample_key=sample_key,
+        markers=markers,
+        key=key,
+        seed=seed,
+    )
+    cells = evidence.cells
+    color_of = group_colors(adata, f"{key}_prediction")
+    colors = [color_of[label] for label in cells.labels]
+    explanation = explain(source, evidence, model)
+    markers_of, no_markers = find_markers(evidence)
     positions = find_positions(adata, cells, max_cells, seed)
-    contents = Contents(cells, found, find_doubts(cells, found), positions, model)
-    page = make_page(contents, "Cell type annotation" if title is None else title)
+    names = adata.obs_names.astype(str)
+    labels = _facts.label_facts(cells, colors)
+    checks = as_table(adata, evidence, asked_model=model is not None)
+    bokeh, map_data = ("", "")
+    if not positions.why_not:
+        bokeh, map_data = draw_map(cells, positions, names, colors)
+    page = _fill_template(
+        title="Cell type annotation" if title is None else title,
+        cells=cells,
+        limits=LIMITS,
+        novelty_range=NOVELTY_RANGE,
+        summary=_facts.summary_facts(cells),
+        labels=labels,
+        samples=_facts.sample_facts(cells, labels),
+        known=_facts.known_facts(cells),
+        positions=positions,
+        map=_facts.map_facts(cells, positions, labels, colors),
+        explanation=explanation,
+        n_asked=max(map(len, evidence.asked), default=0),
+        n_tested=len(evidence.tested),
+        no_markers=no_markers,
+        has_known_markers=bool(markers),
+        types=_facts.type_facts(evidence, explanation, markers_of, labels),
+        doubts=checks.to_dict("records"),
+        methods=_facts.method_facts(cells, model),
+        bokeh=bokeh,
+        map_data=map_data,
+    )
     with replace_file(target) as temporary:
         temporary.write_text(page, encoding="utf-8", newline="\n")
     logger.info("report: wrote %s (%.1f MB)", target, len(page.encode()) / 1e6)
     return target
 
 
+def _fill_template(**facts: Any) -> str:
+    """Put facts into the template, which escapes all but the files of this package."""
+    from jinja2 import Environment, StrictUndefined
+
+    def read(name: str) -> str:
+        return files("tosica._report").joinpath(name).read_text(encoding="utf-8")
+
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    environment.filters |= {
+        "count": count,
+        "count_cells": count_cells,
+        "percent": percent,
+        "decimal": decimal,
+    }
+    template = environment.from_string(read("report.html.j2"))
+    return template.render(css=read("page.css"), map_js=read("map.js"), **facts) + "\n"
+
+
 def _check_target(path: str | os.PathLike[str]) -> Path:
-    check_path("path", path)
     target = Path(path)
     if target.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"path must end in {' or '.join(_SUFFIXES)}, not {str(target)!r}.")
@@ -195,13 +227,3 @@ def _check_target(path: str | os.PathLike[str]) -> Path:
     if target.is_dir():
         raise IsADirectoryError(f"path is the folder {str(target)!r}, and must be a file.")
     return target
-
-
-def _check_matrix(adata: AnnData, layer: str | None, use_raw: bool) -> None:
-    if layer is not None and use_raw:
-        raise ValueError("Give either layer or use_raw=True, not both.")
-    if layer is not None and layer not in adata.layers:
-        known = [name for name in adata.layers if name is not None]
-        raise KeyError(f"adata has no layer {layer!r}{only_known(layer, known)}")
-    if use_raw and adata.raw is None:
-        raise ValueError("use_raw=True was given, but adata.raw is None.")

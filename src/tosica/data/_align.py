@@ -13,6 +13,7 @@ import pandas as pd
 import scipy.sparse as sp
 import torch
 
+from tosica._limits import LIMITS
 from tosica._logging import query_logger
 from tosica._validation import list_names
 from tosica.data._cell_matrix import check_unique
@@ -23,8 +24,6 @@ from tosica.gs._match_genes import match_genes
 if TYPE_CHECKING:
     from tosica.data._cell_matrix import Block
 
-# At 5 % of missing genes, 1 to 2 % of the labels change: docs/benchmarks/missing_genes.md.
-_WARN_BELOW = 0.95
 _REFUSE_BELOW = 0.5
 # Cells that are read at a time: enough for reads from disk to be fast, few enough for memory.
 BLOCK = 4096
@@ -103,7 +102,7 @@ def match_names(
             f"{query} has only {found} among its var_names, and at least half are needed"
             + (f"; {hint}." if hint else f": {advice}")
         )
-    if share < _WARN_BELOW:
+    if share < 1 - LIMITS.missing_genes:
         warnings.warn(
             f"{query} has only {found}; the network sees the missing ones as zero, and labels may "
             "suffer.",
@@ -149,7 +148,7 @@ def find_genes(
     rows = np.flatnonzero(indexer >= 0)
     respelled = match_respelled(names, model_names, indexer[rows], rows)
     indexer[respelled.rows] = respelled.wanted
-    if not translate or (indexer >= 0).sum() >= _WARN_BELOW * len(model_names):
+    if not translate or (indexer >= 0).sum() >= (1 - LIMITS.missing_genes) * len(model_names):
         return FoundGenes(indexer, respelled.ambiguous, {}, "")
     indexer, repeated, summary = _translate(names, model_names, var, indexer)
     return FoundGenes(indexer, respelled.ambiguous, repeated, summary)

@@ -11,6 +11,7 @@ import pandas as pd
 
 from tosica._checks import Either, FileKey, Flag, Fraction, OneOf, validate_params
 from tosica._constants import UNKNOWN
+from tosica._limits import LIMITS
 from tosica._logging import format_thousands, logger
 from tosica._validation import file_columns
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, LabelTerms, term_name
@@ -39,8 +40,6 @@ _OF_CELLS = (
     "novelty",
     "novelty_pvalue",
 )
-# A warning is logged if more than this share of cells have a p-value of novelty up to 0.05.
-_UNLIKELY, _MANY_UNLIKELY = 0.05, 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,14 +228,14 @@ class AnnotationResult:
         """Say in the log if unusually many cells are unlike the reference."""
         if self.novelty_pvalue is None:
             return
-        share = (self.novelty_pvalue <= _UNLIKELY).mean()
-        if share > _MANY_UNLIKELY:
+        share = (self.novelty_pvalue <= LIMITS.pvalue).mean()
+        if share > LIMITS.novel_cells:
             logger.warning(
                 "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of "
                 "the reference's cells are. Another batch or technology has this effect as well as "
                 "new types: tosica.tl.novelty(adata, model) takes off what the query has in common",
                 100 * share,
-                100 * _UNLIKELY,
+                100 * LIMITS.pvalue,
             )
 
     def _codes(self, cutoff: Cutoff) -> NDArray[np.integer]:

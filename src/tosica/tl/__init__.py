@@ -2,6 +2,7 @@
 
 from tosica.tl._annotate_file import annotate_file
 from tosica.tl._attribute import attribute
+from tosica.tl._check import check
 from tosica.tl._evaluate import Evaluation, confusion, evaluate, reliability
 from tosica.tl._faithfulness import faithfulness
 from tosica.tl._majority_vote import majority_vote
@@ -14,6 +15,7 @@ __all__ = [
     "Evaluation",
     "annotate_file",
     "attribute",
+    "check",
     "confusion",
     "correlate_gene_sets",
     "evaluate",

@@ -1,0 +1,44 @@
+"""Limits from which an annotation is doubted: in the log, in `tl.check` and in the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of the checks. They are conventions, not tests."""
+
+    probability: float = 0.5
+    """A label that is less probable is more likely wrong than right."""
+    median_probability: float = 0.7
+    """A label whose cells have a lower median is doubted."""
+    second_probability: float = 0.2
+    """A second label with this mean probability is easily confused with the first."""
+    unknown: float = 0.1
+    """Share of cells that are called "Unknown"."""
+    pvalue: float = 0.05
+    """p-values of novelty up to this one are small; by chance, this share of the cells has one."""
+    novel_cells: float = 0.3
+    """Share of all cells with a small p-value; more hint at a batch rather than at a new type."""
+    novel_cells_of_label: float = 0.15
+    """Share of a label's cells with a small p-value: three times as many as by chance."""
+    missing_genes: float = 0.05
+    """Share of the model's genes; at 5 %, 1 to 2 % of the labels change, by the benchmark."""
+    few_cells: int = 10
+    """Fewer cells of a label are easily chance."""
+    enough_cells: int = 20
+    """Cells of a label of which a share is looked at."""
+    improbable_in_sample: float = 0.1
+    """Share of a sample's cells with a low probability, which is twice that of all cells, too."""
+    one_sample: float = 0.9
+    """Share of a label's cells that come from one sample, which has less than half of all cells."""
+    overconfidence: float = 0.1
+    """Mean probability above the share of labels that agree."""
+    markers: float = 0.5
+    """Share of a label's known markers that are highest in it."""
+    attribution_error: float = 0.02
+    """Error of the contributions, relative to the scores."""
+
+
+LIMITS = Limits()

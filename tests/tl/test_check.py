@@ -1,0 +1,163 @@
+"""tosica.tl.check: what it finds in an annotation, and that nothing is doubted without a reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import tosica
+
+
+@pytest.fixture
+def query(toy_query, toy_model):
+    """60 annotated cells in which nothing is to be doubted."""
+    toy_model.annotate(toy_query, enable_progress_bar=False)
+    toy_query.obs["tosica_probability"] = np.float32(0.9)
+    toy_query.obs["tosica_novelty_pvalue"] = np.linspace(0.02, 1, 60).astype(np.float32)
+    toy_query.obs["known"] = toy_query.obs["tosica_prediction"]
+    toy_query.obs["sample"] = toy_query.obs["donor"]
+    return toy_query
+
+
+def label(query, names) -> None:
+    query.obs["tosica_prediction"] = pd.Categorical(names)
+    query.obs["known"] = query.obs["tosica_prediction"]
+    del query.uns["tosica_prediction_colors"]
+
+
+def improbable(query):
+    is_c = query.obs["tosica_prediction"] == "c"
+    query.obs["tosica_probability"] = np.where(is_c, 0.4, 0.95)
+
+
+def unknown(query):
+    label(query, ["Unknown"] * 9 + query.obs["tosica_prediction"].astype(str).tolist()[9:])
+
+
+def novel_label(query):
+    is_c = (query.obs["tosica_prediction"] == "c").to_numpy()
+    query.obs["tosica_novelty_pvalue"] = np.where(is_c & (np.arange(60) % 2 == 0), 0.01, 0.6)
+
+
+def novel_all(query):
+    query.obs["tosica_novelty_pvalue"] = 0.01
+
+
+def novel_corrected(query):
+    novel_all(query)
+    query.obs["tosica_novelty_cluster"] = 0.0
+
+
+def rare(query):
+    label(query, np.where(np.arange(60) < 2, "a", "b"))
+
+
+def bad_sample(query):
+    sample = np.where(np.arange(60) < 12, "bad", "good")
+    query.obs["sample"] = pd.Categorical(sample)
+    query.obs["tosica_probability"] = np.where(sample == "bad", 0.3, 0.95)
+
+
+def one_sample(query):
+    is_a = (query.obs["tosica_prediction"] == "a").to_numpy()
+    query.obs["sample"] = pd.Categorical(np.where(is_a, "first", "second"))
+
+
+def confused(query):
+    codes = query.obs["tosica_prediction"].cat.codes.to_numpy()
+    table = np.full((60, 3), 0.05)
+    table[np.arange(60), codes] = 0.6
+    table[np.arange(60), (codes + 1) % 3] = 0.35
+    query.obsm["tosica_probabilities"] = pd.DataFrame(
+        table, index=query.obs_names, columns=["a", "b", "c"]
+    )
+
+
+def overconfident(query):
+    query.obs["known"] = query.obs["known"].cat.rename_categories({"a": "b", "b": "a"})
+
+
+def inexact(query):
+    query.uns["tosica_attribution"] = {
+        "model": query.uns["tosica"]["model"],
+        "completeness_error": 0.05,
+    }
+
+
+def stale(query):
+    query.uns["tosica_attribution"] = {"model": "0123456789abcdef"}
+
+
+CASES = {
+    improbable: ("improbable label", 0.4, "The probability is low in c."),
+    unknown: ("unknown cells", 0.15, "9 cells (15 %) are called 'Unknown'."),
+    novel_label: ("unlike the reference", 0.5, "Many cells of c are unlike the reference."),
+    novel_all: ("unlike the reference", 1, "100 % of all cells are unlike the reference."),
+    novel_corrected: ("unlike the reference", 1, "the reference after the correction for batches."),
+    rare: ("few cells", 2, "Fewer than 10 cells each: label a (2)."),
+    bad_sample: ("samples that differ", 1, "more improbable labels than others: bad (100 %)."),
+    one_sample: ("labels of one sample", 1, "almost only from one sample: a (first)."),
+    confused: ("easily confused", 0.35, "'a' with 'b' (0.35), 'b' with 'c' (0.35) and 'c' with"),
+    overconfident: ("too sure", None, "of the labels agree with adata.obs['known'], but the mean"),
+    inexact: ("inexact contributions", 0.05, "The contributions miss the score by 5 %."),
+    stale: ("results of another model", 1, "left out: adata.uns['tosica_attribution']."),
+}
+
+
+@pytest.mark.parametrize("change", CASES, ids=lambda change: change.__name__)
+def test_finds(query, change):
+    change(query)
+    before = query.copy()
+    table = tosica.tl.check(query, labels_key="known", sample_key="sample")
+    name, value, finding = CASES[change]
+    rows = table[table["check"] == name]
+    assert len(rows) == 1
+    row = rows.iloc[0]
+    assert finding in row["finding"].replace("\u00a0", " ")
+    if value is not None:
+        assert row["value"] == pytest.approx(value, abs=0.1)
+    assert row["reason"]
+    assert row["advice"].endswith(".")
+    pd.testing.assert_frame_equal(query.obs, before.obs)
+
+
+def test_nothing_is_doubted_without_a_reason(query):
+    table = tosica.tl.check(query, labels_key="known", sample_key="donor")
+    assert len(table) == 0
+    columns = ["check", "severity", "value", "threshold", "finding", "reason", "advice"]
+    assert list(table) == columns
+
+
+def test_what_to_check_comes_first(query):
+    stale(query)
+    improbable(query)
+    assert list(tosica.tl.check(query)["severity"]) == ["check", "note"]
+
+
+def test_with_the_model(query, toy_model):
+    fewer = query[:, 3:].copy()
+    table = tosica.tl.check(fewer, toy_model).set_index("check")
+    row = table.loc["missing genes"]
+    assert (row["value"], row["threshold"], row["severity"]) == (0.1, 0.05, "check")
+    assert "lack 3 of the model's 30 genes" in row["finding"]
+
+
+def test_known_markers(query):
+    table = tosica.tl.check(query, markers={"a": ["G9", "G10", "none of these"]})
+    [row] = table.to_dict("records")
+    assert row["finding"] == "Most known markers are higher in another label: a (0 of 2)."
+    assert len(tosica.tl.check(query, markers={"a": ["G0", "G1"]})) == 0
+
+
+def test_refuses(query, toy_model):
+    with pytest.raises(KeyError, match="markers names 'A', which is no label"):
+        tosica.tl.check(query, markers={"A": ["G0"]})
+    with pytest.raises(TypeError, match="markers of 'a'"):
+        tosica.tl.check(query, markers={"a": "G0"})
+    query.uns["tosica"]["model"] = "0123456789abcdef"
+    with pytest.raises(ValueError, match="fingerprint"):
+        tosica.tl.check(query, toy_model)
+    query.obs["tosica_probability"] = np.where(np.arange(60) == 3, np.nan, 0.5)
+    with pytest.raises(ValueError, match="tosica_probability"):
+        tosica.tl.check(query)
