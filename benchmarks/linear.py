@@ -5,7 +5,8 @@
 model's own regressions are fitted to some cells of a reference, over the tokens that the model
 chooses from these cells, and predict other cells of the same reference: as they are, and with a
 simulated batch effect (that of ``benchmarks._references``). In a second reference, half of the
-training cells have this effect, in an unknown batch, but no cell of one label; cells of this label with the effect are predicted.
+training cells have this effect, in an unknown batch, but no cell of one label; cells of this
+label with the effect are predicted.
 """
 
 from __future__ import annotations
