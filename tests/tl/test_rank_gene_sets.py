@@ -86,13 +86,6 @@ def test_groups_reference_and_number():
     assert len(adata.uns["rank_gene_sets"]["names"]) == N_GENE_SETS
 
 
-def test_whole_numbers_name_groups():
-    adata = annotated_pbmc()
-    adata.obs["cluster"] = np.arange(adata.n_obs) % 3
-    tosica.tl.rank_gene_sets(adata, "cluster", groups=[2, 0])
-    assert adata.uns["rank_gene_sets"]["names"].dtype.names == ("2", "0")
-
-
 def test_gene_sets_of_the_same_name_keep_their_own_numbers():
     adata = annotated_pbmc()
     adata.uns["tosica"]["gene_sets"][1] = planted(0)
@@ -101,13 +94,6 @@ def test_gene_sets_of_the_same_name_keep_their_own_numbers():
     for group in list(adata.obs["bulk_labels"].cat.categories)[:2]:
         assert result["names"][group][0] == planted(0)
         assert result["logfoldchanges"][group][0] > 1
-
-
-def test_many_groups_without_a_warning():
-    adata = annotated_pbmc(n_labels=60, n_gene_sets=80)
-    tosica.tl.rank_gene_sets(adata, "bulk_labels")
-    result = adata.uns["rank_gene_sets"]
-    assert all(result["names"][f"cell type {i}"][0] == planted(i) for i in range(60))
 
 
 def _with_lonely() -> object:
@@ -185,14 +171,6 @@ def test_each_cell_type_has_a_field_of_its_own():
     assert set(first.loc[first["group"] == "B", "gene_set"]) == {f"set {i}" for i in range(5)}
     assert (table.loc[table["group"] == "T", "pval_adj"] < 0.05).mean() <= 0.05
     assert adata.uns["rank_gene_sets"]["params"]["within"] == "cell_type"
-
-
-def test_within_agrees_with_the_cells_alone():
-    adata = _cells(0, raised=5)
-    table = _stim(adata, within="cell_type", sample_key="sample")
-    alone = _stim(adata[adata.obs["cell_type"] == "B"].copy(), sample_key="sample")
-    inside = table[table["group"] == "B"].reset_index(drop=True)
-    pd.testing.assert_frame_equal(inside.drop(columns="group"), alone.drop(columns="group"))
 
 
 def test_several_conditions_within_have_names_of_their_own():
@@ -331,21 +309,6 @@ def test_samples_as_replicates():
     assert (table["pval_adj"] < 0.05).mean() <= 0.05
     tosica.tl.correlate_gene_sets(adata, "age")
     assert (adata.uns["correlate_gene_sets"]["n"] == 700).all()
-
-
-def test_a_stage_is_an_order():
-    adata = _staged()
-    stages = ["late", "middle", "early"]
-    adata.obs["stage"] = pd.Categorical.from_codes(
-        (adata.obs["age"] // 3.4).astype(int), stages[::-1], ordered=True
-    )
-    tosica.tl.correlate_gene_sets(adata, "stage")
-    first = adata.uns["correlate_gene_sets"].iloc[0]
-    assert first["gene_set"] == "gene set 40"
-    assert first["correlation"] > 0
-    adata.obs["stage"] = adata.obs["stage"].cat.as_unordered()
-    with pytest.raises(TypeError, match="categories without an order"):
-        tosica.tl.correlate_gene_sets(adata, "stage")
 
 
 def test_attention_that_is_the_same_everywhere_has_no_correlation():

@@ -53,16 +53,6 @@ def test_a_missing_gene_joins_and_a_wrong_one_leaves(table):
     assert (table["recall"] == 7 / 8).all()
 
 
-def test_sets_with_evidence_are_named_also_if_nothing_changes(table):
-    assert table.attrs["refined"] == ["alpha", "beta"]
-
-
-def test_nothing_is_changed_and_the_result_is_reproducible(model, table, contents):
-    before = contents(model.adata)
-    pd.testing.assert_frame_equal(tosica.tl.refine_gene_sets(model), table)
-    assert contents(model.adata) == before
-
-
 def test_random_sets_gain_nothing(pbmc_ref):
     rng = np.random.default_rng(0)
     genes = pbmc_ref.var_names.to_numpy()
@@ -85,14 +75,6 @@ def test_a_higher_price_lets_fewer_genes_join(pbmc_model):
         for price in (0.5, 1, 100)
     ]
     assert gained[0] > gained[1] > gained[2] == 0
-
-
-def test_changes_must_be_stable(pbmc_model):
-    options = {"price": 1, "min_recall": 0, "n_bootstraps": 3}
-    every = tosica.tl.refine_gene_sets(pbmc_model, min_stability=0, **options)
-    stable = tosica.tl.refine_gene_sets(pbmc_model, min_stability=1, **options)
-    assert 0 < len(stable) < len(every)
-    assert (stable["stability"] > 0.999).all()
 
 
 def test_genes_that_do_not_vary_neither_join_nor_leave():
@@ -147,14 +129,6 @@ def test_models_of_a_mudata_are_refused(toy):
     tosica.TOSICA.setup_mudata(mdata, labels_key="kind", modalities={"rna": "rna"})
     model = tosica.TOSICA(mdata, embed_dim=8, n_heads=2)
     with pytest.raises(ValueError, match=r"^The model was set up with a MuData, .* train a model"):
-        tosica.tl.refine_gene_sets(model)
-
-
-def test_mixed_tokens_are_refused(model, monkeypatch):
-    modality = model.modalities[0]
-    mixed = [modality.__class__(**{**vars(modality), "mask": {"mixed_tokens": True}})]
-    monkeypatch.setattr(type(model), "_modalities", mixed)
-    with pytest.raises(ValueError, match=r"^The model is one of the original code, .* train a new"):
         tosica.tl.refine_gene_sets(model)
 
 
