@@ -177,7 +177,7 @@ def test_what_the_data_are_kept_in(
     elif kept == "backed":
         other = anndata.read_h5ad(folder / f"{stored}.h5ad", backed="r")
     elif kept == "mudata":
-        other = _as_mudata(adata)
+        other = _as_mudata(adata.copy())
         constraint = _checks.CONSTRAINTS[f"{function.__module__}.{name}"]["adata"]
         if not constraint.mudata:  # type: ignore[attr-defined]
             with pytest.raises(TypeError, match=r"not a MuData: pass one modality of it, as in "):

@@ -114,11 +114,13 @@ def test_no_cell_is_unlabeled(toy, caplog):
     [
         (
             lambda a: TOSICA.setup_anndata(a, labels_key="kind", batch_keys="donor"),
-            "setup_anndata has no parameter 'batch_keys'; did you mean 'batch_key'?",
+            "setup_anndata has no parameter 'batch_keys'; did you mean 'batch_key'",
         ),
         (
-            lambda a: TOSICA.setup_mudata(MuData({"rna": a}), labels_key="kind", layer="counts"),
-            "setup_mudata has no parameter 'layer'; did you mean 'layers'?",
+            lambda a: TOSICA.setup_mudata(
+                MuData({"rna": a, "protein": a[:, :4].copy()}), labels_key="kind", layer="counts"
+            ),
+            "setup_mudata has no parameter 'layer'; did you mean 'layers'",
         ),
         (
             lambda a: set_up(a).train(max_epoch=3),
@@ -128,7 +130,7 @@ def test_no_cell_is_unlabeled(toy, caplog):
     ],
 )
 def test_misspelled_parameters(toy, call, sentence):
-    with pytest.raises(TypeError, match=rf"^{re.escape(sentence)}$"):
+    with pytest.raises(TypeError, match=re.escape(sentence)):
         call(toy)
 
 

@@ -86,6 +86,8 @@ RIGHT: dict[str, Any] = {
     "folder": lambda w: w.folder / "seurat",
     "output": lambda w: w.folder / "annotated.h5ad",
     "reference_model": lambda w: w.model,
+    "repo_id": "lab/toy",
+    "want": "probabilities",
     "n_obs": 40,
     "n_vars": 400,
 }
@@ -113,6 +115,7 @@ OF_FUNCTION: dict[str, dict[str, Any]] = {
             "predict_set",
             "get_attention",
             "get_latent_representation",
+            "infer",
             "iter_batches",
         )
     },

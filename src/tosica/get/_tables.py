@@ -297,7 +297,7 @@ def gene_weights(
     indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
     parts = []
     # Without names, columns of one name are kept apart.
-    columns = range(len(names)) if gene_sets is None else map(names.index, wanted)
+    columns: Iterable[int] = range(len(names)) if gene_sets is None else map(names.index, wanted)
     for column in columns:
         members = genes[indptr[column] : indptr[column + 1]]
         values = weights.iloc[members, column].to_numpy()

@@ -630,7 +630,19 @@ class AnnotationMixin(Base):
         if adata is None:
             raise ValueError("The model was loaded without a reference: pass the query as adata.")
         CellData(mudata=self.modalities[0].name is not None).check("adata", adata)
-        return adata if indices is None else adata[indices]
+        if indices is None:
+            return adata
+        chosen, n_obs = np.asarray(indices), adata.n_obs
+        is_mask = chosen.dtype == bool and chosen.shape == (n_obs,)
+        if not is_mask and not (
+            chosen.ndim == 1
+            and chosen.dtype.kind in "iu"
+            and ((-n_obs <= chosen) & (chosen < n_obs)).all()
+        ):
+            raise ValueError(
+                f"indices must be positions of the {n_obs} cells, or a boolean for each of them."
+            )
+        return adata[chosen]
 
     def _minibatches(
         self,

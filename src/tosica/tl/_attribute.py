@@ -187,8 +187,15 @@ def attribute(
         raise ValueError(f"target {target!r} is no label{only_known(target, model.labels)}")
     file_columns(model.labels, "the model")
     sums = _CellSums(model, adata.n_obs, genes=genes)
-    options = {"baseline": baseline, "n_steps": n_steps, "layer": layer, "use_raw": use_raw}
-    for part in iter_attributions(model, adata, target=target, **options):
+    for part in iter_attributions(
+        model,
+        adata,
+        baseline=baseline,
+        target=target,
+        n_steps=n_steps,
+        layer=layer,
+        use_raw=use_raw,
+    ):
         sums.add(*part)
     record = sums.describe(len(gene_sets))
     error = record["completeness_error"]
