@@ -51,7 +51,7 @@ def test_presence_of_another_model_is_refused():
 def test_presence_whose_names_are_gone_is_no_attention():
     adata = add_presence(annotated_pbmc())
     del adata.uns["tosica_presence"]
-    with pytest.raises(KeyError, match=r"adata\.uns\['tosica_presence'\], which names .* is gone"):
+    with pytest.raises(KeyError, match=r"adata\.uns\['tosica_presence'\]\['gene_sets'\].* is gone"):
         tosica.get.mean_attention(adata, "phase")
 
 

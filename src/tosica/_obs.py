@@ -336,31 +336,24 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
     """
     CellData(mudata=True).check("adata", adata)
     String().check("key", key)
-    embedding_key = f"X_{key}"
-    has_embedding, has_record = embedding_key in adata.obsm, key in adata.uns
-    call = _call_for(key)
-    if not has_embedding and not has_record:
+    embedding_key, call = f"X_{key}", _call_for(key)
+    record = adata.uns.get(key)
+    if embedding_key not in adata.obsm and record is None:
         raise KeyError(
             f"Neither adata.obsm[{embedding_key!r}] nor adata.uns[{key!r}] exists: "
             f"run {call} first{_other_keys(adata)}."
         )
-    if not has_embedding:
+    if embedding_key not in adata.obsm:
+        gone = f"adata.obsm[{embedding_key!r}]"
+    elif not isinstance(record, Mapping) or "gene_sets" not in record:
+        gone = f"adata.uns[{key!r}]['gene_sets'], the names of its columns,"
+    else:
+        gone = ""
+    if gone:
         raise KeyError(
-            f"adata.uns[{key!r}] is there but adata.obsm[{embedding_key!r}] is gone: "
+            f"{gone} is gone (anndata.concat drops uns unless uns_merge='same'): copy it back or "
             f"run {call} again{_other_keys(adata)}."
         )
-    if not has_record:
-        raise KeyError(
-            f"adata.obsm[{embedding_key!r}] is there but adata.uns[{key!r}], which names its gene "
-            f"sets, is gone (anndata.concat drops uns unless uns_merge='same'): "
-            f"copy it back or run {call} again."
-        )
-    record = adata.uns[key]
-    if not isinstance(record, Mapping) or "gene_sets" not in record:
-        raise KeyError(
-            f"adata.uns[{key!r}] holds no 'gene_sets', the names of the columns: run {call} again."
-        )
-
     attention = np.asarray(adata.obsm[embedding_key])
     gene_sets = [str(name) for name in np.asarray(record["gene_sets"]).ravel()]
     if attention.ndim != 2 or attention.shape[1] != len(gene_sets):

@@ -168,18 +168,6 @@ def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, l
     assert right[1] > right[0] + 0.1
 
 
-def test_other_types_stay_as_accurate(confounded):
-    reference, _ = confounded
-    held = np.arange(reference.n_obs) % 3 == 0
-    rest, query = reference[~held].copy(), reference[held].copy()
-    right = [
-        (np.asarray(trained(rest, correct_batches=on).predict(query)) == query.obs["kind"]).mean()
-        for on in (False, True)
-    ]
-    assert right[0] > 0.6
-    assert right[1] > right[0] - 0.05
-
-
 def test_all_pairs_of_label_and_batch_are_used():
     """With 4 000 pairs, the usual subsample would have less than three cells of each."""
     labels, batches = np.divmod(np.repeat(np.arange(4000), 6), 100)
@@ -253,18 +241,6 @@ def test_cells_are_shifted_at_random_and_not_below_zero(confounded):
     assert abs(np.corrcoef(x[:, 3], x[:, 5])[0, 1]) < 0.1
 
 
-def test_one_batch_changes_nothing(confounded):
-    reference, query = confounded
-    reference = reference[reference.obs["run"] == "run0"].copy()
-    settings = {"max_epochs": 2}
-    plain = trained(reference, batch_key=None, **settings)
-    one = trained(reference, **settings)
-    off = trained(reference, correct_batches=False, **settings)
-    expected = plain.predict(query, soft=True)
-    pd.testing.assert_frame_equal(one.predict(query, soft=True), expected)
-    pd.testing.assert_frame_equal(off.predict(query, soft=True), expected)
-
-
 def test_batches_by_chance_change_nothing(confounded, caplog):
     reference, query = confounded
     reference = reference.copy()
@@ -275,6 +251,9 @@ def test_batches_by_chance_change_nothing(confounded, caplog):
     off = trained(reference, correct_batches=False, max_epochs=2)
     expected = off.predict(query, soft=True)
     pd.testing.assert_frame_equal(by_chance.predict(query, soft=True), expected)
+    reference.obs["run"] = "one"
+    one = trained(reference, max_epochs=2)
+    pd.testing.assert_frame_equal(one.predict(query, soft=True), expected)
 
 
 def test_batches_that_are_labels_are_reported(confounded, caplog):

@@ -14,13 +14,11 @@ from hypothesis import strategies as st
 
 import tosica
 from tosica import TOSICA
-from tosica._calibration import fit_temperature
 from tosica.data import CellMatrix, LogNormalization
 from tosica.data._normalize import ModalitySlice, normalize
 from tosica.linear import (
     LogisticRegression,
     RegressionConfig,
-    cross_fit,
     cross_validate,
     fit_averaged_regression,
     fit_linear_classifier,
@@ -179,14 +177,6 @@ def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
     assert found.upper[5] == 0
 
 
-def test_two_labels(toy):
-    two = toy[toy.obs["kind"] != "c"].copy()
-    two.obs["kind"] = two.obs["kind"].cat.remove_unused_categories()
-    found = fit(two, np.arange(two.n_obs), n_labels=2)
-    np.testing.assert_allclose(found.weights.sum(0), 0, atol=1e-12)
-    assert (scores_of(found, two).argmax(1) == codes(two)).mean() > 0.95
-
-
 def test_a_label_without_cells_is_never_predicted(toy):
     some = np.flatnonzero(codes(toy) != 1)
     found = fit(toy, some)
@@ -267,30 +257,6 @@ def test_types_that_overlap_have_a_higher_temperature_whatever_their_sizes(cells
         asked.append(temperature_of(cells[some], kinds.iloc[some]))
     assert asked[1] > 1.3 * asked[0]
     assert asked[1] > 2.2
-
-
-@pytest.mark.slow
-def test_the_temperature_is_that_of_adjusted_logits(cells):
-    kinds = cells.obs["bulk_labels"]
-    codes = np.unique(kinds, return_inverse=True)[1]
-    n_cells = np.bincount(codes)
-    assert n_cells.min() < 10
-    logits = np.empty((700, len(n_cells)))
-    x, config = sp.csr_matrix(cells.X), RegressionConfig().without_group_lasso()
-
-    def fit(x, labels):
-        return fit_logistic_regression(x, labels, gene_sets=BY_FIFTEEN, config=config)
-
-    for held_out, regression in cross_fit(x, codes, fit):
-        logits[held_out] = x[held_out] @ regression.weights.T
-    plain, adjusted = (
-        fit_temperature(scores, codes, expected=2.0, spread=0.4)
-        for scores in (logits, logits + np.log(1 + 20 / n_cells))
-    )
-    found = temperature_of(cells, kinds, lasso_shares=(0.0,))
-    assert found == pytest.approx(adjusted, rel=1e-3)
-    # Without adjustment, rare labels that are predicted too seldom raise the temperature.
-    assert adjusted < 0.99 * plain
 
 
 def test_few_cells_hardly_change_the_temperature(cells):

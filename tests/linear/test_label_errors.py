@@ -198,16 +198,6 @@ def test_training_leaves_them_out_and_warns(noisy, tmp_path):
     assert model.mislabeled_indices.size == 0
 
 
-def test_labels_are_not_checked_if_so_asked(noisy):
-    tosica.pp.build_mask(noisy, max_gene_sets=30)
-    tosica.TOSICA.setup_anndata(noisy, labels_key="given")
-    model = tosica.TOSICA(noisy, embed_dim=16)
-    model.train(**QUIET, check_labels=False)
-    assert model.mislabeled_indices.size == 0
-    trained_on = np.r_[model.train_indices, model.validation_indices]
-    assert len(trained_on) == noisy.n_obs
-
-
 @pytest.mark.parametrize("n_labels", [2, 3])
 def test_the_classifier_is_scikit_learns(n_labels):
     rng = np.random.default_rng(0)

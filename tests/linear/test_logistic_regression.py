@@ -129,27 +129,6 @@ def test_without_directions_it_is_scikit_learns(n_labels):
         np.testing.assert_allclose(found[:, label], scores, atol=1e-3)
 
 
-def test_a_label_is_not_confused_with_the_batch_it_is_known_from():
-    """Batches are unknown, and the last label occurs in the second one only."""
-    rng = np.random.default_rng(0)
-    labels = np.repeat([0, 1, 2], 60)
-    x = rng.normal(5, 0.5, (180, 200)) + 0.65 * np.repeat(np.eye(3), 10, 1)[labels] @ np.eye(
-        30, 200
-    )
-    second = np.arange(180) % 2 == 0
-    known = (labels < 2) | second
-    x[second, 40:140] += 4
-    elsewhere = np.flatnonzero(~known)
-    right = {}
-    for penalized, config in ((True, DEFAULT), (False, DEFAULT.without_nuisance_penalty())):
-        weights = fit_logistic_regression(
-            sp.csr_matrix(x[known]), labels[known], config=config
-        ).weights
-        right[penalized] = ((x[elsewhere] @ weights.T).argmax(1) == 2).mean()
-    assert right[False] < 0.5
-    assert right[True] > 0.7
-
-
 # ------------------------------------------------------------------ gene sets
 
 
@@ -336,13 +315,3 @@ def test_many_labels_do_not_depend_on_the_threads():
     np.testing.assert_array_equal(fitted[0].weights, fitted[1].weights)
     np.testing.assert_array_equal(fitted[0].relevance, fitted[1].relevance)
     assert ((x @ fitted[0].weights.T).argmax(1) == labels).mean() > 0.95
-
-
-def test_the_ridge_regression_is_that_without_group_lasso():
-    x = expression()
-    ridge, _ = fit_ridge_and_group_lasso(x, LABELS, gene_sets=members())
-    alone = fit_logistic_regression(
-        x, LABELS, gene_sets=members(), config=DEFAULT.without_group_lasso()
-    )
-    np.testing.assert_array_equal(ridge.weights, alone.weights)
-    assert alone.relevance is None
