@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -12,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
-import scvi
 import torch
 import yaml
 
+import tosica
 from tosica import cli
+from tosica._settings import logger
+from tosica.cli._session import Session, _as_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -103,6 +107,8 @@ def test_a_version_that_looks_like_a_number(run: Any, monkeypatch: pytest.Monkey
         ["train", "r.h5ad", "--labels-key", "k", "-o", "m", "--layer", "a", "--use-raw"],
         ["gene-sets", "--for", "r.h5ad"],
         ["report", "a.h5ad", "-o", "page.pdf"],
+        ["demo", "--seed", "-1"],
+        ["demo", "--out", __file__],
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str], run: Any) -> None:
@@ -140,7 +146,6 @@ def test_loggers_warnings_and_settings_are_as_before(run: Any, query: Path) -> N
         return (
             list(logger.handlers),
             [library.level for library in libraries],
-            scvi.settings.progress_bar_style,
             warnings.showwarning,
             list(warnings.filters),
         )
@@ -148,3 +153,122 @@ def test_loggers_warnings_and_settings_are_as_before(run: Any, query: Path) -> N
     before = state()
     assert run("info", query).code == 0
     assert state() == before
+
+
+# --------------------------------------------------------------------------- errors and messages
+
+
+@pytest.fixture
+def evaluated(monkeypatch: pytest.MonkeyPatch, run: Any, query: Path) -> Any:
+    """Run ``tosica evaluate``, in which Python's function does something else."""
+
+    def call(function: Any, *options: str) -> Any:
+        monkeypatch.setattr(tosica.tl, "evaluate", function)
+        return run("evaluate", query, "--labels-key", "kind", *options)
+
+    return call
+
+
+def raising(error: BaseException) -> Any:
+    def function(*_: Any, **__: Any) -> None:
+        raise error
+
+    return function
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ZeroDivisionError("by zero"), "ZeroDivisionError: by zero; this was not expected: "),
+        (KeyError("column"), "KeyError: column; this was not expected: --debug shows where."),
+        (ValueError("line 1\nline 2"), "line 1 line 2"),
+        (OSError(28, "No space left", "a.h5ad"), "No space left: 'a.h5ad'"),
+        (PermissionError(13, "Permission denied"), "Permission denied"),
+        (KeyboardInterrupt(), "stopped."),
+    ],
+)
+def test_errors_are_one_line(error: BaseException, line: str, evaluated: Any) -> None:
+    result = evaluated(raising(error))
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith(f"tosica: error: {line}")
+    assert result.err.count("\n") == 1
+
+
+def test_debug_shows_the_traceback(evaluated: Any) -> None:
+    result = evaluated(raising(ZeroDivisionError("division by zero")), "--debug")
+    assert "Traceback (most recent call last)" in result.err
+    assert result.err.splitlines()[-1].startswith("tosica: error: ZeroDivisionError")
+
+
+def test_a_reader_that_went_is_no_error(evaluated: Any) -> None:
+    assert evaluated(raising(BrokenPipeError(32, "Broken pipe"))) == (1, "", "")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "line"),
+    [
+        ("pass overwrite=True to replace it.", "pass --overwrite to replace it."),
+        ("X is in adata.raw (use_raw=True).", "X is in adata.raw (--use-raw)."),
+        ("layer='counts' was given.", "--layer 'counts' was given."),
+        ("pass accelerator='cpu' or 'auto'.", "pass --device 'cpu' or 'auto'."),
+        ("run model.annotate(adata, key_added='k') first.", "run tosica annotate first."),
+    ],
+)
+def test_arguments_of_python_are_options(sentence: str, line: str) -> None:
+    assert _as_options(sentence, cli.commands.commands["annotate"]) == line
+
+
+def test_only_warnings_of_tosica_are_shown(evaluated: Any) -> None:
+    evaluate = tosica.tl.evaluate
+
+    def warned(*arguments: Any, **options: Any) -> Any:
+        print("of a library")
+        warnings.warn("of a library", FutureWarning, stacklevel=1)
+        logger.warning("of tosica,\nin two lines")
+        # Of a module of tosica, each once.
+        for _ in range(2):
+            exec("import warnings\nwarnings.warn('for users')", {"__name__": "tosica.data._x"})
+        adata = arguments[0]
+        adata.obs["tosica_prediction"] = adata.obs["kind"].to_numpy()
+        adata.obs["tosica_probability"] = 1.0
+        return evaluate(*arguments, **options)
+
+    result = evaluated(warned)
+    assert result.out.startswith("Evaluation of")
+    assert result.err == ("tosica: warning: of tosica, in two lines\ntosica: warning: for users\n")
+    assert evaluated(warned, "--quiet").err == ""
+
+
+@pytest.mark.parametrize(
+    ("terminal", "options", "lines"),
+    [
+        (False, {}, 0),
+        (False, {"verbose": True}, 1),
+        (True, {}, 1),
+        (True, {"quiet": True}, 0),
+        (False, {"quiet": True, "verbose": True}, 0),
+    ],
+)
+def test_steps_are_logged_for_those_who_look(
+    terminal: bool, options: dict[str, bool], lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    stream.isatty = lambda: terminal  # type: ignore[method-assign]
+    monkeypatch.setattr(sys, "stderr", stream)
+    given = dict.fromkeys(("quiet", "verbose", "debug", "as_json"), False) | options
+    with Session(**given) as session, session.busy("reading …"):
+        logger.info("a step")
+    assert stream.getvalue().count("a step") == lines
+
+
+@pytest.mark.parametrize("ctrl_c", [signal.SIG_IGN, signal.default_int_handler])
+def test_sigterm_ends_a_command_with_1(ctrl_c: Any, evaluated: Any) -> None:
+    """Shells start jobs in the background with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, ctrl_c)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        result = evaluated(lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+        assert result == (1, "", "tosica: error: stopped.\n")
+        assert signal.getsignal(signal.SIGTERM) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,9 +1,7 @@
 """The command line: ``tosica train``, ``annotate``, ``evaluate`` and others, on click.
 
-``main`` is the entry point. ``_command`` has what all commands share: options, exit codes, and one
-line for an error (``_errors``); ``_session`` what is said to whom; ``_stopping`` signals. ``_read``
-and ``_write`` are the formats. Each other file is a command. Torch, scanpy and numpy are imported
-inside the commands, so that ``--help`` and ``--version`` take no time.
+``main`` is the entry point. Torch, scanpy and numpy are imported inside the commands, so that
+``--help``, ``--version`` and wrong usage take no time.
 """
 
 from __future__ import annotations
@@ -16,13 +14,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tosica.cli._annotate import annotate
-from tosica.cli._demo import demo
-from tosica.cli._evaluate import evaluate
-from tosica.cli._gene_sets import gene_sets
-from tosica.cli._info import info
-from tosica.cli._report import report
-from tosica.cli._train import train
+from tosica.cli._annotate import annotate, evaluate, info, report
+from tosica.cli._train import demo, gene_sets, train
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,31 +1,28 @@
-"""``tosica annotate``: from a query and a model to an annotated file or a table of the cells."""
+"""``tosica annotate``, ``report``, ``evaluate`` and ``info``: what is done with a model."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica.cli._command import Command, device_option, seurat_option, threads_option
-from tosica.cli._write import (
-    CELLS,
-    TABLES,
-    OutputPath,
-    check_free,
-    remove,
-    write_cells,
-    write_table,
-)
+from tosica.cli._files import CELLS, TABLES, OutputPath, check_output
+from tosica.cli._session import Command, device_option, seurat_option, threads_option
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import ModuleType
 
     import pandas as pd
+    from anndata import AnnData
 
     from tosica.cli._session import Session
     from tosica.model import TOSICA
 
-_GO_ON = "; the same command goes on where it ended"
+# Entries of a list that a line of ``tosica info`` shows.
+_MOST_SHOWN = 12
 
 
 class _ShareOrAuto(click.ParamType):
@@ -129,10 +126,10 @@ def annotate(
         raise click.UsageError("Give either --layer or --use-raw, not both.")
     if not majority_voting and (over_clustering is not None or min_prop):
         raise click.UsageError("--over-clustering and --min-prop need --majority-voting.")
-    check_free(output, overwrite=overwrite)
-    check_free(obs_out, overwrite=overwrite)
-    tosica = session.load("tosica.tl", "tosica.cli._read")
-    from tosica.cli._read import kind_of, read_cells
+    check_output(output, overwrite=overwrite)
+    check_output(obs_out, overwrite=overwrite)
+    tosica = session.load("tosica.tl")
+    from tosica.cli._files import kind_of, read_cells, write_cells, write_table
     from tosica.ondisk import StoredByGenesError
 
     kind = kind_of(query)
@@ -185,11 +182,10 @@ def _annotate_in_parts(
     options: dict[str, Any],
 ) -> pd.DataFrame:
     """Annotate from disk to disk, and return the table of the cells."""
-    from tosica.cli._read import read_obs
+    from tosica.cli._files import read_obs
     from tosica.tl import annotate_file
 
-    session.advice = _GO_ON
-    session.hidden = ("annotate_file: wrote",)
+    session.advice = "; the same command goes on where it ended"
     options = {**options, "enable_progress_bar": not session.quiet}
     if output is not None:
         annotate_file(query, model, output, **options)
@@ -202,5 +198,226 @@ def _annotate_in_parts(
     whole.unlink(missing_ok=True)
     annotate_file(query, model, whole, include_x=False, **options)
     obs = read_obs(whole)
-    remove(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     return obs
+
+
+# --------------------------------------------------------------------------- report, evaluate
+
+
+@click.command(cls=Command, short_help="Write a page about an annotation.")
+@click.argument("annotated")
+@click.option("-o", "--output", type=OutputPath(".html"), required=True, help="Page to write.")
+@click.option(
+    "--model",
+    metavar="FOLDER",
+    help="Model that annotated the file: what gene sets and genes add to each label is shown, too.",
+)
+@click.option("--labels-key", help="Column of obs with known labels, to compare with.")
+@click.option("--sample-key", help="Column of obs with the sample of each cell.")
+@click.option("--layer", help="Layer with expression that is not scaled.")
+@click.option("--use-raw", is_flag=True, help="Read expression from raw.")
+@click.option("--title", help="Title of the page.")
+@click.option("--key", default="tosica", show_default=True, help="--key-added of tosica annotate.")
+@click.option("--overwrite", is_flag=True, help="Replace the page if it exists.")
+@threads_option
+@click.pass_obj
+def report(
+    session: Session,
+    annotated: str,
+    output: Path,
+    model: str | None,
+    key: str,
+    overwrite: bool,
+    **options: Any,
+) -> None:
+    """Write an HTML page about the annotated cells in ANNOTATED.
+
+    ANNOTATED is an .h5ad or .zarr file that annotate wrote.
+    """
+    check_output(output, overwrite=overwrite)
+    tosica = session.load("tosica._report")
+    from tosica.cli._files import read_cells
+
+    with session.busy(f"reading {annotated} …"):
+        adata = read_cells(annotated)
+    if model is not None:
+        options["model"] = _load_its_model(adata, annotated, model, key)
+    with session.busy("drawing …"):
+        tosica.report(adata, output, key=key, **options)
+    session.note(f"wrote {output}")
+    session.show({"annotated": annotated, "report": str(output), "n_cells": adata.n_obs})
+
+
+@click.command(cls=Command, short_help="Compare an annotation with known labels.")
+@click.argument("annotated")
+@click.option("--labels-key", required=True, help="Column of obs with the known labels.")
+@click.option("--key", default="tosica", show_default=True, help="--key-added of tosica annotate.")
+@click.option(
+    "--prediction",
+    metavar="COLUMN",
+    help="Other column to evaluate, such as tosica_majority_vote.",
+)
+@click.option("--model", metavar="FOLDER", help="Refuse a file that another model has annotated.")
+@click.pass_obj
+def evaluate(
+    session: Session,
+    annotated: str,
+    labels_key: str,
+    key: str,
+    prediction: str | None,
+    model: str | None,
+) -> None:
+    """Compare the labels in ANNOTATED with known ones: accuracy, macro-F1, each label.
+
+    ANNOTATED is what annotate wrote: .h5ad, .zarr, or a table of the cells.
+    """
+    tosica = session.load("tosica.tl")
+    from tosica.cli._files import read_cells
+
+    adata = read_cells(annotated, backed=True)
+    if model is not None:
+        _load_its_model(adata, annotated, model, key)
+    found = tosica.tl.evaluate(adata, labels_key, key=key, prediction=prediction)
+    result: dict[str, Any] = {
+        "annotated": annotated,
+        "prediction": str(found.summary.index[0]),
+        **found.summary.iloc[0].to_dict(),
+        "per_class": found.per_class.to_dict("index"),
+        "confusion": found.confusion.to_dict("index"),
+    }
+    result["n_cells"] = int(result["n_cells"])
+    session.show(result, repr(found))
+
+
+def _load_its_model(adata: AnnData, path: str, folder: str, key: str) -> TOSICA:
+    """Load the model that has annotated cells.
+
+    Raises
+    ------
+    KeyError
+        If the file does not say which model it was.
+    ValueError
+        If it was another one.
+    """
+    from tosica.model import TOSICA
+
+    model = TOSICA.load(folder, accelerator="cpu")
+    expected = model.fingerprint
+    record = adata.uns.get(key)
+    if not hasattr(record, "get") or "model" not in record:
+        raise KeyError(
+            f"{path!r} does not say under uns[{key!r}] which model has annotated it: annotate it "
+            "with tosica annotate, or leave --model out."
+        )
+    if str(record["model"]) != expected:
+        raise ValueError(
+            f"{path!r} was annotated by another model ({record['model']}) than the one in "
+            f"{folder!r} ({expected}): annotate it again, or name the other model."
+        )
+    return model
+
+
+# --------------------------------------------------------------------------- info
+
+
+@click.command(cls=Command, short_help="Say what a file or a model holds.")
+@click.argument("path")
+@click.pass_obj
+def info(session: Session, path: str) -> None:
+    """Say what PATH holds: the folder of a model, or a file of cells.
+
+    Of a model: labels, genes, gene sets, scale of the reference. Of cells: their number, genes,
+    layers, columns, scale of the expression, and which model has annotated them.
+    """
+    from tosica.cli._files import kind_of, read_cells
+
+    kind = kind_of(path)
+    if kind == "model":
+        result = _of_model(session.load("tosica.model"), path)
+    else:
+        with session.busy(f"reading {path} …"):
+            result = {"path": path, "kind": kind, **_of_cells(read_cells(path, backed=True))}
+    session.show(result, "\n".join(_lines(result)))
+
+
+def _of_model(tosica: ModuleType, path: str) -> dict[str, Any]:
+    model = tosica.TOSICA.load(path, accelerator="cpu")
+    arguments = model.registry_["setup_args"]
+    names = ("labels_key", "batch_key", "layer", "unlabeled_category")
+    modalities = [m.name for m in model.modalities if m.name is not None]
+    return {
+        "path": path,
+        "kind": "model",
+        "is_trained": bool(model.is_trained),
+        "fingerprint": model.fingerprint,
+        **({"modalities": modalities} if modalities else {}),
+        "n_genes": sum(len(m.genes) for m in model.modalities),
+        "scale": "; ".join(m.kind.describe_normalization(m.scale) for m in model.modalities),
+        "n_gene_sets": len(model.gene_sets),
+        "gene_sets_from": "; ".join(
+            f"{m.mask['source']} ({m.mask['organism']})" for m in model.modalities
+        ),
+        "labels": model.labels,
+        "reference": {name: arguments[name] for name in names if arguments.get(name) is not None},
+        "scvi-tools": model.registry_.get("scvi_version"),
+    }
+
+
+def _of_cells(adata: AnnData) -> dict[str, Any]:
+    annotations = {
+        str(key): {
+            "model": record["model"],
+            "tosica": record.get("version"),
+            "n_gene_sets": len(record["gene_sets"]),
+            "labels": [str(label) for label in record["labels"]],
+        }
+        for key, record in adata.uns.items()
+        if isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= set(record)
+    }
+    return {
+        "n_cells": adata.n_obs,
+        "n_genes": adata.n_vars,
+        "genes": [str(name) for name in adata.var_names[:5]],
+        "X": _scale(adata),
+        "layers": {str(k): _scale(adata, layer=k) for k in adata.layers if k is not None},
+        "raw": None if adata.raw is None else _scale(adata, use_raw=True),
+        "obs": [str(name) for name in adata.obs],
+        "obsm": [str(name) for name in adata.obsm],
+        "annotations": annotations,
+    }
+
+
+def _scale(adata: AnnData, **which: Any) -> str | None:
+    """What a matrix holds: ``"counts"``, ``"log1p"``, or why it is neither."""
+    from tosica.data import (
+        CellMatrix,
+        are_fractional_counts,
+        detect_values,
+        sample_positions,
+    )
+
+    if not adata.n_vars or (not which and not adata.isbacked and adata.X is None):
+        return None
+    try:
+        rows = CellMatrix(adata, **which)
+        cells = rows.take(sample_positions(rows.n_obs))
+        return detect_values(cells, rows.where, fractional=are_fractional_counts(cells))
+    except (TypeError, ValueError) as error:
+        return f"neither counts nor log-normalised: {error}"
+
+
+def _lines(result: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Write a result as text, a line each; what is empty is left out, and long lists are cut."""
+    lines = []
+    for name, value in result.items():
+        if value is None or value in ({}, []):
+            continue
+        if isinstance(value, Mapping):
+            lines += [f"{indent}{name}:", *_lines(value, f"{indent}  ")]
+            continue
+        if isinstance(value, list):
+            more = f", … ({len(value)})" if len(value) > _MOST_SHOWN else ""
+            value = ", ".join(map(str, value[:_MOST_SHOWN])) + more
+        lines.append(f"{indent}{name}: {value}")
+    return lines

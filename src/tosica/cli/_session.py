@@ -1,17 +1,21 @@
-"""What a command says, to whom, and what libraries are kept from saying meanwhile."""
+"""Commands: common options, results on stdout, messages on stderr, one line for an error."""
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
 import os
+import re
+import signal
 import sys
+import threading
+import traceback
 import warnings
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, field
 from importlib import import_module
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import click
 
@@ -19,12 +23,56 @@ from tosica._settings import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from types import ModuleType, TracebackType
+    from types import ModuleType
 
 _LIBRARIES = ("lightning", "lightning.fabric", "lightning.pytorch", "scvi", "distributed")
+# Read by OpenMP, MKL, OpenBLAS and numba when they are first imported.
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
+# What tosica raises with a sentence for its users.
+_EXPECTED = (
+    *(ValueError, KeyError, TypeError, OSError, RuntimeError, ImportError, MemoryError),
+    NotImplementedError,
+)
 
 
-@dataclass
+class Command(click.Command):
+    """A command that exits with 1 and one line on stderr if the data do not allow it.
+
+    ``context.obj`` is its :class:`Session`. Wrong usage is reported by click, which exits with 2.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params += [
+            click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
+            click.Option(["-q", "--quiet"], is_flag=True, help="Show errors only."),
+            click.Option(
+                ["-v", "--verbose"],
+                is_flag=True,
+                help="Log each step, also where stderr is no terminal.",
+            ),
+            click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
+        ]
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        common = ("quiet", "verbose", "debug", "as_json")
+        session = ctx.obj = Session(**{name: ctx.params.pop(name) for name in common})
+        with _sigterm_as_interrupt(), session:
+            try:
+                return super().invoke(ctx)
+            except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+                raise
+            except KeyboardInterrupt:
+                click.echo(f"tosica: error: stopped{session.advice}.", err=True)
+            except Exception as error:
+                if session.debug:
+                    traceback.print_exc()
+                click.echo(f"tosica: error: {_sentence(error, self)}", err=True)
+        # Pipelines take 130, the shell's code of Ctrl-C, for a reason to try again.
+        return ctx.exit(1)
+
+
 class Session:
     """One run of a command.
 
@@ -43,28 +91,18 @@ class Session:
         Print the result as JSON.
     """
 
-    quiet: bool = False
-    verbose: bool = False
-    debug: bool = False
-    as_json: bool = False
-    advice: str = ""
-    """What to do if the command is stopped from now on, as the end of a sentence."""
-    hidden: tuple[str, ...] = ()
-    """Beginnings of log lines that say to callers in Python what the command says otherwise."""
-    stdout: IO[str] | None = None
-    """Where results go; what libraries print is dropped."""
-    _exits: ExitStack = field(default_factory=ExitStack)
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether progress is shown."""
-        return not self.quiet and sys.stderr.isatty()
-
-    # ------------------------------------------------------------------------ what is said
+    def __init__(self, *, quiet: bool, verbose: bool, debug: bool, as_json: bool) -> None:
+        self.quiet, self.debug, self.as_json = quiet, debug, as_json
+        self.advice = ""
+        """What to do if the command is stopped from now on, as the end of a sentence."""
+        self.is_watched = not quiet and sys.stderr.isatty()
+        self.shows_steps = self.is_watched or (verbose and not quiet)
+        self.stdout = sys.stdout
+        self._exits = ExitStack()
 
     def note(self, text: str) -> None:
         """Say how the work went on, if somebody listens."""
-        if self.is_watched or (self.verbose and not self.quiet):
+        if self.shows_steps:
             click.echo(text, err=True)
 
     def warn(self, text: str) -> None:
@@ -90,8 +128,6 @@ class Session:
         with Console(stderr=True).status(text):
             yield
 
-    # ------------------------------------------------------------------------ libraries
-
     def load(self, *modules: str) -> ModuleType:
         """Import tosica and modules that take seconds to import, and keep the libraries silent."""
         with self.busy("loading …"):
@@ -100,19 +136,14 @@ class Session:
         for name in _LIBRARIES:
             library = logging.getLogger(name)
             self._exits.callback(library.setLevel, library.level)
-            # The progress bar is drawn where scvi-tools would log.
-            library.setLevel(logging.ERROR if self.quiet or name != "scvi" else logging.INFO)
-        if "scvi" in sys.modules:
-            of_scvi = sys.modules["scvi"].settings
-            self._exits.callback(setattr, of_scvi, "progress_bar_style", of_scvi.progress_bar_style)
-            of_scvi.progress_bar_style = "rich"
+            library.setLevel(logging.ERROR)
         return import_module("tosica")
 
     def __enter__(self) -> Self:
-        self.stdout = sys.stdout
-        nowhere = self._exits.enter_context(open(os.devnull, "w", encoding="utf-8"))
-        self._exits.enter_context(redirect_stdout(nowhere))
-        self._exits.enter_context(warnings.catch_warnings())
+        enter = self._exits.enter_context
+        # What libraries print is no result.
+        enter(redirect_stdout(io.StringIO()))
+        enter(warnings.catch_warnings())
         warnings.simplefilter("always")
         warned: set[str] = set()
 
@@ -128,36 +159,30 @@ class Session:
         logger.handlers = [_Lines(self)]
         for name, value in {
             "verbosity": logging.ERROR if self.quiet else logging.INFO,
-            "progress_bar": self.is_watched or (self.verbose and not self.quiet),
+            "progress_bar": self.shows_steps,
         }.items():
             self._exits.callback(setattr, settings, name, getattr(settings, name))
             setattr(settings, name, value)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._exits.close()
 
 
 class _Lines(logging.Handler):
-    """What tosica logs, as a command says it."""
+    """Show what tosica logs as the lines of a command."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
         self._session = session
 
     def emit(self, record: logging.LogRecord) -> None:
-        session, text = self._session, record.getMessage()
-        if not text.startswith(session.hidden):
-            (session.warn if record.levelno >= logging.WARNING else session.note)(text)
+        show = self._session.warn if record.levelno >= logging.WARNING else self._session.note
+        show(record.getMessage())
 
 
 def _is_from_tosica() -> bool:
-    """Whether a module of tosica called ``warnings.warn``, of which this is called."""
+    """Whether a module of tosica called ``warnings.warn``, which calls this."""
     frame = sys._getframe(1)
     inside = (__name__, "warnings")
     while frame.f_back is not None and frame.f_globals.get("__name__") in inside:
@@ -165,8 +190,28 @@ def _is_from_tosica() -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] == "tosica"
 
 
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM, by which schedulers stop a command, do what Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: Any) -> None:
+        handler = signal.getsignal(signal.SIGINT)
+        if not callable(handler):  # as in a background job of a shell
+            raise KeyboardInterrupt
+        handler(number, frame)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def _plain(value: Any) -> Any:
-    """What JSON knows: numpy's numbers become Python's, and NaN becomes null."""
+    """Turn numpy's numbers into Python's, and NaN into null, which JSON knows."""
     if isinstance(value, dict):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -176,3 +221,100 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if isinstance(value, bool | int | float | None) else str(value)
+
+
+# --------------------------------------------------------------------------- errors
+
+
+def _sentence(error: Exception, command: click.Command) -> str:
+    """Say in one line what went wrong; arguments of Python become options of the command."""
+    if isinstance(error, OSError) and error.strerror:
+        of = f": {str(error.filename)!r}" if error.filename is not None else ""
+        return f"{error.strerror}{of}"
+    # str() of a KeyError has quotes around it.
+    first = error.args[0] if isinstance(error, KeyError) and error.args else error
+    text = " ".join(str(first).split())
+    # A sentence has several words, and the key that a dict lacks has one as a rule.
+    if isinstance(error, _EXPECTED) and " " in text:
+        return _as_options(text, command)
+    return f"{type(error).__name__}: {text:.600}; this was not expected: --debug shows where."
+
+
+def _as_options(text: str, command: click.Command) -> str:
+    """Write arguments of Python as options: ``overwrite=True`` is ``--overwrite``."""
+    text = re.sub(r"model\.annotate\([^()]*\)", "tosica annotate", text)
+    options = {
+        str(parameter.name): max(parameter.opts, key=len)
+        for parameter in command.params
+        if max(parameter.opts, key=len).startswith("--")
+    }
+    if "seurat" in options:
+        text = re.sub(r"read its file with tosica\.io\.read_seurat", "pass --seurat", text)
+    if "device" in options:
+        options["accelerator"] = options["device"]
+    for name, option in options.items():
+        text = re.sub(rf"\b{name}=True\b", option, text)
+        text = re.sub(rf"\b{name}=('[^']*'|[\w.+-]*[\w+-])", rf"{option} \1", text)
+    return text
+
+
+# --------------------------------------------------------------------------- options
+
+
+def _set_threads(_: click.Context, __: click.Parameter, value: int | None) -> None:
+    if value is None:
+        return
+    for name in _THREADS:
+        os.environ[name] = str(value)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(value)
+
+
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    callback=_set_threads,
+    expose_value=False,
+    help="Number of threads.  [default: one a core]",
+)
+seurat_option = click.option(
+    "--seurat", is_flag=True, help="Repair an .h5ad that was converted from a Seurat object."
+)
+seed_option = click.option(
+    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed."
+)
+organism_option = click.option(
+    "--organism",
+    type=click.Choice(["auto", "human", "mouse"]),
+    default="auto",
+    show_default=True,
+    help="Organism of the reference.",
+)
+
+
+class _Device(click.ParamType):
+    """A device as torch names it, to be passed on as ``accelerator`` and number."""
+
+    name = "device"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int | str]:
+        """Split ``"cuda:1"`` into ``("gpu", 1)``; without a number it is "auto"."""
+        if isinstance(value, tuple):
+            return value
+        kind, colon, number = str(value).partition(":")
+        known = {"auto": "auto", "cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "mps": "mps"}
+        numbered = kind in ("gpu", "cuda") and number.isdecimal()
+        if kind not in known or (colon and not numbered):
+            self.fail(f"{value!r} is none of auto, cpu, gpu, gpu:1, cuda:1, mps.", param, ctx)
+        return known[kind], int(number) if colon else "auto"
+
+
+device_option = click.option(
+    "--device",
+    type=_Device(),
+    default="auto",
+    show_default=True,
+    help="Where to compute: auto, cpu, gpu, cuda:1, mps.",
+)

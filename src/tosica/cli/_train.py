@@ -1,22 +1,30 @@
-"""``tosica train``: from a reference to the folder of a model."""
+"""``tosica train``, ``gene-sets`` and ``demo``: from a reference to a model."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica.cli._command import Command, device_option, seurat_option, threads_option
-from tosica.cli._write import OutputPath
+from tosica.cli._files import OutputPath, check_output
+from tosica.cli._session import (
+    Command,
+    device_option,
+    organism_option,
+    seed_option,
+    seurat_option,
+    threads_option,
+)
 
 if TYPE_CHECKING:
-    from anndata import AnnData
-
     from tosica.cli._session import Session
     from tosica.model import TOSICA
+
+# The collection of the Gene Ontology, for the organism of the reference.
+_DEFAULT = "gobp"
 
 
 @click.command(cls=Command, short_help="Train a model on annotated cells.")
@@ -40,13 +48,7 @@ if TYPE_CHECKING:
 @click.option("--layer", help="Layer with the expression.  [default: X]")
 @click.option("--use-raw", is_flag=True, help="Take expression and genes from raw.")
 @seurat_option
-@click.option(
-    "--organism",
-    type=click.Choice(["auto", "human", "mouse"]),
-    default="auto",
-    show_default=True,
-    help="Organism of the reference.",
-)
+@organism_option
 @click.option(
     "--max-gene-sets",
     type=click.IntRange(min=1),
@@ -56,9 +58,7 @@ if TYPE_CHECKING:
 )
 @click.option("--max-epochs", type=click.IntRange(min=1), help="Passes over the cells.")
 @click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
-@click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed."
-)
+@seed_option
 @click.option(
     "--checkpoint-dir",
     type=click.Path(path_type=Path),
@@ -79,89 +79,64 @@ if TYPE_CHECKING:
 def train(
     session: Session,
     reference: str,
-    labels_key: str,
-    batch_key: str | None,
-    unlabeled_category: str | None,
-    min_cells: int,
     gene_sets: tuple[str, ...],
-    layer: str | None,
     use_raw: bool,
     seurat: bool,
     organism: str,
     max_gene_sets: int,
-    max_epochs: int | None,
-    batch_size: int,
     seed: int,
     checkpoint_dir: Path | None,
     output: Path,
     overwrite: bool,
     device: tuple[str, int | str],
+    **options: Any,
 ) -> None:
     """Train a model on the annotated cells in REFERENCE and save it to a folder.
 
     REFERENCE is an .h5ad or .zarr file, a 10x .h5 file or mtx folder, .rds or .h5Seurat.
     """
-    if layer is not None and use_raw:
+    if options["layer"] is not None and use_raw:
         raise click.UsageError("Give either --layer or --use-raw, not both.")
-    _check_writable(output)
-    tosica = session.load("tosica.model", "tosica.pp", "tosica.cli._read")
-    import scvi
+    there = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise PermissionError(f"{str(there)!r} is no folder to write to: choose another one.")
+    if not overwrite and output.exists() and any(output.iterdir()):
+        raise FileExistsError(f"{str(output)!r} is not empty: pass --overwrite, or choose another.")
+    tosica = session.load("tosica.model", "tosica.pp")
+    from tosica.cli._files import read_cells
 
-    from tosica.cli._read import read_cells
-    from tosica.model._device import find_device
-    from tosica.model._model_folder import check_free
-
-    if not overwrite:
-        check_free(output)
-    find_device(*device)
     with session.busy(f"reading {reference} …"):
         adata = read_cells(reference, seurat=seurat)
     if use_raw:
-        adata = _from_raw(adata, reference)
-    before = scvi.settings.seed
-    try:
-        scvi.settings.seed = seed
-        sets = list(gene_sets) or ["gobp"]
-        tosica.pp.build_mask(adata, sets if len(sets) > 1 else sets[0], organism=organism)
-        tosica.TOSICA.setup_anndata(
-            adata,
-            labels_key=labels_key,
-            batch_key=batch_key,
-            unlabeled_category=unlabeled_category,
-            layer=layer,
-            min_cells=min_cells,
+        if adata.raw is None:
+            raise ValueError(f"{reference!r} has no raw: leave --use-raw out.")
+        adata = adata.raw.to_adata()
+    tosica.settings.seed = seed
+    sets = list(gene_sets) or [_DEFAULT]
+    tosica.pp.build_mask(adata, sets if len(sets) > 1 else sets[0], organism=organism)
+    fit = {name: options.pop(name) for name in ("max_epochs", "batch_size")}
+    tosica.TOSICA.setup_anndata(adata, **options)
+    model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
+    resume = None
+    if checkpoint_dir is not None:
+        session.advice = "; the same command goes on from the last checkpoint"
+        resume = (
+            checkpoint_dir if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()) else None
         )
-        model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
-        # That the model can be saved: it is not.
-        session.hidden = ("train: ended early", "train: Ctrl-C was pressed", "train: did not end")
-        if checkpoint_dir is not None:
-            session.advice = "; the same command goes on from the last checkpoint"
-        accelerator, number = device
-        model.train(
-            max_epochs=max_epochs,
-            accelerator=accelerator,
-            # One process: others would run this command again.
-            devices=1 if number == "auto" else [int(number)],
-            batch_size=batch_size,
-            checkpoint_dir=checkpoint_dir,
-            resume=_checkpoint_in(checkpoint_dir),
-            enable_progress_bar=not session.quiet,
-        )
-    finally:
-        scvi.settings.seed = before
-    _save(model, output, overwrite=overwrite)
+    accelerator, number = device
+    model.train(
+        accelerator=accelerator,
+        # One process: others would run this command again.
+        devices=1 if number == "auto" else [int(number)],
+        checkpoint_dir=checkpoint_dir,
+        resume=resume,
+        enable_progress_bar=not session.quiet,
+        **fit,
+    )
+    model.save(output, overwrite=overwrite)
     session.note(f"wrote the model to {output}")
     about = {"model": str(output), "reference": reference, "seed": seed}
     session.show({**about, "tosica": tosica.__version__, **_summary(model)})
-
-
-def _save(model: TOSICA, folder: Path, *, overwrite: bool) -> None:
-    try:
-        model.save(folder, overwrite=overwrite)
-    except OSError:
-        with suppress(OSError):  # it is not empty, or was never made
-            folder.rmdir()
-        raise
 
 
 def _summary(model: TOSICA) -> dict[str, Any]:
@@ -176,21 +151,112 @@ def _summary(model: TOSICA) -> dict[str, Any]:
     }
 
 
-def _check_writable(folder: Path) -> None:
-    """Check before the training that the folder of the model can be made and written to."""
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    if not os.access(there, os.W_OK):
-        raise PermissionError(f"the folder {str(there)!r} is read-only: choose another one.")
-    if not there.is_dir():
-        raise NotADirectoryError(f"{str(there)!r} is a file: name a folder for the model.")
+# --------------------------------------------------------------------------- gene sets
 
 
-def _from_raw(adata: AnnData, path: str) -> AnnData:
-    if adata.raw is None:
-        raise ValueError(f"{path!r} has no raw: leave --use-raw out.")
-    return adata.raw.to_adata()
+@click.command(cls=Command, short_help="List gene sets, and match them to a reference.")
+@click.argument("name", required=False, metavar="[NAME|GMT]")
+@click.option(
+    "--for", "reference", metavar="REFERENCE", help="Cells to match the genes of the sets with."
+)
+@organism_option
+@click.option("-o", "--output", type=OutputPath(".gmt", ".gz"), help="Write the gene sets as GMT.")
+@click.option("--overwrite", is_flag=True, help="Replace the GMT file if it exists.")
+@click.pass_obj
+def gene_sets(
+    session: Session,
+    name: str | None,
+    reference: str | None,
+    organism: str,
+    output: Path | None,
+    overwrite: bool,
+) -> None:
+    """List the collections of gene sets; describe the collection NAME or the file GMT.
+
+    With --for, say how many of the sets and genes match a reference. With --output, write the sets
+    as GMT; with --for those that the mask of the reference would have.
+    """
+    if name is None and (reference is not None or output is not None):
+        raise click.UsageError("Name a collection or a GMT file.")
+    check_output(output, overwrite=overwrite)
+    tosica = session.load("tosica.gs")
+    if name is None:
+        table = tosica.gs.collections()
+        shown = ["organism", "n_sets", "available", "version", "licence", "source"]
+        session.show(
+            {"collections": table.reset_index().to_dict("records")}, table[shown].to_string()
+        )
+        return
+    mask = None if reference is None else _mask_of(session, name, reference, organism)
+    if name == _DEFAULT:
+        name = f"human_{_DEFAULT}" if mask is None else str(mask["source"])
+    is_file = Path(name).exists() or name.lower().endswith((".gmt", ".gmt.gz"))
+    sets = tosica.gs.read_gmt(name) if is_file else tosica.gs.load(name)
+    result: dict[str, Any] = {
+        "gene_sets": name,
+        "n_sets": len(sets),
+        "n_genes": len({gene for genes in sets.values() for gene in genes}),
+    }
+    text = f"{name}: {result['n_sets']} gene sets with {result['n_genes']} genes"
+    if mask is not None:
+        kept = [str(one) for one in mask["gene_sets"]]
+        names = ("n_genes", "n_genes_covered", "coverage", "organism", "matched_by")
+        result["reference"] = {
+            "path": reference,
+            "n_sets": len(kept),
+            **{key: mask[key] for key in (*names, "n_genes_mapped")},
+        }
+        text += (
+            f"\n{reference}: {len(kept)} of them are kept, with {mask['n_genes_covered']} of "
+            f"{mask['n_genes']} genes ({100 * mask['coverage']:.1f} %); {mask['n_genes_mapped']} "
+            "genes were matched by another name"
+        )
+        sets = {one: sets[one] for one in kept if one in sets}
+    if output is not None:
+        tosica.gs.write_gmt(sets, output)
+        session.note(f"wrote {len(sets)} gene sets to {output}")
+        result["output"] = str(output)
+    session.show(result, text)
 
 
-def _checkpoint_in(folder: Path | None) -> Path | None:
-    """A folder, if a training was interrupted that left its checkpoint there."""
-    return folder if folder is not None and (folder / "training.pt").is_file() else None
+def _mask_of(session: Session, name: str, reference: str, organism: str) -> dict[str, Any]:
+    """Build the mask of a reference, which needs only the names of the genes."""
+    tosica = session.load("tosica.pp")
+    import anndata as ad
+    import numpy as np
+
+    from tosica.cli._files import read_cells
+
+    var = read_cells(reference, backed=True).var
+    cells = ad.AnnData(np.zeros((1, len(var)), dtype=np.float32), var=var)
+    tosica.pp.build_mask(cells, name, organism=organism)
+    return dict(cells.uns["tosica_mask"])
+
+
+# --------------------------------------------------------------------------- demo
+
+
+@click.command(cls=Command, short_help="Train, annotate and draw on real cells, offline.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("tosica_demo"),
+    show_default=True,
+    help="Folder for the annotated .h5ad and the figures.",
+)
+@seed_option
+@threads_option
+@click.pass_obj
+def demo(session: Session, out: Path, seed: int) -> None:
+    """Train on 490 of the 700 PBMCs that scanpy ships, annotate the rest, and draw figures.
+
+    The labels are held against the known ones and against a logistic regression. Works offline, in
+    about a minute on two cores.
+    """
+    session.load("tosica._demo")
+    from tosica._demo import run_demo
+
+    # The demo prints a table.
+    with nullcontext() if session.as_json else redirect_stdout(session.stdout):
+        table = run_demo(out, seed=seed)
+    session.show({"out": str(out), "scores": table.to_dict("index")})

@@ -1,0 +1,249 @@
+"""Read the formats that pipelines hand over, and write cells and tables whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from anndata import AnnData
+
+CELLS = (".h5ad", ".zarr")
+TABLES = (".csv", ".tsv", ".parquet")
+_KNOWN = (
+    ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with matrix.mtx, as 10x "
+    "Genomics writes it"
+)
+_KINDS = {
+    **{".h5ad": "h5ad", ".h5": "10x_h5", ".rds": "seurat", ".h5seurat": "seurat"},
+    **dict.fromkeys(TABLES, "table"),
+}
+
+# --------------------------------------------------------------------------- reading
+
+
+def kind_of(path: str) -> str:
+    """Say what is at a path: "h5ad", "zarr", "10x_h5", "10x_mtx", "seurat", "table" or "model".
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing.
+    ValueError
+        If it is none of these.
+    """
+    suffix = Path(path).suffix.lower()
+    if "://" in path and suffix == ".zarr":
+        return "zarr"
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"There is no file or folder {path!r}.")
+    if os.path.isfile(path):
+        if suffix not in _KINDS:
+            raise ValueError(f"{path!r} has no known suffix: give {_KNOWN}.")
+        return _KINDS[suffix]
+    names = os.listdir(path)
+    if suffix == ".zarr" or {".zgroup", "zarr.json"} & set(names):
+        return "zarr"
+    if "model.pt" in names:
+        return "model"
+    if any(name.endswith(("matrix.mtx", "matrix.mtx.gz")) for name in names):
+        return "10x_mtx"
+    raise ValueError(
+        f"The folder {path!r} holds neither cells nor a model: give {_KNOWN}, or the folder of a "
+        "model."
+    )
+
+
+def read_cells(path: str, *, seurat: bool = False, backed: bool = False) -> AnnData:
+    """Read cells with their expression.
+
+    Parameters
+    ----------
+    path
+        File or folder. Names of genes that occur twice in files of 10x Genomics get a number, as
+        scanpy gives it.
+    seurat
+        Repair an ``.h5ad`` file that was converted from a Seurat object.
+    backed
+        Leave the expression on disk where the format allows it, and read a table as the ``obs`` of
+        cells without genes.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing at the path.
+    ModuleNotFoundError
+        If a package is missing that reads such a file.
+    ValueError
+        If the file is damaged, or holds no cells.
+    """
+    import anndata as ad
+    import scanpy as sc
+
+    from tosica.data import load_annotations
+    from tosica.io import read_seurat
+    from tosica.io._refused import explain_damage
+
+    kind = kind_of(path)
+    if kind == "model" or (kind == "table" and not backed):
+        what = "the folder of a model" if kind == "model" else "a table"
+        raise ValueError(f"{path!r} is {what}, and holds no expression: give {_KNOWN}.")
+    if kind == "seurat" or (seurat and kind == "h5ad"):
+        return read_seurat(path)
+    with explain_damage(Path(path)), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Variable names are not unique")
+        if kind == "table":
+            return ad.AnnData(obs=_read_table(path))
+        if kind == "h5ad":
+            return ad.read_h5ad(path, backed="r" if backed else None)
+        if kind == "zarr":
+            if backed:
+                # What it needs comes with the extra "atlas", but not with zarr.
+                with suppress(ImportError):
+                    adata = ad.experimental.read_lazy(path)
+                    load_annotations(adata)
+                    return adata
+            return ad.read_zarr(path)
+        if kind == "10x_h5":
+            adata = sc.read_10x_h5(path)
+            adata.var_names_make_unique()
+            return adata
+        return sc.read_10x_mtx(path, prefix=_prefix(path))
+
+
+def read_obs(path: Path) -> pd.DataFrame:
+    """Read the table of the cells from an ``.h5ad`` file or a Zarr store, and nothing else."""
+    import h5py
+    from anndata.io import read_elem
+
+    if path.suffix.lower() == ".h5ad":
+        with h5py.File(path, "r") as file:
+            return read_elem(file["obs"])
+    import zarr
+
+    return read_elem(zarr.open_group(path, mode="r")["obs"])
+
+
+def _read_table(path: str) -> pd.DataFrame:
+    """Read a table of cells; the first column has their names."""
+    import pandas as pd
+
+    if path.lower().endswith(".parquet"):
+        return pd.read_parquet(path)
+    table = pd.read_csv(path, sep="," if path.lower().endswith(".csv") else "\t", index_col=0)
+    return table.set_index(table.index.astype(str))
+
+
+def _prefix(folder: str) -> str | None:
+    """Find what stands before ``matrix.mtx`` in a folder's names, as in files of GEO."""
+    names = sorted(name.removesuffix(".gz") for name in os.listdir(folder))
+    found = sorted({n.removesuffix("matrix.mtx") for n in names if n.endswith("matrix.mtx")})
+    if len(found) > 1:
+        raise ValueError(
+            f"The folder {folder!r} holds {len(found)} matrices ({', '.join(found)}): give each "
+            "one a folder of its own."
+        )
+    return found[0] or None
+
+
+# --------------------------------------------------------------------------- writing
+
+
+class OutputPath(click.ParamType):
+    """Where to write, with one of several suffixes."""
+
+    name = "path"
+
+    def __init__(self, *suffixes: str) -> None:
+        self.suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """Check the suffix."""
+        path = Path(value)
+        if self.suffixes and path.suffix.lower() not in self.suffixes:
+            *most, last = self.suffixes
+            ends = f"{', '.join(most)} or {last}" if most else last
+            self.fail(f"{str(path)!r} must end in {ends}.", param, ctx)
+        return path
+
+
+def check_output(path: Path | None, *, overwrite: bool) -> None:
+    """Check before the work that its result can be written.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no folder to write to.
+    FileExistsError
+        If there is something already that is not to be replaced.
+    PermissionError
+        If the folder is read-only.
+    ModuleNotFoundError
+        If a package is missing that writes such a file.
+    """
+    if path is None:
+        return
+    folder = path.parent
+    if not folder.is_dir():
+        raise FileNotFoundError(f"the folder {str(folder)!r} does not exist: create it first.")
+    if not os.access(folder, os.W_OK):
+        raise PermissionError(f"the folder {str(folder)!r} is read-only: choose another one.")
+    if path.exists() and not overwrite:
+        raise FileExistsError(
+            f"{str(path)!r} exists: pass --overwrite to replace it, or give another output."
+        )
+    if path.suffix.lower() == ".parquet":
+        # Says which packages there are to write it, before the work.
+        from pandas.io.parquet import get_engine
+
+        get_engine("auto")
+
+
+def write_cells(adata: AnnData, path: Path) -> None:
+    """Write annotated cells as ``.h5ad`` or ``.zarr``; what was there is replaced.
+
+    Raises
+    ------
+    OSError
+        If they cannot be written; what was there is unchanged.
+    """
+    if path.suffix.lower() == ".h5ad":
+        from tosica._files import as_os_error, replace_file
+
+        with replace_file(path) as temporary, as_os_error():
+            adata.write_h5ad(temporary)
+        return
+    from anndata.io import write_elem
+
+    from tosica.ondisk import open_for_writing, replacing_store
+
+    # As tosica.tl.annotate_file writes it.
+    with (
+        replacing_store(path) as temporary,
+        open_for_writing(temporary, "zarr", new=True) as root,
+    ):
+        write_elem(root, "/", adata)
+
+
+def write_table(table: pd.DataFrame, path: Path) -> None:
+    """Write the table of the cells as CSV, TSV or Parquet; the first column has their names.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written; what was there is unchanged.
+    """
+    from tosica._files import replace_file
+
+    named = table.rename_axis(index=str(table.index.name or "obs_names"))
+    with replace_file(path) as temporary:
+        if path.suffix.lower() == ".parquet":
+            named.to_parquet(temporary)
+        else:
+            named.to_csv(temporary, sep="," if path.suffix.lower() == ".csv" else "\t")

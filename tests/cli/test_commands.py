@@ -1,0 +1,552 @@
+"""Each command: what it writes and prints is what Python's functions give, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.io
+import scipy.sparse as sp
+
+import tosica
+from tosica import _demo, cli
+from tosica.tl import annotate_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from anndata import AnnData
+
+# --------------------------------------------------------------------------- files
+
+
+def write_10x_mtx(adata: AnnData, folder: Path, prefix: str = "") -> None:
+    folder.mkdir(exist_ok=True)
+    # The first two genes have one name.
+    names = ["G0", "G0", *adata.var_names[2:]]
+    lines = {
+        "features": [f"ENSG{i}\t{name}\tGene Expression" for i, name in enumerate(names)],
+        "barcodes": list(adata.obs_names),
+    }
+    for name, rows in lines.items():
+        with gzip.open(folder / f"{prefix}{name}.tsv.gz", "wt") as file:
+            file.writelines(f"{row}\n" for row in rows)
+    with gzip.open(folder / f"{prefix}matrix.mtx.gz", "wb") as file:
+        scipy.io.mmwrite(file, sp.coo_matrix(adata.X.T.astype(int)))
+
+
+def write_10x_h5(adata: AnnData, path: Path) -> None:
+    def text(values: list[str]) -> np.ndarray:
+        return np.array(values, dtype="S")
+
+    x = sp.csr_matrix(adata.X)
+    with h5py.File(path, "w") as file:
+        matrix = file.create_group("matrix")
+        matrix["barcodes"] = text(list(adata.obs_names))
+        # By cells, as CSR is.
+        matrix["data"], matrix["indices"] = x.data.astype(np.int32), x.indices
+        matrix["indptr"], matrix["shape"] = x.indptr, np.array(x.shape[::-1])
+        features = matrix.create_group("features")
+        features["name"] = text(["G0", "G0", *adata.var_names[2:]])
+        features["id"] = text([f"ENSG{i}" for i in range(30)])
+        features["feature_type"] = text(["Gene Expression"] * 30)
+        features["genome"] = text(["GRCh38"] * 30)
+
+
+@pytest.fixture
+def expected(toy_query: AnnData, toy_model: tosica.TOSICA) -> pd.DataFrame:
+    """The table of the cells, as Python's ``annotate`` makes it."""
+    annotated = toy_model.annotate(toy_query, copy=True)
+    assert annotated is not None
+    return annotated.obs
+
+
+def assert_same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
+    assert list(found.columns) == list(expected.columns)
+    assert list(found["tosica_prediction"]) == list(expected["tosica_prediction"])
+    np.testing.assert_allclose(
+        found["tosica_probability"], expected["tosica_probability"], rtol=1e-5
+    )
+
+
+# --------------------------------------------------------------------------- annotate
+
+
+@pytest.mark.parametrize("stored", [".h5ad", ".zarr", "csc", "10x.h5", "10x", "GSM1_"])
+def test_queries_in_every_format(
+    stored: str,
+    run: Any,
+    toy_query: AnnData,
+    model_folder: Path,
+    tmp_path: Path,
+    write: Callable[[AnnData, Path], None],
+    expected: pd.DataFrame,
+) -> None:
+    query = tmp_path / f"query{stored if stored.startswith('.') else ''}"
+    match stored:
+        case "csc":
+            query = tmp_path / "query.h5ad"
+            toy_query.X = sp.csc_matrix(toy_query.X)
+            toy_query.write_h5ad(query)
+        case "10x.h5":
+            query = tmp_path / "query.h5"
+            write_10x_h5(toy_query, query)
+        case "10x" | "GSM1_":
+            write_10x_mtx(toy_query, query, stored.removeprefix("10x"))
+        case _:
+            write(toy_query, query)
+    table = tmp_path / "labels.csv"
+    assert run("annotate", query, "--model", model_folder, "--obs-out", table).code == 0
+    found = pd.read_csv(table, index_col=0)
+    assert list(found.index) == list(expected.index)
+    if stored in (".h5ad", ".zarr", "csc"):
+        assert_same(found, expected)
+
+
+@pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
+def test_annotated_copy_and_table(
+    ending: str, run: Any, query: Path, model_folder: Path, tmp_path: Path, expected: pd.DataFrame
+) -> None:
+    output, table = tmp_path / f"annotated{ending}", tmp_path / "labels.tsv"
+    arguments = ["annotate", query, "--model", model_folder, "-o", output, "--obs-out", table]
+    result = run(*arguments)
+    assert (result.code, result.out) == (0, "")
+    annotated = ad.read_h5ad(output) if ending == ".h5ad" else ad.read_zarr(output)
+    assert_same(annotated.obs, expected)
+    assert annotated.shape == (60, 30)
+    assert_same(pd.read_csv(table, sep="\t", index_col=0), expected)
+    assert table.read_text().startswith("obs_names\t")
+    assert {path.name for path in tmp_path.iterdir()} == {query.name, output.name, table.name}
+    # Nothing is replaced unasked.
+    before = table.read_text()
+    result = run(*arguments)
+    assert result.code == 1
+    assert "--overwrite" in result.err
+    assert table.read_text() == before
+    assert run(*arguments, "--overwrite").code == 0
+
+
+def test_table_as_parquet(
+    run: Any, query: Path, model_folder: Path, tmp_path: Path, expected: pd.DataFrame
+) -> None:
+    table = tmp_path / "labels.parquet"
+    assert run("annotate", query, "--model", model_folder, "--obs-out", table).code == 0
+    found = pd.read_parquet(table)
+    assert isinstance(found["tosica_prediction"].dtype, pd.CategoricalDtype)
+    assert_same(found, expected)
+
+
+def test_options_are_passed_on(
+    run: Any, query: Path, model_folder: Path, tmp_path: Path, toy_model: tosica.TOSICA
+) -> None:
+    output = tmp_path / "o.h5ad"
+    options = ["--cutoff", 1, "--probabilities", "--key-added", "mine", "--batch-size", 7]
+    result = run("annotate", query, "--model", model_folder, "-o", output, *options, "--json")
+    annotated = ad.read_h5ad(output)
+    assert "Unknown" in set(annotated.obs["mine_prediction"])
+    assert list(annotated.obsm["mine_probabilities"].columns) == toy_model.labels
+    summary = json.loads(result.out)
+    assert (summary["output"], summary["obs_out"]) == (str(output), None)
+    assert summary["n_cells"] == sum(summary["labels"].values()) == 60
+    assert summary["model"] == toy_model.fingerprint
+    assert 0 < summary["mean_probability"] <= 1
+
+
+def test_majority_voting(run: Any, toy_query: AnnData, model_folder: Path, tmp_path: Path) -> None:
+    toy_query.obs["cluster"] = ["x", "y"] * 30
+    toy_query.write_h5ad(tmp_path / "q.h5ad")
+    arguments = ["annotate", tmp_path / "q.h5ad", "--model", model_folder]
+    arguments += ["-o", tmp_path / "o.h5ad", "--majority-voting", "--over-clustering", "cluster"]
+    result = run(*arguments, "--min-prop", 0.9, "--json")
+    assert json.loads(result.out)["labels"] == {"Heterogeneous": 60}
+    voted = ad.read_h5ad(tmp_path / "o.h5ad").obs["tosica_majority_vote"]
+    assert set(voted) == {"Heterogeneous"}
+
+
+def test_parts_of_another_model_are_refused(
+    run: Any, query: Path, model_folder: Path, tmp_path: Path, train: Any, toy: AnnData
+) -> None:
+    output, other = tmp_path / "o.h5ad", tmp_path / "other"
+    train(toy, max_epochs=1).save(other)
+    annotate_file(query, other, output, array_task=(0, 1))
+    arguments = ["annotate", query, "--model", model_folder, "-o", output]
+    result = run(*arguments, "--cells-per-part", 49_152)
+    assert result.code == 1
+    assert "another model" in result.err
+    assert "--overwrite" in result.err
+    assert run(*arguments, "--overwrite").code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "words"),
+    [
+        ("q.txt", "model", "q.txt"),
+        ("nothing.h5ad", "model", "nothing.h5ad"),
+        ("folder", "model", "neither cells nor a model"),
+        ("two", "model", "2 matrices (a_, b_)"),
+        ("model", "model", "is the folder of a model"),
+        ("table.csv", "model", "is a table"),
+        ("broken.h5ad", "model", "broken.h5ad"),
+        ("query.h5ad", "folder", "model.pt"),
+        ("query.h5ad", "nothing", "nothing"),
+        ("genes.h5ad", "model", "30 genes"),
+    ],
+)
+def test_wrong_input_exits_with_1_and_one_line(
+    name: str,
+    model: str,
+    words: str,
+    run: Any,
+    query: Path,
+    toy_query: AnnData,
+    model_folder: Path,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "folder").mkdir()
+    for prefix in ("a_", "b_"):
+        write_10x_mtx(toy_query, tmp_path / "two", prefix)
+    shutil.copytree(model_folder, tmp_path / "model")
+    for text in ("q.txt", "table.csv"):
+        (tmp_path / text).write_text("x")
+    (tmp_path / "broken.h5ad").write_bytes(query.read_bytes()[:5000])
+    toy_query.var_names = [f"other{i}" for i in range(30)]
+    toy_query.write_h5ad(tmp_path / "genes.h5ad")
+    before = sorted(tmp_path.rglob("*"))
+    output = tmp_path / "o.h5ad"
+    result = run("annotate", tmp_path / name, "--model", tmp_path / model, "-o", output)
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("tosica: error: ")
+    assert words in result.err
+    assert result.err.count("\n") == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_cannot_be_written_is_said_before_the_work(
+    run: Any, query: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tosica.TOSICA, "load", lambda *_, **__: pytest.fail("loaded"))
+    arguments = ["annotate", query, "--model", model_folder, "-o"]
+    assert "does not exist" in run(*arguments, tmp_path / "no" / "o.h5ad").err
+    monkeypatch.setattr("os.access", lambda *_: False)
+    assert "read-only" in run(*arguments, tmp_path / "o.h5ad").err
+
+
+def test_scaled_cells_are_refused_with_the_option_that_helps(
+    run: Any, toy_query: AnnData, model_folder: Path, tmp_path: Path
+) -> None:
+    toy_query.raw = toy_query.copy()
+    toy_query.X = toy_query.X.toarray() - 1
+    toy_query.write_h5ad(tmp_path / "q.h5ad")
+    arguments = ["annotate", tmp_path / "q.h5ad", "--model", model_folder]
+    result = run(*arguments, "-o", tmp_path / "o.h5ad")
+    assert result.code == 1
+    assert "--use-raw" in result.err
+    assert run(*arguments, "-o", tmp_path / "o.h5ad", "--use-raw").code == 0
+
+
+def test_a_gpu_that_is_not_there(
+    run: Any, query: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    arguments = ("annotate", query, "--model", model_folder, "-o", tmp_path / "o.h5ad")
+    result = run(*arguments, "--device", "cuda:0")
+    assert result.code == 1
+    assert "GPU" in result.err
+
+
+def test_defaults_are_those_of_python() -> None:
+    options = {p.name: p for p in cli.commands.commands["annotate"].params}
+    defaults = annotate_file.__kwdefaults__ or annotate_file.__wrapped__.__kwdefaults__
+    for name in ("cutoff", "precision", "key_added"):
+        assert options[name].default == defaults[name]
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(
+    ("name", "seurat"),
+    [("kang_seurat.rds", []), ("kang.h5Seurat", []), ("kang_seuratdisk.h5ad", ["--seurat"])],
+)
+def test_seurat_objects_train_a_model(
+    name: str, seurat: list[str], run: Any, shared: Path, tmp_path: Path
+) -> None:
+    arguments = ["train", shared / "seurat" / name, "--labels-key", "cluster_id", *seurat]
+    result = run(*arguments, "--max-epochs", 1, "-o", tmp_path / "m", "--json")
+    assert json.loads(result.out)["n_cells"] == 700
+    assert "B cells" in json.loads(result.out)["labels"]
+
+
+# --------------------------------------------------------------------------- train
+
+
+def train_arguments(reference: Path, folder: Path, *more: object) -> list[object]:
+    few = ["--gene-sets", reference.with_name("sets.gmt"), "--max-epochs", 1, "-o", folder]
+    return ["train", reference, "--labels-key", "kind", *few, *more]
+
+
+def test_the_model_is_that_of_python(run: Any, reference: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    more = ("--batch-key", "donor", "--seed", 3, "--device", "cpu", "--json")
+    result = run(*train_arguments(reference, folder, *more))
+    assert (result.code, result.err) == (0, "")
+    summary = json.loads(result.out)
+    adata = ad.read_h5ad(reference)
+    tosica.settings.seed = 3
+    tosica.pp.build_mask(adata, reference.with_name("sets.gmt"))
+    tosica.TOSICA.setup_anndata(adata, labels_key="kind", batch_key="donor")
+    model = tosica.TOSICA(adata)
+    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    assert tosica.TOSICA.load(folder).fingerprint == summary["fingerprint"] == model.fingerprint
+    assert summary["labels"] == ["a", "b", "c"]
+    assert (summary["n_cells"], summary["n_genes"]) == (90, 30)
+
+
+def test_layer_raw_and_several_collections(run: Any, reference: Path, tmp_path: Path) -> None:
+    toy = ad.read_h5ad(reference)
+    toy.raw = toy.copy()
+    toy.layers["counts"] = toy.X.copy()
+    toy.X = toy.X.toarray() - 1
+    toy.write_h5ad(reference)
+    result = run(*train_arguments(reference, tmp_path / "scaled"))
+    assert result.code == 1
+    assert "--use-raw" in result.err
+    assert "--layer 'counts'" in result.err
+    (tmp_path / "more.gmt").write_text("own\tna\tG1\tG2\tG3\tG4\tG5\n")
+    more = ["--gene-sets", tmp_path / "more.gmt", "--use-raw", "--max-gene-sets", 4]
+    assert run(*train_arguments(reference, tmp_path / "raw", *more)).code == 0
+    sets = tosica.TOSICA.load(tmp_path / "raw").gene_sets
+    assert len([name for name in sets if not name.startswith("module:")]) == 4
+    assert run(*train_arguments(reference, tmp_path / "layer", "--layer", "counts")).code == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--labels-key", "kinds"], "'kinds'"),
+        (["--batch-key", "lane"], "'lane'"),
+        (["--gene-sets", "nothing"], "'nothing'"),
+        (["--layer", "nothing"], "'nothing'"),
+        (["--use-raw"], "leave --use-raw out"),
+        (["-o", "{tmp}/reference.h5ad"], "is no folder to write to"),
+        (["-o", "{tmp}/full"], "--overwrite"),
+    ],
+)
+def test_wrong_data_for_a_training(
+    more: list[str], words: str, run: Any, reference: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note").write_text("kept")
+    more = [word.format(tmp=tmp_path) for word in more]
+    result = run(*train_arguments(reference, tmp_path / "m", *more))
+    assert (result.code, result.out) == (1, "")
+    assert words in result.err
+    assert result.err.count("\n") == 1
+    assert not (tmp_path / "m").exists()
+
+
+# --------------------------------------------------------------------------- evaluate, report
+
+
+@pytest.fixture
+def annotated(toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> Path:
+    toy_model.annotate(toy_query)
+    path = tmp_path / "annotated.h5ad"
+    toy_query.write_h5ad(path)
+    return path
+
+
+@pytest.mark.parametrize("ending", [".h5ad", ".zarr", ".csv", ".tsv", ".parquet"])
+def test_scores_are_those_of_python(
+    ending: str, run: Any, annotated: Path, write: Callable[[AnnData, Path], None]
+) -> None:
+    adata = ad.read_h5ad(annotated)
+    path = annotated.with_suffix(ending)
+    if ending == ".zarr":
+        write(adata, path)
+    elif ending == ".parquet":
+        adata.obs.to_parquet(path)
+    elif ending != ".h5ad":
+        adata.obs.to_csv(path, sep="," if ending == ".csv" else "\t")
+    expected = tosica.tl.evaluate(adata, "kind")
+    found = json.loads(run("evaluate", path, "--labels-key", "kind", "--json").out)
+    assert found["accuracy"] == pytest.approx(expected.summary["accuracy"].iloc[0])
+    assert found["per_class"]["a"]["recall"] == pytest.approx(expected.per_class["recall"]["a"])
+    assert found["confusion"]["a"]["a"] == expected.confusion.loc["a", "a"]
+    assert found["n_cells"] == 60
+    if ending == ".h5ad":
+        assert run("evaluate", path, "--labels-key", "kind") == (0, f"{expected!r}\n", "")
+
+
+def test_what_cannot_be_computed_is_null(run: Any, annotated: Path) -> None:
+    adata = ad.read_h5ad(annotated)
+    adata.obs["all_a"] = "a"
+    adata.write_h5ad(annotated)
+    arguments = ("evaluate", annotated, "--labels-key", "kind", "--prediction", "all_a", "--json")
+    found = json.loads(run(*arguments).out)
+    assert found["expected_calibration_error"] is None
+    assert found["per_class"]["b"]["precision"] is None
+
+
+def test_files_of_another_model_or_none(
+    run: Any, annotated: Path, query: Path, model_folder: Path, toy: AnnData, train: Any
+) -> None:
+    other = annotated.with_name("other")
+    train(toy, max_epochs=1).save(other)
+    arguments = ["evaluate", annotated, "--labels-key", "kind", "--model"]
+    assert run(*arguments, model_folder).code == 0
+    assert "another model" in run(*arguments, other).err
+    result = run("evaluate", query, "--labels-key", "kind", "--model", model_folder)
+    assert result.code == 1
+    assert "which model" in result.err
+    result = run("report", annotated, "-o", annotated.with_name("r.html"), "--model", other)
+    assert "another model" in result.err
+
+
+def test_report_is_that_of_python(
+    run: Any, annotated: Path, model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = annotated.with_name("report.html")
+
+    def write(adata: AnnData, path: Path, **options: Any) -> None:
+        assert options.pop("model").fingerprint == adata.uns["tosica"]["model"]
+        assert options["labels_key"] == "kind"
+        assert options["title"] == "Sample 1"
+        path.write_text(f"{adata.n_obs} cells")
+
+    monkeypatch.setattr(tosica, "report", write)
+    arguments = ["report", annotated, "-o", page, "--model", model_folder, "--json"]
+    arguments += ["--labels-key", "kind", "--title", "Sample 1"]
+    found = json.loads(run(*arguments).out)
+    assert found == {"annotated": str(annotated), "report": str(page), "n_cells": 60}
+    assert run(*arguments).code == 1
+    assert run(*arguments, "--overwrite").code == 0
+
+
+# --------------------------------------------------------------------------- gene-sets, info
+
+
+def test_all_collections_are_listed(run: Any) -> None:
+    table = tosica.gs.collections()
+    assert all(name in run("gene-sets").out for name in table.index)
+    rows = json.loads(run("gene-sets", "--json").out)["collections"]
+    assert [row["name"] for row in rows] == list(table.index)
+
+
+def test_a_gmt_file_is_matched_and_written(run: Any, reference: Path, tmp_path: Path) -> None:
+    sets = tosica.gs.read_gmt(tmp_path / "sets.gmt")
+    output = tmp_path / "kept.gmt"
+    with (tmp_path / "sets.gmt").open("a") as file:
+        file.write("foreign\tna\tX1\tX2\tX3\tX4\tX5\n")
+    arguments = ["gene-sets", tmp_path / "sets.gmt", "--for", reference, "-o", output]
+    found = json.loads(run(*arguments, "--json").out)
+    matched = found["reference"]
+    assert (found["n_sets"], matched["n_sets"]) == (5, 4)
+    assert (matched["n_genes"], matched["n_genes_covered"]) == (30, 24)
+    assert tosica.gs.read_gmt(output) == sets
+    assert run(*arguments).code == 1
+    assert "24 of 30 genes (80.0 %)" in run(*arguments, "--overwrite").out
+
+
+@pytest.mark.parametrize("name", ["gobp", "human_gobp"])
+def test_a_collection_is_matched(name: str, run: Any, tmp_path: Path) -> None:
+    path = tmp_path / "pbmc.h5ad"
+    adata = sc.datasets.pbmc68k_reduced()
+    adata.write_h5ad(path)
+    found = json.loads(run("gene-sets", name, "--for", path, "--json").out)
+    tosica.pp.build_mask(adata)
+    assert found["gene_sets"] == "human_gobp"
+    assert found["reference"]["n_sets"] == len(adata.uns["tosica_mask"]["gene_sets"])
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing.gmt"])
+def test_gene_sets_that_do_not_exist(name: str, run: Any) -> None:
+    result = run("gene-sets", name)
+    assert result.code == 1
+    assert name in result.err
+    assert result.err.count("\n") == 1
+
+
+def test_info_of_a_model(run: Any, model_folder: Path, toy_model: tosica.TOSICA) -> None:
+    found = json.loads(run("info", model_folder, "--json").out)
+    assert found["kind"] == "model"
+    assert found["fingerprint"] == toy_model.fingerprint
+    assert found["labels"] == ["a", "b", "c"]
+    assert found["n_gene_sets"] == len(toy_model.gene_sets)
+    assert found["reference"] == {"labels_key": "kind"}
+    assert found["n_genes"] == 30
+    assert "\n  labels_key: kind\n" in run("info", model_folder).out
+
+
+@pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
+def test_info_of_cells(
+    ending: str,
+    run: Any,
+    toy_query: AnnData,
+    toy_model: tosica.TOSICA,
+    tmp_path: Path,
+    write: Callable[[AnnData, Path], None],
+) -> None:
+    path = tmp_path / f"cells{ending}"
+    toy_model.annotate(toy_query)
+    toy_query.layers["counts"] = toy_query.X.copy()
+    toy_query.X = toy_query.X.toarray() - 1
+    for i in range(20):
+        toy_query.obs[f"column{i}"] = i
+    write(toy_query, path)
+    found = json.loads(run("info", path, "--json").out)
+    assert (found["n_cells"], found["n_genes"]) == (60, 30)
+    assert found["genes"] == ["G0", "G1", "G2", "G3", "G4"]
+    assert found["X"].startswith("neither counts nor log-normalised: ")
+    assert found["layers"] == {"counts": "counts"}
+    assert found["raw"] is None
+    assert found["annotations"]["tosica"]["model"] == toy_model.fingerprint
+    text = run("info", path).out
+    assert f"    model: {toy_model.fingerprint}\n" in text
+    assert f", … ({toy_query.obs.shape[1]})\n" in text
+
+
+# --------------------------------------------------------------------------- demo
+
+
+@pytest.mark.slow
+def test_demo_writes_what_it_says(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = tosica.TOSICA.train
+    monkeypatch.setattr(tosica.TOSICA, "train", lambda self: train(self, max_epochs=2))
+    out = tmp_path / "made" / "by demo"
+    result = run("demo", "--out", out)
+    assert result.code == 0, result.err
+    for word in ("accuracy", "macro-F1", "seconds", "tosica", "logistic regression"):
+        assert word in result.out
+    names = {path.name for path in out.iterdir()}
+    assert names == {"annotated.h5ad", "umap.png", "confusion.png", "gene_set_heatmap.png"}
+    assert all(str(out / name) in result.out for name in names)
+    assert ad.read_h5ad(out / "annotated.h5ad").shape == (210, 765)
+
+
+def test_demo_compares_on_the_same_cells() -> None:
+    reference, query = _demo._split(seed=0)
+    assert (reference.n_obs, query.n_obs) == (490, 210)
+    assert not set(reference.obs_names) & set(query.obs_names)
+    assert list(query.obs_names) != list(_demo._split(seed=1)[1].obs_names)
+
+
+def test_scores_of_the_demo_as_json(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Any
+) -> None:
+    def printed(out: Path, *, seed: int) -> Any:
+        print("not JSON")
+        return pd.DataFrame({"accuracy": [0.5]}, index=[f"seed {seed}"])
+
+    monkeypatch.setattr(_demo, "run_demo", printed)
+    result = run("demo", "--out", tmp_path, "--seed", 3, "--json")
+    assert json.loads(result.out)["scores"] == {"seed 3": {"accuracy": 0.5}}
