@@ -8,7 +8,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tosica.pp._coexpression import coexpression_modules
+from tosica.pp._select import coexpression_sets
 
 N_CELLS, N_GROUPS, SIZE = 300, 4, 15
 NAMES = np.array([f"G{i}" for i in range(80)], dtype=object)
@@ -39,7 +39,7 @@ def as_sets(modules: list[np.ndarray]) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_planted_groups_are_found_and_named_after_their_leading_genes(seed):
-    names, modules = coexpression_modules(expression(seed), GROUPED, NAMES)
+    names, modules = coexpression_sets(expression(seed), GROUPED, NAMES)
     assert as_sets(modules) == planted()
     for name, genes in zip(names, modules, strict=True):
         kind, leading = name.split(": ")
@@ -53,16 +53,16 @@ def test_neither_scale_nor_order_of_genes_matters():
     rng = np.random.default_rng(1)
     x = expression()
     weak = sp.csr_matrix(x @ sp.diags(rng.uniform(0.01, 5, 80)))
-    assert as_sets(coexpression_modules(weak, GROUPED, NAMES)[1]) == planted()
+    assert as_sets(coexpression_sets(weak, GROUPED, NAMES)[1]) == planted()
     order = rng.permutation(80)
     places = np.sort(np.flatnonzero(np.isin(order, GROUPED)))
-    _, modules = coexpression_modules(x[:, order].tocsr(), places, NAMES[order])
+    _, modules = coexpression_sets(x[:, order].tocsr(), places, NAMES[order])
     assert {tuple(np.sort(order[genes])) for genes in modules} == planted()
 
 
 def test_only_the_genes_that_are_asked_for():
     genes = np.array([3, 20, 21, 40, 62, 76, 79])
-    names, modules = coexpression_modules(expression(), genes, NAMES)
+    names, modules = coexpression_sets(expression(), genes, NAMES)
     # Of those that are not expressed nothing can be known.
     assert as_sets(modules) == {(3, 20, 21, 40, 62)}
     assert len(names) == 1
@@ -71,14 +71,14 @@ def test_only_the_genes_that_are_asked_for():
 def test_a_gene_that_is_the_same_in_all_cells_is_left_out():
     x = expression().toarray()
     x[:, 5] = 3
-    _, modules = coexpression_modules(sp.csr_matrix(x), GROUPED, NAMES)
+    _, modules = coexpression_sets(sp.csr_matrix(x), GROUPED, NAMES)
     np.testing.assert_array_equal(np.sort(np.concatenate(modules)), np.delete(GROUPED, 5))
 
 
 @pytest.mark.parametrize("n_left", [0, 1, 2])
 def test_few_genes_are_one_module(n_left):
     left = np.r_[np.arange(10, 10 + n_left), 75, 79]
-    names, modules = coexpression_modules(expression(), left, NAMES)
+    names, modules = coexpression_sets(expression(), left, NAMES)
     if not n_left:
         assert (names, modules) == ([], [])
         return
@@ -92,7 +92,7 @@ def test_every_expressed_gene_is_in_one_module(seed, n_cells, n_genes):
     rng = np.random.default_rng(seed)
     x = sp.csr_matrix(rng.poisson(0.2, (n_cells, n_genes)).astype(np.float32))
     names = np.array([f"G{i}" for i in range(n_genes)], dtype=object)
-    found, modules = coexpression_modules(x, np.arange(n_genes), names)
+    found, modules = coexpression_sets(x, np.arange(n_genes), names)
     varying = np.flatnonzero(x.toarray().std(0) > 0)
     np.testing.assert_array_equal(np.sort(np.concatenate([[], *modules])), varying)
     assert len(set(found)) == len(found) == len(modules)
@@ -104,23 +104,23 @@ def test_every_expressed_gene_is_in_one_module(seed, n_cells, n_genes):
 
 def test_the_same_each_time():
     x = expression()
-    names, modules = coexpression_modules(x, np.arange(80), NAMES)
-    again = coexpression_modules(x.astype(np.float32), np.arange(80), NAMES)
+    names, modules = coexpression_sets(x, np.arange(80), NAMES)
+    again = coexpression_sets(x.astype(np.float32), np.arange(80), NAMES)
     assert again[0] == names
     assert as_sets(again[1]) == as_sets(modules)
 
 
 def test_many_genes_are_in_larger_modules():
-    _, modules = coexpression_modules(expression(), np.arange(75), NAMES, max_modules=3)
+    _, modules = coexpression_sets(expression(), np.arange(75), NAMES, max_sets=3)
     assert len(modules) == 3
 
 
 def test_modules_are_named_by_symbols_and_differ():
-    plain, _ = coexpression_modules(expression(), GROUPED, NAMES)
+    plain, _ = coexpression_sets(expression(), GROUPED, NAMES)
     both = np.array([f"{name}_ENSG{i:011}" for i, name in enumerate(NAMES)], dtype=object)
-    assert coexpression_modules(expression(), GROUPED, both)[0] == plain
+    assert coexpression_sets(expression(), GROUPED, both)[0] == plain
     # All are called alike, as is one symbol of several identifiers.
     alike = np.array([f"G_ENSG{i:011}" for i in range(len(NAMES))], dtype=object)
-    names, _ = coexpression_modules(expression(), GROUPED, alike)
+    names, _ = coexpression_sets(expression(), GROUPED, alike)
     assert names[0] == "module: G, G, G"
     assert len(set(names)) == len(names) == N_GROUPS

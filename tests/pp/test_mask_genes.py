@@ -14,7 +14,7 @@ import scanpy as sc
 from anndata import AnnData
 
 import tosica
-from tosica.gs._gene_table import gene_table
+from tosica.gs._genes import gene_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.pp._select_gene_sets import gene_variability, select_gene_sets
+from tosica.pp._select import gene_variability, select_gene_sets
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 

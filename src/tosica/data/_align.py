@@ -17,9 +17,8 @@ from tosica._limits import LIMITS
 from tosica._logging import query_logger
 from tosica._validation import list_names
 from tosica.data._cell_matrix import check_unique
-from tosica.gs._gene_names import hint_for_mismatch
-from tosica.gs._hyphens import match_respelled, same_but_hyphens
-from tosica.gs._match_genes import match_genes
+from tosica.gs._genes import hint_for_mismatch
+from tosica.gs._match import match_genes, match_respelled, same_but_hyphens
 
 if TYPE_CHECKING:
     from tosica.data._cell_matrix import Block

@@ -1,45 +1,103 @@
-"""Load named collections of gene sets, and list them."""
+"""Load, list and combine named collections of gene sets.
+
+``human_gobp`` and ``mouse_gobp`` are in the folder ``resources``: ``<name>.json``, and
+``<name>.gmt.gz`` or the collection that it is mapped from. All others are files of MSigDB.
+"""
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+import json
+import os
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import pandas as pd
 
-from tosica.gs._bundled import Bundled
-from tosica.gs._msigdb import MSigDB
+from tosica._checks import FilePath, InstanceOf, String, did_you_mean, validate_params
+from tosica._files import cache_folder, download, temporary_folder
+from tosica._settings import format_thousands, logger
+from tosica.gs._genes import orthologs
+from tosica.gs._gmt import parse_gmt, read_gmt
 
-if TYPE_CHECKING:
-    from tosica.gs._source import Source
+_RESOURCES: Final = files("tosica.gs").joinpath("resources")
+_BUNDLED: Final = ("human_gobp", "mouse_gobp")
 
-# To add a server, write a source in a file of its own and append it here.
-SOURCES: Final[tuple[Source, ...]] = (Bundled(), MSigDB())
+# Files are <server>/<version>.<species>/<file>.v<version>.<species>.symbols.gmt.
+_SERVER: Final = "https://data.broadinstitute.org/gsea-msigdb/msigdb/release"
+# Releases that have all files below.
+_VERSIONS: Final = ("2022.1", "2023.1", "2023.2", "2024.1", "2025.1")
+_DEFAULT_VERSION: Final = "2024.1"
+_ORGANISMS: Final = {"Hs": "Homo sapiens", "Mm": "Mus musculus"}
 
-_COLUMNS = [
-    "source",
-    "release",
-    "version",
-    "available",
-    "licence",
-    "organism",
-    "identifier",
-    "n_sets",
-    "n_genes",
-    "date",
-    "url",
-    "citation",
+_SUBRAMANIAN = (
+    "Subramanian et al. Gene set enrichment analysis: a knowledge-based approach for interpreting "
+    "genome-wide expression profiles. PNAS 102, 15545-15550 (2005), doi:10.1073/pnas.0506580102"
+)
+_LIBERZON = (
+    "Liberzon et al. The Molecular Signatures Database hallmark gene set collection. Cell Systems "
+    "1, 417-425 (2015), doi:10.1016/j.cels.2015.12.004"
+)
+_CASTANZA = (
+    "Castanza et al. Extending support for mouse data in the Molecular Signatures Database "
+    "(MSigDB). Nature Methods 20, 1619-1620 (2023), doi:10.1038/s41592-023-02014-7"
+)
+_REACTOME = (
+    "Milacic et al. The Reactome Pathway Knowledgebase 2024. Nucleic Acids Research 52, D672-D678 "
+    "(2024), doi:10.1093/nar/gkad1025"
+)
+_IMMUNE = (
+    "Godec et al. Compendium of immune signatures identifies conserved and species-specific "
+    "biology in response to inflammation. Immunity 44, 194-206 (2016), "
+    "doi:10.1016/j.immuni.2015.12.006"
+)
+
+
+class _File(NamedTuple):
+    """One file of MSigDB: its name without the version, its content, and what to cite."""
+
+    file: str
+    species: str
+    source: str
+    citation: tuple[str, ...]
+
+
+_FILES: Final = {
+    "human_reactome": _File(
+        "c2.cp.reactome", "Hs", "MSigDB C2, Reactome pathways", (_SUBRAMANIAN, _REACTOME)
+    ),
+    "human_immune": _File(
+        "c7.all", "Hs", "MSigDB C7, immunologic signatures", (_SUBRAMANIAN, _IMMUNE)
+    ),
+    "human_tf": _File("c3.tft", "Hs", "MSigDB C3, transcription factor targets", (_SUBRAMANIAN,)),
+    "human_hallmark": _File("h.all", "Hs", "MSigDB H, hallmarks", (_SUBRAMANIAN, _LIBERZON)),
+    "human_celltype": _File("c8.all", "Hs", "MSigDB C8, cell types", (_SUBRAMANIAN,)),
+    "mouse_reactome": _File(
+        "m2.cp.reactome", "Mm", "MSigDB M2, Reactome pathways", (_CASTANZA, _REACTOME)
+    ),
+    "mouse_tf": _File("m3.gtrd", "Mm", "MSigDB M3, transcription factor targets", (_CASTANZA,)),
+    "mouse_hallmark": _File("mh.all", "Mm", "MSigDB MH, hallmarks", (_CASTANZA, _LIBERZON)),
+    "mouse_celltype": _File("m8.all", "Mm", "MSigDB M8, cell types", (_CASTANZA,)),
+}
+
+
+_COLUMNS: Final = [
+    *("source", "release", "version", "available", "licence", "organism", "identifier", "n_sets"),
+    *("n_genes", "date", "url", "citation"),
 ]
 
 
+@validate_params(name=String(), version=String(optional=True))
 def load(name: str, *, version: str | None = None) -> dict[str, list[str]]:
     """Load a collection of gene sets.
 
     ``human_gobp`` and ``mouse_gobp`` are inside the package. All other collections are files of
     MSigDB. The first call downloads them, with a progress bar, to the folder in the environment
     variable ``TOSICA_CACHE``, or else to the user's cache folder. Later calls read them from there
-    without using the network, and check them against the hash of the first download.
-    ``TOSICA_MSIGDB_URL`` names a mirror with the layout of MSigDB's server.
+    without using the network. ``TOSICA_MSIGDB_URL`` names a mirror with the layout of MSigDB's
+    server.
 
     Parameters
     ----------
@@ -74,12 +132,9 @@ def load(name: str, *, version: str | None = None) -> dict[str, list[str]]:
     TypeError
         If ``name`` or ``version`` is not a string.
     ValueError
-        If there is no such collection or version, or if the downloaded file is not GMT or differs
-        from that of the first download.
-    ConnectionError
-        If the server cannot be reached, does not have the file, or the download is incomplete.
+        If there is no such collection or version, or if the file is not GMT.
     OSError
-        If the cache cannot be written to.
+        If the file cannot be downloaded, or the cache cannot be written to.
 
     See Also
     --------
@@ -102,62 +157,91 @@ class Collection(NamedTuple):
 
     name: str
     version: str
-    source: Source
 
     def load(self) -> dict[str, list[str]]:
-        """Gene set name to list of genes."""
-        return self.source.load(self.name, self.version)
+        """Return gene set name to list of genes, as new lists that the caller may change."""
+        if self.name in _BUNDLED:
+            return {gene_set: list(genes) for gene_set, genes in _read_bundled(self.name).items()}
+        path = self._path
+        if path.is_file():
+            return read_gmt(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary_folder(path.parent) as folder:
+            temporary = folder / path.name
+            download(self._url, temporary)
+            # A login page, or half a file, is not kept.
+            gene_sets = parse_gmt(temporary.read_bytes(), self._url)
+            os.replace(temporary, path)
+        logger.info("downloaded %s gene sets to %s", format_thousands(len(gene_sets)), path)
+        return gene_sets
 
     def describe(self) -> dict[str, Any]:
-        """Metadata of the collection, see :meth:`tosica.gs._source.Source.describe`."""
-        return self.source.describe(self.name, self.version)
+        """Return the columns of :func:`collections`, without downloading anything."""
+        if self.name in _BUNDLED:
+            return {"version": self.version, "available": True, **_read_metadata(self.name)}
+        file, path = _FILES[self.name], self._path
+        available = path.is_file()
+        n_sets, n_genes = _count(path, path.stat().st_mtime_ns) if available else (pd.NA, pd.NA)
+        return {
+            "source": file.source,
+            "release": f"MSigDB {self.version}.{file.species}",
+            "version": self.version,
+            "available": available,
+            "licence": "CC BY 4.0",
+            "organism": _ORGANISMS[file.species],
+            "identifier": "gene symbol",
+            "n_sets": n_sets,
+            "n_genes": n_genes,
+            "date": "",
+            "url": self._url,
+            "citation": [*file.citation],
+        }
+
+    @property
+    def _location(self) -> str:
+        """Path of a file of MSigDB, on the server and in the cache."""
+        file = _FILES[self.name]
+        release = f"{self.version}.{file.species}"
+        return f"{release}/{file.file}.v{release}.symbols.gmt"
+
+    @property
+    def _url(self) -> str:
+        server = os.environ.get("TOSICA_MSIGDB_URL") or _SERVER
+        return f"{server.rstrip('/')}/{self._location}"
+
+    @property
+    def _path(self) -> Path:
+        return cache_folder() / self._location
 
 
 def collection_names() -> list[str]:
-    """Names of all collections, source by source."""
-    return [name for source in SOURCES for name in source.names]
+    """List the names of all collections."""
+    return [*_BUNDLED, *_FILES]
 
 
 def find_collection(name: str, version: str | None = None) -> Collection:
-    """Find a collection by ``name`` or ``name@version``.
-
-    Raises
-    ------
-    TypeError
-        If ``name`` or ``version`` is not a string.
-    ValueError
-        If there is no such collection, or no such version of it.
-    """
-    if not isinstance(name, str):
-        raise TypeError(
-            f"The name of a gene set collection must be a string, not {type(name).__name__}."
-        )
-    if version is not None and not isinstance(version, str):
-        raise TypeError(
-            f"The version of a gene set collection must be a string, not {type(version).__name__}."
-        )
+    """Find a collection by ``name`` or ``name@version``."""
     bare, _, suffix = name.partition("@")
-    source = next((source for source in SOURCES if bare in source.names), None)
-    if source is None:
-        raise ValueError(
-            f"There is no gene set collection {name!r}{_suggestion(bare)}; those that exist: "
-            f"{', '.join(collection_names())}; to read a file, use tosica.gs.read_gmt."
+    if bare not in collection_names():
+        # "gobp" may stand for human_gobp or mouse_gobp.
+        known = collection_names()
+        same = [each for each in known if each.endswith(f"_{bare.lower()}")]
+        hint = (
+            f"; did you mean {' or '.join(map(repr, same))}?"
+            if same
+            else did_you_mean(bare, known, 1)
         )
-    wanted = version or suffix or source.default_version(bare)
-    versions = source.versions(bare)
+        raise ValueError(
+            f"There is no gene set collection {name!r}, only {', '.join(known)}{hint} To read a "
+            "file, use tosica.gs.read_gmt."
+        )
+    versions = (_bundled_version(bare),) if bare in _BUNDLED else _VERSIONS
+    wanted = version or suffix or (versions[0] if bare in _BUNDLED else _DEFAULT_VERSION)
     if wanted not in versions:
         raise ValueError(
             f"There is no version {wanted!r} of {bare}; those that exist: {', '.join(versions)}."
         )
-    return Collection(bare, wanted, source)
-
-
-def _suggestion(name: str) -> str:
-    names = collection_names()
-    # "gobp" may stand for human_gobp or mouse_gobp.
-    similar = [each for each in names if each.endswith(f"_{name.lower()}")]
-    similar = similar or get_close_matches(name.lower(), names, n=1, cutoff=0.4)
-    return f" (did you mean {' or '.join(map(repr, similar))}?)" if similar else ""
+    return Collection(bare, wanted)
 
 
 def collections() -> pd.DataFrame:
@@ -195,13 +279,147 @@ def collections() -> pd.DataFrame:
     >>> tosica.gs.collections().loc["human_gobp", ["source", "organism", "licence"]].to_list()
     ['Gene Ontology, biological process', 'Homo sapiens', 'CC BY 4.0']
     """
-    names = collection_names()
+    rows = [find_collection(name).describe() for name in collection_names()]
     table = pd.DataFrame(
-        [_row(name) for name in names], index=pd.Index(names, name="name"), columns=_COLUMNS
+        [row | {"citation": "; ".join(row["citation"])} for row in rows],
+        index=pd.Index(collection_names(), name="name"),
+        columns=_COLUMNS,
     )
     return table.astype({"n_sets": "Int64", "n_genes": "Int64", "available": bool})
 
 
-def _row(name: str) -> dict[str, object]:
-    row: dict[str, Any] = {"available": True, "date": ""} | find_collection(name).describe()
-    return row | {"citation": "; ".join(row["citation"])}
+@lru_cache(maxsize=16)
+def _count(path: Path, _changed: int) -> tuple[int, int] | tuple[Any, Any]:
+    """Count the gene sets of a file in the cache and their genes; missing if it is damaged."""
+    try:
+        gene_sets = read_gmt(path)
+    except (OSError, ValueError):
+        return pd.NA, pd.NA
+    return len(gene_sets), len(set().union(*gene_sets.values()))
+
+
+# --------------------------------------------------------------------------- inside the package
+
+
+@lru_cache(maxsize=2)
+def _read_metadata(name: str) -> dict[str, Any]:
+    """Read the metadata of a bundled collection; callers must not change them."""
+    metadata: dict[str, Any] = json.loads(_RESOURCES.joinpath(f"{name}.json").read_bytes())
+    return metadata
+
+
+def _bundled_version(name: str) -> str:
+    return str(_read_metadata(name)["release"]).removeprefix("GO ")
+
+
+@lru_cache(maxsize=2)
+def _read_bundled(name: str) -> Mapping[str, Iterable[str]]:
+    """Read a bundled collection, or map one by orthology; callers must not change it."""
+    metadata = _read_metadata(name)
+    if "orthologs_of" not in metadata:
+        resource = _RESOURCES.joinpath(f"{name}.gmt.gz")
+        return parse_gmt(resource.read_bytes(), resource.name)
+    gene_sets = {k: list(v) for k, v in _read_bundled(metadata["orthologs_of"]).items()}
+    ortholog_of = orthologs("human", "mouse")
+    mapped = {
+        name: tuple(sorted(ortholog_of[gene] for gene in genes if gene in ortholog_of))
+        for name, genes in gene_sets.items()
+    }
+    # Of sets with the same genes, the one that had the fewest before is the most specific.
+    most_specific: dict[tuple[str, ...], str] = {}
+    for name in sorted(mapped, key=lambda name: len(gene_sets[name])):
+        most_specific.setdefault(mapped[name], name)
+    return {
+        name: genes
+        for name, genes in mapped.items()
+        if len(genes) >= metadata["min_genes"] and most_specific[genes] == name
+    }
+
+
+# --------------------------------------------------------------------------- several as one
+
+_GeneSets: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]]
+
+
+@validate_params(
+    collections=InstanceOf(
+        "a dict of prefix to gene sets, or a list of collections and files", Mapping, list, tuple
+    )
+)
+def join(
+    collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]],
+) -> dict[str, list[str]]:
+    """Combine several collections of gene sets, with a prefix before the name of each set.
+
+    Parameters
+    ----------
+    collections
+        Prefix to gene sets: the name of a collection (:func:`tosica.gs.load`), the path of a GMT
+        file, or a dict of name to genes. In a list of names and paths, the prefix is the name of
+        the collection, or that of the file without its ending.
+
+    Returns
+    -------
+    dict
+        ``"<prefix>: <gene set>"`` to list of genes, in the order of the collections.
+
+    Raises
+    ------
+    TypeError
+        If ``collections`` is none of the above.
+    ValueError
+        If there is nothing to join, a prefix is empty or duplicated, or a collection or file
+        cannot be read (:func:`tosica.gs.load`, :func:`tosica.gs.read_gmt`).
+
+    See Also
+    --------
+    tosica.pp.build_mask : takes the result, or the list itself.
+
+    Examples
+    --------
+    >>> import tosica
+    >>> markers = {"T cell": ["CD3D", "CD3E"]}
+    >>> joined = tosica.gs.join({"GO": "human_gobp", "mine": markers})
+    >>> len(joined), joined["mine: T cell"]
+    (5835, ['CD3D', 'CD3E'])
+    """
+    if isinstance(collections, Mapping):
+        parts = list(collections.items())
+    else:
+        parts = [(_prefix(part), part) for part in collections]
+    if not parts:
+        raise ValueError("There is nothing to join: name at least one collection.")
+    joined: dict[str, list[str]] = {}
+    prefixes: set[str] = set()
+    for prefix, part in parts:
+        if not isinstance(prefix, str) or not prefix.strip() or prefix in prefixes:
+            raise ValueError(
+                f"A prefix must be a string that is neither empty nor duplicated, not {prefix!r}: "
+                "pass a dict with another prefix for each collection."
+            )
+        prefixes.add(prefix)
+        for name, genes in _read_part(prefix, part).items():
+            joined[f"{prefix}: {name}"] = list(genes)
+    return joined
+
+
+def is_gmt_path(text: str) -> bool:
+    """Tell the path of a GMT file from the name of a collection."""
+    return text.lower().endswith((".gmt", ".gmt.gz"))
+
+
+def _prefix(part: str | os.PathLike[str]) -> str:
+    FilePath().check("A collection in a list", part)
+    if isinstance(part, str) and not is_gmt_path(part):
+        return part
+    name = Path(part).name
+    return name[: name.lower().rindex(".gmt")] if is_gmt_path(name) else name
+
+
+def _read_part(prefix: str, part: _GeneSets) -> Mapping[str, Iterable[str]]:
+    if isinstance(part, Mapping):
+        return part
+    if isinstance(part, str) and not is_gmt_path(part):
+        return load(part)
+    FilePath().check(f"collections[{prefix!r}]", part)
+    return read_gmt(part)

@@ -15,7 +15,7 @@ from tosica.model._fields import MaskField
 from tosica.model._labels_field import LabelsField
 from tosica.model._modalities import field_keys, is_joint, read_modalities
 from tosica.module import REGISTRY_KEYS
-from tosica.pp._coexpression import coexpression_modules
+from tosica.pp._select import coexpression_sets
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -235,7 +235,7 @@ def _modules(
     x: sp.csr_matrix, members: sp.csr_matrix, gene_names: NDArray[np.object_]
 ) -> tuple[list[str], list[NDArray[np.integer]]]:
     held = np.asarray(members.sum(0)).ravel() > 0
-    return coexpression_modules(x, np.flatnonzero(~held), gene_names)
+    return coexpression_sets(x, np.flatnonzero(~held), gene_names)
 
 
 def _members(modules: list[NDArray[np.integer]], n_genes: int) -> sp.csr_matrix:

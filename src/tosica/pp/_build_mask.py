@@ -2,26 +2,79 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 from mudata import MuData
+from scipy.sparse import csr_matrix, issparse, vstack
 
-from tosica._validation import check_data, check_flags, check_key_added
-from tosica.data import load_annotations
-from tosica.pp._build_masks import build_masks
-from tosica.pp._mask import compute_mask
-from tosica.pp._mask_params import MaskParams
+from tosica._checks import (
+    CellData,
+    FileKey,
+    Flag,
+    Fraction,
+    InstanceOf,
+    Integer,
+    OneOf,
+    String,
+    validate_params,
+)
+from tosica._settings import format_thousands, logger, warn_user
+from tosica.data import (
+    DEFAULT_MODALITIES,
+    MODALITY_KINDS,
+    check_mudata,
+    check_unique,
+    load_annotations,
+    resolve_modalities,
+)
+from tosica.gs._genes import ORGANISMS, GeneList
+from tosica.gs._match import Identifiers
+from tosica.pp._gene_sets import (
+    LOW_COVERAGE,
+    explain_no_gene_sets,
+    hint,
+    match_gene_sets,
+    read_gene_sets,
+    weights_table,
+)
+from tosica.pp._select import Select, draw_gene_sets, gene_variability, select_gene_sets
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from anndata import AnnData
 
-    from tosica.gs._match_genes import Identifiers
-    from tosica.pp._read_gene_sets import GeneSetsLike
-    from tosica.pp._select_gene_sets import Select
+    from tosica.pp._gene_sets import GeneSets, GeneSetsLike
+
+# Stands for human_gobp or mouse_gobp, depending on the data.
+_GOBP = "gobp"
+# The largest sets of a collection are nearly the same. Models without these repetitions are as
+# accurate and easier to interpret (benchmarks/gene_sets.py).
+_MAX_JACCARD = 0.5
+# Number of random sets, as in the paper.
+_N_RANDOM_SETS = 300
+# Most features with a token each: the cost of attention grows with the square of their number.
+_MAX_FEATURES = 1000
 
 
+@validate_params(
+    adata=CellData(mudata=True),
+    min_genes=Integer(),
+    max_genes=Integer(),
+    max_gene_sets=Integer(optional=True),
+    n_unannotated=Integer(least=0),
+    mask_ratio=Fraction(zero=False),
+    seed=Integer(least=0),
+    select=OneOf(*get_args(Select)),
+    max_jaccard=Fraction(zero=False, optional=True),
+    organism=OneOf("auto", *ORGANISMS),
+    identifiers=OneOf(*get_args(Identifiers)),
+    layer=String(optional=True),
+    groups=InstanceOf("a dict of modality to groups of its features", Mapping, optional=True),
+    key_added=FileKey(),
+    copy=Flag(),
+)
 def build_mask(
     adata: AnnData | MuData,
     gene_sets: GeneSetsLike | None = "gobp",
@@ -228,7 +281,9 @@ def build_mask(
     >>> adata.uns["tosica_mask"]["coverage"]
     0.8
     """
-    params = MaskParams(
+    if max_genes < min_genes:
+        raise ValueError(f"max_genes ({max_genes}) must not be below min_genes ({min_genes}).")
+    params = _Params(
         min_genes=min_genes,
         max_genes=max_genes,
         max_gene_sets=max_gene_sets,
@@ -241,23 +296,273 @@ def build_mask(
         identifiers=identifiers,
         layer=layer,
     )
-    check_data(adata, mudata=True)
-    check_flags(copy=copy)
+    masks: dict[str | None, tuple[csr_matrix, dict[str, Any]]]
     if isinstance(adata, MuData):
-        check_key_added(key_added)
-        return build_masks(
-            adata,
-            gene_sets,
-            params,
-            modalities=modalities,
-            groups=groups,
-            key_added=key_added,
-            copy=copy,
-        )
-    if modalities is not None or groups is not None:
+        masks = {
+            name: _compute_mask(adata[name], sets, of_name, key_added)
+            for name, sets, of_name in _plan_modalities(
+                adata, gene_sets, params, modalities, groups
+            )
+        }
+    elif modalities is not None or groups is not None:
         raise TypeError("modalities and groups are for a MuData, and adata is an AnnData.")
-    load_annotations(adata)
-    mask = compute_mask(adata, gene_sets, params, key_added)
+    else:
+        load_annotations(adata)
+        masks = {None: _compute_mask(adata, gene_sets, params, key_added)}
     result = adata.copy() if copy else adata
-    mask.write(result, key_added)
+    for name, (matrix, about) in masks.items():
+        part = result if name is None else result[name]
+        part.varm[key_added], part.uns[key_added] = matrix, about
     return result if copy else None
+
+
+@dataclass(frozen=True)
+class _Params:
+    """Parameters of one mask, see :func:`build_mask`."""
+
+    min_genes: int
+    max_genes: int
+    max_gene_sets: int | None
+    n_unannotated: int
+    mask_ratio: float
+    seed: int
+    select: Select
+    max_jaccard: float | None
+    organism: str
+    identifiers: Identifiers
+    layer: str | None
+    # What to call the gene sets instead of their own source.
+    source: str = ""
+
+    def stored(self, max_jaccard: float) -> dict[str, Any]:
+        """Return them as files hold them, with the ``max_jaccard`` that was used.
+
+        Files cannot hold None, so 0 stands for no limit of ``max_gene_sets``.
+        """
+        numbers = {
+            name: value.item() if isinstance(value, np.generic) else value
+            for name, value in asdict(self).items()
+            if name not in ("organism", "layer", "source")
+        }
+        return numbers | {
+            "max_gene_sets": int(self.max_gene_sets or 0),
+            "mask_ratio": float(self.mask_ratio),
+            "max_jaccard": float(max_jaccard),
+        }
+
+
+def _plan_modalities(
+    mdata: MuData,
+    gene_sets: GeneSetsLike | None,
+    params: _Params,
+    modalities: Mapping[str, str] | None,
+    groups: Mapping[str, Any] | None,
+) -> list[tuple[str, Any, _Params]]:
+    """Say which sets and parameters each modality of a MuData gets."""
+    check_mudata(mdata)
+    if modalities is None:
+        modalities = {
+            r: name for r, name in DEFAULT_MODALITIES.items() if name in mdata.mod
+        } or None
+    roles = resolve_modalities(mdata, modalities)
+    groups = groups or {}
+    panels = [name for role, name in roles.items() if not MODALITY_KINDS[role].has_gene_sets]
+    unknown = [name for name in groups if name not in panels]
+    if unknown:
+        raise KeyError(
+            f"groups names {unknown[0]!r}, but groups are for modalities without gene sets "
+            f"(antibodies), here {', '.join(map(repr, panels)) or 'none'}."
+        )
+    # Features of a panel are few and may have the names of other genes; variability is for RNA.
+    of_panel = replace(
+        params, min_genes=1, select="largest", organism="auto", identifiers="exact", layer=None
+    )
+    plan: list[tuple[str, Any, _Params]] = []
+    for role, name in roles.items():
+        logger.info("build_mask: modality %r (%s)", name, role)
+        adata, kind = mdata[name], MODALITY_KINDS[role]
+        kind.check_names(adata.var_names, f"mdata[{name!r}]")
+        if kind.has_gene_sets:
+            # The layer is that of RNA; gene activity may lack it.
+            of_rna = role == "rna" or "rna" not in roles
+            layer = params.layer if of_rna or params.layer in adata.layers else None
+            plan.append((name, gene_sets, replace(params, layer=layer)))
+        elif name in groups:
+            plan.append((name, groups[name], of_panel))
+        elif adata.n_vars > _MAX_FEATURES:
+            raise ValueError(
+                f"mdata[{name!r}] has {adata.n_vars} features, too many for one token each (at "
+                f"most {_MAX_FEATURES}): pass groups={{{name!r}: ...}}, or modalities= if its role "
+                "is another."
+            )
+        else:
+            # A fully connected token would add nothing, and no two sets are similar.
+            single = replace(
+                of_panel,
+                n_unannotated=0,
+                max_jaccard=1.0,
+                max_gene_sets=adata.n_vars or None,
+                source="single features",
+            )
+            plan.append((name, {str(f): [f] for f in adata.var_names}, single))
+    return plan
+
+
+def _compute_mask(
+    adata: AnnData, gene_sets: GeneSetsLike | None, params: _Params, key_added: str
+) -> tuple[csr_matrix, dict[str, Any]]:
+    """Compute the mask, ``(n_vars, n_gene_sets)`` bool, and its description for ``uns``."""
+    _check_adata(adata, key_added)
+    genes = GeneList(adata.var_names, adata.var)
+    if gene_sets is None:
+        names, members = draw_gene_sets(
+            len(genes),
+            n_sets=_N_RANDOM_SETS if params.max_gene_sets is None else params.max_gene_sets,
+            min_genes=params.min_genes,
+            mask_ratio=params.mask_ratio,
+            seed=params.seed,
+        )
+        about: dict[str, Any] = {"params": params.stored(params.max_jaccard or 1.0)}
+        advice, n_candidates = "raise mask_ratio or max_gene_sets", len(names)
+    else:
+        resolved = _resolve_gobp(gene_sets, genes, params.organism)
+        read = read_gene_sets(resolved)
+        # Choosing a collection says which organism adata has.
+        log_organism = resolved is gene_sets
+        names, members, about = _match_and_select(adata, genes, read, params, log_organism)
+        advice, n_candidates = "", len(read.names)
+    sizes, n_vars = np.diff(members.indptr), len(genes)
+    n_covered = int(np.count_nonzero(np.bincount(members.indices, minlength=n_vars)))
+    covering = f"{format_thousands(n_covered)} of {format_thousands(n_vars)}"
+    if n_covered < LOW_COVERAGE * n_vars:
+        advice = advice or hint(genes, read) or "pass gene sets with more of them"
+        tokens = "fully connected tokens" if params.n_unannotated else "co-expression modules"
+        warn_user(
+            f"only {100 * n_covered / n_vars:.2g} % of adata's genes ({covering}) are in a gene "
+            f"set that was kept, so that all other genes are only in {tokens}; {advice}."
+        )
+    logger.info(
+        "build_mask: kept %s of %s gene sets (%s–%s genes each), covering %s genes (%.1f %%); "
+        "added .varm[%r] and .uns[%r]",
+        format_thousands(len(names)),
+        format_thousands(n_candidates),
+        format_thousands(sizes.min()),
+        format_thousands(sizes.max()),
+        covering,
+        100 * n_covered / n_vars,
+        key_added,
+        key_added,
+    )
+    unannotated = [f"unannotated_{i + 1}" for i in range(params.n_unannotated)]
+    metadata = {
+        "gene_sets": np.array([*names, *unannotated], dtype=object),
+        "source": "random",
+        "organism": "unknown",
+        "release": "",
+        "matched_by": "var_names",
+        "n_genes_mapped": 0,
+        **about,
+        "n_unannotated": int(params.n_unannotated),
+        "n_genes": n_vars,
+        "n_genes_covered": n_covered,
+        "coverage": n_covered / n_vars,
+    }
+    full = csr_matrix(np.ones((params.n_unannotated, n_vars), dtype=bool))
+    matrix = vstack([members, full]).T.tocsr()
+    matrix.sort_indices()
+    return matrix, metadata
+
+
+def _check_adata(adata: AnnData, key_added: str) -> None:
+    """Raise an error if no mask can be built, or if ``key_added`` holds anything but a mask."""
+    if adata.n_obs == 0 or adata.n_vars == 0:
+        raise ValueError(
+            f"adata has no {'cells' if adata.n_obs == 0 else 'genes'} (shape {adata.n_obs} × "
+            f"{adata.n_vars}): check the filters that were applied before."
+        )
+    check_unique(adata.var_names, "var_names", "adata.var_names_make_unique()")
+    mask, about = adata.varm.get(key_added), adata.uns.get(key_added)
+    is_mask = (issparse(mask) or isinstance(mask, np.ndarray)) and mask.dtype == bool
+    is_about = isinstance(about, Mapping) and "gene_sets" in about
+    taken = [f".varm[{key_added!r}]"] if mask is not None and not is_mask else []
+    taken += [f".uns[{key_added!r}]"] if about is not None and not is_about else []
+    if taken:
+        raise ValueError(
+            f"adata has {' and '.join(taken)} already, which build_mask did not write: choose "
+            "another key_added."
+        )
+
+
+def _resolve_gobp(gene_sets: GeneSetsLike, genes: GeneList, organism: str) -> GeneSetsLike:
+    """Replace "gobp", alone or in a list, by the collection of the organism of the data's genes."""
+    if not any(map(_is_gobp, gene_sets if isinstance(gene_sets, list | tuple) else [gene_sets])):
+        return gene_sets
+    if organism != "auto":
+        chosen, reason = organism, f"organism={organism!r} was given"
+    else:
+        found, where = genes.organism, ""
+        if found is None:
+            for column, names in genes.columns:
+                if names.organism is not None:
+                    found, where = names.organism, f" in var[{column!r}]"
+                    break
+        chosen = found or "human"
+        reason = f"adata holds {found} genes{where} (by overlap)"
+        if found is None:
+            reason = "it is not clear whether adata holds human or mouse genes"
+    logger.info("build_mask: took %s_%s, since %s", chosen, _GOBP, reason)
+    if isinstance(gene_sets, list | tuple):
+        return [f"{chosen}_{part}" if _is_gobp(part) else part for part in gene_sets]
+    return f"{chosen}_{gene_sets}"
+
+
+def _is_gobp(part: object) -> bool:
+    return isinstance(part, str) and part.partition("@")[0] == _GOBP
+
+
+def _match_and_select(
+    adata: AnnData,
+    genes: GeneList,
+    gene_sets: GeneSets,
+    params: _Params,
+    log_organism: bool,
+) -> tuple[list[str], csr_matrix, dict[str, Any]]:
+    """Match gene sets to the genes of the data, and select those to keep."""
+    members, weights, match = match_gene_sets(
+        genes,
+        gene_sets,
+        organism=params.organism,
+        identifiers=params.identifiers,
+        log_organism=log_organism,
+    )
+    sizes = np.diff(members.indptr)
+    min_genes, max_genes = params.min_genes, params.max_genes
+    fits = np.flatnonzero((sizes >= min_genes) & (gene_sets.lengths <= max_genes))
+    if fits.size == 0:
+        raise ValueError(explain_no_gene_sets(genes, gene_sets, sizes, min_genes, max_genes))
+    max_jaccard = params.max_jaccard
+    if max_jaccard is None:
+        max_jaccard = _MAX_JACCARD if gene_sets.is_named else 1.0
+    use_variability = params.select == "variable"
+    kept = fits[
+        select_gene_sets(
+            members[fits],
+            len(fits) if params.max_gene_sets is None else params.max_gene_sets,
+            select=params.select,
+            max_jaccard=max_jaccard,
+            variability=gene_variability(adata, params.layer) if use_variability else None,
+        )
+    ]
+    names = [gene_sets.names[i] for i in kept]
+    organism = match.organism if match.by_orthology else gene_sets.organism
+    about = {
+        "source": params.source or gene_sets.source,
+        "organism": organism or match.wanted_organism or "unknown",
+        "release": gene_sets.release,
+        "matched_by": match.column or "var_names",
+        "n_genes_mapped": sum(match.kinds.values()),
+        "params": params.stored(max_jaccard),
+    }
+    if weights is not None:
+        about["weights"] = weights_table(weights, kept, names, genes)
+    return names, members[kept], about

@@ -1,4 +1,4 @@
-"""Draw random gene sets, or select those of a mask."""
+"""Draw random gene sets, select those of a mask, and cluster the genes outside of them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,12 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 from scipy.sparse import csr_matrix
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
 
 from tosica._progress import progress
 from tosica.data import (
+    BLOCK,
     CellMatrix,
     are_fractional_counts,
     describe_unscaled,
@@ -19,10 +22,13 @@ from tosica.data import (
     log_normalize,
     sample_positions,
 )
+from tosica.gs._genes import split_composite
 
 if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
+
+Select: TypeAlias = Literal["largest", "coverage", "variable"]
 
 
 def draw_gene_sets(
@@ -49,7 +55,6 @@ def draw_gene_sets(
     return [f"random_{i + 1}" for i in range(n_sets)], members
 
 
-_BLOCK = 4096
 _N_BINS = 20
 # Limit of a standardised dispersion, so that no set is selected for a single gene.
 _MAX_DISPERSION = 10.0
@@ -84,7 +89,7 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     fractional = are_fractional_counts(matrix.take(sample_positions(matrix.n_obs)))
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
     with progress(matrix.n_obs, "build_mask: variability") as step:
-        for start, block in matrix.blocks(_BLOCK):
+        for start, block in matrix.blocks(BLOCK):
             step.update(block.shape[0])
             kind = detect_values(
                 block, matrix.where, first_cell=start, hint=hint, fractional=fractional
@@ -119,9 +124,6 @@ def _standardized_dispersion(
     z = (dispersion - middle) / spread.where(spread > 0, 1.0)
     score[varies] = z.clip(-_MAX_DISPERSION, _MAX_DISPERSION)
     return score
-
-
-Select: TypeAlias = Literal["largest", "coverage", "variable"]
 
 
 def select_gene_sets(
@@ -225,3 +227,79 @@ def _cover(
             covered[genes] = True
         score[best] = -step
     return np.array(chosen, dtype=np.intp)
+
+
+# --------------------------------------------------------------------------- co-expression
+
+# Mean number of genes in a module, unless that gives more modules than the limit.
+_SET_SIZE = 15
+_N_COMPONENTS = 20
+# Genes in the name of a module.
+_N_LEADING = 3
+
+
+def coexpression_sets(
+    x: sp.csr_matrix,
+    genes: NDArray[np.integer],
+    names: NDArray[np.object_],
+    *,
+    max_sets: int = 50,
+) -> tuple[list[str], list[NDArray[np.integer]]]:
+    """Cluster genes into co-expression modules.
+
+    Genes are standardised, so that all have the same weight. k-means clusters the directions of
+    their loadings on 20 principal components. Genes with constant expression are left out.
+
+    Parameters
+    ----------
+    x
+        Log-normalised expression of some cells, ``(n_cells, n_vars)``.
+    genes
+        Positions of the genes to cluster, ``(n_genes,)``.
+    names
+        Names of all genes, ``(n_vars,)``.
+    max_sets
+        Largest number of modules.
+
+    Returns
+    -------
+    names : list of str
+        Names of the modules, such as ``"module: CD37, LIMD2, TAGLN2"``, after the three genes with
+        the largest loadings along the mean of the module. If a gene is called
+        ``HLA-A_ENSG00000206503``, its symbol is used.
+    modules : list of numpy.ndarray
+        Positions of the genes of each module, ascending.
+    """
+    values = sp.csc_matrix(x)[:, genes].astype(np.float64).toarray()
+    deviation = values.std(0)
+    genes, values, deviation = (part[..., deviation > 0] for part in (genes, values, deviation))
+    if not len(genes):
+        return [], []
+    values = (values - values.mean(0)) / deviation
+    # Otherwise single cells would determine the modules of rare genes.
+    np.clip(values, -10, 10, out=values)
+    n_sets = min(max_sets, max(1, round(len(genes) / _SET_SIZE)))
+    n_components = min(_N_COMPONENTS, *values.shape)
+    if n_sets == 1 or n_components < 2:
+        labels, loadings = np.zeros(len(genes), dtype=int), values.T @ values.mean(1)[:, None]
+    else:
+        pca = PCA(n_components, svd_solver="randomized", random_state=0).fit(values)
+        loadings = pca.components_.T * np.sqrt(pca.explained_variance_)
+        length = np.linalg.norm(loadings, axis=1, keepdims=True)
+        directions = loadings / np.maximum(length, 1e-9)
+        # With very few cells, there are fewer different directions than modules.
+        n_sets = min(n_sets, len(np.unique(directions.round(6), axis=0)))
+        labels = KMeans(n_sets, n_init=1, random_state=0).fit_predict(directions)
+    module_names, modules = [], []
+    for label in np.unique(labels):
+        inside = np.flatnonzero(labels == label)
+        projection = loadings[inside] @ loadings[inside].mean(0)
+        leading = genes[inside[np.argsort(-projection, kind="stable")[:_N_LEADING]]]
+        full_names = [str(name) for name in names[leading]]
+        symbols = [(split_composite(name) or (name,))[0] for name in full_names]
+        name = "module: " + ", ".join(symbols)
+        module_names.append(
+            name if name not in module_names else "module: " + ", ".join(full_names)
+        )
+        modules.append(np.sort(genes[inside]))
+    return module_names, modules

@@ -1,0 +1,374 @@
+"""Read gene sets in any form, match their genes to those of the data, and explain failures."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import csr_matrix
+
+from tosica._checks import list_names
+from tosica._settings import format_thousands, logger, warn_user
+from tosica.gs import join, read_gmt
+from tosica.gs._collections import collection_names, find_collection, is_gmt_path
+from tosica.gs._genes import GeneList, hint_for_mismatch
+from tosica.gs._match import GeneMatch, Identifiers, match_gene_lists
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_Parts: TypeAlias = list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
+GeneSetsLike: TypeAlias = (
+    str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Parts
+)
+
+# With a smaller share of the data's genes in gene sets, the user is warned.
+LOW_COVERAGE = 0.1
+_COMMON_NAMES = {"Homo sapiens": "human", "Mus musculus": "mouse"}
+_UNANNOTATED = re.compile(r"unannotated_\d+")
+# Columns of decoupler's networks and resources that hold the gene, and the gene set.
+_TARGET_COLUMNS = ("target", "genesymbol")
+_SOURCE_COLUMNS = ("source", "geneset", "pathway", "cell_type")
+
+# --------------------------------------------------------------------------- read
+
+
+@dataclass(frozen=True)
+class GeneSets:
+    """Gene sets as a matrix of gene sets by their different genes.
+
+    Attributes
+    ----------
+    names
+        Names of the gene sets, ``(n_gene_sets,)``.
+    genes
+        Names of the different genes in them.
+    contains
+        How often each set lists each gene, ``(n_gene_sets, n_genes)`` int32.
+    source
+        Origin of the gene sets, for messages and ``adata.uns``.
+    organism
+        Organism of the genes, None if it is not known.
+    release
+        Release of a named collection.
+    is_named
+        Whether all gene sets are from named collections.
+    weights
+        For a table with weights, a row for each pair with one: ``set``, ``wanted`` (the gene, both
+        as positions) and ``weight``.
+    """
+
+    names: list[str]
+    genes: GeneList
+    contains: csr_matrix
+    source: str
+    organism: str | None = None
+    release: str = ""
+    is_named: bool = False
+    weights: pd.DataFrame | None = None
+
+    @property
+    def lengths(self) -> NDArray[np.intp]:
+        """Number of genes that each set lists, ``(n_gene_sets,)``."""
+        return np.diff(self.contains.indptr)
+
+
+def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
+    """Read gene sets from a name, a path, a dict, a table, or a list of names and paths."""
+    if isinstance(gene_sets, pd.DataFrame):
+        return _from_table(gene_sets)
+    if isinstance(gene_sets, Mapping):
+        return _from_dict(gene_sets, source="dict")
+    if isinstance(gene_sets, str | os.PathLike):
+        if _is_path(gene_sets):
+            return _from_dict(read_gmt(gene_sets), source=Path(gene_sets).name)
+        collection = find_collection(str(gene_sets))
+        return _from_dict(collection.load(), source=collection.name, **_about([str(gene_sets)]))
+    if isinstance(gene_sets, list | tuple) and gene_sets:
+        names = [str(part) if _is_named(part) else Path(part).name for part in gene_sets]
+        all_named = all(map(_is_named, gene_sets))
+        about = _about(names) if all_named else {}
+        return _from_dict(join(gene_sets), source=" + ".join(names), **about)
+    raise TypeError(
+        "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table "
+        "with 'source' and 'target' columns, a list of names and paths or None, not "
+        f"{type(gene_sets).__name__}."
+    )
+
+
+def _is_named(part: object) -> bool:
+    return isinstance(part, str) and part.partition("@")[0] in collection_names()
+
+
+def _is_path(gene_sets: str | os.PathLike[str]) -> bool:
+    """Tell a path from the name of a collection, also if a file has such a name."""
+    if not isinstance(gene_sets, str):
+        return True
+    return is_gmt_path(gene_sets) or (os.path.isfile(gene_sets) and not _is_named(gene_sets))
+
+
+def _about(names: list[str]) -> dict[str, Any]:
+    """Say which organism and release named collections are."""
+    described = [find_collection(name).describe() for name in names]
+    organisms = {_COMMON_NAMES[about["organism"]] for about in described}
+    return {
+        "organism": organisms.pop() if len(organisms) == 1 else None,
+        "release": " + ".join(about["release"] for about in described),
+        "is_named": True,
+    }
+
+
+def _from_dict(gene_sets: Mapping[str, Iterable[str]], source: str, **about: Any) -> GeneSets:
+    lists = []
+    for name, genes in gene_sets.items():
+        if isinstance(genes, str | bytes) or not isinstance(genes, Iterable):
+            raise TypeError(
+                f"the genes of gene set {name!r} must be a list of names, not {genes!r:.40}: write "
+                f"{{{name!r}: ['CD3D', 'CD3E']}}."
+            )
+        lists.append(list(genes))
+    set_of = np.repeat(np.arange(len(lists)), [len(genes) for genes in lists])
+    return _to_gene_sets(list(gene_sets), set_of, list(chain(*lists)), source=source, **about)
+
+
+def _from_table(table: pd.DataFrame) -> GeneSets:
+    source = next((column for column in _SOURCE_COLUMNS if column in table), None)
+    target = next((column for column in _TARGET_COLUMNS if column in table), None)
+    if source is None or target is None:
+        lacking = [f"{n!r}" for n, c in (("source", source), ("target", target)) if c is None]
+        raise ValueError(
+            f"the table of gene sets has no column {' and no column '.join(lacking)}: it needs "
+            "'source' (the gene set) and 'target' (the gene), but its columns are "
+            f"{', '.join(map(str, table.columns)) or 'none'}."
+        )
+    if (source, target) != ("source", "target"):
+        logger.info(
+            "build_mask: took the gene sets from the table's column %r and the genes from %r",
+            source,
+            target,
+        )
+    pairs = pd.DataFrame({"source": table[source].array, "target": table[target].array})
+    has_weights = "weight" in table
+    if has_weights:
+        weights = pd.to_numeric(table["weight"], errors="coerce").to_numpy(
+            np.float32, na_value=np.nan
+        )
+        if np.isinf(weights).any() or (np.isnan(weights) & table["weight"].notna()).any():
+            raise TypeError(
+                "the column 'weight' of the table of gene sets holds values that are not finite "
+                "numbers: convert or drop it."
+            )
+        pairs["weight"] = weights
+    complete = pairs.dropna(subset=["source", "target"])
+    if len(complete) < len(pairs):
+        logger.warning(
+            "build_mask: left out %s of %s rows of the table, whose source or target is missing",
+            format_thousands(len(pairs) - len(complete)),
+            format_thousands(len(pairs)),
+        )
+    complete = complete.drop_duplicates(["source", "target"])
+    set_of, names = pd.factorize(complete["source"].to_numpy(dtype=object))
+    weight = complete["weight"].to_numpy() if has_weights else None
+    genes = list(complete["target"])
+    return _to_gene_sets(list(names), set_of, genes, weight, source="table")
+
+
+def _to_gene_sets(
+    names: list[str],
+    set_of: NDArray[np.intp],
+    genes: list[str],
+    weight: NDArray[np.float32] | None = None,
+    **about: Any,
+) -> GeneSets:
+    """Check pairs of set and gene, and turn them into a matrix."""
+    if not genes:
+        raise ValueError(
+            f"no gene set in gene_sets ({about['source']}) holds a gene: pass at least one that "
+            "does."
+        )
+    for name in names:
+        if not isinstance(name, str) or _UNANNOTATED.fullmatch(name):
+            wrong = ValueError if isinstance(name, str) else TypeError
+            raise wrong(
+                f"gene set {name!r} must be renamed: names are strings, and 'unannotated_1' and so "
+                "on are those of fully connected tokens."
+            )
+    # The few different types are checked; single genes only for the message.
+    if not all(issubclass(kind, str) for kind in set(map(type, genes))):
+        position = next(i for i, gene in enumerate(genes) if not isinstance(gene, str))
+        raise TypeError(
+            f"gene set {names[set_of[position]]!r} holds {genes[position]!r} where the name of a "
+            "gene is expected: gene names are strings."
+        )
+    codes, unique = pd.factorize(np.array(genes, dtype=object))
+    # Duplicated genes of a set are summed.
+    contains = csr_matrix(
+        (np.ones(len(codes), dtype=np.int32), (set_of, codes)), shape=(len(names), len(unique))
+    )
+    weights = None
+    if weight is not None:
+        weights = pd.DataFrame({"set": set_of, "wanted": codes, "weight": weight}).dropna()
+    return GeneSets(names, GeneList(unique), contains, weights=weights, **about)
+
+
+# --------------------------------------------------------------------------- match
+
+
+def match_gene_sets(
+    genes: GeneList,
+    gene_sets: GeneSets,
+    *,
+    organism: str,
+    identifiers: Identifiers,
+    log_organism: bool = True,
+) -> tuple[csr_matrix, pd.DataFrame | None, GeneMatch]:
+    """Find the genes of the gene sets among the genes of the data.
+
+    Returns
+    -------
+    members : scipy.sparse.csr_matrix
+        Which gene is in which set, ``(n_gene_sets, n_vars)`` bool.
+    weights : pandas.DataFrame or None
+        For gene sets with weights, a row for each pair with one: ``set``, ``row`` (the gene, both
+        as positions) and ``weight``.
+    match : tosica.gs._match.GeneMatch
+        How the genes were matched.
+    """
+    match = match_gene_lists(
+        genes,
+        gene_sets.genes,
+        # Named collections have symbols; gene sets of a user may have names of any kind.
+        identifiers="map" if identifiers == "auto" and gene_sets.is_named else identifiers,
+        organism=organism,
+        wanted_organism=gene_sets.organism,
+    )
+    _check_organism(gene_sets, match, organism)
+    summary = match.summary()
+    is_guessed = organism == "auto" and log_organism
+    if identifiers != "exact" and match.organism and (is_guessed or match.by_orthology):
+        overlap = " (by overlap)" if organism == "auto" else ""
+        summary = f"adata holds {match.organism} genes{overlap}{'; ' if summary else ''}{summary}"
+    if summary:
+        logger.info("build_mask: %s", summary)
+    is_gene = csr_matrix(
+        (np.ones(len(match.rows), dtype=np.int32), (match.wanted, match.rows)),
+        shape=(len(gene_sets.genes), len(genes)),
+    )
+    members = (gene_sets.contains @ is_gene).astype(bool)
+    members.sort_indices()
+    if gene_sets.weights is None:
+        return members, None, match
+    found = pd.DataFrame({"wanted": match.wanted, "row": match.rows})
+    pairs = gene_sets.weights.merge(found, on="wanted").drop_duplicates(["set", "row"])
+    return members, pairs, match
+
+
+def weights_table(
+    weights: pd.DataFrame, kept: NDArray[np.intp], names: list[str], genes: GeneList
+) -> pd.DataFrame:
+    """Name the genes and sets of weights in kept sets, in a form that h5ad and zarr can store."""
+    column_of = pd.Series(np.arange(len(kept)), index=kept)
+    weights = weights[weights["set"].isin(column_of.index)]
+    column, row = column_of[weights["set"]].to_numpy(), weights["row"].to_numpy()
+    order = np.lexsort((row, column))
+    return pd.DataFrame(
+        {
+            "gene": genes.names.to_numpy(dtype=object)[row[order]],
+            "gene_set": pd.Categorical.from_codes(column[order], pd.Index(names)),
+            "weight": weights["weight"].to_numpy(dtype=np.float32)[order],
+        },
+        index=np.arange(len(weights)).astype(str).astype(object),
+    )
+
+
+# --------------------------------------------------------------------------- explain
+
+
+def explain_no_gene_sets(
+    genes: GeneList,
+    gene_sets: GeneSets,
+    sizes: NDArray[np.intp],
+    min_genes: int,
+    max_genes: int,
+) -> str:
+    """Explain in one sentence why no gene set was kept."""
+    of_sets = f"of {format_thousands(len(gene_sets.names))} gene sets ({gene_sets.source})"
+    if sizes.max() == 0:
+        found = (
+            f"no gene {of_sets} is among adata.var_names ({genes.names[0]!r} in adata, "
+            f"{gene_sets.genes.names[0]!r} in the gene sets)"
+        )
+        return f"{found}: {hint(genes, gene_sets) or 'pass gene sets with the names of adata'}."
+    # If some sets have enough genes in the data, names match and limits do not.
+    advice = hint(genes, gene_sets) if sizes.max() < min_genes else ""
+    return (
+        f"none {of_sets} lists at most {max_genes} genes and has at least {min_genes} of them in "
+        f"adata (they list {gene_sets.lengths.min()} to {gene_sets.lengths.max()} and have "
+        f"{sizes.min()} to {sizes.max()}): {advice or 'lower min_genes or raise max_genes'}."
+    )
+
+
+def hint(genes: GeneList, gene_sets: GeneSets) -> str:
+    """Say why names of genes may not match, see :func:`tosica.gs._genes.hint_for_mismatch`."""
+    return hint_for_mismatch(
+        genes.names,
+        gene_sets.genes.names,
+        query="adata",
+        reference="the gene sets'",
+        var=genes.var,
+    )
+
+
+def _check_organism(gene_sets: GeneSets, match: GeneMatch, organism: str) -> None:
+    """Raise an error for gene sets of another organism, unless enough genes match all the same."""
+    given, wanted = match.organism, match.wanted_organism
+    first = match.names.names[0]
+    if organism != "auto":
+        found = match.names.organism
+        if wanted is not None and match.column is None and found not in (None, organism):
+            advice = _restore_case(match) if organism == "mouse" else ""
+            raise ValueError(
+                f"organism={organism!r} was given, but adata's genes are {found} genes "
+                f"({first!r}): {advice or f'pass organism={found!r} or leave it out'}."
+            )
+        return
+    n_needed = LOW_COVERAGE * min(len(gene_sets.genes), len(match.names))
+    if given and wanted and given != wanted and match.n_rows < n_needed:
+        advice = _restore_case(match) if wanted == "mouse" else ""
+        counterpart = gene_sets.source.replace(wanted, given, 1)
+        is_offered = gene_sets.is_named and counterpart in collection_names()
+        offer = f"gene_sets={counterpart!r}, or " if is_offered else ""
+        mapping = f"pass {offer}organism={given!r} to map the gene sets by one-to-one orthology"
+        raise ValueError(
+            f"adata holds {given} genes ({first!r}), but the gene sets ({gene_sets.source}) hold "
+            f"{wanted} genes ({gene_sets.genes.names[0]!r}): {advice or mapping}."
+        )
+    # Gene sets of a user may be mouse symbols in upper case too.
+    is_human = (gene_sets.organism or wanted) == "human"
+    if is_human and (gene_sets.is_named or not gene_sets.genes.upper_case_mouse):
+        advice = _restore_case(match)
+        if advice:
+            warn_user(
+                f"the gene sets ({gene_sets.source}) are human, but {advice}, and use mouse gene "
+                "sets, such as 'mouse_gobp', or pass organism='human' if the genes are human."
+            )
+
+
+def _restore_case(match: GeneMatch) -> str:
+    """Say how to restore mouse symbols that were written in upper case; empty if they were not."""
+    found = match.names.upper_case_mouse
+    if not found:
+        return ""
+    names = "adata.var_names" if match.column is None else f"adata.var[{match.column!r}]"
+    return (
+        "adata's genes look like mouse symbols written in upper case "
+        f"({list_names(found[:: len(found) // 3 + 1])}): restore them by {names} = [new or old for "
+        f"old, new in tosica.gs.map_genes({names}, organism='mouse', ignore_case=True).items()]"
+    )

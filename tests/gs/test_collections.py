@@ -1,0 +1,294 @@
+"""Named collections: those inside the package, downloads from MSigDB, and several as one."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from anndata import AnnData
+
+import tosica
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+INSIDE = ["human_gobp", "mouse_gobp"]
+MSIGDB = [
+    *("human_reactome", "human_immune", "human_tf", "human_hallmark", "human_celltype"),
+    *("mouse_reactome", "mouse_tf", "mouse_hallmark", "mouse_celltype"),
+]
+RESOURCES = files("tosica.gs") / "resources"
+
+# --------------------------------------------------------------------------- inside the package
+
+
+@pytest.fixture(scope="module")
+def human_gobp() -> dict[str, list[str]]:
+    return tosica.gs.load("human_gobp")
+
+
+def test_human_gobp(human_gobp: dict[str, list[str]]) -> None:
+    assert list(human_gobp) == sorted(human_gobp)
+    assert not [name for name in human_gobp if name.startswith("GO:") or "_" in name]
+    assert all(10 <= len(genes) <= 300 for genes in human_gobp.values())
+    assert all(genes == sorted(set(genes)) for genes in human_gobp.values())
+    assert len(set(map(tuple, human_gobp.values()))) == len(human_gobp)
+    for name, genes in {
+        "T cell receptor signaling pathway": {"CD3D", "CD3E", "CD247", "ZAP70", "LCK"},
+        "B cell receptor signaling pathway": {"CD19", "CD79A", "CD79B", "BTK", "SYK"},
+        "natural killer cell mediated cytotoxicity": {"NCR1", "KLRK1", "GZMB"},
+        "response to type I interferon": {"IFNAR1", "STAT1", "IRF7"},
+        "glycolytic process": {"HK1", "PFKM", "PKM"},
+    }.items():
+        assert genes <= set(human_gobp[name]), name
+    # Genes of narrower terms count; B cells carry no T cell receptor.
+    of_t_cells = set(human_gobp["T cell receptor signaling pathway"])
+    assert set(human_gobp["regulation of T cell receptor signaling pathway"]) < of_t_cells
+    assert not {"CD79A", "MS4A1", "HBB"} & of_t_cells
+
+
+def test_mouse_gobp_is_human_gobp_by_orthology(human_gobp: dict[str, list[str]]) -> None:
+    genes = sorted({gene for members in human_gobp.values() for gene in members})
+    ortholog = tosica.gs.map_genes(genes, organism="human", to_organism="mouse").dropna()
+    most_specific: dict[tuple[str, ...], str] = {}
+    for name, members in human_gobp.items():
+        mapped = tuple(sorted(ortholog[gene] for gene in members if gene in ortholog.index))
+        before = most_specific.get(mapped)
+        if len(mapped) >= 10 and (before is None or len(members) < len(human_gobp[before])):
+            most_specific[mapped] = name
+    mouse = tosica.gs.load("mouse_gobp")
+    assert mouse == {name: list(genes) for genes, name in most_specific.items()}
+    lines = [f"{name}\t{' '.join(genes)}\n" for name, genes in mouse.items()]
+    digest = hashlib.sha256("".join(lines).encode()).hexdigest()
+    assert digest == "5a1915ca80b7e131d4e8eb58536433e9b7dfa1b1ce916b702fdcb708d8b9d45c"
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_bundled_files_are_what_the_code_expects(name: str) -> None:
+    """What the scripts that build them once a release have to keep."""
+    gene_sets = tosica.gs.load(name)
+    metadata = json.loads((RESOURCES / f"{name}.json").read_bytes())
+    assert metadata["n_sets"] == len(gene_sets) == tosica.gs.collections().at[name, "n_sets"]
+    assert metadata["n_genes"] == len({gene for genes in gene_sets.values() for gene in genes})
+    assert metadata["min_genes"] == min(map(len, gene_sets.values()))
+    assert metadata["max_genes"] == max(map(len, gene_sets.values()))
+    assert metadata["release"] == "GO 2024-09-08"
+    notice = (RESOURCES / "README.md").read_text(encoding="utf-8")
+    dois = [citation.rpartition("doi:")[2] for citation in metadata["citation"]]
+    for fact in [f"## {name}", "licence", "licence_url", "url", "date", *dois]:
+        assert metadata.get(fact, fact) in notice
+    for package in metadata["made_from"]:
+        assert f"{package['package']}" in notice
+        assert package["version"] in notice
+    if name == "human_gobp":
+        text = gzip.decompress((RESOURCES / f"{name}.gmt.gz").read_bytes())
+        assert metadata["sha256_gmt"] == hashlib.sha256(text).hexdigest()
+        go_ids = [line.split(b"\t")[1].decode() for line in text.splitlines()]
+        assert all(re.fullmatch(r"GO:\d{7}", go_id) for go_id in go_ids)
+        assert len(set(go_ids)) == len(go_ids)
+
+
+def test_the_collection_is_the_callers_own(human_gobp: dict[str, list[str]]) -> None:
+    mine = tosica.gs.load("human_gobp")
+    mine["glycolytic process"].append("MINE")
+    del mine["response to type I interferon"]
+    assert tosica.gs.load("human_gobp") == human_gobp
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("human_gpbp", "did you mean 'human_gobp'"),
+        ("Human_GOBP", "did you mean 'human_gobp'"),
+        ("gobp", "did you mean 'human_gobp' or 'mouse_gobp'"),
+        ("Reactome", "did you mean 'human_reactome' or 'mouse_reactome'"),
+        ("kegg", "tosica.gs.read_gmt"),
+        ("", "only human_gobp, mouse_gobp"),
+        ("human_hallmark@7", "no version '7' of human_hallmark; .* 2024.1"),
+        ("human_gobp@2024.1", "no version '2024.1' of human_gobp; those that exist: 2024-09-08"),
+    ],
+)
+def test_unknown_names_and_versions(name: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        tosica.gs.load(name)
+
+
+# --------------------------------------------------------------------------- downloads
+
+HALLMARK = "2024.1.Hs/h.all.v2024.1.Hs.symbols.gmt"
+SETS = {
+    "HALLMARK_HYPOXIA": ["PGK1", "PDK1", "GBE1"],
+    "HALLMARK_APOPTOSIS": ["CASP3", "CASP9", "DFFA", "CASP7"],
+}
+CONTENT = "".join(f"{name}\thttps://x\t" + "\t".join(s) + "\n" for name, s in SETS.items()).encode()
+
+
+class Handler(BaseHTTPRequestHandler):
+    """MSigDB's server: ``files`` by path, cut short or wrong if ``fault`` says so."""
+
+    server: Any
+
+    def do_GET(self) -> None:
+        self.server.asked.append(self.path.lstrip("/"))
+        content = self.server.files.get(self.path.lstrip("/"))
+        if content is None:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[: -20 if self.server.is_cut else None])
+
+    def log_message(self, *_args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    served: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    served.files, served.asked, served.is_cut = {HALLMARK: CONTENT}, [], False
+    thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    monkeypatch.setenv("TOSICA_MSIGDB_URL", f"http://127.0.0.1:{served.server_address[1]}/")
+    monkeypatch.setenv("TOSICA_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield served
+    served.shutdown()
+    thread.join()
+    served.server_close()
+
+
+def test_first_use_downloads_and_the_second_is_offline(server: Any, tmp_path: Path) -> None:
+    before = tosica.gs.collections().loc["human_hallmark"]
+    assert not before["available"]
+    assert before[["n_sets", "n_genes"]].isna().all()
+    for _ in range(2):
+        assert tosica.gs.load("human_hallmark") == SETS
+        assert server.asked == [HALLMARK]
+    row = tosica.gs.collections().loc["human_hallmark"]
+    assert row["available"]
+    assert (row["n_sets"], row["n_genes"]) == (2, 7)
+    assert row["url"].endswith(HALLMARK)
+    files = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert files == [tmp_path / "cache" / HALLMARK]
+
+
+def test_every_collection_and_version_has_its_file(server: Any) -> None:
+    table = tosica.gs.collections()
+    assert list(table.index) == [*INSIDE, *MSIGDB]
+    assert (table.loc[MSIGDB, "version"] == "2024.1").all()
+    assert not table.drop(columns=["n_sets", "n_genes"]).isna().any(axis=None)
+    assert table.at["mouse_gobp", "organism"] == table.at["mouse_tf", "organism"] == "Mus musculus"
+    root = table.at["human_hallmark", "url"].removesuffix(HALLMARK)
+    for name in MSIGDB:
+        for version in ("2022.1", "2024.1", "2025.1"):
+            path = table.at[name, "url"].removeprefix(root).replace("2024.1", version)
+            server.files[path] = CONTENT
+            assert tosica.gs.load(name, version=version) == SETS
+            assert tosica.gs.load(f"{name}@{version}") == SETS
+            assert server.asked[-1] == path
+    assert len(set(server.asked)) == len(server.asked) == 3 * len(MSIGDB)
+
+
+def test_a_mask_from_a_file_that_was_put_into_the_cache(server: Any, tmp_path: Path) -> None:
+    path = tmp_path / "cache" / HALLMARK
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CONTENT)
+    adata = AnnData(np.ones((2, 7), dtype=np.float32))
+    adata.var_names = [gene for genes in SETS.values() for gene in genes]
+    tosica.pp.build_mask(adata, "human_hallmark@2024.1", min_genes=3)
+    about = adata.uns["tosica_mask"]
+    assert list(about["gene_sets"]) == [*SETS]
+    assert (about["source"], about["organism"]) == ("human_hallmark", "human")
+    assert about["release"] == "MSigDB 2024.1.Hs"
+    assert server.asked == []
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "words"),
+    [
+        (None, OSError, "404"),
+        ("cut short", OSError, "IncompleteRead|incomplete|bytes"),
+        (b"<!DOCTYPE html>\n<html></html>", ValueError, f"{HALLMARK}.*line 1"),
+        (b"", ValueError, "no gene set"),
+    ],
+)
+def test_failed_downloads_leave_nothing(
+    server: Any, tmp_path: Path, content: Any, error: type[Exception], words: str
+) -> None:
+    server.is_cut = content == "cut short"
+    server.files[HALLMARK] = CONTENT if server.is_cut else content
+    with pytest.raises(error, match=words):
+        tosica.gs.load("human_hallmark")
+    assert not [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    server.is_cut, server.files[HALLMARK] = False, CONTENT
+    assert tosica.gs.load("human_hallmark") == SETS
+
+
+def test_damaged_file_in_the_cache_is_named_and_kept(server: Any, tmp_path: Path) -> None:
+    tosica.gs.load("human_hallmark")
+    path = tmp_path / "cache" / HALLMARK
+    path.write_bytes(b"HALLMARK")
+    with pytest.raises(ValueError, match=re.escape(str(path))):
+        tosica.gs.load("human_hallmark")
+    assert path.is_file()
+    assert tosica.gs.collections().loc[["human_hallmark"], "n_sets"].isna().all()
+
+
+def test_without_a_mirror_it_is_the_broad_institutes_server(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TOSICA_MSIGDB_URL", raising=False)
+    url = tosica.gs.collections().at["human_hallmark", "url"]
+    assert url == f"https://data.broadinstitute.org/gsea-msigdb/msigdb/release/{HALLMARK}"
+
+
+# --------------------------------------------------------------------------- several as one
+
+MARKERS = {"T cell": ["CD3D", "CD3E"], "B cell": ["CD19"]}
+
+
+@pytest.mark.parametrize("name", ["mine.gmt", "mine.gmt.gz", "mine.GMT"])
+def test_join(tmp_path: Path, name: str, human_gobp: dict[str, list[str]]) -> None:
+    path = tmp_path / name
+    tosica.gs.write_gmt(MARKERS, path)
+    of_path = {f"mine: {key}": genes for key, genes in MARKERS.items()}
+    of_name = {f"human_gobp: {key}": genes for key, genes in human_gobp.items()}
+    assert tosica.gs.join([path]) == of_path
+    joined = tosica.gs.join(["human_gobp", str(path)])
+    assert list(joined.items()) == list((of_name | of_path).items())
+    joined = tosica.gs.join({"a": MARKERS, "b": path, "c": "human_gobp"})
+    assert list(joined)[:3] == ["a: T cell", "a: B cell", "b: T cell"]
+    assert len(joined) == 4 + len(human_gobp)
+    joined["a: T cell"].append("MINE")
+    assert MARKERS["T cell"] == ["CD3D", "CD3E"]
+
+
+@pytest.mark.parametrize(
+    ("collections", "error", "words"),
+    [
+        ("human_gobp", TypeError, "collections"),
+        (5, TypeError, "collections"),
+        ({}, ValueError, "nothing to join"),
+        ([], ValueError, "nothing to join"),
+        ({" ": MARKERS}, ValueError, "prefix"),
+        ({5: MARKERS}, ValueError, "prefix"),
+        (["human_gobp", "human_gobp"], ValueError, "'human_gobp'"),
+        ([MARKERS], TypeError, "collection in a list"),
+        ({"a": 5}, TypeError, r"collections\['a'\]"),
+        (["human_go"], ValueError, "no gene set collection 'human_go'"),
+        (["none.gmt"], FileNotFoundError, "none.gmt"),
+    ],
+)
+def test_join_refuses(collections: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        tosica.gs.join(collections)

@@ -1,0 +1,381 @@
+"""Names of genes: their kinds, their translation, and matches but for hyphens."""
+
+from __future__ import annotations
+
+import logging
+import time
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tosica
+from tosica.gs._genes import (
+    ORGANISMS,
+    GeneList,
+    describe_gene_names,
+    gene_table,
+    hint_for_mismatch,
+    orthologs,
+)
+from tosica.gs._match import match_respelled
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
+
+HUMAN = ["CD3E", "CD19", "MS4A1", "HLA-DRA", "MT-ND1", "C1orf112", "RP11-34P13.7", "AC012345.1"]
+MOUSE = ["Cd3e", "Cd19", "Ms4a1", "H2-Aa", "mt-Nd1", "1700001G17Rik", "Gm1234", "Hba-a1"]
+ENSG = [f"ENSG{i:011d}" for i in range(1000, 1050)]
+ENSMUSG = [f"ENSMUSG{i:011d}" for i in range(1000, 1050)]
+
+
+def mapped(*names: str, organism: str = "human", **kwargs: Any) -> list[str | None]:
+    return tosica.gs.map_genes(names, organism=organism, **kwargs).to_list()
+
+
+# --------------------------------------------------------------------------- kinds
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (HUMAN, "human symbols"),
+        (MOUSE, "mouse symbols"),
+        (["cd3e", "cd19", "ms4a1"], "lower-case symbols"),
+        (ENSG, "human Ensembl IDs"),
+        ([f"{name}.12" for name in ENSG], "human Ensembl IDs"),
+        (["ENSG00000182378.15_PAR_Y"], "human Ensembl IDs"),
+        (ENSMUSG, "mouse Ensembl IDs"),
+        (["ENSDARG00000000001", "ENSRNOG00000000001.2"], "Ensembl IDs of another species"),
+        (["ENST00000361390", "ENSMUST00000082392.1"], "Ensembl transcript IDs"),
+        (["916", "930", "4069", "100506658"], "Entrez numbers"),
+        (["916.0", "930.0"], "Entrez numbers"),
+        ([str(i) for i in range(200)], "row numbers"),
+        ([str(i) for i in range(200, 0, -1)], "row numbers"),
+        (["9" * 40, "1" * 30], "Entrez numbers"),
+        ([*HUMAN, "ERCC spike", "actb"], "human symbols"),
+        (HUMAN + MOUSE, None),
+        ([" ", ""], None),
+        ([], None),
+    ],
+)
+def test_kinds(names: list[str], kind: str | None) -> None:
+    assert describe_gene_names(names) == kind
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(max_size=20), max_size=30))
+def test_any_text_is_described_without_an_error(names: list[str]) -> None:
+    kind = describe_gene_names(names)
+    assert describe_gene_names(reversed(names + names)) == kind
+
+
+@pytest.mark.parametrize(
+    ("query", "reference", "words"),
+    [
+        (MOUSE, HUMAN, "like mouse symbols while the model's look like human symbols"),
+        (HUMAN, MOUSE, "like human symbols while the model's look like mouse symbols"),
+        (ENSMUSG, ENSG, "like mouse Ensembl IDs while the model's look like human Ensembl IDs"),
+        (ENSG, HUMAN, "like human Ensembl IDs while the model's look like human symbols"),
+        ([str(i) for i in range(50)], HUMAN, "tosica.io.from_seurat"),
+        (HUMAN, ["LYZ", "NKG7"], ""),
+        (HUMAN, HUMAN + MOUSE, ""),
+        ([], HUMAN, ""),
+        (HUMAN, [], ""),
+    ],
+)
+def test_hint(query: list[str], reference: list[str], words: str) -> None:
+    hint = hint_for_mismatch(iter(query), iter(reference))
+    assert words in hint
+    assert bool(words) == bool(hint)
+
+
+@pytest.mark.parametrize(
+    ("columns", "index", "best"),
+    [
+        ({"n": range(8), "type": "gene", "name": pd.Categorical(HUMAN)}, ENSG[:8], "name"),
+        ({"SYMBOL": HUMAN}, [f"GENE{i}" for i in range(8)], "SYMBOL"),
+        ({"marker": ["CD3E"] * 8, "symbol": HUMAN}, ENSG[:8], "symbol"),
+        ({0: HUMAN, "symbol": [None, *HUMAN[1:]]}, ENSG[:8], "symbol"),
+        ({"gene_name": HUMAN}, HUMAN, None),
+        ({}, ENSG[:8], None),
+    ],
+)
+def test_hint_names_the_column_that_fits(
+    columns: dict[Any, Any], index: list[str], best: str | None
+) -> None:
+    hint = hint_for_mismatch(index, HUMAN, var=pd.DataFrame(columns, index=index))
+    assert (f"adata.var_names = adata.var[{best!r}].astype(str)" in hint) == (best is not None)
+    assert best or "var[" not in hint
+
+
+# --------------------------------------------------------------------------- translation
+
+
+def test_tables_are_what_the_code_expects() -> None:
+    """What the script that builds them once a release has to keep."""
+    folder = files("tosica.gs") / "resources" / "genes"
+    sizes = [len((folder / f"{organism}.tsv.gz").read_bytes()) for organism in ORGANISMS]
+    assert sum(sizes) < 1_200_000
+    for organism, least in (("human", 35_000), ("mouse", 50_000)):
+        table = gene_table(organism)
+        assert len(table.symbols) > least
+        # No two symbols differ in case only, and every gene of the collections is known.
+        assert len(table.by_upper_case) == len(table.symbols)
+        genes = {gene for s in tosica.gs.load(f"{organism}_gobp").values() for gene in s}
+        assert genes <= table.symbols
+
+
+@pytest.mark.parametrize(
+    ("organism", "names"),
+    [
+        (
+            "human",
+            {
+                **{"CD3E": "CD3E", "ENSG00000198851": "CD3E", "ENSG00000198851.10": "CD3E"},
+                **{"SEPT7": "SEPTIN7", "IL8": "CXCL8", "PDL1": "CD274", "cd3e": None},
+                **{"Cd3e": None, "ENSG00000198851.x": None, "no such gene": None, "": None},
+                # Ensembl has an unplaced copy under the same ID.
+                "ENSG00000173674": "EIF1AX",
+                # Names of their own are not cut.
+                **{"HLA-A": "HLA-A", "RIMBP3.2": "RIMBP3B", "IGHV1-69-2": "IGHV1-69-2"},
+                **{"MT-ND1": "ND1", "RP11-34P13.7": None, "AC000001.1": None, "RIMBP3.7": None},
+                # A symbol and another part.
+                **{"HLA-A_ENSG00000206503": "HLA-A", "HLA-A_ENSG00000206503.13": "HLA-A"},
+                **{"HLA-A-ENSG00000206503": "HLA-A", "ENSG00000206503_HLA-A": "HLA-A"},
+                **{"ENSG00000206503.13_HLA-A": "HLA-A", "ENSG00000206503|HLA-A": "HLA-A"},
+                **{"ENSG00000182378.13_PAR_Y_PLCXD1": "PLCXD1", "TP53|7157": "TP53"},
+                **{"TP53|anything": "TP53", "TP53|": "TP53", "HLA-A_ENSG99999999999": "HLA-A"},
+                **{"some clone_ENSG00000206503": "HLA-A", "IL8_ENSG00000169429": "CXCL8"},
+                # Where the symbol may be two genes, the ID decides.
+                "SARS_ENSG00000031698": "SARS1",
+                **{"nothing_ENSG99999999999": None, "nothing|anything": None, "?|7157": None},
+                **{"|": None, "_": None, "ENSG": None, "ENSG00000198851_": None},
+                # A symbol and the number of its repeat.
+                **{"CD24.1": "CD24", "CD19-2": "CD19", "ENSG00000198851-1": "CD3E"},
+                **{"CD24.0": None, "CD24.01": None, "CD24.10": None, "CD24_1": None},
+                **{"CD24..1": None, ".1": None, "SEPT7.1": None, "nothing-1": None},
+            },
+        ),
+        (
+            "mouse",
+            {
+                **{"Cd3e": "Cd3e", "ENSMUSG00000032093": "Cd3e", "ENSMUSG00000032093.7": "Cd3e"},
+                **{"CD3E": None, "Cd3e_ENSMUSG00000032093": "Cd3e", "Cd3e|12501": "Cd3e"},
+                **{"ENSMUSG00000032093.7|Cd3e": "Cd3e", "Cd3e.1": "Cd3e", "Ighv1-62-9": None},
+            },
+        ),
+    ],
+)
+def test_one_name(organism: str, names: dict[str, str | None]) -> None:
+    assert {name: mapped(name, organism=organism)[0] for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        # Numbers are Entrez numbers where most names, or most parts beside symbols, are.
+        (["916", "930.0", "4069"], ["CD3E", "CD19", "LYZ"]),
+        (["0", "1", "2", "3"], [None] * 4),
+        (["CD19", "LYZ", "916"], ["CD19", "LYZ", None]),
+        (
+            ["CD3E|916", "CD19|930", "LYZ|4069", "?|7157", "CD4|930"],
+            [*HUMAN[:2], "LYZ", "TP53", None],
+        ),
+        (["CD3E|1", "CD19|2", "LYZ|916", "?|930"], ["CD3E", "CD19", "LYZ", None]),
+        # The symbol itself is there: what is numbered is another locus. Of several none is taken.
+        (["CD24", "CD24.1"], ["CD24", None]),
+        (["ENSG00000198851", "CD3E-1"], ["CD3E", None]),
+        (["CD3E_ENSG00000198851", "CD3E.1"], ["CD3E", None]),
+        (["CD24-1", "CD24-2"], [None, None]),
+    ],
+)
+def test_names_that_depend_on_the_others(names: list[str], expected: list[str | None]) -> None:
+    assert mapped(*names) == expected
+
+
+def test_forms_of_the_result() -> None:
+    names = ["CD3E", "SEPT7", "HLA-DRA"]
+    # HLA-DRA has an ID on each haplotype; none is guessed.
+    assert mapped(*names, to="ensembl") == ["ENSG00000198851", "ENSG00000122545", None]
+    assert mapped(*names, to="entrez") == ["916", "989", "3122"]
+    assert mapped("ENSG00000198851.10", "SEPT7", "LYZ", to_organism="mouse") == [
+        *("Cd3e", "Septin7", None)
+    ]
+    # Proteins of the mitochondrion go by HGNC's names, too.
+    assert mapped("MT-ND1", "MT-CO2", to_organism="mouse") == ["mt-Nd1", "mt-Co2"]
+    assert mapped("CD3E", "H2-AA", "1700001G17RIK", organism="mouse", ignore_case=True) == [
+        *("Cd3e", "H2-Aa", "1700001G17Rik")
+    ]
+    assert mapped("C1ORF43", "cd3e", ignore_case=True) == ["C1orf43", "CD3E"]
+    assert list(tosica.gs.map_genes(iter(names), organism="human").index) == names
+
+
+def test_a_symbol_is_not_taken_for_an_alias_of_another_gene() -> None:
+    table = gene_table("human")
+    both = sorted(table.symbols & table.aliases.keys())
+    assert len(both) > 100
+    assert mapped(*both) == both
+
+
+def test_ambiguous_names_are_listed_and_not_guessed(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "tosica"):
+        assert mapped("SARS", "CD3E_ENSG00000177455", "CD3E") == [None, None, "CD3E"]
+    for words in ("1 of 3 human genes", "SARS (SARS1 or SARS2)", "CD3E_ENSG00000177455 (CD3E or"):
+        assert words in caplog.text
+
+
+def test_orthologs_are_one_to_one_both_ways() -> None:
+    there, back = orthologs("human", "mouse"), orthologs("mouse", "human")
+    assert len(there) == len(back) > 16_000
+    assert {back[mouse]: mouse for mouse in back} == there
+    # The Ensembl IDs of the last are also those of antisense genes, readthroughs or copies.
+    pairs = {"CD3E": "Cd3e", "PTPRC": "Ptprc", "NRG1": "Nrg1", "CCR3": "Ccr3", "BACH1": "Bach1"}
+    assert pairs.items() <= dict(there).items()
+    # Two genes of the mouse answer to LYZ.
+    assert "LYZ" not in there
+
+
+@settings(max_examples=30)
+@given(names=st.lists(st.text(max_size=12), max_size=20), organism=st.sampled_from(ORGANISMS))
+def test_any_text_is_translated_or_missing(names: list[str], organism: str) -> None:
+    found = tosica.gs.map_genes(names, organism=organism)
+    assert list(found.index) == names
+    assert all(gene is None or gene in gene_table(organism).symbols for gene in found)
+
+
+def test_every_gene_is_found_by_a_composite_name_quickly() -> None:
+    ids = {s: i[0] for s, i in gene_table("human").names_of("Ensembl IDs").items()}
+    start = time.process_time()
+    assert mapped(*(f"{symbol}_{i}" for symbol, i in ids.items())) == list(ids)
+    assert mapped(*(f"{symbol}|chr1" for symbol in ids)) == list(ids)
+    # Every name against every other would take minutes.
+    assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize("names", ["CD3E", 5, ["CD3E", 916], None])
+def test_names_of_another_type(names: Any) -> None:
+    with pytest.raises(TypeError, match="names"):
+        tosica.gs.map_genes(names)
+
+
+# --------------------------------------------------------------------------- organism
+
+
+@pytest.mark.parametrize(
+    ("names", "organism"),
+    [
+        (["ENSG00000198851.10"], "human"),
+        (["ENSMUSG00000032093"], "mouse"),
+        (["ENSMUSG00000032093", "ENSG00000198851"], None),
+        (["ENSDARG00000000001"] * 30, None),
+        (["CD3E", "CD19"], None),  # too few to tell
+        ([f"GENE{i}" for i in range(100)], None),
+        ([str(i) for i in range(1, 300)], None),
+        ([], None),
+    ],
+)
+def test_organism_of_few_and_odd_names(names: list[str], organism: str | None) -> None:
+    assert GeneList(names).organism == organism
+    if organism is None:
+        with pytest.raises(ValueError, match="organism='human'"):
+            tosica.gs.map_genes(names)
+
+
+def test_organism_of_long_lists() -> None:
+    human = sc.datasets.pbmc68k_reduced().var_names
+    mouse = tosica.gs.map_genes(human, organism="human", to_organism="mouse").dropna()
+    half = len(mouse) // 2
+    entrez = tosica.gs.map_genes(human, to="entrez").dropna()
+    for names, organism in (
+        (human, "human"),
+        (mouse, "mouse"),
+        ([*human[:half], *mouse[:half]], None),
+        (entrez, "human"),
+    ):
+        assert GeneList(names).organism == organism
+    for organism in ORGANISMS:
+        ids = gene_table(organism).names_of("Ensembl IDs")
+        symbols = list(ids)[::50]
+        assert GeneList(f"{s}_{ids[s][0]}" for s in symbols).organism == organism
+        assert GeneList(f"{s}|{i}" for i, s in enumerate(symbols)).organism == organism
+
+
+@pytest.mark.data
+def test_recognises_mouse_symbols_in_upper_case(shared: Path) -> None:
+    for file, organism in (("m_reactome", "mouse"), ("m_TF", "mouse"), ("reactome", "human")):
+        gene_sets = tosica.gs.read_gmt(shared / "gene_sets" / f"{file}.gmt.gz")
+        names = sorted({gene for s in gene_sets.values() for gene in s})
+        assert GeneList(names).organism == organism
+        found = GeneList(name.upper() for name in names).upper_case_mouse
+        assert bool(found) == (organism == "mouse")
+        assert not gene_table("human").symbols.intersection(found)
+    # Symbols in their usual spelling, and too few names, are not recognised.
+    for few in (gene_table("human").symbols, gene_table("mouse").symbols, [], ["CD3E", "H2-AA"]):
+        assert GeneList(few).upper_case_mouse == []
+
+
+# --------------------------------------------------------------------------- hyphens
+
+_NAMES = st.lists(st.text("A-_", min_size=1, max_size=3), unique=True, max_size=8)
+
+
+@settings(max_examples=100)
+@given(_NAMES, _NAMES)
+def test_no_name_is_guessed(names: list[str], wanted: list[str]) -> None:
+    """A name that differs in ``-`` and ``_`` is taken if only one fits."""
+
+    def fold(name: str) -> str:
+        return name.replace("_", "-")
+
+    given_, other = pd.Index(names, dtype=object), pd.Index(wanted, dtype=object)
+    rows = np.flatnonzero(given_.isin(other))
+    more = match_respelled(given_, other, other.get_indexer(given_[rows]), rows)
+    found = {wanted[i]: names[j] for i, j in zip(more.wanted, more.rows, strict=True)}
+    assert found == {
+        one: next(n for n in names if fold(n) == fold(one))
+        for one in set(wanted) - set(names)
+        if [fold(n) for n in wanted].count(fold(one)) == 1
+        and [fold(n) for n in names].count(fold(one)) == 1
+    }
+
+
+@pytest.mark.parametrize("identifiers", ["auto", "map", "exact"])
+def test_gene_sets_find_genes_of_other_spelling(identifiers: Any) -> None:
+    adata = ad.AnnData(np.ones((2, 12), dtype=np.float32))
+    # "Y-0-b" may be two genes of the data.
+    adata.var_names = ["X_0", "X_1-a", "X-2", "Y_0-b", "Y-0_b", *(f"G{i}" for i in range(7))]
+    sets = {"x": ["X-0", "X-1-a", "X_2", "Y-0-b"], "g": [f"G{i}" for i in range(7)]}
+    tosica.pp.build_mask(adata, sets, min_genes=1, identifiers=identifiers)
+    n = 0 if identifiers == "exact" else 3
+    assert adata.uns["tosica_mask"]["n_genes_mapped"] == n
+    mask = adata.varm["tosica_mask"].toarray()
+    assert list(mask[:, 0] if n else mask.any(1)[:5]) == [True] * n + [False] * (12 - n if n else 5)
+
+
+def test_query_of_seurat_is_as_good(toy, train, caplog) -> None:
+    names = dict(zip(["G0", "G1", "G2", "G3"], ["X_0", "X_1-a", "X-2", "X_3"], strict=True))
+    toy.var_names = [names.get(name, name) for name in toy.var_names]
+    model = train(toy)
+    expected = model.predict(toy.copy(), soft=True)
+    changed = toy.copy()
+    changed.var_names = [name.replace("_", "-") for name in toy.var_names]
+    with caplog.at_level(logging.INFO, "tosica"):
+        pd.testing.assert_frame_equal(model.predict(changed, soft=True), expected)
+    assert "3 of them with - and _ exchanged" in caplog.text
+    model.annotate(changed)
+    tosica.tl.attribute(changed, model)
+    assert changed.varm["tosica_attribution"].loc["X-0"].any()
+    # Another column that "X_0" could be.
+    ambiguous = ad.AnnData(toy.X.copy(), obs=toy.obs[[]])
+    ambiguous.var_names = [*changed.var_names[:10], "X-0", *changed.var_names[11:]]
+    with pytest.warns(UserWarning, match="28 of the model's 30 genes"):
+        model.predict(ambiguous)

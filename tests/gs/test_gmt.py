@@ -1,0 +1,238 @@
+"""GMT files: what is read, what goes out comes back, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+import stat
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from _strategies import gene_set_collections
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import tosica.gs
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SETS = {"T cell": ["CD3D", "CD3E"], "B cell": ["MS4A1", "CD79A"]}
+PLAIN = b"T cell\tna\tCD3D\tCD3E\nB cell\tby hand\tMS4A1\tCD79A\n"
+
+# Few letters, so that names collide and hard characters are common.
+ANY_TEXT = st.text(
+    alphabet=st.sampled_from("aB1 -,\"'<\t\n\r\x85\u2028\ufeffé基\ud800"), max_size=4
+)
+
+
+@pytest.fixture(scope="module", params=["x.gmt", "x.gmt.gz"])
+def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("gmt") / request.param
+
+
+# --------------------------------------------------------------------------- read
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (PLAIN, SETS),
+        (b"\xef\xbb\xbf" + PLAIN, SETS),
+        (PLAIN.replace(b"\n", b"\r\n"), SETS),
+        (PLAIN.replace(b"\n", b"\r"), SETS),
+        (PLAIN.replace(b"\n", b"\t\t\n\n \t\n"), SETS),
+        (PLAIN.replace(b"\t", b" \t "), SETS),
+        (PLAIN.rstrip(), SETS),
+        (gzip.compress(PLAIN), SETS),
+        ("Größe\t\t基\n".encode(), {"Größe": ["基"]}),
+        (
+            b"b\t\tG2\tG1\tG2\tG0\na\t\tG9\tG1\n",
+            {"b": ["G2", "G1", "G0"], "a": ["G9", "G1"]},
+        ),
+        # Only line ends cut lines.
+        (
+            "before\u2028after\x0band\x85more\tna\tCD3E\n".encode(),
+            {"before\u2028after\x0band\x85more": ["CD3E"]},
+        ),
+    ],
+)
+@pytest.mark.parametrize("name", ["x.gmt", "x.gmt.gz", "x.txt"])
+def test_reads(tmp_path: Path, name: str, content: bytes, expected: dict[str, list[str]]) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    for given_path in (path, str(path)):
+        assert list(tosica.gs.read_gmt(given_path).items()) == list(expected.items())
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "no gene set"),
+        (gzip.compress(b""), "no gene set"),
+        (b"\xef\xbb\xbf \n\t\n", "no gene set"),
+        (gzip.compress(PLAIN)[:-12], "gzip"),
+        (gzip.compress(PLAIN)[:5], "gzip"),
+        (gzip.compress(PLAIN)[:-8] + bytes(8), "gzip"),
+        (gzip.compress(PLAIN)[:10] + b"\xff" * 20, "gzip"),
+        (PLAIN + "Größe\tna\tCD3E\n".encode("latin-1"), "UTF-8"),
+        (PLAIN.decode().encode("utf-16"), "UTF-8"),
+        (b"\x89HDF\r\n\x1a\n\x00\x00", "UTF-8"),
+        (b"\n<!DOCTYPE html>\n<html>\n", "line 2"),
+        (gzip.compress(b"<?xml version='1.0'?><Error>"), "line 1"),
+        (PLAIN + b"NK cell\tn", "line 3"),
+        (b"T cell,na,CD3E\n", "line 1"),
+        (b"\tna\tCD3E\n", "line 1"),
+        (PLAIN + b"NK cell\tna\t\t \n", "line 3.*'NK cell"),
+        (PLAIN + b"\nB cell\tna\tCD19\n", "line 4: the gene set 'B cell' is duplicated"),
+    ],
+)
+def test_refuses_to_read(tmp_path: Path, content: bytes, word: str) -> None:
+    path = tmp_path / "x.gmt"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=word) as caught:
+        tosica.gs.read_gmt(path)
+    assert str(path) in str(caught.value)
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none\.gmt"):
+        tosica.gs.read_gmt(tmp_path / "none.gmt")
+    with pytest.raises(OSError, match="directory"):
+        tosica.gs.read_gmt(tmp_path)
+
+
+def mutate(content: bytes, rng: random.Random) -> bytes:
+    """One to four injuries of the kinds that copying, editing and downloading do."""
+    pieces = [b"", b"\t", b"\n", b"\r\n", b"\0", b"\xff", b"\x1f\x8b", b"\xef\xbb\xbf", b" "]
+    for _ in range(rng.randint(1, 4)):
+        start = rng.randrange(len(content) + 1)
+        stop = min(len(content), start + rng.choice([0, 0, 1, 2, 20]))
+        piece = rng.choice([*pieces, rng.randbytes(rng.randint(1, 6)), content[start // 2 : start]])
+        content = content[:start] + piece + content[stop:]
+        if rng.random() < 0.2:
+            content = content[: rng.randrange(len(content) + 1)]
+    return content
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_damaged_files_are_read_whole_or_refused(tmp_path: Path, compressed: bool) -> None:
+    rng = random.Random(0)
+    path = tmp_path / "x.gmt"
+    for _ in range(800):
+        path.write_bytes(mutate(gzip.compress(PLAIN, mtime=0) if compressed else PLAIN, rng))
+        try:
+            gene_sets = tosica.gs.read_gmt(path)
+        except ValueError:
+            continue
+        for name, genes in gene_sets.items():
+            assert genes
+            assert len(set(genes)) == len(genes)
+            for text in [name, *genes]:
+                assert text
+                assert text == text.strip()
+                assert not set(text) & set("\t\r\n")
+
+
+@pytest.mark.data
+def test_published_files(shared: Path) -> None:
+    paths = sorted((shared / "gene_sets").glob("*.gmt.gz"))
+    assert paths
+    for path in paths:
+        with gzip.open(path, "rt") as file:
+            n_lines = sum(1 for line in file if line.strip())
+        assert len(tosica.gs.read_gmt(path)) == n_lines
+
+
+# --------------------------------------------------------------------------- write
+
+
+@given(
+    gene_sets=gene_set_collections(ANY_TEXT, ANY_TEXT, n_genes=(0, 3), max_sets=3, unique=True),
+    description=ANY_TEXT,
+)
+@example(gene_sets={"\ufeffa": ["a"]}, description="")
+@example(gene_sets={"a": ["\ufeffa", "<html>"]}, description="<html>")
+@settings(max_examples=100)
+def test_comes_back_or_is_refused(
+    path: Path, gene_sets: dict[str, list[str]], description: str
+) -> None:
+    before = path.read_bytes() if path.exists() else None
+    try:
+        tosica.gs.write_gmt(gene_sets, path, descriptions=dict.fromkeys(gene_sets, description))
+    except ValueError:
+        assert (path.read_bytes() if path.exists() else None) == before
+    else:
+        assert list(tosica.gs.read_gmt(path).items()) == list(gene_sets.items())
+
+
+def test_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tosica.gs.write_gmt(SETS, tmp_path / "x.gmt", descriptions={"B cell": "by hand"})
+    assert (tmp_path / "x.gmt").read_bytes() == PLAIN
+    tosica.gs.write_gmt(SETS, str(tmp_path / "x.gmt.gz"), descriptions={"B cell": "by hand"})
+    first = (tmp_path / "x.gmt.gz").read_bytes()
+    assert gzip.decompress(first) == PLAIN
+    # The same bytes at any time and under any name.
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    tosica.gs.write_gmt(SETS, tmp_path / "y.gmt.gz", descriptions={"B cell": "by hand"})
+    assert (tmp_path / "y.gmt.gz").read_bytes() == first
+
+
+def test_repeated_genes_and_python_sets(tmp_path: Path) -> None:
+    gene_sets = {"repeats": ["B", "A", "B"], "a set": {"C", "A", "B"}, "generated": iter("BA")}
+    tosica.gs.write_gmt(gene_sets, tmp_path / "x.gmt")
+    assert tosica.gs.read_gmt(tmp_path / "x.gmt") == {
+        "repeats": ["B", "A"],
+        "a set": ["A", "B", "C"],
+        "generated": ["B", "A"],
+    }
+
+
+@pytest.mark.skipif(os.name == "nt", reason="permissions and links are Unix's")
+def test_replaces_the_file_behind_a_link(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.gmt", tmp_path / "link.gmt"
+    target.write_bytes(b"old\tna\tG\n")
+    usual = stat.S_IMODE(target.stat().st_mode)
+    link.symlink_to(target)
+    tosica.gs.write_gmt(SETS, link)
+    assert link.is_symlink()
+    assert tosica.gs.read_gmt(target) == SETS
+    assert stat.S_IMODE(target.stat().st_mode) == usual
+    assert sorted(os.listdir(tmp_path)) == ["link.gmt", "target.gmt"]
+
+
+@pytest.mark.parametrize(
+    ("gene_sets", "descriptions", "error", "word"),
+    [
+        ({}, None, ValueError, "gene_sets is empty"),
+        (SETS, {"NK cell": "x"}, ValueError, "descriptions names 'NK cell'"),
+        ({"a": "CD3E"}, None, TypeError, "genes of 'a'"),
+        ({"a": None}, None, TypeError, "genes of 'a'"),
+        ({"a": []}, None, ValueError, "'a' has no genes"),
+        ({"a": [7]}, None, TypeError, "'a' has 7"),
+        ({7: ["G"]}, None, TypeError, "7"),
+        (SETS, {"T cell": 7}, TypeError, "'T cell' has 7"),
+        ({"": ["G"]}, None, ValueError, "empty"),
+        ({"a": [""]}, None, ValueError, "'a' has the text ''"),
+        ({"a\tb": ["G"]}, None, ValueError, "tabs"),
+        ({"a": ["G\n"]}, None, ValueError, "line breaks"),
+        ({"a": ["G\rH"]}, None, ValueError, "line breaks"),
+        (SETS, {"T cell": "a\tb"}, ValueError, "tabs"),
+        ({"a": [" G"]}, None, ValueError, "whitespace"),
+        ({"\ud800": ["G"]}, None, ValueError, "surrogates"),
+    ],
+)
+def test_refuses_to_write(
+    tmp_path: Path, gene_sets: Any, descriptions: Any, error: type[Exception], word: str
+) -> None:
+    with pytest.raises(error, match=word):
+        tosica.gs.write_gmt(gene_sets, tmp_path / "x.gmt", descriptions=descriptions)
+    assert os.listdir(tmp_path) == []
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing" / "x.gmt", tmp_path):
+        with pytest.raises(OSError, match=str(path.parent)):
+            tosica.gs.write_gmt(SETS, path)
