@@ -13,12 +13,14 @@ import tosica
 SETS = {"T cell": ["CD3D", "CD3E", "CD2"], "B cell": ["CD19", "MS4A1"]}
 GENES = ["CD3D", "CD3E", "CD2", "CD19", "MS4A1", "LYZ"]
 PROTEINS = ["CD3", "CD19", "CD14"]
+GROUPS = {"lineage": ["CD3", "CD19"], "myeloid": ["CD14"]}
 
 
-def make(**names: str) -> md.MuData:
+def make(n_proteins: int = 3, **names: str) -> md.MuData:
     """A MuData of six genes and three antibodies, under the names that are given."""
+    proteins = PROTEINS if n_proteins == 3 else [f"P{i}" for i in range(n_proteins)]
     parts = {}
-    for role, features in (("rna", GENES), ("protein", PROTEINS)):
+    for role, features in (("rna", GENES), ("protein", proteins)):
         adata = AnnData(np.ones((4, len(features)), dtype=np.float32))
         adata.obs_names = [f"cell{i}" for i in range(4)]
         adata.var_names = features
@@ -31,40 +33,38 @@ def build(mdata: md.MuData, **kwargs) -> md.MuData | None:
 
 
 def test_gene_sets_for_rna_and_one_token_an_antibody():
-    mdata = make()
+    mdata, adata = make(), make()["rna"]
     assert build(mdata) is None
+    build(adata)
+    np.testing.assert_array_equal(
+        mdata["rna"].varm["tosica_mask"].toarray(), adata.varm["tosica_mask"].toarray()
+    )
     assert list(mdata["rna"].uns["tosica_mask"]["gene_sets"]) == [*SETS]
     made = mdata["protein"].uns["tosica_mask"]
     assert list(made["gene_sets"]) == PROTEINS
-    assert made["n_unannotated"] == 0
-    assert made["source"] == "single features"
+    assert (made["n_unannotated"], made["source"]) == (0, "single features")
     np.testing.assert_array_equal(mdata["protein"].varm["tosica_mask"].toarray(), np.eye(3))
-
-
-def test_as_for_the_anndata():
-    mdata, adata = make(), make()["rna"]
-    build(mdata)
-    build(adata)
-    pair = [a.varm["tosica_mask"].toarray() for a in (mdata["rna"], adata)]
-    np.testing.assert_array_equal(*pair)
+    # With one modality, the same.
+    alone = md.MuData({"rna": make()["rna"]})
+    build(alone)
+    assert alone["rna"].varm["tosica_mask"].shape == (6, 2)
 
 
 @pytest.mark.parametrize("kind", ["dict", "table", "gmt"])
 def test_groups_of_antibodies(kind, tmp_path):
-    groups = {"lineage": ["CD3", "CD19"], "myeloid": ["CD14"]}
-    given = groups
+    given = GROUPS
     if kind == "table":
-        pairs = [(name, feature) for name, members in groups.items() for feature in members]
+        pairs = [(name, feature) for name, members in GROUPS.items() for feature in members]
         given = pd.DataFrame(pairs, columns=["source", "target"])
     if kind == "gmt":
         given = tmp_path / "groups.gmt"
-        tosica.gs.write_gmt(groups, given)
+        tosica.gs.write_gmt(GROUPS, given)
     mdata = make()
-    build(mdata, groups={"protein": given})
-    made = mdata["protein"].uns["tosica_mask"]
-    assert list(made["gene_sets"]) == ["lineage", "myeloid"]
+    changed = build(mdata, groups={"protein": given}, copy=True)
+    assert "tosica_mask" not in mdata["protein"].varm
+    assert list(changed["protein"].uns["tosica_mask"]["gene_sets"]) == [*GROUPS]
     np.testing.assert_array_equal(
-        mdata["protein"].varm["tosica_mask"].toarray(), [[1, 0], [1, 0], [0, 1]]
+        changed["protein"].varm["tosica_mask"].toarray(), [[1, 0], [1, 0], [0, 1]]
     )
 
 
@@ -75,62 +75,34 @@ def test_other_names():
     assert mdata["adt"].varm["mask"].shape == (3, 3)
 
 
-def test_one_modality():
-    mdata = md.MuData({"rna": make()["rna"]})
-    build(mdata)
-    assert "tosica_mask" in mdata["rna"].varm
-
-
-def test_a_copy():
-    mdata = make()
-    changed = build(mdata, copy=True)
-    assert "tosica_mask" in changed["protein"].varm
-    assert "tosica_mask" not in mdata["protein"].varm
-
-
 @pytest.mark.parametrize(
-    ("kwargs", "error", "sentence"),
+    ("names", "kwargs", "error", "words"),
     [
-        ({"modalities": {"rna": "gex"}}, KeyError, "no modality 'gex'; its modalities: 'rna'"),
-        (
-            {"groups": {"adt": {}}},
-            KeyError,
-            r"groups names 'adt', .* without gene sets \(antibodies\), here 'protein'",
-        ),
-        ({"groups": {"rna": {}}}, KeyError, "groups are for modalities without gene sets"),
-        ({"groups": [["CD3"]]}, TypeError, "groups must be a dict of modality and its groups"),
-        ({"groups": {"protein": {"x": ["CD99"]}}}, ValueError, "no gene of 1 gene sets"),
-        ({"min_genes": 9}, ValueError, "lower min_genes"),
+        ({}, {"modalities": {"rna": "gex"}}, KeyError, "no modality 'gex'"),
+        ({}, {"groups": {"adt": {}}}, KeyError, "groups names 'adt', .* here 'protein'"),
+        ({}, {"groups": {"rna": {}}}, KeyError, "groups names 'rna'"),
+        ({}, {"groups": [["CD3"]]}, TypeError, "groups"),
+        ({}, {"groups": {"protein": {"x": ["CD99"]}}}, ValueError, "no gene of 1 gene sets"),
+        # LEU4 is an old name of CD3D, but an antibody is called as its panel calls it.
+        ({}, {"groups": {"protein": {"T": ["LEU4", "CD3D"]}}}, ValueError, "no gene of 1"),
+        ({}, {"min_genes": 9}, ValueError, "lower min_genes"),
+        ({"rna": "gex", "protein": "adt"}, {}, KeyError, "no modality 'rna'"),
+        ({"n_proteins": 1001}, {}, ValueError, "too many for one token each"),
     ],
 )
-def test_wrong_input_writes_nothing(kwargs, error, sentence):
-    mdata = make()
-    with pytest.raises(error, match=sentence):
+def test_wrong_input_writes_nothing(names, kwargs, error, words):
+    mdata = make(**names)
+    with pytest.raises(error, match=words):
         build(mdata, **kwargs)
     for adata in mdata.mod.values():
         assert not adata.varm
         assert not adata.uns
 
 
-def test_names_that_are_missing():
-    with pytest.raises(KeyError, match="no modality 'rna'; its modalities: 'gex', 'adt'"):
-        build(make(rna="gex", protein="adt"))
-
-
-def test_a_view():
+def test_a_view_and_an_anndata():
     with pytest.raises(ValueError, match="a view of another MuData"):
         build(make()[:2])
-
-
-def test_too_many_features():
-    parts = {"rna": make()["rna"], "protein": AnnData(np.ones((4, 1001), dtype=np.float32))}
-    parts["protein"].obs_names = parts["rna"].obs_names
-    with pytest.raises(ValueError, match="too many for one token each"):
-        build(md.MuData(parts))
-
-
-def test_an_anndata_has_no_modalities():
-    with pytest.raises(TypeError, match="modalities and groups are for a MuData"):
+    with pytest.raises(TypeError, match="are for a MuData"):
         build(make()["rna"], groups={"protein": SETS})
 
 
@@ -141,20 +113,9 @@ def test_variable_gene_sets_are_those_of_the_anndata():
     rna.layers["counts"] = rng.poisson(2, (40, 60)).astype(np.float32)
     rna.layers["counts"][:, 50:] *= rng.integers(0, 2, (40, 1)) * 3
     sets = {"steady": rna.var_names[:30], "varies": rna.var_names[50:]}
-    settings = {"select": "variable", "layer": "counts", "max_gene_sets": 1}
     protein = AnnData(np.ones((40, 3), dtype=np.float32))
     protein.var_names = PROTEINS
-    mdata = md.MuData({"rna": rna.copy(), "protein": protein})
-    tosica.pp.build_mask(mdata, sets, **settings)
-    tosica.pp.build_mask(rna, sets, **settings)
-    kept = list(mdata["rna"].uns["tosica_mask"]["gene_sets"])
-    assert kept == list(rna.uns["tosica_mask"]["gene_sets"]) == ["varies"]
+    mdata = md.MuData({"rna": rna, "protein": protein})
+    tosica.pp.build_mask(mdata, sets, select="variable", layer="counts", max_gene_sets=1)
+    assert list(mdata["rna"].uns["tosica_mask"]["gene_sets"]) == ["varies"]
     assert list(mdata["protein"].uns["tosica_mask"]["gene_sets"]) == PROTEINS
-
-
-def test_antibodies_are_no_aliases_of_genes():
-    """LEU4 is an old name of CD3D, but an antibody is called as its panel calls it."""
-    mdata = make()
-    sentence = "no gene of 1 gene sets"
-    with pytest.raises(ValueError, match=sentence):
-        build(mdata, groups={"protein": {"T cell": ["LEU4", "CD3D"]}}, identifiers="map")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from typing import TYPE_CHECKING, Any
 
 import anndata as ad
@@ -175,13 +174,6 @@ def test_columns_of_var(
     assert adata.var_names[0] == "row 0"
 
 
-def test_a_column_is_left_alone_where_the_names_do(symbols: list[str]) -> None:
-    adata = named(symbols)
-    adata.var["gene_symbols"] = symbols[::-1]
-    tosica.pp.build_mask(adata)
-    assert about(adata)["matched_by"] == "var_names"
-
-
 def test_ambiguous_genes_are_listed(symbols: list[str], caplog: pytest.LogCaptureFixture) -> None:
     adata = named([*symbols, "SARS"])
     with caplog.at_level(logging.INFO, "tosica"):
@@ -221,22 +213,6 @@ def test_written_and_read_again(pbmc: AnnData, tmp_path: Path, format_: str) -> 
     )
 
 
-@pytest.mark.slow
-@pytest.mark.data
-def test_lungmix_by_ensembl_ids_gives_what_symbols_would(shared: Path) -> None:
-    adata = ad.io.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")
-    tosica.pp.build_mask(adata)
-    by_symbol = adata.copy()
-    found = tosica.gs.map_genes(adata.var_names, organism="human")
-    # A symbol where there is one; where IDs share it, each may have it.
-    table = gene_table("human").ensembl
-    by_symbol.var_names = [gene or table.get(name, (name,))[0] for name, gene in found.items()]
-    by_symbol.var_names_make_unique()
-    tosica.pp.build_mask(by_symbol, identifiers="exact")
-    covered = [about(each)["n_genes_covered"] for each in (adata, by_symbol)]
-    assert covered[0] >= 0.95 * covered[1] > 5000  # 0.8 is asked for
-
-
 # ------------------------------------------------------------------------------------------ species
 
 
@@ -245,34 +221,21 @@ def mouse(symbols: list[str]) -> AnnData:
     return named(tosica.gs.map_genes(symbols, organism="human", to_organism="mouse").to_list())
 
 
-def refused(sentence: str, *args: Any, **kwargs: Any) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
-        tosica.pp.build_mask(*args, **kwargs)
-
-
-@pytest.mark.data
-def test_mouse_data_and_human_sets_are_refused(mouse: AnnData, shared: Path) -> None:
-    gene = mouse.var_names[0]
-    refused(
-        f"adata holds mouse genes ({gene!r}), but the gene sets (human_gobp) hold human genes "
-        "('BAG1'): pass gene_sets='mouse_gobp', or organism='mouse' to map the gene sets by "
-        "one-to-one orthology.",
-        mouse,
-        "human_gobp",
-    )
-    refused(
-        f"adata holds mouse genes ({gene!r}), but the gene sets (reactome.gmt.gz) hold human genes "
-        "('AGL'): pass organism='mouse' to map the gene sets by one-to-one orthology.",
-        mouse,
-        shared / "gene_sets" / "reactome.gmt.gz",
-    )
-    assert not mouse.varm
-    assert not mouse.uns
-
-
-def test_human_data_and_mouse_sets_are_refused(symbols: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"pass gene_sets='human_gobp', or organism='human' to"):
-        tosica.pp.build_mask(named(symbols), "mouse_gobp")
+def test_gene_sets_of_another_organism_are_refused(
+    mouse: AnnData, symbols: list[str], tmp_path: Path
+) -> None:
+    human = named(symbols)
+    tosica.gs.write_gmt({"mine": symbols}, tmp_path / "own.gmt")
+    for adata, gene_sets, kwargs, words in (
+        (mouse, "human_gobp", {}, "pass gene_sets='mouse_gobp', or organism='mouse' to map"),
+        (mouse, tmp_path / "own.gmt", {}, "own.gmt.*: pass organism='mouse' to map"),
+        (human, "mouse_gobp", {}, "pass gene_sets='human_gobp', or organism='human' to map"),
+        (human, "gobp", {"organism": "mouse"}, "human genes .*pass organism='human' or leave"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            tosica.pp.build_mask(adata, gene_sets, **kwargs)
+        assert not adata.varm
+        assert not adata.uns
 
 
 def test_mapped_to_the_mouse_when_asked_to(
@@ -288,14 +251,6 @@ def test_mapped_to_the_mouse_when_asked_to(
     assert "from human to mouse by one-to-one orthology" in caplog.messages[0]
 
 
-def test_mouse_gobp_on_mouse_data(mouse: AnnData, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "tosica"):
-        tosica.pp.build_mask(mouse, "mouse_gobp")
-    assert about(mouse)["organism"] == "mouse"
-    assert about(mouse)["coverage"] > 0.6
-    assert caplog.messages[0] == "build_mask: adata holds mouse genes (by overlap)"
-
-
 def test_mouse_ensembl_ids(mouse: AnnData) -> None:
     by_id = tosica.gs.map_genes(mouse.var_names, to="ensembl", organism="mouse")
     adata = named([name or f"?{i}" for i, name in enumerate(by_id)])
@@ -303,15 +258,6 @@ def test_mouse_ensembl_ids(mouse: AnnData) -> None:
     tosica.pp.build_mask(adata, "mouse_gobp")
     n = about(mouse)["n_genes_covered"]
     assert about(adata)["n_genes_covered"] >= 0.99 * n
-
-
-def test_organism_that_the_data_are_not_of(symbols: list[str]) -> None:
-    refused(
-        f"organism='mouse' was given, but adata's genes are human genes ({symbols[0]!r}): pass "
-        "organism='human' or leave it out.",
-        named(symbols),
-        organism="mouse",
-    )
 
 
 # ------------------------------------------------------- composite names, on real data and others
@@ -355,61 +301,6 @@ def test_same_mask_by_composite_names(
     )
 
 
-@pytest.mark.parametrize("what", ["Entrez numbers", "row numbers", "words"])
-def test_same_mask_by_symbols_with_anything_beside_them(
-    symbols: list[str], expected: dict[str, set[str]], what: str
-) -> None:
-    beside: Any = range(len(symbols))
-    if what == "Entrez numbers":
-        beside = tosica.gs.map_genes(symbols, to="entrez", organism="human")
-    elif what == "words":
-        beside = ["protein coding"] * len(symbols)
-    adata = named([f"{s}|{b}" for s, b in zip(symbols, beside, strict=True)])
-    tosica.pp.build_mask(adata)
-    assert sets_of(adata, symbols) == expected
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["{}.1", "{}-1"])
-def test_numbered_symbols_where_the_symbol_is_not_there(
-    symbols: list[str],
-    expected: dict[str, set[str]],
-    form: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    # CAT-1 is SLC7A1, so that CAT-2 is not taken for CAT either.
-    known = gene_table("human").aliases
-    turned = [
-        s
-        for s in symbols[::4]
-        if not any(f"{form[:-1].format(s)}{i}" in known for i in range(1, 10))
-    ]
-    numbered = [form.format(s) if s in turned else s for s in symbols]
-    adata, both = named(numbered), named([*symbols, *map(form.format, turned)])
-    with caplog.at_level(logging.INFO, "tosica"):
-        caplog.clear()
-        tosica.pp.build_mask(adata)
-    assert (
-        f"build_mask: translated {about(adata)['n_genes_mapped']} numbered symbols"
-        in caplog.messages[1]
-    )
-    assert about(adata)["n_genes_mapped"] > 120
-    assert sets_of(adata, symbols) == expected
-    tosica.pp.build_mask(both)
-    assert about(both)["n_genes_mapped"] == 0
-    assert both.varm[KEY][len(symbols) :].nnz == 0
-
-
-def test_composite_names_of_the_mouse(mouse: AnnData) -> None:
-    by_id = tosica.gs.map_genes(mouse.var_names, to="ensembl", organism="mouse").dropna()
-    plain = named(by_id.index)
-    adata = named([f"{symbol}_{gene}" for symbol, gene in by_id.items()])
-    for each in (plain, adata):
-        tosica.pp.build_mask(each)
-        assert about(each)["source"] == "mouse_gobp"
-    assert sets_of(adata, by_id.index) == sets_of(plain, by_id.index)
-
-
 # ------------------------------------------------------------------ the collection of the organism
 
 
@@ -436,16 +327,6 @@ def test_default_is_the_collection_of_the_organism(
             assert about(each)["source"] == f"{organism}_gobp"
             assert about(each)["params"]["max_jaccard"] == 0.5
             assert about(each)["organism"] == organism
-
-
-def test_default_collection_by_the_organism_that_is_given(
-    mouse: AnnData, symbols: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    line = took(mouse, caplog, organism="mouse")
-    assert line == "build_mask: took mouse_gobp, since organism='mouse' was given"
-    assert about(mouse)["source"] == "mouse_gobp"
-    with pytest.raises(ValueError, match="organism='mouse' was given, but adata's genes are human"):
-        tosica.pp.build_mask(named(symbols), organism="mouse")
 
 
 def test_default_collection_where_the_organism_is_not_clear(
@@ -479,93 +360,42 @@ def test_collection_of_the_organism_in_a_list_and_by_version(
 
 # --------------------------------------------------------------- mouse symbols in upper case
 
-RESTORE = (
-    "adata.var_names = [new or old for old, new in tosica.gs.map_genes(adata.var_names, "
-    "organism='mouse', ignore_case=True).items()]"
-)
 
-
-def in_upper_case(shared: Path, file: str) -> tuple[AnnData, list[str]]:
-    adata = ad.io.read_h5ad(shared / f"{file}.h5ad")
-    names = list(adata.var_names)
-    return named([name.upper() for name in names]), names
-
-
-@pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize(
-    ("file", "counts"),
-    [
-        (
-            "mouse_gut",
-            "2 581 names are only mouse symbols ('0610005C13RIK', 'GM12258', 'GM7935') and 8 only",
-        ),
-        (
-            "dc_progenitors",
-            "92 names are only mouse symbols ('1110038B12RIK', 'BC035044', 'MIR1949') and 3 only",
-        ),
-    ],
-)
-def test_mouse_symbols_in_upper_case(shared: Path, file: str, counts: str) -> None:
-    adata, names = in_upper_case(shared, file)
-    sentence = (
-        "adata's genes look like mouse symbols written in upper case, but the gene sets "
-        f"(human_gobp) are human: {counts} human symbols; restore the mouse symbols with "
-        f"{RESTORE} and use mouse gene sets, such as 'mouse_gobp', or pass organism='human' if the "
-        "genes are human."
+@pytest.mark.parametrize("column", [None, "symbol"])
+def test_mouse_symbols_in_upper_case(shared: Path, column: str | None) -> None:
+    names = list(ad.io.read_h5ad(shared / "dc_progenitors.h5ad").var_names)
+    adata, true = named([name.upper() for name in names]), named(names)
+    where = "adata.var_names"
+    if column is not None:
+        adata.var[column] = list(adata.var_names)
+        adata.var_names = [f"row {i}" for i in range(adata.n_vars)]
+        where = f"adata.var[{column!r}]"
+    remedy = (
+        f"{where} = [new or old for old, new in tosica.gs.map_genes({where}, organism='mouse', "
+        "ignore_case=True).items()]"
     )
     with pytest.warns(UserWarning, match="written in upper case") as caught:
         tosica.pp.build_mask(adata)
-    assert [str(each.message) for each in caught] == [sentence]
-    assert caught[0].filename == __file__
-    # What it says can be done: without a warning, and the mask is that of the true names.
-    exec(RESTORE, {"adata": adata, "tosica": tosica})
-    tosica.pp.build_mask(adata)
-    true = named(names)
-    tosica.pp.build_mask(true)
-    assert about(adata)["source"] == "mouse_gobp"
-    assert about(adata)["n_genes_covered"] == about(true)["n_genes_covered"]
-    known = gene_table("mouse").symbols
-    assert all(a == b for a, b in zip(adata.var_names, names, strict=True) if b in known)
-
-
-@pytest.mark.data
-def test_symbols_in_upper_case_in_a_column(shared: Path) -> None:
-    adata, _ = in_upper_case(shared, "dc_progenitors")
-    adata.var["symbol"] = list(adata.var_names)
-    adata.var_names = [f"row {i}" for i in range(adata.n_vars)]
-    with pytest.warns(UserWarning, match="written in upper case") as caught:
-        tosica.pp.build_mask(adata)
-    remedy = RESTORE.replace("adata.var_names", "adata.var['symbol']")
     assert remedy in str(caught[0].message)
+    assert caught[0].filename == __file__
+    tosica.pp.build_mask(adata, organism="human")  # without a warning
+    if column is None:
+        for args in ({"gene_sets": "mouse_gobp"}, {"organism": "mouse"}):
+            with pytest.raises(ValueError, match="written in upper case"):
+                tosica.pp.build_mask(adata, **args)
+        # Gene sets in capitals too match as they are.
+        rng = np.random.default_rng(0)
+        own = {f"s{i}": list(rng.choice(adata.var_names, 50)) for i in range(100)}
+        tosica.pp.build_mask(adata, own)
+        assert about(adata)["coverage"] > 0.9
+    # What it says can be done: without a warning, and the mask is that of the true names.
     exec(remedy, {"adata": adata, "tosica": tosica})
     tosica.pp.build_mask(adata)
+    tosica.pp.build_mask(true)
     assert about(adata)["source"] == "mouse_gobp"
-    assert about(adata)["matched_by"] == "symbol"
-
-
-@pytest.mark.data
-def test_symbols_in_upper_case_and_gene_sets_of_the_mouse(shared: Path) -> None:
-    adata, _ = in_upper_case(shared, "dc_progenitors")
-    sentence = (
-        "adata's genes look like mouse symbols written in upper case ('1110038B12RIK', "
-        "'BC035044', 'MIR1949'), which match no mouse gene: restore the mouse symbols with "
-        f"{RESTORE}."
-    )
-    refused(sentence, adata, "mouse_gobp")
-    refused(sentence, adata, organism="mouse")
-    # Gene sets in capitals too match as they are.
-    rng = np.random.default_rng(0)
-    own = {f"s{i}": list(rng.choice(adata.var_names, 50)) for i in range(100)}
-    tosica.pp.build_mask(adata, own)
-    assert about(adata)["coverage"] > 0.9
-
-
-@pytest.mark.data
-def test_who_says_human_is_not_warned(shared: Path) -> None:
-    adata, _ = in_upper_case(shared, "dc_progenitors")
-    tosica.pp.build_mask(adata, organism="human")
-    assert about(adata)["source"] == "human_gobp"
+    assert about(adata)["matched_by"] == (column or "var_names")
+    assert about(adata)["n_genes_covered"] == about(true)["n_genes_covered"]
 
 
 @pytest.mark.slow
@@ -618,63 +448,22 @@ def test_weights_of_sets_that_were_kept_only(pbmc: AnnData) -> None:
     assert set(about(adata)["weights"]["gene_set"]) == kept - {"TF3"}
 
 
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"source": "geneset", "target": "genesymbol"},
-        {"source": "cell_type", "target": "genesymbol"},
-    ],
-)
-def test_resource_as_it_comes(
-    pbmc: AnnData, columns: dict[str, str], caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("source", ["geneset", "cell_type"])
+def test_resource_as_it_comes(pbmc: AnnData, source: str) -> None:
     plain, other, net = pbmc.copy(), pbmc.copy(), network(pbmc).drop(columns="weight")
     tosica.pp.build_mask(plain, net)
-    with caplog.at_level(logging.INFO, "tosica"):
-        caplog.clear()
-        tosica.pp.build_mask(other, net.rename(columns=columns))
+    tosica.pp.build_mask(other, net.rename(columns={"source": source, "target": "genesymbol"}))
     assert (plain.varm[KEY] != other.varm[KEY]).nnz == 0
-    assert caplog.messages[0] == (
-        f"build_mask: took the gene sets from the table's column {columns['source']!r} and the "
-        "genes from 'genesymbol'"
-    )
     assert "weights" not in about(other)
 
 
-@pytest.mark.parametrize(
-    ("weight", "error", "sentence"),
-    [
-        (
-            "activation",
-            TypeError,
-            "the column 'weight' of the table of gene sets holds .* values instead of numbers: "
-            "convert or drop it.",
-        ),
-        (
-            np.inf,
-            ValueError,
-            "the column 'weight' of the table of gene sets holds infinite values: replace or drop "
-            "them.",
-        ),
-    ],
-)
-def test_weights_that_are_none(
-    pbmc: AnnData, weight: Any, error: type[Exception], sentence: str
-) -> None:
+@pytest.mark.parametrize("weight", ["activation", np.inf])
+def test_weights_that_are_none(pbmc: AnnData, weight: Any) -> None:
     adata, net = pbmc.copy(), network(pbmc)
     net["weight"] = weight
-    with pytest.raises(error, match=f"^{sentence}$"):
+    with pytest.raises(TypeError, match="'weight'"):
         tosica.pp.build_mask(adata, net)
     assert KEY not in adata.uns
-
-
-def test_no_weights_to_read(pbmc: AnnData) -> None:
-    adata = pbmc.copy()
-    with pytest.raises(KeyError, match=r"There is no mask in adata\.uns\['tosica_mask'\]: call"):
-        tosica.get.network_weights(adata)
-    tosica.pp.build_mask(adata)
-    with pytest.raises(KeyError, match="was built from gene sets without weights: pass a table"):
-        tosica.get.network_weights(adata)
 
 
 # ---------------------------------------------------------------------- the original's rules, speed
