@@ -16,7 +16,7 @@ import scvi
 import tosica
 from benchmarks._accuracy_tasks import LABEL, TASKS, UNSEEN, Task
 from benchmarks._report import table, version_lines, versions, write
-from tosica._calibration import conformal_threshold
+from tosica._stats import conformal_threshold
 from tosica.tl._evaluate import calibration_bins, expected_calibration_error
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 import scvi
 
 import tosica
-from tosica._logging import logger, quiet_libraries
+from tosica._settings import logger, quiet_libraries
 
 TALKERS = ("lightning", "lightning.pytorch", "lightning.fabric")
 

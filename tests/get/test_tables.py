@@ -56,7 +56,11 @@ def test_has_what_scanpy_needs():
         (annotated_pbmc(key="mine"), KeyError, "pass key='mine'"),
         (_edited(obsm=lambda obsm: obsm.pop("X_tosica")), KeyError, "'X_tosica'.* is gone"),
         (_edited(uns=lambda uns: uns.pop("tosica")), KeyError, "is gone .*uns_merge='same'"),
-        (_edited(uns=lambda uns: uns["tosica"].pop("gene_sets")), KeyError, "'gene_sets'.* is gone"),
+        (
+            _edited(uns=lambda uns: uns["tosica"].pop("gene_sets")),
+            KeyError,
+            "'gene_sets'.* is gone",
+        ),
         (_edited(uns=lambda uns: uns.update(tosica="text")), KeyError, "'gene_sets'.* is gone"),
         (
             _edited(uns=lambda uns: uns["tosica"].update(gene_sets=["a"])),

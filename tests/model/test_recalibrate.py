@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import tosica
-from tosica._calibration import conformal_threshold
+from tosica._stats import conformal_threshold
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -10,7 +10,6 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica._annotated import find_gene_sets, read_attention, resolve_key
 from tosica._checks import (
     CellData,
     Integer,
@@ -21,8 +20,8 @@ from tosica._checks import (
     list_names,
     validate_params,
 )
-from tosica._groups import read_groups
-from tosica._statistics import group_moments
+from tosica._obs import find_gene_sets, read_attention, read_groups, resolve_key
+from tosica._stats import group_moments
 from tosica.model._check_model import MODEL
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tosica._statistics import GroupMoments
+    from tosica._stats import GroupMoments
     from tosica.model import TOSICA
 
 Scale: TypeAlias = Literal["z_score", "min_max"]

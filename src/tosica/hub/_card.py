@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from sklearn.metrics import precision_recall_fscore_support
 
-from tosica._logging import format_thousands
+from tosica._settings import format_thousands
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from tosica._logging import logger
+from tosica._settings import logger
 from tosica.hub._card import import_client, make_card
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from scipy.special import log_softmax
 from scvi import settings
 
-from tosica._calibration import fit_temperature
 from tosica._parallel import thread_map
+from tosica._stats import fit_temperature
 from tosica.linear._logistic import (
     DEFAULT_CONFIG,
     LogisticRegression,
@@ -247,7 +247,7 @@ def cross_validate(
         A smaller weight is chosen if it raises the mean log-likelihood of the cells by more than so
         many standard errors.
     expected_temperature, temperature_spread
-        Prior of the temperature, as in :func:`~tosica._calibration.fit_temperature`. It matters if
+        Prior of the temperature, as in :func:`~tosica._stats.fit_temperature`. It matters if
         there are few cells.
     max_cells
         Size of the subsample of the cells that is used.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from anndata.io import read_elem, write_elem
 
-from tosica._logging import warn_user
+from tosica._settings import warn_user
 from tosica.data import EmptyCellsWarning
 from tosica.model._annotation_result import outdated_columns
 from tosica.ondisk._parts import part_file, read_part

@@ -16,7 +16,7 @@ import torch
 from anndata.io import read_elem, write_elem
 
 from tosica._files import as_os_error, replace_file
-from tosica._logging import logger, only_warnings
+from tosica._settings import logger, only_warnings
 from tosica.data import EmptyCellsWarning
 from tosica.ondisk._store import open_query
 

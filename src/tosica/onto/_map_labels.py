@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._checks import CellData, FileKey, String, list_names, validate_params
-from tosica._groups import read_groups
+from tosica._obs import read_groups
 from tosica._settings import logger, warn_user
 from tosica.onto._ontology import (
     NO_TERM,

@@ -17,8 +17,8 @@ from tosica._checks import (
     String,
     validate_params,
 )
-from tosica._logging import format_thousands, logger
 from tosica._progress import progress
+from tosica._settings import format_thousands, logger
 from tosica._validation import file_columns
 from tosica.model import TOSICA
 from tosica.model._annotation import Precision

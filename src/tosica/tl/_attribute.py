@@ -17,9 +17,9 @@ from tosica._checks import (
     only_known,
     validate_params,
 )
-from tosica._logging import logger, warn_user, without_query_lines
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
+from tosica._settings import logger, only_warnings, query_logger, warn_user
 from tosica._validation import file_columns
 from tosica.data import find_genes, load_table
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
@@ -249,7 +249,7 @@ def baseline_expression(
     if adata.n_obs == 1:
         raise ValueError("A single cell is its own mean: pass more cells, or baseline='zero'.")
     total = torch.zeros(n_genes, dtype=torch.float64)
-    with without_query_lines():
+    with only_warnings(query_logger):
         for _, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
             total += x.sum(0, dtype=torch.float64).cpu()
     return (total / adata.n_obs).float()[None].to(model.module.device)
@@ -417,7 +417,11 @@ def iter_attributions(
         return slice(first, first + len(x)), codes, attribution
 
     cells = adata if rows is None else adata[rows]
-    with without_query_lines(), thread_pool(module.device), progress(cells.n_obs, bar) as step:
+    with (
+        only_warnings(query_logger),
+        thread_pool(module.device),
+        progress(cells.n_obs, bar) as step,
+    ):
         minibatches = model.iter_batches(
             cells, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1)
         )

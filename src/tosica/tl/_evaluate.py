@@ -12,9 +12,8 @@ from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
 from tosica._checks import CellData, Flag, Integer, String, list_names, validate_params
-from tosica._constants import HETEROGENEOUS, UNKNOWN
-from tosica._groups import read_groups, read_labels, read_numbers
-from tosica._logging import format_thousands, logger
+from tosica._obs import HETEROGENEOUS, UNKNOWN, read_groups, read_labels, read_numbers
+from tosica._settings import format_thousands, logger
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, is_kind_of, match_label, read_ontology
 
 if TYPE_CHECKING:

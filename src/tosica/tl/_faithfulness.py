@@ -21,9 +21,9 @@ from tosica._checks import (
     as_names,
     validate_params,
 )
-from tosica._logging import logger, without_query_lines
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
+from tosica._settings import logger, only_warnings, query_logger
 from tosica.tl._attribute import baseline_expression, default_baseline, token_of_pair
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
@@ -248,7 +248,7 @@ def _remove_gene_sets(
         return len(x)
 
     with (
-        without_query_lines(),
+        only_warnings(query_logger),
         thread_pool(module.device),
         progress(adata.n_obs, "faithfulness") as step,
     ):

@@ -22,11 +22,10 @@ from tosica._checks import (
     shown,
     validate_params,
 )
-from tosica._constants import HETEROGENEOUS, UNKNOWN
-from tosica._groups import as_groups, read_groups, read_labels, read_numbers
-from tosica._logging import format_thousands, logger
+from tosica._obs import HETEROGENEOUS, UNKNOWN, as_groups, read_groups, read_labels, read_numbers
 from tosica._parallel import keep_torch_threads
 from tosica._progress import progress
+from tosica._settings import format_thousands, logger
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,10 +10,10 @@ import scipy.sparse as sp
 from sklearn.neighbors import NearestNeighbors
 
 from tosica._checks import CellData, Flag, Integer, validate_params
-from tosica._groups import read_groups
-from tosica._logging import logger, without_query_lines
+from tosica._obs import read_groups
 from tosica._parallel import keep_torch_threads
 from tosica._progress import Progress, progress
+from tosica._settings import logger, only_warnings, query_logger
 from tosica.data import load_annotations
 from tosica.linear import (
     CLUSTER_SIZE,
@@ -285,7 +285,7 @@ def read_query(
 ) -> Query:
     """Read all cells as the model reads them. They are sparse in memory, also of a backed query."""
     parts, measured = [], None
-    with without_query_lines():
+    with only_warnings(query_logger):
         for batch in model.iter_batches(
             adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
         ):

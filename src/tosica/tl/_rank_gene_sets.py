@@ -12,7 +12,6 @@ import scanpy as sc
 from anndata import AnnData
 from scipy import stats
 
-from tosica._annotated import read_attention, resolve_key
 from tosica._checks import (
     CellData,
     Either,
@@ -26,10 +25,10 @@ from tosica._checks import (
     list_names,
     validate_params,
 )
-from tosica._groups import missing_column, read_groups
-from tosica._logging import logger, warn_user
+from tosica._obs import missing_column, read_attention, read_groups, resolve_key
 from tosica._parallel import keep_torch_threads
-from tosica._statistics import (
+from tosica._settings import logger, warn_user
+from tosica._stats import (
     TooFewSamplesError,
     compare_samples,
     group_moments,
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tosica._statistics import GroupMoments, Reference
+    from tosica._stats import GroupMoments, Reference
 
 # Fields of the result of one group by their names, and under "order" the positions of the gene sets
 # from the highest score down; each of shape (n_gene_sets,).

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosica._annotated import read_attention
 from tosica._checks import CellData, Flag, String
+from tosica._obs import read_attention
 from tosica._validation import list_names
 from tosica.model._check_model import MODEL
 
@@ -41,12 +41,12 @@ def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, l
 
     Returns
     -------
-    As :func:`~tosica._annotated.read_attention`.
+    As :func:`~tosica._obs.read_attention`.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        As :func:`~tosica._annotated.read_attention`.
+        As :func:`~tosica._obs.read_attention`.
     ValueError
         If the model has several modalities, or another model annotated ``adata``.
     """

@@ -18,11 +18,10 @@ from tosica._checks import (
     list_names,
     validate_params,
 )
-from tosica._constants import UNKNOWN
-from tosica._groups import read_groups
-from tosica._logging import logger, without_query_lines
+from tosica._obs import UNKNOWN, read_groups
 from tosica._progress import progress
-from tosica._statistics import group_moments, standardized_difference
+from tosica._settings import logger, only_warnings, query_logger
+from tosica._stats import group_moments, standardized_difference
 from tosica.tl._attribute import default_baseline, iter_attributions, sum_by, token_of_pair
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
@@ -365,7 +364,11 @@ def weight_attention(
     key_added = key_added or f"{key}_weighted"
     embedding = model.module.embedding
     weighted = np.empty((adata.n_obs, len(gene_sets)), dtype=np.float32)
-    with torch.no_grad(), without_query_lines(), progress(adata.n_obs, "weight_attention") as step:
+    with (
+        torch.no_grad(),
+        only_warnings(query_logger),
+        progress(adata.n_obs, "weight_attention") as step,
+    ):
         for first, x, _ in model.iter_batches(adata, layer=layer, use_raw=use_raw):
             tokens = embedding.to_tokens(embedding.gene_set_embeddings(x) - embedding.bias)
             norm = tokens[:, : len(gene_sets)].norm(dim=2).cpu().numpy()
