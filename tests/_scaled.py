@@ -1,19 +1,21 @@
-"""Small matrices of known scale, for tests of what a matrix holds."""
+"""Cells on known scales, for tests of what a matrix holds."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
 import pytest
 from _strategies import CONTAINERS
+from scipy.stats import rankdata
 
 from tosica.data import CellMatrix
-from tosica.data._scale import Scale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 N_CELLS, N_GENES = 60, 40
-COUNTS_SCALE = Scale("counts", 1e4, "genes")
 
 # A block of rows is never kept by columns.
 FORMATS = {name: make for name, make in CONTAINERS.items() if not name.startswith("csc")}
@@ -30,3 +32,109 @@ def normalised(counts: np.ndarray, target_sum: float | None = 1e4, log: bool = T
 
 def rows(matrix: Any) -> CellMatrix:
     return CellMatrix(ad.AnnData(matrix))
+
+
+def sequenced(n_cells: int = 80, n_genes: int = 300, seed: int = 0) -> np.ndarray:
+    """Counts of cells of two types that differ in depth, some genes much higher than others."""
+    rng = np.random.default_rng(seed)
+    rates = rng.lognormal(-0.5, 1.2, (2, n_genes))[np.arange(n_cells) % 2]
+    depth = rng.lognormal(0, 0.5, (n_cells, 1))
+    return rng.poisson(rates * depth) + 0.0
+
+
+def shares(counts: np.ndarray) -> np.ndarray:
+    return np.asarray(counts / counts.sum(1, keepdims=True))
+
+
+def reads(counts: np.ndarray) -> np.ndarray:
+    """Reads of genes of different length, which are no multiples of anything."""
+    return counts * np.random.default_rng(1).lognormal(0, 1, counts.shape[1])
+
+
+def a_fraction(counts: np.ndarray) -> np.ndarray:
+    """One value that is not whole."""
+    changed = counts.copy()
+    changed[3, 3] = 1.5
+    return changed
+
+
+def ambient_removed(counts: np.ndarray) -> np.ndarray:
+    """Multiply counts by the share of the cell's own, as DecontX and SoupX do in effect."""
+    rng = np.random.default_rng(0)
+    return counts * rng.beta(9, 1, (1, counts.shape[1])) * rng.beta(9, 1, (len(counts), 1))
+
+
+def shared_out(counts: np.ndarray) -> np.ndarray:
+    """Share a part of the molecules of two fifths of the genes between two genes, as alevin."""
+    rng = np.random.default_rng(0)
+    shared = counts.copy()
+    for one, other in rng.permutation(counts.shape[1])[: counts.shape[1] // 5 * 2].reshape(-1, 2):
+        unclear = rng.binomial(counts[:, one].astype(int), 0.2)
+        moved = unclear * rng.dirichlet([2, 2], len(counts))[:, 0]
+        shared[:, one] -= moved
+        shared[:, other] += moved
+    return shared
+
+
+def half(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Every second cell of one matrix, the other cells of another."""
+    return np.where(np.arange(len(one))[:, None] % 2 == 0, one, other)
+
+
+def batch(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """A sixth of the cells of one matrix, the other cells of another."""
+    return np.where(np.arange(len(one))[:, None] < len(one) // 6, one, other)
+
+
+def z_scores(x: np.ndarray) -> np.ndarray:
+    """Standardized genes, with negative values set to zero."""
+    return np.asarray(np.clip((x - x.mean(0)) / np.maximum(x.std(0), 1e-9), 0, 10))
+
+
+def log(counts: np.ndarray, total: float = 1e4) -> np.ndarray:
+    return np.log1p(total * shares(counts))
+
+
+# What counts may be made into: what it is taken as, and how it is made.
+TAKEN: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
+    "counts": ("counts", lambda c: c),
+    "counts, one fraction": (
+        "counts",
+        lambda c: np.where(np.arange(c.size).reshape(c.shape) == 9, 1.5, c),
+    ),
+    "counts, shared out": ("counts", shared_out),
+    "counts per million": ("counts", lambda c: 1e6 * shares(c)),
+    "counts per 10 000": ("counts", lambda c: 1e4 * shares(c)),
+    "shares": ("counts", shares),
+    "reads per million": ("counts", lambda c: 1e6 * shares(reads(c))),
+    "log1p of 1e3": ("log1p", lambda c: log(c, 1e3)),
+    "log1p of 1e4": ("log1p", log),
+    "log1p of 1e6": ("log1p", lambda c: log(c, 1e6)),
+    "log1p of reads": ("log1p", lambda c: log(reads(c))),
+    "log1p without ambient RNA": ("log1p", lambda c: log(ambient_removed(c))),
+    "log1p, rounded": ("log1p", lambda c: log(c).round(3)),
+    "log2 of 1e4": ("log2", lambda c: np.log2(1 + 1e4 * shares(c))),
+    "log2 of reads": ("log2", lambda c: np.log2(1 + 1e6 * shares(reads(c)))),
+    "log10 of 1e6": ("log10", lambda c: np.log10(1 + 1e6 * shares(c))),
+}
+REFUSED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "counts without ambient RNA": ambient_removed,
+    "log1p twice": lambda c: np.log1p(log(c)),
+    "log1p of raw counts": np.log1p,
+    "log2 of raw counts": lambda c: np.log2(1 + c),
+    "square roots": lambda c: np.sqrt(1e4 * shares(c)),
+    "square roots of raw counts": np.sqrt,
+    "z-scores": lambda c: z_scores(log(c)),
+    "z-scores of reads": lambda c: z_scores(log(reads(c))),
+    "genes scaled to 1": lambda c: log(c) / log(c).max(0).clip(1e-9),
+    "ranks": lambda c: rankdata(log(c), axis=1),
+    "ranks of what is expressed": lambda c: np.where(
+        c > 0, rankdata(log(c), axis=1, method="min"), 0
+    ),
+    "ranks / n": lambda c: rankdata(log(c), axis=1, method="max") / c.shape[1],
+    "ranks without ties": lambda c: log(c).argsort(1).argsort(1) + 1.0,
+    "one value": lambda c: np.full_like(c, 2.5),
+    "half counts, half log1p": lambda c: half(c, log(c)),
+    "half log1p, half log2": lambda c: half(log(c), np.log2(1 + 1e4 * shares(c))),
+    "a batch of counts": lambda c: batch(c, log(c)),
+}

@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from _scaled import N_CELLS, N_GENES
 
-from tosica.data import _reference_scale
-
 
 @pytest.fixture
 def counts() -> np.ndarray:
@@ -17,9 +15,3 @@ def counts() -> np.ndarray:
     counts[:, 0] += 3
     counts[3] = 0
     return counts
-
-
-@pytest.fixture(params=[4096, 7], ids=["one block", "blocks of 7"])
-def blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(_reference_scale, "_BLOCK", request.param)
-    return request.param

@@ -1,8 +1,7 @@
-"""What a matrix holds: counts, log-normalised expression, or neither."""
+"""Which scales are taken, and which are refused."""
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any
 
 import anndata as ad
@@ -10,84 +9,131 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from _scaled import N_CELLS, N_GENES, each_format, normalised, rows
+from _scaled import N_CELLS, N_GENES, REFUSED, TAKEN, each_format, normalised, rows, sequenced
 from _strategies import DTYPES
 
-from tosica.data import _scale
-from tosica.data._reference_scale import scale_of
-from tosica.data._scale import describe_unscaled, detect_values
+from tosica.data import describe_unscaled, detect, detect_values, sample_positions
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-# ------------------------------------------------------------------ a block
+COUNTS, RNG = sequenced(), np.random.default_rng(0)
+REFUSAL = r"^adata\.X holds values that are neither counts nor log-normalised .*: give counts "
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("genes", [slice(None), slice(60, 200)], ids=["all", "fewer"])
+@pytest.mark.parametrize("name", TAKEN)
+def test_scales_that_are_taken(name: str, genes: slice, form: Any) -> None:
+    kind, make = TAKEN[name]
+    x = make(COUNTS)[:, genes].astype(np.float32)
+    if "reads" in name and genes != slice(None):
+        pytest.skip("Nothing tells the scale of reads without their totals.")
+    given = form(x)
+    assert detect(rows(given)).kind == kind
+    assert detect_values(given, "adata.X") == kind
+    np.testing.assert_array_equal(given.toarray() if sp.issparse(given) else given, x)
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("name", REFUSED)
+def test_scales_that_are_refused(name: str, form: Any) -> None:
+    x = form(REFUSED[name](COUNTS).astype(np.float32))
+    with pytest.raises(ValueError, match=REFUSAL):
+        detect_values(x, "adata.X")
+
+
+@pytest.mark.parametrize("name", ["counts", "log1p of 1e4", "log2 of 1e4", "log10 of 1e6"])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_a_few_cells_are_enough(name: str, n: int) -> None:
+    kind, make = TAKEN[name]
+    for start in range(0, 40, 8):
+        found = detect(rows(make(COUNTS)[start : start + n].astype(np.float32)))
+        assert found.kind == kind
+        # Totals of few cells may agree by accident.
+        assert found.common_total() is None
+
+
+@pytest.mark.parametrize("name", ["log1p of 1e3", "log1p of 1e6", "log2 of 1e4", "log10 of 1e6"])
+def test_the_transform_is_undone(name: str) -> None:
+    found = detect(rows(TAKEN[name][1](COUNTS)))
+    total = float(name.rpartition(" ")[2])
+    assert found.common_total() == pytest.approx(total, rel=1e-4)
+    expected = total * COUNTS / COUNTS.sum(1, keepdims=True)
+    np.testing.assert_allclose(found.plain.toarray(), expected, rtol=1e-4)
+
+
+def test_nothing_tells_the_logarithm() -> None:
+    """Such as reads without some of the genes: plausible values are taken as natural logarithms."""
+    x = TAKEN["log1p of reads"][1](COUNTS)[:, :150]
+    found = detect(rows(x))
+    assert (found.kind, found.is_certain) == ("log1p", False)
+    for factor in (17, 0.9):
+        with pytest.raises(ValueError, match=REFUSAL):
+            detect(rows(x * factor / x.max()))
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        # Highly expressed genes of which none is ever zero.
+        np.random.default_rng(0).poisson(np.random.default_rng(1).lognormal(5, 1.5, 60), (50, 60))
+        + 1.0,
+        # Small counts without gaps.
+        RNG.poisson(8.0, (50, 200)),
+        COUNTS > 0,
+    ],
+)
+def test_counts_that_look_like_others(x: np.ndarray) -> None:
+    assert detect_values(x.astype(np.float32), "adata.X") == "counts"
+
+
+# ------------------------------------------------------------------ blocks
 
 
 @each_format
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_counts(counts: np.ndarray, format_: Any, dtype: str) -> None:
     assert detect_values(format_(counts.astype(dtype)), "adata.X") == "counts"
+    zeros = format_(np.zeros((3, 4), dtype=dtype))
+    assert detect_values(zeros, "adata.X") is None
+    assert detect(rows(zeros)) is None
 
 
-@each_format
-def test_log1p(counts: np.ndarray, format_: Any) -> None:
-    for dtype in ("float32", "float64"):
-        assert detect_values(format_(normalised(counts).astype(dtype)), "adata.X") == "log1p"
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_precision(counts: np.ndarray, dtype: str) -> None:
+    assert detect_values(normalised(counts).astype(dtype), "adata.X") == "log1p"
 
 
-def test_log1p_in_half_precision(counts: np.ndarray) -> None:
-    assert detect_values(normalised(counts).astype("float16"), "adata.X") == "log1p"
-
-
-@each_format
-@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
-def test_zero_is_of_no_kind(format_: Any, dtype: str) -> None:
-    assert detect_values(format_(np.zeros((3, 4), dtype=dtype)), "adata.X") is None
-    stored = sp.csr_matrix(np.ones((3, 4), dtype=dtype))
+def test_stored_zeros_are_zeros() -> None:
+    stored = sp.csr_matrix(np.ones((3, 4)))
     stored.data[:] = 0
     assert detect_values(stored, "adata.X") is None
 
 
+def test_expression_in_cells_that_were_not_sampled() -> None:
+    x = sp.lil_matrix((5000, 300))
+    skipped = np.setdiff1d(np.arange(5000), sample_positions(5000))[:80]
+    x[skipped] = COUNTS
+    assert detect(rows(x.tocsr())).kind == "counts"
+
+
 @each_format
-@pytest.mark.parametrize(("value", "name"), [(np.nan, "NaN"), (np.inf, "infinity")])
-def test_missing_and_infinite(
-    counts: np.ndarray, format_: Any, value: float, name: str, blocks: int
+@pytest.mark.parametrize(
+    ("value", "said"), [(np.nan, "NaN"), (np.inf, "infinity"), (-1, "negative values")]
+)
+def test_the_first_cell_with_a_wrong_value_is_named(
+    counts: np.ndarray, format_: Any, value: float, said: str
 ) -> None:
     matrix = normalised(counts)
     matrix[[11, 31], [2, 5]] = value
-    sentence = rf"^adata\.X holds {name} \(first in cell 11\); replace or remove such values before"
-    with pytest.raises(ValueError, match=sentence):
-        scale_of(rows(format_(matrix)))
-    # The name of the matrix and the number of the block's first cell are given.
-    sentence = rf"^adata\.layers\['a'\] holds {name} \(first in cell 111\)"
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=rf"^adata\.X holds {said} \(first in cell 11\)"):
+        detect(rows(format_(matrix)), hint=lambda: "Take the layer.")
+    with pytest.raises(ValueError, match=rf"^adata\.layers\['a'\] holds {said} .*cell 111"):
         detect_values(format_(matrix), "adata.layers['a']", first_cell=100)
-
-
-@each_format
-@pytest.mark.parametrize("dtype", ["float32", "int32"])
-def test_negative(counts: np.ndarray, format_: Any, dtype: str, blocks: int) -> None:
-    matrix = counts.astype(dtype)
-    matrix[[23, 40], [7, 1]] = -1
-    with pytest.raises(ValueError, match=r"^adata\.X holds negative values \(first in cell 23\), "):
-        scale_of(rows(format_(matrix)))
-    with pytest.raises(ValueError, match=r"log-normalised expression\. Take the layer\.$"):
-        scale_of(rows(format_(matrix)), hint=lambda: "Take the layer.")
-    with pytest.raises(ValueError, match=r"log-normalised expression\.$"):
-        scale_of(rows(format_(matrix)))
-
-
-@each_format
-@pytest.mark.parametrize("target_sum", [1e4, 1e6])
-def test_normalised_but_not_logged(counts: np.ndarray, format_: Any, target_sum: float) -> None:
-    matrix = normalised(counts, target_sum, log=False)
-    sentence = f"adata.X holds fractions with values up to {matrix.max():.4g}: neither counts nor"
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        detect_values(format_(matrix), "adata.X")
-    # Cells in which normalisation left whole numbers do not hide what the matrix is.
-    matrix[5:9] = np.arange(N_GENES) * 20
-    with pytest.raises(ValueError, match=r"call sc\.pp\.log1p on normalised expression\.$"):
-        detect_values(format_(matrix), "adata.X")
+    if value == -1:
+        with pytest.raises(ValueError, match=r"Take the layer\.$"):
+            detect(rows(format_(matrix)), hint=lambda: "Take the layer.")
 
 
 def test_a_few_whole_numbers_among_logarithms_are_chance(counts: np.ndarray) -> None:
@@ -98,17 +144,25 @@ def test_a_few_whole_numbers_among_logarithms_are_chance(counts: np.ndarray) -> 
     assert detect_values(sp.csr_matrix(matrix), "adata.X") == "log1p"
 
 
+@pytest.mark.parametrize("n_obs", [1, 7, 8, 250, 300, 5000])
+def test_cells_are_chosen_from_all_over(n_obs: int) -> None:
+    found = sample_positions(n_obs)
+    assert (np.diff(found) > 0).all()
+    assert (found[0], found[-1]) == (0, n_obs - 1)
+    assert min(n_obs, 200) <= len(found) <= 256
+
+
 # ------------------------------------------------------------------ where counts are kept
 
 
-def scaled(counts: np.ndarray) -> ad.AnnData:
+def centered(counts: np.ndarray) -> ad.AnnData:
     obs = pd.DataFrame(index=[f"cell{i}" for i in range(N_CELLS)])
     var = pd.DataFrame(index=[f"gene{i}" for i in range(N_GENES)])
     return ad.AnnData(counts - counts.mean(0), obs=obs, var=var)
 
 
 def with_all(counts: np.ndarray) -> ad.AnnData:
-    adata = scaled(counts)
+    adata = centered(counts)
     adata.raw = ad.AnnData(sp.csr_matrix(normalised(counts)), obs=adata.obs, var=adata.var)
     adata.layers["counts"] = sp.csc_matrix(counts)
     adata.layers["scaled"] = adata.X.copy()
@@ -124,7 +178,7 @@ BOTH = (
 
 
 def test_no_unscaled_matrix(counts: np.ndarray) -> None:
-    adata = scaled(counts)
+    adata = centered(counts)
     nowhere = "No unscaled matrix was found in .raw or in the layers; go back to one."
     assert describe_unscaled(adata) == nowhere
     adata.raw = adata.copy()
@@ -161,14 +215,3 @@ def test_unscaled_matrices_on_disk(counts: np.ndarray, tmp_path: Path) -> None:
     assert describe_unscaled(backed) == BOTH
     assert describe_unscaled(backed[5:30, :20]) == BOTH
     backed.file.close()
-
-
-def test_advice_looks_at_few_cells(counts: np.ndarray) -> None:
-    adata = ad.concat([scaled(counts)] * 3, index_unique="-")
-    layer = np.tile(counts, (3, 1))
-    layer[_scale._N_ADVICE] = -1
-    adata.layers["counts"] = layer
-    assert "layers['counts']" in describe_unscaled(adata)
-    layer[_scale._N_ADVICE - 1] = -1
-    adata.layers["counts"] = layer
-    assert "layers['counts']" not in describe_unscaled(adata)

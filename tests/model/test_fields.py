@@ -282,8 +282,8 @@ def _x_none(adata):
     adata.X = None
 
 
-def _x_raw_fractions(adata):
-    adata.X = adata.X * 100.5
+def _x_powers(adata):
+    adata.X = 3.3 * np.asarray(adata.X.todense() if sp.issparse(adata.X) else adata.X) ** 1.7
 
 
 def _names_twice(attribute):
@@ -365,7 +365,7 @@ WRONG = {
     ),
     "zero": (_x_zero, ValueError, "adata.X is zero everywhere."),
     "no X": (_x_none, ValueError, "adata.X is empty (None); name the matrix to use with layer="),
-    "not log": (_x_raw_fractions, ValueError, "neither counts nor log-normalised"),
+    "not log": (_x_powers, ValueError, "neither counts nor log-normalised"),
     "var_names": (
         _names_twice("var_names"),
         ValueError,

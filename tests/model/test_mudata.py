@@ -587,7 +587,7 @@ def _twice(mdata):
         (_infinite, ValueError, r"mdata\['protein'\].X holds infinity"),
         (_linear, ValueError, "neither counts of antibodies nor normalised"),
         (_nothing, ValueError, r"mdata\['protein'\].X is (zero everywhere|the same in every cell)"),
-        (_in_part, ValueError, r"mdata\['rna'\].X holds counts in some cells and fractions"),
+        (_in_part, ValueError, r"mdata\['rna'\].X holds values that are neither counts nor"),
         (_no_mask, KeyError, r"no mask in mdata\['protein'\].varm.* tosica.pp.build_mask\(mdata\)"),
         (
             _twice,

@@ -431,7 +431,7 @@ WRONG = {
     "infinity": (_set(-np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
     "negative": (_set(-1), ValueError, "adata.X holds negative values (first in cell 7)"),
     "fractions": (
-        _change(lambda x: np.multiply(x, 100.5, out=x)),
+        _change(lambda x: np.multiply(3.3, x**1.7, out=x)),
         ValueError,
         "neither counts nor log-normalised",
     ),

@@ -392,7 +392,6 @@ def _scale(adata: AnnData, **which: Any) -> str | None:
     """What a matrix holds: ``"counts"``, ``"log1p"``, or why it is neither."""
     from tosica.data import (
         CellMatrix,
-        are_fractional_counts,
         detect_values,
         sample_positions,
     )
@@ -402,7 +401,7 @@ def _scale(adata: AnnData, **which: Any) -> str | None:
     try:
         rows = CellMatrix(adata, **which)
         cells = rows.take(sample_positions(rows.n_obs))
-        return detect_values(cells, rows.where, fractional=are_fractional_counts(cells))
+        return detect_values(cells, rows.where)
     except (TypeError, ValueError) as error:
         return f"neither counts nor log-normalised: {error}"
 

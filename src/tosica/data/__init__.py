@@ -1,46 +1,42 @@
 """Read expression matrices in any container and on any scale, in the order of a model's genes.
 
-Reading
-    ``_cell_matrix``: blocks of cells of one matrix of an AnnData.
-    ``_lazy``: read the annotations of a lazily opened AnnData into memory.
-    ``_mudata``: modalities of a MuData by role, their cells in one order, side by side.
-    ``_network_weights``: weights of the network that a mask was built from.
-Kinds of modality
-    ``_modality_kind``: what a kind does: detect the scale, align a query, normalize, describe.
-    ``_rna``, ``_antibodies``, ``_gene_activity``: the kinds; ``_log_normalized_kind`` is what RNA
-    and gene activity share.
-    ``_modality_kinds``: all kinds by role. A new one is a class and a line there.
-Scale
-    ``_scale``: tell counts from log-normalised values.
-    ``_transforms``: recognize which logarithm was taken, and of which totals.
-    ``_odd_values``: refuse ranks, standardized genes and the like.
-    ``_reference_scale``: say how a reference is scaled.
-    ``_query_scale``: bring a query to the scale of the reference.
-    ``_normalize``: normalize minibatches; ``_log_normalize``: whole blocks.
-    ``_seurat_marks``: recognise converted Seurat objects.
-Genes
-    ``_align``: match the genes of a query with those of a model.
+``_matrix``
+    Blocks of cells of one matrix of an AnnData; annotations of a lazily opened one.
+``_mudata``
+    Modalities of a MuData by role, their cells in one order, side by side.
+``_align``
+    Match the genes of a query with those of a model.
+``_scale``
+    Tell counts and their logarithms, and refuse everything else.
+``_rescale``
+    Find the total of a reference, and bring a query to it.
+``_normalize``
+    Normalize counts in blocks and in minibatches.
+``_kinds``
+    RNA, antibodies, gene activity: what each does with the above.
+``_network_weights``
+    Weights of the network that a mask was built from.
 """
 
-from tosica.data._align import BLOCK, find_genes, user_stacklevel
-from tosica.data._cell_matrix import (
-    Block,
-    CellMatrix,
-    ExpressionSource,
-    check_unique,
-    check_varies,
-)
-from tosica.data._fractional_counts import are_fractional_counts
-from tosica.data._lazy import load_annotations, load_table
-from tosica.data._log_normalize import log_normalize
-from tosica.data._modality_kind import (
+from tosica.data._align import find_genes
+from tosica.data._kinds import (
+    MODALITY_KINDS,
     AlignedCells,
     CellBatch,
     EmptyCellsWarning,
     ModalityKind,
     ModalityScale,
 )
-from tosica.data._modality_kinds import MODALITY_KINDS
+from tosica.data._matrix import (
+    BLOCK,
+    Block,
+    CellMatrix,
+    ExpressionSource,
+    check_unique,
+    check_varies,
+    load_annotations,
+    load_table,
+)
 from tosica.data._mudata import (
     DEFAULT_MODALITIES,
     JointMatrix,
@@ -50,10 +46,27 @@ from tosica.data._mudata import (
     resolve_modalities,
 )
 from tosica.data._network_weights import network_weights, pair_weights
-from tosica.data._normalize import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization
-from tosica.data._scale import TARGET_SUM, Scale, check_finite, describe_unscaled, detect_values
-from tosica.data._seurat_marks import are_factor_codes
-from tosica.data._transforms import sample_positions
+from tosica.data._normalize import (
+    CenteredLogRatio,
+    LogNormalization,
+    ModalitySlice,
+    Normalization,
+    center_log_ratio,
+    log_normalize,
+    log_normalize_block,
+    normalize,
+)
+from tosica.data._rescale import Scale
+from tosica.data._scale import (
+    TARGET_SUM,
+    are_factor_codes,
+    check_finite,
+    checked_blocks,
+    describe_unscaled,
+    detect,
+    detect_values,
+    sample_positions,
+)
 
 __all__ = [
     "BLOCK",
@@ -75,22 +88,25 @@ __all__ = [
     "Normalization",
     "Scale",
     "are_factor_codes",
-    "are_fractional_counts",
     "cell_indexers",
+    "center_log_ratio",
     "check_finite",
     "check_mudata",
     "check_unique",
     "check_varies",
+    "checked_blocks",
     "describe_unscaled",
+    "detect",
     "detect_values",
     "find_genes",
     "load_annotations",
     "load_table",
     "log_normalize",
+    "log_normalize_block",
     "network_weights",
+    "normalize",
     "pair_weights",
     "reindex_obs",
     "resolve_modalities",
     "sample_positions",
-    "user_stacklevel",
 ]

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import inspect
-import os
-import warnings
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-import torch
 
+from tosica._checks import list_names
 from tosica._limits import LIMITS
-from tosica._logging import query_logger
-from tosica._validation import list_names
-from tosica.data._cell_matrix import check_unique
+from tosica._settings import query_logger, warn_user
+from tosica.data._matrix import check_unique
 from tosica.gs._genes import hint_for_mismatch
 from tosica.gs._match import match_genes, match_respelled, same_but_hyphens
 
 if TYPE_CHECKING:
-    from tosica.data._cell_matrix import Block
+    from tosica.data._matrix import Block
 
 _REFUSE_BELOW = 0.5
-# Cells that are read at a time: enough for reads from disk to be fast, few enough for memory.
-BLOCK = 4096
-# Folders of this package and of torch, whose frames lie between a user's call and a warning.
-_INSIDE = tuple(f"{Path(p).parent}{os.sep}" for p in (Path(__file__).parent, torch.__file__))
 
 
 def match_names(
@@ -102,11 +93,9 @@ def match_names(
             + (f"; {hint}." if hint else f": {advice}")
         )
     if share < 1 - LIMITS.missing_genes:
-        warnings.warn(
+        warn_user(
             f"{query} has only {found}; the network sees the missing ones as zero, and labels may "
-            "suffer.",
-            UserWarning,
-            stacklevel=user_stacklevel(),
+            "suffer."
         )
     n_others = len(names) - n_found
     query_logger.info(
@@ -209,11 +198,3 @@ def reindex_genes(block: Block, indexer: np.ndarray, n_genes: int) -> np.ndarray
         known = indexer >= 0
         out[:, indexer[known]] = block[:, known]
     return out
-
-
-def user_stacklevel() -> int:
-    """Count the frames between the caller and the user's own code, for ``warnings.warn``."""
-    level, frame = 0, inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename.startswith(_INSIDE):
-        level, frame = level + 1, frame.f_back
-    return level

@@ -10,8 +10,8 @@ import scipy.sparse as sp
 from anndata import AnnData
 from mudata import MuData
 
-from tosica.data._cell_matrix import CellMatrix, check_unique
-from tosica.data._modality_kinds import MODALITY_KINDS
+from tosica.data._kinds import MODALITY_KINDS
+from tosica.data._matrix import CellMatrix, check_unique
 
 DEFAULT_MODALITIES: Final = {"rna": "rna", "protein": "protein"}
 

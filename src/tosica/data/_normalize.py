@@ -10,8 +10,8 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
-from tosica._logging import format_thousands
-from tosica.data import _log_normalize
+from tosica._settings import format_thousands
+from tosica.data._scale import TARGET_SUM
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,7 +62,7 @@ class LogNormalization(Normalization):
 
     def normalize_block(self, counts: Block) -> Block:
         """Log-normalize a block in double precision; a sparse one stays sparse."""
-        return _log_normalize.log_normalize(counts, self.target_sum)
+        return log_normalize_block(counts, self.target_sum)
 
     def normalize(
         self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None
@@ -91,6 +91,26 @@ class CenteredLogRatio(Normalization):
         return center_log_ratio(counts, measured)
 
 
+@dataclass(frozen=True)
+class ChangeOfBase(Normalization):
+    """Turn a logarithm to another base into the natural one."""
+
+    base: float
+
+    def __str__(self) -> str:
+        return "the natural logarithm"
+
+    def normalize_block(self, counts: Block) -> Block:
+        """Multiply a block; a sparse one stays sparse."""
+        return counts * np.log(self.base)
+
+    def normalize(
+        self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None
+    ) -> Tensor:
+        """Multiply a minibatch."""
+        return counts * float(np.log(self.base))
+
+
 class ModalitySlice(NamedTuple):
     """Genes of one modality, which are adjacent columns of a minibatch.
 
@@ -101,6 +121,30 @@ class ModalitySlice(NamedTuple):
     start: int
     stop: int
     normalization: Normalization | None
+
+
+def log_normalize_block(
+    counts: sp.csr_matrix | np.ndarray, target_sum: float = TARGET_SUM
+) -> sp.csr_matrix | np.ndarray:
+    """Scale each cell to the same total and take ``log(1 + x)``, in double precision.
+
+    Parameters
+    ----------
+    counts
+        Shape ``(n_cells, n_genes)``.
+    target_sum
+        Total that each cell is scaled to. A cell without counts stays zero.
+
+    Returns
+    -------
+    A new matrix of the same kind; a sparse one has its values at the same places.
+    """
+    totals = np.asarray(counts.sum(1, dtype=np.float64)).ravel()
+    factors = np.divide(target_sum, totals, out=np.zeros_like(totals), where=totals > 0)
+    if isinstance(counts, np.ndarray):
+        return np.log1p(counts * factors[:, None])
+    values = np.log1p(counts.data * np.repeat(factors, np.diff(counts.indptr)))
+    return type(counts)((values, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
 
 
 def normalize(x: Tensor, slices: tuple[ModalitySlice, ...]) -> Tensor:

@@ -1,126 +1,222 @@
-"""Tell counts from log-normalised expression, and refuse what is neither."""
+"""Tell on which scale a matrix is: counts, or log1p, log2 or log10 of counts per a total.
+
+Normalized counts of a cell are multiples of one number, the value of a single count. So a transform
+is recognized by undoing it and looking whether the values are whole multiples of the cell's
+smallest one. Genes that were left out do not change this. Values that are no multiples, such as
+those of length-normalized reads, are recognized by totals that agree between cells. Everything else
+is refused in one sentence.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 
-from tosica.data._cell_matrix import CellMatrix
-from tosica.data._seurat_marks import from_seurat_advice
+from tosica.data._matrix import BLOCK, CellMatrix
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from anndata import AnnData
 
-    from tosica.data._cell_matrix import Block
+    from tosica.data._matrix import Block
 
 TARGET_SUM = 1e4
-# log2 of counts per million stays below 20; anything above was not log-transformed.
-_LARGEST_LOG = 20.0
-# Cells that are read for advice.
-_N_ADVICE = 100
-# So many whole numbers in a cell, and no others, are counts: a logarithm is whole by accident only.
-_SURELY_COUNTS = 3
-# Values are counts, some of them shared among genes, if this share of them is whole in cells with
-# fractions, and a smaller one in each of these cells that has enough values; and if some are 1.
-_MOSTLY_WHOLE, _SOME_WHOLE, _FEWEST_VALUES, _SHARE_ONES = 0.5, 0.2, 5, 0.01
-# These leave most small counts whole, since 1 stays 1. They are undone where values are exact.
-_LEAVE_ONES: tuple[Callable[[np.ndarray], np.ndarray], ...] = (np.exp2, np.square)
-_LARGEST_EXACT, _EXACT = 8.0, 2e-3
+# A sample is read in chunks from all over the matrix, 256 cells in all.
+_N_CHUNKS, _CHUNK = 32, 8
+# Totals of fewer different cells may agree by accident.
+FEWEST = 8
+# Totals that agree this well were made equal by a normalization over exactly these genes.
+SAME_TOTAL = 0.01
+# Multiples of a cell's smallest value are looked at in this range: rounding makes larger ones
+# fractional. A cell says something with this many of them; this share has to be whole.
+_MULTIPLES, _FEWEST_MULTIPLES, _SHARE_WHOLE = (1.5, 8.5), 5, 0.9
+# log1p of counts per million stays below 13.9; larger values, if nothing tells, are no logarithm.
+_LARGEST_LOG = 15.0
+# Standard deviation of the logarithm of cells' totals: at most 1.7 for logarithms of five data sets
+# at three depths, at least 2 for counts of SoupX and DecontX that are taken as logarithms.
+_SPREAD_OF_TOTALS = 1.9
 
-Kind = Literal["counts", "log1p"]
+Kind = Literal["counts", "log1p", "log2", "log10"]
 
 
-class Scale(NamedTuple):
-    """How a reference's expression was scaled, so that a query can be scaled alike.
+class Transform(NamedTuple):
+    """A transform of counts per a total.
 
-    ``kind`` is what the reference's matrix holds. ``target_sum`` is the total that a cell's counts
-    are scaled to before the logarithm. ``over`` says what is summed for a cell's total:
-
-    - ``"genes"``: the model's genes.
-    - ``"matrix"``: every gene of the matrix at hand, for a reference that was cut down to some
-      genes after it had been normalized. ``genes_total`` is then the median total of its cells over
-      the model's genes, ``None`` if it is not known.
-    - ``"median"``: the model's genes, for such a reference if nothing tells what it was scaled to;
-      ``target_sum`` is the median total of its cells.
-
-    ``genes_range`` is the range of the cells' totals over the model's genes, without the lowest and
-    the highest percent, for a reference that was cut down.
+    ``invert`` undoes it. ``largest``: larger values rule it out. ``kind`` is what values are called
+    that are taken, ``None`` if they are refused.
     """
 
-    kind: Kind
-    target_sum: float
-    over: Literal["genes", "matrix", "median"]
-    genes_total: float | None = None
-    # A list, as saved models hold it.
-    genes_range: list[float] | None = None
+    kind: Kind | None
+    name: str
+    invert: Callable[[np.ndarray], np.ndarray]
+    largest: float
+
+
+COUNTS = Transform("counts", "no logarithm", lambda x: x, np.inf)
+NATURAL = Transform("log1p", "the natural logarithm", np.expm1, 30.0)
+TRANSFORMS = (
+    COUNTS,
+    NATURAL,
+    Transform("log2", "log2", lambda x: np.expm1(x * np.log(2)), 40.0),
+    Transform("log10", "log10", lambda x: np.expm1(x * np.log(10)), 12.0),
+    Transform(None, "the logarithm of the logarithm", lambda x: np.expm1(np.expm1(x)), 3.4),
+    Transform(None, "the square root", np.square, np.inf),
+)
+
+
+class Values(NamedTuple):
+    """What a sample of a matrix's cells holds.
+
+    ``plain`` are the cells with the transform undone, CSR. ``is_certain`` is false if nothing tells
+    which logarithm was taken. ``is_whole`` says whether values are whole numbers.
+    """
+
+    transform: Transform
+    plain: sp.csr_matrix
+    is_certain: bool = True
+    is_whole: bool = False
+
+    @property
+    def kind(self) -> Kind:
+        """Counts, normalized or not, or which logarithm of them."""
+        return self.transform.kind or "counts"
+
+    def totals(self, columns: np.ndarray | None = None) -> np.ndarray:
+        """Total of each cell over some columns, by default over all, ``(n_cells,)``."""
+        plain = self.plain if columns is None else self.plain[:, columns]
+        return np.asarray(plain.sum(1)).ravel()
+
+    def common_total(self) -> float | None:
+        """Total that all cells have, ``None`` if they differ or are too few to know."""
+        totals = self.totals()
+        if n_unique_rows(self.plain) < FEWEST or not totals_equal(totals):
+            return None
+        return float(np.median(totals))
+
+    def check(self, block: Block, where: str, first_cell: int, noun: str) -> None:
+        """Refuse a block with cells on another scale.
+
+        Raises
+        ------
+        ValueError
+            If cells hold counts among logarithms, or logarithms among counts.
+        """
+        data = block.data if sp.issparse(block) else block
+        if not np.issubdtype(data.dtype, np.inexact) or (
+            self.kind == "counts" and not self.is_whole
+        ):
+            return
+        whole = (data == np.rint(data)) & (data != 0)
+        n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, whole)
+        # Logarithms are whole by accident only; of counts, a part may be shared between genes.
+        if self.kind == "counts":
+            others = 2 * n_whole < n_values
+        else:
+            others = (2 * n_whole >= n_values) | (_max_rows(block) > self.transform.largest)
+        others &= n_values >= 3
+        if others.any():
+            raise scale_error(where, noun, first_cell + int(others.argmax()))
+
+
+def detect(
+    matrix: CellMatrix, noun: str = "expression", hint: Callable[[], str] | None = None
+) -> Values | None:
+    """Tell the scale of a matrix by a sample of its cells; ``None`` if it is all zero.
+
+    Parameters
+    ----------
+    matrix
+        What to look at.
+    noun
+        What the values are called in messages.
+    hint
+        Returns where unscaled values are, for the message on negative ones.
+
+    Raises
+    ------
+    ValueError
+        If values are missing, infinite or negative, or neither counts nor log-normalised.
+    """
+    cells = _nonempty(matrix.take(sample_positions(matrix.n_obs)))
+    if not cells.shape[0]:
+        blocks = (_nonempty(block)[: _N_CHUNKS * _CHUNK] for _, block in matrix.blocks(BLOCK))
+        cells = next((some for some in blocks if some.shape[0]), cells)
+    if not cells.shape[0]:
+        return None
+    if not (np.isfinite(cells.data).all() and cells.data.min() >= 0):
+        # The message names the first cell.
+        for start, block in matrix.blocks(BLOCK):
+            check_values(block, matrix.where, start, noun, hint)
+    return _detect_cells(cells, matrix.where, noun)
 
 
 def detect_values(
-    block: Block,
-    where: str,
-    *,
-    first_cell: int = 0,
-    hint: Callable[[], str] | None = None,
-    values: str = "expression",
-    fractional: bool = False,
+    block: Block, where: str, *, first_cell: int = 0, hint: Callable[[], str] | None = None
 ) -> Kind | None:
     """Say what a block of rows holds; ``None`` if it is all zero.
-
-    Counts need not all be whole: in some cells, reads may have been shared among genes.
 
     Parameters
     ----------
     block
-        Some rows of an expression matrix.
+        Rows of an expression matrix, all of which are checked.
     where
         Name of the matrix in messages.
     first_cell
         Position of the block's first row.
     hint
-        Where unscaled values are, for the message on negative ones.
-    values
-        What the values are called in messages.
-    fractional
-        Whether the matrix is known to hold counts that are not whole, as
-        :func:`~tosica.data._fractional_counts.are_fractional_counts` says.
+        As in :func:`detect`.
 
     Raises
     ------
     ValueError
-        If values are missing, infinite or negative, neither counts nor log-normalised, or counts
-        in some cells and log-normalised in others.
+        As :func:`detect`; also if cells are on different scales.
     """
-    data = block.data if sp.issparse(block) else block
-    if data.size == 0:
+    check_values(block, where, first_cell, "expression", hint)
+    cells = _nonempty(block)
+    if not cells.shape[0]:
         return None
+    values = _detect_cells(cells[sample_positions(cells.shape[0])], where, "expression")
+    values.check(block, where, first_cell, "expression")
+    return values.kind
+
+
+def checked_blocks(
+    matrix: CellMatrix,
+    values: Values | None,
+    size: int,
+    noun: str = "expression",
+    hint: Callable[[], str] | None = None,
+) -> Iterator[tuple[int, Block]]:
+    """Read a matrix in blocks, and refuse cells on another scale than ``values``.
+
+    Raises
+    ------
+    ValueError
+        If values are missing, infinite, negative, or not those of the sample.
+    """
+    for start, block in matrix.blocks(size):
+        check_values(block, matrix.where, start, noun, hint)
+        if values is not None:
+            values.check(block, matrix.where, start, noun)
+        yield start, block
+
+
+def check_values(
+    block: Block, where: str, first_cell: int, noun: str, hint: Callable[[], str] | None = None
+) -> None:
+    """Refuse values that are missing, infinite or negative; the message names the first cell."""
     check_finite(block, where, first_cell)
-    smallest, largest = data.min(), data.max()
-    if smallest < 0:
-        cell = row_of(block, data < 0) + first_cell
+    data = block.data if sp.issparse(block) else block
+    if data.size and data.min() < 0:
         raise ValueError(
-            f"{where} holds negative values (first in cell {cell}), so it was scaled or centred; "
-            f"tosica needs counts or log-normalised {values}. {hint() if hint else ''}".rstrip()
+            f"{where} holds negative values (first in cell {row_of(block, data < 0) + first_cell}),"
+            f" so it was scaled or centred; tosica needs counts or log-normalised {noun}. "
+            f"{hint() if hint else ''}".rstrip()
         )
-    if largest == 0:
-        return None
-    if fractional or not np.issubdtype(data.dtype, np.inexact):
-        return "counts"
-    whole = data == np.rint(data)
-    if whole.all() or _are_mostly_whole(block, whole):
-        return "counts"
-    counted, not_whole = _count_like_rows(block, whole)
-    if counted.any():
-        largest = block[not_whole].max()
-        if largest <= _LARGEST_LOG:
-            cell = int(max(counted.argmax(), not_whole.argmax()))
-            raise mixed_scales_error(where, cell + first_cell)
-    if largest > _LARGEST_LOG:
-        raise fractions_error(where, largest, values)
-    return "log1p"
 
 
 def check_finite(block: Block, where: str, first_cell: int) -> None:
@@ -137,44 +233,251 @@ def check_finite(block: Block, where: str, first_cell: int) -> None:
         )
 
 
-def detected_blocks(
-    matrix: CellMatrix,
-    size: int,
-    detect: Callable[..., str | None],
-    sample: CellMatrix | None = None,
-) -> Iterator[tuple[int, Block, str | None]]:
-    """Read a matrix in blocks, and refuse it if they do not all hold the same.
+def scale_error(where: str, noun: str, cell: int | None = None) -> ValueError:
+    """Make the error for values on a scale that is not taken, or not that of the other cells."""
+    at = "" if cell is None else f" (see cell {cell})"
+    return ValueError(
+        f"{where} holds values that are neither counts nor log-normalised {noun}, or not alike in "
+        f"all cells{at}: give counts for all cells (those of SoupX or DecontX rounded by np.rint), "
+        "or call sc.pp.normalize_total and sc.pp.log1p on them."
+    )
+
+
+# ------------------------------------------------------------------ recognition of a sample
+
+
+def sample_positions(n_obs: int) -> np.ndarray:
+    """Choose cells from all over a matrix of ``n_obs``, sorted, ``(n_sampled,)``.
+
+    Of a matrix that has only these cells, all are chosen.
+    """
+    starts = np.unique(np.linspace(0, max(n_obs - _CHUNK, 0), _N_CHUNKS).astype(int))
+    cells = np.unique(starts[:, None] + np.arange(_CHUNK))
+    return cells[cells < n_obs]
+
+
+def _detect_cells(cells: sp.csr_matrix, where: str, noun: str) -> Values:
+    """Tell the scale of cells that express something, in double precision."""
+    n_cells, n_genes = cells.shape
+    values = cells.data
+    is_one_value = n_cells > 1 and cells.nnz == n_cells * n_genes and values.min() == values.max()
+    whole = values == np.rint(values)
+    if is_one_value or _are_ranks(cells):
+        raise scale_error(where, noun)
+    if whole.all():
+        return Values(COUNTS, cells, is_whole=True)
+    n_values, n_whole = np.diff(cells.indptr), _sum_rows(cells, whole)
+    fractional = (n_values >= 3) & (2 * n_whole < n_values)
+    has_counts = ((n_values >= 3) & (n_whole == n_values)).any()
+    # Counts beside values that are small enough for logarithms.
+    if has_counts and fractional.any() and cells[fractional].max() <= _LARGEST_LOG:
+        raise scale_error(where, noun)
+    found = recognize(cells)
+    if found is None and _are_mostly_whole(cells, whole):
+        return Values(COUNTS, cells)
+    if found is None and _may_be_logarithms(cells):
+        return Values(NATURAL, invert(cells, NATURAL), is_certain=False)
+    if found is None or found.transform.kind is None or _are_logarithms_of_counts(found):
+        raise scale_error(where, noun)
+    return found
+
+
+def recognize(cells: sp.csr_matrix) -> Values | None:
+    """Say which transform positive values went through; ``None`` if that cannot be known.
+
+    A transform that is not taken stands for cells that went through different ones, too.
 
     Parameters
     ----------
-    matrix
-        What to read.
-    size
-        Cells in a block.
-    detect
-        Says what a block holds, ``None`` if it is all zero; called as :func:`detect_values`.
-    sample
-        Other cells of the same query, if ``matrix`` is a part of it: they must hold the same.
-
-    Returns
-    -------
-    Iterator over the position of a block's first cell, the block, and what the matrix holds as far
-    as it is known; that is ``None`` as long as all cells are zero.
-
-    Raises
-    ------
-    ValueError
-        If cells hold counts in one block and other values in another.
+    cells
+        Cells that express something.
     """
-    found: str | None = None
-    if sample is not None and sample is not matrix:
-        found = detect(sample.block(0, sample.n_obs), sample.where)
-    for start, block in matrix.blocks(size):
-        kind = detect(block, matrix.where, first_cell=start)
-        if found is not None and kind not in (None, found):
-            raise mixed_scales_error(matrix.where, start)
-        found = found or kind
-        yield start, block, found
+    largest = cells.data.max()
+    fits = [
+        (transform, plain, _fit_multiples(plain))
+        for transform in TRANSFORMS
+        if largest <= transform.largest
+        for plain in [invert(cells, transform)]
+    ]
+    # Each cell is given to the transform that fits best.
+    errors = np.array([np.where(fit.fits, fit.error, np.inf) for _, _, fit in fits])
+    best = np.where(np.isfinite(errors).any(0), errors.argmin(0), -1)
+    votes = np.bincount(best[best >= 0], minlength=len(fits))
+    winner = int(votes.argmax())
+    transform, plain, fit = fits[winner]
+    n = int(votes[winner])
+    is_exact = n > 0 and np.median(fit.error[best == winner]) < 1e-3
+    if (n >= FEWEST or is_exact) and 2 * n >= fit.informative.sum():
+        for i in np.flatnonzero(votes >= max(3, 0.1 * votes.sum())):
+            of_other = best == i
+            # Cells that fit a second transform and not this one were made differently.
+            if i != winner and (fit.informative & (fit.share < 0.5))[of_other].mean() > 0.5:
+                transform = transform._replace(kind=None)
+        return Values(transform, plain)
+    if n_unique_rows(cells) < FEWEST:
+        return None
+    for transform, plain, _ in fits:
+        if totals_equal(np.asarray(plain.sum(1)).ravel()):
+            return Values(transform, plain)
+    return None
+
+
+class _Multiples(NamedTuple):
+    """How well the values of each cell are multiples of its smallest one.
+
+    ``informative`` says which cells have values to judge by, ``share`` how many of these are
+    whole, ``error`` the mean distance from whole numbers, ``fits`` which cells are whole.
+    """
+
+    informative: np.ndarray
+    share: np.ndarray
+    error: np.ndarray
+    fits: np.ndarray
+
+
+def _fit_multiples(plain: sp.csr_matrix) -> _Multiples:
+    starts, n_values = plain.indptr[:-1], np.diff(plain.indptr)
+    ratio = plain.data / np.repeat(min_nonzero(plain), n_values)
+    judged = (ratio > _MULTIPLES[0]) & (ratio < _MULTIPLES[1])
+    nearest = np.rint(ratio)
+    distance = np.where(judged, np.abs(ratio - nearest), 0.0)
+    n_judged = np.add.reduceat(judged, starts, dtype=np.int64)
+    n_whole = np.add.reduceat(judged & (distance < 0.05), starts, dtype=np.int64)
+    # Values that are all equal fit any transform.
+    low = np.minimum.reduceat(np.where(judged, nearest, np.inf), starts)
+    high = np.maximum.reduceat(np.where(judged, nearest, -np.inf), starts)
+    informative = (n_judged >= _FEWEST_MULTIPLES) & (high > low)
+    share = n_whole / np.maximum(n_judged, 1)
+    error = np.add.reduceat(distance, starts) / np.maximum(n_judged, 1)
+    return _Multiples(informative, share, error, informative & (share >= _SHARE_WHOLE))
+
+
+def _are_mostly_whole(cells: sp.csr_matrix, whole: np.ndarray) -> bool:
+    """Whether values are counts of which some were shared between genes, as by alevin."""
+    n_whole, n_values = _sum_rows(cells, whole), np.diff(cells.indptr)
+    fractional = n_whole < n_values
+    return bool(
+        2 * n_whole[fractional].sum() >= n_values[fractional].sum()
+        # Logarithms are whole by accident only, and hardly any count that was multiplied is 1.
+        and (cells.data == 1).mean() >= SAME_TOTAL
+        and (5 * n_whole >= n_values)[n_values >= _FEWEST_MULTIPLES].all()
+    )
+
+
+def _are_logarithms_of_counts(values: Values) -> bool:
+    """Whether the logarithm was taken of counts that had not been normalized."""
+    if values.kind == "counts" or values.common_total() is not None:
+        return False
+    plain = values.plain.data
+    # As exact as single precision is. Normalized counts of few cells may be whole, but not small.
+    whole = (np.abs(plain - np.rint(plain)) < 1e-3 + 4e-6 * plain) & (plain > 0.5)
+    cells = np.logical_and.reduceat(whole, values.plain.indptr[:-1])
+    if n_unique_rows(values.plain) < FEWEST:
+        cells &= min_nonzero(values.plain) < 3.5
+    return bool(cells.mean() > _SHARE_WHOLE)
+
+
+def _may_be_logarithms(cells: sp.csr_matrix) -> bool:
+    """Whether values that nothing tells more of may be the natural logarithm of a part of genes."""
+    if not 1 < cells.data.max() <= _LARGEST_LOG or _are_standardized(cells):
+        return False
+    return bool(np.log(invert(cells, NATURAL).sum(1)).std() < _SPREAD_OF_TOTALS)
+
+
+def _are_ranks(cells: sp.csr_matrix) -> bool:
+    """Whether the values of each cell rise with their ranks, however ties are ranked."""
+    n_looked_at = 0
+    for start, stop in zip(cells.indptr[:-1], cells.indptr[1:], strict=True):
+        values, n_equal = np.unique(cells.data[start:stop], return_counts=True)
+        if len(values) <= FEWEST + 1:
+            continue
+        last = np.cumsum(n_equal)
+        for ranks in (last, last - n_equal + 1, last - (n_equal - 1) / 2):
+            slope = (values[-1] - values[0]) / (ranks[-1] - ranks[0])
+            off = np.abs(values - values[0] - slope * (ranks - ranks[0]))
+            if off.max() < 1e-3 * slope:
+                break
+        else:
+            return False
+        n_looked_at += 1
+    return n_looked_at > 0
+
+
+def _are_standardized(cells: sp.csr_matrix) -> bool:
+    """Whether genes have a variance of 1 once all zeros of a gene are put back to one value below.
+
+    The mean of a standardized gene is zero, so its zeros were all at minus the sum of its other
+    values over their own number.
+    """
+    n = cells.shape[0]
+    n_above = np.bincount(cells.indices, minlength=cells.shape[1])
+    told = (n_above > 0.05 * n) & (n_above < 0.95 * n) & (n_above > 1)
+    if told.sum() < 20:
+        return False
+    sums = np.bincount(cells.indices, cells.data, cells.shape[1])[told]
+    squares = np.bincount(cells.indices, cells.data**2, cells.shape[1])[told]
+    mean_square = (squares + sums**2 / (n - n_above[told])) / n
+    low, middle, high = np.quantile(mean_square, [0.25, 0.5, 0.75])
+    return bool(0.6 < middle < 1.5 and high < 2 * low)
+
+
+# ------------------------------------------------------------------ rows and totals
+
+
+def invert(block: Block, transform: Transform) -> Block:
+    """Undo a transform of a block, in double precision; a sparse block stays sparse."""
+    plain = block.astype(np.float64)
+    if sp.issparse(plain):
+        plain.data = transform.invert(plain.data)
+        return plain
+    return transform.invert(plain)
+
+
+def totals_equal(totals: np.ndarray) -> bool:
+    """Whether totals are the same but for rounding."""
+    return bool(np.abs(totals / np.median(totals) - 1).max() < SAME_TOTAL)
+
+
+def n_unique_rows(cells: sp.csr_matrix) -> int:
+    """Count the different cells."""
+    # Sums of values and of their squares may have been made equal.
+    cubes = np.asarray(cells.astype(np.float64).power(3).sum(1)).ravel()
+    return len(np.unique([f"{cube:.4g}" for cube in cubes]))
+
+
+def min_nonzero(cells: sp.csr_matrix) -> np.ndarray:
+    """Smallest value above zero of each cell, none of which may be empty, ``(n_cells,)``."""
+    return np.minimum.reduceat(cells.data, cells.indptr[:-1])
+
+
+def row_of(block: Block, bad: np.ndarray) -> int:
+    """Row of the first bad value."""
+    if sp.issparse(block):
+        return int(np.searchsorted(block.indptr, np.flatnonzero(bad)[0], side="right") - 1)
+    return int(np.argwhere(bad)[0][0])
+
+
+def _nonempty(block: Block) -> sp.csr_matrix:
+    """Cells of a block that express something, CSR in double precision."""
+    cells = sp.csr_matrix(block.astype(np.float64))
+    cells.eliminate_zeros()
+    return cells[np.diff(cells.indptr) > 0]
+
+
+def _sum_rows(block: Block, values: np.ndarray) -> np.ndarray:
+    """Sum one number for each stored value over each row."""
+    if sp.issparse(block):
+        return np.diff(np.concatenate([[0], np.cumsum(values)])[block.indptr])
+    return values.sum(axis=1)
+
+
+def _max_rows(block: Block) -> np.ndarray:
+    """Largest value of each row, ``(n_cells,)``."""
+    largest = block.max(1)
+    return np.asarray(largest.toarray() if sp.issparse(largest) else largest).ravel()
+
+
+# ------------------------------------------------------------------ advice
 
 
 def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
@@ -184,7 +487,7 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
     ``name`` is what the AnnData is called in the sentence.
     """
     # There may be no view of a view on disk.
-    first = adata if adata.isbacked and adata.is_view else adata[:_N_ADVICE]
+    first = adata if adata.isbacked and adata.is_view else adata[:100]
     matrices = []
     if first.raw is not None and _looks_unscaled(first, use_raw=True):
         matrices.append(f"{name}.raw (use_raw=True, or {name}.raw.to_adata() for a reference)")
@@ -200,84 +503,33 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
         if matrices
         else "No unscaled matrix was found in .raw or in the layers; go back to one."
     )
-    return f"{found} {from_seurat_advice(adata, name)}".rstrip()
-
-
-def fractions_error(where: str, largest: float, values: str) -> ValueError:
-    """Make the error for fractions that are too large for a logarithm."""
-    return ValueError(
-        f"{where} holds fractions with values up to {largest:.4g}: neither counts nor "
-        f"log-normalised. Give counts (those of SoupX or alevin rounded: np.rint), or call "
-        f"sc.pp.log1p on normalised {values}."
+    if not _came_from_seurat(adata):
+        return found
+    return (
+        f"{found} {name} looks like a converted Seurat object: read its file with "
+        f"tosica.io.read_seurat, or repair it with tosica.io.from_seurat({name})."
     )
 
 
-def mixed_scales_error(where: str, cell: int) -> ValueError:
-    """Make the error for a matrix that is normalized in part; ``cell`` is where it changes."""
-    return ValueError(
-        f"{where} holds counts in some cells and fractions in others (it changes at about cell "
-        f"{cell}): cells were normalised in part; give counts for all of them."
-    )
+def are_factor_codes(adata: AnnData, key: str) -> bool:
+    """Whether a column holds codes of a factor whose levels Seurat's conversion lost."""
+    column = adata.obs[key]
+    if not pd.api.types.is_integer_dtype(column.dtype) or not _came_from_seurat(adata):
+        return False
+    known = np.unique(column[column >= 0])
+    return 1 < len(known) <= 200 and bool((known == np.arange(len(known))).all())
+
+
+def _came_from_seurat(adata: AnnData) -> bool:
+    """Whether ``obs`` has the columns that Seurat gives every object."""
+    names = [str(name) for name in adata.obs]
+    counted = {name.removeprefix("nCount_") for name in names if name.startswith("nCount_")}
+    return any(f"nFeature_{assay}" in names for assay in counted)
 
 
 def _looks_unscaled(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> bool:
     try:
         matrix = CellMatrix(adata, layer=layer, use_raw=use_raw)
-        return (
-            detect_values(matrix.block(0, min(_N_ADVICE, matrix.n_obs)), matrix.where) is not None
-        )
+        return detect_values(matrix.block(0, min(100, matrix.n_obs)), matrix.where) is not None
     except (ValueError, TypeError):
         return False
-
-
-def _are_mostly_whole(block: Block, whole: np.ndarray) -> bool:
-    """Whether values are counts in all rows, most of them whole; ``whole`` says which values are.
-
-    Logarithms are whole by accident only. Counts that were multiplied by a number may be whole, but
-    then hardly any is 1. Of log2 and the square root of raw counts many are whole, and the others
-    become so when it is undone.
-    """
-    data = block.data if sp.issparse(block) else block
-    others = data[~whole]
-    others = others[others < _LARGEST_EXACT].astype(np.float64)
-    for undo in _LEAVE_ONES:
-        plain = undo(others)
-        if 2 * (np.abs(plain - np.rint(plain)) < _EXACT).sum() > len(others):
-            return False
-    if sp.issparse(block):
-        above = block.data != 0
-        n_values, n_whole = _sum_rows(block, above), _sum_rows(block, whole & above)
-        n_ones = int((block.data == 1).sum())
-    else:
-        above = block != 0
-        n_values, n_whole = above.sum(axis=1), (whole & above).sum(axis=1)
-        n_ones = int((block == 1).sum())
-    fractional = n_whole < n_values
-    judged = fractional & (n_values >= _FEWEST_VALUES)
-    return bool(
-        n_ones >= _SHARE_ONES * n_values.sum()
-        and n_whole[fractional].sum() >= _MOSTLY_WHOLE * n_values[fractional].sum()
-        and (n_whole[judged] >= _SOME_WHOLE * n_values[judged]).all()
-    )
-
-
-def _count_like_rows(block: Block, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Tell which rows surely hold counts and which hold fractions, given which values are whole."""
-    if sp.issparse(block):
-        n_values, fractional = _sum_rows(block, block.data != 0), _sum_rows(block, ~whole) > 0
-    else:
-        n_values = np.count_nonzero(block, axis=1)
-        fractional = np.asarray((~whole).any(axis=1))
-    return (n_values >= _SURELY_COUNTS) & ~fractional, fractional
-
-
-def _sum_rows(block: Block, values: np.ndarray) -> np.ndarray:
-    """Sum one number for each stored value over each row of a sparse block."""
-    return np.diff(np.concatenate([[0], np.cumsum(values)])[block.indptr])
-
-
-def row_of(block: Block, bad: np.ndarray) -> int:
-    """Row of the first bad value."""
-    if sp.issparse(block):
-        return int(np.searchsorted(block.indptr, np.flatnonzero(bad)[0], side="right") - 1)
-    return int(np.argwhere(bad)[0][0])

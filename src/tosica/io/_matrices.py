@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica.data import TARGET_SUM, are_fractional_counts, detect_values
+from tosica.data import TARGET_SUM, detect_values
 from tosica.io._refused import RefusedValue
 
 if TYPE_CHECKING:
@@ -60,14 +60,13 @@ def select_expression(matrices: Sequence[Matrix], notes: list[str]) -> Expressio
     for matrix in matrices:
         try:
             values = to_csr(matrix.values)
-            fractional = are_fractional_counts(values)
-            kind = detect_values(values, matrix.name, fractional=fractional)
+            kind = detect_values(values, matrix.name)
         except ValueError as error:
             reasons.append(str(error))
             notes.append(f"{matrix.name} was left out: it is scaled, or not expression")
             continue
         if kind is not None:
-            usable.append((kind, matrix))
+            usable.append(("counts" if kind == "counts" else "log1p", matrix))
     if not usable:
         why = " ".join(["", *reasons])
         raise RefusedValue(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tosica._logging import logger
-from tosica.data import TARGET_SUM, log_normalize
+from tosica.data import TARGET_SUM, log_normalize_block
 from tosica.io._matrices import is_integral, recover_counts
 from tosica.io._refused import RefusedKey, RefusedValue
 
@@ -117,7 +117,7 @@ def _log_normalize_in_chunks(counts: sp.csr_matrix) -> sp.csr_matrix:
     """Log-normalise as Seurat does, without a second matrix in double precision."""
     values = np.empty(counts.nnz, dtype=np.float32)
     for start in range(0, counts.shape[0], _CHUNK_SIZE):
-        rows: sp.csr_matrix = log_normalize(counts[start : start + _CHUNK_SIZE])
+        rows: sp.csr_matrix = log_normalize_block(counts[start : start + _CHUNK_SIZE])
         first = counts.indptr[start]
         values[first : first + rows.nnz] = rows.data
     # Indices are copied, so that a change of one matrix in place does not change the other.

@@ -89,7 +89,7 @@ class ExpressionField(LayerField):
                 f"{self._name} holds {found.kind} values, but the model was trained on "
                 f"{saved.kind} values."
             )
-        return {**state, self.SCALE_KEY: self._kind.keep_scale(saved, found)._asdict()}
+        return {**state, self.SCALE_KEY: self._kind.merge_scale(saved, found)._asdict()}
 
 
 class MaskField(BaseAnnDataField):

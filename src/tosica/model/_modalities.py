@@ -44,10 +44,7 @@ class Modality:
     @property
     def slice(self) -> ModalitySlice:
         """How a minibatch of the reference is normalized, as a slice that starts at 0."""
-        counts = self.scale.kind == "counts"
-        return ModalitySlice(
-            0, len(self.genes), self.kind.normalization(self.scale) if counts else None
-        )
+        return ModalitySlice(0, len(self.genes), self.kind.reference_normalization(self.scale))
 
     @property
     def place(self) -> str:
@@ -150,10 +147,10 @@ def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
                 pairs.append(of_token + first_pair[i])
                 genes.append(np.asarray(mask["genes"])[of_token] + first_gene[i])
     sizes = np.array([len(part) for part in genes])
-    always_kept = sizes == n_genes[owners]
+    no_dropout = sizes == n_genes[owners]
     if len(modalities) > 1 or not modalities[0].kind.has_gene_sets:
         # Gene dropout hides a token of one gene already; token dropout as well is too much.
-        always_kept |= sizes == 1
+        no_dropout |= sizes == 1
     return TokenLayout(
         np.append(0, np.cumsum(sizes)),
         np.concatenate(genes).astype(np.int64),
@@ -162,7 +159,7 @@ def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
             for m, start in zip(modalities, first_gene, strict=False)
         ),
         np.array(owners),
-        always_kept,
+        no_dropout,
         names=tuple(names),
         n_unannotated=sum(int(m.mask["n_unannotated"]) for m in modalities),
         mixed=bool(modalities[0].mask.get(MaskField.MIXED_KEY, False)),

@@ -16,11 +16,10 @@ from tosica._progress import progress
 from tosica.data import (
     BLOCK,
     CellMatrix,
-    are_fractional_counts,
+    checked_blocks,
     describe_unscaled,
-    detect_values,
-    log_normalize,
-    sample_positions,
+    detect,
+    log_normalize_block,
 )
 from tosica.gs._genes import split_composite
 
@@ -86,19 +85,14 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     """
     matrix = CellMatrix(adata, layer=layer)
     hint = partial(describe_unscaled, adata)
-    fractional = are_fractional_counts(matrix.take(sample_positions(matrix.n_obs)))
+    found = detect(matrix, hint=hint)
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
     with progress(matrix.n_obs, "build_mask: variability") as step:
-        for start, block in matrix.blocks(BLOCK):
+        for _, block in checked_blocks(matrix, found, BLOCK, hint=hint):
             step.update(block.shape[0])
-            kind = detect_values(
-                block, matrix.where, first_cell=start, hint=hint, fractional=fractional
-            )
-            if kind is None:
-                continue
             values = block.astype(np.float64)
-            if kind == "counts":
-                values = log_normalize(values)
+            if found is not None and found.kind == "counts":
+                values = log_normalize_block(values)
             total += np.asarray(values.sum(0)).ravel()
             if sp.issparse(values):
                 squares += np.asarray(values.multiply(values).sum(0)).ravel()

@@ -26,9 +26,8 @@ from tosica._settings import only_warnings, query_logger
 from tosica.data import (
     TARGET_SUM,
     ExpressionSource,
-    are_fractional_counts,
     detect_values,
-    log_normalize,
+    log_normalize_block,
 )
 from tosica.tl._read_annotation import read_annotation
 
@@ -366,8 +365,7 @@ def _log_expression(
     try:
         matrix = source.matrix()
         block = matrix.take(rows)
-        fractional = are_fractional_counts(block)
-        values = detect_values(block, matrix.where, fractional=fractional)
+        values = detect_values(block, matrix.where)
     except (ValueError, TypeError) as error:
         if source.layer is not None or source.use_raw:
             raise
@@ -376,7 +374,7 @@ def _log_expression(
         return None, f"{matrix.where} is zero in all cells that were looked at"
     block = sp.csr_matrix(block, dtype=np.float32)
     if values == "counts":
-        block = log_normalize(block, TARGET_SUM)
+        block = log_normalize_block(block, TARGET_SUM)
     names = matrix.names.astype(str)
     return ad.AnnData(sp.csr_matrix(block), var=pd.DataFrame(index=names)), ""
 

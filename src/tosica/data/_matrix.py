@@ -1,4 +1,7 @@
-"""Read a matrix of an AnnData in blocks of cells, in memory or on disk, in any format."""
+"""Read a matrix of an AnnData in blocks of cells, in memory or on disk, in any format.
+
+Annotations of an AnnData that was opened lazily are read into memory here, too.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +12,26 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import h5py
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
 from tosica._checks import CellData, list_names, only_known
-from tosica.data._lazy import load_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import pandas as pd
     from mudata import MuData
 
 # A CSR matrix or a dense array; scipy's matrices have no types that a checker could use.
 Block: TypeAlias = Any
+# Cells that are read at a time: enough for reads from disk to be fast, few enough for memory.
+BLOCK = 4096
 # Cells differ within the first few as a rule, so that few are read.
 _FEW_CELLS = 64
 # Of a matrix in compressed chunks, cells that are at most so far apart are read with those between
-# them, which takes less time than another chunk; but no more than _RUN cells at a time, for memory.
-_GAP, _RUN = 1024, 4096
+# them, which takes less time than another chunk.
+_GAP = 1024
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ class CellMatrix:
 
     def load(self) -> CellMatrix:
         """The same rows in memory, as a sparse matrix."""
-        blocks = [sp.csr_matrix(block) for _, block in self.blocks(_RUN)]
+        blocks = [sp.csr_matrix(block) for _, block in self.blocks(BLOCK)]
         loaded = copy(self)
         loaded._matrix = sp.vstack(blocks, "csr")
         loaded._cells = loaded._genes = None
@@ -221,7 +225,7 @@ class CellMatrix:
             return self._rows(slice(0, 0))
         parts, start = [], 0
         while start < len(once):
-            stop = int(np.searchsorted(once, once[start] + _RUN))
+            stop = int(np.searchsorted(once, once[start] + BLOCK))
             gaps = np.flatnonzero(np.diff(once[start:stop]) > _GAP)
             stop = start + int(gaps[0]) + 1 if len(gaps) else stop
             first = int(once[start])
@@ -355,3 +359,44 @@ def check_unique(names: pd.Index, what: str, remedy: str) -> None:
     if not names.is_unique:
         twice = [str(name) for name in names[names.duplicated()].unique()]
         raise ValueError(f"{what} are not unique ({list_names(twice, 2)}): call {remedy} first.")
+
+
+def load_annotations(adata: AnnData) -> None:
+    """Read ``obs``, ``var``, ``varm`` and ``uns`` of a lazily opened AnnData into memory.
+
+    Matrices of cells stay where they are. Of any other AnnData nothing changes.
+
+    Parameters
+    ----------
+    adata
+        The result of :func:`anndata.experimental.read_lazy`, or any AnnData. It is changed in
+        place; a view becomes an actual AnnData.
+    """
+    for name in ("obs", "var"):
+        table = getattr(adata, name)
+        if not isinstance(table, pd.DataFrame):
+            setattr(adata, name, load_table(table))
+    for name in ("varm", "uns"):
+        mapping = getattr(adata, name)
+        for key, value in list(mapping.items()):
+            loaded = _loaded(value)
+            if loaded is not value:
+                mapping[key] = loaded
+
+
+def load_table(table: Any) -> pd.DataFrame:
+    """``obs`` or ``var`` in memory: the same object, if it is there already."""
+    return table if isinstance(table, pd.DataFrame) else table.to_memory()
+
+
+def _loaded(value: Any) -> Any:
+    """A value without what is still to be read; the same object if nothing is."""
+    if isinstance(value, dict):
+        loaded = {key: _loaded(inner) for key, inner in value.items()}
+        return loaded if any(loaded[key] is not value[key] for key in value) else value
+    if hasattr(value, "__dask_graph__"):
+        return value.compute()
+    # A lazy table, as anndata makes them of xarray's datasets.
+    if hasattr(value, "to_memory") and not isinstance(value, pd.DataFrame):
+        return value.to_memory()
+    return value

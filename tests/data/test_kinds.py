@@ -52,18 +52,6 @@ def test_scales_are_saved_and_loaded(role):
         assert kind.describe(scale) in kind.describe_normalization(scale)
 
 
-@pytest.mark.parametrize(
-    ("saved", "scale"),
-    [
-        ({"kind": "counts", "centred": True}, ("counts", True)),
-        ({"kind": "normalised", "centred": True}, ("normalized", True)),
-        ({"kind": "normalised", "centred": False}, ("normalized", False)),
-    ],
-)
-def test_scales_of_antibodies_saved_under_older_names(saved, scale):
-    assert MODALITY_KINDS["protein"].load_scale(saved) == scale
-
-
 @pytest.mark.filterwarnings("ignore:The query has only")
 @pytest.mark.parametrize("role", MODALITY_KINDS)
 def test_measured_genes_are_known_before_anything_is_read(role):

@@ -1,0 +1,610 @@
+"""Kinds of modality: RNA, antibodies, gene activity. A new one is a class and a line at the end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import partial
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeVar,
+)
+
+import numpy as np
+import scipy.sparse as sp
+
+from tosica._settings import query_logger, warn_user
+from tosica.data._align import match_names, reindex_genes
+from tosica.data._matrix import BLOCK, check_unique
+from tosica.data._normalize import CenteredLogRatio, ChangeOfBase, LogNormalization
+from tosica.data._rescale import Scale, fit_query_scale, fit_scale
+from tosica.data._scale import check_finite, checked_blocks, describe_unscaled, row_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import pandas as pd
+
+    from tosica.data._matrix import Block, CellMatrix
+    from tosica.data._normalize import Normalization
+
+# A chromosome or contig and two positions: chr1:100-200, chr1-100-200, chr1_100_200.
+_PEAK = r"[\w.]+[:_-]\d+[-_]\d+"
+# What dsb and CLR give for antibodies stays far below; larger values were scaled otherwise.
+_LARGEST_NORMALIZED = 100.0
+# A cell's mean, in standard deviations of all values, that counts as zero.
+_CENTERED = 0.01
+
+
+class CellBatch(NamedTuple):
+    """Some cells of a query.
+
+    ``start`` is the position of the first cell. ``values`` is ``(n_cells, n_genes)``, float32 if
+    the columns are the model's genes. ``is_counts`` says whether they are still to be normalized.
+    ``total`` is then what each cell's counts are divided by, ``(n_cells,)``, or ``None`` for their
+    sum over ``values``.
+    """
+
+    start: int
+    values: Block
+    is_counts: bool
+    total: np.ndarray | None = None
+
+
+class EmptyCellsWarning(UserWarning):
+    """Some cells of a query have nothing in any gene of the model.
+
+    Parameters
+    ----------
+    n_cells
+        Number of these cells.
+    what
+        What is wrong with them, as :attr:`ModalityKind.empty_cells` says it.
+    """
+
+    def __init__(self, n_cells: int, what: str) -> None:
+        super().__init__(f"{n_cells} cells of the query {what}; their labels mean nothing.")
+        self.n_cells = n_cells
+        self.what = what
+
+
+class ModalityScale(Protocol):
+    """How the matrix of a reference is scaled: a named tuple that a model saves as a dict.
+
+    ``kind`` is ``"counts"``, or what else the matrix holds.
+    """
+
+    @property
+    def kind(self) -> str:
+        """What the matrix holds."""
+
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+S = TypeVar("S", bound=ModalityScale)
+
+
+class ModalityKind(ABC, Generic[S]):
+    """One kind of modality: it detects, normalizes, aligns and describes its values.
+
+    A kind has no state of its own. What a model knows of a reference is the ``scale``, which
+    :meth:`detect_scale` makes. A new kind is a subclass and a line in
+    :data:`~tosica.data.MODALITY_KINDS`.
+    """
+
+    #: Key of ``modalities`` in ``setup_mudata``.
+    role: ClassVar[str]
+    #: The named tuple that says how a reference is scaled.
+    scale_type: type[S]
+    #: Name in messages.
+    title: ClassVar[str]
+    #: What the columns of the matrix are.
+    features: ClassVar[str] = "genes"
+    #: Whether tokens are gene sets of the collection; otherwise single features or groups of them.
+    has_gene_sets: ClassVar[bool] = True
+    #: Name of the values for each ``kind`` of the scale.
+    values: ClassVar[Mapping[str, str]]
+    #: Why a query may lack features of the model, as a question.
+    mismatch_advice: ClassVar[str]
+    #: What is wrong with a query's cells that are zero everywhere; ``None`` if nothing is.
+    empty_cells: ClassVar[str | None] = None
+
+    @abstractmethod
+    def detect_scale(self, matrix: CellMatrix) -> S:
+        """Read a whole reference, or its modality of this kind, once and say how it is scaled.
+
+        Raises
+        ------
+        ValueError
+            If the values cannot be those of this kind, or are all zero.
+        """
+
+    def load_scale(self, state: Mapping[str, Any]) -> S:
+        """Make the scale from the dict that a model saved."""
+        return self.scale_type(**state)
+
+    @abstractmethod
+    def normalization(self, scale: S) -> Normalization | None:
+        """How counts become what the model takes; ``None`` if that cannot be known."""
+
+    @abstractmethod
+    def read_query(
+        self,
+        matrix: CellMatrix,
+        scale: S,
+        columns: np.ndarray,
+        share: float,
+        size: int,
+        sample: CellMatrix,
+    ) -> Iterator[CellBatch]:
+        """Read a query in blocks of ``size`` cells, each checked and brought to the scale.
+
+        Parameters
+        ----------
+        matrix
+            Matrix of the query.
+        scale
+            Scale of the reference.
+        columns
+            Which columns are features of the model, bool, ``(n_vars,)``.
+        share
+            Share of the model's features that the query has.
+        size
+            Cells in a block.
+        sample
+            Matrix by which the scale is recognized: ``matrix``, or cells from all over the query
+            if ``matrix`` is a part of it.
+        """
+
+    def reference_normalization(self, scale: S) -> Normalization | None:
+        """How the reference becomes what the model takes; ``None`` if it is that already."""
+        return self.normalization(scale) if scale.kind == "counts" else None
+
+    def merge_scale(self, saved: S, found: S) -> S:
+        """Choose between a model's scale and that of another reference of the same model."""
+        return found
+
+    def check_names(self, names: pd.Index, name: str) -> None:
+        """Refuse names that cannot be features of this kind; ``name`` is that of the AnnData."""
+
+    def advice(self, matrix: CellMatrix) -> str:
+        """Say where values that can be used may be found, or nothing."""
+        return ""
+
+    def describe(self, scale: S) -> str:
+        """Say what the matrix holds."""
+        return self.values[scale.kind]
+
+    def describe_normalization(self, scale: S) -> str:
+        """Say what the matrix holds and what the model makes of it."""
+        normalization = self.reference_normalization(scale)
+        if normalization is None:
+            return f"{self.describe(scale)}; used without further normalisation"
+        return f"{self.describe(scale)}; taken as {normalization}"
+
+    def align(
+        self,
+        matrix: CellMatrix,
+        names: pd.Index,
+        scale: S,
+        *,
+        batch_size: int = 256,
+        block_size: int = BLOCK,
+        sample: CellMatrix | None = None,
+    ) -> AlignedCells:
+        """Check a query, and give its cells in batches on the model's features.
+
+        What names alone can tell is checked here, values are checked as they are read. Features
+        are matched by name, also with ``-`` for ``_`` and the other way round. If under 95 % of the
+        model's genes are found so, the others are looked for under other identifiers, older symbols
+        and in columns of ``var``, and the log says what was translated.
+
+        Parameters
+        ----------
+        matrix
+            Matrix of the query, or of its modality of this kind.
+        names
+            The model's features, in the model's order, ``(n_genes,)``.
+        scale
+            How the model's reference is scaled.
+        batch_size
+            Cells in a batch.
+        block_size
+            Number of cells that are read at a time.
+        sample
+            If ``matrix`` is a part of a query, cells from all over that query, by which the scale
+            is recognized.
+
+        Returns
+        -------
+        Iterable over batches, in the order of the cells.
+
+        Raises
+        ------
+        ValueError
+            If the query has under half of the model's features, if one of them or a cell's name
+            occurs twice; in the iteration, if values are missing, infinite or not those of this
+            kind, or counts in some cells and normalized in others.
+
+        Warns
+        -----
+        UserWarning
+            If the query has under 95 % of the model's features; in the iteration, if cells are
+            empty or the query seems to be normalized otherwise than the reference.
+        """
+        name = matrix.name
+        whose = "the query" if name == "adata" else name
+        check_unique(
+            matrix.adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()"
+        )
+        self.check_names(matrix.names, name)
+        indexer = match_names(
+            matrix.names,
+            names,
+            matrix.var,
+            name=name,
+            features=self.features,
+            advice=self.mismatch_advice,
+            # Antibodies have names of their own, which may be aliases of genes.
+            translate=self.has_gene_sets,
+        )
+        return AlignedCells(
+            self,
+            matrix,
+            scale,
+            indexer,
+            len(names),
+            # Blocks of whole batches, so that only the last batch is short.
+            (batch_size, max(block_size // batch_size, 1) * batch_size),
+            sample or matrix,
+        )
+
+
+class AlignedCells(Generic[S]):
+    """A query's cells in batches on the model's genes; made by :meth:`ModalityKind.align`.
+
+    ``measured`` says which of the model's genes the query has, ``(n_genes,)``.
+    """
+
+    def __init__(
+        self,
+        kind: ModalityKind[S],
+        matrix: CellMatrix,
+        scale: S,
+        indexer: np.ndarray,
+        n_genes: int,
+        sizes: tuple[int, int],
+        sample: CellMatrix,
+    ) -> None:
+        self._kind = kind
+        self._matrix = matrix
+        self._scale = scale
+        self._indexer = indexer
+        self._batch_size, self._block_size = sizes
+        self._sample = sample
+        self.measured: np.ndarray = np.zeros(n_genes, dtype=bool)
+        self.measured[indexer[indexer >= 0]] = True
+
+    def __iter__(self) -> Iterator[CellBatch]:
+        n_empty, step = 0, self._batch_size
+        blocks = self._kind.read_query(
+            self._matrix,
+            self._scale,
+            self._indexer >= 0,
+            float(self.measured.mean()),
+            self._block_size,
+            self._sample,
+        )
+        for block in blocks:
+            for offset in range(0, block.values.shape[0], step):
+                part = slice(offset, offset + step)
+                values = reindex_genes(block.values[part], self._indexer, len(self.measured))
+                n_empty += int((~values.any(1)).sum())
+                total = None if block.total is None else block.total[part]
+                yield CellBatch(block.start + offset, values, block.is_counts, total)
+        if n_empty and self._kind.empty_cells is not None:
+            warn_user(EmptyCellsWarning(n_empty, self._kind.empty_cells))
+
+
+# ------------------------------------------------------------------ RNA and gene activity
+
+
+class LogNormalizedKind(ModalityKind[Scale]):
+    """A matrix of genes: counts, or log-normalised values."""
+
+    scale_type = Scale
+    #: What the values are called in messages.
+    noun: ClassVar[str]
+    #: What counts are called in messages.
+    counts: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        """Name the values on each scale."""
+        normalized = f"log-normalised {cls.noun}"
+        cls.values = {
+            "counts": cls.counts,
+            "log1p": normalized,
+            "log2": f"{normalized} (log2)",
+            "log10": f"{normalized} (log10)",
+        }
+
+    def detect_scale(self, matrix: CellMatrix) -> Scale:
+        """Tell counts from log-normalised values, and find their total."""
+        return fit_scale(matrix, self.noun, partial(self.advice, matrix))
+
+    def merge_scale(self, saved: Scale, found: Scale) -> Scale:
+        """Keep the saved total if that of the other reference cannot be inferred."""
+        return saved if saved.over != "genes" and found.over != "genes" else found
+
+    def normalization(self, scale: Scale) -> LogNormalization:
+        """Scale each cell to the reference's total and take ``log(1 + x)``."""
+        return LogNormalization(scale.target_sum)
+
+    def reference_normalization(self, scale: Scale) -> Normalization | None:
+        """As for a query; log2 and log10 become the natural logarithm."""
+        if scale.kind in ("log2", "log10"):
+            return ChangeOfBase(2 if scale.kind == "log2" else 10)
+        return super().reference_normalization(scale)
+
+    def read_query(
+        self,
+        matrix: CellMatrix,
+        scale: Scale,
+        columns: np.ndarray,
+        share: float,
+        size: int,
+        sample: CellMatrix,
+    ) -> Iterator[CellBatch]:
+        """Read a query; log-normalized cells are brought to the reference's total if it is known.
+
+        They are taken as they are if it is not plain how they were scaled.
+
+        Raises
+        ------
+        ValueError
+            If values are negative, missing, infinite, neither counts nor log-normalized, or not on
+            one scale in all cells.
+        """
+        hint = partial(self.advice, matrix)
+        to_scale = fit_query_scale(sample, scale, columns, share, self.noun, hint)
+        values = to_scale.values
+        if values is not None:
+            query_logger.info("query: %s holds %s", matrix.where, self.values[values.kind])
+        for start, block in checked_blocks(matrix, values, size, self.noun, hint):
+            total = None
+            if not to_scale.is_counts:
+                block = to_scale.log_normalized(block, start, matrix.where, self.noun)
+            elif scale.over == "matrix":
+                # The model divides by it and multiplies by its own total.
+                own = to_scale.target_sum or scale.target_sum
+                total = to_scale.total(block) * (scale.target_sum / own)
+            yield CellBatch(start, block, to_scale.is_counts, total)
+
+
+class RNA(LogNormalizedKind):
+    """Expression: counts, or log-normalised."""
+
+    role = "rna"
+    title = "RNA"
+    noun = "expression"
+    counts = "counts"
+    mismatch_advice = "was it cut down to its variable genes?"
+    empty_cells = "express none of the model's genes"
+
+    def advice(self, matrix: CellMatrix) -> str:
+        """Say where unscaled expression is, and how to repair a converted Seurat object."""
+        return describe_unscaled(matrix.adata, name=matrix.name)
+
+
+class GeneActivity(LogNormalizedKind):
+    """Fragments of ATAC-seq counted over each gene: counts, or log-normalised."""
+
+    role = "atac"
+    title = "gene activity"
+    noun = "gene activity"
+    counts = "counts of gene activity"
+    mismatch_advice = "was gene activity computed for the genes of another annotation?"
+    empty_cells = "have no gene activity in the model's genes"
+
+    def check_names(self, names: pd.Index, name: str) -> None:
+        """Refuse a matrix whose columns are peaks, not genes."""
+        is_peak = names.astype(str).str.fullmatch(_PEAK)
+        if 2 * is_peak.sum() > len(names):
+            raise ValueError(
+                f"{name} holds peaks (such as {str(names[is_peak][0])!r}), not gene activity: "
+                "compute gene activities first, for example with snapatac2.pp.make_gene_matrix or "
+                "Signac's GeneActivity."
+            )
+
+
+# ------------------------------------------------------------------ antibodies
+
+AntibodyValues = Literal["counts", "normalized"]
+
+
+class AntibodyScale(NamedTuple):
+    """How a reference's antibodies were scaled, so that a query can be scaled alike.
+
+    ``kind`` is what the reference's matrix holds. ``centered`` says whether each cell's values have
+    a mean of zero once they are normalized, as the centred log-ratio of a cell leaves them.
+    """
+
+    kind: AntibodyValues
+    centered: bool
+
+
+class Antibodies(ModalityKind[AntibodyScale]):
+    """Antibodies: counts, or values normalized by CLR or dsb."""
+
+    scale_type = AntibodyScale
+    role = "protein"
+    title = "antibodies"
+    features = "antibodies"
+    has_gene_sets = False
+    values: ClassVar[Mapping[str, str]] = {
+        "counts": "counts of antibodies",
+        "normalized": "normalised antibodies",
+    }
+    mismatch_advice = "is it another panel?"
+
+    def detect_scale(self, matrix: CellMatrix) -> AntibodyScale:
+        """Tell counts from normalized antibodies, and whether these are centred."""
+        found: str | None = None
+        means = _CellMeans()
+        for _, block, found in _antibody_blocks(matrix, BLOCK):
+            if found == "normalized":
+                means.add(block)
+        if found is None:
+            raise ValueError(f"{matrix.where} is zero everywhere.")
+        if found == "counts":
+            return AntibodyScale("counts", True)
+        return AntibodyScale("normalized", means.are_zero())
+
+    def normalization(self, scale: AntibodyScale) -> CenteredLogRatio | None:
+        """Take the centred log-ratio, unless the reference was normalized in another way."""
+        return CenteredLogRatio() if scale.centered else None
+
+    def read_query(
+        self,
+        matrix: CellMatrix,
+        scale: AntibodyScale,
+        columns: np.ndarray,
+        share: float,
+        size: int,
+        sample: CellMatrix,
+    ) -> Iterator[CellBatch]:
+        """Read a query; counts are normalized as the reference, other values are not changed.
+
+        Raises
+        ------
+        ValueError
+            If values are missing, infinite, negative counts, neither counts nor normalized, or
+            counts in some cells and normalized in others; if the query holds counts and the
+            reference was normalized in a way that cannot be known.
+        """
+        logged = False
+        means = _CellMeans()
+        for start, block, found in _antibody_blocks(matrix, size, sample):
+            if found is not None and not logged:
+                query_logger.info("query: %s holds %s", matrix.where, self.values[found])
+                logged = True
+            if found == "counts" and not scale.centered:
+                raise ValueError(
+                    f"{matrix.where} holds counts of antibodies, but the model's reference was "
+                    "normalised before, in a way that cannot be told from its values: normalise "
+                    "the query alike."
+                )
+            if found == "normalized":
+                means.add(block)
+            yield CellBatch(start, block, found != "normalized" and scale.centered)
+        if found == "normalized" and scale.centered and not means.are_zero():
+            warn_user(
+                f"{matrix.where} holds normalised antibodies whose mean in a cell is not zero, so "
+                "they were not normalised as the model's reference, by the centred log-ratio of "
+                "each cell; labels may suffer: give the counts."
+            )
+
+
+def _antibody_blocks(
+    matrix: CellMatrix, size: int, sample: CellMatrix | None = None
+) -> Iterator[tuple[int, Block, AntibodyValues | None]]:
+    """Read antibodies in blocks, with what they hold as far as it is known.
+
+    Parameters
+    ----------
+    matrix, size
+        What to read, and the cells in a block.
+    sample
+        Other cells of the same query, if ``matrix`` is a part of it: they must hold the same.
+
+    Raises
+    ------
+    ValueError
+        If cells hold counts in one block and other values in another.
+    """
+    found: AntibodyValues | None = None
+    if sample is not None and sample is not matrix:
+        found = values_of(sample.block(0, sample.n_obs), sample.where)
+    for start, block in matrix.blocks(size):
+        kind = values_of(block, matrix.where, first_cell=start)
+        if found is not None and kind not in (None, found):
+            raise ValueError(
+                f"{matrix.where} holds counts of antibodies in some cells and fractions in others "
+                f"(it changes at about cell {start}): give counts for all of them."
+            )
+        found = found or kind
+        yield start, block, found
+
+
+def values_of(block: Block, where: str, *, first_cell: int = 0) -> AntibodyValues | None:
+    """Say what a block of antibodies holds; ``None`` if it is all zero.
+
+    Parameters
+    ----------
+    block
+        Some rows of a matrix of antibodies.
+    where
+        Name of the matrix in messages.
+    first_cell
+        Position of the block's first row.
+
+    Raises
+    ------
+    ValueError
+        If values are missing or infinite, negative counts, or neither counts nor normalized.
+    """
+    data = block.data if sp.issparse(block) else block
+    if data.size == 0:
+        return None
+    check_finite(block, where, first_cell)
+    smallest, largest = data.min(), data.max()
+    if smallest == largest == 0:
+        return None
+    if (data == np.rint(data)).all():
+        if smallest < 0:
+            cell = row_of(block, data < 0) + first_cell
+            raise ValueError(
+                f"{where} holds negative counts of antibodies (first in cell {cell}), as a "
+                "subtracted background leaves them: give the counts from before, or values "
+                "normalised by CLR or dsb."
+            )
+        return "counts"
+    if max(largest, -smallest) > _LARGEST_NORMALIZED:
+        raise ValueError(
+            f"{where} holds fractions of up to {max(largest, -smallest):.4g}: neither counts of "
+            "antibodies nor normalised. Give the counts, or values normalised by CLR or dsb."
+        )
+    return "normalized"
+
+
+class _CellMeans:
+    """Means of the cells of all blocks, compared with the size of the values."""
+
+    def __init__(self) -> None:
+        self._means: list[np.ndarray] = []
+        self._sum_of_squares = 0.0
+        self._n_values = 0
+
+    def add(self, block: Block) -> None:
+        """Add the cells of a block."""
+        self._means.append(np.asarray(block.sum(1, dtype=np.float64)).ravel() / block.shape[1])
+        data = block.data if sp.issparse(block) else block
+        self._sum_of_squares += float(np.square(data).sum())
+        self._n_values += int(np.prod(block.shape))
+
+    def are_zero(self) -> bool:
+        """Whether the median mean is close to zero."""
+        size = np.sqrt(self._sum_of_squares / self._n_values)
+        return bool(np.median(np.abs(np.concatenate(self._means))) <= _CENTERED * size)
+
+
+_KINDS: Final[tuple[ModalityKind[Any], ...]] = (RNA(), Antibodies(), GeneActivity())
+# In the order in which a model has its modalities: whatever their order in the MuData or in the
+# dict, it is the same model.
+MODALITY_KINDS: Final[dict[str, ModalityKind[Any]]] = {kind.role: kind for kind in _KINDS}

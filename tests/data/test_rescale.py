@@ -1,0 +1,440 @@
+"""The total of a reference, and queries on another scale: brought to it, or refused."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+from _scaled import batch, each_format, half, normalised, reads, rows, sequenced, shares
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tosica
+from tosica.data import MODALITY_KINDS, CellMatrix, Scale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+RNA = MODALITY_KINDS["rna"]
+REFUSAL = "not alike in all cells"
+
+
+def fit_scale(matrix: CellMatrix) -> Scale:
+    found = RNA.detect_scale(matrix)
+    assert isinstance(found, Scale)
+    return found
+
+
+# ------------------------------------------------------------------ a reference
+
+
+@each_format
+@pytest.mark.parametrize("target_sum", [1e4, 1e6, 37.0, None])
+def test_target_sum_is_recovered(
+    counts: np.ndarray, format_: Any, target_sum: float | None
+) -> None:
+    assert fit_scale(rows(format_(counts))) == Scale("counts", 1e4, "genes")
+    expected = np.median(counts.sum(1)[counts.sum(1) > 0]) if target_sum is None else target_sum
+    kind, found, over, *_ = fit_scale(rows(format_(normalised(counts, target_sum))))
+    assert (kind, over) == ("log1p", "genes")
+    assert found == pytest.approx(expected, rel=1e-5)
+
+
+@given(st.floats(0.5, 1e6), st.integers(0, 99), st.sampled_from(["log1p", "log2", "log10"]))
+@settings(max_examples=20)
+def test_any_target_sum_and_logarithm(target_sum: float, seed: int, kind: str) -> None:
+    counts = np.random.default_rng(seed).poisson(2.0, (30, 20)) + 0.0
+    counts[:, 0] += 1
+    x = getattr(np, kind)(target_sum * shares(counts) + (kind != "log1p"))
+    assert fit_scale(rows(x)) == (kind, pytest.approx(target_sum, rel=1e-4), "genes", None, None)
+
+
+@each_format
+def test_genes_that_were_left_out(counts: np.ndarray, format_: Any) -> None:
+    matrix = normalised(counts)[:, :15]
+    totals = np.expm1(matrix.astype(np.float64)).sum(1)
+    low, median, high = np.quantile(totals[totals > 0], [0.01, 0.5, 0.99])
+    scale = fit_scale(rows(format_(matrix)))
+    assert scale[:4] == ("log1p", pytest.approx(median, rel=1e-4), "median", None)
+    assert scale.genes_range == pytest.approx([low, high], rel=1e-4)
+
+
+def test_duplicate_entries_are_summed_before_the_exponential(counts: np.ndarray) -> None:
+    tidy = sp.csr_matrix(normalised(counts))
+    halves = [np.repeat(tidy.data / 2, 2), np.repeat(tidy.indices, 2), tidy.indptr * 2]
+    assert fit_scale(rows(sp.csr_matrix(tuple(halves), shape=tidy.shape))).over == "genes"
+
+
+@each_format
+def test_all_zero(format_: Any) -> None:
+    with pytest.raises(ValueError, match=r"^adata\.X is zero everywhere\.$"):
+        fit_scale(rows(format_(np.zeros((20, 3)))))
+
+
+@each_format
+@pytest.mark.parametrize("counts_first", [True, False])
+def test_normalised_in_part(counts: np.ndarray, format_: Any, counts_first: bool) -> None:
+    matrix = normalised(counts)
+    whole = slice(10) if counts_first else slice(10, None)
+    matrix[whole] = counts[whole]
+    with pytest.raises(ValueError, match=REFUSAL):
+        fit_scale(rows(format_(matrix)))
+
+
+@pytest.mark.parametrize("counts_first", [True, False])
+def test_cells_that_were_not_sampled(counts_first: bool) -> None:
+    counts = sequenced(2000, 60)
+    one, other = (counts, normalised(counts)) if counts_first else (normalised(counts), counts)
+    x = np.where(np.arange(2000)[:, None] == 37, one, other)
+    with pytest.raises(ValueError, match=r"all cells \(see cell 37\)"):
+        fit_scale(rows(x))
+
+
+def reference(x: Any, **parts: Any) -> ad.AnnData:
+    obs = pd.DataFrame(index=[f"cell{i}" for i in range(x.shape[0])])
+    var = pd.DataFrame(index=[f"gene{i}" for i in range(x.shape[1])])
+    return ad.AnnData(x, obs=obs, var=var, **parts)
+
+
+@pytest.mark.parametrize("total", [1e4, 1e6, 1e3])
+@pytest.mark.parametrize("source", ["raw", "raw counts", "total_counts", "nCount_RNA"])
+def test_total_from_before_genes_were_left_out(total: float, source: str, tmp_path: Path) -> None:
+    counts = sequenced()
+    whole = reference(normalised(counts, total))
+    adata = whole[:, 50:150].copy()
+    if source.startswith("raw"):
+        adata.raw = whole if source == "raw" else reference(sp.csr_matrix(counts))
+    else:
+        adata.obs[source] = counts.sum(1)
+    of_genes = np.median(np.expm1(adata.X.astype(np.float64)).sum(1))
+    expected = ("log1p", pytest.approx(total, rel=1e-3), "matrix", pytest.approx(of_genes))
+    assert fit_scale(CellMatrix(adata))[:4] == expected
+    assert fit_scale(CellMatrix(whole[5:])).over == "genes"
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    assert fit_scale(CellMatrix(backed))[:4] == expected
+    backed.file.close()
+
+
+def of_other_genes() -> ad.AnnData:
+    whole = reference(sequenced())
+    whole.var_names = [f"other{i}" for i in range(whole.n_vars)]
+    return whole
+
+
+CELLS = np.random.default_rng(0).permutation(np.arange(80)) + 500
+UNBELIEVABLE: dict[str, Callable[[ad.AnnData], None]] = {
+    "other cells": lambda a: a.obs.insert(0, "total_counts", CELLS),
+    # Of the genes that are left.
+    "after": lambda a: a.obs.insert(0, "total_counts", sequenced()[:, 50:150].sum(1)),
+    "missing": lambda a: a.obs.insert(0, "total_counts", np.nan),
+    "words": lambda a: a.obs.insert(0, "total_counts", "many"),
+    "cut raw": lambda a: setattr(a, "raw", a.copy()),
+    "scaled raw": lambda a: setattr(a, "raw", reference(sequenced() - 1)),
+    "raw of other genes": lambda a: setattr(a, "raw", of_other_genes()),
+}
+
+
+@pytest.mark.parametrize("name", UNBELIEVABLE)
+def test_what_does_not_tell_the_total(name: str) -> None:
+    adata = reference(normalised(sequenced()))[:, 50:150].copy()
+    UNBELIEVABLE[name](adata)
+    assert fit_scale(CellMatrix(adata)).over == "median"
+
+
+@pytest.mark.parametrize("genes", [slice(None), slice(60, 200)], ids=["all", "fewer"])
+@pytest.mark.parametrize("mix", [half, batch])
+def test_different_totals_are_refused(mix: Any, genes: slice) -> None:
+    counts = sequenced()
+    for other in (normalised(counts, 1e6), np.log1p(counts)):
+        with pytest.raises(ValueError, match=REFUSAL):
+            fit_scale(rows(mix(other, normalised(counts))[:, genes]))
+
+
+def test_types_and_technologies_that_differ_are_no_scales() -> None:
+    counts = sequenced(200)
+    # Red blood cells have nearly all of their counts in few genes, in the end all of them.
+    counts[::4, :3] *= 400
+    assert fit_scale(rows(normalised(counts)[:, :100])).over == "median"
+    deep = np.random.default_rng(1).poisson(200 * sequenced(100))
+    counts = np.concatenate([sequenced(100), deep])
+    for x in (normalised(counts), normalised(counts)[:, :100], normalised(counts, None)[:, :100]):
+        assert fit_scale(rows(x)).kind == "log1p"
+
+
+@pytest.mark.parametrize("n_cells", [100, 5000])
+@pytest.mark.parametrize("percent", [(2, 1), (5, 2)], ids=str)
+def test_totals_that_vary_by_a_few_percent_are_no_scales(
+    n_cells: int, percent: tuple[float, float]
+) -> None:
+    """Such as after mitochondrial genes were left out, which hold a few percent of the counts."""
+    rng = np.random.default_rng(n_cells)
+    counts = rng.poisson(rng.gamma(1, 10, (n_cells, 200))).astype(np.float64)
+    total = counts.sum(1, keepdims=True)
+    share = np.clip(rng.normal(*percent, (n_cells, 1)), 0, None) / 100
+    counts = np.column_stack([counts, np.rint(total * share / (1 - share))])
+    fit_scale(rows(normalised(counts)[:, :-1]))
+    both = half(normalised(counts, 1e6), normalised(counts))
+    with pytest.raises(ValueError, match=REFUSAL):
+        fit_scale(rows(both[:, :-1]))
+
+
+def test_real_cells_whose_values_were_rounded() -> None:
+    raw = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    # Its obs has the total counts.
+    for adata in (raw, raw[:, ::3]):
+        scale = fit_scale(CellMatrix(adata))
+        assert scale[:3] == ("log1p", pytest.approx(1e4, rel=0.01), "matrix")
+    del raw.obs["n_counts"]
+    assert fit_scale(CellMatrix(raw)).over == "median"
+
+
+# ------------------------------------------------------------------ a query
+
+GENES = pd.Index([f"G{i}" for i in range(60)])
+SCALE = Scale("counts", 1e4, "genes")
+COUNTS = np.random.default_rng(0).poisson(2.0, (40, 60)).astype(np.float64)
+SHARES = shares(COUNTS)
+RIGHT = np.log1p(1e4 * SHARES)
+TPM = shares(reads(COUNTS))
+WRONG = {
+    "1e6": np.log1p(1e6 * SHARES),
+    "1e3": np.log1p(1e3 * SHARES),
+    "1": np.log1p(SHARES),
+    "median": np.log1p(np.median(COUNTS.sum(1)) * SHARES),
+    "log2": np.log2(1 + 1e4 * SHARES),
+    "log10": np.log10(1 + 1e4 * SHARES),
+    "log10 1e6": np.log10(1 + 1e6 * SHARES),
+}
+
+
+def aligned(x, scale=SCALE, names=GENES, columns=GENES, **settings):
+    """Values that the model gets, log-normalized if they are still counts."""
+    adata = ad.AnnData(x)
+    adata.var_names = columns[: adata.n_vars]
+    parts = []
+    for found in RNA.align(CellMatrix(adata), names, scale, **settings):
+        values = found.values
+        if found.is_counts:
+            total = values.sum(1, dtype=np.float64) if found.total is None else found.total
+            factor = np.divide(scale.target_sum, total, out=np.zeros_like(total), where=total > 0)
+            values = np.log1p(values * factor[:, None])
+        parts.append(values)
+    return np.concatenate(parts)
+
+
+@pytest.fixture
+def said(caplog):
+    """Warnings of the logger."""
+    with caplog.at_level(logging.WARNING, logger="tosica"):
+        yield lambda: caplog.text
+
+
+def over_genes(of_genes, genes=slice(None), total=1e4):
+    """Shares of some genes, log-normalized over these."""
+    return np.log1p(total * shares(of_genes[:, genes]))
+
+
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("name", WRONG)
+def test_another_scale_is_recognised(name, form, said):
+    found = aligned(form(WRONG[name].astype(np.float32)))
+    np.testing.assert_allclose(found, RIGHT, rtol=2e-4, atol=2e-4)
+    sentence = "replaced by" if name in ("log2", "log10") else "brought to its scale"
+    assert sentence in said()
+    for n_obs in (1, 5):
+        found = aligned(WRONG[name][:n_obs].astype(np.float32))
+        np.testing.assert_allclose(found, RIGHT[:n_obs], rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("factor", [1, 1e4, 1e6])
+def test_values_without_a_logarithm_are_taken_as_counts(factor, said):
+    np.testing.assert_allclose(aligned(factor * SHARES), RIGHT, rtol=1e-5)
+    np.testing.assert_allclose(aligned(factor * TPM), np.log1p(1e4 * TPM), rtol=1e-5)
+    np.testing.assert_allclose(aligned(COUNTS), RIGHT, rtol=1e-6)
+    assert not said()
+
+
+@pytest.mark.parametrize("name", ["1e6", "1e3", "1", "median", "log10 1e6"])
+@pytest.mark.parametrize("columns", [slice(48), slice(58)])
+@pytest.mark.filterwarnings("ignore:The query has only")
+def test_another_scale_with_genes_that_were_left_out(name, columns, said):
+    found = aligned(WRONG[name][:, columns])
+    # Counts of these genes are brought to the same.
+    np.testing.assert_allclose(found, aligned(COUNTS[:, columns]), rtol=1e-4, atol=1e-4)
+    assert "over the model's genes before" in said()
+
+
+@pytest.mark.parametrize("name", ["log2", "log10"])
+@pytest.mark.filterwarnings("ignore:The query has only")
+def test_another_logarithm_with_genes_that_were_left_out(name):
+    """The total is as it should be without these genes, and stays."""
+    found = aligned(WRONG[name][:, :48])
+    np.testing.assert_allclose(found[:, :48], RIGHT[:, :48], rtol=1e-4, atol=1e-4)
+
+
+def test_totals_are_those_of_the_models_genes(said):
+    """Counts of a reference of some genes are scaled over these; the query has more genes."""
+    found = aligned(RIGHT, names=GENES[:30])
+    np.testing.assert_allclose(found, over_genes(SHARES, slice(30)), rtol=1e-5)
+    np.testing.assert_allclose(found, aligned(COUNTS, names=GENES[:30]), rtol=1e-5)
+    assert "had a total of 5" in said()
+
+
+def test_reads_that_are_no_multiples_of_one_count(said):
+    scaled = np.log1p(1e6 * TPM)
+    np.testing.assert_allclose(aligned(scaled), np.log1p(1e4 * TPM), rtol=1e-4)
+    assert "a total of 1e+06 before the natural logarithm" in said()
+    same = aligned(scaled, Scale("log1p", 1e6, "genes"))
+    np.testing.assert_array_equal(same, scaled.astype(np.float32))
+
+
+def test_each_cell_is_scaled_by_itself():
+    x = WRONG["1e6"]
+    whole = aligned(x)
+    order = np.random.default_rng(1).permutation(40)
+    np.testing.assert_allclose(aligned(x[order], batch_size=7), whole[order], rtol=1e-6)
+    np.testing.assert_allclose(aligned(x[:10]), whole[:10], rtol=1e-6)
+    np.testing.assert_allclose(aligned(half(RIGHT, x)), RIGHT, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("x", "scale"),
+    [
+        (RIGHT, SCALE),
+        (RIGHT[:1], SCALE),
+        # As the reference was scaled.
+        (WRONG["1e6"], Scale("log1p", 1e6, "genes")),
+        # Nobody knows what the reference was scaled to.
+        (WRONG["1e6"], Scale("log1p", 1e4, "matrix")),
+        # Genes were left out after the normalisation.
+        (RIGHT[:, :50], SCALE),
+        (RIGHT[:4, :50], SCALE),
+        # A few cells more or less shallow are no other scale.
+        (np.log1p(1.005e4 * SHARES), SCALE),
+        # A reference that was cut to the same genes.
+        (RIGHT, Scale("log1p", 1e4, "median")),
+        (RIGHT, Scale("log1p", 8e3, "median")),
+        (RIGHT, Scale("log1p", 1e4, "matrix", 8e3)),
+        # All cells of the query are of a type that has more counts in these genes than others.
+        (RIGHT, Scale("log1p", 2e3, "median", genes_range=[5e2, 9e3])),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The query has only")
+def test_what_is_right_or_not_known_is_taken_as_it_is(x, scale, said):
+    found = aligned(x, scale)
+    np.testing.assert_array_equal(found[:, : x.shape[1]], x.astype(np.float32))
+    assert not said()
+
+
+@pytest.mark.parametrize("name", ["1e6", "log2"])
+def test_reference_whose_total_is_known(name):
+    """A query with all genes is scaled over all of them, as the reference was."""
+    scale = Scale("log1p", 1e4, "matrix", 5e3)
+    found = aligned(WRONG[name], scale, names=GENES[:30])
+    np.testing.assert_allclose(found, RIGHT[:, :30], rtol=1e-5)
+    np.testing.assert_allclose(aligned(COUNTS, scale, names=GENES[:30]), RIGHT[:, :30], rtol=1e-5)
+
+
+@pytest.mark.parametrize("x", [COUNTS, WRONG["1e6"]])
+def test_query_that_was_cut_as_the_reference(x, said):
+    """What is left of its counts is brought to what is left of the reference's."""
+    scale = Scale("log1p", 1e5, "matrix", 5e3)
+    expected = over_genes(SHARES, slice(30), 5e3)
+    np.testing.assert_allclose(aligned(x[:, :30], scale, names=GENES[:30]), expected, rtol=1e-5)
+    assert said()
+
+
+@pytest.mark.parametrize("x", [COUNTS, COUNTS[:, :30], WRONG["1e6"], WRONG["1e6"][:, :30]])
+def test_reference_whose_total_is_not_known(x):
+    scale = Scale("log1p", 5e3, "median")
+    expected = over_genes(SHARES, slice(30), 5e3)
+    np.testing.assert_allclose(aligned(x, scale, names=GENES[:30]), expected, rtol=1e-5)
+
+
+def test_a_scale_that_cannot_be_told_is_warned_of_unless_plausible(recwarn):
+    x = np.log1p(1e6 * TPM[:, :40])
+    for scale in (SCALE, Scale("log1p", 1e3, "median")):
+        with pytest.warns(UserWarning, match=r"adata\.X holds cells whose total .* give counts\.$"):
+            found = aligned(x, scale, names=GENES[:40])
+        np.testing.assert_array_equal(found, x.astype(np.float32))
+    recwarn.clear()
+    plausible = Scale("log1p", float(np.median(1e6 * TPM[:, :40].sum(1))), "median")
+    np.testing.assert_array_equal(aligned(x, plausible, names=GENES[:40]), x.astype(np.float32))
+    assert not len(recwarn)
+
+
+def test_cells_on_two_scales_that_were_not_looked_at():
+    counts = np.random.default_rng(0).poisson(2.0, (3000, 60)) + 0.0
+    x = normalised(counts)
+    x[37] = normalised(counts, 1e6)[37]
+    with pytest.raises(ValueError, match=r"all cells \(see cell 37\)"):
+        aligned(x)
+    # All cells are rescaled, each by itself.
+    x = normalised(counts, 1e6)
+    x[37] = normalised(counts)[37]
+    np.testing.assert_allclose(aligned(x), normalised(counts), rtol=1e-4, atol=1e-4)
+
+
+def test_cells_without_expression_stay_so():
+    x = WRONG["1e6"].copy()
+    x[5] = 0
+    with pytest.warns(UserWarning, match="1 cells of the query express none"):
+        found = aligned(x)
+    assert not found[5].any()
+    np.testing.assert_allclose(found[6:], RIGHT[6:], rtol=1e-4, atol=1e-4)
+    with pytest.warns(UserWarning, match="40 cells of the query express none"):
+        assert not aligned(np.zeros((40, 60))).any()
+
+
+def test_query_on_disk(tmp_path, said):
+    ad.AnnData(sp.csr_matrix(WRONG["1e6"]), var=pd.DataFrame(index=GENES)).write_h5ad(
+        tmp_path / "a.h5ad"
+    )
+    backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    batches = RNA.align(CellMatrix(backed), GENES, SCALE)
+    found = np.concatenate([b.values for b in batches])
+    np.testing.assert_allclose(found, RIGHT, rtol=1e-4, atol=1e-4)
+    assert said()
+    backed.file.close()
+
+
+# ------------------------------------------------------------------ from reference to labels
+
+
+@pytest.mark.parametrize("name", ["counts", "log2", "per million"])
+def test_a_model_of_any_scale_annotates_queries_of_any_scale(name, train):
+    kinds = np.arange(120) % 3
+    rates = np.ones((120, 60))
+    for kind in range(3):
+        rates[kinds == kind, 15 * kind : 15 * (kind + 1)] = 5
+    counts = np.random.default_rng(0).poisson(rates) + 0.0
+    made = {
+        "counts": counts,
+        "log2": np.log2(1 + 1e6 * shares(counts)),
+        "per million": 1e6 * shares(counts),
+        "log1p": normalised(counts),
+    }
+
+    def cells(x: np.ndarray) -> ad.AnnData:
+        adata = reference(x.astype(np.float32))
+        adata.var_names = GENES
+        adata.obs["kind"] = pd.Categorical(np.array(["a", "b", "c"])[kinds])
+        return adata
+
+    adata = cells(made[name])
+    sets = {f"s{i}": list(GENES[15 * i : 15 * i + 15]) for i in range(4)}
+    tosica.pp.build_mask(adata, sets, select="variable", max_gene_sets=3)
+    model = train(adata, max_epochs=10)
+    expected = model.predict(cells(made[name]), soft=True)
+    for x in made.values():
+        found = model.predict(cells(x), soft=True)
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert (expected.idxmax(axis=1) == adata.obs["kind"]).mean() > 0.95
