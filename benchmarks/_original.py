@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from tosica.module import MixedEmbedding
-from tosica.module._module import _hide
+from tosica.module._module import dropout_16_bit
 
 # The implementation is part of the tests, which compare the module with it.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -81,7 +81,7 @@ class _Dropout(torch.nn.Module):
     """Dropout of one half."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _hide(x, 0.5) if self.training else x
+        return dropout_16_bit(x, 0.5) if self.training else x
 
 
 def class_token_logits(model: LiteralTOSICA, x: torch.Tensor) -> torch.Tensor:

@@ -294,7 +294,7 @@ def test_a_subsample_of_large_references_is_used():
 def network_logits(model, x):
     """Logits of the network alone."""
     with torch.no_grad():
-        x = model.module.bounded(normalize(x, model.module.slices))
+        x = model.module.clip(normalize(x, model.module.slices))
         return model.module.head(model.module.annotate(x, attention=False).latent)
 
 
@@ -388,13 +388,13 @@ def test_validation_is_the_networks_alone(toy, train):
 def test_tokens_start_from_it_once(toy, train, monkeypatch):
     calls = []
     kind = tosica.module.MaskedEmbedding
-    start = kind.start_from_scores
+    start = kind.init_from_linear
 
     def keep(self, scores, x, mean):
         calls.append((scores, x, mean))
         start(self, scores, x, mean)
 
-    monkeypatch.setattr(kind, "start_from_scores", keep)
+    monkeypatch.setattr(kind, "init_from_linear", keep)
     model = train(toy, max_epochs=1, refit=False)
     ((scores, x, mean),) = calls
     np.testing.assert_allclose(scores, model.module.linear.weight, rtol=1e-5)

@@ -70,7 +70,7 @@ def test_sets_with_weights_start_as_weighted_sums(ref: AnnData, n_sets: int) -> 
 def test_the_networks_weights_come_before_the_regressions(ref: AnnData, monkeypatch) -> None:
     model = tosica.TOSICA(ref, embed_dim=16)
     model.start_from_network()
-    monkeypatch.setattr(MaskedEmbedding, "start_from_scores", None)
+    monkeypatch.setattr(MaskedEmbedding, "init_from_linear", None)
     model.train(max_epochs=1, enable_progress_bar=False, refit=False)
 
 

@@ -17,7 +17,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tosica import TOSICA, pp
-from tosica.model import _annotation
 
 
 def seen_by(model, query, **kwargs):
@@ -531,25 +530,7 @@ def test_wrong_argument(toy_model, toy_query, contents, kwargs, error, sentence)
     assert contents(toy_query) == before
 
 
-def test_annotating_in_bfloat16(pbmc_model, pbmc_query, monkeypatch):
-    # Other processors compute in single precision.
-    monkeypatch.setattr(_annotation, "multiplies_bfloat16", lambda _: True)
-    exact = pbmc_model.annotate(pbmc_query, probabilities=True, copy=True)
-    rounded = pbmc_model.annotate(pbmc_query, precision="bf16-mixed", probabilities=True, copy=True)
-    apart = np.abs(rounded.obsm["X_tosica"] - exact.obsm["X_tosica"])
-    assert 0 < apart.max() < 0.05 * exact.obsm["X_tosica"].max()
-    assert rounded.obs["tosica_probability"].dtype == np.float32
-    probabilities = [of.obsm["tosica_probabilities"].to_numpy() for of in (rounded, exact)]
-    np.testing.assert_allclose(*probabilities, atol=0.01)
-    # Rounding can change the label of a cell only where two labels are nearly as probable.
-    second, first = np.sort(probabilities[1], axis=1)[:, -2:].T
-    same = rounded.obs["tosica_prediction"] == exact.obs["tosica_prediction"]
-    assert same[first - second > 0.02].all()
-    assert same.mean() >= 0.98
-
-
-def test_bfloat16_where_it_is_slower(pbmc_model, pbmc_query, monkeypatch):
-    monkeypatch.setattr(_annotation, "multiplies_bfloat16", lambda _: False)
+def test_processors_compute_in_single_precision(pbmc_model, pbmc_query):
     exact = pbmc_model.annotate(pbmc_query, copy=True)
     same = pbmc_model.annotate(pbmc_query, precision="bf16-mixed", copy=True)
     np.testing.assert_array_equal(same.obsm["X_tosica"], exact.obsm["X_tosica"])

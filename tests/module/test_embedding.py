@@ -191,7 +191,7 @@ def started(
     scores = torch.from_numpy(rng.normal(size=(n_labels, sum(MIXED)))).float()
     x = torch.from_numpy(rng.gamma(1.0, size=(50, 90))).float()
     torch.manual_seed(seed)
-    embedding.start_from_scores(scores + same_for_all, x, x.mean(0), noise=noise)
+    embedding.init_from_linear(scores + same_for_all, x, x.mean(0), noise=noise)
     return embedding, scores, x
 
 
@@ -263,12 +263,12 @@ def test_what_is_the_same_for_all_labels_says_nothing() -> None:
     torch.testing.assert_close(one.pair_weights(), other.pair_weights(), atol=1e-4, rtol=1e-3)
     before, _, x = started()
     state = {name: tensor.clone() for name, tensor in before.state_dict().items()}
-    before.start_from_scores(torch.ones(3, sum(MIXED)), x, x.mean(0))
+    before.init_from_linear(torch.ones(3, sum(MIXED)), x, x.mean(0))
     for name, tensor in before.state_dict().items():
         assert torch.equal(tensor, state[name])
 
 
-def test_a_start_from_scores_follows_torchs_seed() -> None:
+def test_a_init_from_linear_follows_torchs_seed() -> None:
     (one, *_), (same, *_), (other, *_) = started(), started(), started(seed=1)
     assert torch.equal(one.pair_weights(), same.pair_weights())
     assert torch.equal(one.bias, same.bias)

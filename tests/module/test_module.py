@@ -374,12 +374,12 @@ def test_logits_are_the_papers_and_the_branchs_of_bounded_expression() -> None:
 
 def test_expression_is_bounded_only_beside_a_branch() -> None:
     x = 1e6 * cells(ORDINARY)
-    assert make(ORDINARY).bounded(x) is x
+    assert make(ORDINARY).clip(x) is x
     # Until the branch is fitted, no value is too large.
-    torch.testing.assert_close(make(ORDINARY, linear=True).bounded(x), x, rtol=0, atol=0)
+    torch.testing.assert_close(make(ORDINARY, linear=True).clip(x), x, rtol=0, atol=0)
     module = with_branch()
     torch.testing.assert_close(
-        module.bounded(x), torch.minimum(x, module.linear.upper), rtol=0, atol=0
+        module.clip(x), torch.minimum(x, module.linear.upper), rtol=0, atol=0
     )
 
 
@@ -411,7 +411,7 @@ def test_the_network_learns_as_if_there_were_no_branch() -> None:
 
 def test_scores_of_vectors_are_the_networks_alone() -> None:
     module, x = with_branch(), cells(ORDINARY)
-    x = module.bounded(x)
+    x = module.clip(x)
     scores = module.score(module.embedding.gene_set_embeddings(x))
     torch.testing.assert_close(scores + module.linear(x), module.annotate(x).logits)
 

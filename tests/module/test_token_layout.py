@@ -47,7 +47,7 @@ def test_modalities_without_values_have_nan(two):
 def test_one_modality():
     tokens = TokenLayout.of_one_modality(np.array([0, 2, 5]), np.array([0, 2, 0, 1, 2]), 3)
     assert tokens.slices == (ModalitySlice(0, 3, None),)
-    assert tokens.always_kept.tolist() == [False, True]
+    assert tokens.no_dropout.tolist() == [False, True]
     assert tokens.join_pairs([np.arange(5)]).tolist() == [0, 1, 2, 3, 4]
     counts = TokenLayout.of_one_modality(np.array([0, 1]), np.array([0]), 1, target_sum=50.0)
     assert counts.slices == (ModalitySlice(0, 1, LogNormalization(50.0)),)

@@ -16,7 +16,7 @@ from tosica.data._scale import TARGET_SUM
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tosica.data._cell_matrix import Block
+    from tosica.data._matrix import Block
 
 
 class Normalization(ABC):

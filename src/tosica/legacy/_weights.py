@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tosica.module._constants import MLP_RATIO
+from tosica.module import MLP_RATIO
 
 if TYPE_CHECKING:
     from pathlib import Path

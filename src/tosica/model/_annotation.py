@@ -37,7 +37,7 @@ from tosica.model._annotation_result import (
     sets_as_terms,
     warn_of_cutoff,
 )
-from tosica.model._device import check_device, multiplies_bfloat16
+from tosica.model._device import check_device
 from tosica.model._labels_field import LabelsField
 from tosica.model._query import QueryLoader
 from tosica.module import REGISTRY_KEYS
@@ -124,7 +124,7 @@ class AnnotationMixin(Base):
                 raise ValueError(f"want cannot be {name!r}{did_you_mean(name, _WANTED)}")
         adata = self._query(adata, indices)
         device, tokens = self.module.device, self.tokens
-        rounds = precision == "bf16-mixed" and multiplies_bfloat16(device)
+        rounds = precision == "bf16-mixed" and device.type != "cpu"
         query = self._minibatches(adata, layer, use_raw, batch_size, sample)
         novelty = self.novelty_statistics_ if "novelty" in wanted else None
         traced = "attention" in wanted or "unannotated" in wanted
@@ -241,8 +241,7 @@ class AnnotationMixin(Base):
             Cells in a minibatch. The result does not depend on it.
         precision
             ``"bf16-mixed"`` multiplies matrices in bfloat16, with two to three correct digits. It
-            is faster on GPUs and on CPUs that multiply bfloat16 in hardware. Other CPUs compute in
-            single precision instead, which is faster there.
+            is faster on GPUs. CPUs compute in single precision, which is faster there.
         key_added
             Replaces "tosica" in the keys below.
         copy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import warnings
 from contextlib import contextmanager
@@ -77,20 +76,6 @@ def check_device(device: str | int | torch.device) -> torch.device:
             f"device={device!r} was asked for, but torch finds {there} here: pass {cure}."
         )
     return found
-
-
-def multiplies_bfloat16(device: torch.device) -> bool:
-    """Whether a device multiplies matrices in bfloat16 faster than in single precision.
-
-    Other processors convert each number, which takes longer than single precision.
-    """
-    if device.type != "cpu":
-        return True
-    # Not all builds and versions of torch have these.
-    if platform.machine().lower() in ("arm64", "aarch64"):
-        return bool(getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", bool)())
-    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, bool)() for name in names)
 
 
 def check_devices(devices: int | list[int] | str, device: torch.device) -> None:

@@ -111,7 +111,7 @@ class LinearFit:
         x = torch.from_numpy(
             read_normalized(data.rows, cells, self._module.slices[0]).toarray()
         ).float()
-        self._module.embedding.start_from_scores(
+        self._module.embedding.init_from_linear(
             torch.from_numpy(self._fitted.weights[np.unique(codes)]).float().to(device),
             x.to(device),
             x.mean(0).to(device),

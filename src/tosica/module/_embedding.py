@@ -43,7 +43,7 @@ class MaskedEmbedding(nn.Module):
         Number of genes.
     embed_dim
         Width of a token.
-    always_kept
+    no_dropout
         Shape ``(n_tokens,)``, bool. Tokens that token dropout never leaves out. By default those
         with every gene.
 
@@ -64,7 +64,7 @@ class MaskedEmbedding(nn.Module):
         genes: np.ndarray,
         n_genes: int,
         embed_dim: int,
-        always_kept: np.ndarray | None = None,
+        no_dropout: np.ndarray | None = None,
     ) -> None:
         super().__init__()
         token = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -75,9 +75,9 @@ class MaskedEmbedding(nn.Module):
         self.embed_dim = embed_dim
         self._register_plan("indptr", np.asarray(indptr))
         self._register_plan("genes", np.asarray(genes))
-        if always_kept is None:
-            always_kept = np.diff(indptr) == n_genes
-        self._plan_buckets(np.asarray(indptr), np.asarray(genes), always_kept)
+        if no_dropout is None:
+            no_dropout = np.diff(indptr) == n_genes
+        self._plan_buckets(np.asarray(indptr), np.asarray(genes), no_dropout)
         self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
         self.reset_parameters()
 
@@ -128,7 +128,7 @@ class MaskedEmbedding(nn.Module):
             started[has] = (given * part[token])[has, None] * direction[token[has]]
             self._set_pairs(started)
 
-    def start_from_scores(
+    def init_from_linear(
         self, scores: Tensor, x: Tensor, mean: Tensor, *, noise: float = _NOISE
     ) -> None:
         """Initialize each token from the weights of a linear classifier of the labels.
@@ -181,25 +181,25 @@ class MaskedEmbedding(nn.Module):
             self.bias.uniform_(-half, half).sub_(offset)
             self._set_pairs(weights)
 
-    def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, always_kept: np.ndarray) -> None:
+    def _plan_buckets(self, indptr: np.ndarray, genes: np.ndarray, no_dropout: np.ndarray) -> None:
         """Group tokens of similar size into buckets.
 
         Padding points to a row of zeros after the last gene, so its weights have no effect. Tokens
         that are always kept have buckets of their own, the last ones.
         """
         sizes = np.diff(indptr)
-        by_size = np.lexsort((sizes, always_kept))
-        self._is_always_kept: list[bool] = []
+        by_size = np.lexsort((sizes, no_dropout))
+        self._has_no_dropout: list[bool] = []
         row_of_pair = np.empty(len(genes), dtype=np.int64)
         start = n_rows = 0
         while start < len(by_size):
             limit = max(int(sizes[by_size[start]] * _BUCKET_RATIO), _SMALL_SET)
-            kept = always_kept[by_size[start]]
+            kept = no_dropout[by_size[start]]
             stop = start
             while (
                 stop < len(by_size)
                 and sizes[by_size[stop]] <= limit
-                and always_kept[by_size[stop]] == kept
+                and no_dropout[by_size[stop]] == kept
             ):
                 stop += 1
             tokens = by_size[start:stop]
@@ -209,14 +209,14 @@ class MaskedEmbedding(nn.Module):
                 pairs = slice(indptr[p], indptr[p + 1])
                 gene_rows[row, : sizes[p]] = genes[pairs]
                 row_of_pair[pairs] = n_rows + row * width + np.arange(sizes[p])
-            i = len(self._is_always_kept)
+            i = len(self._has_no_dropout)
             self._register_plan(f"_tokens_{i}", tokens)
             self._register_plan(f"_genes_{i}", gene_rows)
             # The weights of padding get no gradient, and stay zero.
             weights = nn.Parameter(torch.zeros(*gene_rows.shape, self.embed_dim))
             self.register_parameter(f"_weight_{i}", weights)
             n_rows += gene_rows.size
-            self._is_always_kept.append(bool(kept))
+            self._has_no_dropout.append(bool(kept))
             start = stop
         self._register_plan("_place", np.argsort(by_size))
         self._register_plan("_row_of_pair", row_of_pair)
@@ -286,7 +286,7 @@ class MaskedEmbedding(nn.Module):
             tokens, genes = getattr(self, f"_tokens_{i}"), getattr(self, f"_genes_{i}")
             rows = None if present is None else present[tokens].nonzero().reshape(-1)
             n_tokens = len(tokens) if rows is None else len(rows)
-            if keep < 1 and n_tokens and not self._is_always_kept[i]:
+            if keep < 1 and n_tokens and not self._has_no_dropout[i]:
                 n_kept = max(1, round(keep * n_tokens))
                 drawn = torch.randperm(n_tokens, device=tokens.device)[:n_kept]
                 rows = drawn if rows is None else rows[drawn]
@@ -305,7 +305,7 @@ class MaskedEmbedding(nn.Module):
     @property
     def weights(self) -> list[nn.Parameter]:
         """Padded weights of each bucket, ``(n_sets, n_genes, embed_dim)`` each."""
-        return [self.get_parameter(f"_weight_{i}") for i in range(len(self._is_always_kept))]
+        return [self.get_parameter(f"_weight_{i}") for i in range(len(self._has_no_dropout))]
 
     def of_pairs(self, tables: Sequence[Tensor]) -> Tensor:
         """Rows of tables shaped as ``weights``, without padding and in the order of ``genes``."""
@@ -328,7 +328,7 @@ class MaskedEmbedding(nn.Module):
         self, destination: dict[str, Any], prefix: str, keep_vars: bool
     ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        tables = [destination.pop(f"{prefix}_weight_{i}") for i in range(len(self._is_always_kept))]
+        tables = [destination.pop(f"{prefix}_weight_{i}") for i in range(len(self._has_no_dropout))]
         destination[f"{prefix}weight"] = self.of_pairs(tables)
 
     def _load_from_state_dict(

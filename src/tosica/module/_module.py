@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from scvi.module.base import BaseModuleClass, LossOutput, auto_move_data
 from torch import Tensor, nn
 
-from tosica.data._normalize import normalize
-from tosica.module._constants import REGISTRY_KEYS
+from tosica.data import normalize
 from tosica.module._embedding import MaskedEmbedding
-from tosica.module._encoder import Encoder
 from tosica.module._linear import LinearBranch
 from tosica.module._mixed_embedding import MixedEmbedding
+from tosica.module._token_layout import REGISTRY_KEYS
+from tosica.module._transformer import Encoder
 
 if TYPE_CHECKING:
     from tosica.module._token_layout import TokenLayout
@@ -81,7 +81,7 @@ class TOSICAModule(BaseModuleClass):
         super().__init__()
         embedding = MixedEmbedding if tokens.mixed else MaskedEmbedding
         self.embedding = embedding(
-            tokens.indptr, tokens.genes, tokens.n_genes, embed_dim, tokens.always_kept
+            tokens.indptr, tokens.genes, tokens.n_genes, embed_dim, tokens.no_dropout
         )
         self.encoder = Encoder(embed_dim, n_heads, n_layers)
         self.head = nn.Linear(embed_dim, n_labels)
@@ -133,7 +133,7 @@ class TOSICAModule(BaseModuleClass):
             Shape ``(n_genes,)``, bool: ``False`` for genes that the query lacks, see
             :meth:`LinearBranch.expression <tosica.module._linear.LinearBranch.expression>`.
         """
-        x = self.bounded(x)
+        x = self.clip(x)
         if not attention:
             latent = self._latent(x, 1.0, modalities)
             return Annotation(latent, self._logits(latent, x, measured), None)
@@ -149,7 +149,7 @@ class TOSICAModule(BaseModuleClass):
                 rows[:, owner == i] = part / len(parts)
         return Annotation(latent, self._logits(latent, x, measured), rows)
 
-    def bounded(self, x: Tensor) -> Tensor:
+    def clip(self, x: Tensor) -> Tensor:
         """Clip each gene's expression at its largest value in the reference.
 
         A gene that a query expresses more than any cell of the reference would otherwise outweigh
@@ -259,9 +259,9 @@ class TOSICAModule(BaseModuleClass):
             noise = torch.randn(len(x), len(batch_directions), device=x.device).to(x)
             # Expression stays at least 0.
             x = F.relu(x + noise @ batch_directions)
-        x = self.bounded(x)
+        x = self.clip(x)
         if gene_dropout > 0:
-            x = _hide(x, gene_dropout)
+            x = dropout_16_bit(x, gene_dropout)
         if modality_dropout > 0 and len(self.slices) > 1:
             return self._all_choices(x, token_keep, modality_dropout)
         outputs = {"latent": self._latent(x, token_keep, modalities)}
@@ -299,7 +299,7 @@ class TOSICAModule(BaseModuleClass):
         )
 
 
-def _hide(x: Tensor, share: float) -> Tensor:
+def dropout_16_bit(x: Tensor, share: float) -> Tensor:
     """Set a random share of the values to zero, and scale up the rest.
 
     On a processor most of the time of torch's dropout goes into its draws, a double for each value.

@@ -1,9 +1,9 @@
-"""Which genes each token of the network has, and which modality they belong to."""
+"""What the network is given: names of a minibatch's tensors, and the genes of each token."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -11,6 +11,15 @@ from tosica.data import LogNormalization, ModalitySlice
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+class REGISTRY_KEYS:
+    """Keys of the fields that ``setup_anndata`` registers."""
+
+    X_KEY: Final = "X"
+    LABELS_KEY: Final = "labels"
+    BATCH_KEY: Final = "batch"
+    MASK_KEY: Final = "mask"
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +38,7 @@ class TokenLayout:
         The modalities: which columns of the expression matrix each has, and how it is normalized.
     modality
         Shape ``(n_tokens,)``. Position of each token's modality in ``slices``.
-    always_kept
+    no_dropout
         Shape ``(n_tokens,)``, bool. Tokens that token dropout never leaves out.
     names
         Names of the tokens; tokens that are no gene set come last. Empty if nobody needs names.
@@ -43,7 +52,7 @@ class TokenLayout:
     genes: np.ndarray
     slices: tuple[ModalitySlice, ...]
     modality: np.ndarray
-    always_kept: np.ndarray
+    no_dropout: np.ndarray
     names: tuple[str, ...] = ()
     n_unannotated: int = 0
     mixed: bool = False

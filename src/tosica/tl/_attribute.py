@@ -314,7 +314,7 @@ def integrated_gradients(
         Which genes the baseline has, ``(n_genes,)``; by default all.
     """
     embedding = module.embedding
-    x, baseline = module.bounded(x), module.bounded(baseline)
+    x, baseline = module.clip(x), module.clip(baseline)
     with torch.no_grad():
         vectors = embedding.gene_set_embeddings(x)
         start = embedding.gene_set_embeddings(baseline).expand_as(vectors)

@@ -1,9 +1,10 @@
-"""Attention on CPUs that does not store its weights: forward, backward, and one rollout row.
+"""Attention on CPUs in single precision, compiled: forward and backward, without stored weights.
 
-Heads of a gene-set encoder are narrow, so attention scores are quick to compute and slow to
-store. The kernels compute four rows of scores at a time, which stay in the first-level cache. Every
-kernel takes the projection of ``SelfAttention`` and runs on the caller's thread, without Python's
-global lock: ``tosica._parallel`` spreads cells over threads.
+Heads of a gene-set encoder are narrow, so attention scores are quick to compute and slow to store.
+Four rows of scores are computed at a time, which stay in the first-level cache: twice as fast as
+torch's own attention. It runs on the caller's thread, without Python's global lock:
+``tosica._parallel`` spreads cells over threads. :func:`tosica.module._transformer.attend` decides
+where it is used, and has torch's attention beside it.
 """
 
 from __future__ import annotations
@@ -11,50 +12,146 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numba as nb
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from tosica.module._bfloat16_kernel import forward as forward_bfloat16
-from tosica.module._bfloat16_kernel import has_instruction
-from tosica.module._kernel_math import (
-    ONE,
-    ZERO,
-    aligned_zeros,
-    as_array,
-    as_float,
-    exp2,
-    exp2_for,
-    jit,
-    jit_in_order,
-    rounded,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# torch computes wider heads: the loops over the width of a head are unrolled here.
+# The loops over the width of a head are unrolled up to this width; torch computes wider heads.
 MAX_HEAD_DIM = 16
 # Number of queries computed together, and the multiple that the number of keys is padded to: a few
 # vector registers.
 _ROWS, _LANES = 4, 32
 # Number of queries whose weights are kept while the heads are added up, a multiple of the former.
 _BLOCK = 24
+_ZERO, _ONE = np.float32(0), np.float32(1)
 # Powers of two are quicker to compute than powers of e.
 _LOG2_E, _LN_2 = np.float32(1 / math.log(2)), np.float32(math.log(2))
 # Scores up to this size need no shift by their maximum before they are exponentiated.
 _MAX_UNSHIFTED = np.float32(60)
 # Below any score.
 _FAR_BELOW = np.float32(-1e30)
+# The least exponent of a normal number.
+_LOWEST = np.float32(-126)
+# Adding this rounds to a whole number, which is then in the last bits.
+_ROUND = np.float32(1.5 * 2**23)
+# 2 ** x for x between -0.5 and 0.5: the polynomial with the least largest relative error, of 1e-7,
+# among those that are 1 at 0.
+_POLYNOMIAL = tuple(
+    np.float32(c) for c in (1, 0.693147004, 0.240222424, 0.0555073358, 0.00967151299, 0.00132647296)
+)
+
+# Fast math without the flags under which NaN would be lost.
+jit = nb.njit(
+    nogil=True,
+    cache=True,
+    error_model="numpy",
+    fastmath={"reassoc", "contract", "nsz", "arcp"},
+)
+# For what must be computed in the order that it is written in.
+jit_in_order = nb.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+
+
+def attend(qkv: Tensor, *, mean: bool = False) -> tuple[Tensor, Tensor | None]:
+    """Compute the attention of each head, with scores divided by the root of their width.
+
+    Parameters
+    ----------
+    qkv
+        Queries, keys and values of the tokens, in single precision, ``(B, T, 3, H, d)``.
+    mean
+        Whether to return the weights. No gradient flows through them.
+
+    Returns
+    -------
+    Mixed values, ``(B, T, H, d)``, and the weights averaged over the heads, ``(B, T, T)``.
+    """
+    qkv = qkv.contiguous()
+    if torch.is_grad_enabled() and qkv.requires_grad:
+        return _Attend.apply(qkv), None
+    mixed = qkv.new_empty(*qkv.shape[:2], *qkv.shape[3:])
+    nothing = qkv.new_empty(0, 0, 0)
+    weights = qkv.new_empty(len(qkv), qkv.shape[1], qkv.shape[1]) if mean else nothing
+    # Autograd functions are named in a profile; this is not one, so it is named here.
+    with torch.profiler.record_function("attend"):
+        _run(_forward, qkv, mixed, nothing, weights)
+    return mixed, weights if mean else None
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor) -> Tensor:
+        n_cells, n_tokens, _, n_heads, width = qkv.shape
+        mixed = qkv.new_empty(n_cells, n_tokens, n_heads, width)
+        logsumexp = qkv.new_empty(n_cells, n_heads, n_tokens)
+        _run(_forward, qkv, mixed, logsumexp, qkv.new_empty(0, 0, 0))
+        ctx.save_for_backward(qkv, mixed, logsumexp)
+        return mixed
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        qkv, mixed, logsumexp = ctx.saved_tensors
+        of_qkv = torch.empty_like(qkv)
+        _run(_backward, qkv, mixed, logsumexp, slope.contiguous(), of_qkv)
+        return of_qkv
+
+
+def _run(kernel: Callable[..., None], qkv: Tensor, *tensors: Tensor) -> None:
+    """Run a kernel over all cells and heads, on the caller's thread."""
+    arrays = [tensor.detach().numpy() for tensor in tensors]
+    # Unlike the length of an axis, the length of a tuple is known to the compiler.
+    width = (0,) * qkv.shape[-1]
+    scale = np.float32(qkv.shape[-1] ** -0.5 * _LOG2_E)
+    kernel(qkv.detach().numpy(), scale, *arrays, width)
+
+
+# ------------------------------------------------------------------ numbers
+
+
+@jit_in_order
+def _times_power(y, shifted):  # type: ignore[no-untyped-def]
+    """``y * 2 ** k`` for the whole number k in the last bits of ``shifted``."""
+    exponent = np.int32(np.float32(shifted).view(np.int32)) << np.int32(23)
+    bits = np.int32(np.float32(y).view(np.int32)) + np.int32(exponent)
+    return np.int32(bits).view(np.float32)
+
+
+@jit_in_order
+def _exp2(x):  # type: ignore[no-untyped-def]
+    """``2 ** x`` for x up to 127; values below -126 count as -126."""
+    x = max(x, _LOWEST)
+    shifted = x + _ROUND
+    rest = x - (shifted - _ROUND)
+    y = _POLYNOMIAL[5]
+    y = y * rest + _POLYNOMIAL[4]
+    y = y * rest + _POLYNOMIAL[3]
+    y = y * rest + _POLYNOMIAL[2]
+    y = y * rest + _POLYNOMIAL[1]
+    y = y * rest + _POLYNOMIAL[0]
+    return _times_power(y, shifted)
+
+
+@nb.njit(nogil=True, cache=True)
+def _aligned_zeros(n_rows, n_columns):  # type: ignore[no-untyped-def]
+    """Zeros in single precision that start at a cache line, which the widest registers load."""
+    flat = np.zeros(n_rows * n_columns + 16, np.float32)
+    start = (-(flat.ctypes.data // 4)) % 16
+    return flat[start : start + n_rows * n_columns].reshape(n_rows, n_columns)
+
+
+# ------------------------------------------------------------------ parts
 
 
 @jit
 def _exp2_in_place(scores):  # type: ignore[no-untyped-def]
     for r in range(_ROWS):
         for j in range(scores.shape[1]):
-            scores[r, j] = exp2(scores[r, j])
+            scores[r, j] = _exp2(scores[r, j])
 
 
 @jit
@@ -72,7 +169,7 @@ def _multiply(rows, i, start, columns, out, width):  # type: ignore[no-untyped-d
 def _weighted_sums(weights, columns, out, i):  # type: ignore[no-untyped-def]
     """``out[i + r, d] = sum_j weights[r, j] columns[d, j]``, two columns at a time."""
     for d in range(0, columns.shape[0], 2):
-        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = ZERO
+        a0 = a1 = a2 = a3 = b0 = b1 = b2 = b3 = _ZERO
         for j in range(columns.shape[1]):
             w0, w1, w2, w3 = weights[0, j], weights[1, j], weights[2, j], weights[3, j]
             a, b = columns[d, j], columns[d + 1, j]
@@ -103,11 +200,11 @@ def _add_outer(weights, rows, i, out):  # type: ignore[no-untyped-def]
 @jit
 def _load_rows(table, cell, head, factor, out, width):  # type: ignore[no-untyped-def]
     """Copy one head times a factor, tokens in rows; return the largest norm of a row."""
-    longest = ZERO
+    longest = _ZERO
     for i in range(table.shape[1]):
-        square = ZERO
+        square = _ZERO
         for d in range(len(width)):
-            out[i, d] = as_float(table[cell, i, head, d]) * factor
+            out[i, d] = table[cell, i, head, d] * factor
             square += out[i, d] * out[i, d]
         longest = max(longest, square)
     return np.sqrt(longest)
@@ -116,11 +213,11 @@ def _load_rows(table, cell, head, factor, out, width):  # type: ignore[no-untype
 @jit
 def _load_columns(table, cell, head, out, width):  # type: ignore[no-untyped-def]
     """Copy one head, tokens in columns; return the largest norm of a column."""
-    longest = ZERO
+    longest = _ZERO
     for i in range(table.shape[1]):
-        square = ZERO
+        square = _ZERO
         for d in range(len(width)):
-            value = as_float(table[cell, i, head, d])
+            value = table[cell, i, head, d]
             out[d, i] = value
             square += value * value
         longest = max(longest, square)
@@ -136,7 +233,7 @@ def _padded_shape(n, width):  # type: ignore[no-untyped-def]
 @jit_in_order
 def _score(query, i, key, j, start, width):  # type: ignore[no-untyped-def]
     """``start + sum_d query[i, d] key[d, j]``, as two sums, which a processor adds up at once."""
-    even, odd = start, ZERO
+    even, odd = start, _ZERO
     for d in range(0, len(width) - 1, 2):
         even += query[i, d] * key[d, j]
         odd += query[i, d + 1] * key[d + 1, j]
@@ -146,16 +243,16 @@ def _score(query, i, key, j, start, width):  # type: ignore[no-untyped-def]
 
 
 @jit
-def _exponentiate(query, i, shift, key, padding, weights, totals, width, like):  # type: ignore[no-untyped-def]
+def _exponentiate(query, i, shift, key, padding, weights, totals, width):  # type: ignore[no-untyped-def]
     """``weights[r, j] = 2 ** (score of row i + r - shift[r])``, and their sum over j."""
     for r in range(0, _ROWS, 2):
-        total, other = ZERO, ZERO
+        total, other = _ZERO, _ZERO
         for j in range(weights.shape[1]):
             start = padding[j]
-            weight = exp2_for(_score(query, i + r, key, j, start - shift[r], width), like)
+            weight = _exp2(_score(query, i + r, key, j, start - shift[r], width))
             weights[r, j] = weight
             total += weight
-            weight = exp2_for(_score(query, i + r + 1, key, j, start - shift[r + 1], width), like)
+            weight = _exp2(_score(query, i + r + 1, key, j, start - shift[r + 1], width))
             weights[r + 1, j] = weight
             other += weight
         totals[r], totals[r + 1] = total, other
@@ -165,17 +262,16 @@ def _exponentiate(query, i, shift, key, padding, weights, totals, width, like): 
 def _forward(qkv, scale, mixed, logsumexp, mean, width):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
     n_rows, n_columns, wide = _padded_shape(n, width)
-    query, sums = aligned_zeros(n_heads * n_rows, wide), aligned_zeros(n_rows, wide)
-    key = aligned_zeros(n_heads * wide, n_columns)
-    value = aligned_zeros(n_heads * wide, n_columns)
-    weights, block = aligned_zeros(_ROWS, n_columns), aligned_zeros(_BLOCK, n_columns)
-    padding, zeros = aligned_zeros(1, n_columns)[0], np.zeros(n_rows, np.float32)
+    query, sums = _aligned_zeros(n_heads * n_rows, wide), _aligned_zeros(n_rows, wide)
+    key = _aligned_zeros(n_heads * wide, n_columns)
+    value = _aligned_zeros(n_heads * wide, n_columns)
+    weights, block = _aligned_zeros(_ROWS, n_columns), _aligned_zeros(_BLOCK, n_columns)
+    padding, zeros = _aligned_zeros(1, n_columns)[0], np.zeros(n_rows, np.float32)
     shift, totals = np.zeros(_ROWS, np.float32), np.zeros(_ROWS, np.float32)
     shifted = np.zeros(n_heads, np.bool_)
-    like = np.zeros(1, mixed.dtype)[0]
     # So the weights of the padding are next to nothing.
     padding[n:] = _FAR_BELOW
-    share = ONE / np.float32(n_heads)
+    share = _ONE / np.float32(n_heads)
     for cell in range(len(qkv)):
         for head in range(n_heads):
             rows, columns = head * n_rows, head * wide
@@ -190,18 +286,18 @@ def _forward(qkv, scale, mixed, logsumexp, mean, width):  # type: ignore[no-unty
                 of_query = query[head * n_rows : (head + 1) * n_rows]
                 of_key = key[head * wide : (head + 1) * wide]
                 of_value = value[head * wide : (head + 1) * wide]
-                shift[:] = ZERO
+                shift[:] = _ZERO
                 for i in range(first, stop, _ROWS):
                     if shifted[head]:
                         _multiply(of_query, i, zeros, of_key, weights, width)
                         for r in range(_ROWS):
                             shift[r] = weights[r, :n].max()
-                    _exponentiate(of_query, i, shift, of_key, padding, weights, totals, width, like)
+                    _exponentiate(of_query, i, shift, of_key, padding, weights, totals, width)
                     _weighted_sums(weights, of_value, sums, i)
                     for r in range(min(_ROWS, stop - i)):
-                        factor = ONE / totals[r]
+                        factor = _ONE / totals[r]
                         for d in range(len(width)):
-                            mixed[cell, i + r, head, d] = rounded(sums[i + r, d] * factor, like)
+                            mixed[cell, i + r, head, d] = sums[i + r, d] * factor
                         if len(logsumexp):
                             logsumexp[cell, head, i + r] = shift[r] + np.log2(totals[r])
                         if len(mean):
@@ -209,7 +305,7 @@ def _forward(qkv, scale, mixed, logsumexp, mean, width):  # type: ignore[no-unty
             if len(mean):
                 for i in range(first, stop):
                     for j in range(n):
-                        mean[cell, i, j] = rounded(block[i - first, j], like)
+                        mean[cell, i, j] = block[i - first, j]
 
 
 @jit
@@ -227,11 +323,11 @@ def _add_row(weights, r, factor, out, i, is_first):  # type: ignore[no-untyped-d
 def _backward(qkv, scale, mixed, logsumexp, slope, out, width):  # type: ignore[no-untyped-def]
     n, n_heads = qkv.shape[1], qkv.shape[3]
     n_rows, n_columns, wide = _padded_shape(n, width)
-    query, of_mixed = aligned_zeros(n_rows, wide), aligned_zeros(n_rows, wide)
-    key, value = aligned_zeros(wide, n_columns), aligned_zeros(wide, n_columns)
-    of_query = aligned_zeros(n_rows, wide)
+    query, of_mixed = _aligned_zeros(n_rows, wide), _aligned_zeros(n_rows, wide)
+    key, value = _aligned_zeros(wide, n_columns), _aligned_zeros(wide, n_columns)
+    of_query = _aligned_zeros(n_rows, wide)
     of_key, of_value = np.empty_like(key), np.empty_like(value)
-    weights = aligned_zeros(_ROWS, n_columns)
+    weights = _aligned_zeros(_ROWS, n_columns)
     of_scores = np.empty_like(weights)
     less, common = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.float32)
     for unit in range(len(qkv) * n_heads):
@@ -239,19 +335,19 @@ def _backward(qkv, scale, mixed, logsumexp, slope, out, width):  # type: ignore[
         _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
         _load_columns(qkv[:, :, 1], cell, head, key, width)
         _load_columns(qkv[:, :, 2], cell, head, value, width)
-        _load_rows(slope, cell, head, ONE, of_mixed, width)
+        _load_rows(slope, cell, head, _ONE, of_mixed, width)
         for i in range(n):
             less[i] = -logsumexp[cell, head, i]
-            common[i] = ZERO
+            common[i] = _ZERO
             for d in range(len(width)):
                 common[i] -= of_mixed[i, d] * mixed[cell, i, head, d]
-        of_key[:] = ZERO
-        of_value[:] = ZERO
+        of_key[:] = _ZERO
+        of_value[:] = _ZERO
         for i in range(0, n, _ROWS):
             _multiply(query, i, less, key, weights, width)
             _exp2_in_place(weights)
             # A score of zero in the padding may be far above the scores of the tokens.
-            weights[:, n:] = ZERO
+            weights[:, n:] = _ZERO
             _multiply(of_mixed, i, common, value, of_scores, width)
             for r in range(_ROWS):
                 for j in range(n_columns):
@@ -264,138 +360,3 @@ def _backward(qkv, scale, mixed, logsumexp, slope, out, width):  # type: ignore[
                 out[cell, i, 0, head, d] = of_query[i, d] * (scale * _LN_2)
                 out[cell, i, 1, head, d] = of_key[d, i] * _LN_2
                 out[cell, i, 2, head, d] = of_value[d, i]
-
-
-@jit
-def _rollout_row(qkv, scale, logsumexp, row, out, width):  # type: ignore[no-untyped-def]
-    n, n_heads = qkv.shape[1], qkv.shape[3]
-    n_rows, n_columns, wide = _padded_shape(n, width)
-    query, key = aligned_zeros(n_rows, wide), aligned_zeros(wide, n_columns)
-    weights, total = aligned_zeros(_ROWS, n_columns), np.empty(n_columns, np.float32)
-    less, share = np.zeros(n_rows, np.float32), np.zeros(n_rows, np.float32)
-    for unit in range(len(qkv) * n_heads):
-        cell, head = divmod(unit, n_heads)
-        _load_rows(qkv[:, :, 0], cell, head, scale, query, width)
-        _load_columns(qkv[:, :, 1], cell, head, key, width)
-        less[:n] = -logsumexp[cell, head]
-        share[:n] = row[cell]
-        total[:] = ZERO
-        for i in range(0, n, _ROWS):
-            _multiply(query, i, less, key, weights, width)
-            _exp2_in_place(weights)
-            for j in range(n_columns):
-                total[j] += (
-                    weights[0, j] * share[i]
-                    + weights[1, j] * share[i + 1]
-                    + weights[2, j] * share[i + 2]
-                    + weights[3, j] * share[i + 3]
-                )
-        out[cell, head] = total[:n]
-
-
-def attend(qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Attention of each head.
-
-    Parameters
-    ----------
-    qkv
-        Queries, keys and values of the tokens, in single precision,
-        ``(n_cells, n_tokens, 3, n_heads, head_dim)``.
-    scale
-        Factor of the products of queries and keys.
-
-    Returns
-    -------
-    Mixed values, ``(n_cells, n_tokens, n_heads, head_dim)``, and the log-sum-exp of each query's
-    scores, to base two, ``(n_cells, n_heads, n_tokens)``. No gradient flows through the latter.
-    """
-    return _Attend.apply(qkv.contiguous(), scale)  # type: ignore[no-any-return]
-
-
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, qkv: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-        n_cells, n_tokens, _, n_heads, width = qkv.shape
-        mixed = qkv.new_empty(n_cells, n_tokens, n_heads, width)
-        logsumexp = qkv.new_empty(n_cells, n_heads, n_tokens)
-        _run(_forward, qkv, scale, mixed, logsumexp, qkv.new_empty(0, 0, 0))
-        ctx.save_for_backward(qkv, mixed, logsumexp)
-        ctx.scale = scale
-        ctx.mark_non_differentiable(logsumexp)
-        return mixed, logsumexp
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, slope: Tensor, _: Tensor) -> tuple[Tensor, None]:
-        qkv, mixed, logsumexp = ctx.saved_tensors
-        of_qkv = torch.empty_like(qkv)
-        _run(_backward, qkv, ctx.scale, mixed, logsumexp, slope.contiguous(), of_qkv)
-        return of_qkv, None
-
-
-def attend_once(
-    qkv: Tensor, scale: float, *, mean: bool = False, logsumexp: bool = False
-) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """Attention of each head without gradients, and what the rollout needs.
-
-    Parameters
-    ----------
-    qkv, scale
-        Arguments of :func:`attend`; the former in single precision or in bfloat16.
-    mean
-        Whether to return the weights.
-    logsumexp
-        Whether to return the log-sum-exp.
-
-    Returns
-    -------
-    Mixed values, as those of :func:`attend` and in the format of ``qkv``; the weights, averaged
-    over the heads, ``(n_cells, n_tokens, n_tokens)``, in that format; and the log-sum-exp as in
-    :func:`attend`, in single precision. ``None`` stands for what was not asked for.
-    """
-    # An empty tensor may have strides that no pairs have.
-    in_pairs = qkv.dtype == torch.bfloat16 and has_instruction() and len(qkv) > 0
-    odd = qkv.shape[-1] % 2 if in_pairs else 0
-    qkv = F.pad(qkv, (0, odd)).contiguous() if odd else qkv.contiguous()
-    n_cells, n_tokens, _, n_heads, width = qkv.shape
-    mixed = qkv.new_empty(n_cells, n_tokens, n_heads, width)
-    single = qkv.new_empty(0, 0, 0, dtype=torch.float32)
-    sums = single.new_empty(n_cells, n_heads, n_tokens) if logsumexp else single
-    weights = qkv.new_empty(n_cells if mean else 0, n_tokens, n_tokens)
-    # Autograd functions are named in a profile; this one is not, so it is named here.
-    with torch.profiler.record_function("attend_once"):
-        if in_pairs:
-            _run(forward_bfloat16, qkv.view(torch.int32), scale, mixed, sums, weights)
-        else:
-            _run(_forward, qkv, scale, mixed, sums, weights)
-    return mixed[..., : width - odd], weights if mean else None, sums if logsumexp else None
-
-
-def rollout_row(row: Tensor, qkv: Tensor, scale: float, logsumexp: Tensor) -> Tensor:
-    """Multiply a row by the attention of each head.
-
-    Parameters
-    ----------
-    row
-        Shape ``(n_cells, n_tokens)``.
-    qkv, scale
-        Arguments of :func:`attend`.
-    logsumexp
-        Second return value of :func:`attend`.
-
-    Returns
-    -------
-    Shape ``(n_cells, n_heads, n_tokens)``.
-    """
-    out = torch.empty_like(logsumexp)
-    with torch.profiler.record_function("rollout_row"):
-        _run(_rollout_row, qkv, scale, logsumexp, row.contiguous(), out)
-    return out
-
-
-def _run(kernel: Callable[..., None], qkv: Tensor, scale: float, *tensors: Tensor) -> None:
-    """Run a kernel over all cells and heads, on the caller's thread."""
-    arrays = [as_array(tensor) for tensor in tensors]
-    # Unlike the length of an axis, the length of a tuple is known to the compiler.
-    width = (0,) * qkv.shape[-1]
-    kernel(as_array(qkv), np.float32(scale * _LOG2_E), *arrays, width)

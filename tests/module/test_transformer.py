@@ -1,0 +1,283 @@
+"""Attention and the encoder, against attention and rollout that are written out."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tosica.module import Encoder, _transformer
+from tosica.module._transformer import LayerAttention, attend, multiply_row
+
+# ------------------------------------------------------------------ attention
+
+
+def projection(*shape: int, size: float = 1.0, seed: int = 0) -> torch.Tensor:
+    """Random queries, keys and values, (B, T, 3, H, d)."""
+    n_cells, n_tokens, n_heads, width = shape
+    drawn = np.random.default_rng(seed).normal(size=(n_cells, n_tokens, 3, n_heads, width))
+    return torch.from_numpy(size * drawn).float()
+
+
+def written_out(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Mixed values (B, T, H, d) and weights (B, H, T, T), in double precision."""
+    query, key, value = qkv.double().permute(2, 0, 3, 1, 4)
+    weights = (query @ key.transpose(-2, -1) / qkv.shape[-1] ** 0.5).softmax(-1)
+    return (weights @ value).transpose(1, 2), weights
+
+
+shapes = st.tuples(
+    st.integers(0, 3), st.integers(1, 70), st.integers(1, 3), st.sampled_from([1, 5, 12, 20])
+)
+
+
+@given(shapes, st.floats(0.01, 3), st.integers(0, 9))
+@settings(max_examples=30)
+def test_values_and_weights(shape: tuple[int, ...], size: float, seed: int) -> None:
+    qkv = projection(*shape, size=size, seed=seed)
+    before = qkv.clone()
+    mixed, mean = attend(qkv, mean=True)
+    expected, weights = written_out(qkv)
+    tolerance = 2e-6 * (1 + size) ** 2
+    torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=tolerance)
+    assert torch.equal(attend(qkv)[0], mixed)
+    assert attend(qkv)[1] is None
+    # Only our kernel returns the weights; it is not for wide heads.
+    assert (mean is None) == (shape[3] > 16)
+    if mean is not None:
+        torch.testing.assert_close(mean.double(), weights.mean(1), rtol=0, atol=tolerance)
+    assert torch.equal(qkv, before)
+
+
+@given(shapes, st.floats(0.01, 3), st.integers(0, 9))
+@settings(max_examples=15)
+def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
+    qkv = projection(*shape, size=size, seed=seed).requires_grad_()
+    mixed, _ = attend(qkv)
+    slope = torch.from_numpy(np.random.default_rng(seed).normal(size=mixed.shape))
+    (found,) = torch.autograd.grad((mixed * slope.float()).sum(), qkv)
+    double = qkv.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad((written_out(double)[0] * slope).sum(), double)
+    largest = 1 + float(expected.abs().max()) if expected.numel() else 1
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=5e-6 * largest * (1 + size))
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_times_the_weights(
+    is_kept: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_transformer, "_PART_SIZE", 200)
+    qkv = projection(3, 40, 2, 5).to(dtype)
+    weights = written_out(qkv)[1].mean(1)
+    row = torch.rand(3, 40, dtype=dtype)
+    kept = LayerAttention(qkv, weights.to(dtype) if is_kept else None)
+    expected = torch.einsum("bi,bij->bj", row.double(), weights)
+    torch.testing.assert_close(multiply_row(row, kept).double(), expected, rtol=2e-6, atol=0)
+
+
+def test_cells_do_not_see_each_other() -> None:
+    qkv = projection(7, 50, 4, 12).requires_grad_()
+    (slope,) = torch.autograd.grad(attend(qkv)[0].square().sum(), qkv)
+    alone = qkv[3:4].detach().requires_grad_()
+    (slope_alone,) = torch.autograd.grad(attend(alone)[0].square().sum(), alone)
+    assert torch.equal(slope[3:4], slope_alone)
+    assert torch.equal(attend(qkv)[0][3:4], attend(alone)[0])
+
+
+@pytest.mark.parametrize("size", [8.0, 30.0, 1000.0])
+def test_sharp_attention_neither_overflows_nor_vanishes(size: float) -> None:
+    qkv = projection(2, 20, 2, 4, size=size).requires_grad_()
+    mixed, _ = attend(qkv)
+    (slope,) = torch.autograd.grad(mixed.sum(), qkv)
+    assert torch.isfinite(slope).all()
+    # Scores of a million leave single precision a digit behind the point.
+    atol = size * (1e-3 if size < 100 else 0.05)
+    expected, weights = written_out(qkv.detach())
+    torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=atol)
+    _, mean = attend(qkv.detach(), mean=True)
+    torch.testing.assert_close(mean.double(), weights.mean(1), rtol=0, atol=0.1)
+
+
+@pytest.mark.parametrize("size", [3.0, 30.0, 300.0])
+def test_scores_that_are_all_very_small(size: float) -> None:
+    qkv = projection(2, 9, 2, 4)
+    qkv[:, :, 0], qkv[:, :, 1] = size, -size
+    mixed, mean = attend(qkv, mean=True)
+    torch.testing.assert_close(mixed, qkv[:, :, 2].mean(1, keepdim=True).expand_as(mixed))
+    torch.testing.assert_close(mean, torch.full((2, 9, 9), 1 / 9))
+    qkv.requires_grad_()
+    slope = torch.linspace(-1, 1, mixed.numel()).view_as(mixed)
+    (found,) = torch.autograd.grad((attend(qkv)[0] * slope).sum(), qkv)
+    double = qkv.detach().double().requires_grad_()
+    (expected,) = torch.autograd.grad((written_out(double)[0] * slope).sum(), double)
+    largest = float(expected.abs().max())
+    torch.testing.assert_close(found.double(), expected, rtol=0, atol=1e-2 * largest)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_what_is_no_number_shows(value: float, part: int) -> None:
+    qkv = projection(2, 9, 2, 4)
+    qkv[1, 3, part, 0, 2] = value
+    mixed, expected = attend(qkv)[0], written_out(qkv)[0]
+    assert torch.equal(torch.isfinite(mixed), torch.isfinite(expected))
+    assert not torch.isfinite(mixed).all()
+
+
+# ------------------------------------------------------------------ the encoder
+
+DIM, HEADS = 12, 4
+
+
+def make(n_layers: int = 3, embed_dim: int = DIM, n_heads: int = HEADS) -> Encoder:
+    torch.manual_seed(n_layers)
+    encoder = Encoder(embed_dim, n_heads, n_layers).double()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return encoder
+
+
+def tokens(n_cells: int = 5, n_tokens: int = 17, embed_dim: int = DIM) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(n_tokens, n_cells, embed_dim, generator=generator, dtype=torch.float64)
+    # Cells as they come out of the embedding: the first axis is not the slowest one.
+    return drawn.transpose(0, 1)
+
+
+def in_full(encoder: Encoder, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The class token with all tokens through all layers, and the whole rollout map's row."""
+    t = torch.cat([encoder.class_token.expand(len(t), 1, -1), t], 1)
+    joint = torch.eye(t.shape[1], dtype=t.dtype).expand(len(t), -1, -1)
+    for block in encoder.blocks:
+        t, attention = block(t)
+        weights = written_out(attention.qkv)[1].mean(1)
+        joint = (weights + torch.eye(t.shape[1], dtype=t.dtype)) / 2 @ joint
+    return encoder.norm(t)[:, 0], joint[:, 0, 1:]
+
+
+@pytest.mark.parametrize("n_cells_at_a_time", [1, 2, 5])
+@pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
+def test_the_class_token_needs_no_other_in_the_last_layer(
+    n_layers: int, n_cells_at_a_time: int
+) -> None:
+    encoder, t = make(n_layers), tokens()
+    before = t.clone()
+    encoder.cache_bytes = n_cells_at_a_time * 4 * 18 * DIM * 8
+    assert len(encoder._parts(t)) == -(-5 // n_cells_at_a_time)
+    expected, row = in_full(encoder, t)
+    latent, attention = encoder.rollout(t)
+    torch.testing.assert_close(encoder(t), expected)
+    torch.testing.assert_close(latent, expected)
+    torch.testing.assert_close(attention, row)
+    with torch.inference_mode():
+        torch.testing.assert_close(encoder(t), expected.detach())
+    # What is missing to one is the class token's attention to itself, half or more in each layer.
+    assert (attention > 0).all()
+    assert (attention.sum(1) < 1 - 0.5**n_layers).all()
+    assert torch.equal(t, before)
+
+
+@pytest.mark.parametrize(
+    ("embed_dim", "n_heads", "n_layers"), [(12, 4, 1), (12, 4, 3), (10, 2, 2), (51, 3, 2)]
+)
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_single_precision_without_gradients(
+    embed_dim: int, n_heads: int, n_layers: int, is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_fast:
+        monkeypatch.setattr(_transformer, "_has_onednn", lambda: False)
+        monkeypatch.setattr(_transformer, "_MOST_KEPT", 0)
+    encoder, t = make(n_layers, embed_dim, n_heads), tokens(embed_dim=embed_dim)
+    expected, row = (part.detach().float() for part in encoder.rollout(t))
+    single, t = deepcopy(encoder).float(), t.float()
+    with torch.inference_mode():
+        latent, attention = single.rollout(t)
+        torch.testing.assert_close(single(t), latent, rtol=0, atol=1e-5)
+        monkeypatch.setattr(Encoder, "cache_bytes", 1)
+        for apart, together in zip(single.rollout(t), (latent, attention), strict=True):
+            torch.testing.assert_close(apart, together, rtol=0, atol=1e-6)
+    torch.testing.assert_close(latent, expected, rtol=0, atol=3e-5)
+    torch.testing.assert_close(attention, row, rtol=3e-5, atol=1e-7)
+
+
+def test_attention_without_preference_is_even() -> None:
+    encoder = make(2)
+    with torch.no_grad():
+        for block in encoder.blocks:
+            block.attention.qkv.weight[: 2 * DIM] = 0
+            block.attention.qkv.bias[: 2 * DIM] = 0
+    _, attention = encoder.rollout(tokens(n_tokens=9))
+    # (J / 10 + I) / 2, squared, is (3 J / 10 + I) / 4.
+    torch.testing.assert_close(attention, torch.full_like(attention, 0.075))
+
+
+def test_tokens_have_no_order() -> None:
+    encoder, t = make(), tokens()
+    order = torch.randperm(t.shape[1], generator=torch.Generator().manual_seed(1))
+    latent, attention = encoder.rollout(t)
+    other_latent, other_attention = encoder.rollout(t[:, order])
+    torch.testing.assert_close(other_latent, latent)
+    torch.testing.assert_close(other_attention, attention[:, order])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_attention_has_no_gradient_but_the_latent_has(dtype: torch.dtype) -> None:
+    encoder, t = make().to(dtype), tokens().to(dtype).requires_grad_()
+    latent, attention = encoder.rollout(t)
+    assert not attention.requires_grad
+    assert attention.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+    assert latent.dtype == dtype
+    latent.square().sum().backward()
+    assert t.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("n_frozen", [0, 1, 2])
+def test_gradients_of_parts_and_frozen_layers(n_frozen: int) -> None:
+    encoder, t = make(2).train(), tokens(40).requires_grad_()
+    for block in list(encoder.blocks)[:n_frozen]:
+        block.requires_grad_(requires_grad=False)
+    expected, _ = in_full(encoder, t)
+    (gradient,) = torch.autograd.grad(expected.square().sum(), t)
+    encoder(t).square().sum().backward()
+    torch.testing.assert_close(t.grad, gradient)
+    for name, weight in encoder.named_parameters():
+        assert (weight.grad is not None) == weight.requires_grad, name
+
+
+def test_autocast_rounds_a_little() -> None:
+    encoder, t = make().float(), tokens().float()
+    with torch.inference_mode():
+        expected = encoder.rollout(t)
+        with torch.autocast("cpu", torch.bfloat16):
+            found = encoder.rollout(t)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0.1, atol=0.1)
+    assert found[1].dtype == torch.float32
+
+
+def test_weights_that_are_no_numbers_show() -> None:
+    encoder = make().float()
+    with torch.no_grad():
+        encoder.blocks[0].fc2.weight[0, 0] = torch.nan
+    with torch.inference_mode():
+        assert encoder.rollout(tokens().float())[0].isnan().any()
+
+
+def test_weights_start_with_the_variance_that_layers_keep() -> None:
+    torch.manual_seed(0)
+    for name, parameter in Encoder(48, 4, 2).named_parameters():
+        if "norm" in name:
+            assert (parameter == (1 if name.endswith("weight") else 0)).all()
+        elif name.endswith("bias"):
+            assert (parameter == 0).all()
+        elif name == "class_token":
+            assert 0.014 < parameter.std() < 0.026
+        else:
+            expected = (2 / sum(parameter.shape)) ** 0.5
+            assert 0.9 * expected < parameter.std() < 1.1 * expected
