@@ -192,7 +192,7 @@ def _is_from_tosica() -> bool:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM, by which schedulers stop a command, do what Ctrl-C does."""
+    """Let SIGTERM do what Ctrl-C does: schedulers stop a command with it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
