@@ -24,7 +24,7 @@ import pandas as pd
 from benchmarks import _scale_runs
 from benchmarks._report import table, version_lines, versions, write
 from tosica._settings import format_thousands
-from tosica.model._data_module import MAX_EPOCH_DRAWS
+from tosica.model._reference import MAX_EPOCH_DRAWS
 
 ANNOTATE = ("memory", "h5ad", "zarr", "dask1", "dask2")
 TRAIN = ("memory", "h5ad", "zarr")

@@ -152,7 +152,7 @@ def test_who_uploads_nothing(hub: Hub, toy: AnnData, toy_model: TOSICA, monkeypa
     TOSICA.setup_anndata(toy, labels_key="kind")
     with pytest.raises(RuntimeError, match="not trained"):
         TOSICA(toy, embed_dim=8, n_heads=2).push_to_hub("lab/toy", **ABOUT)
-    monkeypatch.setattr(_save_load_mixin, "writes_files", lambda _: False)
+    monkeypatch.setattr(_save_load_mixin, "is_rank_zero", lambda _: False)
     assert toy_model.push_to_hub("lab/toy", **ABOUT) == ""
     assert hub.calls == []
 

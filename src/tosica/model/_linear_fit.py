@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
+from tosica._checks import list_names
+from tosica._settings import warn_user
 from tosica.linear import (
     MAX_CELLS,
     MAX_CELLS_NOVELTY,
@@ -26,7 +26,7 @@ from tosica.linear import (
 )
 
 if TYPE_CHECKING:
-    from tosica.model._data_module import ReferenceData
+    from tosica.model._reference import ReferenceData
     from tosica.module import TOSICAModule
 
 # Cells by which the size of the tokens' first weights is measured.
@@ -37,7 +37,7 @@ class LinearFit:
     """Logistic regressions whose weights go through the tokens of a module.
 
     They are cross-validated once, on all labelled cells, then fitted to the training cells, and
-    after ``data.join()`` to all cells.
+    after ``data.add_validation_to_train()`` to all cells.
 
     Parameters
     ----------
@@ -49,9 +49,6 @@ class LinearFit:
         Names of the labels, for warnings.
     batch_directions
         Shape ``(n_directions, n_genes)``. Directions in which batches differ, or ``None``.
-    fitted
-        What :meth:`state_dict` returned for the same reference. By default the regressions are
-        fitted now.
     """
 
     def __init__(
@@ -60,51 +57,31 @@ class LinearFit:
         data: ReferenceData,
         labels: list[str],
         batch_directions: np.ndarray | None,
-        fitted: dict[str, Any] | None = None,
     ) -> None:
         self._module = module
         self._data = data
         self._labels = labels
         self._batch_directions = batch_directions
-        embedding = module.embedding
-        indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
-        self._tokens = sp.csr_matrix(
-            (np.ones(len(genes)), genes, indptr), shape=(embedding.n_tokens, embedding.n_genes)
-        )
+        self._tokens = token_genes(module)
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
         self._weight = linear_to_network_ratio(data.n_train + data.n_val)
-        # That of a fit without the cross-validation.
-        self.seconds = 0.0
-        if fitted is None:
-            self._chosen = self._cross_validate()
-            began = time.monotonic()
-            self._fitted = self._fit()
-            self.seconds = time.monotonic() - began
-        else:
-            self._chosen = CrossValidated(**fitted["chosen"])
-            arrays = {name: value.cpu().numpy() for name, value in fitted["fitted"].items()}
-            self._fitted = LinearClassifier(**arrays)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The fitted regressions, as tensors and numbers."""
-        chosen = {name: float(value) for name, value in self._chosen._asdict().items()}
-        arrays = {k: torch.from_numpy(np.array(v)) for k, v in self._fitted._asdict().items()}
-        return {"chosen": chosen, "fitted": arrays}
+        self._chosen = self._cross_validate()
+        self._fitted = self._fit()
 
     def refit(self) -> None:
         """Fit the regressions anew, to the training cells as they are now."""
         self._fitted = self._fit()
 
-    def write(self) -> None:
-        """Give the regressions to the linear branch."""
+    def to_module(self) -> None:
+        """Write the regressions to the linear branch."""
         linear, fitted = self._module.linear, self._fitted
         if linear is not None:
             linear.weight.copy_(torch.from_numpy(fitted.weights))
             linear.bias.copy_(torch.from_numpy(fitted.biases))
             linear.upper.copy_(torch.from_numpy(fitted.upper))
 
-    def start_tokens(self) -> None:
-        """Let each token start as what the regressions say through it."""
+    def init_tokens(self) -> None:
+        """Initialize each token from the weights of its genes in the regressions."""
         data, device = self._data, self._module.device
         codes = data.codes[data.train_idx]
         cells = data.train_idx[subsample_by_label(codes, _N_START_CELLS)]
@@ -118,16 +95,14 @@ class LinearFit:
         )
 
     def warn_of_inactive(self) -> None:
-        """Name the labels that the group lasso found no gene set for."""
-        inactive = self._fitted.inactive
-        if len(inactive):
-            names = ", ".join(repr(self._labels[code]) for code in inactive)
-            warnings.warn(
-                f"No gene set distinguishes these labels: {names}. Their attributions are shared "
-                "equally among the gene sets that hold a gene, and mean little: check that these "
-                "labels are cell types, or pass gene sets that describe them to build_mask.",
-                UserWarning,
-                stacklevel=4,
+        """Warn of labels for which the group lasso found no gene set."""
+        inactive = [self._labels[code] for code in self._fitted.inactive]
+        if inactive:
+            warn_user(
+                f"No gene set distinguishes these labels: {list_names(inactive)}. Their "
+                "attributions are shared equally among the gene sets that hold a gene, and mean "
+                "little: check that these labels are cell types, or pass gene sets that describe "
+                "them to build_mask."
             )
 
     def _fit(self) -> LinearClassifier:
@@ -157,8 +132,16 @@ class LinearFit:
         )
 
 
+def token_genes(module: TOSICAModule) -> sp.csr_matrix:
+    """Get which gene is in which token of a module, ``(n_tokens, n_genes)``."""
+    embedding = module.embedding
+    indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
+    shape = (embedding.n_tokens, embedding.n_genes)
+    return sp.csr_matrix((np.ones(len(genes)), genes, indptr), shape=shape)
+
+
 def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
-    """Write the reference's mean cell, and what the imputation of missing genes needs.
+    """Write the mean cell of the reference, and the loadings that impute missing genes.
 
     Only for models of one modality.
     """
@@ -179,7 +162,7 @@ def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
 
 
 def fit_novelty_statistics(module: TOSICAModule, data: ReferenceData) -> NoveltyStatistics | None:
-    """Fit what the novelty of cells is measured by, for a model of an AnnData."""
+    """Fit the statistics for the novelty of cells, for a model of one modality."""
     codes = data.codes[data.train_idx]
     sample = subsample_by_label(codes, MAX_CELLS_NOVELTY)
     x = read_normalized(data.rows, data.train_idx[sample], module.slices[0])

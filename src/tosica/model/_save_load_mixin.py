@@ -26,12 +26,12 @@ from tosica.model._checkpoint import (
     restore_registry,
 )
 from tosica.model._device import ACCELERATOR, DEVICE, find_device
-from tosica.model._distributed import writes_files
 from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
 from tosica.model._model_folder import check_free, file_kept, make_folder
 from tosica.model._ontology_mixin import OntologyMixin
 from tosica.model._read_model import check_size, read_model
+from tosica.model._trainer import is_rank_zero
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _NOVELTY = "novelty_statistics_"
 _TERMS = "ontology_term_ids_"
 # What a training leaves, besides weights. A model of load_query_data takes it over.
-OF_TRAINING = (
+TRAINING_ATTRS = (
     "is_trained_",
     "history_",
     "train_indices_",
@@ -59,7 +59,7 @@ OF_TRAINING = (
     "run_name_",
     "run_id_",
 )
-_SAVED = ("registry_", "init_params_", *OF_TRAINING, _TERMS)
+_SAVED = ("registry_", "init_params_", *TRAINING_ATTRS, _TERMS)
 
 
 # Old names of attributes, in files that development versions before 0.1.0 wrote.
@@ -115,7 +115,7 @@ class SaveLoadMixin(OntologyMixin):
         check_path("dir_path", dir_path)
         check_string("prefix", prefix, optional=True)
         check_flags(overwrite=overwrite, save_anndata=save_anndata)
-        if not writes_files(self):
+        if not is_rank_zero(self):
             return
         folder = Path(dir_path)
         if not overwrite:
@@ -234,9 +234,6 @@ class SaveLoadMixin(OntologyMixin):
         module, attributes = self.module, contents[ATTRIBUTES]
         # The new reference decides, because it may have unlabeled cells, which have a code.
         state = contents[STATE] | {"label_of_code": module.label_of_code}
-        if module.linear is not None and "linear.loadings" in state:
-            # The number of components depends on the reference.
-            module.linear.loadings = torch.zeros_like(state["linear.loadings"])
         module.load_state_dict(state)
         others = {"registry_", "init_params_", "history_", _NOVELTY, _TERMS}
         for name in attributes.keys() & set(_SAVED) - others:
@@ -376,7 +373,7 @@ class SaveLoadMixin(OntologyMixin):
 
             model.push_to_hub("lab/pbmc", tissue="blood", license="cc-by-4.0", version="1")
         """
-        if not writes_files(self):
+        if not is_rank_zero(self):
             return ""
         return hub.push(
             self,

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from tosica._logging import logger
-from tosica.data import CellMatrix, JointMatrix
+from tosica.data import CellMatrix, JointMatrix, pair_weights
 from tosica.linear import fit_logistic_regression, read_normalized, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._labels_field import LabelsField
@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.model._modalities import Modality
+    from tosica.model._registry_mixin import RegistryMixin
 
 # The choice hardly changes with more cells.
 _MAX_CELLS = 2_000
 
 
-def with_chosen_tokens(
+def select_tokens(
     registry: dict[str, Any],
     adata: AnnData | MuData,
     codes_of: Callable[[str], NDArray[np.integer]],
@@ -74,13 +75,13 @@ def with_chosen_tokens(
             rows = JointMatrix(adata, {str(modality.name): modality.layer})
         else:
             key, rows = REGISTRY_KEYS.MASK_KEY, CellMatrix(adata, layer=modality.layer)
-        state = _with_chosen_tokens(modality, rows, labels, max_gene_sets, modules)
+        state = _select_tokens(modality, rows, labels, max_gene_sets, modules)
         changed[key] = {**fields[key], "state_registry": state}
     _check_memory(sum(len(field["state_registry"]["gene_sets"]) for field in changed.values()))
     return {**registry, "field_registries": {**fields, **changed}}
 
 
-def _with_chosen_tokens(
+def _select_tokens(
     modality: Modality,
     rows: CellMatrix | JointMatrix,
     labels: NDArray[np.integer],
@@ -143,6 +144,27 @@ def _check_memory(n_tokens: int) -> None:
             f"{n_tokens} tokens are more than this machine's memory allows, since every token "
             f"attends to every other: choose at most {limit} with max_gene_sets."
         )
+
+
+def read_network_weights(model: RegistryMixin) -> np.ndarray:
+    """Read the network's weights of pairs of gene and token, in the order of the embedding."""
+    registry = model.adata_manager.data_registry
+    if not is_joint(model.registry_):
+        state = model.modalities[0].mask
+        return pair_weights(model.adata, registry[REGISTRY_KEYS.MASK_KEY]["attr_key"], state)
+    found: list[np.ndarray | None] = []
+    error: KeyError | None = None
+    for modality in model.modalities:
+        key = registry[field_keys(modality.kind.role)[1]]["attr_key"]
+        try:
+            found.append(pair_weights(model.adata[modality.name], key, modality.mask))
+        except KeyError as missing:
+            found.append(None)
+            error = missing
+    # Antibodies rarely have a network; weights in one modality are enough.
+    if error is not None and all(weights is None for weights in found):
+        raise error
+    return model.tokens.join_pairs(found)
 
 
 class Tokens(NamedTuple):

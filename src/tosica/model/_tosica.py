@@ -12,13 +12,14 @@ from scvi.model.base import BaseModelClass
 from tosica._checks import CellData, Flag, InstanceOf, Integer, validate_params
 from tosica._parallel import thread_pool
 from tosica._progress import progress
+from tosica.model._adaptation import AdaptationMixin
 from tosica.model._annotation import AnnotationMixin
-from tosica.model._check_reference import check_genes, check_set_up
 from tosica.model._labels_field import LabelsField
+from tosica.model._reference import check_genes, check_set_up
 from tosica.model._save_load_mixin import SaveLoadMixin
 from tosica.model._setup import SetupMixin
-from tosica.model._tokens import with_chosen_tokens
-from tosica.model._training_mixin import TrainingMixin
+from tosica.model._tokens import select_tokens
+from tosica.model._training import TrainingMixin
 from tosica.module import REGISTRY_KEYS, TOSICAModule
 
 if TYPE_CHECKING:
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
-class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin, BaseModelClass):
+class TOSICA(
+    SetupMixin, TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, BaseModelClass
+):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a
@@ -118,7 +121,7 @@ class TOSICA(SetupMixin, TrainingMixin, AnnotationMixin, SaveLoadMixin, BaseMode
         if adata is not None:
             check_genes(adata, self.modalities)
             with thread_pool(), progress(None, "TOSICA: gene sets"):
-                self.registry_ = with_chosen_tokens(
+                self.registry_ = select_tokens(
                     self.registry_, adata, self._codes, max_gene_sets, modules
                 )
         names = self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.CATEGORICAL_MAPPING_KEY]

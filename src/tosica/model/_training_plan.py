@@ -1,17 +1,16 @@
-"""Training plan of the network: dropout of genes and gene sets, optimizer, schedule."""
+"""Training plan of the network: loss, dropout of genes and gene sets, optimizer, schedule."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from lightning.pytorch import Callback, LightningModule
+from lightning.pytorch import LightningModule
 
-from tosica._validation import check_fraction, check_number, only_known
+from tosica._checks import Fraction, InstanceOf, Number, refuse_unknown
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Trainer
     from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
     from torch import Tensor
 
@@ -56,37 +55,37 @@ class TrainingPlanConfig:
     warmup: float = 0.25
 
     def __post_init__(self) -> None:
-        check_number("lr", self.lr, above=0)
-        check_number("weight_decay", self.weight_decay, least=0)
-        for name in ("gene_dropout", "token_dropout", "label_smoothing"):
-            check_fraction(name, getattr(self, name), one=False)
-        for name in ("warmup", "modality_dropout"):
-            check_fraction(name, getattr(self, name))
+        for name, constraint in _SETTINGS.items():
+            constraint.check(name, getattr(self, name))
+
+
+_SETTINGS = {
+    "lr": Number(above=0),
+    "weight_decay": Number(least=0),
+    "gene_dropout": Fraction(one=False),
+    "token_dropout": Fraction(one=False),
+    "modality_dropout": Fraction(),
+    "label_smoothing": Fraction(one=False),
+    "warmup": Fraction(),
+}
 
 
 def make_config(plan_kwargs: dict[str, Any] | None) -> TrainingPlanConfig:
-    """Settings of a training from ``plan_kwargs``.
+    """Make the settings of a training from ``plan_kwargs``.
 
     Raises
     ------
     TypeError
         If it is no dict, or names a setting that does not exist.
     """
-    if plan_kwargs is None:
-        return TrainingPlanConfig()
-    if not isinstance(plan_kwargs, dict):
-        raise TypeError(
-            f"plan_kwargs must be a dict, such as {{'lr': 0.003}}, not {plan_kwargs!r:.60}."
-        )
-    known = [setting.name for setting in fields(TrainingPlanConfig)]
-    for name in plan_kwargs:
-        if name not in known:
-            raise TypeError(f"plan_kwargs has no setting {name!r}{only_known(str(name), known)}")
-    return TrainingPlanConfig(**plan_kwargs)
+    given = {} if plan_kwargs is None else plan_kwargs
+    InstanceOf("a dict, such as {'lr': 0.003}", dict).check("plan_kwargs", given)
+    refuse_unknown(TrainingPlanConfig, given, *_SETTINGS)
+    return TrainingPlanConfig(**given)
 
 
 class TrainingPlan(LightningModule):
-    """Cross-entropy on cells of which a random part of the genes and gene sets is hidden.
+    """Minimize the cross-entropy of cells with a random part of genes and gene sets hidden.
 
     Parameters
     ----------
@@ -114,6 +113,12 @@ class TrainingPlan(LightningModule):
         self.register_buffer("batch_directions", batch_directions, persistent=False)
         self._loss_sum: Tensor | float = 0.0
         self._n_cells = 0
+
+    def on_train_start(self) -> None:
+        """Let each process of several hide other genes."""
+        if self.trainer.world_size > 1:
+            drawn = int(torch.randint(2**31, ()))
+            torch.manual_seed(drawn + self.trainer.global_rank)
 
     def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
         """One step on a minibatch."""
@@ -175,17 +180,6 @@ class TrainingPlan(LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
-    def progress(self) -> dict[str, Any]:
-        """What an epoch that has begun has summed up, for a training that goes on later."""
-        return {"loss_sum": self._loss_sum, "n_cells": self._n_cells}
-
-    def load_progress(self, progress: dict[str, Any]) -> None:
-        """Go on with an epoch that has begun."""
-        loss_sum = progress["loss_sum"]
-        is_tensor = isinstance(loss_sum, torch.Tensor)
-        self._loss_sum = loss_sum.to(self.device) if is_tensor else loss_sum
-        self._n_cells = progress["n_cells"]
-
     def _log(
         self, name: str, value: Tensor | float, n_cells: int, *, prog_bar: bool = False
     ) -> None:
@@ -198,31 +192,3 @@ class TrainingPlan(LightningModule):
             batch_size=n_cells,
             sync_dist=True,
         )
-
-
-class KeepBest(Callback):
-    """Keep the weights of the epoch with the lowest validation loss, in memory."""
-
-    def __init__(self) -> None:
-        self._lowest = float("inf")
-        self._weights: dict[str, Tensor] | None = None
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Copy the weights if they are the best so far."""
-        loss = float(trainer.callback_metrics["validation_loss"])
-        if loss < self._lowest:
-            self._lowest = loss
-            self._weights = {k: v.clone() for k, v in pl_module.state_dict().items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """The best weights and their loss, for a training that goes on later."""
-        return {"lowest": self._lowest, "weights": self._weights}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the best weights of an earlier training."""
-        self._lowest, self._weights = state_dict["lowest"], state_dict["weights"]
-
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Go back to the best weights."""
-        if self._weights is not None:
-            pl_module.load_state_dict(self._weights)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -49,6 +51,15 @@ class LinearBranch(nn.Module):
         self.register_buffer("upper", torch.full((n_genes,), torch.inf))
         self.register_buffer("mean", torch.zeros(n_genes))
         self.register_buffer("loadings", torch.zeros(n_genes, 0))
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
+    ) -> None:
+        loadings = state_dict.get(f"{prefix}loadings")
+        if loadings is not None:
+            # The number of components depends on the reference.
+            self.loadings = self.loadings.new_zeros(self.n_genes, loadings.shape[-1])
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
     @property
     def n_genes(self) -> int:

@@ -15,9 +15,9 @@ from tosica.data import CellMatrix
 from tosica.gs import write_gmt
 from tosica.linear import read_normalized, subsample_by_label
 from tosica.model._check_model import MODEL
-from tosica.model._check_reference import check_genes
 from tosica.model._fields import MaskField
 from tosica.model._modalities import is_joint
+from tosica.model._reference import check_genes
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:

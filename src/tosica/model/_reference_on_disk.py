@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,9 +20,12 @@ from tosica.linear import subsample_by_label
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from tosica.data import Block, CellMatrix
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 # Cells in the buffer: some 100 MB. References with fewer cells are read as a whole.
 BUFFER_SIZE = 65_536
@@ -129,10 +132,8 @@ class ShuffleBuffer:
     def __len__(self) -> int:
         return self._n_batches
 
-    def draw(
-        self, rng: np.random.Generator, n_skipped: int = 0
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Draw the minibatches of an epoch, and leave out the first ``n_skipped``.
+    def draw(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Draw the minibatches of an epoch.
 
         Yields
         ------
@@ -151,8 +152,6 @@ class ShuffleBuffer:
                 n_read += 1
             labels = order[i * self._batch_size : (i + 1) * self._batch_size]
             drawn = [pools[label].draw(rng) for label in labels]
-            if i < n_skipped:
-                continue
             x = np.zeros((len(labels), len(self._rows.names)), dtype=np.float32)
             for row, (genes, values) in enumerate(drawn):
                 x[row, genes] = values
@@ -190,13 +189,12 @@ class ShuffleBuffer:
 class StreamedMinibatches:
     """Minibatches of a :class:`ShuffleBuffer`, read in advance by a thread.
 
-    It has what Lightning looks for: ``sampler``, to which it tells the epoch, and its state, by
-    which a training goes on in the midst of an epoch.
+    Lightning looks for ``sampler``, and tells it the epoch.
 
     Parameters
     ----------
     buffer
-        What draws minibatches.
+        Draws the minibatches.
     seed
         The draws of an epoch depend on it and on the number of the epoch alone.
     """
@@ -206,7 +204,6 @@ class StreamedMinibatches:
         self.sampler = self
         self._seed = seed
         self._epoch = 0
-        self._n_yielded = self._n_to_skip = 0
 
     def __len__(self) -> int:
         return len(self.buffer)
@@ -215,35 +212,33 @@ class StreamedMinibatches:
         """Draw the cells of this epoch next."""
         self._epoch = epoch
 
-    def state_dict(self) -> dict[str, int]:
-        """How many minibatches of the epoch were yielded."""
-        return {"n_yielded": self._n_yielded}
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Leave out as many minibatches of the next epoch."""
-        self._n_to_skip = state_dict["n_yielded"]
-
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        skipped, self._n_to_skip = self._n_to_skip, 0
-        self._n_yielded = skipped
-        batches = self.buffer.draw(np.random.default_rng([*self._seed, self._epoch]), skipped)
+        batches = self.buffer.draw(np.random.default_rng([*self._seed, self._epoch]))
         self._epoch += 1
-        ahead: deque[Future[Any]] = deque()
-        with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
-            for _ in range(len(self) - skipped):
-                ahead.append(reader.submit(next, batches))
-                if len(ahead) > _N_PREFETCHED:
-                    self._n_yielded += 1
-                    yield self._tensors(*ahead.popleft().result())
-            while ahead:
-                self._n_yielded += 1
-                yield self._tensors(*ahead.popleft().result())
+        drawn = read_ahead(range(len(self)), lambda _: next(batches), _N_PREFETCHED)
+        return (as_minibatch(x, codes) for x, codes in drawn)
 
-    def _tensors(self, x: np.ndarray, codes: np.ndarray) -> dict[str, torch.Tensor]:
-        return {
-            REGISTRY_KEYS.X_KEY: torch.from_numpy(x),
-            REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(codes)[:, None],
-        }
+
+def read_ahead(
+    items: Iterable[Item], read: Callable[[Item], Result], n_ahead: int
+) -> Iterator[Result]:
+    """Read items in order, a few of them in advance, on a thread."""
+    ahead: deque[Future[Result]] = deque()
+    with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
+        for item in items:
+            ahead.append(reader.submit(read, item))
+            if len(ahead) > n_ahead:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
+
+
+def as_minibatch(x: np.ndarray, codes: np.ndarray) -> dict[str, torch.Tensor]:
+    """Make a minibatch of expression, ``(n_cells, n_genes)``, and codes of labels."""
+    return {
+        REGISTRY_KEYS.X_KEY: torch.from_numpy(x),
+        REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(codes)[:, None],
+    }
 
 
 Cell = tuple[np.ndarray, np.ndarray]

@@ -1,28 +1,36 @@
-"""Lightning data module of the reference: split, balanced sampling, minibatches."""
+"""The reference in training: checks, split, balanced sampling, minibatches."""
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 from lightning.pytorch import LightningDataModule
+from mudata import MuData
 from scvi import settings
+from scvi.data._constants import _SCVI_UUID_KEY
 from torch.utils.data import BatchSampler, Sampler
 
+from tosica._checks import CellData
 from tosica.data import CellMatrix
-from tosica.model._shuffle_buffer import ContiguousBlocks, ShuffleBuffer, StreamedMinibatches
-from tosica.module import REGISTRY_KEYS
+from tosica.model._reference_on_disk import (
+    ContiguousBlocks,
+    ShuffleBuffer,
+    StreamedMinibatches,
+    as_minibatch,
+    read_ahead,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from anndata import AnnData
 
     from tosica.data import Block, JointMatrix
-    from tosica.model._shuffle_buffer import Blocks
+    from tosica.model._modalities import Modality
+    from tosica.model._reference_on_disk import Blocks
 
 # Number of minibatches that are read in advance.
 _N_PREFETCHED = 2
@@ -32,7 +40,7 @@ MAX_EPOCH_DRAWS = 2**18
 
 
 def count_batches(n_cells: int, batch_size: int) -> int:
-    """Number of minibatches of an epoch."""
+    """Count the minibatches of an epoch."""
     return -(-min(n_cells, MAX_EPOCH_DRAWS) // batch_size)
 
 
@@ -40,9 +48,6 @@ class Minibatches:
     """Dense minibatches of a reference, read in advance by a thread.
 
     The thread reads rows, makes them dense and adds their labels.
-
-    Lightning calls ``state_dict`` and ``load_state_dict``, which any other source of minibatches
-    needs as well if a training is to go on in the midst of an epoch.
 
     Parameters
     ----------
@@ -67,42 +72,20 @@ class Minibatches:
         self._codes = codes
         # Under this name Lightning finds the sampler, and tells it the epoch.
         self.batch_sampler = batches
-        self._n_yielded = self._n_to_skip = 0
         self._share = share
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        skipped, self._n_to_skip = self._n_to_skip, 0
-        self._n_yielded = skipped
-        ahead: deque[Future[dict[str, torch.Tensor]]] = deque()
-        with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:
-            for cells in islice(self.batch_sampler, skipped, None):
-                ahead.append(reader.submit(self._read, np.asarray(cells)[self._share]))
-                if len(ahead) > _N_PREFETCHED:
-                    self._n_yielded += 1
-                    yield ahead.popleft().result()
-            while ahead:
-                self._n_yielded += 1
-                yield ahead.popleft().result()
+        return read_ahead(self.batch_sampler, self._read, _N_PREFETCHED)
 
-    def state_dict(self) -> dict[str, int]:
-        """How many minibatches of the epoch were yielded."""
-        return {"n_yielded": self._n_yielded}
-
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
-        """Leave out as many minibatches of the next epoch."""
-        self._n_to_skip = state_dict["n_yielded"]
-
-    def _read(self, cells: np.ndarray) -> dict[str, torch.Tensor]:
+    def _read(self, batch: Any) -> dict[str, torch.Tensor]:
+        cells = np.asarray(batch)[self._share]
         # On sparse matrices, one lookup for a minibatch is much faster than one for each cell.
         block: Block = self._rows.take(cells)
         dense = block.toarray() if sp.issparse(block) else block
-        return {
-            REGISTRY_KEYS.X_KEY: torch.from_numpy(np.asarray(dense, dtype=np.float32)),
-            REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(self._codes[cells])[:, None],
-        }
+        return as_minibatch(np.asarray(dense, dtype=np.float32), self._codes[cells])
 
 
 class ReferenceData(LightningDataModule):
@@ -146,7 +129,7 @@ class ReferenceData(LightningDataModule):
         left_out: Sequence[int] | np.ndarray = (),
         validation_size: float,
         batch_size: int,
-        parts: tuple[np.ndarray, np.ndarray] | None = None,
+        parts: tuple[np.ndarray, ...] | None = None,
         seed: int | None = None,
         blocks: Blocks | None = None,
     ) -> None:
@@ -165,7 +148,7 @@ class ReferenceData(LightningDataModule):
         self.batch_size = min(batch_size, max(self.n_train, 1))
         seed = settings.seed if seed is None else seed
         self.seed = int(torch.randint(2**31, ())) if seed is None else int(seed)
-        self._is_joined = False
+        self._has_all_cells = False
         self._blocks = blocks
 
     def train_dataloader(self) -> Minibatches | StreamedMinibatches:
@@ -173,7 +156,7 @@ class ReferenceData(LightningDataModule):
         rank, n_processes = self._process()
         size = max(min(self.batch_size, self.n_train // n_processes), 1)
         together = size * n_processes
-        seed, codes = (self.seed, int(self._is_joined)), self.codes[self.train_idx]
+        seed, codes = (self.seed, int(self._has_all_cells)), self.codes[self.train_idx]
         if isinstance(self.rows, CellMatrix) and (self._blocks or not self.rows.in_memory):
             # Each process reads other blocks, and draws from a buffer of its own.
             blocks = self._blocks or ContiguousBlocks(self.rows, rank, n_processes)
@@ -191,15 +174,15 @@ class ReferenceData(LightningDataModule):
 
     @property
     def n_draws(self) -> int:
-        """Cells that an epoch draws."""
+        """Number of cells drawn in an epoch."""
         return len(self.train_dataloader()) * self.batch_size
 
-    def join(self) -> None:
+    def add_validation_to_train(self) -> None:
         """Move the validation cells to the training cells."""
         self.train_idx = np.union1d(self.train_idx, self.val_idx)
         self.val_idx = self.val_idx[:0]
         self.n_train, self.n_val = len(self.train_idx), 0
-        self._is_joined = True
+        self._has_all_cells = True
 
     def val_dataloader(self) -> Minibatches:
         """Validation cells, in order; of several processes, this one's share.
@@ -220,7 +203,7 @@ class ReferenceData(LightningDataModule):
         return Minibatches(self.rows, self.codes, cells)
 
     def _process(self) -> tuple[int, int]:
-        """Number of this process, and of all that train the model."""
+        """Get the rank of this process and the number of processes."""
         if self.trainer is None:
             return 0, 1
         return self.trainer.global_rank, self.trainer.world_size
@@ -247,8 +230,6 @@ def split(
     -------
     Positions of the training cells and of the validation cells, each sorted.
     """
-    if not 0 < validation_size < 1:
-        raise ValueError(f"validation_size must lie between 0 and 1, not {validation_size}.")
     rng = np.random.default_rng(settings.seed)
     held_out = []
     for code in np.unique(codes[codes >= 0]):
@@ -309,7 +290,7 @@ class BalancedSampler(Sampler[int]):
 
 
 def _generator(*seed: int) -> torch.Generator:
-    """Random numbers that are the same whatever was drawn before, by whomever."""
+    """Make a generator that does not depend on the global random state."""
     state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
     return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
 
@@ -318,3 +299,67 @@ def _draw(cells: np.ndarray, n: int, generator: torch.Generator) -> np.ndarray:
     rounds = -(-n // len(cells))
     orders = [torch.randperm(len(cells), generator=generator) for _ in range(rounds)]
     return cells[torch.cat(orders).numpy()[:n]]
+
+
+def check_set_up(adata: Any, managers: dict[str, Any]) -> None:
+    """Refuse data that were not set up as a reference.
+
+    Parameters
+    ----------
+    adata
+        The reference.
+    managers
+        scvi-tools' managers of the data that were set up, by the identifier of the data.
+
+    Raises
+    ------
+    TypeError
+        If ``adata`` is neither AnnData nor MuData.
+    ValueError
+        If ``setup_anndata`` was not called on this very object.
+    """
+    CellData(mudata=True).check("adata", adata)
+    is_joint = isinstance(adata, MuData)
+    name, method = ("mdata", "setup_mudata") if is_joint else ("adata", "setup_anndata")
+    call = f"TOSICA.{method}({name}, labels_key=...)"
+    manager = managers.get(adata.uns.get(_SCVI_UUID_KEY))
+    if manager is None:
+        raise ValueError(f"{name} was not set up as a reference: call {call} first.")
+    if manager.adata is not adata:
+        raise ValueError(
+            f"{name} is a copy or a part of the data that were set up: call {call} on it as well."
+        )
+
+
+def check_genes(adata: AnnData | MuData, modalities: Iterable[Modality]) -> None:
+    """Refuse a reference whose genes have changed since it was set up.
+
+    Parameters
+    ----------
+    adata
+        The reference.
+    modalities
+        The modalities as they were set up.
+
+    Raises
+    ------
+    ValueError
+        If genes were left out, added, renamed or reordered.
+    """
+    for modality in modalities:
+        data, name = (
+            (adata, "adata")
+            if modality.name is None
+            else (adata[modality.name], f"mdata[{modality.name!r}]")
+        )
+        names = data.var_names.astype(str)
+        if not names.equals(modality.genes):
+            what = (
+                f"has {len(names)} genes now, and {len(modality.genes)} when it was set up"
+                if len(names) != len(modality.genes)
+                else "has other genes, or genes in another order, than when it was set up"
+            )
+            raise ValueError(
+                f"{name} {what}: call tosica.pp.build_mask and the setup method again, and make a "
+                "new model."
+            )

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 
 import numpy as np
 import pandas as pd
 import pytest
-import scvi
 import torch
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import TQDMProgressBar
 from sklearn.metrics import log_loss
 
-from tosica import TOSICA
-from tosica.model._network_fit_mixin import VALIDATION_ARGUMENTS
-from tosica.model._training_mixin import default_epochs
+from tosica import TOSICA, _progress
+from tosica.model._reference import ReferenceData
+from tosica.model._training import PHASES, default_epochs
 from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig
 
 
@@ -37,13 +36,6 @@ def test_same_seed_same_weights(toy, train):
     assert same(weights_of(first), weights_of(second))
     assert first.fingerprint == second.fingerprint
     np.testing.assert_array_equal(first.validation_indices, second.validation_indices)
-
-
-def test_other_seed_other_weights(toy, train):
-    first, second = train(toy.copy()), train(toy.copy(), seed=1)
-    assert not same(weights_of(first), weights_of(second))
-    assert first.fingerprint != second.fingerprint
-    assert set(first.validation_indices) != set(second.validation_indices)
 
 
 # --------------------------------------------------------------------------- the course
@@ -161,16 +153,6 @@ def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
         train(toy[:3].copy(), early_stopping=True)
 
 
-@pytest.mark.parametrize("trainer", [Trainer, scvi.train.Trainer])
-def test_the_refit_leaves_out_all_that_needs_validation_cells(trainer):
-    """Also what a newer release adds."""
-    words = ("callbacks", "check_val", "checkpoint", "early_stopping", "logger")
-    names = inspect.signature(trainer).parameters
-    of_validation = {name for name in names if any(word in name for word in words)}
-    assert len(of_validation) > 2
-    assert of_validation <= VALIDATION_ARGUMENTS
-
-
 class StopAtOnce(Callback):
     """Remember the number of epochs, and interrupt the training."""
 
@@ -199,13 +181,6 @@ def test_bfloat16(toy, toy_query, train, fast_plan):
     model = train(toy, max_epochs=15, precision="bf16-mixed", plan_kwargs=fast_plan)
     assert {p.dtype for p in model.module.parameters()} == {torch.float32}
     assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() >= 0.9
-
-
-def test_left_ready_to_annotate(toy, train):
-    model = train(toy)
-    assert model.is_trained
-    assert not model.module.training
-    assert model.predict(toy).shape == (90,)
 
 
 # --------------------------------------------------------------------------- early stopping
@@ -243,21 +218,6 @@ def test_early_stopping_goes_back_to_the_best_weights(toy, train):
     assert not same(losses.seen[-1][1], weights_of(model))
 
 
-def test_without_early_stopping_the_last_weights_stay(toy, train):
-    losses = Losses()
-    model = train(
-        toy,
-        max_epochs=6,
-        calibrate=False,
-        refit=False,
-        linear=False,
-        plan_kwargs={"lr": 0.1},
-        callbacks=[losses],
-    )
-    assert len(losses.seen) == 6
-    assert same(losses.seen[-1][1], weights_of(model))
-
-
 def test_refit_learns_the_held_out_cells(toy, train):
     plain = train(toy.copy(), max_epochs=5, refit=False)
     model = train(toy.copy(), max_epochs=5)
@@ -270,47 +230,27 @@ def test_refit_learns_the_held_out_cells(toy, train):
     assert not same(weights_of(model), weights_of(plain))
 
 
-def test_callers_callbacks_are_left_alone(toy, train):
-    callbacks = [Losses()]
-    train(toy, max_epochs=2, early_stopping=True, callbacks=callbacks)
-    assert len(callbacks) == 1
-
-
 # --------------------------------------------------------------------------- what is refused
 
 
 @pytest.mark.parametrize(
-    ("plan_kwargs", "sentence"),
+    ("arguments", "error", "word"),
     [
-        ({"gene_dropout": 1}, "gene_dropout must be at least 0 and below 1, not 1."),
-        ({"token_dropout": -0.1}, "token_dropout must be at least 0 and below 1, not -0.1."),
+        ({"plan_kwargs": {"gene_dropout": 1}}, ValueError, "gene_dropout"),
+        ({"plan_kwargs": {"lr": "fast"}}, TypeError, "lr"),
+        ({"plan_kwargs": {"learning_rate": 1}}, TypeError, "learning_rate"),
+        ({"plan_kwargs": 3}, TypeError, "plan_kwargs"),
+        ({"early_stoping": True}, TypeError, "did you mean 'early_stopping'"),
+        ({"enable_progress_bar": "no"}, TypeError, "enable_progress_bar"),
+        ({"devices": 0}, ValueError, "devices"),
     ],
-    ids=str,
 )
-def test_shares_out_of_range(toy, plan_kwargs, sentence):
+def test_training_that_cannot_be(toy, arguments, error, word):
     TOSICA.setup_anndata(toy, labels_key="kind")
     model = TOSICA(toy, embed_dim=8, n_heads=2)
-    before = weights_of(model)
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        model.train(max_epochs=1, plan_kwargs=plan_kwargs)
+    with pytest.raises(error, match=word):
+        model.train(accelerator="cpu", **arguments)
     assert not model.is_trained
-    assert not model.module.training
-    assert same(before, weights_of(model))
-
-
-def test_unknown_plan_parameter(toy):
-    TOSICA.setup_anndata(toy, labels_key="kind")
-    model = TOSICA(toy, embed_dim=8, n_heads=2)
-    with pytest.raises(TypeError, match="learning_rate"):
-        model.train(max_epochs=1, plan_kwargs={"learning_rate": 1})
-
-
-@pytest.mark.parametrize("share", [0, 1, 1.2, -1])
-def test_train_size_out_of_range(toy, share):
-    TOSICA.setup_anndata(toy, labels_key="kind")
-    model = TOSICA(toy, embed_dim=8, n_heads=2)
-    with pytest.raises(ValueError, match=f"train_size must lie between 0 and 1, not {share}"):
-        model.train(max_epochs=1, train_size=share)
 
 
 # --------------------------------------------------------------------------- the plan itself
@@ -368,31 +308,81 @@ def test_label_smoothing_is_part_of_the_training_loss_only(toy):
     assert losses[0.3] > losses[0.0] + 0.1
 
 
-@pytest.mark.parametrize(
-    ("argument", "error", "sentence"),
-    [
-        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, not 0."),
-        ({"batch_size": "64"}, TypeError, "batch_size must be a whole number, not '64'."),
-        ({"max_epochs": 0}, ValueError, "max_epochs must be at least 1 or None, not 0."),
-        ({"max_epochs": -1}, ValueError, "max_epochs must be at least 1 or None, not -1."),
-        ({"max_epochs": 1.5}, TypeError, "max_epochs must be a whole number or None, not 1.5."),
-        ({"plan_kwargs": {"warmup": 5}}, ValueError, "warmup must lie between 0 and 1, not 5."),
-        ({"plan_kwargs": {"warmup": -1}}, ValueError, "warmup must lie between 0 and 1, not -1."),
-    ],
-)
-def test_training_that_cannot_be(toy, argument, error, sentence):
-    TOSICA.setup_anndata(toy, labels_key="kind")
-    model = TOSICA(toy, embed_dim=16, n_heads=2)
-    with pytest.raises(error, match=re.escape(sentence)):
-        model.train(accelerator="cpu", **argument)
-    assert not model.is_trained
+# --------------------------------------------------------------------------- what is said
 
 
-@pytest.mark.parametrize(
-    ("key_added", "error"), [(None, TypeError), (5, TypeError), ("a/b", ValueError)]
-)
-def test_an_annotation_under_no_key(toy_model, toy_query, key_added, error):
-    before = toy_query.obs.copy()
-    with pytest.raises(error, match="key_added must be a"):
-        toy_model.annotate(toy_query, key_added=key_added)
-    assert toy_query.obs.equals(before)
+def test_one_line_says_how_it_went(toy, train, caplog, capsys):
+    model = train(toy, max_epochs=9, early_stopping=True, early_stopping_patience=1)
+    n_epochs = len(model.history["train_loss"])
+    said = [line for line in caplog.messages if line.startswith("train: ")]
+    early = " of 9 (stopped early)" if n_epochs < 9 else ""
+    assert len(said) == 1
+    assert re.fullmatch(
+        rf"train: {n_epochs} epochs{re.escape(early)} on 90 cells in \d\d:\d\d; "
+        r"\d+\.\d% of 9 held-out cells got their label",
+        said[0],
+    )
+    # Neither Lightning nor the early stopping of scvi-tools says anything.
+    assert {record.name for record in caplog.records if "Seed" not in record.message} == {"tosica"}
+    assert capsys.readouterr().out == ""
+
+
+def test_bars(toy, train, monkeypatch, capsys):
+    shown = []
+    real = _progress.Progress
+
+    class Noted(real):
+        def __init__(self, total, text, unit="cells"):
+            super().__init__(total, text, unit)
+            shown.append(self)
+
+    monkeypatch.setattr(_progress, "Progress", Noted)
+    model = train(toy, setup={"batch_key": "donor"}, max_epochs=1)
+    shown.clear()
+    model.train(max_epochs=2, batch_size=16, accelerator="cpu")
+    counted = {step.text: (step.n, step.total) for step in shown if step.total}
+    assert counted == {
+        "train: network, epoch 2/2": (192, 192),
+        "train: refit, epoch 1/1": (96, 96),
+    }
+
+
+def test_an_own_bar_takes_the_place_of_ours(toy, train):
+    class Own(TQDMProgressBar):
+        n_steps = 0
+
+        def on_train_batch_end(self, *args):
+            super().on_train_batch_end(*args)
+            self.n_steps += 1
+
+    own = Own()
+    train(toy, max_epochs=1).train(max_epochs=2, batch_size=16, accelerator="cpu", callbacks=[own])
+    assert own.n_steps == 12
+
+
+# --------------------------------------------------------------------------- extension
+
+
+def test_parts_can_be_replaced(toy):
+    """As in models of scvi-tools."""
+
+    class Plan(TrainingPlan):
+        n_steps = 0
+
+        def training_step(self, *args):
+            type(self).n_steps += 1
+            return super().training_step(*args)
+
+    class Data(ReferenceData):
+        pass
+
+    class Own(TOSICA):
+        _training_plan_cls = Plan
+        _data_splitter_cls = Data
+        _training_phases = tuple(p for p in PHASES if type(p).__name__ != "Refit")
+
+    Own.setup_anndata(toy, labels_key="kind")
+    model = Own(toy, embed_dim=8, n_heads=2)
+    model.train(max_epochs=1, batch_size=16, accelerator="cpu", enable_progress_bar=False)
+    assert Plan.n_steps == 6
+    assert not model.refitted_

@@ -2,26 +2,58 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 import torch
 
 from tosica._parallel import thread_map, thread_pool
+from tosica._progress import progress
+from tosica._settings import logger, warn_user
 from tosica.linear import LabeledCells, NoveltyStatistics, find_label_shifts, fit_new_labels
+from tosica.model._linear_fit import token_genes
+from tosica.model._trainer import restore_on_failure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from tosica.model._query import Minibatch
+    from tosica.model._query import Minibatch, QueryLoader
+    from tosica.model._registry_mixin import RegistryMixin
     from tosica.module import TOSICAModule
 
 _BATCH_SIZE = 256
+
+
+class QueryCells(NamedTuple):
+    """Cells of a query that new labels are fitted by, and the model's labels before.
+
+    ``codes`` has the code of each cell's label in the extended model, -1 for cells without one,
+    ``(n_cells,)``. ``n_before`` is the number of labels that the model had.
+    """
+
+    minibatches: QueryLoader
+    codes: NDArray[np.int64]
+    n_before: int
+
+
+def fit_new_labels_of(model: RegistryMixin, query: QueryCells) -> None:
+    """Fit the labels that :meth:`TOSICA.load_query_data` added to a model."""
+    new = model.labels[query.n_before :]
+    if not new:
+        logger.info("train: the query has no new label, and the model stays as it is")
+        return
+    with restore_on_failure(model), progress(None, "train: new labels"):
+        fit = NewLabelsFit(model.module, model.novelty_statistics_, query.n_before)
+        model.novelty_statistics_ = fit(query.minibatches, query.codes)
+    counts = np.bincount(query.codes[query.codes >= 0], minlength=len(model.labels))
+    added = {name: int(counts[query.n_before + i]) for i, name in enumerate(new)}
+    model.label_counts_ = (model.label_counts_ or {}) | added
+    shown = ", ".join(f"{name!r} ({n} cells)" for name, n in added.items())
+    logger.info("train: added %s; the other labels' scores stay as they were", shown)
 
 
 class NewLabelsFit:
@@ -73,7 +105,13 @@ class NewLabelsFit:
         measured = None if self._measured is None else self._measured.cpu().numpy()
         known, shifts = self._compare(x[~is_new], codes[~is_new], means, measured)
         fitted = fit_new_labels(
-            new, known, shifts, self._statistics, self._score, self._tokens(), measured=measured
+            new,
+            known,
+            shifts,
+            self._statistics,
+            self._score,
+            token_genes(self._module),
+            measured=measured,
         )
         temperature = float(self._module.temperature)
         rows = slice(self._n_before, None)
@@ -117,12 +155,10 @@ class NewLabelsFit:
     ) -> tuple[LabeledCells, NDArray[np.float64] | None]:
         """Cells with labels of the model, and what the query's batch adds to each label."""
         if not x.shape[0]:
-            warnings.warn(
+            warn_user(
                 "The query has cells of new labels only, so that differences between its batch "
                 "and the reference count as differences between types: unless they are of one "
-                "batch, load the query with other cells of its batch, which need no label.",
-                UserWarning,
-                stacklevel=5,
+                "batch, load the query with other cells of its batch, which need no label."
             )
             return LabeledCells(x, codes), None
         position = np.full(self._n_before, -1)
@@ -148,9 +184,3 @@ class NewLabelsFit:
 
         with thread_pool(module.device):
             return np.vstack(list(thread_map(score, range(0, x.shape[0], _BATCH_SIZE))))
-
-    def _tokens(self) -> sp.csr_matrix:
-        embedding = self._module.embedding
-        indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()
-        shape = (embedding.n_tokens, embedding.n_genes)
-        return sp.csr_matrix((np.ones(len(genes)), genes, indptr), shape=shape)

@@ -1,0 +1,267 @@
+"""The trainer: its arguments and callbacks, Ctrl-C, several processes."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import threading
+import warnings
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import lightning.pytorch
+import scvi.train
+from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import ProgressBar as LightningProgressBar
+from lightning.pytorch.strategies import DDPStrategy
+from scvi import settings
+from scvi.train._callbacks import LoudEarlyStopping
+from scvi.train._logger import SimpleLogger
+
+from tosica._checks import Flag
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica.module import REGISTRY_KEYS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning.pytorch import LightningModule, Trainer
+    from scvi.train import TrainRunner
+    from torch import Tensor
+
+    from tosica.model._registry_mixin import RegistryMixin
+    from tosica.model._training import TrainingState
+    from tosica.model._training_plan import TrainingPlan
+
+
+class ShowProgress(Callback):
+    """Show a bar that counts the cells of each step.
+
+    Parameters
+    ----------
+    what
+        What is trained: ``"network"`` or ``"refit"``.
+    total
+        Cells of all epochs.
+    enabled
+        Whether there is a bar.
+    """
+
+    def __init__(self, what: str, total: int, *, enabled: bool) -> None:
+        self._what = what
+        self._bar = progress(total, f"train: {what}", enabled=enabled)
+        self._shown = ExitStack()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Begin the bar."""
+        self._step = self._shown.enter_context(self._bar)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Name the epoch."""
+        epoch = f"{trainer.current_epoch + 1}/{trainer.max_epochs}"
+        self._step.text = f"train: {self._what}, epoch {epoch}"
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: dict[str, Any],
+        batch_idx: int,
+    ) -> None:
+        """Count the cells of a minibatch in all processes."""
+        self._step.update(len(batch[REGISTRY_KEYS.X_KEY]) * trainer.world_size)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """End the bar."""
+        self._shown.close()
+
+    def on_exception(self, *_: Any) -> None:
+        """End the bar of a training that fails."""
+        self._shown.close()
+
+
+class KeepBest(Callback):
+    """Keep the weights of the epoch with the lowest validation loss, in memory."""
+
+    def __init__(self) -> None:
+        self._lowest = float("inf")
+        self._weights: dict[str, Tensor] | None = None
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Copy the weights if they are the best so far."""
+        loss = float(trainer.callback_metrics["validation_loss"])
+        if loss < self._lowest:
+            self._lowest = loss
+            self._weights = {k: v.clone() for k, v in pl_module.state_dict().items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Get the best weights and their loss, for a checkpoint."""
+        return {"lowest": self._lowest, "weights": self._weights}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore the best weights from a checkpoint."""
+        self._lowest, self._weights = state_dict["lowest"], state_dict["weights"]
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Go back to the best weights."""
+        if self._weights is not None:
+            pl_module.load_state_dict(self._weights)
+
+
+class EarlyStopping(LoudEarlyStopping):  # type: ignore[misc] # scvi-tools has no types
+    """Stop early as scvi-tools does, without printing and with several processes too."""
+
+    def teardown(self, *_: Any, **__: Any) -> None:
+        """Print nothing."""
+
+
+# ------------------------------------------------------------------------------- making the trainer
+
+TRAINER_ARGUMENTS = {
+    *inspect.signature(scvi.train.Trainer).parameters,
+    *inspect.signature(lightning.pytorch.Trainer).parameters,
+} - {"kwargs"}
+
+
+def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
+    """Remove the arguments about bars from those of the trainer, and say whether ours is shown.
+
+    A bar among the callbacks is shown in the place of ours.
+    """
+    rest = dict(trainer_kwargs)
+    rest.pop("simple_progress_bar", None)
+    wanted = rest.pop("enable_progress_bar", True)
+    Flag().check("enable_progress_bar", wanted)
+    wanted = bool(wanted) and rest.pop("progress_bar_refresh_rate", 1) != 0
+    others = [c for c in rest.get("callbacks") or () if isinstance(c, LightningProgressBar)]
+    if others and wanted:
+        return False, rest | {"enable_progress_bar": True, "simple_progress_bar": False}
+    return wanted, rest
+
+
+_STOPPING = "early_stopping_"
+
+
+def pop_early_stopping(trainer_kwargs: dict[str, Any]) -> EarlyStopping:
+    """Remove the arguments of early stopping from those of the trainer, and make its callback."""
+    names = [name for name in trainer_kwargs if name.startswith(_STOPPING)]
+    given = {name.removeprefix(_STOPPING): trainer_kwargs.pop(name) for name in names}
+    defaults = {"monitor": "validation_loss", "patience": 10, "warmup_epochs": 0}
+    return EarlyStopping(**defaults | given)
+
+
+def make_runner(
+    state: TrainingState, plan: TrainingPlan, n_epochs: int, **kwargs: Any
+) -> TrainRunner:
+    """Make the trainer of a fit."""
+    if kwargs.get("logger") is None and not kwargs.get("log_save_dir"):
+        # By default scvi-tools would write to the working directory with strategy="ddp".
+        kwargs["logger"] = SimpleLogger()
+    # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
+    kwargs = {"log_every_n_steps": 1, "enable_progress_bar": False} | kwargs
+    if state.resume is not None and plan is state.plan:
+        kwargs["ckpt_path"] = state.resume
+    with warnings.catch_warnings():
+        # It is not: the loss is the mean over all processes, and the callback is ours.
+        warnings.filterwarnings("ignore", message="early_stopping was automatically disabled")
+        runner = state.model._train_runner_cls(
+            state.model, training_plan=plan, data_splitter=state.data, max_epochs=n_epochs, **kwargs
+        )
+    check_processes(state, runner.trainer)
+    return runner
+
+
+def check_processes(state: TrainingState, trainer: Trainer) -> None:
+    """Refuse what several processes cannot do together."""
+    if trainer.world_size == 1:
+        return
+    strategy = trainer.strategy
+    if type(strategy) is not DDPStrategy or strategy._start_method != "popen":
+        raise ValueError(
+            "Training on several devices takes strategy='ddp', which runs the script once for each "
+            "of them: pass it, or devices=1."
+        )
+    if settings.seed is None:
+        raise ValueError(
+            "With strategy='ddp' every process runs the script and must draw the same cells: set "
+            "scvi.settings.seed, such as to 0, before the model is made."
+        )
+    if state.checkpoint or state.resume or state.blocks is not None:
+        raise ValueError(
+            "checkpoint_dir, resume and datamodule are for training on one device: pass devices=1, "
+            "or leave them out."
+        )
+
+
+# ------------------------------------------------------------------------------- running it
+
+
+@contextmanager
+def catch_interrupt(trainer: Trainer) -> Iterator[list[int]]:
+    """End a fit after its current step on the first Ctrl-C, and raise on the second.
+
+    Only in the main thread and in one process, and unless Ctrl-C does something else already.
+
+    Yields
+    ------
+    A list that holds something once Ctrl-C was pressed.
+    """
+    pressed: list[int] = []
+    before = signal.getsignal(signal.SIGINT)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+
+    def stop(number: int, *_: object) -> None:
+        pressed.append(number)
+        trainer.should_stop = True
+        signal.signal(signal.SIGINT, before)
+
+    if in_main_thread and trainer.world_size == 1 and before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, stop)
+    try:
+        yield pressed
+    except SystemExit as end:
+        # Lightning turns KeyboardInterrupt into the end of the process.
+        if isinstance(end.__context__, KeyboardInterrupt):
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        # Lightning also leaves Ctrl-C ignored.
+        if in_main_thread and before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def describe_step(trainer: Trainer) -> str:
+    """Say after which step a trainer was ended."""
+    return f"step {trainer.global_step}, in epoch {trainer.current_epoch} of {trainer.max_epochs}"
+
+
+@contextmanager
+def restore_on_failure(model: RegistryMixin) -> Iterator[None]:
+    """Restore weights and attributes if the block raises, also on Ctrl-C.
+
+    The weights are in memory twice meanwhile.
+    """
+    module, attributes = model.module, dict(vars(model))
+    weights = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
+    if isinstance(model.history_, dict):
+        # scvi-tools adds the rows of a further training to the dict itself.
+        attributes["history_"] = dict(model.history_)
+    was_training, device = module.training, module.device
+    try:
+        yield
+    except BaseException:
+        # Lightning leaves the model of a GPU on the CPU.
+        module.to(device).load_state_dict(weights)
+        module.train(was_training)
+        model.__dict__.clear()
+        model.__dict__.update(attributes)
+        logger.warning("train: did not end, and the model is as it was before")
+        raise
+
+
+def is_rank_zero(model: RegistryMixin) -> bool:
+    """Whether this is the only process with the model, or the first of several."""
+    trainer = getattr(model, "trainer", None)
+    return trainer is None or trainer.world_size == 1 or bool(trainer.is_global_zero)

@@ -1,0 +1,709 @@
+"""Training of a model: its phases in their order, and the methods of users."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+from scvi.train import TrainRunner
+from tqdm.auto import tqdm
+
+from tosica._checks import (
+    FilePath,
+    Flag,
+    Fraction,
+    InstanceOf,
+    Integer,
+    refuse_unknown,
+    validate_params,
+)
+from tosica._parallel import thread_pool
+from tosica._progress import progress
+from tosica._settings import format_thousands, logger, quiet_libraries, warn_user
+from tosica.data import CellMatrix, JointMatrix
+from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica.model._annbatch import AnnbatchDataModule, check_datamodule
+from tosica.model._checkpoint import find_not_finite
+from tosica.model._device import check_devices, compiled, find_device
+from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
+from tosica.model._modalities import is_joint
+from tosica.model._new_labels import QueryCells, fit_new_labels_of
+from tosica.model._recalibrate import set_calibration
+from tosica.model._reference import ReferenceData, check_genes
+from tosica.model._reference_on_disk import BUFFER_SIZE
+from tosica.model._registry_mixin import RegistryMixin
+from tosica.model._tokens import read_network_weights
+from tosica.model._trainer import (
+    TRAINER_ARGUMENTS,
+    KeepBest,
+    ShowProgress,
+    catch_interrupt,
+    describe_step,
+    is_rank_zero,
+    make_runner,
+    pop_early_stopping,
+    pop_progress_args,
+    restore_on_failure,
+)
+from tosica.model._training_checkpoint import (
+    CHECKPOINT_FILE,
+    EpochCheckpoint,
+    SafeCheckpointIO,
+    check_same_training,
+    describe_start,
+    find_checkpoint,
+    read_start,
+)
+from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig, make_config
+from tosica.module import REGISTRY_KEYS
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from lightning.pytorch import Callback
+
+    from tosica._progress import Progress
+    from tosica.model._reference_on_disk import Blocks
+
+# Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
+# number of cells, so that a larger reference has fewer epochs.
+_MIN_DRAWS = 12_000
+_DRAWS_PER_ROOT = 500
+# Batch directions are scaled by this in training: batches of a query differ more than those of the
+# reference do, and along single directions.
+_BATCH_EFFECT_SCALE = 6.0
+# The refit on all cells has this share of the epochs and of the learning rate, so that the weights
+# change little and the calibration holds.
+_REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
+# How names of trainer arguments begin that the refit does without, as it has no validation cells.
+_NOT_IN_REFIT = (
+    *("callbacks", "logger", "log_save", "check", "enable_checkpointing", "val_check"),
+    *("early_stopping", "additional_val_metrics"),
+)
+
+
+def default_epochs(
+    n_cells: int, *, min_draws: int = _MIN_DRAWS, draws_per_root: int = _DRAWS_PER_ROOT
+) -> int:
+    """Choose the number of epochs for a number of training cells."""
+    return math.ceil(max(min_draws, draws_per_root * math.sqrt(n_cells)) / n_cells)
+
+
+# ------------------------------------------------------------------------------- state and phases
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """Parameters of :meth:`TOSICA.train` that decide the weights."""
+
+    max_epochs: int | None = None
+    train_size: float = 0.9
+    batch_size: int = 64
+    early_stopping: bool = False
+    calibrate: bool = True
+    refit: bool = True
+    check_labels: bool = True
+    correct_batches: bool = True
+    plan: TrainingPlanConfig = field(default_factory=TrainingPlanConfig)
+
+
+@dataclass
+class TrainingState:
+    """What the phases of a training read and leave.
+
+    ``left_out`` are positions of cells with wrong labels, ``directions`` those in which batches
+    differ. ``ended_early`` says where Ctrl-C ended the training.
+    """
+
+    model: TrainingMixin
+    settings: TrainingSettings
+    trainer_kwargs: dict[str, Any] = field(default_factory=dict)
+    shows_bar: bool = True
+    began: float = field(default_factory=time.monotonic)
+    blocks: Blocks | None = None
+    checkpoint: Path | None = None
+    resume: Path | None = None
+    # What the phases leave.
+    resumed: dict[str, Any] | None = None
+    left_out: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    directions: np.ndarray | None = None
+    linear: LinearFit | None = None
+    ended_early: str = ""
+    rows: CellMatrix | JointMatrix = field(init=False)
+    codes: np.ndarray = field(init=False)
+    strata: np.ndarray = field(init=False)
+    data: ReferenceData = field(init=False)
+    n_epochs: int = field(init=False)
+    plan: TrainingPlan = field(init=False)
+    runner: TrainRunner = field(init=False)
+
+    def show(self, what: str) -> AbstractContextManager[Progress]:
+        """Show the time that a part takes."""
+        return progress(None, f"train: {what}", enabled=self.shows_bar)
+
+    def show_cells(self, what: str, n_epochs: int) -> ShowProgress:
+        """Show how many cells of a fit are done."""
+        return ShowProgress(what, n_epochs * self.data.n_draws, enabled=self.shows_bar)
+
+
+class Phase(Protocol):
+    """One part of a training."""
+
+    def run(self, state: TrainingState) -> None:
+        """Read from the state, and leave results in it or in the model."""
+
+
+class ReadReference:
+    """Read expression, labels and batches of the reference, or where an earlier training began."""
+
+    def run(self, state: TrainingState) -> None:
+        model = state.model
+        modalities = model.modalities
+        if is_joint(model.registry_):
+            state.rows = JointMatrix(model.adata, {str(m.name): m.layer for m in modalities})
+        else:
+            state.rows = CellMatrix(model.adata, layer=modalities[0].layer)
+            small = state.rows.n_obs <= BUFFER_SIZE and state.blocks is None
+            if small and not state.rows.in_memory:
+                # It would be read many times, and fits the buffer that it would be read through.
+                state.rows = state.rows.load()
+        of_code = model.module.label_of_code.cpu().numpy()
+        state.codes = of_code[model._codes(REGISTRY_KEYS.LABELS_KEY)]
+        state.strata = model._codes(REGISTRY_KEYS.BATCH_KEY)
+        if state.resume is not None:
+            state.resumed = read_start(state.resume)
+
+
+class CheckLabels:
+    """Find cells with wrong labels by cross-validation, to leave them out."""
+
+    def run(self, state: TrainingState) -> None:
+        if state.resumed is not None:
+            state.left_out = state.resumed["left_out"].numpy()
+            return
+        if not state.settings.check_labels or not isinstance(state.rows, CellMatrix):
+            return
+        labeled = np.flatnonzero(state.codes >= 0)
+        with state.show("checking labels"):
+            state.left_out = find_label_errors(
+                state.rows, labeled, state.codes[labeled], state.model.module.slices[0]
+            )
+        if len(state.left_out):
+            warn_user(
+                f"{len(state.left_out)} of {len(labeled)} labels of the reference "
+                f"({len(state.left_out) / len(labeled):.0%}) are contradicted by the other cells, "
+                "and these cells are left out of training: look at them in "
+                "model.adata.obs_names[model.mislabeled_indices], or train with "
+                "check_labels=False."
+            )
+
+
+class HoldOut:
+    """Hold out cells of each label for validation and calibration."""
+
+    def run(self, state: TrainingState) -> None:
+        settings, parts, seed = state.settings, None, None
+        if state.resumed is not None:
+            seed, names = state.resumed["draws"], ("training", "validation")
+            parts = tuple(state.resumed[name].numpy() for name in names)
+        state.data = state.model._data_splitter_cls(
+            state.rows,
+            state.codes,
+            state.strata,
+            left_out=state.left_out,
+            validation_size=1 - settings.train_size,
+            batch_size=settings.batch_size,
+            parts=parts,
+            seed=seed,
+            blocks=state.blocks,
+        )
+        state.n_epochs = settings.max_epochs or default_epochs(state.data.n_train)
+        if settings.early_stopping and not state.data.n_val:
+            raise ValueError(
+                "early_stopping=True needs held-out cells, of which there are none, because no "
+                "label has two cells: train without it."
+            )
+
+
+class FindBatchDirections:
+    """Find the directions of expression in which batches differ within labels."""
+
+    def run(self, state: TrainingState) -> None:
+        data, rows = state.data, state.rows
+        cells = data.train_idx
+        labels, batches = data.codes[cells], data.strata[cells]
+        one_batch = (batches == batches[0]).all()
+        if not state.settings.correct_batches or not isinstance(rows, CellMatrix) or one_batch:
+            return
+        with state.show("batch directions"):
+            found = find_batch_directions(
+                rows, cells, labels, batches, state.model.module.slices[0]
+            )
+        if found is None:
+            logger.warning(
+                "train: no label has three cells in each of two batches, so that labels and "
+                "batches cannot be separated, and batches are not corrected for; it takes more "
+                "cells of one label in two batches"
+            )
+            return
+        n = len(found)
+        where = f"in {n} direction{'s' * (n > 1)} of expression, which is corrected for"
+        logger.info("train: the batches differ %s", where if n else "no more than by chance")
+        state.directions = found if n else None
+
+
+class MakeTrainer:
+    """Make the training plan and the trainer, which refuses wrong arguments."""
+
+    def run(self, state: TrainingState) -> None:
+        model, data, settings = state.model, state.data, state.settings
+        scaled = None
+        if state.directions is not None:
+            scaled = torch.from_numpy(_BATCH_EFFECT_SCALE * state.directions).float()
+        state.plan = model._training_plan_cls(model.module, settings.plan, scaled)
+        kwargs = dict(state.trainer_kwargs)
+        watch: list[Callback] = [state.show_cells("network", state.n_epochs)]
+        if settings.early_stopping:
+            watch += [pop_early_stopping(kwargs), KeepBest()]
+        kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), *watch]
+        validation = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
+        state.runner = make_runner(state, state.plan, state.n_epochs, **validation | kwargs)
+        trainer = state.runner.trainer
+        if state.checkpoint is not None or state.resumed is not None:
+            start = describe_start(state)
+            if state.resumed is not None:
+                check_same_training(state.resumed, start)
+            # Not among the arguments: scvi-tools would make one of its own as well.
+            trainer.callbacks.append(EpochCheckpoint(state.checkpoint, start))
+            trainer.strategy.checkpoint_io = SafeCheckpointIO()
+        if state.checkpoint is not None:
+            state.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+
+
+class FitLinear:
+    """Fit the regressions of the linear branch, and initialize the tokens from them."""
+
+    def run(self, state: TrainingState) -> None:
+        model, data = state.model, state.data
+        module, is_first = model.module, not model.is_trained_
+        used = data.codes[np.append(data.train_idx, data.val_idx)]
+        counts = np.bincount(used, minlength=len(model.labels)).tolist()
+        model.label_counts_ = dict(zip(model.labels, counts, strict=True))
+        model.mislabeled_indices_ = data.left_out
+        model.held_out_probabilities_ = model.held_out_codes_ = None
+        module.temperature.fill_(_expected_temperature(state))
+        if module.linear is None:
+            return
+        # The network trains by itself.
+        module.linear.weight.zero_()
+        module.linear.bias.zero_()
+        module.linear.upper.fill_(torch.inf)
+        with state.show("linear branch"):
+            state.linear = LinearFit(module, data, model.labels, state.directions)
+        state.linear.warn_of_inactive()
+        if is_first and not model._starts_from_network:
+            state.linear.init_tokens()
+
+
+class FitNetwork:
+    """Train the network, and put the linear branch beside it."""
+
+    def run(self, state: TrainingState) -> None:
+        model, runner = state.model, state.runner
+        model.module.train()
+        # scvi-tools starts a history with the first training; a legacy model has none yet.
+        model.is_trained_ = model.is_trained and model.history_ is not None
+        with catch_interrupt(runner.trainer) as pressed:
+            runner()
+        if pressed:
+            state.ended_early = describe_step(runner.trainer)
+        if state.linear is not None:
+            state.linear.to_module()
+
+
+class Calibrate:
+    """Fit the temperature to the held-out cells, and keep what label sets need."""
+
+    @torch.inference_mode()
+    def run(self, state: TrainingState) -> None:
+        model, data = state.model, state.data
+        if not state.settings.calibrate or not data.n_val:
+            return
+        logits: list[torch.Tensor] = []
+        for choice in model.module.modality_choices:
+            parts, labels = [], []
+            for batch in data.held_out():
+                kwargs = {"modalities": choice}
+                _, generative, losses = model.module(batch, inference_kwargs=kwargs)
+                parts.append(generative["logits"].float())
+                labels.append(losses.true_labels)
+            logits.append(torch.cat(parts))
+        truth = torch.cat(labels)
+        # With all modalities; dividing by the temperature does not change which label is best.
+        best = logits[-1].argmax(1)
+        model.held_out_codes_ = torch.stack([truth.view(-1).cpu(), best.cpu()]).numpy()
+        set_calibration(model, logits, truth, [_expected_temperature(state)] * len(logits))
+        if model.refitted_:
+            model.held_out_probabilities_ = model.held_out_codes_ = None
+            logger.warning(
+                "train: the held-out cells were trained on in an earlier training, so that "
+                "probabilities may be too high and there are no label sets: make a new model, or "
+                "train with refit=False from the start"
+            )
+
+
+class Refit:
+    """Train on all cells for a few more epochs, and fit the linear branch to them.
+
+    The trainer is used without scvi-tools' runner, so that history, indices and trainer of the
+    model stay those of the fit before.
+    """
+
+    def run(self, state: TrainingState) -> None:
+        model, data = state.model, state.data
+        if not state.settings.refit or state.ended_early:
+            return
+        data.add_validation_to_train()
+        n_epochs = refit_epochs(state.runner.trainer.current_epoch)
+        config = replace(state.settings.plan, lr=_REFIT_LR * state.settings.plan.lr)
+        plan = model._training_plan_cls(model.module, config, state.plan.batch_directions)
+        given = state.trainer_kwargs.items()
+        kwargs = {name: value for name, value in given if not name.startswith(_NOT_IN_REFIT)}
+        kwargs["callbacks"] = [state.show_cells("refit", n_epochs)]
+        runner = make_runner(state, plan, n_epochs, limit_val_batches=0, **kwargs)
+        model.module.train()
+        with catch_interrupt(runner.trainer) as pressed:
+            runner.trainer.fit(plan, data)
+        model.module.eval()
+        model.to_device(runner.device)
+        model.refitted_ = True
+        if pressed:
+            state.ended_early = f"{describe_step(runner.trainer)} of the refit"
+        elif state.linear is not None:
+            with state.show("linear branch"):
+                state.linear.refit()
+            state.linear.to_module()
+
+
+class DescribeReference:
+    """Keep what imputes missing genes and scores novelty, and refuse weights that diverged."""
+
+    def run(self, state: TrainingState) -> None:
+        module = state.model.module
+        with state.show("missing genes and novelty"):
+            fit_missing_genes(module, state.data)
+            if len(module.slices) == 1:
+                state.model.novelty_statistics_ = fit_novelty_statistics(module, state.data)
+        wrong = find_not_finite(module.state_dict())
+        if wrong is not None:
+            raise ValueError(
+                f"The training diverged: weights are not finite ({wrong}); train with a smaller "
+                "plan_kwargs={'lr': ...} if it was raised, or without precision='16-mixed'."
+            )
+
+
+PHASES: tuple[Phase, ...] = (
+    ReadReference(),
+    CheckLabels(),
+    HoldOut(),
+    FindBatchDirections(),
+    MakeTrainer(),
+    FitLinear(),
+    FitNetwork(),
+    Calibrate(),
+    Refit(),
+    DescribeReference(),
+)
+
+
+def refit_epochs(n_epochs: int) -> int:
+    """Choose the number of epochs of the refit."""
+    return math.ceil(_REFIT_EPOCHS * n_epochs)
+
+
+def _expected_temperature(state: TrainingState) -> float:
+    """Sum the weights of both branches, which the sum of their logits is divided by."""
+    if state.model.module.linear is None:
+        return 1.0
+    return 1.0 + linear_to_network_ratio(state.data.n_train + state.data.n_val)
+
+
+# ------------------------------------------------------------------------------- methods of users
+
+
+class TrainingMixin(RegistryMixin):
+    """Training, first weights from a network, and calibration on a new batch."""
+
+    # Replaced in subclasses that train in another way.
+    _training_phases: tuple[Phase, ...] = PHASES
+    _training_plan_cls = TrainingPlan
+    _data_splitter_cls = ReferenceData
+    _train_runner_cls = TrainRunner
+    _starts_from_network = False
+    _query_cells: QueryCells | None = None
+
+    @validate_params(
+        max_epochs=Integer(optional=True),
+        train_size=Fraction(zero=False, one=False),
+        batch_size=Integer(),
+        early_stopping=Flag(),
+        calibrate=Flag(),
+        refit=Flag(),
+        check_labels=Flag(),
+        correct_batches=Flag(),
+        compile=Flag(),
+        datamodule=InstanceOf("an AnnbatchDataModule", AnnbatchDataModule, optional=True),
+        checkpoint_dir=FilePath(optional=True),
+        resume=FilePath(optional=True),
+    )
+    def train(
+        self,
+        max_epochs: int | None = None,
+        accelerator: str = "auto",
+        devices: int | list[int] | str = "auto",
+        train_size: float = 0.9,
+        batch_size: int = 64,
+        early_stopping: bool = False,
+        calibrate: bool = True,
+        refit: bool = True,
+        check_labels: bool = True,
+        correct_batches: bool = True,
+        compile: bool = False,  # noqa: A002 # as torch and lightning call it
+        plan_kwargs: dict[str, Any] | None = None,
+        datamodule: AnnbatchDataModule | None = None,
+        checkpoint_dir: str | Path | None = None,
+        resume: str | Path | None = None,
+        **trainer_kwargs: Any,
+    ) -> None:
+        """Train on the reference.
+
+        Ctrl-C while the network is trained ends the training after the current step: the model can
+        be used and saved, the log says so, and ``KeyboardInterrupt`` is raised. A second Ctrl-C,
+        one at another time, and any error leave the model as it was.
+
+        Every minibatch has each label equally often, and a random half of the genes and three
+        quarters of the gene sets are hidden in it. Logistic regressions whose weights go through
+        the same tokens are fitted to the same cells, and the tokens start from their weights.
+        ``scvi.settings.seed`` makes the result reproducible.
+
+        A model of :meth:`load_query_data` fits its new labels instead, and takes no argument.
+
+        Parameters
+        ----------
+        max_epochs
+            Passes over the training cells. By default so many that 12 000 cells are drawn, or 500
+            times the square root of their number if that is more. A pass draws at most 262 144
+            cells, whatever the size of the reference.
+        accelerator, devices
+            Device to train on, as in :class:`lightning.pytorch.Trainer`. With several devices and
+            ``strategy="ddp"``, each runs the script in a process of its own.
+        train_size
+            Share of each label's cells to train on; the rest, at least one cell a label, is held
+            out for validation and calibration.
+        batch_size
+            Cells in a minibatch; at most all of the training cells. With several devices, cells of
+            each: two with 64 take the steps of one with 128.
+        early_stopping
+            Stop when the validation loss no longer falls, and restore the best epoch.
+        calibrate
+            Fit the temperature of the probabilities to the held-out cells.
+        refit
+            After calibration, train on all cells, the held-out ones included, for a fifth of the
+            epochs at three tenths of the learning rate. ``history`` and ``validation_indices``
+            describe the training before.
+        check_labels
+            Look for label errors by cross-validation. If they are more than 7 % of the reference,
+            and not because its types are hard to separate, leave these cells out and warn;
+            ``mislabeled_indices`` has their positions. Not for models of a MuData.
+        correct_batches
+            If the reference was set up with a ``batch_key``, train the model to ignore differences
+            between batches within a label. This is meant for labels that the reference has in some
+            batches only; the page on batches shows what it changes. It needs a label with three
+            cells in each of two batches, and has no effect otherwise. Not for models of a MuData.
+        compile
+            Compile the encoder's training steps with :func:`torch.compile`. This takes up to a
+            minute at first and pays on a GPU; on a CPU it replaces our own attention kernel.
+            Without a compiler it warns and has no effect.
+        plan_kwargs
+            Parameters of the training plan: ``lr``, ``weight_decay``, ``gene_dropout``,
+            ``token_dropout``, ``modality_dropout``, ``label_smoothing``, ``warmup``.
+        datamodule
+            Reads the training cells of a reference that is a collection of annbatch; the model is
+            made from its ``adata``. A reference that :func:`anndata.experimental.read_lazy` opened,
+            or a backed one, needs none: from 65 536 cells on, it is read in blocks through a buffer
+            from which each label is drawn equally often, and smaller ones are read into memory.
+        checkpoint_dir
+            Folder for ``training.pt``, a checkpoint of Lightning that an interrupted training can
+            resume from. It is replaced after each epoch of the network's first fit, and stays. By
+            default there is none. For training on one device.
+        resume
+            File that ``checkpoint_dir`` led to, or its folder. The training goes on with the next
+            epoch. On the same machine the weights are exactly those of a training that was not
+            interrupted. The model, its reference and all other arguments must be the same as
+            before, but the model may be newly made. Nothing in the file is executed, so that states
+            of ``callbacks`` must be tensors and plain values.
+        **trainer_kwargs
+            Passed to :class:`scvi.train.Trainer`, such as ``early_stopping_patience=10`` or
+            ``precision="bf16-mixed"``. ``enable_progress_bar=False`` takes the progress bar away,
+            which is drawn on stderr and shows the phase, cells per second and the time left.
+            What Lightning says of devices and products is left out unless
+            ``tosica.settings.verbosity`` is ``"debug"``.
+
+        Raises
+        ------
+        TypeError
+            If an argument is of the wrong type, or neither a parameter of this method nor of the
+            trainer.
+        ValueError
+            If the model has no reference, its genes have changed since it was set up, a parameter
+            is out of range, there are no held-out cells to stop early by, the training diverges, or
+            several devices are asked for that are not there or cannot train one model together; if
+            ``resume`` is damaged, or belongs to another model, reference or other arguments.
+        FileNotFoundError
+            If there is no file to resume from.
+        OSError
+            If the folder of the checkpoints cannot be made or written to.
+        KeyboardInterrupt
+            After Ctrl-C.
+
+        Warns
+        -----
+        UserWarning
+            If ``compile=True`` and nothing can be compiled, if there are label errors, or if no
+            gene set distinguishes a label.
+        """
+        settings = TrainingSettings(
+            max_epochs,
+            train_size,
+            batch_size,
+            early_stopping,
+            calibrate,
+            refit,
+            check_labels,
+            correct_batches,
+            make_config(plan_kwargs),
+        )
+        refuse_unknown(self.train, trainer_kwargs, *TRAINER_ARGUMENTS)
+        shows_bar, trainer_kwargs = pop_progress_args(trainer_kwargs)
+        if self._query_cells is not None:
+            if settings != TrainingSettings():
+                raise TypeError(
+                    "train of a model of load_query_data takes no arguments, because it fits new "
+                    "labels only, without epochs: call train()."
+                )
+            fit_new_labels_of(self, self._query_cells)
+            return
+        self._check_reference()
+        if datamodule is not None:
+            check_datamodule(datamodule, self.adata)
+        device = find_device(accelerator, "auto")
+        check_devices(devices, device)
+        state = TrainingState(
+            self,
+            settings,
+            {"accelerator": accelerator, "devices": devices} | trainer_kwargs,
+            shows_bar and getattr(rank_zero_only, "rank", 0) == 0,
+            blocks=datamodule,
+            checkpoint=None if checkpoint_dir is None else Path(checkpoint_dir, CHECKPOINT_FILE),
+            resume=None if resume is None else find_checkpoint(resume),
+        )
+        compiling = compiled(self.module.encoder, device) if compile else nullcontext()
+        with quiet_libraries(), thread_pool(), restore_on_failure(self), compiling:
+            for phase in self._training_phases:
+                phase.run(state)
+        _log_end(state)
+
+    def start_from_network(self) -> None:
+        """Start training from the weights and signs of a gene regulatory network.
+
+        The token of each gene set with weights starts as the weighted sum of its genes, times a
+        random vector: genes of opposite sign move the token in opposite directions. All other
+        weights keep their random values, and training changes all of them. Call it before
+        :meth:`train`. ``scvi.settings.seed`` makes the result reproducible.
+
+        Raises
+        ------
+        KeyError
+            If the mask was built from gene sets without weights.
+        ValueError
+            If the model has no reference, or was trained already.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> ref = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> network = pd.DataFrame(
+        ...     {
+        ...         "source": ["SPI1"] * 4 + ["PAX5"] * 4,
+        ...         "target": ["LYZ", "CST3", "FCN1", "CD79A", "CD79A", "CD79B", "CD19", "LYZ"],
+        ...         "weight": [1.0, 1.0, 1.0, -1.0, 1.0, 1.0, 1.0, -1.0],
+        ...     }
+        ... )
+        >>> import warnings
+        >>> with warnings.catch_warnings(action="ignore"):  # so few genes are in a set
+        ...     tosica.pp.build_mask(ref, network, min_genes=3)
+        >>> tosica.TOSICA.setup_anndata(ref, labels_key="bulk_labels")
+        >>> model = tosica.TOSICA(ref, embed_dim=16)
+        >>> model.start_from_network()
+        """
+        self._check_reference()
+        if self.is_trained_:
+            raise ValueError(
+                "The model was trained already, which its first weights no longer matter to: make "
+                "a new one and call start_from_network before train."
+            )
+        self.module.embedding.start_from(read_network_weights(self))
+        self._starts_from_network = True
+
+    def _check_reference(self) -> None:
+        """Refuse to train without the reference that was set up."""
+        if self.adata is None:
+            raise ValueError(
+                "The model was loaded without a reference and cannot be trained: pass it to "
+                "TOSICA.load(folder, adata=reference)."
+            )
+        check_genes(self.adata, self.modalities)
+
+
+def _log_end(state: TrainingState) -> None:
+    """Say how long the training was and how good its model is, or raise if Ctrl-C ended it."""
+    model, trainer = state.model, state.runner.trainer
+    if state.ended_early:
+        resume = ""
+        if state.checkpoint is not None and state.checkpoint.exists():
+            resume = (
+                "; to go on, call train with the same arguments and resume="
+                f"{str(state.checkpoint)!r}"
+            )
+        logger.warning(
+            "train: ended early, after %s: the model can be used and saved%s",
+            state.ended_early,
+            resume,
+        )
+        raise KeyboardInterrupt
+    if not is_rank_zero(model):
+        return
+    n_epochs, held_out = trainer.current_epoch, ""
+    if model.held_out_codes_ is not None:
+        truth, best = model.held_out_codes_
+        held_out = (
+            f"; {(truth == best).mean():.1%} of {format_thousands(len(truth))} held-out cells "
+            "got their label"
+        )
+    logger.info(
+        "train: %s%s on %s cells in %s%s",
+        f"{n_epochs} epoch{'s' * (n_epochs != 1)}",
+        f" of {state.n_epochs} (stopped early)" if n_epochs < state.n_epochs else "",
+        format_thousands(state.data.n_train + state.data.n_val),
+        tqdm.format_interval(time.monotonic() - state.began),
+        held_out,
+    )
