@@ -42,6 +42,7 @@ def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
         pd.DataFrame({"order": name, "share": shares, "probability": 0.9 * (1 - shares) ** power})
         for name, power in powers.items()
     ]
+    tosica.pp.build_mask(adata, {f"set {i}": adata.var_names[38 * i :][:50] for i in range(20)})
     adata.uns["faithfulness"] = {
         "curves": pd.concat(curves, ignore_index=True),
         "area": pd.DataFrame({"order": list(powers), "area": [0.3, 0.4, 0.1, 0.2, 0.5]}),

@@ -1,13 +1,18 @@
+"""Figures: shown, saved and returned as asked for; their size, colours and names."""
+
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import scanpy as sc
-from get.annotated_pbmc import annotated_pbmc
+from get.annotated_pbmc import LONG_NAME, annotated_pbmc
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
-from tosica.pl._figure import Canvas, group_colors, text_width
+from tosica.pl._figure import Canvas, group_colors, inches_of
+from tosica.pl._names import wrap
 
 
 @pytest.fixture
@@ -24,6 +29,7 @@ def _canvas(ax=None, figsize=None, *, show=None, save=None, dpi=300, return_fig=
 def _finish(**kwargs):
     canvas = _canvas(**kwargs)
     ax = canvas.axes((2, 2))
+    ax.set_title("B cell activation")
     return canvas.figure, ax, canvas.finish(ax)
 
 
@@ -39,78 +45,40 @@ def test_shown_unless_autoshow_is_off(shown, autoshow):
     assert result is (None if autoshow else ax)
 
 
-def test_show_is_obeyed(shown, tmp_path):
-    _, ax, result = _finish(show=False)
-    assert result is ax
+def test_shown_saved_or_returned_as_asked_for(shown, tmp_path):
+    assert _finish(show=False)[1:] == (ax := plt.gca(), ax)
+    figure, _, result = _finish(return_fig=True)
+    assert result is figure
+    given = plt.subplots()[1]
+    figure, ax, result = _finish(ax=given, save=tmp_path / "given.png")
+    assert result is ax is given
+    assert plt.fignum_exists(figure.number)
+    figure, _, result = _finish(save=str(tmp_path / "figure.pdf"))
+    assert result is None
+    assert not plt.fignum_exists(figure.number)
     assert not shown
     figure, _, result = _finish(show=True, return_fig=True, save=tmp_path / "figure.png")
     assert result is figure
     assert len(shown) == 1
 
 
-def test_returned_figures_are_not_shown(shown):
-    figure, _, result = _finish(return_fig=True)
-    assert result is figure
-    assert not shown
-
-
-def test_saved_figures_are_neither_shown_nor_kept(shown, tmp_path):
-    figure, _, result = _finish(save=tmp_path / "figure.pdf")
-    assert result is None
-    assert not shown
-    assert not plt.fignum_exists(figure.number)
-    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
-
-
-def test_the_callers_axes_are_handed_back_open(shown, tmp_path):
-    given = plt.subplots()[1]
-    figure, ax, result = _finish(ax=given, save=tmp_path / "figure.png")
-    assert result is ax is given
-    assert not shown
-    assert plt.fignum_exists(figure.number)
-
-
-@pytest.mark.parametrize("save", [True, 3])
-def test_save_is_no_path(save):
-    message = rf"the path of the figure, such as 'figure\.pdf', not {save}\.$"
-    with pytest.raises(TypeError, match=message):
-        _canvas(save=save)
-
-
-def test_save_takes_a_string(tmp_path):
-    _finish(save=str(tmp_path / "a.png"))
-    assert (tmp_path / "a.png").exists()
-    with pytest.raises(FileNotFoundError, match=r"there is no folder '.*nowhere'"):
-        _canvas(save=tmp_path / "nowhere" / "a.png")
-
-
-def test_300_dots_per_inch_unless_asked_for_others(tmp_path):
+def test_formats(tmp_path):
     for kwargs, dpi in ({}, 300), ({"dpi": 100}, 100):
-        path = tmp_path / f"{dpi}.png"
-        _finish(save=path, **kwargs)
-        with Image.open(path) as image:
+        _finish(save=tmp_path / f"{dpi}.png", **kwargs)
+        with Image.open(tmp_path / f"{dpi}.png") as image:
             assert image.info["dpi"] == pytest.approx((dpi, dpi), rel=0.01)
-
-
-def test_text_of_vector_formats_stays_text(tmp_path):
     for ending in ("svg", "pdf"):
-        canvas = _canvas(save=tmp_path / f"figure.{ending}")
-        ax = canvas.axes((2, 2))
-        ax.set_title("B cell activation")
-        canvas.finish(ax)
+        _finish(save=tmp_path / f"figure.{ending}")
     assert ">B cell activation</text>" in (tmp_path / "figure.svg").read_text()
     # TrueType, not the outlines (Type 3) that editors cannot change.
     pdf = (tmp_path / "figure.pdf").read_bytes()
     assert b"/CIDFontType2" in pdf
     assert b"/Type3" not in pdf
     assert plt.rcParams["svg.fonttype"] == "path"
-
-
-def test_formats_that_matplotlib_cannot_write_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"such as \.pdf, .* not in '\.docx'\.$"):
-        _canvas(save=tmp_path / "figure.docx")
     for name in ("figure", "figure.PDF", "figure.svgz"):
         _canvas(save=tmp_path / name)
+    with pytest.raises(ValueError, match=r"such as \.pdf, .* not in '\.docx'\.$"):
+        _canvas(save=tmp_path / "figure.docx")
 
 
 def test_axes_are_the_given_ones_or_new():
@@ -120,33 +88,35 @@ def test_axes_are_the_given_ones_or_new():
     assert canvas.figure is figure
     assert tuple(_canvas().axes((3, 2)).figure.get_size_inches()) == (3, 2)
     assert tuple(_canvas(figsize=(5, 4)).axes((3, 2)).figure.get_size_inches()) == (5, 4)
-
-
-def test_axes_of_no_figure_are_refused():
-    _, ax = plt.subplots()
     ax.remove()
     with pytest.raises(ValueError, match="ax belongs to no figure any more"):
         _canvas(ax)
 
 
-def test_wider_text_is_wider():
-    assert text_width([], 9) == 0
-    assert 0 < text_width(["ab"], 9) < text_width(["a", "abcd"], 9)
-    assert text_width(["abc\nab", "a"], 9) == text_width(["abc"], 9)
-    assert text_width(["ab"], 18) == pytest.approx(2 * text_width(["ab"], 9), rel=0.1)
+def test_a_figure_grows_with_its_names():
+    sizes = []
+    for name in ("a", "a name of a row that is long"):
+        canvas = _canvas()
+        first, second = canvas.panels(2, 2, (4, 2))
+        for ax in (first, second):
+            ax.set_yticks([0], [name])
+        canvas.fit(first, (1.5, 2))
+        np.testing.assert_allclose(inches_of(canvas.figure, second), (1.5, 2), atol=0.05)
+        sizes.append(canvas.figure.get_size_inches())
+    assert sizes[1][0] > sizes[0][0] + 2
+    assert sizes[1][1] == pytest.approx(sizes[0][1], abs=0.05)
 
 
 def test_colors_are_those_of_the_anndata():
     adata = annotated_pbmc()
-    adata.uns["phase_colors"] = np.array(["red", "#00ff00", "#0000ff"])
-    assert group_colors(adata, "phase") == {"G1": "#ff0000", "G2M": "#00ff00", "S": "#0000ff"}
-
-
-def test_unused_categories_do_not_shift_the_colors():
-    adata = annotated_pbmc()
     adata.obs["phase"] = adata.obs["phase"].cat.set_categories(["none", "G1", "G2M", "S"])
-    adata.uns["phase_colors"] = ["#111111", "#222222", "#333333", "#444444"]
-    assert group_colors(adata, "phase")["S"] == "#444444"
+    adata.uns["phase_colors"] = np.array(["#111111", "red", "#00ff00", "#0000ff"])
+    # Unused categories do not shift the colours.
+    expected = {"none": "#111111", "G1": "#ff0000", "G2M": "#00ff00", "S": "#0000ff"}
+    assert group_colors(adata, "phase") == expected
+    adata.obs["number"] = 10 - np.arange(adata.n_obs) % 2
+    adata.uns["number_colors"] = ["#111111", "#222222"]
+    assert group_colors(adata, "number") == {"9": "#111111", "10": "#222222"}
 
 
 @pytest.mark.parametrize("stored", [None, ["#111111"], ["not a colour"] * 3])
@@ -159,17 +129,50 @@ def test_the_default_palette_is_scanpys_and_is_not_written(stored):
     assert set(adata.uns) == keys
 
 
-@pytest.mark.parametrize("n_labels", [25, 60, 150])
-def test_the_default_palette_has_enough_colors(n_labels):
-    adata = annotated_pbmc(n_labels=n_labels)
-    del adata.uns["bulk_labels_colors"]
-    colors = group_colors(adata, "bulk_labels")
-    assert len(colors) == n_labels
-    assert len(set(colors.values())) == (n_labels if n_labels <= 102 else 1)
+# --------------------------------------------------------------------------- names
+
+TERMS = st.text(alphabet="abcdef _-(),/", min_size=1, max_size=120)
 
 
-def test_columns_that_are_not_categorical_have_colors_in_sorted_order():
-    adata = annotated_pbmc()
-    adata.obs["number"] = 10 - np.arange(adata.n_obs) % 2
-    adata.uns["number_colors"] = ["#111111", "#222222"]
-    assert group_colors(adata, "number") == {"9": "#111111", "10": "#222222"}
+@settings(max_examples=60)
+@given(st.lists(TERMS, unique=True, max_size=20), st.integers(10, 60))
+def test_two_lines_that_are_short_enough_and_different(names, max_length):
+    wrapped = wrap(names, max_length)
+    assert len(set(wrapped)) == len(names)
+    assert all(text.count("\n") <= 1 for text in wrapped)
+    assert all(len(line) <= max_length for text in wrapped for line in text.split("\n"))
+    assert all(w == n for w, n in zip(wrapped, names, strict=True) if len(n) <= max_length)
+
+
+@pytest.mark.parametrize(
+    ("name", "max_length", "wrapped"),
+    [
+        (
+            "antigen processing and presentation of peptide antigen via MHC class I",
+            50,
+            "antigen processing and presentation\nof peptide antigen via MHC class I",
+        ),
+        (
+            "REACTOME_INTERFERON_ALPHA_BETA_SIGNALING",
+            30,
+            "REACTOME_INTERFERON_\nALPHA_BETA_SIGNALING",
+        ),
+        ("B cell activation", 30, "B cell activation"),
+        (
+            "adenylate cyclase-modulating G protein-coupled receptor signaling pathway",
+            50,
+            "adenylate cyclase-modulating\nG protein-coupled receptor signaling pathway",
+        ),
+    ],
+)
+def test_names_of_two_lines_lose_no_word(name, max_length, wrapped):
+    assert wrap([name], max_length) == [wrapped]
+
+
+def test_longer_names_are_shortened_in_the_middle():
+    (text,) = wrap([LONG_NAME + LONG_NAME + "alpha"], 50)
+    assert "…" in text
+    assert text.startswith("positive regulation")
+    assert text.endswith("alpha")
+    names = [f"{'x' * 60} {number:02d} {'y' * 60}" for number in range(30)]
+    assert len(set(wrap(names, 40))) == 30

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from tosica._annotated import find_gene_sets
-from tosica._validation import check_choice, check_count, check_names, check_string
+from tosica._checks import OneOf, String
+from tosica._limits import LIMITS
+from tosica._obs import find_gene_sets
 from tosica.get import rank_gene_sets_df, top_genes_df
-from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, group_colors, line_count, text_width
+from tosica.pl._figure import (
+    LINE,
+    NAME_SIZE,
+    TITLE_SIZE,
+    Canvas,
+    group_colors,
+    line_count,
+    plain,
+    plot_function,
+)
 from tosica.pl._names import wrap
 
 if TYPE_CHECKING:
@@ -25,29 +32,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-    from numpy.typing import NDArray
 
-_NAME_SIZE = 8.5
-_TITLE_SIZE = 10.0
 _NO_COLOR = "#4878a8"
-# Opacity of bars that are not significant.
-_PALE = 0.35
-# Room of a bar whose name has two lines, in bars whose name has one.
-_TWO_LINES = 1.55
-_SIGNIFICANT = 0.05
-
-# In inches.
-_BAR = 0.19
-_TITLE_LINE = 0.17
-_BARS_WIDTH = 1.7
-_TITLE = 0.3
-_AXIS = 0.5
-_MARGIN = 0.15
-_MAX_WIDTH = 13.0
-
-# Default number of bars, of all groups together and at most for each.
-_N_BARS = 90
-_MAX_PER_GROUP = 8
 _LABELS = {
     "effect_size": "effect size (SD)",
     "logfoldchange": "log2 fold change",
@@ -55,7 +41,7 @@ _LABELS = {
 }
 
 
-@fill_docs()
+@plot_function(values=OneOf(*_LABELS))
 def rank_gene_sets(
     adata: AnnData,
     groups: str | Iterable[str] | None = None,
@@ -125,19 +111,11 @@ def rank_gene_sets(
     3
     """
     canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
-    check_choice("values", values, _LABELS)
-    check_count("n_gene_sets", n_gene_sets, optional=True)
-    check_count("n_columns", n_columns, optional=True)
-    check_count("max_name_length", max_name_length, least=10)
-    groups = None if groups is None else check_names("groups", groups)
     table = rank_gene_sets_df(adata, groups, key=key)
     names = list(table["group"].cat.categories)
-    if ax is not None and len(names) > 1:
-        raise ValueError(
-            f"ax has room for one group, and there are {len(names)}: pass groups=[...]."
-        )
+    _only_one(ax, names, "group", "groups")
     if n_gene_sets is None:
-        n_gene_sets = min(_MAX_PER_GROUP, max(1, _N_BARS // len(names)))
+        n_gene_sets = min(8, max(1, 90 // len(names)))
     params = adata.uns[key].get("params", {})
     colors = _stored_colors(adata, params.get("within") or params.get("groupby"))
     panels = []
@@ -149,14 +127,14 @@ def rank_gene_sets(
                 wrap(list(part["gene_set"]), max_name_length),
                 [float(value) for value in part[values]],
                 colors.get(name, _NO_COLOR),
-                list(part["pval_adj"] > _SIGNIFICANT),
+                list(part["pval_adj"] > LIMITS.pvalue),
             )
         )
     axes = _draw_panels(canvas, panels, _LABELS[values], n_columns)
     return canvas.finish(axes if ax is None else ax)
 
 
-@fill_docs()
+@plot_function(group=String())
 def gene_weights(
     adata: AnnData,
     group: str,
@@ -221,18 +199,11 @@ def gene_weights(
     ['CD79A', 'MS4A1']
     """
     canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
-    check_string("group", group)
-    check_count("n_genes", n_genes, optional=True)
-    check_count("n_columns", n_columns, optional=True)
-    check_count("max_name_length", max_name_length, least=10)
     table = top_genes_df(adata, group, key=key)
     known = list(dict.fromkeys(table["gene_set"]))
     where = f"adata.uns[{key!r}] of group {group!r}"
     shown = known if gene_sets is None else find_gene_sets(gene_sets, known, where)
-    if ax is not None and len(shown) > 1:
-        raise ValueError(
-            f"ax has room for one gene set, and there are {len(shown)}: pass gene_sets=[...]."
-        )
+    _only_one(ax, shown, "gene set", "gene_sets")
     params = adata.uns[key].get("params", {})
     color = _stored_colors(adata, params.get("groupby")).get(group, _NO_COLOR)
     panels = []
@@ -245,6 +216,13 @@ def gene_weights(
     return canvas.finish(axes if ax is None else ax)
 
 
+def _only_one(ax: Axes | None, names: Sequence[str], noun: str, parameter: str) -> None:
+    if ax is not None and len(names) > 1:
+        raise ValueError(
+            f"ax has room for one {noun}, and there are {len(names)}: pass {parameter}=[...]."
+        )
+
+
 def _stored_colors(adata: AnnData, groupby: str | None) -> dict[str, str]:
     """Colours of the groups that a result was computed for, if their column still exists."""
     if groupby is None or groupby not in adata.obs:
@@ -252,82 +230,51 @@ def _stored_colors(adata: AnnData, groupby: str | None) -> dict[str, str]:
     return group_colors(adata, groupby)
 
 
-@dataclass(frozen=True)
-class _Panel:
-    """Bars of one panel, the first one on top."""
+class _Panel(NamedTuple):
+    """Bars of one panel, the first one on top; ``pale`` says which are drawn pale."""
 
     title: str
     names: list[str]
     values: list[float]
     color: str
-    pale: list[bool] = field(default_factory=list)
-    """Which bars are drawn pale; none if empty."""
-
-    def rooms(self) -> NDArray[np.float64]:
-        """Height of each bar with its name, in bars whose name has one line."""
-        return np.array([_TWO_LINES if "\n" in name else 1.0 for name in self.names])
+    pale: Sequence[bool] = ()
 
 
 def _draw_panels(
     canvas: Canvas, panels: Sequence[_Panel], x_label: str, n_columns: int | None
 ) -> list[Axes]:
-    """Draw each panel into axes of its own, or the only panel into the given axes.
-
-    matplotlib's layouts give all panels the same width, whatever room the names leave; here each
-    column of panels is as wide as its names need.
-    """
-    has_pale = any(any(panel.pale) for panel in panels)
-    if has_pale:
-        x_label += f"\npale: adjusted p-value above {_SIGNIFICANT:g}"
-    if canvas.ax is not None:
-        _draw_panel(canvas.ax, panels[0], x_label)
-        return [canvas.ax]
-    names_width = max(text_width(panel.names, _NAME_SIZE) for panel in panels) + 0.12
-    title_width = max(text_width([panel.title], _TITLE_SIZE) for panel in panels)
-    panel_width = max(names_width + _BARS_WIDTH, title_width) + 2 * _MARGIN
+    """Draw each panel into axes of its own, or the only panel into the given axes."""
+    if any(any(panel.pale) for panel in panels):
+        x_label += f"\npale: adjusted p-value above {LIMITS.pvalue:g}"
+    names = [name for panel in panels for name in panel.names]
     if n_columns is None:
-        n_fitting = max(int(_MAX_WIDTH // panel_width), 1)
-        n_columns = min(len(panels), n_fitting, max(1, math.ceil(math.sqrt(2 * len(panels)))))
-    n_rows = math.ceil(len(panels) / n_columns)
-    title = _TITLE + _TITLE_LINE * (line_count(panel.title for panel in panels) - 1)
-    axis = _AXIS + _TITLE_LINE * has_pale
-    panel_height = title + max(panel.rooms().sum() for panel in panels) * _BAR + axis
-    needed = panel_width * n_columns, panel_height * n_rows + _MARGIN
-    figure = canvas.new_figure(needed)
-    width, height = canvas.figsize or needed
-    # With a given figsize, everything is scaled but the text.
-    x_scale, y_scale = width / needed[0], height / needed[1]
-    axes = []
-    for i, panel in enumerate(panels):
-        row, column = divmod(i, n_columns)
-        x = column * panel_width * x_scale + _MARGIN + names_width
-        w = max(panel_width * x_scale - names_width - 2 * _MARGIN, 0.15 * panel_width * x_scale)
-        y = (row * panel_height + title + _MARGIN / 2) * y_scale
-        h = panel.rooms().sum() * _BAR * y_scale
-        ax = figure.add_axes((x / width, 1 - (y + h) / height, w / width, h / height))
+        # About as many as fit on a page, for names of 12 characters an inch.
+        longest = max(len(line) for name in names for line in name.splitlines())
+        n_columns = max(1, min(math.ceil(math.sqrt(2 * len(panels))), int(12 / (2 + longest / 12))))
+    height = max(0.19, LINE * line_count(names)) * max(len(panel.names) for panel in panels)
+    axes = canvas.panels(len(panels), n_columns, (5, height + 1))
+    for i, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
         is_lowest = i + n_columns >= len(panels)
-        _draw_panel(ax, panel, x_label if is_lowest else "")
-        axes.append(ax)
+        _draw_panel(ax, panel, x_label if is_lowest else "", max(len(p.names) for p in panels))
+    canvas.fit(axes[0], (1.7, height))
     return axes
 
 
-def _draw_panel(ax: Axes, panel: _Panel, x_label: str) -> None:
-    rooms = panel.rooms()
-    positions = np.cumsum(rooms) - rooms / 2
-    bars = ax.barh(positions, panel.values, color=panel.color, height=0.72)
+def _draw_panel(ax: Axes, panel: _Panel, x_label: str, n_rows: int) -> None:
+    bars = ax.barh(range(len(panel.values)), panel.values, color=panel.color, height=0.72)
     for bar, pale in zip(bars, panel.pale, strict=False):
         if pale:
-            bar.set_alpha(_PALE)
-    ax.set_yticks(positions, panel.names, fontsize=_NAME_SIZE, linespacing=1.0)
-    ax.set_ylim(rooms.sum(), 0)
+            bar.set_alpha(0.35)
+    ax.set_yticks(range(len(panel.names)), panel.names, fontsize=NAME_SIZE, linespacing=1.0)
+    # Bars are equally thick in all panels.
+    ax.set_ylim(n_rows - 0.5, -0.5)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=3, min_n_ticks=2))
-    ax.tick_params(axis="x", labelsize=_NAME_SIZE - 1)
+    ax.tick_params(axis="x", labelsize=NAME_SIZE - 1)
     ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(False)
+    plain(ax)
     if min(panel.values, default=0) < 0:
         ax.axvline(0, color=plt.rcParams["axes.edgecolor"], linewidth=0.8)
         ax.spines["left"].set_visible(False)
     # Right-aligned, so that texts longer than the bars extend over the names, or below them.
-    ax.set_xlabel(x_label, fontsize=_NAME_SIZE, loc="right" if "\n" in x_label else "center")
-    ax.set_title(panel.title, fontsize=_TITLE_SIZE, loc="right")
+    ax.set_xlabel(x_label, fontsize=NAME_SIZE, loc="right" if "\n" in x_label else "center")
+    ax.set_title(panel.title, fontsize=TITLE_SIZE, loc="right")

@@ -1,10 +1,14 @@
-"""Figures, sizes of text and colours of groups, for all plots."""
+"""What all plots share: figures that fit their names, colours of groups, parameters and docs."""
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -14,33 +18,38 @@ import scanpy as sc
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.colors import Colormap, is_color_like, to_hex
-from matplotlib.font_manager import FontProperties
-from matplotlib.textpath import text_to_path
 
-from tosica._files import replace_file
-from tosica._groups import read_groups
-from tosica._palette import default_palette
-from tosica._validation import (
-    check_count,
-    check_flags,
-    check_number,
-    check_string,
+from tosica._checks import (
+    CellData,
+    Constraint,
+    FilePath,
+    Flag,
+    InstanceOf,
+    Integer,
+    Names,
+    Number,
+    String,
     did_you_mean,
+    validate_params,
 )
+from tosica._files import replace_file
+from tosica._obs import default_palette, read_groups
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any, Literal
+    from collections.abc import Callable, Sequence
 
     from anndata import AnnData
     from matplotlib.figure import Figure
 
-Drawn = TypeVar("Drawn")
+    from tosica._checks import Wrong
 
-_POINTS_PER_INCH = 72
-_MIN_FONT_SIZE = 4.0
-# Letters are up to this much wider on a screen, where their widths are rounded to whole pixels.
-_HINTING = 1.12
+Drawn = TypeVar("Drawn")
+Function = TypeVar("Function", bound="Callable")
+
+# Sizes of text in points: names, titles, and the smallest that is still to be read.
+NAME_SIZE, TITLE_SIZE, _SMALLEST = 8.5, 10.0, 4.0
+# Height of a line of text in inches.
+LINE = 0.16
 # In vector formats, text stays text that an editor can select and change.
 _TEXT_AS_TEXT: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 
@@ -56,27 +65,17 @@ class Canvas:
     ax, figsize, show, save, dpi, return_fig
         As in the public functions.
 
-    Attributes
-    ----------
-    ax
-        The given axes, if any.
-    figsize
-        The given size, if any.
-    figure
-        Figure of ``ax``, or the new figure once it is made.
-
     Raises
     ------
-    TypeError
-        If an argument is of the wrong type.
     FileNotFoundError
         If the folder of ``save`` does not exist.
     ValueError
-        If ``figsize`` is not two positive numbers, ``dpi`` is below 1, matplotlib cannot write the
-        format of ``save``, ``ax`` and ``figsize`` are both given, or ``ax`` belongs to no figure.
+        If matplotlib cannot write the format of ``save``, ``ax`` and ``figsize`` are both given,
+        or ``ax`` belongs to no figure.
     """
 
     figure: Figure
+    _grid: tuple[float, float] = (1, 1)
 
     def __init__(
         self,
@@ -88,15 +87,6 @@ class Canvas:
         dpi: int,
         return_fig: bool,
     ) -> None:
-        if show is not None:
-            check_flags(show=show)
-        check_flags(return_fig=return_fig)
-        check_count("dpi", dpi)
-        _check_figsize(figsize)
-        if ax is not None and not isinstance(ax, Axes):
-            raise TypeError(
-                f"ax must be axes of matplotlib, as plt.subplots() makes them, not {ax!r:.60}."
-            )
         self.ax = ax
         self.figsize = figsize
         self._show = show
@@ -116,16 +106,54 @@ class Canvas:
             )
         self.figure = figure
 
-    def new_figure(
-        self, size: tuple[float, float], layout: Literal["constrained"] | None = None
-    ) -> Figure:
+    def new_figure(self, size: tuple[float, float]) -> Figure:
         """Make a figure of the given ``figsize`` or, without it, of this size in inches."""
-        self.figure = plt.figure(figsize=self.figsize or size, layout=layout)
+        self.figure = plt.figure(figsize=self.figsize or size, layout="constrained")
         return self.figure
 
     def axes(self, size: tuple[float, float]) -> Axes:
         """Return the given axes or, without them, the only axes of a new figure."""
-        return self.new_figure(size, "constrained").subplots() if self.ax is None else self.ax
+        return self.new_figure(size).subplots() if self.ax is None else self.ax
+
+    def panels(
+        self, n: int, n_columns: int, size: tuple[float, float], **kwargs: Any
+    ) -> list[Axes]:
+        """Return the given axes or, without them, those of a grid of panels in a new figure.
+
+        Each panel gets ``size`` inches; ``kwargs`` are passed to ``figure.subplots``.
+        """
+        if self.ax is not None:
+            return [self.ax]
+        n_columns = min(n, n_columns)
+        n_rows = -(-n // n_columns)
+        self._grid = n_columns, n_rows
+        figure = self.new_figure((n_columns * size[0], n_rows * size[1]))
+        axes = figure.subplots(n_rows, n_columns, squeeze=False, **kwargs).ravel()
+        for unused in axes[n:]:
+            unused.remove()
+        return list(axes[:n])
+
+    def fit(
+        self, ax: Axes, size: tuple[float, float], grid: tuple[float, float] | None = None
+    ) -> None:
+        """Resize a new figure so that ``ax`` gets these inches, and names what they need.
+
+        A figure of given size stays as it is. ``grid`` says how many times as much all axes grow
+        as ``ax`` does; by default, once for each panel.
+        """
+        if self.ax is not None or self.figsize is not None:
+            return
+        times = np.array(grid or self._grid)
+        for _ in range(2):
+            missing = np.array(size) - inches_of(self.figure, ax)
+            self.figure.set_size_inches(self.figure.get_size_inches() + missing * times)
+        # The layout leaves no room for titles and labels that are longer than the axes.
+        axes: Any = self.figure.axes
+        boxes = [(each.get_tightbbox(), each.get_tightbbox(for_layout_only=True)) for each in axes]
+        beyond = [full.size - laid_out.size for full, laid_out in boxes if laid_out is not None]
+        self.figure.set_size_inches(
+            self.figure.get_size_inches() + np.max(beyond, axis=0) / self.figure.dpi * times
+        )
 
     def finish(self, axes: Drawn) -> Figure | Drawn | None:
         """Save, show and return what was drawn, by scanpy's rules.
@@ -163,49 +191,15 @@ def _target(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _check_figsize(figsize: tuple[float, float] | None) -> None:
-    if figsize is None:
-        return
-    if isinstance(figsize, str) or np.ndim(figsize) != 1 or len(figsize) != 2:
-        raise TypeError(
-            f"figsize must be the width and height in inches, such as (6, 4), not {figsize!r:.60}."
-        )
-    for inches in figsize:
-        check_number("each of figsize", inches, above=0)
-
-
-def check_cmap(cmap: str | Colormap | None) -> None:
-    """Check that a value names a colour map, is one, or is ``None``.
-
-    Raises
-    ------
-    TypeError
-        If it is of another type.
-    ValueError
-        If there is no such colour map.
-    """
-    if cmap is None or isinstance(cmap, Colormap):
-        return
-    check_string("cmap", cmap)
-    if cmap not in matplotlib.colormaps:
-        raise ValueError(
-            f"cmap must be a colour map of matplotlib, not {cmap!r}"
-            f"{did_you_mean(cmap, matplotlib.colormaps)}"
-        )
-
-
 def _check_save(save: str | os.PathLike[str] | None) -> Path | None:
     if save is None:
         return None
-    if not isinstance(save, str | os.PathLike):
-        raise TypeError(f"save must be the path of the figure, such as 'figure.pdf', not {save!r}.")
     path = Path(save)
     if not path.parent.is_dir():
         raise FileNotFoundError(
             f"The figure cannot be saved as {str(path)!r}: there is no folder {str(path.parent)!r}."
         )
-    file_format = path.suffix[1:].lower()
-    if file_format and file_format not in FigureCanvasBase.filetypes:
+    if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.filetypes:
         raise ValueError(
             f"save must end in a format that matplotlib writes, such as .pdf, .svg, .png or .tiff, "
             f"not in {path.suffix!r}."
@@ -213,26 +207,44 @@ def _check_save(save: str | os.PathLike[str] | None) -> Path | None:
     return path
 
 
-def text_width(labels: Iterable[str], font_size: float) -> float:
-    """Width of the widest line of the labels in inches, at any resolution."""
-    font = FontProperties(size=font_size)
-    # Measured without a figure, because the size of the figure depends on it.
-    widths = [
-        text_to_path.get_text_width_height_descent(line, font, ismath=False)[0]
-        for label in labels
-        for line in label.splitlines()
-    ]
-    return _HINTING * max(widths, default=0.0) / _POINTS_PER_INCH
+# --------------------------------------------------------------------------- room for names
 
 
-def line_count(labels: Iterable[str]) -> int:
-    """Lines of the label that has most."""
-    return max((len(label.splitlines()) for label in labels), default=1)
+def inches_of(figure: Figure, ax: Axes) -> np.ndarray:
+    """Measure the width and height of axes in inches, once all names have their room."""
+    with warnings.catch_warnings():
+        # In a figure that is too small for its names, they are cut off.
+        warnings.filterwarnings("ignore", message="constrained_layout not applied")
+        figure.draw_without_rendering()
+    return np.array(ax.get_window_extent().size) / figure.dpi
 
 
-def fitting_font(height: float, largest: float, n_lines: int = 1) -> float:
-    """Font size in points for names of rows of this height in inches, from 4 to ``largest``."""
-    return min(largest, max(_MIN_FONT_SIZE, 0.9 * height * _POINTS_PER_INCH / n_lines))
+def fit_names(ax: Axes, size: float = NAME_SIZE) -> None:
+    """Name the rows and columns of a table of unit cells in letters that fit into the cells."""
+    figure: Any = ax.get_figure(root=True)
+    ax.tick_params(labelsize=_SMALLEST, length=2)
+    names = {
+        "x": [label.get_text() for label in ax.get_xticklabels()],
+        "y": [label.get_text() for label in ax.get_yticklabels()],
+    }
+    # Larger letters leave less room for the cells, so that the second pass may shrink them.
+    for _ in range(2):
+        for axis, room in zip("xy", inches_of(figure, ax), strict=True):
+            points = 0.9 * 72 * room / max(len(names[axis]), 1) / line_count(names[axis])
+            ax.tick_params(axis=axis, labelsize=float(np.clip(points, _SMALLEST, size)))
+    for label in [*ax.get_xticklabels(), *ax.get_yticklabels()]:
+        label.set_linespacing(1.0)
+
+
+def line_count(names: Sequence[str]) -> int:
+    """Count the lines of the name that has most."""
+    return max((name.count("\n") + 1 for name in names), default=1)
+
+
+def plain(ax: Axes) -> None:
+    """Draw neither grid nor frame, but the axes left and below."""
+    ax.grid(False)
+    ax.spines[["top", "right"]].set_visible(False)
 
 
 def group_colors(adata: AnnData, groupby: str) -> dict[str, str]:
@@ -257,3 +269,139 @@ def group_colors(adata: AnnData, groupby: str) -> dict[str, str]:
     if len(stored) < len(names) or not all(is_color_like(color) for color in stored):
         stored = default_palette(len(names))
     return {name: to_hex(color) for name, color in zip(names, stored, strict=False)}
+
+
+# --------------------------------------------------------------------------- parameters and docs
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Size(Constraint):
+    wanted = "the width and height in inches, such as (6, 4)"
+
+    def has_type(self, value: Any) -> bool:
+        return not isinstance(value, str) and np.shape(value) == (2,)
+
+    def is_valid(self, value: Any) -> bool:
+        return all(Number(above=0).has_type(v) and 0 < v < np.inf for v in value)
+
+    def wrong(self) -> list[Wrong]:
+        return [("large", TypeError), (5, TypeError), ((1, 2, 3), TypeError), ((0, 4), ValueError)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _ColorMap(Constraint):
+    wanted = "a colour map of matplotlib"
+
+    def has_type(self, value: Any) -> bool:
+        return isinstance(value, str | Colormap)
+
+    def check(self, name: str, value: Any) -> None:
+        super().check(name, value)
+        if isinstance(value, str) and value not in matplotlib.colormaps:
+            raise ValueError(
+                f"{name} must be {self.wanted}, not {value!r}"
+                f"{did_you_mean(value, matplotlib.colormaps)}"
+            )
+
+    def wrong(self) -> list[Wrong]:
+        return [(5, TypeError), ("virids", ValueError)]
+
+
+# What a parameter may be, in each plot that has it.
+_PARAMETERS: dict[str, Constraint] = {
+    "adata": CellData(mudata=True),
+    "groupby": String(),
+    "gene_sets": Names(optional=True),
+    "groups": Names(optional=True),
+    "n_gene_sets": Integer(optional=True),
+    "n_genes": Integer(optional=True),
+    "n_columns": Integer(optional=True),
+    "swap_axes": Flag(),
+    "cluster_groups": Flag(),
+    "cluster_gene_sets": Flag(),
+    "normalize": Flag(),
+    "annotate": Flag(optional=True),
+    "cmap": _ColorMap(optional=True),
+    "vmin": Number(optional=True),
+    "vmax": Number(optional=True),
+    "cutoff": Number(optional=True),
+    "labels_key": String(),
+    "prediction_key": String(),
+    "title": String(optional=True),
+    "max_name_length": Integer(least=10),
+    "key": String(),
+    "ax": InstanceOf("axes of matplotlib, as plt.subplots() makes them", Axes, optional=True),
+    "figsize": _Size(optional=True),
+    "show": Flag(optional=True),
+    "save": FilePath(optional=True),
+    "dpi": Integer(),
+    "return_fig": Flag(),
+}
+_DOCS = {
+    "adata": """\
+adata
+    Query that ``model.annotate`` has annotated. It is not changed.""",
+    "ax": """\
+ax
+    Axes to draw into, instead of a new figure.""",
+    "figure": """\
+figsize
+    Width and height of the new figure in inches; by default large enough for all names.
+show
+    Show the figure. ``None`` shows it unless it is saved, returned or drawn into given axes, or
+    ``scanpy.settings.autoshow`` is off.
+save
+    Path to save the figure to. Its ending decides the format: ``".pdf"`` and ``".svg"`` are vector
+    formats, in which text stays text.
+dpi
+    Resolution of a saved figure in dots per inch. In vector formats it is that of the parts that
+    are images.
+return_fig
+    Return the figure.""",
+    "max_name_length": """\
+max_name_length
+    Longer names are wrapped at a word. What is too long for two such lines is shortened in the
+    middle; different names stay different.""",
+    "values_key": """\
+key
+    Values to show, such as ``"tosica_attribution"``. ``None``: the presence that
+    :func:`tosica.tl.attribute` wrote (``"tosica_presence"``) or, without it, the attention that
+    ``model.annotate`` wrote (``"tosica"``); a log line says which.""",
+    "returns": """\
+The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.""",
+    "ax_raises": """\
+ValueError
+    If ``ax`` and ``figsize`` are both given, ``ax`` belongs to no figure, or matplotlib cannot
+    write the format of ``save``.
+{save_raises}""",
+    "save_raises": """\
+TypeError
+    If an argument is of the wrong type.
+FileNotFoundError
+    If the folder of ``save`` does not exist.""",
+}
+
+
+def plot_function(**constraints: Constraint) -> Callable[[Function], Function]:
+    """Check the arguments of a plot, and fill shared texts into its docstring.
+
+    Parameters
+    ----------
+    **constraints
+        What parameters may be that other plots do not have, or have otherwise.
+    """
+
+    def decorate(function: Function) -> Function:
+        known = _PARAMETERS | constraints
+        own = [name for name in inspect.signature(function).parameters if name in known]
+        # Python 3.13 removes the indentation itself; with -OO there is no docstring.
+        function.__doc__ = _filled(inspect.cleandoc(function.__doc__ or ""))
+        return validate_params(**{name: known[name] for name in own})(function)
+
+    return decorate
+
+
+def _filled(doc: str) -> str:
+    """Replace each ``{part}`` on a line of its own, also in the parts."""
+    parts = re.compile(r"^\{(\w+)\}$", flags=re.MULTILINE)
+    return parts.sub(lambda match: _filled(_DOCS[match[1]]), doc)

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import PathPatch, Rectangle
+from matplotlib.path import Path
+from matplotlib.textpath import text_to_path
 
-from tosica._constants import UNKNOWN
-from tosica._palette import GRAY
-from tosica._validation import check_count, check_flags, check_fraction, check_names
+from tosica._checks import Fraction
+from tosica._obs import GRAY, UNKNOWN
 from tosica.get import top_genes_df
-from tosica.pl._alluvial import Column, Ribbon, draw_alluvial, ordered_by_sources
-from tosica.pl._docs import fill_docs
-from tosica.pl._figure import Canvas, group_colors
+from tosica.pl._figure import (
+    LINE,
+    NAME_SIZE,
+    Canvas,
+    group_colors,
+    inches_of,
+    plot_function,
+)
 from tosica.pl._names import wrap
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Default number of nodes, of all groups together, and at most for each group or gene set.
-_N_GENE_SETS, _MAX_GENE_SETS = 30, 3
-_N_GENES, _MAX_GENES = 60, 4
+    from numpy.typing import NDArray
 
 
-@fill_docs()
+@plot_function()
 def flow(
     adata: AnnData,
     groups: str | Iterable[str] | None = None,
@@ -94,67 +99,44 @@ def flow(
     ['B', 'label', 'B cell activation', 'gene set', 'CD79A', 'MS4A1', 'gene']
     """
     canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
-    check_count("n_gene_sets", n_gene_sets, optional=True)
-    check_count("n_genes", n_genes, optional=True)
-    check_count("max_name_length", max_name_length, least=10)
-    groups = None if groups is None else check_names("groups", groups)
     table = top_genes_df(adata, groups, key=key)
     table = table.astype({"group": str, "gene_set": str, "gene": str})
-    names = list(dict.fromkeys(table["group"]))
-    table = _cut(table, len(names), n_gene_sets, n_genes)
+    n_groups = table["group"].nunique()
+    n_gene_sets = n_gene_sets or min(3, max(1, 30 // n_groups))
+    n_genes = n_genes or min(4, max(1, 60 // (n_groups * n_gene_sets)))
+    by_group, by_set = (
+        table.groupby(columns, sort=False) for columns in ("group", ["group", "gene_set"])
+    )
+    rank = by_group["gene_set"].transform(lambda sets: pd.factorize(sets)[0])
+    table = table[(rank < n_gene_sets) & (by_set.cumcount() < n_genes)]
     groupby = adata.uns[key].get("params", {}).get("groupby")
     colors = group_colors(adata, groupby) if groupby in adata.obs else {}
-
-    to_sets, to_genes = _ribbons(table, colors)
-    sets = ordered_by_sources(to_sets, list(dict.fromkeys(table["gene_set"])), names)
-    genes = ordered_by_sources(to_genes, list(dict.fromkeys(table["gene"])), sets)
-    group_column = Column(
-        "label",
-        names,
-        wrap(names, max_name_length),
-        [colors.get(name, GRAY) for name in names],
+    table = table.assign(color=[colors.get(name, GRAY) for name in table["group"]])
+    to_sets = table.drop_duplicates(["group", "gene_set"]).rename(
+        columns={"group": "source", "gene_set": "target", "gene_set_weight": "value"}
     )
+    to_sets["value"] /= to_sets.groupby("source")["value"].transform("sum")
+    share = to_sets.set_index(["source", "target"])["value"]
+    to_genes = table.rename(columns={"gene": "target", "gene_weight": "value"})
+    of_set = to_genes.groupby(["group", "gene_set"])["value"].transform("sum")
+    pairs = pd.MultiIndex.from_frame(to_genes[["group", "gene_set"]])
+    to_genes["value"] *= share[pairs].to_numpy() / of_set
+    to_genes = to_genes.rename(columns={"gene_set": "source"})
+    names = list(dict.fromkeys(table["group"]))
+    sets = _by_sources(to_sets, names)
+    genes = _by_sources(to_genes, sets)
     columns = [
-        group_column,
-        Column("gene set", sets, wrap(sets, max_name_length), [GRAY] * len(sets)),
-        Column("gene", genes, wrap(genes, max_name_length), [GRAY] * len(genes)),
+        _Column(title, nodes, wrap(nodes, max_name_length), [colors.get(n, GRAY) for n in nodes])
+        for title, nodes, colors in (
+            ("label", names, colors),
+            ("gene set", sets, {}),
+            ("gene", genes, {}),
+        )
     ]
-    return canvas.finish(draw_alluvial(canvas, columns, [to_sets, to_genes]))
+    return canvas.finish(_draw_alluvial(canvas, columns, [to_sets, to_genes]))
 
 
-def _cut(
-    table: pd.DataFrame, n_groups: int, n_gene_sets: int | None, n_genes: int | None
-) -> pd.DataFrame:
-    """Keep the first gene sets of each group, and the first genes of each gene set."""
-    if n_gene_sets is None:
-        n_gene_sets = min(_MAX_GENE_SETS, max(1, _N_GENE_SETS // n_groups))
-    if n_genes is None:
-        n_genes = min(_MAX_GENES, max(1, _N_GENES // (n_groups * n_gene_sets)))
-    parts = []
-    for _, part in table.groupby("group", sort=False):
-        chosen = list(dict.fromkeys(part["gene_set"]))[:n_gene_sets]
-        parts += [part[part["gene_set"] == name].head(n_genes) for name in chosen]
-    return pd.concat(parts, ignore_index=True)
-
-
-def _ribbons(table: pd.DataFrame, colors: dict[str, str]) -> tuple[list[Ribbon], list[Ribbon]]:
-    to_sets, to_genes = [], []
-    for group, of_group in table.groupby("group", sort=False):
-        weights = of_group.drop_duplicates("gene_set").set_index("gene_set")["gene_set_weight"]
-        shares = weights / weights.sum()
-        color = colors.get(str(group), GRAY)
-        for name, part in of_group.groupby("gene_set", sort=False):
-            share = float(shares[name])
-            to_sets.append(Ribbon(str(group), str(name), share, color))
-            of_set = part["gene_weight"] / part["gene_weight"].sum()
-            to_genes += [
-                Ribbon(str(name), gene, share * float(value), color)
-                for gene, value in zip(part["gene"], of_set, strict=True)
-            ]
-    return to_sets, to_genes
-
-
-@fill_docs()
+@plot_function(min_share=Fraction(one=False))
 def label_flow(
     adata: AnnData,
     labels_key: str,
@@ -177,8 +159,7 @@ def label_flow(
 
     Parameters
     ----------
-    adata
-        Query that ``model.annotate`` has annotated. It is not changed.
+    {adata}
     labels_key
         Column of ``adata.obs`` with known labels or clusters.
     prediction_key
@@ -217,31 +198,194 @@ def label_flow(
     'G1'
     """
     canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
-    check_fraction("min_share", min_share, one=False)
-    check_flags(normalize=normalize)
-    check_count("max_name_length", max_name_length, least=10)
     counts = confusion_table(adata, labels_key, prediction_key=prediction_key)
     shares = counts.div(counts.sum(axis=1), axis=0)
-    counts = counts.where(shares >= min_share, 0)
-    table = shares.where(shares >= min_share, 0.0) if normalize else counts.astype(float)
-    known = list(table.index)
-    predicted = [name for name in table.columns if table[name].sum() > 0]
-    position = np.arange(len(known))
-    mean_position = {name: np.average(position, weights=table[name]) for name in predicted}
-    predicted.sort(key=lambda name: (name == UNKNOWN, mean_position[name]))
     known_colors = group_colors(adata, labels_key)
-    predicted_colors = group_colors(adata, prediction_key)
-    ribbons = [
-        Ribbon(name, other, float(table.loc[name, other]), known_colors[name])
-        for name in known
-        for other in predicted
-        if table.loc[name, other] > 0
-    ]
+    ribbons = (
+        (shares if normalize else counts)
+        .where((shares >= min_share) & (counts > 0))
+        .rename_axis(index="source", columns="target")
+        .stack()
+        .dropna()
+        .rename("value")
+        .reset_index()
+    )
+    ribbons["color"] = [known_colors[name] for name in ribbons["source"]]
+    known = list(counts.index)
+    predicted = sorted(_by_sources(ribbons, known), key=lambda name: name == UNKNOWN)
     columns = [
-        Column(title, names, wrap(names, max_name_length), [colors[name] for name in names])
-        for title, names, colors in (
+        _Column(title, nodes, wrap(nodes, max_name_length), [colors[name] for name in nodes])
+        for title, nodes, colors in (
             (labels_key, known, known_colors),
-            (prediction_key, predicted, predicted_colors),
+            (prediction_key, predicted, group_colors(adata, prediction_key)),
         )
     ]
-    return canvas.finish(draw_alluvial(canvas, columns, [ribbons]))
+    return canvas.finish(_draw_alluvial(canvas, columns, [ribbons]))
+
+
+# --------------------------------------------------------------------------- ribbons
+
+# In inches: gaps between nodes, widths of nodes and of ribbons, around text and around the figure.
+_GAP = 0.045
+_NODE = 0.16
+_RIBBON = 1.7
+_TEXT = 0.07
+_MARGIN = 0.12
+
+_CURVE = [Path.CURVE4] * 3
+_RIBBON_CODES = [Path.MOVETO, *_CURVE, Path.LINETO, *_CURVE, Path.CLOSEPOLY]
+
+
+class _Column(NamedTuple):
+    """Nodes from top to bottom, with the names to write beside them and their colours."""
+
+    title: str
+    nodes: list[str]
+    names: list[str]
+    colors: list[str]
+
+    def least_heights(self) -> NDArray[np.float64]:
+        """Least height of each node in inches: that of its name."""
+        return LINE * 0.95 * np.array([len(name.splitlines()) for name in self.names])
+
+    def name_width(self) -> float:
+        """Inches that the names need, and the title, whose letters are larger and bold."""
+        font = FontProperties(size=NAME_SIZE)
+        texts = [line for name in self.names for line in name.splitlines()]
+        # Measured without a figure, because the size of the figure depends on it. Letters are up
+        # to an eighth wider on a screen, where their widths are rounded to whole pixels.
+        points = [
+            text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
+            for text in [*texts, f"{self.title}MM"]
+        ]
+        return 1.12 * max(points) / 72
+
+
+def _by_sources(ribbons: pd.DataFrame, sources: list[str]) -> list[str]:
+    """Order targets by the mean position of their sources, so that few ribbons cross."""
+    position = ribbons["source"].map({name: i for i, name in enumerate(sources)})
+    moment = (ribbons["value"] * position).groupby(ribbons["target"], sort=False).sum()
+    mean = moment / ribbons.groupby("target", sort=False)["value"].sum()
+    return [str(name) for name in mean.sort_values(kind="stable").index]
+
+
+def _draw_alluvial(
+    canvas: Canvas, columns: Sequence[_Column], flows: Sequence[pd.DataFrame]
+) -> Axes:
+    """Draw columns of nodes with ribbons between each and the next, in axes of any size.
+
+    The unit of the axes is the inch. The height of a node is proportional to the flow through it,
+    but at least that of its name. Names are left of the first column, and right of the others.
+    """
+    beside = [column.name_width() + 2 * _TEXT for column in columns]
+    # Where nodes begin, and where the ribbons that leave them begin: right of inner names.
+    lefts = [_MARGIN + beside[0]]
+    for i in range(1, len(columns)):
+        names_between = beside[i - 1] if i > 1 else 0.0
+        lefts.append(lefts[-1] + _NODE + names_between + _RIBBON)
+    starts = [
+        left + _NODE + (room if i else 0.0)
+        for i, (left, room) in enumerate(zip(lefts, beside, strict=True))
+    ]
+    top = _MARGIN + 2 * LINE
+    width = starts[-1] + _MARGIN
+    height = top + max(1.5, 1.15 * max((c.least_heights() + _GAP).sum() for c in columns)) + _MARGIN
+    ax = canvas.ax
+    if ax is None:
+        figure = canvas.new_figure((width, height))
+        figure.set_layout_engine("none")
+        ax = figure.add_axes((0, 0, 1, 1))
+    ax.set(xlim=(0, width), ylim=(height, 0))
+    ax.axis("off")
+    # In axes that are smaller than needed, text shrinks with the rest.
+    font_size = NAME_SIZE * min(1.0, *(inches_of(canvas.figure, ax) / (width, height)))
+    spans = []
+    for i, column in enumerate(columns):
+        through = flows[max(i - 1, 0)].groupby("target" if i else "source")["value"].sum()
+        spans.append(_spans(column, through, top, height - _MARGIN))
+    for i, ribbons in enumerate(flows):
+        _draw_ribbons(ax, ribbons, spans[i], spans[i + 1], starts[i], lefts[i + 1])
+    for i, column in enumerate(columns):
+        # Names of an inner column get a background, so that they are not on ribbons.
+        background = starts[i] - lefts[i] - _NODE if 0 < i < len(columns) - 1 else 0.0
+        _draw_nodes(ax, column, spans[i], lefts[i], font_size, background, names_left=i == 0)
+    return ax
+
+
+def _draw_nodes(
+    ax: Axes,
+    column: _Column,
+    spans: pd.DataFrame,
+    left: float,
+    font_size: float,
+    background: float,
+    *,
+    names_left: bool,
+) -> None:
+    """Draw the nodes of a column, its names on a background of some width, and its title."""
+    align = "right" if names_left else "left"
+    x = left - _TEXT if names_left else left + _NODE + _TEXT
+    for node, name, color in zip(column.nodes, column.names, column.colors, strict=True):
+        top, size = spans.loc[node]
+        middle = top + size / 2
+        ax.add_patch(Rectangle((left, top), _NODE, size, color=color, linewidth=0))
+        if background:
+            corner = (left + _NODE, top)
+            ax.add_patch(Rectangle(corner, background, size, color=color, alpha=0.12, linewidth=0))
+        ax.text(x, middle, name, ha=align, va="center", fontsize=font_size, linespacing=1.0)
+    ax.text(
+        left + _NODE if names_left else left,
+        _MARGIN + LINE / 2,
+        column.title,
+        ha=align,
+        va="center",
+        fontsize=font_size + 1,
+        fontweight="bold",
+    )
+
+
+def _spans(column: _Column, through: pd.Series, top: float, bottom: float) -> pd.DataFrame:
+    """Top and bottom of each node: small nodes are as high as a line, others share the rest."""
+    room = bottom - top - _GAP * (len(column.nodes) - 1)
+    values = through.reindex(column.nodes).fillna(0).to_numpy()
+    heights = column.least_heights()
+    free = np.ones(len(values), dtype=bool)
+    while free.any():
+        share = (room - heights[~free].sum()) * values / max(values[free].sum(), 1e-12)
+        low = free & (share < heights)
+        if not low.any():
+            heights[free] = share[free]
+            break
+        free &= ~low
+    tops = top + np.concatenate([[0], np.cumsum(heights + _GAP)[:-1]])
+    return pd.DataFrame({"top": tops, "height": heights}, index=column.nodes)
+
+
+def _draw_ribbons(
+    ax: Axes,
+    ribbons: pd.DataFrame,
+    source_spans: pd.DataFrame,
+    target_spans: pd.DataFrame,
+    start: float,
+    end: float,
+) -> None:
+    """Draw the ribbons between two columns, from one horizontal position to another."""
+    # On both sides, ribbons are in the order of their targets, then of their sources.
+    ranks = (
+        target_spans.index.get_indexer(ribbons["target"]),
+        source_spans.index.get_indexer(ribbons["source"]),
+    )
+    ribbons = ribbons.iloc[np.lexsort(ranks[::-1])]
+    edges = []
+    for side, spans in (("source", source_spans), ("target", target_spans)):
+        values = ribbons.groupby(side)["value"]
+        span = spans.loc[ribbons[side]].to_numpy().T
+        until = (values.cumsum() / values.transform("sum")).to_numpy()
+        size = (ribbons["value"] / values.transform("sum")).to_numpy()
+        edges += [span[0] + span[1] * (until - size), span[0] + span[1] * until]
+    middle = (start + end) / 2
+    for a, b, c, d, color in zip(*edges, ribbons["color"], strict=True):
+        upper = [(start, a), (middle, a), (middle, c), (end, c)]
+        lower = [(end, d), (middle, d), (middle, b), (start, b)]
+        path = Path([*upper, *lower, (start, a)], _RIBBON_CODES)
+        ax.add_patch(PathPatch(path, facecolor=color, alpha=0.45, linewidth=0))
