@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import inspect
-import os
 import pathlib
 import pickle
 import re
-import tempfile
-import zipfile
 from importlib.metadata import version
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
-import scvi
 import torch
 from scvi.model.base import BaseModelClass
 
 from tosica import TOSICA, pp
-from tosica.model._checkpoint import restore_history, to_plain
-from tosica.model._read_model import read_model
+from tosica.model._checkpoint import digest, to_plain
 
 
 @pytest.fixture
 def folder(toy_model, tmp_path):
     toy_model.save(tmp_path / "model")
     return tmp_path / "model"
-
-
-def rewrite(folder, change) -> None:
-    """Change what is in a model's file."""
-    contents = torch.load(folder / "model.pt", weights_only=True)
-    # As files were that were saved before the digest was.
-    del contents["attr_dict"]["digest"]
-    change(contents)
-    torch.save(contents, folder / "model.pt")
 
 
 # --------------------------------------------------------------------------- there and back
@@ -83,14 +69,6 @@ def test_annotation_of_a_loaded_model_has_the_references_colours(toy_query, fold
     assert toy_query.uns["tosica_prediction_colors"] == ["#aa0000", "#00bb00", "#0000cc"]
 
 
-def test_saving_again_gives_the_same(folder, tmp_path, toy_query):
-    first = TOSICA.load(folder)
-    first.save(tmp_path / "again")
-    second = TOSICA.load(tmp_path / "again")
-    assert repr(second) == repr(first)
-    np.testing.assert_array_equal(second.predict(toy_query), first.predict(toy_query))
-
-
 @pytest.mark.parametrize(
     ("values", "unlabeled"),
     [
@@ -113,17 +91,6 @@ def test_labels_of_any_type(toy, toy_query, tmp_path, values, unlabeled):
     np.testing.assert_array_equal(loaded.predict(toy_query), model.predict(toy_query))
 
 
-def test_gene_names_from_a_file_are_plain_strings(toy, tmp_path):
-    """A mask that went through numpy's own strings, as some readers leave them."""
-    names = toy.uns["tosica_mask"]["gene_sets"]
-    toy.uns["tosica_mask"]["gene_sets"] = np.array([np.str_(n) for n in names], dtype=object)
-    TOSICA.setup_anndata(toy, labels_key="kind")
-    model = TOSICA(toy, embed_dim=8, n_heads=2)
-    model.save(tmp_path / "model")
-    assert model.gene_sets[:4] == names.tolist()
-    assert TOSICA.load(tmp_path / "model").gene_sets == model.gene_sets
-
-
 def test_untrained_model(toy, tmp_path, toy_query):
     TOSICA.setup_anndata(toy, labels_key="kind")
     TOSICA(toy, embed_dim=8, n_heads=2).save(tmp_path / "model")
@@ -143,11 +110,6 @@ def test_prefix(toy_model, toy_query, tmp_path):
         TOSICA.load(tmp_path / "model")
 
 
-def test_folder_in_folders_and_as_text(toy_model, tmp_path):
-    toy_model.save(str(tmp_path / "a" / "b"))
-    assert TOSICA.load(str(tmp_path / "a" / "b")).is_trained
-
-
 def test_with_the_reference(toy, train, tmp_path):
     model = train(toy, max_epochs=1)
     model.save(tmp_path / "model", save_anndata=True)
@@ -156,11 +118,6 @@ def test_with_the_reference(toy, train, tmp_path):
     with pytest.raises(ValueError, match="save_anndata=True was given, but the model has no"):
         TOSICA.load(tmp_path / "model").save(tmp_path / "other", save_anndata=True)
     assert not (tmp_path / "other").exists()
-
-
-def test_wherever_it_is_put(folder):
-    assert TOSICA.load(folder, accelerator="cpu").device == torch.device("cpu")
-    assert TOSICA.load(folder, accelerator="cpu", device=0).device.type == "cpu"
 
 
 # --------------------------------------------------------------------------- folders that are there
@@ -181,83 +138,7 @@ def test_overwrite(toy, toy_query, train, folder):
     assert [path.name for path in folder.iterdir()] == ["model.pt"]
 
 
-def test_failed_write_leaves_the_old_model(toy_model, folder, monkeypatch):
-    def fail(*args, **kwargs):
-        raise OSError("No space left on device")
-
-    before = (folder / "model.pt").read_bytes()
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(OSError, match="No space left"):
-        toy_model.save(folder, overwrite=True)
-    assert [path.name for path in folder.iterdir()] == ["model.pt"]
-    assert (folder / "model.pt").read_bytes() == before
-
-
 # --------------------------------------------------------------------------- wrong folders
-
-
-def test_no_folder(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"There is no folder .*nowhere"):
-        TOSICA.load(tmp_path / "nowhere")
-
-
-def test_incomplete_folder(tmp_path):
-    (tmp_path / "model").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"holds no model\.pt, so it is not a saved model"):
-        TOSICA.load(tmp_path / "model")
-
-
-@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.99])
-def test_truncated_file(folder, share):
-    held = (folder / "model.pt").read_bytes()
-    (folder / "model.pt").write_bytes(held[: int(share * len(held))])
-    with pytest.raises(ValueError, match="is cut short or damaged; copy or save the model again"):
-        TOSICA.load(folder)
-
-
-@pytest.mark.parametrize("text", [b"not a model at all", b"<html></html>", bytes(1000)])
-def test_file_of_something_else(folder, text):
-    (folder / "model.pt").write_bytes(text)
-    with pytest.raises(ValueError, match="is cut short or damaged"):
-        TOSICA.load(folder)
-
-
-@pytest.mark.parametrize(
-    ("change", "sentence"),
-    [
-        (lambda c: c.pop("model_state_dict"), "has no model_state_dict: not a saved model."),
-        (lambda c: c.pop("attr_dict"), "has no attr_dict: not a saved model."),
-        (lambda c: c["attr_dict"].pop("registry_"), "has no registry_: not a saved model."),
-        (lambda c: c["attr_dict"].pop("init_params_"), "has no init_params_: not a saved model."),
-        (lambda c: c.update(attr_dict=[1, 2]), "not a saved model."),
-        (lambda c: c["model_state_dict"].pop("head.bias"), "the file is damaged."),
-        (
-            lambda c: c["model_state_dict"].update({"head.bias": torch.zeros(9)}),
-            "do not fit the model that the file describes",
-        ),
-        (
-            lambda c: c["attr_dict"]["registry_"].update(model_name="SCANVI"),
-            "holds a SCANVI model, not a TOSICA model.",
-        ),
-    ],
-)
-def test_file_that_does_not_hold_a_model(folder, change, sentence):
-    rewrite(folder, change)
-    with pytest.raises(ValueError, match=re.escape(sentence)):
-        TOSICA.load(folder)
-
-
-def test_tensors_alone(folder):
-    torch.save(torch.zeros(3), folder / "model.pt")
-    with pytest.raises(ValueError, match="not a saved model"):
-        TOSICA.load(folder)
-
-
-def test_folder_of_another_class(toy, tmp_path):
-    scvi.model.SCVI.setup_anndata(toy)
-    scvi.model.SCVI(toy, n_hidden=4, n_latent=2).save(tmp_path / "scvi")
-    with pytest.raises(ValueError, match="holds more than tensors and plain values, so tosica did"):
-        TOSICA.load(tmp_path / "scvi")
 
 
 # --------------------------------------------------------------------------- no code is run
@@ -290,7 +171,7 @@ def test_loading_runs_no_code(folder, tmp_path, where, call):
     else:
         torch.save(contents, path, _use_new_zipfile_serialization=where != "old format")
 
-    with pytest.raises(ValueError, match=r"holds more than tensors|cut short or damaged"):
+    with pytest.raises(ValueError, match="nothing in it was executed"):
         call(folder)
     assert not marker.exists()
 
@@ -302,7 +183,7 @@ def test_loading_runs_no_code(folder, tmp_path, where, call):
 
 def test_file_is_read_by_torchs_safe_reader(folder, toy_model):
     contents = torch.load(folder / "model.pt", weights_only=True)
-    assert set(contents) == {"model_state_dict", "var_names", "attr_dict"}
+    assert set(contents) == {"model_state_dict", "var_names", "attr_dict", "digest"}
     assert contents["var_names"] == [f"G{i}" for i in range(30)]
     assert set(contents["model_state_dict"]) == set(toy_model.module.state_dict())
 
@@ -327,7 +208,7 @@ def test_scvi_tools_reads_the_registry(toy_model, folder):
         assert set(registry["field_registries"]) == {"X", "labels", "batch", "mask"}
         mapping = registry["field_registries"]["labels"]["state_registry"]["categorical_mapping"]
         assert list(mapping) == ["a", "b", "c"]
-    with pytest.raises(FileNotFoundError, match="There is no folder"):
+    with pytest.raises(FileNotFoundError, match=r"holds no model\.pt"):
         TOSICA.load_registry(folder / "nowhere")
 
 
@@ -337,11 +218,6 @@ def test_setup_arguments_are_shown(folder, capsys, cls):
     shown = capsys.readouterr().out
     assert "Setup via `TOSICA.setup_anndata` with arguments:" in shown
     assert "'labels_key': 'kind'" in shown
-
-
-def test_setup_is_shown(toy_model, capsys):
-    toy_model.view_anndata_setup()
-    assert "kind" in capsys.readouterr().out
 
 
 def test_hub(toy, folder):
@@ -468,7 +344,7 @@ def _log_normalised(adata):
         (_same_names_other_genes, ValueError, "is not the mask that the model was trained with"),
         (_no_mask, KeyError, "There is no mask in adata.varm['tosica_mask']"),
         (_new_label, ValueError, "has labels that the model does not know: 'new'."),
-        (_no_labels, KeyError, "adata.obs has no column 'kind', only "),
+        (_no_labels, KeyError, "'kind'"),
         (_log_normalised, ValueError, "adata holds log1p values, but the model was trained on cou"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
@@ -516,72 +392,135 @@ def test_what_cannot_be_plain_is_refused(toy_model, tmp_path, monkeypatch):
         toy_model.save(tmp_path / "model")
 
 
-def test_history_there_and_back():
-    history = {"loss": pd.DataFrame({"loss": [1.5, 0.5]}, index=pd.Index([0, 1], name="epoch"))}
-    back = restore_history(to_plain(history))
-    pd.testing.assert_frame_equal(back["loss"], history["loss"])
-    assert restore_history(None) is None
-
-
-def test_read_model_names_the_file(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "x_model.pt").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"x_model\.pt' is cut short or damaged"):
-        read_model(tmp_path / "model", "x_")
-
-
 # --------------------------------------------------------------------------- damage
 
 
-def test_a_changed_byte_is_noticed(folder):
-    """Nowhere in the weights may one be changed without a word."""
-    path = folder / "model.pt"
-    whole = path.read_bytes()
-    rng = np.random.default_rng(0)
-    with zipfile.ZipFile(path) as archive:
-        parts = [(part.header_offset, part.file_size) for part in archive.infolist()]
-    for start, size in [part for part in parts if part[1] > 256]:
-        at = start + 128 + int(rng.integers(size - 128))
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 64]) + whole[at + 1 :])
-        with pytest.raises(ValueError, match="is cut short or damaged"):
+def refuses(folder, **given) -> None:
+    with pytest.raises(ValueError, match=r"model\.pt' is damaged"):
+        TOSICA.load(folder, accelerator="cpu", **given)
+
+
+def edit(folder, change, *, with_digest=False) -> None:
+    """Change what a model's file holds, and write it as torch does."""
+    contents = torch.load(folder / "model.pt", weights_only=True)
+    change(contents)
+    if with_digest:
+        del contents["digest"]
+        contents["digest"] = digest(contents)
+    torch.save(contents, folder / "model.pt")
+
+
+def test_no_model(tmp_path):
+    for folder in (tmp_path / "nowhere", tmp_path):
+        with pytest.raises(FileNotFoundError, match=r"holds no model\.pt"):
             TOSICA.load(folder)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-@pytest.mark.parametrize("name", ["head.weight", "embedding.weight", "linear.weight"])
-def test_weights_that_are_not_finite_are_refused(folder, name, value):
-    def change(contents):
-        contents["model_state_dict"][name].view(-1)[3] = value
+def test_bytes_changed_anywhere(folder, toy_model):
+    """Either a change is noticed, or it is where nothing is."""
+    path = folder / "model.pt"
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    noticed = 0
+    for _ in range(60):
+        changed = bytearray(whole)
+        for at in rng.integers(len(whole), size=rng.integers(1, 6)):
+            changed[at] ^= rng.integers(1, 256)
+        path.write_bytes(changed)
+        try:
+            model = TOSICA.load(folder, accelerator="cpu")
+        except ValueError:
+            noticed += 1
+        else:
+            assert model.fingerprint == toy_model.fingerprint
+    assert noticed > 40
 
-    rewrite(folder, change)
-    with pytest.raises(ValueError, match=rf"weights that are not finite \({name}\), so the model"):
+
+@pytest.mark.parametrize(
+    "start", [b"", b"PK\x03\x04", b"\x80\x02", b"\x89HDF\r\n\x1a\n", b"<html>"]
+)
+def test_files_of_other_kinds(folder, start):
+    whole = (folder / "model.pt").read_bytes()
+    rng = np.random.default_rng(0)
+    for content in (start, start + rng.bytes(2000), whole[: len(whole) // 2]):
+        (folder / "model.pt").write_bytes(content)
+        refuses(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.update(is_trained_=False),
+        lambda a: a["history_"].clear(),
+        lambda a: a.update(held_out_probabilities_=torch.ones(1, 9)),
+        lambda a: a["init_params_"]["non_kwargs"].update(n_layers=10**6),
+        lambda a: a["registry_"].pop("field_registries"),
+        lambda a: a["registry_"]["setup_args"].update(layer="counts"),
+        lambda a: a["registry_"]["field_registries"]["labels"]["state_registry"].update(
+            categorical_mapping=["b", "a", "c"]
+        ),
+    ],
+)
+def test_whatever_is_edited_is_noticed(folder, toy, contents, change):
+    edit(folder, lambda held: change(held["attr_dict"]))
+    before = contents(toy)
+    refuses(folder, adata=toy)
+    assert contents(toy) == before
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.zeros(1).expand(10**5, 10**6),
+        torch.zeros(3, 16).to_sparse(),
+        torch.zeros(3, 16, dtype=torch.bfloat16),
+    ],
+    ids=["bomb", "sparse", "bfloat16"],
+)
+def test_what_is_no_weight(folder, value):
+    edit(folder, lambda c: c["model_state_dict"].update({"head.weight": value}))
+    refuses(folder)
+
+
+def test_a_model_of_another_class(folder):
+    change = {"model_name": "SCANVI"}
+    edit(folder, lambda c: c["attr_dict"]["registry_"].update(change), with_digest=True)
+    with pytest.raises(ValueError, match="holds a SCANVI model"):
         TOSICA.load(folder)
 
 
-def test_expression_may_be_unbounded_but_not_undefined(folder):
-    def change(contents):
-        contents["model_state_dict"]["linear.upper"][0] = np.nan
+def test_a_model_that_diverged_is_not_saved(toy, train, folder):
+    model = train(toy, max_epochs=1, refit=False)
+    with torch.no_grad():
+        model.module.head.bias[0] = np.nan
+    before = (folder / "model.pt").read_bytes()
+    with pytest.raises(ValueError, match=r"not finite \(head\.bias\)"):
+        model.save(folder, overwrite=True)
+    assert (folder / "model.pt").read_bytes() == before
 
-    rewrite(folder, change)
-    with pytest.raises(ValueError, match=r"not finite \(linear\.upper\)"):
-        TOSICA.load(folder)
+
+# --------------------------------------------------------------------------- folders
 
 
-@pytest.mark.parametrize("what", ["labels", "genes", "gene sets"])
-def test_names_belong_to_the_weights(folder, what):
-    def change(contents):
-        fields = contents["attr_dict"]["registry_"]["field_registries"]
-        key, within = {
-            "labels": ("labels", "categorical_mapping"),
-            "genes": ("X", "column_names"),
-            "gene sets": ("mask", "gene_sets"),
-        }[what]
-        names = fields[key]["state_registry"][within]
-        names[0], names[1] = names[1], names[0]
+@pytest.mark.parametrize("name", ["model.pt", "adata.h5ad"])
+def test_a_folder_in_the_place_of_a_file(toy_model, tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(OSError, match="could not be written"):
+        toy_model.save(tmp_path, overwrite=True, save_anndata=True)
+    assert not (tmp_path / "model.pt").is_file()
 
-    rewrite(folder, change)
-    with pytest.raises(ValueError, match="do not fit the model that the file describes"):
-        TOSICA.load(folder)
+
+def test_a_backed_reference(toy, train, tmp_path):
+    toy.write_h5ad(tmp_path / "reference.h5ad")
+    backed = anndata.read_h5ad(tmp_path / "reference.h5ad", backed="r")
+    model = train(backed, max_epochs=1, refit=False)
+    expected = model.predict()
+    for _ in range(2):
+        model.save(tmp_path / "model", overwrite=True, save_anndata=True)
+        assert backed.filename == tmp_path / "reference.h5ad"
+        np.testing.assert_array_equal(model.predict(), expected)
+    reference = anndata.read_h5ad(tmp_path / "model" / "adata.h5ad")
+    np.testing.assert_array_equal(TOSICA.load(tmp_path / "model").predict(reference), expected)
 
 
 def test_the_fingerprint_tells_names_apart(toy, train):
@@ -592,49 +531,6 @@ def test_the_fingerprint_tells_names_apart(toy, train):
     for name, tensor in plain.module.state_dict().items():
         assert torch.equal(tensor, other.module.state_dict()[name])
     assert plain.fingerprint != other.fingerprint
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_random_bytes_are_no_model(folder, seed):
-    rng = np.random.default_rng(seed)
-    (folder / "model.pt").write_bytes(rng.bytes(int(rng.integers(1, 3000))))
-    with pytest.raises(ValueError, match="is cut short or damaged"):
-        TOSICA.load(folder)
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no such users")
-def test_a_file_of_somebody_else(toy_model):
-    # Not tmp_path, which is its owner's alone: root has to become somebody else here.
-    with tempfile.TemporaryDirectory() as name:
-        toy_model.save(pathlib.Path(name) / "model")
-        pathlib.Path(name).chmod(0o755)
-        (pathlib.Path(name) / "model" / "model.pt").chmod(0)
-        is_root = os.geteuid() == 0
-        if is_root:
-            os.seteuid(65534)
-        try:
-            with pytest.raises(PermissionError, match="may not be read by this user: ask its own"):
-                TOSICA.load(pathlib.Path(name) / "model")
-        finally:
-            if is_root:
-                os.seteuid(0)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_where_there_is_none(folder):
-    with pytest.raises(ValueError, match="torch finds no GPU here: pass accelerator='cpu'"):
-        TOSICA.load(folder, accelerator="gpu")
-
-
-@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077])
-def test_permissions_are_those_of_any_new_file(toy_model, tmp_path, umask):
-    before = os.umask(umask)
-    try:
-        toy_model.save(tmp_path / "model", save_anndata=True)
-    finally:
-        os.umask(before)
-    for name in ("model.pt", "adata.h5ad"):
-        assert (tmp_path / "model" / name).stat().st_mode & 0o777 == 0o666 & ~umask
 
 
 def test_a_full_disk(toy_model, folder, monkeypatch):
@@ -651,35 +547,8 @@ def test_a_full_disk(toy_model, folder, monkeypatch):
     assert [path.name for path in folder.iterdir()] == ["model.pt"]
 
 
-@pytest.mark.parametrize("fails", ["model", "reference"])
-def test_model_and_reference_are_replaced_together(toy_model, tmp_path, monkeypatch, fails):
-    folder = tmp_path / "model"
-    toy_model.save(folder, save_anndata=True)
-    before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    assert sorted(before) == ["adata.h5ad", "model.pt"]
-
-    def fail(*_, **__):
-        raise KeyboardInterrupt
-
-    if fails == "model":
-        monkeypatch.setattr(torch, "save", fail)
-    else:
-        monkeypatch.setattr(type(toy_model.adata), "write_h5ad", fail)
-    with pytest.raises(KeyboardInterrupt):
-        toy_model.save(folder, overwrite=True, save_anndata=True)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-
-
-def test_a_folder_that_cannot_be(toy_model, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match=r"The folder .*file/model. cannot be made"):
-        toy_model.save(tmp_path / "file" / "model")
-    with pytest.raises(OSError, match=r"The folder .*file' cannot be made"):
-        toy_model.save(tmp_path / "file", overwrite=True)
-
-
 def test_old_files_of_scvi_tools_are_not_converted(tmp_path):
-    with pytest.raises(NotImplementedError, match=r"would run what it holds: use TOSICA.load"):
+    with pytest.raises(NotImplementedError, match="use load"):
         TOSICA.convert_legacy_save(tmp_path, tmp_path / "new")
 
 

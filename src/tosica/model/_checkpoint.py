@@ -1,4 +1,4 @@
-"""What the file of a model holds: tensors and plain values, and hashes of them."""
+"""Read and write the file of a model: tensors and plain values with a digest, nothing executed."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import numpy as np
 import pandas as pd
 import torch
 
+from tosica._files import as_os_error, is_temporary, replace_file
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from torch import Tensor
 
-
-MODEL_FILE = "model.pt"
-STATE, VAR_NAMES, ATTRIBUTES = "model_state_dict", "var_names", "attr_dict"
-FINGERPRINT, DIGEST = "fingerprint", "digest"
-# Tensors that may be infinite: before training, expression is not clipped.
+_DIGEST = "digest"
+# Before training, expression is not clipped.
 _MAY_BE_INFINITE = ("linear.upper",)
 
 
 def fingerprint(state: Mapping[str, Tensor], *names: Iterable[str]) -> str:
-    """Hash of the weights and of the names that they belong to, sixteen characters.
+    """Hash weights and the names that they belong to, in sixteen characters.
 
     Parameters
     ----------
@@ -32,23 +32,92 @@ def fingerprint(state: Mapping[str, Tensor], *names: Iterable[str]) -> str:
     names
         Labels, genes and gene sets, each in the order of the weights.
     """
-    digest = hashlib.sha256()
+    hasher = hashlib.sha256()
     for name, tensor in sorted(state.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        hasher.update(name.encode())
+        hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     for kind in names:
         # A name may have any character but these.
-        digest.update("\0".join([*map(str, kind), ""]).encode() + b"\1")
-    return digest.hexdigest()[:16]
+        hasher.update("\0".join([*map(str, kind), ""]).encode() + b"\1")
+    return hasher.hexdigest()[:16]
+
+
+def find_not_finite(state: Mapping[str, Tensor]) -> str | None:
+    """Name of the first tensor with a value that is not finite, if there is any."""
+    for name, tensor in state.items():
+        may_be_infinite = name in _MAY_BE_INFINITE
+        wrong = tensor.isnan() | tensor.isneginf() if may_be_infinite else ~tensor.isfinite()
+        if wrong.any():
+            return name
+    return None
+
+
+def check_free(folder: Path) -> None:
+    """Check that a model can be saved to a folder without replacing anything.
+
+    Raises
+    ------
+    FileExistsError
+        If it is a file, or holds anything but temporary files of a killed process.
+    """
+    if folder.is_file() or (folder.is_dir() and not all(map(is_temporary, folder.iterdir()))):
+        raise FileExistsError(
+            f"{str(folder)!r} exists: choose another folder, or pass overwrite=True."
+        )
+
+
+def write_plain(contents: dict[str, Any], path: Path) -> None:
+    """Write tensors and plain values to a file, with a digest of them.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written. What was there before is unchanged.
+    """
+    with replace_file(path) as temporary, as_os_error():
+        torch.save(contents | {_DIGEST: digest(contents)}, temporary)
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """Read what :func:`write_plain` wrote, without executing anything.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is damaged, or holds anything but tensors and plain values.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"The folder {str(path.parent)!r} holds no {path.name}, so it is not a saved model or "
+            "not a whole one."
+        )
+    with path.open("rb") as file:
+        # The unpickler may raise anything on bytes that are something else.
+        try:
+            contents = torch.load(file, map_location="cpu", weights_only=True)
+            is_whole = contents.pop(_DIGEST) == digest(contents)
+        except Exception as error:
+            raise ValueError(
+                f"{str(path)!r} is damaged, or holds more than the tensors and plain values of a "
+                "saved model, and nothing in it was executed: copy or save the model again."
+            ) from error
+    if not is_whole:
+        raise ValueError(f"{str(path)!r} is damaged: copy or save the model again.")
+    return dict(contents)
 
 
 def digest(contents: Any) -> str:
-    """Hash of everything in a model's file, by which :func:`read_model` notices any change."""
+    """Hash tensors and plain values; anything else raises a TypeError."""
     hasher = hashlib.sha256()
 
     def add(value: Any) -> None:
         match value:
             case torch.Tensor():
+                # A view of one number may have any shape, and would need any amount of memory.
+                if not value.is_contiguous():
+                    raise TypeError("A tensor is not contiguous.")
                 hasher.update(f"{value.dtype} {tuple(value.shape)} ".encode())
                 hasher.update(value.detach().cpu().numpy().tobytes())
             case dict():
@@ -68,37 +137,16 @@ def digest(contents: Any) -> str:
     return hasher.hexdigest()
 
 
-def make_contents(
-    state: Mapping[str, Tensor], var_names: np.ndarray, attributes: dict[str, Any]
-) -> dict[str, Any]:
-    """Put together what the file of a model holds: tensors and plain values."""
-    contents = {
-        STATE: dict(state),
-        VAR_NAMES: to_plain(var_names),
-        ATTRIBUTES: to_plain(attributes),
-    }
-    contents[ATTRIBUTES][DIGEST] = digest(contents)
-    return contents
-
-
-def find_not_finite(state: Mapping[str, Tensor]) -> str | None:
-    """Name of the first tensor with a value that is not finite, if there is any."""
-    for name, tensor in state.items():
-        may_be_infinite = name in _MAY_BE_INFINITE
-        wrong = tensor.isnan() | tensor.isneginf() if may_be_infinite else ~tensor.isfinite()
-        if wrong.any():
-            return name
-    return None
-
-
 def to_plain(value: Any) -> Any:
     """Turn arrays into tensors or lists, and tables into dicts, recursively."""
     match value:
         # Before float and str, because some numpy scalars are subclasses of these.
         case np.generic():
             return value.item()
-        case None | bool() | int() | float() | str() | torch.Tensor():
+        case None | bool() | int() | float() | str():
             return value
+        case torch.Tensor():
+            return value.contiguous()
         case np.ndarray() if value.dtype.kind in "biuf":
             return torch.from_numpy(np.ascontiguousarray(value))
         case np.ndarray() | pd.Index():

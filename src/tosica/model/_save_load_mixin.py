@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -10,27 +9,31 @@ import torch
 from scvi.data import AnnDataManager
 
 from tosica import hub
-from tosica._checks import CellData, FilePath, Flag, Names, String, validate_params
-from tosica._files import as_os_error, replace_file
-from tosica._validation import check_data, check_flags, check_path, check_string
+from tosica._checks import (
+    CellData,
+    FilePath,
+    Flag,
+    Integer,
+    Names,
+    Number,
+    String,
+    validate_params,
+)
+from tosica._files import replace_file
 from tosica.linear import NoveltyStatistics
 from tosica.model._checkpoint import (
-    ATTRIBUTES,
-    FINGERPRINT,
-    MODEL_FILE,
-    STATE,
+    check_free,
     find_not_finite,
-    fingerprint,
-    make_contents,
+    read_plain,
     restore_history,
     restore_registry,
+    to_plain,
+    write_plain,
 )
 from tosica.model._device import ACCELERATOR, DEVICE, find_device
 from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
-from tosica.model._model_folder import check_free, file_kept, make_folder
 from tosica.model._ontology_mixin import OntologyMixin
-from tosica.model._read_model import check_size, read_model
 from tosica.model._trainer import is_rank_zero
 
 if TYPE_CHECKING:
@@ -40,9 +43,9 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
-# Models saved before there were these are loaded without.
-_NOVELTY = "novelty_statistics_"
-_TERMS = "ontology_term_ids_"
+MODEL_FILE = "model.pt"
+# Names under which scvi-tools saves them too.
+_STATE, _VAR_NAMES, _ATTRIBUTES = "model_state_dict", "var_names", "attr_dict"
 # What a training leaves, besides weights. A model of load_query_data takes it over.
 TRAINING_ATTRS = (
     "is_trained_",
@@ -53,22 +56,23 @@ TRAINING_ATTRS = (
     "held_out_probabilities_",
     "held_out_codes_",
     "label_counts_",
-    _NOVELTY,
+    "novelty_statistics_",
     "refitted_",
     "mislabeled_indices_",
     "run_name_",
     "run_id_",
 )
-_SAVED = ("registry_", "init_params_", *TRAINING_ATTRS, _TERMS)
-
-
-# Old names of attributes, in files that development versions before 0.1.0 wrote.
-_RENAMED = {"mislabelled_indices_": "mislabeled_indices_"}
 
 
 class SaveLoadMixin(OntologyMixin):
     """Saving and loading, without running anything that a file may hold."""
 
+    @validate_params(
+        dir_path=FilePath(),
+        prefix=String(optional=True),
+        overwrite=Flag(),
+        save_anndata=Flag(),
+    )
     def save(
         self,
         dir_path: str | Path,
@@ -85,8 +89,8 @@ class SaveLoadMixin(OntologyMixin):
         nothing.
 
         Each file is replaced whole: if the process is killed, it is the old one or the new one.
-        With ``save_anndata`` the model is replaced last. What a killed process leaves begins with
-        ``.tosica-`` and may be deleted.
+        With ``save_anndata`` the reference is replaced before the model. What a killed process
+        leaves begins with ``.tosica-`` and may be deleted.
 
         Parameters
         ----------
@@ -112,9 +116,6 @@ class SaveLoadMixin(OntologyMixin):
         ValueError
             If the reference is to be saved and there is none, or if weights are not finite.
         """
-        check_path("dir_path", dir_path)
-        check_string("prefix", prefix, optional=True)
-        check_flags(overwrite=overwrite, save_anndata=save_anndata)
         if not is_rank_zero(self):
             return
         folder = Path(dir_path)
@@ -129,27 +130,40 @@ class SaveLoadMixin(OntologyMixin):
                 f"The model has weights that are not finite ({wrong}) and cannot name cells, so it "
                 "is not saved: train a new one."
             )
-        attributes = {name: getattr(self, name, None) for name in _SAVED}
+        training = {name: getattr(self, name, None) for name in TRAINING_ATTRS}
         if self.novelty_statistics_ is not None:
-            attributes[_NOVELTY] = self.novelty_statistics_.to_dict()
-        attributes[FINGERPRINT] = self.fingerprint
-        contents = make_contents(state, self._var_names, attributes)
-        make_folder(folder)
-        reference = (
-            folder / f"{prefix or ''}{'mdata.h5mu' if is_joint(self.registry_) else 'adata.h5ad'}"
-        )
-        with ExitStack() as stack:
-            stack.enter_context(file_kept(self.adata if save_anndata else None))
-            # Files are replaced in the reverse order: the model last.
-            path = stack.enter_context(replace_file(folder / f"{prefix or ''}{MODEL_FILE}"))
-            stack.enter_context(as_os_error())
-            if save_anndata:
-                joint = is_joint(self.registry_)
-                write = self.adata.write_h5mu if joint else self.adata.write_h5ad
-                write(stack.enter_context(replace_file(reference)), **anndata_write_kwargs)
-            torch.save(contents, path)
+            training["novelty_statistics_"] = self.novelty_statistics_.to_dict()
+        attributes = {
+            "registry_": self.registry_,
+            "init_params_": self.init_params_,
+            "ontology_term_ids_": self.ontology_term_ids_,
+            **training,
+        }
+        folder.mkdir(parents=True, exist_ok=True)
+        if save_anndata:
+            self._save_reference(folder, prefix or "", anndata_write_kwargs)
+        contents = {_STATE: state, _VAR_NAMES: self._var_names, _ATTRIBUTES: attributes}
+        write_plain(to_plain(contents), folder / f"{prefix or ''}{MODEL_FILE}")
+
+    def _save_reference(self, folder: Path, prefix: str, arguments: dict[str, Any]) -> None:
+        """Write the reference, which stays with its own file if it is backed."""
+        joint, adata = is_joint(self.registry_), self.adata
+        before = adata.filename if adata.isbacked else None
+        with replace_file(folder / f"{prefix}{'mdata.h5mu' if joint else 'adata.h5ad'}") as path:
+            try:
+                (adata.write_h5mu if joint else adata.write_h5ad)(path, **arguments)
+            finally:
+                if before is not None:
+                    adata.file.filename = before
 
     @classmethod
+    @validate_params(
+        dir_path=FilePath(),
+        adata=CellData(mudata=True, optional=True),
+        accelerator=ACCELERATOR,
+        device=DEVICE,
+        prefix=String(optional=True),
+    )
     def load(
         cls,
         dir_path: str | Path,
@@ -185,65 +199,38 @@ class SaveLoadMixin(OntologyMixin):
             If the file is damaged, holds more than tensors and plain values, or a model of another
             class; if ``adata`` does not fit the model.
         """
-        check_path("dir_path", dir_path)
-        check_string("prefix", prefix, optional=True)
-        if adata is not None:
-            check_data(adata, mudata=True)
         where = find_device(accelerator, device)
-        contents = read_model(Path(dir_path), prefix or "")
-        attributes = contents[ATTRIBUTES]
-        name = attributes["registry_"].get("model_name")
+        contents = read_plain(Path(dir_path) / f"{prefix or ''}{MODEL_FILE}")
+        registry = restore_registry(contents[_ATTRIBUTES]["registry_"])
+        name = registry["model_name"]
         if name != cls.__name__:
             raise ValueError(f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model.")
-        for old, new in _RENAMED.items():
-            if old in attributes:
-                attributes[new] = attributes.pop(old)
-        try:
-            # The model is made without adata first, which a damaged file shall not change.
-            with torch.random.fork_rng([], enabled=adata is not None):
-                model = cls._from_contents(contents)
-        # What was edited by hand may raise anything.
-        except Exception as error:
-            raise _not_fitting(dir_path) from error
-        if adata is not None:
-            cls._setup_from_registry(adata, model.registry_)
-            model = cls(adata, **attributes["init_params_"]["non_kwargs"])
-            model._load_state(contents)
+        parameters = contents[_ATTRIBUTES]["init_params_"]["non_kwargs"]
+        if adata is None:
+            model = cls(None, registry=registry, **parameters)
+        else:
+            cls._setup_from_registry(adata, registry)
+            model = cls(adata, **parameters)
+        model._restore(contents)
         model.to_device(where)
         model.module.eval()
         return model
 
-    @classmethod
-    def _from_contents(cls, contents: dict[str, Any]) -> Self:
-        """Make the model that a file describes, and check that weights and names belong to it."""
-        attributes, state = contents[ATTRIBUTES], contents[STATE]
-        parameters = attributes["init_params_"]["non_kwargs"]
-        check_size(state, **parameters)
-        model = cls(None, registry=restore_registry(attributes["registry_"]), **parameters)
-        model._load_state(contents)
-        genes, n_genes = model.module.embedding.genes, model.module.embedding.n_genes
-        if len(genes) and not 0 <= genes.min() <= genes.max() < n_genes:
-            raise ValueError("The gene sets have genes that the model does not have.")
-        names = model.labels, model._var_names, model.gene_sets
-        if attributes[FINGERPRINT] != fingerprint(state, *names):
-            raise ValueError("The fingerprint is another one.")
-        return model
-
-    def _load_state(self, contents: dict[str, Any]) -> None:
-        """Take weights and attributes from a file, but those of the reference."""
-        module, attributes = self.module, contents[ATTRIBUTES]
+    def _restore(self, contents: dict[str, Any]) -> None:
+        """Take weights and what a training left from a file."""
         # The new reference decides, because it may have unlabeled cells, which have a code.
-        state = contents[STATE] | {"label_of_code": module.label_of_code}
-        module.load_state_dict(state)
-        others = {"registry_", "init_params_", "history_", _NOVELTY, _TERMS}
-        for name in attributes.keys() & set(_SAVED) - others:
+        state = contents[_STATE] | {"label_of_code": self.module.label_of_code}
+        self.module.load_state_dict(state)
+        attributes = contents[_ATTRIBUTES]
+        for name in TRAINING_ATTRS:
             value = attributes[name]
             setattr(self, name, value.numpy() if torch.is_tensor(value) else value)
-        novelty = attributes.get(_NOVELTY)
-        if novelty is not None:
-            self.novelty_statistics_ = NoveltyStatistics.from_dict(novelty, len(self._var_names))
-        self._restore_terms(attributes.get(_TERMS, {}))
         self.history_ = restore_history(attributes["history_"])
+        if attributes["novelty_statistics_"] is not None:
+            self.novelty_statistics_ = NoveltyStatistics.from_dict(
+                attributes["novelty_statistics_"], len(self._var_names)
+            )
+        self._restore_terms(attributes["ontology_term_ids_"])
 
     @classmethod
     @validate_params(
@@ -478,6 +465,17 @@ class SaveLoadMixin(OntologyMixin):
         )
 
     @classmethod
+    @validate_params(
+        project_dir=FilePath(),
+        var_names=Names(optional=True),
+        n_heads=Integer(),
+        weights=String(optional=True),
+        labels_key=String(optional=True),
+        target_sum=Number(above=0),
+        adata=CellData(optional=True),
+        accelerator=ACCELERATOR,
+        device=DEVICE,
+    )
     def load_legacy(
         cls,
         project_dir: str | Path,
@@ -560,9 +558,6 @@ class SaveLoadMixin(OntologyMixin):
             model.annotate(query)
             model.save("my_model")
         """
-        check_path("project_dir", project_dir)
-        check_string("weights", weights, optional=True)
-        check_string("labels_key", labels_key, optional=True)
         return load_legacy(
             cls,
             project_dir,
@@ -577,20 +572,13 @@ class SaveLoadMixin(OntologyMixin):
 
     @classmethod
     def convert_legacy_save(cls, *_: Any, **__: Any) -> NoReturn:
-        """Refuse: scvi-tools' conversion of its old files runs what they hold.
-
-        Raises
-        ------
-        NotImplementedError
-            Always. Models of the original code are opened by :meth:`load_legacy`.
-        """
+        """Refuse: scvi-tools' conversion of its old files runs what they hold."""
         raise NotImplementedError(
-            "There are no tosica models in the old format of scvi-tools, and converting a file of "
-            "it would run what it holds: use TOSICA.load for a saved model, and "
-            "TOSICA.load_legacy for the original's."
+            "No tosica model is in the old format of scvi-tools: use load or load_legacy."
         )
 
     @staticmethod
+    @validate_params(dir_path=FilePath(), prefix=String(optional=True))
     def load_registry(dir_path: str | Path, prefix: str | None = None) -> dict[str, Any]:
         """Read what :meth:`setup_anndata` registered for a saved model, as safely as :meth:`load`.
 
@@ -605,21 +593,14 @@ class SaveLoadMixin(OntologyMixin):
 
         Raises
         ------
-        TypeError
-            If an argument is of the wrong type.
-        FileNotFoundError, ValueError
+        TypeError, FileNotFoundError, ValueError
             As :meth:`load`.
         """
-        check_path("dir_path", dir_path)
-        check_string("prefix", prefix, optional=True)
-        contents = read_model(Path(dir_path), prefix or "")
-        try:
-            return restore_registry(contents[ATTRIBUTES]["registry_"])
-        # What was edited by hand may raise anything.
-        except Exception as error:
-            raise _not_fitting(dir_path) from error
+        contents = read_plain(Path(dir_path) / f"{prefix or ''}{MODEL_FILE}")
+        return restore_registry(contents[_ATTRIBUTES]["registry_"])
 
     @staticmethod
+    @validate_params(dir_path=FilePath(), prefix=String(optional=True))
     def view_setup_args(dir_path: str | Path, prefix: str | None = None) -> None:
         """Print the arguments that :meth:`setup_anndata` was called with for a saved model.
 
@@ -630,16 +611,7 @@ class SaveLoadMixin(OntologyMixin):
 
         Raises
         ------
-        TypeError
-            If an argument is of the wrong type.
-        FileNotFoundError, ValueError
+        TypeError, FileNotFoundError, ValueError
             As :meth:`load`.
         """
         AnnDataManager.view_setup_method_args(SaveLoadMixin.load_registry(dir_path, prefix))
-
-
-def _not_fitting(dir_path: str | Path) -> ValueError:
-    return ValueError(
-        f"The weights in {str(dir_path)!r} do not fit the model that the file describes; the file "
-        "is damaged."
-    )
