@@ -17,7 +17,6 @@ from tosica.model._labels_field import UNLABELED, LabelsField, LabelType
 from tosica.model._modalities import is_joint
 from tosica.model._new_labels import QueryCells
 from tosica.model._recalibrate import recalibrate
-from tosica.model._registry_mixin import RegistryMixin
 from tosica.model._save_load_mixin import TRAINING_ATTRS
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._ontology import label_key
@@ -30,12 +29,16 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
+    from tosica.model._setup import SetupMixin
+else:
+    # TOSICA's classes do not inherit from one another.
+    SetupMixin = object
 
 # Calibrated logit of a new label before it is fitted: no cell gets it.
 _UNREACHABLE = -100.0
 
 
-class AdaptationMixin(RegistryMixin):
+class AdaptationMixin(SetupMixin):
     """Calibration and new labels from labeled cells of a query."""
 
     _query_cells: QueryCells | None = None

@@ -11,7 +11,7 @@ import pandas as pd
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset
 
-from tosica._validation import check_count, list_names
+from tosica._checks import Integer, list_names, validate_params
 
 if TYPE_CHECKING:
     import os
@@ -68,6 +68,7 @@ class AnnbatchDataModule:
     >>> model.train(datamodule=data)  # doctest: +SKIP
     """
 
+    @validate_params(chunk_size=Integer(), preload_nchunks=Integer())
     def __init__(
         self,
         collection: Any | str | os.PathLike[str],
@@ -75,8 +76,6 @@ class AnnbatchDataModule:
         chunk_size: int = 256,
         preload_nchunks: int = 64,
     ) -> None:
-        check_count("chunk_size", chunk_size)
-        check_count("preload_nchunks", preload_nchunks)
         self._annbatch = _import_annbatch()
         self._chunk_size, self._preload_nchunks = chunk_size, preload_nchunks
         self._groups = self._open(collection)

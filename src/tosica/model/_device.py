@@ -12,7 +12,6 @@ import torch
 from lightning.pytorch.accelerators import AcceleratorRegistry
 
 from tosica._checks import Either, Integer, OneOf
-from tosica._validation import check_choice, check_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,10 +34,8 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
     ValueError
         If there is no such accelerator, or a GPU is asked for where torch finds none.
     """
-    known = ("auto", "gpu", *AcceleratorRegistry.available_accelerators())
-    check_choice("accelerator", accelerator, known)
-    if device != "auto":
-        check_count("device", device, least=0)
+    ACCELERATOR.check("accelerator", accelerator)
+    DEVICE.check("device", device)
     if accelerator == "cpu" or (accelerator == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     kind = "cuda" if accelerator in ("auto", "gpu") else accelerator

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.model._query import Minibatch, QueryLoader
-    from tosica.model._registry_mixin import RegistryMixin
+    from tosica.model._setup import SetupMixin
     from tosica.module import TOSICAModule
 
 _BATCH_SIZE = 256
@@ -40,7 +40,7 @@ class QueryCells(NamedTuple):
     n_before: int
 
 
-def fit_new_labels_of(model: RegistryMixin, query: QueryCells) -> None:
+def fit_new_labels_of(model: SetupMixin, query: QueryCells) -> None:
     """Fit the labels that :meth:`TOSICA.load_query_data` added to a model."""
     new = model.labels[query.n_before :]
     if not new:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tosica.model import TOSICA
     from tosica.model._query import Minibatch, QueryLoader
-    from tosica.model._registry_mixin import RegistryMixin
+    from tosica.model._setup import SetupMixin
 
 # Standard deviation of the logarithm of the temperature that a new batch is expected to need,
 # relative to that of the reference. It matters for a few cells, and thousands outweigh it.
@@ -100,7 +100,7 @@ def _logits_by_choice(model: TOSICA, query: QueryLoader) -> list[Tensor]:
 
 @torch.inference_mode()
 def set_calibration(
-    model: RegistryMixin,
+    model: SetupMixin,
     logits: list[Tensor],
     labels: Tensor,
     expected: list[float],

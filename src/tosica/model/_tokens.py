@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.model._modalities import Modality
-    from tosica.model._registry_mixin import RegistryMixin
+    from tosica.model._setup import SetupMixin
 
 # The choice hardly changes with more cells.
 _MAX_CELLS = 2_000
@@ -146,7 +146,7 @@ def _check_memory(n_tokens: int) -> None:
         )
 
 
-def read_network_weights(model: RegistryMixin) -> np.ndarray:
+def read_network_weights(model: SetupMixin) -> np.ndarray:
     """Read the network's weights of pairs of gene and token, in the order of the embedding."""
     registry = model.adata_manager.data_registry
     if not is_joint(model.registry_):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import signal
 import threading
+import time
 import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,11 @@ from lightning.pytorch.strategies import DDPStrategy
 from scvi import settings
 from scvi.train._callbacks import LoudEarlyStopping
 from scvi.train._logger import SimpleLogger
+from tqdm.auto import tqdm
 
 from tosica._checks import Flag
 from tosica._progress import progress
-from tosica._settings import logger
+from tosica._settings import format_thousands, logger
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from scvi.train import TrainRunner
     from torch import Tensor
 
-    from tosica.model._registry_mixin import RegistryMixin
+    from tosica.model._setup import SetupMixin
     from tosica.model._training import TrainingState
     from tosica.model._training_plan import TrainingPlan
 
@@ -238,7 +240,7 @@ def describe_step(trainer: Trainer) -> str:
 
 
 @contextmanager
-def restore_on_failure(model: RegistryMixin) -> Iterator[None]:
+def restore_on_failure(model: SetupMixin) -> Iterator[None]:
     """Restore weights and attributes if the block raises, also on Ctrl-C.
 
     The weights are in memory twice meanwhile.
@@ -261,7 +263,42 @@ def restore_on_failure(model: RegistryMixin) -> Iterator[None]:
         raise
 
 
-def is_rank_zero(model: RegistryMixin) -> bool:
+def is_rank_zero(model: SetupMixin) -> bool:
     """Whether this is the only process with the model, or the first of several."""
     trainer = getattr(model, "trainer", None)
     return trainer is None or trainer.world_size == 1 or bool(trainer.is_global_zero)
+
+
+def log_end(state: TrainingState) -> None:
+    """Say how long the training was and how good its model is, or raise if Ctrl-C ended it."""
+    model, trainer = state.model, state.runner.trainer
+    if state.ended_early:
+        resume = ""
+        if state.checkpoint is not None and state.checkpoint.exists():
+            resume = (
+                "; to go on, call train with the same arguments and resume="
+                f"{str(state.checkpoint)!r}"
+            )
+        logger.warning(
+            "train: ended early, after %s: the model can be used and saved%s",
+            state.ended_early,
+            resume,
+        )
+        raise KeyboardInterrupt
+    if not is_rank_zero(model):
+        return
+    n_epochs, held_out = trainer.current_epoch, ""
+    if model.held_out_codes_ is not None:
+        truth, best = model.held_out_codes_
+        held_out = (
+            f"; {(truth == best).mean():.1%} of {format_thousands(len(truth))} held-out cells "
+            "got their label"
+        )
+    logger.info(
+        "train: %s%s on %s cells in %s%s",
+        f"{n_epochs} epoch{'s' * (n_epochs != 1)}",
+        f" of {state.n_epochs} (stopped early)" if n_epochs < state.n_epochs else "",
+        format_thousands(state.data.n_train + state.data.n_val),
+        tqdm.format_interval(time.monotonic() - state.began),
+        held_out,
+    )

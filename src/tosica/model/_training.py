@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities import rank_zero_only
 from scvi.train import TrainRunner
-from tqdm.auto import tqdm
 
 from tosica._checks import (
     FilePath,
@@ -26,7 +25,7 @@ from tosica._checks import (
 )
 from tosica._parallel import thread_pool
 from tosica._progress import progress
-from tosica._settings import format_thousands, logger, quiet_libraries, warn_user
+from tosica._settings import logger, quiet_libraries, warn_user
 from tosica.data import CellMatrix, JointMatrix
 from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
 from tosica.model._annbatch import AnnbatchDataModule, check_datamodule
@@ -38,7 +37,6 @@ from tosica.model._new_labels import QueryCells, fit_new_labels_of
 from tosica.model._recalibrate import set_calibration
 from tosica.model._reference import ReferenceData, check_genes
 from tosica.model._reference_on_disk import BUFFER_SIZE
-from tosica.model._registry_mixin import RegistryMixin
 from tosica.model._tokens import read_network_weights
 from tosica.model._trainer import (
     TRAINER_ARGUMENTS,
@@ -46,7 +44,7 @@ from tosica.model._trainer import (
     ShowProgress,
     catch_interrupt,
     describe_step,
-    is_rank_zero,
+    log_end,
     make_runner,
     pop_early_stopping,
     pop_progress_args,
@@ -71,6 +69,10 @@ if TYPE_CHECKING:
 
     from tosica._progress import Progress
     from tosica.model._reference_on_disk import Blocks
+    from tosica.model._setup import SetupMixin
+else:
+    # TOSICA's classes do not inherit from one another.
+    SetupMixin = object
 
 # Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
 # number of cells, so that a larger reference has fewer epochs.
@@ -438,7 +440,7 @@ def _expected_temperature(state: TrainingState) -> float:
 # ------------------------------------------------------------------------------- methods of users
 
 
-class TrainingMixin(RegistryMixin):
+class TrainingMixin(SetupMixin):
     """Training, first weights from a network, and calibration on a new batch."""
 
     # Replaced in subclasses that train in another way.
@@ -545,10 +547,10 @@ class TrainingMixin(RegistryMixin):
             default there is none. For training on one device.
         resume
             File that ``checkpoint_dir`` led to, or its folder. The training goes on with the next
-            epoch. On the same machine the weights are exactly those of a training that was not
-            interrupted. The model, its reference and all other arguments must be the same as
-            before, but the model may be newly made. Nothing in the file is executed, so that states
-            of ``callbacks`` must be tensors and plain values.
+            epoch. On the same machine and with ``scvi.settings.seed``, the weights are exactly
+            those of a training that was not interrupted. The model, its reference and all other
+            arguments must be the same as before, but the model may be newly made. Nothing in the
+            file is executed, so that states of ``callbacks`` must be tensors and plain values.
         **trainer_kwargs
             Passed to :class:`scvi.train.Trainer`, such as ``early_stopping_patience=10`` or
             ``precision="bf16-mixed"``. ``enable_progress_bar=False`` takes the progress bar away,
@@ -618,7 +620,7 @@ class TrainingMixin(RegistryMixin):
         with quiet_libraries(), thread_pool(), restore_on_failure(self), compiling:
             for phase in self._training_phases:
                 phase.run(state)
-        _log_end(state)
+        log_end(state)
 
     def start_from_network(self) -> None:
         """Start training from the weights and signs of a gene regulatory network.
@@ -672,38 +674,3 @@ class TrainingMixin(RegistryMixin):
                 "TOSICA.load(folder, adata=reference)."
             )
         check_genes(self.adata, self.modalities)
-
-
-def _log_end(state: TrainingState) -> None:
-    """Say how long the training was and how good its model is, or raise if Ctrl-C ended it."""
-    model, trainer = state.model, state.runner.trainer
-    if state.ended_early:
-        resume = ""
-        if state.checkpoint is not None and state.checkpoint.exists():
-            resume = (
-                "; to go on, call train with the same arguments and resume="
-                f"{str(state.checkpoint)!r}"
-            )
-        logger.warning(
-            "train: ended early, after %s: the model can be used and saved%s",
-            state.ended_early,
-            resume,
-        )
-        raise KeyboardInterrupt
-    if not is_rank_zero(model):
-        return
-    n_epochs, held_out = trainer.current_epoch, ""
-    if model.held_out_codes_ is not None:
-        truth, best = model.held_out_codes_
-        held_out = (
-            f"; {(truth == best).mean():.1%} of {format_thousands(len(truth))} held-out cells "
-            "got their label"
-        )
-    logger.info(
-        "train: %s%s on %s cells in %s%s",
-        f"{n_epochs} epoch{'s' * (n_epochs != 1)}",
-        f" of {state.n_epochs} (stopped early)" if n_epochs < state.n_epochs else "",
-        format_thousands(state.data.n_train + state.data.n_val),
-        tqdm.format_interval(time.monotonic() - state.began),
-        held_out,
-    )
