@@ -446,7 +446,7 @@ def n_unique_rows(cells: sp.csr_matrix) -> int:
 
 
 def min_nonzero(cells: sp.csr_matrix) -> np.ndarray:
-    """Smallest value above zero of each cell, none of which may be empty, ``(n_cells,)``."""
+    """Find the smallest value above zero of each cell, ``(n_cells,)``; no cell may be empty."""
     return np.minimum.reduceat(cells.data, cells.indptr[:-1])
 
 

@@ -18,8 +18,8 @@ from mudata import MuData
 from scipy.sparse import csr_matrix
 
 from tosica._download import cache_folder, download, reason
-from tosica._logging import logger
 from tosica._replace_files import sync, temporary_folder
+from tosica._settings import logger
 from tosica.io._r_objects import parse_rda
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from anndata import AnnData
 from anndata.io import sparse_dataset, write_elem
 
 from tosica._files import as_os_error, replace_file
-from tosica._logging import logger
+from tosica._settings import logger
 from tosica._validation import check_count
 from tosica.datasets import _droplets
 from tosica.ondisk import open_for_writing, replacing_store

@@ -9,7 +9,7 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 
-from tosica._logging import logger
+from tosica._settings import logger
 from tosica.data import TARGET_SUM, log_normalize_block
 from tosica.io._matrices import is_integral, recover_counts
 from tosica.io._refused import RefusedKey, RefusedValue

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from tosica._files import replace_file
-from tosica._logging import logger
+from tosica._settings import logger
 from tosica._validation import check_data, check_path, check_string
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from tosica._constants import UNKNOWN
+from tosica._obs import UNKNOWN
 from tosica.legacy._tables import GENE_SETS, LABELS, existing_file, read_genes, read_names
 from tosica.legacy._weights import (
     infer_sizes,

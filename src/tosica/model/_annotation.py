@@ -9,7 +9,6 @@ import pandas as pd
 import torch
 from anndata import AnnData
 
-from tosica._calibration import conformal_threshold, label_sets
 from tosica._checks import (
     CellData,
     Either,
@@ -24,9 +23,10 @@ from tosica._checks import (
     did_you_mean,
     validate_params,
 )
-from tosica._logging import format_thousands, logger
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
+from tosica._settings import format_thousands, logger
+from tosica._stats import conformal_threshold, label_sets
 from tosica._validation import file_columns
 from tosica.data import load_annotations
 from tosica.linear import pvalues

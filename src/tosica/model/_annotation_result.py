@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from tosica._checks import Either, FileKey, Flag, Fraction, OneOf, validate_params
-from tosica._constants import UNKNOWN
 from tosica._limits import LIMITS
-from tosica._logging import format_thousands, logger
+from tosica._obs import UNKNOWN
+from tosica._settings import format_thousands, logger
 from tosica._validation import file_columns
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, LabelTerms, term_name
 

@@ -12,7 +12,7 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica._logging import logger
+from tosica._settings import logger
 from tosica._validation import check_count, check_data, check_number
 from tosica.data import Scale
 from tosica.legacy import LegacyProject, read_project

@@ -9,7 +9,7 @@ import torch
 from anndata import AnnData
 
 from tosica._checks import list_names, only_known
-from tosica._logging import query_logger, warn_user
+from tosica._settings import query_logger, warn_user
 from tosica.data import CellMatrix, cell_indexers, reindex_obs
 
 if TYPE_CHECKING:

@@ -119,7 +119,7 @@ def set_calibration(
         Codes of the true labels, ``(n_cells,)``.
     expected, spread
         Temperature that each choice is expected to have, and how far it may be from that, as in
-        :func:`~tosica._calibration.fit_temperature`.
+        :func:`~tosica._stats.fit_temperature`.
     """
     module, labels = model.module, labels.cpu()
     true_label_probabilities = []

@@ -23,7 +23,7 @@ from tosica._checks import (
     refuse_unknown,
     validate_params,
 )
-from tosica._logging import logger
+from tosica._settings import logger
 from tosica.data import (
     MODALITY_KINDS,
     cell_indexers,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from tosica._logging import logger
+from tosica._settings import logger
 from tosica.data import CellMatrix, JointMatrix, pair_weights
 from tosica.linear import fit_logistic_regression, read_normalized, subsample_by_label
 from tosica.model._fields import MaskField

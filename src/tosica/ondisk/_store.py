@@ -99,7 +99,7 @@ class Store:
         return self._adata(self._read(start, stop), np.arange(start, stop))
 
     def read_sample(self) -> AnnData:
-        """Read a few cells from all over the query, by which its scale is recognized."""
+        """Read a few cells from all over the query, to recognize its scale."""
         positions, values = self._read_sample()
         return self._adata(values, positions)
 

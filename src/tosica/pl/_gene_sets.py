@@ -650,7 +650,7 @@ def specific_gene_sets(
     group: contributions are already differences from the mean cell of the reference.
 
     For attention, these are the most specific gene sets, by
-    :func:`~tosica._statistics.standardized_difference` from the mean of the means of the other
+    :func:`~tosica._stats.standardized_difference` from the mean of the means of the other
     groups. Unlike a test statistic it does not depend on the number of cells, rare types count as
     much as common ones, and a group may have a single cell.
 

@@ -170,7 +170,7 @@ def select_gene_sets(
 
 
 class _DissimilarSets:
-    """Gene sets of which no two have a Jaccard index above a limit."""
+    """Keep gene sets so that no two have a Jaccard index above a limit."""
 
     def __init__(self, members: csr_matrix, max_jaccard: float) -> None:
         self._members, self._max_jaccard = members, max_jaccard
