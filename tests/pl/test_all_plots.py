@@ -102,6 +102,8 @@ def test_nothing_is_cut_off_and_no_names_overlap(name, crowded):
         assert tight.x1 <= width + slack
         assert tight.y1 <= height + slack
         for ax in figure.axes:
+            if not ax.axison and "flow" not in name:
+                continue
             groups = [ax.get_xticklabels(), ax.get_yticklabels()]
             groups += [ax.texts] if "flow" in name else []
             for labels in groups:

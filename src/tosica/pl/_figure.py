@@ -147,12 +147,14 @@ class Canvas:
         for _ in range(2):
             missing = np.array(size) - inches_of(self.figure, ax)
             self.figure.set_size_inches(self.figure.get_size_inches() + missing * times)
-        # The layout leaves no room for titles and labels that are longer than the axes.
+        # The layout leaves no room for titles and labels that are longer than the axes. A label on
+        # the left may extend only above, where half of the height comes to.
         axes: Any = self.figure.axes
         boxes = [(each.get_tightbbox(), each.get_tightbbox(for_layout_only=True)) for each in axes]
         beyond = [full.size - laid_out.size for full, laid_out in boxes if laid_out is not None]
         self.figure.set_size_inches(
-            self.figure.get_size_inches() + np.max(beyond, axis=0) / self.figure.dpi * times
+            self.figure.get_size_inches()
+            + np.max(beyond, axis=0) * (1, 2) / self.figure.dpi * times
         )
 
     def finish(self, axes: Drawn) -> Figure | Drawn | None:
