@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mudata import MuData
     from torch import Tensor
 
-    from tosica.model import TOSICA
+    from tosica.model._annotation import AnnotationMixin
     from tosica.model._query import Minibatch, QueryLoader
     from tosica.model._setup import SetupMixin
 
@@ -30,7 +30,7 @@ _TEMPERATURE_SPREAD = 0.5
 
 
 def recalibrate(
-    model: TOSICA,
+    model: AnnotationMixin,
     adata: AnnData | MuData,
     labels_key: str,
     *,
@@ -81,7 +81,7 @@ def recalibrate(
 
 
 @torch.inference_mode()
-def _logits_by_choice(model: TOSICA, query: QueryLoader) -> list[Tensor]:
+def _logits_by_choice(model: AnnotationMixin, query: QueryLoader) -> list[Tensor]:
     """Compute logits of all cells, ``(n_cells, n_labels)``, for each choice of modalities."""
     module = model.module
 
