@@ -44,7 +44,8 @@ def test_values_and_weights(shape: tuple[int, ...], size: float, seed: int) -> N
     expected, weights = written_out(qkv)
     tolerance = 2e-6 * (1 + size) ** 2
     torch.testing.assert_close(mixed.double(), expected, rtol=0, atol=tolerance)
-    assert torch.equal(attend(qkv)[0], mixed)
+    # The compiler orders sums by how arrays lie in memory.
+    torch.testing.assert_close(attend(qkv)[0], mixed)
     assert attend(qkv)[1] is None
     # Only our kernel returns the weights; it is not for wide heads.
     assert (mean is None) == (shape[3] > 16)
