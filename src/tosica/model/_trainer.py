@@ -28,12 +28,14 @@ from tosica.module import REGISTRY_KEYS
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    # The state of a training, whose module imports this one.
+    from typing import Any as TrainingState
+
     from lightning.pytorch import LightningModule, Trainer
     from scvi.train import TrainRunner
     from torch import Tensor
 
     from tosica.model._setup import SetupMixin
-    from tosica.model._training import TrainingState
     from tosica.model._training_plan import TrainingPlan
 
 

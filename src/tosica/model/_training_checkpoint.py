@@ -17,9 +17,10 @@ from tosica._settings import logger
 from tosica.model._checkpoint import to_plain
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    # The state of a training, whose module imports this one.
+    from typing import Any as TrainingState
 
-    from tosica.model._training import TrainingState
+    from lightning.pytorch import LightningModule, Trainer
 
 CHECKPOINT_FILE = "training.pt"
 # Key of our own part of Lightning's checkpoint.
