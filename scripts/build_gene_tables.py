@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from build_human_gobp import query
 
-from tosica._replace_files import replacing
+from tosica._files import replace_file
 from tosica.gs._gmt import compress
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def add_names(table: pd.DataFrame, named: pd.DataFrame) -> pd.DataFrame:
 def write(table: pd.DataFrame, path: Path) -> int:
     """Write a table, with the same bytes each time; return their number."""
     content = compress(table.to_csv(sep="\t", index=False, lineterminator="\n").encode())
-    with replacing(path) as [temporary]:
+    with replace_file(path) as temporary:
         temporary.write_bytes(content)
     return len(content)
 

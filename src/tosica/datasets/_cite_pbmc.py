@@ -53,7 +53,7 @@ def cite_pbmc() -> MuData:
     ------
     FileNotFoundError
         If the folder in ``TOSICA_DATA`` has no file ``cite_pbmc.h5mu``.
-    ImportError, ConnectionError, OSError, ValueError
+    ImportError, OSError, ValueError
         As in :func:`kang`.
 
     See Also

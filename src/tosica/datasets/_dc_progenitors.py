@@ -43,7 +43,7 @@ def dc_progenitors() -> AnnData:
     ------
     FileNotFoundError
         If the folder in ``TOSICA_DATA`` has no file ``dc_progenitors.h5ad``.
-    ImportError, ConnectionError, OSError, ValueError
+    ImportError, OSError, ValueError
         As in :func:`kang`.
 
     See Also

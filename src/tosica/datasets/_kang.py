@@ -38,10 +38,8 @@ def kang() -> AnnData:
         If the folder in ``TOSICA_DATA`` has no file ``kang_pbmc.h5ad``.
     ImportError
         If the data must be converted and ``rdata`` is missing: ``pip install 'tosica[seurat]'``.
-    ConnectionError
-        If the data cannot be downloaded.
     OSError
-        If the file cannot be read or cached.
+        If the data cannot be downloaded, read or cached.
     ValueError
         If the file has other contents than those that tosica knows.
 

@@ -36,7 +36,7 @@ def kang_unlabeled() -> AnnData:
     ------
     FileNotFoundError
         If the folder in ``TOSICA_DATA`` has no file ``kang_ctrl_unlabelled.h5ad``.
-    ImportError, ConnectionError, OSError, ValueError
+    ImportError, OSError, ValueError
         As in :func:`kang`.
 
     See Also

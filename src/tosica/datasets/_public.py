@@ -17,8 +17,7 @@ from anndata import AnnData, read_h5ad
 from mudata import MuData
 from scipy.sparse import csr_matrix
 
-from tosica._download import cache_folder, download, reason
-from tosica._replace_files import sync, temporary_folder
+from tosica._files import cache_folder, download, replace_file, temporary_folder
 from tosica._settings import logger
 from tosica.io._r_objects import parse_rda
 
@@ -65,12 +64,10 @@ def load(data: Published) -> AnnData | MuData:
     ------
     FileNotFoundError
         If the folder of ``TOSICA_DATA`` has no such file.
-    ConnectionError
-        If the file cannot be downloaded.
     ImportError
         If the file must be converted, and ``rdata`` is missing.
     OSError
-        If a file cannot be read, or the cache cannot be written to.
+        If a file cannot be downloaded or read, or the cache cannot be written to.
     ValueError
         If the contents are not those that tosica knows.
     """
@@ -162,28 +159,22 @@ def _fetch(data: Published, path: Path) -> None:
             f"{data.file} is made from a file of R, which needs the rdata package: "
             f"pip install 'tosica[seurat]', or {other}."
         )
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(path.parent) as folder:
-            rda, made = folder / "downloaded.rda", folder / path.name
-            check, advice = "look for a newer tosica", f"try again, or {other}"
-            download(data.url, rda, to=path.parent, check=check, advice=advice)
-            objects = parse_rda(rda)
-            if data.name not in objects:
-                raise ValueError(
-                    f"{data.url} has no object {data.name!r}, so it was not kept: {other}."
-                )
-            converted = data.convert(objects[data.name])
-            _check(converted, data, data.url)
-            if isinstance(converted, MuData):
-                converted.write(made)
-            else:
-                converted.write_h5ad(made, compression="gzip")
-            sync(made)
-            os.replace(made, path)
-    except PermissionError as error:
-        raise PermissionError(
-            f"Data cannot be cached in {path.parent} ({reason(error)}): set TOSICA_CACHE to a "
-            "folder that you may write to."
-        ) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary_folder(path.parent) as folder:
+        rda = folder / "downloaded.rda"
+        try:
+            download(data.url, rda)
+        except OSError as error:
+            error.add_note(f"Try again, or {other}.")
+            raise
+        objects = parse_rda(rda)
+    if data.name not in objects:
+        raise ValueError(f"{data.url} has no object {data.name!r}, so it was not kept: {other}.")
+    converted = data.convert(objects[data.name])
+    _check(converted, data, data.url)
+    with replace_file(path) as made:
+        if isinstance(converted, MuData):
+            converted.write(made)
+        else:
+            converted.write_h5ad(made, compression="gzip")
     logger.info("datasets: downloaded %s, and made %s", data.url, path)
