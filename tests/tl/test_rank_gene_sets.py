@@ -106,9 +106,12 @@ def _with_lonely() -> object:
 
 def test_groups_with_one_cell_are_left_out_of_all_groups():
     adata = _with_lonely()
-    with pytest.warns(UserWarning, match=r"a single cell in 'lonely', 'lost', and .*: left out\.$"):
+    with pytest.warns(UserWarning, match=r"a single cell in 'lonely', 'lost' or .*: left out\.$"):
         tosica.tl.rank_gene_sets(adata, "group")
     assert adata.uns["rank_gene_sets"]["names"].dtype.names == ("a", "b")
+    for options in ({"groups": ["lost"]}, {"groups": ["a"], "reference": "lost"}):
+        with pytest.raises(ValueError, match="name other groups"):
+            tosica.tl.rank_gene_sets(adata, "group", **options)
 
 
 # -- over samples --------------------------------------------------------------------------------
@@ -230,7 +233,7 @@ def test_effect_size_is_cohens_d_of_cells():
 def test_a_group_with_one_sample():
     adata = _cells(0, types=("B",))
     adata.obs.loc[adata.obs["condition"] == "stim", "sample"] = "only"
-    with pytest.raises(ValueError, match=r"'stim' of adata\.obs\['condition'\] has 1 sample with"):
+    with pytest.raises(ValueError, match=r"'stim' of adata\.obs\['condition'\] has 1 samples"):
         _stim(adata, sample_key="sample")
     assert "rank_gene_sets" not in adata.uns
 

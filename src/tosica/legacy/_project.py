@@ -177,7 +177,7 @@ def _check_header(file: BinaryIO, size: int) -> None:
     }[version]
     shape, _, dtype = read_header(file)
     if dtype.kind not in "biuf" or math.prod(shape) * dtype.itemsize != size - file.tell():
-        raise ValueError("not an array of numbers, or not a whole one")
+        raise ValueError("The file holds no array of numbers, or not a whole one.")
     file.seek(0)
 
 

@@ -1,0 +1,70 @@
+"""All messages of errors and warnings are in one file, to be reviewed as prose.
+
+After a change of messages, ``python tests/test_messages.py`` writes the file anew; read its diff.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SOURCE = Path(__file__).parents[1] / "src" / "tosica"
+FILE = Path(__file__).with_name("messages.txt")
+
+
+def text_of(node: ast.expr) -> str:
+    """The template of a message: values are shown as the expressions in braces."""
+    match node:
+        case ast.Constant(value=str()):
+            return node.value
+        case ast.JoinedStr():
+            return "".join(map(text_of, node.values))
+        case ast.FormattedValue():
+            return f"{{{ast.unparse(node.value)}}}"
+        case ast.BinOp(op=ast.Add()):
+            return text_of(node.left) + text_of(node.right)
+        case _:
+            return f"{{{ast.unparse(node)}}}"
+
+
+def messages_in(node: ast.AST, where: str) -> Iterator[str]:
+    """Messages that are raised or warned of, with the name of the function."""
+    for child in ast.iter_child_nodes(node):
+        inside = where
+        if isinstance(child, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef):
+            inside = f"{where}.{child.name}"
+        yield from messages_in(child, inside)
+        called = child.exc if isinstance(child, ast.Raise) else child
+        if not isinstance(called, ast.Call) or not called.args:
+            continue
+        name = ast.unparse(called.func)
+        if isinstance(child, ast.Raise) or name in ("warn_user", "warnings.warn"):
+            yield f"{where}: {name}: {text_of(called.args[0])}"
+
+
+def all_messages() -> str:
+    lines = []
+    for path in SOURCE.rglob("*.py"):
+        module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        lines += messages_in(ast.parse(path.read_text()), module)
+    # A line break in a message would look like two messages.
+    return "\n".join(sorted(line.replace("\n", "\\n") for line in lines)) + "\n"
+
+
+def test_messages_are_those_of_the_file() -> None:
+    found, reviewed = (set(text.splitlines()) for text in (all_messages(), FILE.read_text()))
+    assert found - reviewed == set(), "new or changed: python tests/test_messages.py"
+    assert reviewed - found == set(), "gone: python tests/test_messages.py"
+
+
+def test_messages_are_sentences() -> None:
+    texts = [line.split(": ", 2)[-1] for line in FILE.read_text().splitlines()]
+    assert [text for text in texts if not text.endswith((".", "?", "}", ")"))] == []
+
+
+if __name__ == "__main__":
+    FILE.write_text(all_messages())
