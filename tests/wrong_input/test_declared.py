@@ -20,13 +20,22 @@ PACKAGES = ("pp", "gs", "onto", "tl", "pl", "get", "io", "datasets")
 
 # Parameters that are checked where they are read, because that takes the data, and why.
 UNDECLARED = {
+    "pp.build_mask(gene_sets)": "a collection's name, a path, a dict or a table",
+    "pp.build_mask(modalities)": "for a MuData only",
+    "gs.map_genes(names)": "any iterable of names but one name",
     "onto.map_labels(mapping)": "labels must be those of the column, terms those of the ontology",
     "tl.annotate_file(client)": "dask need not be installed",
-    "tl.annotate_file(array_task)": "the first number must be below the second",
     "TOSICA.infer(indices)": "positions must be those of cells",
+    "TOSICA.load_query_data(reference_model)": "a model or its folder",
+    "TOSICA.load_query_data(unlabeled_category)": "labels have any type",
     "TOSICA.setup_mudata(mdata)": "an AnnData is told where to go",
     "TOSICA.setup_mudata(modalities)": "modalities must be those of the data",
+    "TOSICA.train(plan_kwargs)": "each setting has a check of its own",
 }
+# Devices are those of torch and Lightning, which say what they know.
+OF_DEVICES = {"accelerator", "device", "devices"}
+# Functions that check their parameters where they read them.
+UNDECLARED_PACKAGES = ("io", "datasets")
 
 
 def public_functions() -> dict[str, Callable[..., Any]]:
@@ -65,7 +74,10 @@ def right(constraint: c.Constraint | None) -> Any:
         case c.OneOf():
             return constraint.options[0]
         case c.InstanceOf():
-            return constraint.classes[0].__new__(constraint.classes[0])
+            for value in ({}, [], "a"):
+                if constraint.has_type(value):
+                    return value
+            return object.__new__(constraint.classes[0])
         case c.CellData():
             return AnnData(np.ones((2, 2), dtype=np.float32))
         case c.Integer():
@@ -107,8 +119,9 @@ def test_every_parameter_is_declared() -> None:
         f"{name}({each.name})"
         for name, function in FUNCTIONS.items()
         for each in parameters(function)
-        if declared(function)
-        and each.name not in declared(function)
+        if name.partition(".")[0] not in UNDECLARED_PACKAGES
+        and name != "get.network_weights"
+        and each.name not in {*declared(function), *OF_DEVICES}
         and not (name.startswith("TOSICA.") and name != "TOSICA.infer" and each.name in of_infer)
     }
     assert missing <= set(UNDECLARED)
