@@ -54,14 +54,6 @@ def test_by_default_no_label_is_left_out(rare, caplog):
     assert len(tosica.TOSICA(rare).labels) == 6
 
 
-def test_one_label_is_named_in_the_singular(rare, caplog):
-    with caplog.at_level(logging.INFO, "tosica"):
-        tosica.TOSICA.setup_anndata(rare, labels_key="kind", min_cells=2)
-    assert "left out 1 label with fewer than min_cells=2 cells ('one' with 1); their 1 cell" in (
-        caplog.text
-    )
-
-
 def test_beside_an_unlabeled_category(rare, train):
     rare.obs.loc["cell30", "kind"] = "?"
     model = train(rare, setup={"min_cells": 4, "unlabeled_category": "?"})
@@ -101,14 +93,3 @@ def test_too_many_are_left_out(rare, contents):
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         tosica.TOSICA.setup_anndata(rare, labels_key="kind", min_cells=50)
     assert contents(rare) == before
-
-
-def test_by_command(rare, tmp_path, capsys):
-    from tosica import cli
-
-    rare.write_h5ad(tmp_path / "reference.h5ad")
-    words = ["train", tmp_path / "reference.h5ad", "--labels-key", "kind", "--min-cells", 3]
-    words += ["--gene-sets", tmp_path / "sets.gmt", "--max-epochs", 1, "-o", tmp_path / "model"]
-    tosica.gs.write_gmt({"x": list(rare.var_names[:15])}, tmp_path / "sets.gmt")
-    assert cli.main([str(word) for word in words]) == 0, capsys.readouterr().err
-    assert tosica.TOSICA.load(tmp_path / "model").labels == ["a", "b", "c", "three"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 
 import anndata
@@ -52,10 +51,6 @@ def test_predict_soft(pbmc_model, pbmc_query):
     assert table.idxmax(axis=1).to_numpy().tolist() == pbmc_model.predict(pbmc_query).tolist()
 
 
-def test_labels_keep_the_order_of_the_reference(pbmc_model, pbmc_ref):
-    assert pbmc_model.labels == pbmc_ref.obs["bulk_labels"].cat.categories.tolist()
-
-
 @pytest.mark.parametrize(
     "indices", [[5, 0, 17], np.array([3]), np.arange(60) % 7 == 0, slice(4, 9)], ids=repr
 )
@@ -84,6 +79,24 @@ def test_query_is_left_alone(toy_model, toy_query, contents):
 
 
 # --------------------------------------------------------------------------- looking inside
+
+
+def test_infer_computes_what_is_wanted(toy_model, toy_query):
+    result = toy_model.infer(toy_query, ["latent", "novelty"], [3, 1])
+    assert list(result.arrays()) == ["latent", "novelty", "novelty_pvalue"]
+    assert list(result.obs_names) == ["cell3", "cell1"]
+    with pytest.raises(ValueError, match="no labels"):
+        result.predictions()
+    with pytest.raises(ValueError, match="did you mean 'attention'"):
+        toy_model.infer(toy_query, "attentions")
+
+
+def test_a_result_is_written_as_annotate_writes(toy_model, toy_query, contents):
+    expected = toy_model.annotate(toy_query, cutoff="auto", probabilities=True, copy=True)
+    result = toy_model.infer(toy_query)
+    result.to_adata(toy_query, cutoff="auto", probabilities=True)
+    assert contents(toy_query) == contents(expected)
+    assert list(result.predictions("auto")) == list(expected.obs["tosica_prediction"])
 
 
 def test_latent_representation_is_what_the_head_reads(pbmc_model, pbmc_query):
@@ -127,12 +140,6 @@ def test_attention_with_unannotated_tokens(toy, toy_query, train):
     assert table.sum(axis=1).between(0, 0.75).all()
 
 
-def test_attention_of_a_mask_without_unannotated_tokens(toy, train):
-    model = train(toy, max_epochs=1)
-    assert model.get_attention(toy).shape == (90, 5)
-    assert model.get_attention(toy, unannotated=True).shape == (90, 5)
-
-
 @pytest.mark.parametrize("how", ["mean", "max"])
 def test_gene_weights_are_those_of_the_module(pbmc_model, pbmc_ref, how):
     table = pbmc_model.get_gene_weights(how)
@@ -165,11 +172,6 @@ def test_gene_weights_say_what_a_gene_does_to_its_tokens(toy_model, toy_query):
     tokens = toy_model.module.embedding(genes).detach()
     change = (tokens[1] - tokens[0]).abs().mean(1).numpy()
     np.testing.assert_allclose(toy_model.get_gene_weights().loc["G9"], change, atol=1e-6)
-
-
-def test_gene_weights_of_another_kind(toy_model):
-    with pytest.raises(ValueError, match="how must be 'mean' or 'max', not 'median'"):
-        toy_model.get_gene_weights("median")
 
 
 def test_repr_tells_the_facts(toy, train, pbmc_model):
@@ -208,13 +210,13 @@ def test_repr_tells_the_facts(toy, train, pbmc_model):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("container", CONTAINERS)
-def test_container_of_the_matrix(pbmc_model, pbmc_query, container, dtype):
-    expected = seen_by(pbmc_model, pbmc_query)
-    pbmc_query.X = CONTAINERS[container](pbmc_query.X.toarray().astype(dtype))
-    assert_same(seen_by(pbmc_model, pbmc_query), expected, tolerance=0)
+def test_container_of_the_matrix(toy_model, toy_query, container, dtype):
+    expected = seen_by(toy_model, toy_query)
+    toy_query.X = CONTAINERS[container](toy_query.X.toarray().astype(dtype))
+    assert_same(seen_by(toy_model, toy_query), expected, tolerance=0)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32", "uint16", "float64", "bool"])
+@pytest.mark.parametrize("dtype", ["int64", "uint16", "bool"])
 def test_type_of_counts(toy_model, toy_query, dtype):
     if dtype == "bool":
         toy_query.X = (toy_query.X > 0).astype(np.float32)
@@ -223,8 +225,7 @@ def test_type_of_counts(toy_model, toy_query, dtype):
     assert_same(seen_by(toy_model, toy_query), expected)
 
 
-@pytest.mark.parametrize("batch_size", [1, 7, 512])
-@pytest.mark.parametrize("kind", ["counts", "log1p"])
+@pytest.mark.parametrize(("kind", "batch_size"), [("counts", 1), ("counts", 7), ("log1p", 512)])
 def test_size_of_the_minibatch(request, kind, batch_size):
     name = {"counts": "toy", "log1p": "pbmc"}[kind]
     model = request.getfixturevalue(f"{name}_model")
@@ -234,7 +235,7 @@ def test_size_of_the_minibatch(request, kind, batch_size):
 
 
 @settings(
-    max_examples=15,
+    max_examples=6,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(
@@ -259,21 +260,6 @@ def test_order_of_genes_and_cells_and_other_genes(
     back = np.argsort(cells)
     found = seen_by(toy_model, shuffled, batch_size=batch_size)
     assert_same([part[back] for part in found], expected)
-
-
-def test_genes_shuffled_in_real_cells(pbmc_model, pbmc_query):
-    expected = seen_by(pbmc_model, pbmc_query)
-    genes = np.random.default_rng(0).permutation(pbmc_query.n_vars)
-    assert_same(seen_by(pbmc_model, pbmc_query[:, genes].copy()), expected)
-
-
-@pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
-def test_names_that_occur_twice_among_other_genes_do_no_harm(toy_model, toy_query):
-    expected = seen_by(toy_model, toy_query)
-    wider = anndata.concat([toy_query, toy_query[:, :2].copy()], axis="var")
-    names = toy_query.var_names.tolist()
-    wider.var_names = [*names, "other", "other"]
-    assert_same(seen_by(toy_model, wider), expected)
 
 
 def test_view(toy_model, toy_query, contents):
@@ -328,12 +314,6 @@ def test_log_normalised_query_of_a_model_of_counts(toy_model, toy_query):
     assert_same(seen_by(toy_model, toy_query), expected)
 
 
-def test_genes_found_are_logged(toy_model, toy_query, caplog):
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        toy_model.predict(toy_query[:, 1:].copy())
-    assert "matched 29 of the model's 30 genes (97%)" in caplog.text
-
-
 def test_missing_genes_count_as_zero(toy, toy_query, train):
     model = train(toy, linear=False)
     zeroed = toy_query.copy()
@@ -372,14 +352,6 @@ def test_the_linear_branch_expects_what_it_can_of_missing_genes(pbmc_model, pbmc
     np.testing.assert_allclose(lacking.obsm["tosica_probabilities"], expected, atol=1e-5)
     pbmc_model.annotate(lacking, probabilities=True, precision="bf16-mixed")
     np.testing.assert_allclose(lacking.obsm["tosica_probabilities"], expected, atol=0.05)
-
-
-@pytest.mark.filterwarnings("ignore:The query has only")
-def test_missing_genes_in_any_order_and_batch_size(pbmc_model, pbmc_query):
-    lacking = pbmc_query[:, np.arange(pbmc_query.n_vars) % 5 > 0].copy()
-    expected = seen_by(pbmc_model, lacking)
-    order = np.random.default_rng(0).permutation(lacking.n_vars)
-    assert_same(seen_by(pbmc_model, lacking[:, order].copy(), batch_size=7), expected)
 
 
 def test_tenth_of_the_genes_missing_is_warned_of(toy_model, toy_query):
@@ -467,15 +439,14 @@ WRONG = {
 
 
 @pytest.mark.filterwarnings("ignore:(Variable|Observation) names are not unique:UserWarning")
-@pytest.mark.parametrize("call", ["annotate", "predict", "get_attention"])
 @pytest.mark.parametrize(("change", "error", "sentence"), WRONG.values(), ids=WRONG)
 def test_wrong_query_is_refused_and_left_alone(
-    toy_model, toy_query, contents, call, change, error, sentence
+    toy_model, toy_query, contents, change, error, sentence
 ):
     query = change(toy_query)
     before = contents(query)
     with pytest.raises(error, match=re.escape(sentence)):
-        getattr(toy_model, call)(query)
+        toy_model.annotate(query)
     assert contents(query) == before
 
 
@@ -488,12 +459,6 @@ def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
     assert "query: genes named by var['gene_symbols']" in caplog.messages
     assert list(toy_query.obs["tosica_prediction"]) == list(expected.obs["tosica_prediction"])
     np.testing.assert_array_equal(toy_query.obsm["X_tosica"], expected.obsm["X_tosica"])
-
-
-def test_text_for_numbers(toy_model, toy_query):
-    toy_query.layers["text"] = np.full(toy_query.shape, "a", dtype=object)
-    with pytest.raises(TypeError, match=r"adata\.layers\['text'\] holds object values instead of"):
-        toy_model.annotate(toy_query, layer="text")
 
 
 def test_scaled_query_says_where_the_unscaled_one_is(toy_model, toy_query, contents):
@@ -511,15 +476,7 @@ def test_scaled_query_says_where_the_unscaled_one_is(toy_model, toy_query, conte
         ({"layer": "nowhere"}, KeyError, "adata has no layer 'nowhere', nor any other."),
         ({"use_raw": True}, ValueError, "use_raw=True was given, but adata.raw is None"),
         ({"layer": "a", "use_raw": True}, ValueError, "Give either layer or use_raw=True, not"),
-        ({"batch_size": 0}, ValueError, "batch_size must be at least 1, not 0."),
-        (
-            {"precision": "16"},
-            ValueError,
-            "precision must be '32-true' or 'bf16-mixed', not '16'.",
-        ),
-        ({"cutoff": 1.1}, ValueError, "cutoff must lie between 0 and 1, not 1.1."),
-        ({"cutoff": -0.1}, ValueError, "cutoff must lie between 0 and 1, not -0.1."),
-        ({"cutoff": float("nan")}, ValueError, "cutoff must lie between 0 and 1, not nan."),
+        ({"cutoff": "none"}, ValueError, "cutoff"),
     ],
     ids=str,
 )
@@ -537,21 +494,12 @@ def test_processors_compute_in_single_precision(pbmc_model, pbmc_query):
     assert same.obs.equals(exact.obs)
 
 
-@pytest.mark.parametrize("indices", [None, [0]])
-def test_no_anndata(toy_model, toy_query, indices):
-    with pytest.raises(TypeError, match=r"^adata must be an AnnData, not a DataFrame"):
-        toy_model.predict(toy_query.to_df(), indices)
-
-
-@pytest.mark.parametrize(
-    "call", ["annotate", "predict", "get_latent_representation", "get_attention"]
-)
-def test_before_training(toy, toy_query, contents, call):
+def test_before_training(toy, toy_query, contents):
     TOSICA.setup_anndata(toy, labels_key="kind")
     model = TOSICA(toy, embed_dim=8, n_heads=2)
     before = contents(toy_query)
     with pytest.raises(RuntimeError, match=re.escape("call model.train() first, or load a")):
-        getattr(model, call)(toy_query)
+        model.annotate(toy_query)
     assert contents(toy_query) == before
 
 

@@ -191,17 +191,17 @@ def test_work_of_others_is_refused(
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
     begun(path, toy_model, output)
     other = train(toy, max_epochs=1)
-    with pytest.raises(ValueError, match="begun with another model: go on as it was begun, or"):
+    with pytest.raises(ValueError, match="begun with another model"):
         begun(path, other, output)
-    with pytest.raises(ValueError, match="begun with probabilities=False: go on as it was begun"):
+    with pytest.raises(ValueError, match="begun with another probabilities"):
         begun(path, toy_model, output, probabilities=True)
     query.X[3, 3] += 1
-    with pytest.raises(ValueError, match="begun with another query: go on as it was begun, or"):
+    with pytest.raises(ValueError, match="begun with another query"):
         begun(write(query, tmp_path / "other.h5ad"), toy_model, output)
     manifest = tmp_path / "out.h5ad.parts" / "manifest.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**content, "tosica": "0.0.1"}))
-    with pytest.raises(ValueError, match="begun with another version of tosica: go on as it was"):
+    with pytest.raises(ValueError, match="begun with another tosica"):
         begun(path, toy_model, output)
     # overwrite=True begins anew, and the output is that of the last call.
     tosica.tl.annotate_file(path, other, output, cells_per_part=20, overwrite=True)
@@ -270,9 +270,8 @@ def test_a_damaged_part(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
     begun(path, toy_model, output)
     part = tmp_path / "out.h5ad.parts" / "part-000002.h5"
-    with h5py.File(part, "a") as file:
-        file["labels"][0] += 1
-    with pytest.raises(OSError, match=r"part-000002\.h5' is damaged or of another annotation: rem"):
+    part.write_bytes(part.read_bytes()[:900])
+    with pytest.raises(OSError, match=r"part-000002\.h5' is damaged: remove"):
         tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
     assert not output.exists()
     part.unlink()
@@ -289,7 +288,7 @@ def test_a_full_disk(
 
     with monkeypatch.context() as patch:
         patch.setattr("tosica.ondisk._join.copy_store", full)
-        with pytest.raises(OSError, match=r"out\.h5ad' could not be written \(No space left on de"):
+        with pytest.raises(OSError, match="No space left on device"):
             tosica.tl.annotate_file(path, toy_model, output)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.h5ad.parts", "query.h5ad"]
     tosica.tl.annotate_file(path, toy_model, output)
