@@ -266,14 +266,13 @@ def test_bfloat16_agrees_roughly(how: str) -> None:
 # ------------------------------------------------------------------ what training asks
 
 
-def test_loss_is_cross_entropy_over_labels_not_codes() -> None:
-    # Codes are in the order of scvi-tools, with the unlabelled category last.
-    module = make(ORDINARY, label_of_code=np.array([2, 0, 1, -1]))
+def test_loss_is_cross_entropy_of_labeled_cells() -> None:
     logits = torch.randn(3, N_LABELS, dtype=torch.float64)
-    loss = module.loss(fields(torch.zeros(3, 1), [0, 2, 1]), {}, {"logits": logits})
-    label = torch.tensor([2, 1, 0])
-    torch.testing.assert_close(loss.loss, F.cross_entropy(logits, label))
-    assert loss.true_labels.tolist() == [2, 1, 0]
+    # The code behind the last label is that of cells without one.
+    codes = [0, N_LABELS, 1]
+    loss = make(ORDINARY).loss(fields(torch.zeros(3, 1), codes), {}, {"logits": logits})
+    torch.testing.assert_close(loss.loss, F.cross_entropy(logits[::2], torch.tensor([0, 1])))
+    assert loss.true_labels.tolist() == codes
     assert loss.n_obs_minibatch == 3
     torch.testing.assert_close(loss.logits, logits)
 
@@ -432,7 +431,7 @@ def test_weights_are_all_that_is_saved() -> None:
     module, other = make(ORDINARY), make(ORDINARY._replace(seed=5))
     module.temperature.fill_(3.0)
     parameters = {name for name, _ in module.named_parameters() if "._weight_" not in name}
-    saved = parameters | {"embedding.weight", "temperature", "baseline", "label_of_code"}
+    saved = parameters | {"embedding.weight", "temperature", "baseline"}
     assert set(module.state_dict()) == saved
     # Other genes in the sets, so that only weights agree.
     assert not torch.equal(module.embedding.genes, other.embedding.genes)

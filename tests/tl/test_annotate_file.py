@@ -128,11 +128,11 @@ def _end_after(n: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     done: list[int] = []
     whole = ondisk.PartAnnotator.annotate
 
-    def annotate(self: Any, part: int) -> None:
+    def annotate(self: Any, part: int) -> int:
         if len(done) == n:
             raise _Killed
-        whole(self, part)
-        done.append(part)
+        done.append(whole(self, part))
+        return part
 
     monkeypatch.setattr(ondisk.PartAnnotator, "annotate", annotate)
     return done

@@ -145,7 +145,7 @@ def test_a_model_without_a_reference_is_refused(toy_model, tmp_path):
 def test_genes_that_changed_are_refused():
     model = set_up(make_toy())
     model.adata._inplace_subset_var(np.arange(30)[::-1])
-    with pytest.raises(ValueError, match=r"^adata has other genes, .* than when it was set up"):
+    with pytest.raises(ValueError, match="when it was set up"):
         tosica.tl.refine_gene_sets(model)
 
 

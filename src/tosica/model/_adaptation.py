@@ -303,7 +303,6 @@ class AdaptationMixin(SetupMixin):
             tensor = kept[name]
             added = tensor.new_full((len(new), *tensor.shape[1:]), value)
             kept[name] = torch.cat([tensor, added])
-        kept["label_of_code"] = model.module.label_of_code
         model.module.load_state_dict(kept)
         for name in TRAINING_ATTRS:
             setattr(model, name, deepcopy(getattr(self, name, None)))

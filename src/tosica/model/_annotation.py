@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
@@ -56,7 +57,7 @@ else:
 Precision = Literal["32-true", "bf16-mixed"]
 # The first fits the cache of a CPU, the second occupies an accelerator.
 _BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
-_WANTED = ("probabilities", "attention", "unannotated", "latent", "novelty")
+_WANTED = {"probabilities", "attention", "unannotated", "latent", "novelty"}
 _LAYER = Either(
     first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True
 )
@@ -75,7 +76,6 @@ class AnnotationMixin(Base):
         sample=CellData(optional=True),
         enable_progress_bar=Flag(),
     )
-    @torch.inference_mode()
     def infer(
         self,
         adata: AnnData | MuData | None = None,
@@ -118,44 +118,20 @@ class AnnotationMixin(Base):
         RuntimeError, TypeError, ValueError
             As :meth:`annotate`.
         """
-        wanted = [want] if isinstance(want, str) else list(want)
-        for name in wanted:
-            if name not in _WANTED:
-                raise ValueError(f"want cannot be {name!r}{did_you_mean(name, _WANTED)}")
+        wanted = {want} if isinstance(want, str) else set(want)
+        for name in wanted - _WANTED:
+            raise ValueError(f"want cannot be {name!r}{did_you_mean(name, _WANTED)}")
         adata = self._query(adata, indices)
-        device, tokens = self.module.device, self.tokens
-        rounds = precision == "bf16-mixed" and device.type != "cpu"
+        tokens = self.tokens
         query = self._minibatches(adata, layer, use_raw, batch_size, sample)
-        novelty = self.novelty_statistics_ if "novelty" in wanted else None
-        traced = "attention" in wanted or "unannotated" in wanted
         columns = tokens.tokens_of(query.modalities)
         if "unannotated" not in wanted:
             # Unannotated tokens come last.
             columns = columns[columns < tokens.n_gene_sets]
-
-        def run(minibatch: Minibatch) -> tuple[int, dict[str, np.ndarray]]:
-            measured = minibatch.measured
-            with torch.autocast(device.type, torch.bfloat16, enabled=rounds):
-                output = self.module.annotate(
-                    minibatch.x, attention=traced, modalities=query.modalities, measured=measured
-                )
-            values = {}
-            if "probabilities" in wanted:
-                values["probabilities"] = self.module.probabilities(output.logits, query.modalities)
-            if "latent" in wanted:
-                values["latent"] = output.latent
-            if output.attention is not None:
-                values["attention"] = output.attention[:, : len(columns)]
-            arrays = {name: value.float().cpu().numpy() for name, value in values.items()}
-            if novelty is not None:
-                known = None if measured is None else measured.cpu().numpy()
-                scores, _ = novelty.score_cells(minibatch.x.cpu().numpy(), known)
-                arrays["novelty"] = scores.astype(np.float32)
-            return minibatch.start, arrays
-
         found: dict[str, np.ndarray] = {}
         bar = progress(adata.n_obs, "annotate", enabled=enable_progress_bar)
-        with thread_pool(device), bar as step:
+        run = partial(self._infer_minibatch, query.modalities, wanted, precision)
+        with thread_pool(self.module.device), bar as step:
             for start, parts in thread_map(run, query):
                 for name, part in parts.items():
                     _check_finite(name, part)
@@ -166,8 +142,11 @@ class AnnotationMixin(Base):
         if "probabilities" in found:
             found["codes"] = found["probabilities"].argmax(1).astype(np.int32)
             found["probability"] = found["probabilities"].max(1)
-        if novelty is not None:
-            found["novelty_pvalue"] = pvalues(found["novelty"], novelty.cells).astype(np.float32)
+        if "attention" in found:
+            found["attention"] = np.ascontiguousarray(found["attention"][:, : len(columns)])
+        if "novelty" in found and self.novelty_statistics_ is not None:
+            reference = self.novelty_statistics_.cells
+            found["novelty_pvalue"] = pvalues(found["novelty"], reference).astype(np.float32)
         names = [modality.name for modality in self.modalities]
         return AnnotationResult(
             obs_names=adata.obs_names,
@@ -183,6 +162,35 @@ class AnnotationMixin(Base):
             model=self.fingerprint,
             **found,
         )
+
+    @torch.inference_mode()
+    def _infer_minibatch(
+        self,
+        modalities: tuple[int, ...],
+        wanted: set[str],
+        precision: Precision,
+        minibatch: Minibatch,
+    ) -> tuple[int, dict[str, np.ndarray]]:
+        """Compute what is wanted of some cells, and return it with the position of the first."""
+        device, measured = self.module.device, minibatch.measured
+        rounds = precision == "bf16-mixed" and device.type != "cpu"
+        attention = not wanted.isdisjoint({"attention", "unannotated"})
+        with torch.autocast(device.type, torch.bfloat16, enabled=rounds):
+            output = self.module.annotate(
+                minibatch.x, attention=attention, modalities=modalities, measured=measured
+            )
+        values = {"latent": output.latent} if "latent" in wanted else {}
+        if "probabilities" in wanted:
+            values["probabilities"] = self.module.probabilities(output.logits, modalities)
+        if output.attention is not None:
+            values["attention"] = output.attention
+        arrays = {name: value.float().cpu().numpy() for name, value in values.items()}
+        if "novelty" in wanted and self.novelty_statistics_ is not None:
+            known = None if measured is None else measured.cpu().numpy()
+            arrays["novelty"], _ = self.novelty_statistics_.score_cells(
+                minibatch.x.cpu().numpy(), known
+            )
+        return minibatch.start, arrays
 
     @validate_params(
         adata=CellData(mudata=True, optional=True),

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scvi.data.fields import CategoricalObsField
 
-from tosica._checks import InstanceOf, did_you_mean
+from tosica._checks import InstanceOf, did_you_mean, list_names
 from tosica._obs import UNKNOWN, default_palette
 from tosica._settings import logger, warn_user
 from tosica._validation import file_columns
@@ -144,11 +144,10 @@ class LabelsField(CategoricalObsField):
         sizes = every[every >= self._min_cells]
         file_columns(list(sizes.index), f"{self._where}[{key!r}]")
         if len(sizes) < 2:
-            found = repr(sizes.index[0]) if len(sizes) else "none"
             of_size = f" of min_cells={self._min_cells} cells or more" if len(every) > 1 else ""
             raise ValueError(
                 f"{self._where}[{key!r}] needs at least two different labels{of_size} to tell "
-                f"apart; found {found}."
+                f"apart; found {list_names(list(sizes.index)) or 'none'}."
             )
         if UNKNOWN in sizes.index:
             raise ValueError(
@@ -220,17 +219,11 @@ class LabelsField(CategoricalObsField):
         if self._unlabeled is None:
             # No label has this name.
             self._unlabeled = UNKNOWN
-        n_cells = int(rare.sum())
         logger.info(
-            "setup: left out %d label%s with fewer than min_cells=%d cells (%s); their %d cell%s "
-            "count%s as unlabeled",
-            len(rare),
-            "" if len(rare) == 1 else "s",
+            "setup: labels with fewer than min_cells=%d cells are left out (%s), and their cells "
+            "count as unlabeled",
             self._min_cells,
             ", ".join(f"{name!r} with {n}" for name, n in rare.items()),
-            n_cells,
-            "" if n_cells == 1 else "s",
-            "s" if n_cells == 1 else "",
         )
         return [str(name) for name in rare.index]
 

@@ -55,6 +55,16 @@ class Modality:
         """Take the modality from a reference or a query."""
         return data if self.name is None else data[self.name]
 
+    def check_genes(self, data: AnnData | MuData) -> None:
+        """Refuse a reference whose genes have changed since it was set up."""
+        names = self.of(data).var_names.astype(str)
+        if not names.equals(self.genes):
+            raise ValueError(
+                f"{self.place} has {len(names)} genes now, and {len(self.genes)} when it was set "
+                "up, or others, or in another order: call tosica.pp.build_mask and the setup "
+                "method again, and make a new model."
+            )
+
     def describe_tokens(self) -> str:
         """Count gene sets, modules and unannotated tokens, in words."""
         mask = self.mask

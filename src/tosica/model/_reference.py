@@ -8,12 +8,9 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 from lightning.pytorch import LightningDataModule
-from mudata import MuData
 from scvi import settings
-from scvi.data._constants import _SCVI_UUID_KEY
 from torch.utils.data import BatchSampler, Sampler
 
-from tosica._checks import CellData
 from tosica.data import CellMatrix
 from tosica.model._reference_on_disk import (
     ContiguousBlocks,
@@ -24,12 +21,9 @@ from tosica.model._reference_on_disk import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from anndata import AnnData
+    from collections.abc import Iterator, Sequence
 
     from tosica.data import Block, JointMatrix
-    from tosica.model._modalities import Modality
     from tosica.model._reference_on_disk import Blocks
 
 # Number of minibatches that are read in advance.
@@ -299,67 +293,3 @@ def _draw(cells: np.ndarray, n: int, generator: torch.Generator) -> np.ndarray:
     rounds = -(-n // len(cells))
     orders = [torch.randperm(len(cells), generator=generator) for _ in range(rounds)]
     return cells[torch.cat(orders).numpy()[:n]]
-
-
-def check_set_up(adata: Any, managers: dict[str, Any]) -> None:
-    """Refuse data that were not set up as a reference.
-
-    Parameters
-    ----------
-    adata
-        The reference.
-    managers
-        scvi-tools' managers of the data that were set up, by the identifier of the data.
-
-    Raises
-    ------
-    TypeError
-        If ``adata`` is neither AnnData nor MuData.
-    ValueError
-        If ``setup_anndata`` was not called on this very object.
-    """
-    CellData(mudata=True).check("adata", adata)
-    is_joint = isinstance(adata, MuData)
-    name, method = ("mdata", "setup_mudata") if is_joint else ("adata", "setup_anndata")
-    call = f"TOSICA.{method}({name}, labels_key=...)"
-    manager = managers.get(adata.uns.get(_SCVI_UUID_KEY))
-    if manager is None:
-        raise ValueError(f"{name} was not set up as a reference: call {call} first.")
-    if manager.adata is not adata:
-        raise ValueError(
-            f"{name} is a copy or a part of the data that were set up: call {call} on it as well."
-        )
-
-
-def check_genes(adata: AnnData | MuData, modalities: Iterable[Modality]) -> None:
-    """Refuse a reference whose genes have changed since it was set up.
-
-    Parameters
-    ----------
-    adata
-        The reference.
-    modalities
-        The modalities as they were set up.
-
-    Raises
-    ------
-    ValueError
-        If genes were left out, added, renamed or reordered.
-    """
-    for modality in modalities:
-        data, name = (
-            (adata, "adata")
-            if modality.name is None
-            else (adata[modality.name], f"mdata[{modality.name!r}]")
-        )
-        names = data.var_names.astype(str)
-        if not names.equals(modality.genes):
-            what = (
-                f"has {len(names)} genes now, and {len(modality.genes)} when it was set up"
-                if len(names) != len(modality.genes)
-                else "has other genes, or genes in another order, than when it was set up"
-            )
-            raise ValueError(
-                f"{name} {what}: call tosica.pp.build_mask and the setup method again, and make a "
-                "new model."
-            )

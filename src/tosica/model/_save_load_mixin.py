@@ -218,9 +218,7 @@ class SaveLoadMixin(OntologyMixin):
 
     def _restore(self, contents: dict[str, Any]) -> None:
         """Take weights and what a training left from a file."""
-        # The new reference decides, because it may have unlabeled cells, which have a code.
-        state = contents[_STATE] | {"label_of_code": self.module.label_of_code}
-        self.module.load_state_dict(state)
+        self.module.load_state_dict(contents[_STATE])
         attributes = contents[_ATTRIBUTES]
         for name in TRAINING_ATTRS:
             value = attributes[name]

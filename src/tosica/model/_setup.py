@@ -10,6 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
+from scvi.data._constants import _SCVI_UUID_KEY
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
 
 from tosica._checks import (
@@ -366,6 +367,21 @@ class SetupMixin(Base):
         return manager
 
     @classmethod
+    def _check_set_up(cls, adata: Any) -> None:
+        """Refuse data that were not set up as a reference, or a copy or part of such data."""
+        CellData(mudata=True).check("adata", adata)
+        name = place_of(None, adata)
+        manager = cls._setup_adata_manager_store.get(adata.uns.get(_SCVI_UUID_KEY))
+        if manager is None or manager.adata is not adata:
+            what = (
+                "was not set up as a reference"
+                if manager is None
+                else "is a copy or a part of the data that were set up"
+            )
+            method = "setup_mudata" if name == "mdata" else "setup_anndata"
+            raise ValueError(f"{name} {what}: call TOSICA.{method}({name}, labels_key=...) first.")
+
+    @classmethod
     def _setup_from_registry(cls, adata: AnnData | MuData, registry: dict[str, Any]) -> None:
         """Set up a reference for a model that exists, with the arguments of the model's registry.
 
@@ -423,7 +439,7 @@ class SetupMixin(Base):
     @property
     def gene_sets(self) -> list[str]:
         """Names of the gene sets, in the order of the mask, without unannotated tokens."""
-        tokens = self._tokens
+        tokens = self.tokens
         return list(tokens.names[: tokens.n_gene_sets])
 
     @property

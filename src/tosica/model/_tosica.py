@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 from scvi.model.base import BaseModelClass
 
@@ -14,13 +13,11 @@ from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica.model._adaptation import AdaptationMixin
 from tosica.model._annotation import AnnotationMixin
-from tosica.model._labels_field import LabelsField
-from tosica.model._reference import check_genes, check_set_up
 from tosica.model._save_load_mixin import SaveLoadMixin
 from tosica.model._setup import SetupMixin
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
-from tosica.module import REGISTRY_KEYS, TOSICAModule
+from tosica.module import TOSICAModule
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -116,25 +113,21 @@ class TOSICA(
         if embed_dim % n_heads:
             raise ValueError(f"embed_dim ({embed_dim}) must be a multiple of n_heads ({n_heads}).")
         if adata is not None or registry is None:
-            check_set_up(adata, type(self)._setup_adata_manager_store)
+            self._check_set_up(adata)
         super().__init__(adata, registry)
         if adata is not None:
-            check_genes(adata, self.modalities)
+            for modality in self.modalities:
+                modality.check_genes(adata)
             with thread_pool(), progress(None, "TOSICA: gene sets"):
                 self.registry_ = select_tokens(
                     self.registry_, adata, self._codes, max_gene_sets, modules
                 )
-        names = self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.CATEGORICAL_MAPPING_KEY]
         self.module = self._module_cls(
             self.tokens,
             len(self.labels),
             embed_dim=embed_dim,
             n_heads=n_heads,
             n_layers=n_layers,
-            # Unlabeled cells have the last code.
-            label_of_code=np.where(
-                np.arange(len(names)) < len(self.labels), np.arange(len(names)), -1
-            ),
             linear=linear and self.modalities[0].name is None,
         )
         self.module.eval()

@@ -35,7 +35,7 @@ from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_s
 from tosica.model._modalities import is_joint
 from tosica.model._new_labels import QueryCells, fit_new_labels_of
 from tosica.model._recalibrate import set_calibration
-from tosica.model._reference import ReferenceData, check_genes
+from tosica.model._reference import ReferenceData
 from tosica.model._reference_on_disk import BUFFER_SIZE
 from tosica.model._tokens import read_network_weights
 from tosica.model._trainer import (
@@ -176,8 +176,9 @@ class ReadReference:
             if small and not state.rows.in_memory:
                 # It would be read many times, and fits the buffer that it would be read through.
                 state.rows = state.rows.load()
-        of_code = model.module.label_of_code.cpu().numpy()
-        state.codes = of_code[model._codes(REGISTRY_KEYS.LABELS_KEY)]
+        codes = model._codes(REGISTRY_KEYS.LABELS_KEY)
+        # Cells without a label have the last code.
+        state.codes = np.where(codes < len(model.labels), codes, -1)
         state.strata = model._codes(REGISTRY_KEYS.BATCH_KEY)
         if state.resume is not None:
             state.resumed = read_start(state.resume)
@@ -673,4 +674,5 @@ class TrainingMixin(SetupMixin):
                 "The model was loaded without a reference and cannot be trained: pass it to "
                 "TOSICA.load(folder, adata=reference)."
             )
-        check_genes(self.adata, self.modalities)
+        for modality in self.modalities:
+            modality.check_genes(self.adata)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from scvi.module.base import BaseModuleClass, LossOutput, auto_move_data
@@ -53,9 +52,6 @@ class TOSICAModule(BaseModuleClass):
         Number of attention heads; divides ``embed_dim``.
     n_layers
         Number of encoder layers.
-    label_of_code
-        Shape ``(n_codes,)``. Which of the ``n_labels`` each code of the labels field stands for,
-        -1 for a code without a label. By default codes are labels.
     linear
         Whether there is a linear branch, whose logits are added to those of the network. It is
         fitted on its own; until then it adds nothing. For one modality.
@@ -64,7 +60,6 @@ class TOSICAModule(BaseModuleClass):
     temperature: Tensor
     linear: LinearBranch | None
     baseline: Tensor
-    label_of_code: Tensor
     token_modality: Tensor
 
     def __init__(
@@ -75,7 +70,6 @@ class TOSICAModule(BaseModuleClass):
         embed_dim: int = 48,
         n_heads: int = 4,
         n_layers: int = 2,
-        label_of_code: np.ndarray | None = None,
         linear: bool = False,
     ) -> None:
         super().__init__()
@@ -106,8 +100,6 @@ class TOSICAModule(BaseModuleClass):
         # Not saved: which tokens there are comes with the model's registry.
         owner = torch.as_tensor(tokens.modality, dtype=torch.int64)
         self.register_buffer("token_modality", owner, persistent=False)
-        codes = np.arange(n_labels) if label_of_code is None else label_of_code
-        self.register_buffer("label_of_code", torch.as_tensor(codes, dtype=torch.int64))
 
     @auto_move_data
     def annotate(
@@ -282,13 +274,18 @@ class TOSICAModule(BaseModuleClass):
     ) -> LossOutput:
         """Cross-entropy of the labels, averaged over the cells."""
         logits = generative_outputs["logits"]
-        label = self.label_of_code[tensors[REGISTRY_KEYS.LABELS_KEY].long().reshape(-1)]
+        label = tensors[REGISTRY_KEYS.LABELS_KEY].long().reshape(-1)
         weight = inference_outputs.get("weight")
+        # Cells without a label have the code behind the last label.
+        options: dict[str, Any] = {
+            "label_smoothing": label_smoothing,
+            "ignore_index": logits.shape[1],
+        }
         if weight is None:
-            loss = F.cross_entropy(logits, label, label_smoothing=label_smoothing)
+            loss = F.cross_entropy(logits, label, **options)
         else:
             label = label.repeat(len(logits) // len(label))
-            each = F.cross_entropy(logits, label, label_smoothing=label_smoothing, reduction="none")
+            each = F.cross_entropy(logits, label, reduction="none", **options)
             loss = (each * weight).sum() / weight.sum()
         return LossOutput(
             loss=loss,

@@ -160,8 +160,8 @@ class PartAnnotator:
             warnings.simplefilter("ignore", EmptyCellsWarning)
             return self._infer(self._sample)
 
-    def annotate(self, part: int) -> None:
-        """Annotate a part and write its file, whole or not at all.
+    def annotate(self, part: int) -> int:
+        """Annotate a part, write its file, whole or not at all, and return the part.
 
         Raises
         ------
@@ -192,6 +192,7 @@ class PartAnnotator:
         with replace_file(path) as temporary, as_os_error(), h5py.File(temporary, "w") as file:
             for name, value in content.items():
                 write_elem(file, name, value)
+        return part
 
     def _infer(self, cells: AnnData) -> AnnotationResult:
         plan = self._plan
@@ -271,8 +272,7 @@ def _annotate_part(part: int, *, folder: str, batch_size: int | None) -> int:
     # One part at a time, with all threads of the worker.
     with _LOCK:
         torch.set_num_threads(get_worker().state.nthreads)
-        _load_annotator(folder, batch_size).annotate(part)
-    return part
+        return _load_annotator(folder, batch_size).annotate(part)
 
 
 @lru_cache(maxsize=1)

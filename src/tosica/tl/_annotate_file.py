@@ -156,7 +156,7 @@ def annotate_file(
     """
     if layer is not None and use_raw:
         raise ValueError("Give either layer or use_raw=True, not both.")
-    task, n_tasks = (0, 1) if array_task is None else array_task
+    task, n_tasks = array_task or (0, 1)
     if not 0 <= task < n_tasks:
         raise ValueError(f"array_task must be (i, n) with 0 <= i < n, not {array_task}.")
     source, target = os.fspath(path), Path(output)
@@ -193,14 +193,14 @@ def annotate_file(
         )
     missing = [part for part in missing if part % n_tasks == task]
     sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
+    done = (
+        map(annotator.annotate, missing)
+        if client is None
+        else annotate_on_workers(folder, missing, client, batch_size)
+    )
     with progress(sum(sizes.values()), "annotate", enabled=enable_progress_bar) as step:
-        if client is not None:
-            for part in annotate_on_workers(folder, missing, client, batch_size):
-                step.update(sizes[part])
-        else:
-            for part in missing:
-                annotator.annotate(part)
-                step.update(sizes[part])
+        for part in done:
+            step.update(sizes[part])
     if array_task is not None:
         logger.info(
             "annotate_file: annotated %s parts; when all shares are done, the same call without "
@@ -208,8 +208,8 @@ def annotate_file(
             format_thousands(len(missing)),
         )
         return
-    keys = {"cutoff": cutoff, "key_added": key_added}
-    join_parts(plan, folder, store, sample, target, include_x=include_x, **keys)
+    named = {"cutoff": cutoff, "key_added": key_added, "include_x": include_x}
+    join_parts(plan, folder, store, sample, target, **named)
     shutil.rmtree(folder, ignore_errors=True)
     logger.info(
         "annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target

@@ -16,8 +16,6 @@ from tosica.gs import write_gmt
 from tosica.linear import read_normalized, subsample_by_label
 from tosica.model._check_model import MODEL
 from tosica.model._fields import MaskField
-from tosica.model._modalities import is_joint
-from tosica.model._reference import check_genes
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -222,7 +220,7 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
     ValueError
         If the model has no gene sets of its own, or no reference.
     """
-    if is_joint(model.registry_):
+    if model.modalities[0].name is not None:
         raise ValueError(
             "The model was set up with a MuData, and refine_gene_sets takes models of an AnnData "
             "only: train a model of one modality, as by TOSICA.setup_anndata(mdata['rna'], ...)."
@@ -238,7 +236,7 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
             "The model was loaded without a reference, by which gene sets are refined: pass it to "
             "TOSICA.load(folder, adata=reference)."
         )
-    check_genes(model.adata, [modality])
+    modality.check_genes(model.adata)
     n_sets = len(model.gene_sets) - int(modality.mask.get(MaskField.MODULES_KEY, 0))
     tokens = model.tokens
     members = np.zeros((n_sets, len(modality.genes)), dtype=bool)
