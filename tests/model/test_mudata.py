@@ -655,7 +655,7 @@ def test_cite_seq(shared: Callable):
 @pytest.mark.parametrize("explain", ["attribute", "faithfulness", "top_genes", "weight_attention"])
 def test_what_explains_one_modality_says_so(model, query, explain):
     model.annotate(query)
-    with pytest.raises(ValueError, match=r"set up with a MuData \('rna', 'protein'\)"):
+    with pytest.raises((TypeError, ValueError), match="MuData"):
         getattr(tosica.tl, explain)(query, model)
 
 
