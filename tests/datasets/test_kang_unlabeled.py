@@ -8,7 +8,7 @@ import pytest
 
 import tosica
 from tosica.datasets import _kang_unlabeled, _public
-from tosica.io._r_objects import parse_rda
+from tosica.io._rds import parse_rda
 
 pytestmark = pytest.mark.data
 

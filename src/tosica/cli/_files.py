@@ -88,7 +88,7 @@ def read_cells(path: str, *, seurat: bool = False, backed: bool = False) -> AnnD
 
     from tosica.data import load_annotations
     from tosica.io import read_seurat
-    from tosica.io._refused import explain_damage
+    from tosica.io._parts import explain_damage
 
     kind = kind_of(path)
     if kind == "model" or (kind == "table" and not backed):

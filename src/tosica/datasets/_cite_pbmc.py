@@ -12,7 +12,7 @@ from mudata import MuData
 from tosica.datasets._public import Published, load, quiet_mudata
 
 if TYPE_CHECKING:
-    from tosica.io._r_objects import RObject
+    from tosica.io._rds import RObject
 
 # Genes in fewer cells are left out.
 _MIN_CELLS = 3

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from tosica.datasets._public import Published, load
 
 if TYPE_CHECKING:
-    from tosica.io._r_objects import RObject
+    from tosica.io._rds import RObject
 
 STAGES = ["MDP", "CDP", "PreDC"]
 

@@ -10,7 +10,7 @@ from anndata import AnnData
 from tosica.datasets._public import Published, load
 
 if TYPE_CHECKING:
-    from tosica.io._r_objects import RObject
+    from tosica.io._rds import RObject
 
 
 def kang_unlabeled() -> AnnData:

@@ -19,12 +19,12 @@ from scipy.sparse import csr_matrix
 
 from tosica._files import cache_folder, download, replace_file, temporary_folder
 from tosica._settings import logger
-from tosica.io._r_objects import parse_rda
+from tosica.io._rds import parse_rda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tosica.io._r_objects import RObject
+    from tosica.io._rds import RObject
 
 VARIABLE = "TOSICA_DATA"
 

@@ -1,16 +1,24 @@
-"""Read Seurat objects and SingleCellExperiments from ``.rds`` files."""
+"""Read Seurat objects and SingleCellExperiments from ``.rds`` files, by rdata."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica.io._parts import GRAPHS_NOTE, Parts, align_loadings, choose_assay
-from tosica.io._r_objects import RObject, parse_rds
-from tosica.io._refused import RefusedValue
+from tosica.io._parts import (
+    GRAPHS_NOTE,
+    Parts,
+    Refused,
+    align_loadings,
+    choose_assay,
+    csr_from_arrays,
+    explain_damage,
+    to_categorical,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,15 +41,6 @@ class _Assay(NamedTuple):
     variable_genes: list[str]
 
 
-# What people call the types of R.
-_KINDS = {
-    **{"VEC": "a list", "LIST": "a pairlist", "S4": "an S4 object", "CLO": "a function"},
-    **{"STR": "a character vector", "INT": "a vector of whole numbers"},
-    **{"REAL": "a vector of numbers", "LGL": "a vector of booleans", "ENV": "an environment"},
-    **{"NILVALUE": "NULL", "NIL": "NULL"},
-}
-
-
 def read_rds(path: Path, *, assay: str | None) -> Parts:
     """Read a Seurat object (v3 to v5) or a SingleCellExperiment.
 
@@ -52,16 +51,13 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
     ValueError
         If the file holds something else, or an assay that is not supported.
     """
-    seurat = parse_rds(path)
+    seurat = _parse(path, ".rds")
     classes = seurat.classes
     if _EXPERIMENT_CLASSES & set(classes):
         return _read_experiment(seurat)
     if "Seurat" not in classes:
-        kind = _KINDS.get(seurat.kind, "a value of another kind")
-        held = f"a {' '.join(classes)}" if classes else kind
-        raise RefusedValue(
-            f"{str(path)!r} holds {held}, not a Seurat object or a SingleCellExperiment."
-        )
+        held = " ".join(classes) or f"value of the type {seurat.kind}"
+        raise Refused(f"{str(path)!r} holds a {held}, not a Seurat object.")
     notes: list[str] = []
     cells = seurat["meta.data"]["row.names"].strings()
     obs = seurat["meta.data"].table(cells)
@@ -70,7 +66,7 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
     stored = assays[name]
     kind = (stored.classes or [stored.kind])[0]
     if kind not in _ASSAY_CLASSES:
-        raise RefusedValue(
+        raise Refused(
             f"Assay {name!r} is a {kind}; only {', '.join(_ASSAY_CLASSES[:3])} can be read, that "
             f"is, gene expression (the object has {', '.join(map(repr, assays))})."
         )
@@ -111,11 +107,9 @@ def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
         if not rows or not columns:  # Seurat stores an empty matrix for a missing one.
             continue
         if columns != cells:
-            raise RefusedValue(
-                f"{slot} of assay {name!r} has other cells than the table of the cells."
-            )
+            raise Refused(f"{slot} of assay {name!r} has other cells than the table of the cells.")
         if genes and rows != genes:
-            raise RefusedValue(f"Counts and data of assay {name!r} have other genes.")
+            raise Refused(f"Counts and data of assay {name!r} have other genes.")
         genes = rows
         matrices[slot] = stored.cells_by_genes(f"{slot} of assay {name!r}")
         assay.drop(slot)
@@ -136,7 +130,7 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
     )
     indexer = pd.Index(cells).get_indexer(pd.Index(assay["cells"].dimnames()[0]))
     if sorted(indexer) != list(range(len(cells))):
-        raise RefusedValue(f"Assay {name!r} has other cells than the table of the cells.")
+        raise Refused(f"Assay {name!r} has other cells than the table of the cells.")
     matrices: dict[str, sp.csr_matrix] = {}
     for slot in _SLOTS:
         keys = [key for key in layers if key == slot or key.startswith(f"{slot}.")]
@@ -146,14 +140,14 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
             columns = np.flatnonzero(has_genes[key])
             if covered[rows].any():
                 twice = cells[int(rows[covered[rows]][0])]
-                raise RefusedValue(
+                raise Refused(
                     f"Layers {', '.join(map(repr, keys))} of assay {name!r} overlap: cell "
                     f"{twice!r} is in two of them; call JoinLayers or subset the object in R."
                 )
             covered[rows] = True
             layer = layers[key].cells_by_genes(f"layer {key!r} of assay {name!r}")
             if layer.shape != (len(rows), len(columns)):
-                raise RefusedValue(
+                raise Refused(
                     f"Layer {key!r} of assay {name!r} is {layer.shape[0]} × {layer.shape[1]}, but "
                     f"the assay lists {len(rows)} cells and {len(columns)} genes for it."
                 )
@@ -169,7 +163,7 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
         if covered.all():
             matrices[slot] = joined
         elif slot == "counts":
-            raise RefusedValue(
+            raise Refused(
                 f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; "
                 "subset the object in R."
             )
@@ -203,7 +197,7 @@ def _read_experiment(experiment: RObject) -> Parts:
         for key in ("counts", "logcounts")
     )
     if counts is None and data is None:
-        raise RefusedValue(
+        raise Refused(
             "The SingleCellExperiment has no assay 'counts' or 'logcounts'; it has "
             f"{', '.join(map(repr, stored)) or 'none'}."
         )
@@ -223,3 +217,173 @@ def _remove_unused_categories(obs: pd.DataFrame) -> pd.DataFrame:
         if isinstance(obs[name].dtype, pd.CategoricalDtype):
             obs[name] = obs[name].cat.remove_unused_categories()
     return obs
+
+
+# --------------------------------------------------------------------------- R objects
+
+
+def parse_rda(path: Path) -> dict[str, RObject]:
+    """Parse an ``.rda`` file, as R packages keep their data, into objects by name."""
+    with explain_damage(path):
+        return _parse(path, ".rda").pairs()
+
+
+def _parse(path: Path, extension: str) -> RObject:
+    try:
+        import rdata
+    except ImportError as error:
+        raise ImportError(
+            "Reading .rds files needs the rdata package: pip install 'tosica[seurat]'."
+        ) from error
+    with warnings.catch_warnings():
+        # rdata warns about parts that it does not know; only the object's own parts are read.
+        warnings.simplefilter("ignore")
+        return RObject(rdata.parser.parse_file(path, extension=extension).object)
+
+
+class RObject:
+    """An R object: its class, its slots or attributes, and its value.
+
+    What is asked for and is not there, or of another type, raises a ValueError.
+    """
+
+    def __init__(self, parsed: Any) -> None:
+        while parsed.info.type.name == "REF":
+            parsed = parsed.referenced_object
+        self._parsed = parsed
+        self._attributes: dict[str, RObject] | None = None
+
+    @property
+    def kind(self) -> str:
+        """R's type: ``S4``, ``VEC``, ``STR``, ``INT``, ``REAL``, ``LGL`` and so on."""
+        return self._parsed.info.type.name
+
+    @property
+    def attributes(self) -> dict[str, RObject]:
+        """Attributes by name; of an S4 object these are its slots."""
+        if self._attributes is None:
+            self._attributes = _pairs(self._parsed.attributes)
+        return self._attributes
+
+    def pairs(self) -> dict[str, RObject]:
+        """The elements of a pairlist by name."""
+        return _pairs(self._parsed)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.attributes
+
+    def __getitem__(self, name: str) -> RObject:
+        if name not in self.attributes:
+            of = " ".join(self.classes) if name != "class" else self.kind
+            raise Refused(
+                f"A {of or self.kind} of the object has no {name!r}, so the file is damaged or "
+                "from an unknown version of Seurat: save it again."
+            )
+        return self.attributes[name]
+
+    def drop(self, name: str) -> None:
+        """Remove an attribute and free its memory."""
+        self.attributes.pop(name, None)
+        self._parsed.attributes = None
+
+    @property
+    def classes(self) -> list[str]:
+        """Names of the R classes, the most specific one first."""
+        return [str(name) for name in self["class"].strings()] if "class" in self else []
+
+    def strings(self) -> list[Any]:
+        """The values of a character vector; missing ones are ``nan``."""
+        if self.kind != "STR":
+            return []
+        return [
+            np.nan if v.value is None else v.value.decode("utf-8", "replace")
+            for v in self._parsed.value
+        ]
+
+    def array(self) -> np.ndarray:
+        """The values of a numeric or logical vector or matrix, masked where they are missing."""
+        values = self._parsed.value
+        if not isinstance(values, np.ndarray):
+            raise Refused(
+                f"The object has a {' '.join(self.classes) or self.kind} where numbers are "
+                "expected: the file is damaged; save it again."
+            )
+        if "dim" in self:
+            shape = np.ma.getdata(self["dim"].array())
+            values = values.reshape(shape, order="F")
+        return values
+
+    def items(self) -> dict[str, RObject]:
+        """The elements of a list by name, or by number where they have no names."""
+        if self.kind != "VEC":
+            return {}
+        names = self["names"].strings() if "names" in self else []
+        values = [RObject(v) for v in self._parsed.value]
+        names += [str(i) for i in range(len(names), len(values))]
+        return dict(zip(names, values, strict=True))
+
+    def dimnames(self) -> tuple[list[str], list[str]]:
+        """Names of rows and columns; empty where there are none."""
+        named = self.attributes.get("dimnames") or self.attributes.get("Dimnames")
+        if named is None:
+            return [], []
+        rows, columns = (RObject(v).strings() for v in named._parsed.value)
+        return rows, columns
+
+    def column(self) -> Any:
+        """The values of a column of a data frame."""
+        if "factor" in self.classes:
+            codes = np.ma.filled(self.array(), 0).astype(np.int64) - 1
+            return to_categorical(codes, self["levels"].strings())
+        if self.kind == "STR":
+            return np.array(self.strings(), dtype=object)
+        values = self.array()
+        mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
+        if mask is None or not mask.any() or values.dtype.kind == "f":
+            return np.asarray(np.ma.filled(values, np.nan) if values.dtype.kind == "f" else values)
+        plain = np.ma.filled(values, False if values.dtype == bool else 0)
+        if values.dtype == bool:
+            return pd.arrays.BooleanArray(plain, mask)
+        return pd.arrays.IntegerArray(plain.astype(np.int32), mask)
+
+    def table(self, index: list[str]) -> pd.DataFrame:
+        """A data frame, without columns that are not vectors of its length."""
+        columns = {
+            name: value.column()
+            for name, value in self.items().items()
+            if value.kind in ("STR", "INT", "REAL", "LGL") and "dim" not in value
+        }
+        columns = {name: value for name, value in columns.items() if len(value) == len(index)}
+        return pd.DataFrame(columns, index=pd.Index(index, dtype=object))
+
+    def cells_by_genes(self, name: str) -> sp.csr_matrix:
+        """The matrix of genes × cells as a CSR matrix ``(n_cells, n_genes)``.
+
+        Raises
+        ------
+        ValueError
+            If the object is not a matrix in memory, or is damaged; the message begins with
+            ``name``.
+        """
+        if "dgCMatrix" in self.classes:
+            n_genes, n_cells = np.ma.getdata(self["Dim"].array())
+            arrays = (self[slot].array() for slot in ("x", "i", "p"))
+            data, indices, indptr = (np.asarray(np.ma.getdata(array)) for array in arrays)
+            return csr_from_arrays(data, indices, indptr, (int(n_cells), int(n_genes)), name)
+        if self.kind in ("REAL", "INT") and "dim" in self:
+            return sp.csr_matrix(np.ma.getdata(self.array()).T)
+        raise Refused(
+            f"{name} cannot be read: it is stored as {' '.join(self.classes) or self.kind}, which "
+            "is not in the file; turn it into a sparse matrix in R (as(x, 'dgCMatrix')) before "
+            "saving."
+        )
+
+
+def _pairs(pair: Any) -> dict[str, RObject]:
+    """The elements of a parsed pairlist by name."""
+    elements = {}
+    while pair is not None and pair.info.type.name == "LIST":
+        tag = pair.tag.referenced_object or pair.tag
+        elements[tag.value.value.decode()] = RObject(pair.value[0])
+        pair = pair.value[1]
+    return elements

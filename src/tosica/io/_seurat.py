@@ -1,0 +1,395 @@
+"""Read Seurat objects from any common file format, repair converted ones, and write for Seurat."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import h5py
+import numpy as np
+import pandas as pd
+
+from tosica._checks import CellData, FilePath, Names, String, as_names, validate_params
+from tosica._files import replace_file
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica.io._hdf5 import read_h5ad, read_h5seurat
+from tosica.io._parts import (
+    Matrix,
+    Parts,
+    Refused,
+    explain_damage,
+    repair_columns,
+    select_expression,
+    to_anndata,
+)
+from tosica.io._rds import read_rds
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from anndata import AnnData
+
+_NAMES = "_index"
+
+
+@validate_params(path=FilePath(), assay=String(optional=True), logicals=Names(), na_strings=Names())
+def read_seurat(
+    path: str | Path,
+    *,
+    assay: str | None = None,
+    logicals: Collection[str] = (),
+    na_strings: Collection[str] = (),
+) -> AnnData:
+    """Read a Seurat object into an AnnData that scanpy can work with.
+
+    R is not needed. The log says what was recovered, repaired or dropped.
+
+    Parameters
+    ----------
+    path
+        An ``.rds`` file with a Seurat object (assays of version 3, 4 or 5, layers split by sample
+        included) or a SingleCellExperiment; an ``.h5Seurat`` file; or an ``.h5ad`` file that
+        SeuratDisk, sceasy, zellkonverter, anndataR or scCustomize wrote. Reading ``.rds`` needs
+        ``pip install 'tosica[seurat]'``.
+    assay
+        Assay to read from an ``.rds`` or ``.h5Seurat`` file; by default the active one.
+    logicals
+        Logical columns of the table of the cells. SeuratDisk writes 1 for TRUE, 0 for FALSE and 2
+        for a missing value, which cannot be distinguished from numbers.
+    na_strings
+        Columns of the table of the cells in which the string ``NA`` means missing. Converters write
+        this string for missing values, and it cannot be distinguished from a name.
+
+    Returns
+    -------
+    An AnnData. ``X`` is log-normalised over all genes, float32 CSR. ``layers["counts"]`` has the
+    counts if the file has them or they can be recovered exactly. Factors are categoricals in R's
+    order of levels, without unused levels. Integers and logicals with missing values have pandas'
+    nullable types. ``obsm`` has the reductions, ``varm["PCs"]`` the loadings where their genes are
+    known, and ``var["highly_variable"]`` the variable features.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    FileNotFoundError
+        If there is no such file.
+    ImportError
+        If ``rdata`` is needed and missing.
+    KeyError
+        If an assay or a column does not exist.
+    MemoryError
+        If the object does not fit into memory.
+    PermissionError
+        If the file may not be read.
+    ValueError
+        If the file is damaged, comes from a failed conversion, or holds something else; if it has
+        neither counts nor log-normalised values; if layers overlap.
+
+    Notes
+    -----
+    Seurat turns ``_`` in gene names into ``-``.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import anndata as ad
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "converted.h5ad"
+    ...     ad.AnnData(adata.X, obs=adata.obs, var=adata.var[[]]).write_h5ad(path)
+    ...     tosica.io.read_seurat(path).shape
+    (700, 765)
+    """
+    logicals = as_names(logicals)
+    na_strings = as_names(na_strings)
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"There is no file {str(path)!r}.")
+    with explain_damage(path), progress(None, "read_seurat"):
+        return to_anndata(_read(path, assay, logicals, na_strings))
+
+
+def _read(
+    path: Path, assay: str | None, logicals: Collection[str], na_strings: Collection[str]
+) -> Parts:
+    """Choose the reader by what the file is."""
+    if h5py.is_hdf5(path):
+        with h5py.File(path) as file:
+            if "assays" in file and "cell.names" in file:
+                return read_h5seurat(file, assay=assay, logicals=logicals, na_strings=na_strings)
+            if assay is not None:
+                raise Refused(
+                    f"assay={assay!r} was given, but an .h5ad file holds one assay only; "
+                    "leave it out."
+                )
+            return read_h5ad(file, logicals=logicals, na_strings=na_strings)
+    if path.suffix.lower() in (".h5ad", ".h5seurat", ".h5"):
+        raise Refused(f"{str(path)!r} is not a whole HDF5 file; copy or download it to the end.")
+    if logicals or na_strings:
+        raise Refused(
+            "logicals and na_strings are for converted files only, because an .rds file stores "
+            "logical and missing values as such; leave them out."
+        )
+    return read_rds(path, assay=assay)
+
+
+@validate_params(adata=CellData(), logicals=Names(), na_strings=Names())
+@explain_damage("adata")
+def from_seurat(
+    adata: AnnData, *, logicals: Collection[str] = (), na_strings: Collection[str] = ()
+) -> AnnData:
+    """Repair an AnnData that was converted from a Seurat object.
+
+    This does for an object in memory what :func:`read_seurat` does for a file. It cannot restore
+    factor levels that anndata dropped when it read the file. It logs columns with such codes;
+    :func:`read_seurat` restores their levels from the file.
+
+    Parameters
+    ----------
+    adata
+        The converted object. It is not changed.
+    logicals
+        Columns of ``obs`` in which 0, 1 and 2 mean FALSE, TRUE and missing.
+    na_strings
+        Columns of ``obs`` in which the string ``NA`` means missing.
+
+    Returns
+    -------
+    A new AnnData, as :func:`read_seurat` returns it.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    KeyError
+        If a column does not exist.
+    ValueError
+        If there are neither counts nor log-normalised values in ``X``, the layers and ``raw``.
+
+    Examples
+    --------
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()  # X is scaled, raw is log-normalised
+    >>> float(adata.X.min()) < 0
+    True
+    >>> repaired = tosica.io.from_seurat(adata)
+    >>> float(repaired.X.min())
+    0.0
+    """
+    logicals = as_names(logicals)
+    na_strings = as_names(na_strings)
+    notes: list[str] = []
+    obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
+    codes = [
+        repr(str(name))
+        for name in adata.obs
+        if str(name) not in logicals and _looks_like_codes(adata.obs[name])
+    ]
+    if codes:
+        notes.append(
+            f"{', '.join(codes)} may be codes of factors whose levels anndata dropped; "
+            "tosica.io.read_seurat restores them from the file"
+        )
+    matrices = [] if adata.X is None else [Matrix("adata.X", _values(adata.X), adata.var)]
+    matrices += [
+        Matrix(f"adata.layers[{key!r}]", _values(adata.layers[key]), adata.var)
+        for key in adata.layers
+        if key is not None
+    ]
+    if adata.raw is not None:
+        matrices.append(Matrix("adata.raw.X", _values(adata.raw.X), _raw_names(adata)))
+    chosen = select_expression(matrices, notes)
+    lost = [f"varm[{key!r}]" for key in adata.varm] + [f"obsp[{key!r}]" for key in adata.obsp]
+    lost += ["uns['neighbors']"] if "neighbors" in adata.uns else []
+    if lost:
+        notes.append(f"{', '.join(lost)} dropped; call sc.pp.pca and sc.pp.neighbors")
+    obsm = {
+        key: np.asarray(value) for key, value in adata.obsm.items() if isinstance(value, np.ndarray)
+    }
+    var = chosen.var.drop(columns=[c for c in ("features", _NAMES) if c in chosen.var])
+    parts = Parts(obs, var.copy(), chosen.counts, chosen.data, obsm, notes=notes)
+    return to_anndata(parts)
+
+
+def _values(matrix: object) -> object:
+    return matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
+
+
+def _raw_names(adata: AnnData) -> pd.DataFrame:
+    """Table of the genes of ``raw``, with names restored where a conversion left numbers."""
+    var = adata.raw.var
+    numbers = [str(i) for i in range(len(var))]
+    if _NAMES in var:
+        return var.set_index(pd.Index(var[_NAMES].astype(object), name=None)).drop(columns=_NAMES)
+    if list(var.index) == numbers and len(var) == adata.n_vars:
+        return adata.var
+    return var
+
+
+def _looks_like_codes(column: pd.Series) -> bool:
+    """Whether the column holds all integers from 0 to at most 99, as codes of a factor do."""
+    if not pd.api.types.is_integer_dtype(column.dtype):
+        return False
+    known = np.unique(column[column >= 0])
+    return 1 < len(known) <= 100 and bool((known == np.arange(len(known))).all())
+
+
+_LEVELS, _SCRIPT_FILE = "levels.csv", "add_to_seurat.R"
+_COLUMNS = (
+    "prediction",
+    "prediction_ontology_term_id",
+    "probability",
+    "novelty",
+    "novelty_pvalue",
+    "novelty_cluster",
+    "novelty_cluster_pvalue",
+    "majority_vote",
+)
+
+
+@validate_params(adata=CellData(mudata=True), folder=FilePath(), key=String())
+def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> None:
+    """Write an annotation as CSV files, with an R script that adds it to a Seurat object.
+
+    In R: ``source("folder/add_to_seurat.R"); object <- add_tosica(object, "folder")``.
+
+    Parameters
+    ----------
+    adata
+        Annotated by :meth:`tosica.TOSICA.annotate`. Cells are matched by ``obs_names``.
+    folder
+        Created if it does not exist. The files are ``metadata.csv`` (prediction, probability, and
+        terms, novelty and majority vote if ``adata`` has them), ``levels.csv`` (the order of the
+        labels), ``X_tosica.csv``, ``probabilities.csv`` if ``adata`` has probabilities of all
+        labels, ``X_umap.csv`` if it has a UMAP, and ``add_to_seurat.R``. Files of an earlier call
+        are replaced when all are written.
+    key
+        The ``key_added`` of the annotation.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    KeyError
+        If ``adata`` was not annotated under this key.
+    OSError
+        If a file cannot be written. Existing files are unchanged.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> import pandas as pd
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata.obs["tosica_prediction"] = adata.obs["bulk_labels"]
+    >>> adata.obs["tosica_probability"] = 0.9
+    >>> adata.obsm["X_tosica"] = adata.obsm["X_pca"]
+    >>> adata.uns["tosica"] = {"gene_sets": [f"set {i}" for i in range(50)]}
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     tosica.io.to_seurat(adata, folder)
+    ...     sorted(path.name for path in Path(folder).iterdir())
+    ['X_tosica.csv', 'X_umap.csv', 'add_to_seurat.R', 'levels.csv', 'metadata.csv']
+    """
+    embedding = f"X_{key}"
+    missing = [
+        name
+        for name, exists in {
+            f"obs[{f'{key}_prediction'!r}]": f"{key}_prediction" in adata.obs,
+            f"obsm[{embedding!r}]": embedding in adata.obsm,
+            f"uns[{key!r}]": key in adata.uns,
+        }.items()
+        if not exists
+    ]
+    if missing:
+        raise KeyError(
+            f"There is no {', '.join(missing)}: call model.annotate(adata) first, or name its "
+            "key_added in key=."
+        )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = _tables(adata, key)
+    again = (folder / _SCRIPT_FILE).exists()
+    with ExitStack() as stack:
+        script = stack.enter_context(replace_file(folder / _SCRIPT_FILE))
+        script.write_text(_SCRIPT.replace("@KEY@", key))
+        for name, table in tables.items():
+            path = stack.enter_context(replace_file(folder / name))
+            table.to_csv(path, float_format="%.6g", na_rep="NA", index=name != _LEVELS)
+        # The script is replaced last, so that nobody reads tables of two calls with it.
+        (folder / _SCRIPT_FILE).unlink(missing_ok=True)
+    # Those of an earlier call would contradict the new labels.
+    for old in {"probabilities.csv", "X_umap.csv"} - set(tables) if again else ():
+        (folder / old).unlink(missing_ok=True)
+    logger.info(
+        "to_seurat: wrote %s and add_to_seurat.R to %s",
+        ", ".join(tables),
+        folder,
+    )
+
+
+def _tables(adata: AnnData, key: str) -> dict[str, pd.DataFrame]:
+    names = [f"{key}_{column}" for column in _COLUMNS if f"{key}_{column}" in adata.obs]
+    prediction = adata.obs[f"{key}_prediction"].astype("category")
+    embedding = f"X_{key}"
+    tables = {
+        "metadata.csv": adata.obs[names],
+        _LEVELS: pd.DataFrame({f"{key}_prediction": prediction.cat.categories}),
+        f"{embedding}.csv": pd.DataFrame(
+            adata.obsm[embedding], index=adata.obs_names, columns=list(adata.uns[key]["gene_sets"])
+        ),
+    }
+    if f"{key}_probabilities" in adata.obsm:
+        tables["probabilities.csv"] = adata.obsm[f"{key}_probabilities"]
+    if "X_umap" in adata.obsm:
+        tables["X_umap.csv"] = pd.DataFrame(
+            adata.obsm["X_umap"], index=adata.obs_names, columns=["UMAP_1", "UMAP_2"]
+        )
+    return {name: table.rename_axis("cell") for name, table in tables.items()}
+
+
+_SCRIPT = """\
+# Adds an annotation by tosica to a Seurat object of version 4 or 5:
+#   source("add_to_seurat.R")
+#   object <- add_tosica(object, "folder with this script")
+#   DimPlot(object, reduction = "@KEY@_umap", group.by = "@KEY@_prediction")
+add_tosica <- function(object, folder = ".") {
+  read <- function(name) {
+    read.csv(file.path(folder, name), row.names = 1, check.names = FALSE)
+  }
+  metadata <- read("metadata.csv")
+  cells <- colnames(object)
+  if (!all(cells %in% rownames(metadata))) {
+    stop(sum(!cells %in% rownames(metadata)), " cells of the object were not annotated, first ",
+         cells[!cells %in% rownames(metadata)][1],
+         ": subset the object, or check that cells have the same names")
+  }
+  metadata <- metadata[cells, , drop = FALSE]
+  levels <- read.csv(file.path(folder, "levels.csv"), check.names = FALSE)[[1]]
+  metadata[["@KEY@_prediction"]] <- factor(metadata[["@KEY@_prediction"]], levels = levels)
+  object <- Seurat::AddMetaData(object, metadata)
+  add <- function(object, file, name, key) {
+    if (!file.exists(file.path(folder, file))) return(object)
+    values <- as.matrix(read(file)[cells, , drop = FALSE])
+    columns <- colnames(values)
+    colnames(values) <- paste0(key, seq_len(ncol(values)))
+    reduction <- SeuratObject::CreateDimReducObject(
+      embeddings = values, key = key, assay = SeuratObject::DefaultAssay(object),
+      misc = list(names = columns))
+    object[[name]] <- reduction
+    object
+  }
+  # The names of the gene sets are in object[["@KEY@"]]@misc$names.
+  object <- add(object, "X_@KEY@.csv", "@KEY@", "TOSICA_")
+  object <- add(object, "probabilities.csv", "@KEY@_probabilities", "TOSICAPROBABILITY_")
+  add(object, "X_umap.csv", "@KEY@_umap", "TOSICAUMAP_")
+}
+"""
