@@ -11,7 +11,7 @@ import pytest
 
 import tosica
 from tosica import _progress
-from tosica.io import _read_seurat
+from tosica.io import _seurat
 
 tl = tosica.tl
 SHOWS = {
@@ -55,12 +55,12 @@ def test_there_is_a_bar_if_it_takes_long(toy_model, toy_query, terminal, caplog,
 def test_reading_a_file_shows_the_time(toy_query, terminal, monkeypatch, tmp_path):
     path = tmp_path / "converted.h5ad"
     toy_query.write_h5ad(path)
-    read_h5ad = _read_seurat.read_h5ad
+    read_h5ad = _seurat.read_h5ad
 
     def read_slowly(*args, **kwargs):
         time.sleep(0.5)
         return read_h5ad(*args, **kwargs)
 
-    monkeypatch.setattr(_read_seurat, "read_h5ad", read_slowly)
+    monkeypatch.setattr(_seurat, "read_h5ad", read_slowly)
     tosica.io.read_seurat(path)
     assert "read_seurat: 00:00" in terminal.getvalue()
