@@ -17,14 +17,15 @@ from tosica._validation import check_count, check_data, check_number
 from tosica.data import Scale
 from tosica.legacy import LegacyProject, read_project
 from tosica.model._fields import ExpressionField, MaskField
-from tosica.model._registry_mixin import RegistryMixin
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
     import torch
 
+    from tosica.model._setup import SetupMixin
 
-ModelT = TypeVar("ModelT", bound=RegistryMixin)
+
+ModelT = TypeVar("ModelT", bound="SetupMixin")
 
 _SOURCE, _ORGANISM = "legacy project", "unknown"
 _MIXED_TOKENS = (

@@ -33,7 +33,6 @@ from tosica.model._checkpoint import (
 from tosica.model._device import ACCELERATOR, DEVICE, find_device
 from tosica.model._load_legacy import load_legacy
 from tosica.model._modalities import is_joint
-from tosica.model._ontology_mixin import OntologyMixin
 from tosica.model._trainer import is_rank_zero
 
 if TYPE_CHECKING:
@@ -41,6 +40,10 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
     from mudata import MuData
+
+    from tosica.model._setup import SetupMixin as Base
+else:
+    Base = object
 
 
 MODEL_FILE = "model.pt"
@@ -64,7 +67,7 @@ TRAINING_ATTRS = (
 )
 
 
-class SaveLoadMixin(OntologyMixin):
+class SaveLoadMixin(Base):
     """Saving and loading, without running anything that a file may hold."""
 
     @validate_params(
