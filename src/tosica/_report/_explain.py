@@ -77,9 +77,8 @@ def _by_model(source: ExpressionSource, evidence: Evidence, model: TOSICA) -> Ex
     if not labels:
         return Explanation("model", {})
     with ask_quietly():
-        data: Any = source.data
         sets, pairs = presence_of_groups(
-            data, model, evidence.asked, source.layer, source.use_raw, "report: gene sets"
+            source.data, model, evidence.asked, source.layer, source.use_raw, "report: gene sets"
         )
     rows = largest_weights(model, labels, sets, pairs, _N_GENE_SETS, _N_GENES)
     names = np.asarray(model.get_var_names()).astype(str)
@@ -158,9 +157,10 @@ def _gene_sets(rows: pd.DataFrame) -> dict[str, list[GeneSet]]:
     """Gene sets of each label, from a table of :func:`tosica.tl.top_genes`."""
     found: dict[str, list[GeneSet]] = {}
     columns = ["group", "gene_set", "gene_set_weight"]
-    for (label, name, weight), part in rows.groupby(columns, sort=False, observed=True):
+    for (label, name, _), part in rows.groupby(columns, sort=False, observed=True):
+        weight = float(part["gene_set_weight"].iloc[0])
         genes = zip(part["gene"].astype(str), part["gene_weight"].astype(float), strict=True)
-        found.setdefault(str(label), []).append(GeneSet(str(name), float(weight), list(genes)))
+        found.setdefault(str(label), []).append(GeneSet(str(name), weight, list(genes)))
     return found
 
 

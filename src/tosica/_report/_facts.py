@@ -150,7 +150,7 @@ def known_facts(cells: Cells) -> pd.DataFrame | None:
     """
     if cells.known is None or len(cells.known.categories) > _MAX_ROWS:
         return None
-    predicted = pd.Categorical.from_codes(cells.codes, cells.labels)
+    predicted = pd.Categorical.from_codes(cells.codes, pd.Index(cells.labels))
     return pd.crosstab(cells.known, predicted, dropna=False).reindex(
         index=cells.known.categories, columns=cells.labels, fill_value=0
     )

@@ -154,11 +154,12 @@ def draw_map(
     JavaScript, and JSON that can neither end its script nor begin another one.
     """
     from bokeh import embed
+    from bokeh.core.types import ID
     from bokeh.resources import Resources
 
     resources = Resources(mode="inline", components=["bokeh", "bokeh-gl"], minified=True)
     plot = _plot(cells, positions, [names[i] for i in positions.rows], colors)
-    item: Any = _with_fixed_ids(dict(embed.json_item(plot, "map")))
+    item: Any = _with_fixed_ids(dict(embed.json_item(plot, ID("map"))))
     data = item | {"labels": cells.labels, "parts": _PARTS}
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for character in "<>&\u2028\u2029":
@@ -173,7 +174,7 @@ def _plot(cells: Cells, positions: Positions, names: list[str], colors: list[str
     make: Any = models
     columns = _columns(cells, positions)
     margin = _FINEST // 30
-    plot: Any = plotting.figure(
+    plot: Any = plotting.figure(  # type: ignore[call-arg] # its types leave out tools
         sizing_mode="stretch_both",
         output_backend="webgl",
         x_range=make.Range1d(-margin, _FINEST + margin),
@@ -297,7 +298,7 @@ def _add_labels(plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]]
     centers = places.median().loc[lambda table: table.index.isin(cells.types)]
     # Names near to an edge are written away from it.
     side = pd.cut(centers["x"] / _FINEST, [-1, 0.15, 0.85, 2], labels=["left", "center", "right"])
-    data = {
+    data: dict[str, Any] = {
         "x": centers["x"].tolist(),
         "y": centers["y"].tolist(),
         "text": [cells.labels[code] for code in centers.index],

@@ -199,10 +199,10 @@ def check_output(path: Path | None, *, overwrite: bool) -> None:
             f"{str(path)!r} exists: pass --overwrite to replace it, or give another output."
         )
     if path.suffix.lower() == ".parquet":
-        # Says which packages there are to write it, before the work.
-        from pandas.io.parquet import get_engine
+        # Fails before the work if no package is there that writes it.
+        import pandas as pd
 
-        get_engine("auto")
+        pd.DataFrame({"cell": ["a"]}).to_parquet()
 
 
 def write_cells(adata: AnnData, path: Path) -> None:

@@ -24,11 +24,11 @@ from tosica._checks import (
     did_you_mean,
     validate_params,
 )
+from tosica._obs import file_columns
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import format_thousands, logger
 from tosica._stats import conformal_threshold, label_sets
-from tosica._validation import file_columns
 from tosica.data import load_annotations
 from tosica.linear import pvalues
 from tosica.model._annotation_result import (
@@ -464,6 +464,7 @@ class AnnotationMixin(Base):
         )
         choice = self.module.modality_choices.index(result.present)
         threshold = conformal_threshold(self.held_out_probabilities_[choice], coverage)
+        assert result.probabilities is not None
         inside, n_empty = label_sets(result.probabilities, threshold, allow_empty=allow_empty)
         if n_empty:
             logger.info(

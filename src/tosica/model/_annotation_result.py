@@ -11,9 +11,8 @@ import pandas as pd
 
 from tosica._checks import Either, FileKey, Flag, Fraction, OneOf, validate_params
 from tosica._limits import LIMITS
-from tosica._obs import UNKNOWN
+from tosica._obs import UNKNOWN, file_columns
 from tosica._settings import format_thousands, logger
-from tosica._validation import file_columns
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, LabelTerms, term_name
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ class AnnotationResult:
         # Tables of an earlier call would contradict the new labels.
         for name in (f"X_{key_added}", f"{key_added}_probabilities"):
             adata.obsm.pop(name, None)
-        obsm = {} if self.attention is None else {f"X_{key_added}": self.attention}
+        obsm: dict[str, Any] = {} if self.attention is None else {f"X_{key_added}": self.attention}
         if probabilities:
             obsm[f"{key_added}_probabilities"] = self.table()
         for name, value in obsm.items():

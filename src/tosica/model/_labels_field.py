@@ -10,9 +10,8 @@ import pandas as pd
 from scvi.data.fields import CategoricalObsField
 
 from tosica._checks import InstanceOf, did_you_mean, list_names
-from tosica._obs import UNKNOWN, default_palette
+from tosica._obs import UNKNOWN, default_palette, file_columns
 from tosica._settings import logger, warn_user
-from tosica._validation import file_columns
 from tosica.data import are_factor_codes
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_problem
 

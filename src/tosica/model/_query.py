@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -94,13 +95,13 @@ class QueryLoader:
             # The layer of the reference, if the query has it and none was named.
             if chosen is None and not use_raw and modality.layer in adata.layers:
                 chosen = modality.layer
-            which = {"layer": chosen, "use_raw": use_raw, "name": name}
+            read = partial(CellMatrix, layer=chosen, use_raw=use_raw, name=name)
             cells = modality.kind.align(
-                CellMatrix(adata, **which),
+                read(adata),
                 modality.genes,
                 modality.scale,
                 batch_size=batch_size,
-                sample=None if sample is None else CellMatrix(sample, **which),
+                sample=None if sample is None else read(sample),
             )
             self._cells[position] = cells
             self._measured[position] = (

@@ -45,13 +45,11 @@ if TYPE_CHECKING:
 
     from mudata import MuData
     from scvi.data.fields import BaseAnnDataField
-    from scvi.model.base import BaseModelClass
+    from scvi.model.base import BaseModelClass as Base
 
     from tosica.linear import NoveltyStatistics
     from tosica.model._modalities import Modality
     from tosica.module import TokenLayout, TOSICAModule
-
-    Base = BaseModelClass
 else:
     Base = object
 
@@ -404,7 +402,8 @@ class SetupMixin(Base):
         """The labels in the type of the reference's."""
         state = self._state(REGISTRY_KEYS.LABELS_KEY).get(LabelsField.TYPE_KEY)
         label_type = LabelType(**(state or {}))
-        return pd.CategoricalDtype(label_type.values(self.labels), ordered=label_type.ordered)
+        labels = pd.Index(label_type.values(self.labels))
+        return pd.CategoricalDtype(labels, ordered=label_type.ordered)
 
     @property
     def ontology_term_ids_(self) -> dict[str, str]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class TOSICA(
-    SetupMixin, TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, BaseModelClass
+    TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, SetupMixin, BaseModelClass
 ):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 

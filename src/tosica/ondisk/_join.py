@@ -107,7 +107,7 @@ def join_parts(
     result.warn_of_novelty()
 
 
-def _write_attention(plan: Plan, folder: Path, obsm: Any, key: str) -> dict[str, np.ndarray]:
+def _write_attention(plan: Plan, folder: Path, obsm: Any, key: str) -> dict[str, Any]:
     """Write what is large part by part, and return the columns, which are not."""
     columns: dict[str, list[np.ndarray]] = {}
     n_empty, what, attention = 0, "", None

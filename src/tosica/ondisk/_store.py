@@ -297,7 +297,7 @@ def create_array(group: Any, name: str, first: np.ndarray, n_obs: int) -> Any:
         Number of all rows.
     """
     # Only a chunked dataset of HDF5 can grow.
-    options = {"chunks": (max(len(first), 1), max(first.shape[1], 1))}
+    options: dict[str, Any] = {"chunks": (max(len(first), 1), max(first.shape[1], 1))}
     if isinstance(group, h5py.Group):
         options["maxshape"] = (None, first.shape[1])
     write_elem(group, name, first, dataset_kwargs=options)

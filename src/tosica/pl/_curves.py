@@ -497,8 +497,8 @@ def training(
             [line] = panel.plot(epochs, values, color=color, marker=marker, label=label)
             if best is not None and name.startswith("validation"):
                 text = f"lowest validation loss: epoch {best + 1}" if "loss" in name else None
-                dot = {"color": line.get_color(), "markersize": 5, "label": text}
-                panel.plot(best + 1, values[best], "o", **dot)
+                shade = line.get_color()
+                panel.plot(best + 1, values[best], "o", color=shade, markersize=5, label=text)
         panel.set_ylabel(unit)
         if unit == "accuracy":
             panel.yaxis.set_major_formatter(PercentFormatter(1))

@@ -8,7 +8,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from tosica._checks import Wrong
 
 Drawn = TypeVar("Drawn")
-Function = TypeVar("Function", bound="Callable")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # Sizes of text in points: names, titles, and the smallest that is still to be read.
 NAME_SIZE, TITLE_SIZE, _SMALLEST = 8.5, 10.0, 4.0
@@ -225,14 +226,14 @@ def fit_names(ax: Axes, size: float = NAME_SIZE) -> None:
     """Name the rows and columns of a table of unit cells in letters that fit into the cells."""
     figure: Any = ax.get_figure(root=True)
     ax.tick_params(labelsize=_SMALLEST, length=2)
-    names = {
+    names: dict[Literal["x", "y"], list[str]] = {
         "x": [label.get_text() for label in ax.get_xticklabels()],
         "y": [label.get_text() for label in ax.get_yticklabels()],
     }
     # Larger letters leave less room for the cells, so that the second pass may shrink them.
     for _ in range(2):
-        for axis, room in zip("xy", inches_of(figure, ax), strict=True):
-            points = 0.9 * 72 * room / max(len(names[axis]), 1) / line_count(names[axis])
+        for (axis, texts), room in zip(names.items(), inches_of(figure, ax), strict=True):
+            points = 0.9 * 72 * room / max(len(texts), 1) / line_count(texts)
             ax.tick_params(axis=axis, labelsize=float(np.clip(points, _SMALLEST, size)))
     for label in [*ax.get_xticklabels(), *ax.get_yticklabels()]:
         label.set_linespacing(1.0)
@@ -384,7 +385,7 @@ FileNotFoundError
 }
 
 
-def plot_function(**constraints: Constraint) -> Callable[[Function], Function]:
+def plot_function(**constraints: Constraint) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Check the arguments of a plot, and fill shared texts into its docstring.
 
     Parameters
@@ -393,7 +394,7 @@ def plot_function(**constraints: Constraint) -> Callable[[Function], Function]:
         What parameters may be that other plots do not have, or have otherwise.
     """
 
-    def decorate(function: Function) -> Function:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
         known = _PARAMETERS | constraints
         own = [name for name in inspect.signature(function).parameters if name in known]
         # Python 3.13 removes the indentation itself; with -OO there is no docstring.

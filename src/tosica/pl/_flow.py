@@ -207,8 +207,8 @@ def label_flow(
         .rename_axis(index="source", columns="target")
         .stack()
         .dropna()
-        .rename("value")
         .reset_index()
+        .rename(columns={0: "value"})
     )
     ribbons["color"] = [known_colors[name] for name in ribbons["source"]]
     known = list(counts.index)
@@ -326,7 +326,7 @@ def _draw_nodes(
     align = "right" if names_left else "left"
     x = left - _TEXT if names_left else left + _NODE + _TEXT
     for node, name, color in zip(column.nodes, column.names, column.colors, strict=True):
-        top, size = spans.loc[node]
+        top, size = spans.loc[[node]].to_numpy(float)[0]
         middle = top + size / 2
         ax.add_patch(Rectangle((left, top), _NODE, size, color=color, linewidth=0))
         if background:
@@ -372,8 +372,8 @@ def _draw_ribbons(
     """Draw the ribbons between two columns, from one horizontal position to another."""
     # On both sides, ribbons are in the order of their targets, then of their sources.
     ranks = (
-        target_spans.index.get_indexer(ribbons["target"]),
-        source_spans.index.get_indexer(ribbons["source"]),
+        target_spans.index.get_indexer(pd.Index(ribbons["target"])),
+        source_spans.index.get_indexer(pd.Index(ribbons["source"])),
     )
     ribbons = ribbons.iloc[np.lexsort(ranks[::-1])]
     edges = []

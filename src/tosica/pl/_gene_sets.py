@@ -304,7 +304,7 @@ def _make_room(canvas: Canvas) -> None:
     size = inner + low + high if canvas.figsize is None else np.array(canvas.figsize)
     # What is left for the cells and legends, at the least.
     least = np.minimum(low, 0.8 * size - high) / size
-    figure.set_size_inches(size)
+    figure.set_size_inches(*size)
     figure.subplots_adjust(*least, *(1 - high / size))
 
 

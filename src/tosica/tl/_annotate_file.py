@@ -17,9 +17,9 @@ from tosica._checks import (
     String,
     validate_params,
 )
+from tosica._obs import file_columns
 from tosica._progress import progress
 from tosica._settings import format_thousands, logger
-from tosica._validation import file_columns
 from tosica.model import TOSICA
 from tosica.model._annotation import Precision
 from tosica.model._annotation_result import CUTOFF, DEFAULT_CUTOFF, Cutoff, warn_of_cutoff
@@ -208,8 +208,16 @@ def annotate_file(
             format_thousands(len(missing)),
         )
         return
-    named = {"cutoff": cutoff, "key_added": key_added, "include_x": include_x}
-    join_parts(plan, folder, store, sample, target, **named)
+    join_parts(
+        plan,
+        folder,
+        store,
+        sample,
+        target,
+        cutoff=cutoff,
+        key_added=key_added,
+        include_x=include_x,
+    )
     shutil.rmtree(folder, ignore_errors=True)
     logger.info(
         "annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target

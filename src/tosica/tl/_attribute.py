@@ -17,17 +17,18 @@ from tosica._checks import (
     only_known,
     validate_params,
 )
+from tosica._obs import file_columns
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger, warn_user
-from tosica._validation import file_columns
 from tosica.data import find_genes, load_table
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from anndata import AnnData
+    from mudata import MuData
     from numpy.typing import NDArray
     from torch import Tensor
 
@@ -226,7 +227,12 @@ def attribute(
 
 
 def baseline_expression(
-    model: TOSICA, adata: AnnData, baseline: Baseline, *, layer: str | None, use_raw: bool
+    model: TOSICA,
+    adata: AnnData | MuData,
+    baseline: Baseline,
+    *,
+    layer: str | Mapping[str, str] | None,
+    use_raw: bool,
 ) -> Tensor:
     """Expression that cells are compared with, shape ``(1, n_genes)``.
 
@@ -356,13 +362,13 @@ def _mean_gradients(
 
 def iter_attributions(
     model: TOSICA,
-    adata: AnnData,
+    adata: AnnData | MuData,
     *,
     baseline: Baseline,
     rows: NDArray[np.integer] | None = None,
     target: str | None = None,
     n_steps: int = N_STEPS,
-    layer: str | None = None,
+    layer: str | Mapping[str, str] | None = None,
     use_raw: bool = False,
     bar: str = "attribute",
 ) -> Iterator[tuple[slice, Tensor, Attribution]]:

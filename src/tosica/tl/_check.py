@@ -304,7 +304,7 @@ def _samples_that_differ(evidence: Evidence) -> Iterator[Doubt]:
     if cells.samples is None or len(cells.samples.categories) < 2:
         return
     low = cells.probability < LIMITS.probability
-    shares = pd.Series(low).groupby(cells.samples, observed=False).mean()
+    shares = pd.Series(low).groupby(pd.Series(cells.samples), observed=False).mean()
     worse = shares[(shares > LIMITS.improbable_in_sample) & (shares > 2 * low.mean())]
     if len(worse):
         named = [f"{name} ({percent(share)})" for name, share in worse.items()]
@@ -322,7 +322,7 @@ def _samples_that_differ(evidence: Evidence) -> Iterator[Doubt]:
     of_all = pd.Series(cells.samples).value_counts(normalize=True)
     for code in cells.types:
         of_label = pd.Series(cells.samples[cells.codes == code]).value_counts(normalize=True)
-        share, sample = float(of_label.max()), of_label.idxmax()
+        share, sample = float(of_label.iloc[0]), of_label.index[0]
         enough = cells.n_cells[code] >= LIMITS.enough_cells
         if enough and share > LIMITS.one_sample and of_all[sample] < 0.5:
             single[f"{cells.labels[code]} ({sample})"] = share

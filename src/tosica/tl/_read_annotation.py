@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tosica._checks import CellData, Flag, String
+from tosica._checks import CellData, Flag, String, list_names
 from tosica._obs import read_attention
-from tosica._validation import list_names
 from tosica.model._check_model import MODEL
 
 if TYPE_CHECKING:

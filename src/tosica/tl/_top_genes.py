@@ -26,9 +26,10 @@ from tosica.tl._attribute import default_baseline, iter_attributions, sum_by, to
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from anndata import AnnData
+    from mudata import MuData
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
@@ -206,10 +207,10 @@ def _by_attention(
 
 
 def presence_of_groups(
-    adata: AnnData,
+    adata: AnnData | MuData,
     model: TOSICA,
     chosen: Sequence[NDArray[np.integer]],
-    layer: str | None,
+    layer: str | Mapping[str, str] | None,
     use_raw: bool,
     bar: str = "top_genes",
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
