@@ -10,12 +10,13 @@ import pandas as pd
 import scipy.sparse as sp
 from scipy.sparse import coo_matrix, csr_matrix
 
-from tosica._validation import check_data, check_string
+from tosica._checks import CellData, String, validate_params
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 
+@validate_params(adata=CellData(), key=String())
 def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
     """Get the signed weight of each gene in each gene set, from the network of the mask.
 
@@ -64,8 +65,6 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
            [ 0.5,  0. ],
            [ 0. ,  2. ]], dtype=float32)
     """
-    check_data(adata)
-    check_string("key", key)
     if not isinstance(adata.uns.get(key), Mapping) or "gene_sets" not in adata.uns[key]:
         raise KeyError(
             f"There is no mask in adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,13 +12,14 @@ import scipy.sparse as sp
 from anndata import AnnData
 
 from tosica._settings import logger
-from tosica._validation import check_count, check_data, check_number
 from tosica.data import Scale
 from tosica.legacy import LegacyProject, read_project
 from tosica.model._fields import ExpressionField, MaskField
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from tosica.model._setup import SetupMixin
@@ -47,15 +47,11 @@ def load_legacy(
     device: torch.device,
 ) -> ModelT:
     """Load a legacy project, as documented in :meth:`TOSICA.load_legacy`."""
-    check_number("target_sum", target_sum, above=0)
-    check_count("n_heads", n_heads)
-    if isinstance(var_names, str) or not isinstance(var_names, Iterable | None):
+    if isinstance(var_names, str):
         raise TypeError(
             "var_names must be a list of gene names, such as adata.var_names, not "
             f"{type(var_names).__name__}."
         )
-    if adata is not None:
-        check_data(adata)
     project = read_project(Path(project_dir), var_names, n_heads, weights)
     if labels_key is not None:
         project = project._replace(labels_key=labels_key)
