@@ -90,7 +90,6 @@ def test_it_is_logged(tmp_path, caplog) -> None:
 @pytest.mark.parametrize(
     ("path", "error", "sentence"),
     [
-        (3, TypeError, r"^path must be a path or a string, not int\.$"),
         (
             "cells.csv",
             ValueError,

@@ -34,8 +34,6 @@ UNDECLARED = {
 }
 # Devices are those of torch and Lightning, which say what they know.
 OF_DEVICES = {"accelerator", "device", "devices"}
-# Functions that check their parameters where they read them.
-UNDECLARED_PACKAGES = ("io", "datasets")
 
 
 def public_functions() -> dict[str, Callable[..., Any]]:
@@ -119,9 +117,7 @@ def test_every_parameter_is_declared() -> None:
         f"{name}({each.name})"
         for name, function in FUNCTIONS.items()
         for each in parameters(function)
-        if name.partition(".")[0] not in UNDECLARED_PACKAGES
-        and name != "get.network_weights"
-        and each.name not in {*declared(function), *OF_DEVICES}
+        if each.name not in {*declared(function), *OF_DEVICES}
         and not (name.startswith("TOSICA.") and name != "TOSICA.infer" and each.name in of_infer)
     }
     assert missing <= set(UNDECLARED)

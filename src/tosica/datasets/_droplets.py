@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix, vstack
 
-from tosica._validation import check_count, check_number
+from tosica._checks import Integer, Number
 from tosica.gs import load
 
 if TYPE_CHECKING:
@@ -42,8 +42,17 @@ _SETS_PER_LABEL, _OTHER_SETS_PER_CELL = 3, 4
 # Cells that share a random stream. Another value would give other data.
 _CELLS_PER_STREAM = 1_000
 
-# Standard deviation of a logarithm. With 5, one gene would have all counts of its batch.
-_MAX_BATCH_EFFECT = 5
+# What the parameters of a data set may be. The batch effect is the standard deviation of a
+# logarithm: with 5, one gene would have all counts of its batch.
+PARAMETERS = {
+    "n_obs": Integer(),
+    "n_vars": Integer(),
+    "n_labels": Integer(least=2),
+    "n_batches": Integer(),
+    "n_gene_sets": Integer(),
+    "batch_effect": Number(least=0, most=5),
+    "seed": Integer(least=0),
+}
 
 
 @dataclass(frozen=True)
@@ -279,10 +288,7 @@ def _numbered(name: str, n: int) -> list[str]:
 
 
 def _check(*, batch_effect: float, **whole: int) -> dict[str, int | float]:
-    """Check the parameters, and convert them to plain Python numbers."""
-    least = {"n_labels": 2, "seed": 0}
-    for name, value in whole.items():
-        check_count(name, value, least=least.get(name, 1))
+    """Check that the parameters fit together, and convert them to plain Python numbers."""
     n_obs, n_labels, n_batches = whole["n_obs"], whole["n_labels"], whole["n_batches"]
     if n_obs < 2 * n_labels:
         raise ValueError(
@@ -298,11 +304,6 @@ def _check(*, batch_effect: float, **whole: int) -> dict[str, int | float]:
         raise ValueError(
             f"n_gene_sets={whole['n_gene_sets']} must not be below n_labels={n_labels}, because "
             "every label has a gene set of its own: raise n_gene_sets or lower n_labels."
-        )
-    check_number("batch_effect", batch_effect)
-    if not 0 <= batch_effect <= _MAX_BATCH_EFFECT:
-        raise ValueError(
-            f"batch_effect must be between 0 and {_MAX_BATCH_EFFECT}, not {batch_effect}."
         )
     return {name: int(value) for name, value in whole.items()} | {
         "batch_effect": float(batch_effect)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from anndata import AnnData
 from scipy.sparse import vstack
 
+from tosica._checks import validate_params
 from tosica.datasets import _droplets
 
 _CELLS_AT_ONCE = 1_000
 
 
+@validate_params(**_droplets.PARAMETERS)
 def synthetic(
     n_obs: int = 2000,
     n_vars: int = 3000,

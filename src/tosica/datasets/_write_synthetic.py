@@ -11,9 +11,9 @@ import numpy as np
 from anndata import AnnData
 from anndata.io import sparse_dataset, write_elem
 
+from tosica._checks import FilePath, Integer, validate_params
 from tosica._files import as_os_error, replace_file
 from tosica._settings import logger
-from tosica._validation import check_count
 from tosica.datasets import _droplets
 from tosica.ondisk import open_for_writing, replacing_store
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _ZARR_CHUNK = 2**18
 
 
+@validate_params(path=FilePath(), **_droplets.PARAMETERS, chunk_size=Integer())
 def write_synthetic(
     path: str | os.PathLike[str],
     n_obs: int = 2000,
@@ -84,7 +85,6 @@ def write_synthetic(
     (500, 1000)
     """
     path = _check(path)
-    check_count("chunk_size", chunk_size)
     plan = _droplets.plan(
         n_obs,
         n_vars,
@@ -133,8 +133,6 @@ def index_dtype(n_values: float) -> type[np.signedinteger[Any]]:
 
 
 def _check(path: str | os.PathLike[str]) -> Path:
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"path must be a path or a string, not {type(path).__name__}.")
     path = Path(path)
     if path.suffix not in (".h5ad", ".zarr"):
         raise ValueError(
