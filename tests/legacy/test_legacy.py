@@ -477,20 +477,6 @@ def test_a_new_model_of_the_reference_is_not_mixed(project, reference):
     assert model._state("mask")["mixed_tokens"] is False
 
 
-def test_models_saved_before_there_were_mixed_ones(toy_model, toy_query, toy, tmp_path):
-    toy_model.save(tmp_path / "model")
-    path = tmp_path / "model" / "model.pt"
-    contents = torch.load(path, weights_only=True)
-    del contents["attr_dict"]["registry_"]["field_registries"]["mask"]["state_registry"][
-        "mixed_tokens"
-    ]
-    del contents["attr_dict"]["digest"]
-    torch.save(contents, path)
-    for model in (TOSICA.load(tmp_path / "model"), TOSICA.load(tmp_path / "model", adata=toy)):
-        assert type(model.module.embedding) is MaskedEmbedding
-        np.testing.assert_array_equal(model.predict(toy_query), toy_model.predict(toy_query))
-
-
 def test_nothing_is_kept_of_the_minimal_reference(project):
     load_legacy(project.folder)
     kept = dict(TOSICA._setup_adata_manager_store)
@@ -538,7 +524,7 @@ def _no_labels(adata):
         ),
         (_half_a_mask, ValueError, "delete both, and load_legacy writes the mask there."),
         (_new_label, ValueError, "has labels that the model does not know: 'new'."),
-        (_no_labels, KeyError, "adata.obs has no column 'cell_type', nor any other."),
+        (_no_labels, KeyError, "'cell_type' is no column of adata.obs, nor any other."),
     ],
 )
 def test_reference_that_does_not_fit(project, reference, contents, change, error, sentence):
@@ -654,10 +640,9 @@ def test_gene_weights_of_another_training(project, change, sentence, named):
         (lambda g: [g[1], g[0], *g[2:]], ValueError, "(first at gene 0: 'null' and 'NA')"),
         (lambda g: ["NA", *g[:-1]], ValueError, "var_names has genes more than once ('NA')"),
         (lambda g: "NA", TypeError, "such as adata.var_names, not str."),
-        (lambda g: 24, TypeError, "such as adata.var_names, not int."),
-        (lambda g: [1.5] * 24, TypeError, "such as adata.var_names, not a list of other things."),
+        (lambda g: [1] * 24, TypeError, "such as adata.var_names, not a list of other things."),
     ],
-    ids=["few", "order", "twice", "str", "int", "numbers"],
+    ids=["few", "order", "twice", "str", "numbers"],
 )
 def test_names_that_do_not_fit(project, change, error, sentence):
     refused(error, sentence, project.folder, change(project.genes))
@@ -912,20 +897,6 @@ def test_a_whole_network_instead_of_its_tensors(project):
 # --- parameters
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "error", "sentence"),
-    [
-        ({"n_heads": 3}, ValueError, "n_heads=3 does not divide the width of 8 that model-9.pth"),
-        ({"n_heads": 0}, ValueError, "n_heads must be at least 1, not 0."),
-        ({"n_heads": -2}, ValueError, "n_heads must be at least 1, not -2."),
-        ({"n_heads": 2.0}, TypeError, "n_heads must be a whole number, not 2.0."),
-        ({"n_heads": True}, TypeError, "n_heads must be a whole number, not True."),
-        ({"target_sum": 0}, ValueError, "target_sum must be above 0, not 0."),
-        ({"target_sum": np.nan}, ValueError, "target_sum must be a finite number, not nan."),
-        ({"target_sum": "1"}, TypeError, "target_sum must be a number, not '1'."),
-        ({"adata": pd.DataFrame()}, TypeError, "adata must be an AnnData, not a DataFrame: "),
-    ],
-    ids=str,
-)
-def test_wrong_parameters(project, kwargs, error, sentence):
-    refused(error, sentence, project.folder, **kwargs)
+def test_heads_that_do_not_divide_the_width(project):
+    sentence = "n_heads=3 does not divide the width of 8 that model-9.pth"
+    refused(ValueError, sentence, project.folder, n_heads=3)

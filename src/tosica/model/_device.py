@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from contextlib import contextmanager
 from numbers import Integral
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import torch
 from lightning.pytorch.accelerators import AcceleratorRegistry
 
 from tosica._checks import Either, Integer, OneOf
+from tosica._settings import warn_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -134,11 +134,9 @@ def compiled(encoder: Encoder, device: torch.device) -> Iterator[None]:
     """
     reason = _why_not(device)
     if reason:
-        warnings.warn(
+        warn_user(
             f"compile=True has no effect, because torch.compile does not work here ({reason}): "
-            "install a C++ compiler, or leave compile out.",
-            UserWarning,
-            stacklevel=4,
+            "install a C++ compiler, or leave compile out."
         )
         yield
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,7 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica._settings import logger
+from tosica._settings import logger, warn_user
 from tosica.data import Scale
 from tosica.legacy import LegacyProject, read_project
 from tosica.model._fields import ExpressionField, MaskField
@@ -47,11 +46,6 @@ def load_legacy(
     device: torch.device,
 ) -> ModelT:
     """Load a legacy project, as documented in :meth:`TOSICA.load_legacy`."""
-    if isinstance(var_names, str):
-        raise TypeError(
-            "var_names must be a list of gene names, such as adata.var_names, not "
-            f"{type(var_names).__name__}."
-        )
     project = read_project(Path(project_dir), var_names, n_heads, weights)
     if labels_key is not None:
         project = project._replace(labels_key=labels_key)
@@ -82,7 +76,7 @@ def load_legacy(
         project.embed_dim,
         project.n_layers,
     )
-    warnings.warn(_MIXED_TOKENS, UserWarning, stacklevel=3)
+    warn_user(_MIXED_TOKENS)
     return model
 
 
