@@ -254,8 +254,9 @@ def annotate_on_workers(
     """
     from distributed import as_completed
 
+    # Under another name than batch_size, which is an argument of map itself.
     futures = client.map(
-        _annotate_part, parts, folder=str(folder), batch_size=batch_size, pure=False
+        _annotate_part, parts, folder=str(folder), minibatch=batch_size, pure=False
     )
     try:
         for future in as_completed(futures):
@@ -266,13 +267,13 @@ def annotate_on_workers(
         client.run(_load_annotator.cache_clear)
 
 
-def _annotate_part(part: int, *, folder: str, batch_size: int | None) -> int:
+def _annotate_part(part: int, *, folder: str, minibatch: int | None) -> int:
     from distributed import get_worker
 
     # One part at a time, with all threads of the worker.
     with _LOCK:
         torch.set_num_threads(get_worker().state.nthreads)
-        return _load_annotator(folder, batch_size).annotate(part)
+        return _load_annotator(folder, minibatch).annotate(part)
 
 
 @lru_cache(maxsize=1)

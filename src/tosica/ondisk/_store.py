@@ -101,7 +101,19 @@ class Store:
     def read_sample(self) -> AnnData:
         """Read a few cells from all over the query, to recognize its scale."""
         positions, values = self._read_sample()
-        return self._adata(values, positions)
+        sample = self._adata(values, positions)
+        if self._key == "X" and values.min() < 0:
+            # The message on scaled values names the matrices that can be read instead.
+            for layer in self.root.get("layers", ()):
+                sample.layers[layer] = self._first_rows(f"layers/{layer}", len(positions))
+            if "raw/X" in self.root:
+                raw = self._first_rows("raw/X", len(positions))
+                sample.raw = AnnData(raw, obs=sample.obs, var=read_elem(self.root["raw/var"]))
+        return sample
+
+    def _first_rows(self, key: str, n: int) -> Any:
+        element = self.root[key]
+        return (element if hasattr(element, "shape") else sparse_dataset(element))[:n]
 
     def _read_sample(self) -> tuple[np.ndarray, Any]:
         positions = sample_positions(self.n_obs)

@@ -116,6 +116,7 @@ def check(
     >>> tosica.tl.check(adata)[["check", "value", "threshold"]]
                   check  value  threshold
     0  improbable label    0.4        0.7
+    1         few cells    8.0       10.0
     """
     evidence = collect_evidence(
         ExpressionSource(adata, layer, use_raw),
