@@ -53,13 +53,15 @@ class ShowProgress(Callback):
     """
 
     def __init__(self, what: str, total: int, *, enabled: bool) -> None:
-        self._what = what
-        self._bar = progress(total, f"train: {what}", enabled=enabled)
+        self._what, self._total, self._enabled = what, total, enabled
         self._shown = ExitStack()
+        # Only while training: a trained model keeps its callbacks, and no bar can be copied.
+        self._step: Any = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Begin the bar."""
-        self._step = self._shown.enter_context(self._bar)
+        bar = progress(self._total, f"train: {self._what}", enabled=self._enabled)
+        self._step = self._shown.enter_context(bar)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Name the epoch."""
@@ -79,11 +81,15 @@ class ShowProgress(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the bar."""
-        self._shown.close()
+        self._end()
 
     def on_exception(self, *_: Any) -> None:
         """End the bar of a training that fails."""
+        self._end()
+
+    def _end(self) -> None:
         self._shown.close()
+        self._step = None
 
 
 class KeepBest(Callback):
