@@ -80,7 +80,7 @@ class AnnotationMixin(Base):
         self,
         adata: AnnData | MuData | None = None,
         want: Iterable[str] = ("probabilities", "attention", "novelty"),
-        indices: Sequence[int] | None = None,
+        indices: Sequence[int] | slice | None = None,
         *,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
@@ -102,7 +102,7 @@ class AnnotationMixin(Base):
             unannotated tokens as well, as the last columns), ``"latent"`` (class tokens) and
             ``"novelty"``, which models of a MuData do not have.
         indices
-            Positions of the cells to take; by default all.
+            Positions of the cells to take, a mask or a slice; by default all.
         layer, use_raw, batch_size, precision, enable_progress_bar
             As in :meth:`annotate`.
         sample
@@ -336,7 +336,7 @@ class AnnotationMixin(Base):
     def predict(
         self,
         adata: AnnData | MuData | None = None,
-        indices: Sequence[int] | None = None,
+        indices: Sequence[int] | slice | None = None,
         soft: bool = False,
         batch_size: int | None = None,
         *,
@@ -350,7 +350,7 @@ class AnnotationMixin(Base):
         adata
             The query; by default the reference.
         indices
-            Positions of the cells to predict; by default all.
+            Positions of the cells to predict, a mask or a slice; by default all.
         soft
             Return probabilities instead of labels.
         batch_size, layer, use_raw
@@ -380,7 +380,7 @@ class AnnotationMixin(Base):
     def predict_set(
         self,
         adata: AnnData | MuData | None = None,
-        indices: Sequence[int] | None = None,
+        indices: Sequence[int] | slice | None = None,
         coverage: float = 0.95,
         batch_size: int | None = None,
         *,
@@ -482,7 +482,7 @@ class AnnotationMixin(Base):
     def get_latent_representation(
         self,
         adata: AnnData | MuData | None = None,
-        indices: Sequence[int] | None = None,
+        indices: Sequence[int] | slice | None = None,
         batch_size: int | None = None,
         *,
         layer: str | Mapping[str, str] | None = None,
@@ -509,7 +509,7 @@ class AnnotationMixin(Base):
     def get_attention(
         self,
         adata: AnnData | MuData | None = None,
-        indices: Sequence[int] | None = None,
+        indices: Sequence[int] | slice | None = None,
         batch_size: int | None = None,
         *,
         layer: str | Mapping[str, str] | None = None,
@@ -626,7 +626,7 @@ class AnnotationMixin(Base):
         super().to_device(check_device(device))
 
     def _query(
-        self, adata: AnnData | MuData | None, indices: Sequence[int] | None = None
+        self, adata: AnnData | MuData | None, indices: Sequence[int] | slice | None = None
     ) -> AnnData | MuData:
         """Take cells to annotate, if the model is trained; by default its reference."""
         self._check_if_trained(
@@ -640,7 +640,8 @@ class AnnotationMixin(Base):
         CellData(mudata=self.modalities[0].name is not None).check("adata", adata)
         if indices is None:
             return adata
-        chosen, n_obs = np.asarray(indices), adata.n_obs
+        n_obs = adata.n_obs
+        chosen = np.arange(n_obs)[indices] if isinstance(indices, slice) else np.asarray(indices)
         is_mask = chosen.dtype == bool and chosen.shape == (n_obs,)
         if not is_mask and not (
             chosen.ndim == 1
@@ -648,7 +649,8 @@ class AnnotationMixin(Base):
             and ((-n_obs <= chosen) & (chosen < n_obs)).all()
         ):
             raise ValueError(
-                f"indices must be positions of the {n_obs} cells, or a boolean for each of them."
+                f"indices must be positions of the {n_obs} cells, a slice, or a boolean for each "
+                "of them."
             )
         return adata[chosen]
 
