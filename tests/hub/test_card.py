@@ -212,7 +212,7 @@ def card_of(labels: list[str], texts: list[str]) -> str:
     )
     model = SimpleNamespace(
         _check_if_trained=lambda **_: None,
-        _modalities=[modality],
+        modalities=[modality],
         _state=lambda _: {"categorical_mapping": ["d1", "d2"]},
         registry_={"setup_args": {"batch_key": other}},
         labels=labels,

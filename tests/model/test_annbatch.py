@@ -159,5 +159,5 @@ def test_setup_annbatch_is_refused() -> None:
 
 
 def test_what_is_no_data_module(toy: AnnData, train: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=r"^datamodule must be None or a tosica\.model\.Ann"):
+    with pytest.raises(TypeError, match=r"^datamodule must be an AnnbatchDataModule or None"):
         train(toy, datamodule=3)

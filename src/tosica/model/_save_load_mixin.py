@@ -447,9 +447,9 @@ class SaveLoadMixin(Base):
         >>> print(card.split("---")[1])
         <BLANKLINE>
         library_name: tosica
-        license: "cc-by-4.0"
+        license: cc-by-4.0
         tags:
-        - "biology"
+        - biology
         ...
         """
         return hub.make_card(
