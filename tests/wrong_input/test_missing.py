@@ -104,7 +104,7 @@ OF_FUNCTION: dict[str, list[Row]] = {
     "TOSICA(embed_dim)": [(7, ValueError, r"multiple of n_heads")],
     "TOSICA(adata)": [(lambda w: w.reference, ValueError, "was not set up")],
     "TOSICA.train(plan_kwargs)": [
-        ({"dropout": 0.1}, TypeError, "'dropout'.*'lr'"),
+        ({"dropout": 0.1}, TypeError, "plan_kwargs.*'dropout'.*'lr'"),
         ({"warmup": 5}, ValueError, "warmup"),
         ({"lr": 0}, ValueError, "lr"),
     ],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from lightning.pytorch import LightningModule
 
-from tosica._checks import Fraction, InstanceOf, Number, refuse_unknown
+from tosica._checks import Fraction, InstanceOf, Number, only_known
 
 if TYPE_CHECKING:
     from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
@@ -80,7 +80,9 @@ def make_config(plan_kwargs: dict[str, Any] | None) -> TrainingPlanConfig:
     """
     given = {} if plan_kwargs is None else plan_kwargs
     InstanceOf("a dict, such as {'lr': 0.003}", dict).check("plan_kwargs", given)
-    refuse_unknown(TrainingPlanConfig, given, *_SETTINGS)
+    for name in given:
+        if name not in _SETTINGS:
+            raise TypeError(f"plan_kwargs has no {name!r}{only_known(name, _SETTINGS)}")
     return TrainingPlanConfig(**given)
 
 
