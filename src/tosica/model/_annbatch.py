@@ -142,27 +142,19 @@ class AnnbatchDataModule:
         return loader
 
 
-def check_datamodule(datamodule: Any, reference: AnnData | MuData) -> AnnbatchDataModule:
+def check_datamodule(datamodule: AnnbatchDataModule, reference: AnnData | MuData) -> None:
     """Check that a model was made from the cells that are to be read.
 
     Raises
     ------
-    TypeError
-        If it is no :class:`AnnbatchDataModule`.
     ValueError
         If it has other cells.
     """
-    if not isinstance(datamodule, AnnbatchDataModule):
-        raise TypeError(
-            "datamodule must be None or a tosica.model.AnnbatchDataModule, not "
-            f"{type(datamodule).__name__}."
-        )
     if datamodule.adata is not reference:
         raise ValueError(
             "datamodule has other cells than the model's reference: set up datamodule.adata, and "
             "make the model from it."
         )
-    return datamodule
 
 
 def _import_annbatch() -> Any:
