@@ -93,7 +93,7 @@ class AnnotationResult:
     >>> result.probabilities.shape, result.attention.shape
     ((700, 10), (700, 56))
     >>> result.to_adata(adata, cutoff="auto", key_added="strict")
-    >>> (adata.obs["strict_prediction"] == result.predictions("auto")).all()
+    >>> bool((adata.obs["strict_prediction"] == result.predictions("auto")).all())
     True
     """
 
