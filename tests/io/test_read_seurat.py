@@ -427,8 +427,8 @@ def test_memory_follows_the_matrix(tmp_path):
     )
     n_read, peak = map(float, done.stdout.split())
     assert n_read == n_cells
-    # R stores a value of a sparse matrix in 12 bytes.
-    assert peak < 3 * 12 * matrix.nnz
+    # R stores a value of a sparse matrix in 12 bytes; rdata holds the unpacked file besides.
+    assert peak < 5 * 12 * matrix.nnz
 
 
 # ------------------------------------------------------------------------------- errors
