@@ -267,7 +267,7 @@ def restore_on_failure(model: SetupMixin) -> Iterator[None]:
         module.train(was_training)
         model.__dict__.clear()
         model.__dict__.update(attributes)
-        logger.warning("train: did not end, and the model is as it was before")
+        logger.info("train: did not end, and the model is as it was before")
         raise
 
 
@@ -287,7 +287,8 @@ def log_end(state: TrainingState) -> None:
                 "; to go on, call train with the same arguments and resume="
                 f"{str(state.checkpoint)!r}"
             )
-        logger.warning(
+        # No warning, because the command line would show it: it saves no such model.
+        logger.info(
             "train: ended early, after %s: the model can be used and saved%s",
             state.ended_early,
             resume,
