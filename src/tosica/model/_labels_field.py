@@ -271,7 +271,7 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
     column = f"{key}{TERM_SUFFIX}"
     if column not in obs:
         return None
-    pairs = obs[[key, column]].astype(str).drop_duplicates()
+    pairs = obs[[key, column]].dropna().astype(str).drop_duplicates()
     pairs = pairs[pairs[key].isin(labels) & ~pairs[column].isin(_NO_TERMS)]
     terms = dict(zip(pairs[key], pairs[column], strict=True))
     several = set(pairs[key][pairs[key].duplicated()])
