@@ -16,6 +16,11 @@ SOURCE = Path(__file__).parents[1] / "src" / "tosica"
 FILE = Path(__file__).with_name("messages.txt")
 
 
+def _unparsed(node: ast.expr) -> str:
+    """Write an expression; Pythons differ in the quotes that they choose."""
+    return ast.unparse(node).replace('"', "'")
+
+
 def text_of(node: ast.expr) -> str:
     """The template of a message: values are shown as the expressions in braces."""
     match node:
@@ -24,11 +29,11 @@ def text_of(node: ast.expr) -> str:
         case ast.JoinedStr():
             return "".join(map(text_of, node.values))
         case ast.FormattedValue():
-            return f"{{{ast.unparse(node.value)}}}"
+            return f"{{{_unparsed(node.value)}}}"
         case ast.BinOp(op=ast.Add()):
             return text_of(node.left) + text_of(node.right)
         case _:
-            return f"{{{ast.unparse(node)}}}"
+            return f"{{{_unparsed(node)}}}"
 
 
 def messages_in(node: ast.AST, where: str) -> Iterator[str]:
