@@ -52,9 +52,7 @@ def run_tosica(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     found = model.predict(query, soft=True)
     # With few held-out cells there are no label sets.
     with contextlib.suppress(ValueError):
-        found.attrs["sets"] = {
-            c: model.predict_set(query, coverage=c, allow_empty=True) for c in COVERAGES
-        }
+        found.attrs["sets"] = {c: model.predict_set(query, coverage=c, allow_empty=True) for c in COVERAGES}
     return found
 
 
@@ -145,9 +143,7 @@ def _support_vectors(
 def run_knn(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:
     """15 neighbours on 50 principal components."""
     n_components = min(50, reference.n_obs - 1, reference.n_vars - 1)
-    pipeline = make_pipeline(
-        PCA(n_components, random_state=seed), KNeighborsClassifier(min(15, reference.n_obs))
-    )
+    pipeline = make_pipeline(PCA(n_components, random_state=seed), KNeighborsClassifier(min(15, reference.n_obs)))
     return _classified(pipeline, reference, query, dense=True)
 
 
@@ -156,9 +152,7 @@ def _classified(
 ) -> pd.DataFrame:
     train, test = (x.X.toarray() if dense else x.X for x in (reference, query))
     classifier.fit(train, reference.obs[LABEL].astype(str).to_numpy())
-    return pd.DataFrame(
-        classifier.predict_proba(test), index=query.obs_names, columns=classifier.classes_
-    )
+    return pd.DataFrame(classifier.predict_proba(test), index=query.obs_names, columns=classifier.classes_)
 
 
 def run_literal(reference: AnnData, query: AnnData, seed: int) -> pd.DataFrame:

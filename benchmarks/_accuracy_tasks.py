@@ -159,9 +159,7 @@ TASKS: dict[str, Task] = {
     "kang": Task("Kang, control → IFN-β", False, lambda data, seed: across(kang(data), "ctrl")),
     "kang back": Task("Kang, IFN-β → control", False, lambda d, seed: across(kang(d), "stim")),
     "lung": Task("lung, CEL-seq2 → Drop-seq", False, lambda d, seed: across(lung(d), "sc_celseq2")),
-    "lung back": Task(
-        "lung, Drop-seq → CEL-seq2", False, lambda d, seed: across(lung(d), "sc_dropseq")
-    ),
+    "lung back": Task("lung, Drop-seq → CEL-seq2", False, lambda d, seed: across(lung(d), "sc_dropseq")),
     "pbmc68k": Task("pbmc68k, 5 folds", True, lambda d, seed: folds(pbmc68k(d), seed)),
     "kang noisy": Task(
         "Kang, control → IFN-β, 20 % wrong labels",
@@ -171,12 +169,8 @@ TASKS: dict[str, Task] = {
     "kang 50": Task("Kang, 50 cells", True, lambda d, seed: few(kang(d), 50, seed)),
     "kang 200": Task("Kang, 200 cells", True, lambda d, seed: few(kang(d), 200, seed)),
     "kang 750": Task("Kang, 750 cells", True, lambda d, seed: few(kang(d), 750, seed)),
-    "breast cells": Task(
-        "breast, cells → nuclei", False, lambda d, seed: across(breast(d), "komentissuebank")
-    ),
-    "breast nuclei": Task(
-        "breast, nuclei → cells", False, lambda d, seed: of_known_types(across(breast(d), "gtex"))
-    ),
+    "breast cells": Task("breast, cells → nuclei", False, lambda d, seed: across(breast(d), "komentissuebank")),
+    "breast nuclei": Task("breast, nuclei → cells", False, lambda d, seed: of_known_types(across(breast(d), "gtex"))),
     "gut": Task(
         "mouse gut, 22 types, halves",
         True,
@@ -192,10 +186,6 @@ UNSEEN: dict[str, Task] = {
         False,
         lambda data, seed: across(simulated(data, seed), "batch0"),
     ),
-    "simulated 200": Task(
-        "simulated, 200 cells", True, lambda data, seed: few(simulated(data, seed), 200, seed)
-    ),
-    "cite": Task(
-        "CITE-seq PBMC, RNA, 250 cells", True, lambda data, seed: few(cite(data), 250, seed)
-    ),
+    "simulated 200": Task("simulated, 200 cells", True, lambda data, seed: few(simulated(data, seed), 200, seed)),
+    "cite": Task("CITE-seq PBMC, RNA, 250 cells", True, lambda data, seed: few(cite(data), 250, seed)),
 }

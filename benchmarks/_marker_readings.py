@@ -76,9 +76,7 @@ def build_mask(reference: AnnData, markers: dict[str, list[str]] | None = None) 
         raise RuntimeError(f"The mask lacks {', '.join(sorted(lost))}.")
 
 
-def train(
-    reference: AnnData, seed: int, markers: dict[str, list[str]] | None = None
-) -> tosica.TOSICA:
+def train(reference: AnnData, seed: int, markers: dict[str, list[str]] | None = None) -> tosica.TOSICA:
     """Train a model with defaults."""
     build_mask(reference, markers)
     with warnings.catch_warnings(action="ignore"):
@@ -91,9 +89,7 @@ def train(
     return model
 
 
-def contributions(
-    model: tosica.TOSICA, cells: AnnData, labels: list[str]
-) -> dict[str, pd.DataFrame]:
+def contributions(model: tosica.TOSICA, cells: AnnData, labels: list[str]) -> dict[str, pd.DataFrame]:
     """Mean presence and attribution of annotated cells of each label, for the label's score."""
     rng = np.random.default_rng(0)
     found: dict[str, list[np.ndarray]] = {"presence": [], "attribution": []}
@@ -103,10 +99,7 @@ def contributions(
         tosica.tl.attribute(part, model, target=label, n_steps=N_STEPS)
         for name, means in found.items():
             means.append(part.obsm[f"X_tosica_{name}"].mean(0))
-    return {
-        name: pd.DataFrame(np.stack(means), index=labels, columns=model.gene_sets)
-        for name, means in found.items()
-    }
+    return {name: pd.DataFrame(np.stack(means), index=labels, columns=model.gene_sets) for name, means in found.items()}
 
 
 def readings(model: tosica.TOSICA, cells: AnnData, labels: list[str]) -> dict[str, pd.DataFrame]:
@@ -159,10 +152,7 @@ def above_others(scores: pd.DataFrame, cells: AnnData) -> pd.DataFrame:
     """Mean of each label's cells minus that of all others, labels × tokens."""
     labels = cells.obs[LABEL].astype(str).to_numpy()
     return pd.DataFrame(
-        {
-            label: scores[labels == label].mean() - scores[labels != label].mean()
-            for label in np.unique(labels)
-        }
+        {label: scores[labels == label].mean() - scores[labels != label].mean() for label in np.unique(labels)}
     ).T
 
 

@@ -26,9 +26,7 @@ SIZES = (30, 10, 5)
 _TRAINING: dict[str, Any] = {"accelerator": "cpu", "enable_progress_bar": False}
 
 
-def scores(
-    label: str, truth: np.ndarray, before: np.ndarray, after: np.ndarray
-) -> dict[str, float]:
+def scores(label: str, truth: np.ndarray, before: np.ndarray, after: np.ndarray) -> dict[str, float]:
     """Recall of the new label; macro-F1 of the old ones on their cells, before and after."""
     is_new = truth == label
     old = np.unique(truth[~is_new])
@@ -77,9 +75,7 @@ def _with_labeled(query: AnnData, n_labeled: int) -> AnnData:
     return query[keep].copy()
 
 
-def _adapt(
-    task: HeldOut, query: Query, model: TOSICA, cells: AnnData, method: str, n_new: int
-) -> dict[str, Any]:
+def _adapt(task: HeldOut, query: Query, model: TOSICA, cells: AnnData, method: str, n_new: int) -> dict[str, Any]:
     began = time.process_time()
     grown = tosica.TOSICA.load_query_data(cells, model, KNOWN, UNLABELED)
     # Before the new label is fitted, nothing may have changed.

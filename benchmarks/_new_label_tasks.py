@@ -62,9 +62,7 @@ def held_out(data: Path, seed: int) -> Iterator[HeldOut]:
             yield HeldOut(dataset, label, reference, queries)
 
 
-def _query(
-    which: str, adata: AnnData, cells: np.ndarray, label: str, rng: np.random.Generator
-) -> Query:
+def _query(which: str, adata: AnnData, cells: np.ndarray, label: str, rng: np.random.Generator) -> Query:
     """Label some cells of a type; of all others, half are seen unlabeled and half are scored."""
     is_new = adata.obs[LABEL].astype(str).to_numpy()[cells] == label
     labeled = rng.permutation(cells[is_new])[:N_NEW]

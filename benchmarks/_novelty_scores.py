@@ -106,9 +106,7 @@ def scanvi(model: scvi.model.SCANVI, query: AnnData) -> NDArray:
     return 1 - model.predict(cells, soft=True).to_numpy().max(1)
 
 
-def density(
-    known: NDArray, labels: NDArray, cells: NDArray, predicted: NDArray, n_neighbors: int = 30
-) -> NDArray:
+def density(known: NDArray, labels: NDArray, cells: NDArray, predicted: NDArray, n_neighbors: int = 30) -> NDArray:
     """`tosica.tl.novelty` before it was replaced: the query's share of a cluster's neighbors.
 
     The median over labels of the difference between query and reference is subtracted, and

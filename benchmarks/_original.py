@@ -32,9 +32,7 @@ def oversampled(codes: np.ndarray, seed: int) -> np.ndarray:
     return np.concatenate([np.r_[c, rng.choice(c, most - len(c))] for c in cells])
 
 
-def train_original(
-    expression: np.ndarray, codes: np.ndarray, mask: sp.sparray, seed: int
-) -> LiteralTOSICA:
+def train_original(expression: np.ndarray, codes: np.ndarray, mask: sp.sparray, seed: int) -> LiteralTOSICA:
     """Labels oversampled, batches of 8, ten epochs of SGD with a cosine, and all its dropouts.
 
     To make this feasible its dense embedding is replaced by the sparse one with the same outputs

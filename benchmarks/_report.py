@@ -27,11 +27,7 @@ def table(head: list[str], rows: Sequence[Sequence[Any]]) -> list[str]:
     """Lines of a Markdown table; numbers with three digits."""
     shown = [
         [
-            f"{c:.3g}"
-            if isinstance(c, float) and c < 100
-            else f"{c:.0f}"
-            if isinstance(c, float)
-            else str(c)
+            f"{c:.3g}" if isinstance(c, float) and c < 100 else f"{c:.0f}" if isinstance(c, float) else str(c)
             for c in row
         ]
         for row in rows

@@ -85,9 +85,7 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
 
         n_workers = int(way.removeprefix("dask"))
         with (
-            LocalCluster(
-                n_workers=n_workers, threads_per_worker=1, dashboard_address=None
-            ) as cluster,
+            LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
             Client(cluster) as client,
         ):
             # Imports, the model and compiled code are loaded at the first part.

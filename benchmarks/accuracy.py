@@ -57,12 +57,7 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
         truth.append(known.to_numpy())
         called.append(found.idxmax(axis=1).to_numpy())
         probability.append(found.max(axis=1).to_numpy())
-        sets.append(
-            {
-                coverage: _inside(table, known)
-                for coverage, table in found.attrs.get("sets", {}).items()
-            }
-        )
+        sets.append({coverage: _inside(table, known) for coverage, table in found.attrs.get("sets", {}).items()})
     seconds = time.perf_counter() - started
     # There are no sets for a coverage that a reference has too few cells for.
     levels = [level for level in sets[0] if all(level in part for part in sets)]
@@ -82,10 +77,7 @@ def one_run(splits: list[Split], method: str, seed: int) -> dict[str, Any]:
         "calibration error": float(score["expected_calibration_error"]),
         BY_CHANCE: error_by_chance(obs[f"{OURS}_probability"].to_numpy()),
         "seconds": seconds / len(splits),
-        "covered": {
-            str(level): float(np.concatenate([part[level] for part in sets]).mean())
-            for level in levels
-        },
+        "covered": {str(level): float(np.concatenate([part[level] for part in sets]).mean()) for level in levels},
     }
 
 
@@ -130,12 +122,9 @@ def report(result: dict[str, Any]) -> str:
     n_seeds = runs.groupby("method")["seed"].nunique()
     lines = [
         *(_UNSEEN_TITLE if result["unseen"] else _TITLE),
-        "All methods get the same cells and genes, and are called with their defaults, as in their "
-        "documentation;",
-        "tosica is `model.train()` without arguments, on its default gene sets. Values are means "
-        "over seeds ± standard",
-        "deviation. The seed determines folds, small references, wrong labels, and the random "
-        "numbers of the methods.",
+        "All methods get the same cells and genes, and are called with their defaults, as in their documentation;",
+        "tosica is `model.train()` without arguments, on its default gene sets. Values are means over seeds ± standard",
+        "deviation. The seed determines folds, small references, wrong labels, and the random numbers of the methods.",
         "Slow methods have fewer seeds, and a single seed has no deviation. Blank cells were not "
         "run." + (f" {result['note']}" if result.get("note") else ""),
         "",
@@ -157,10 +146,7 @@ def report(result: dict[str, Any]) -> str:
     lines += _beside_the_best(means, {task: known[task].what for task in tasks}, methods)
     for metric, what in METRICS.items():
         lines += [f"## {what}", ""]
-        rows = [
-            [METHODS[m][0], *(_cell(means, spreads, (m, task), metric) for task in tasks)]
-            for m in methods
-        ]
+        rows = [[METHODS[m][0], *(_cell(means, spreads, (m, task), metric) for task in tasks)] for m in methods]
         if metric == "calibration error" and BY_CHANCE in runs:
             rows += [_by_chance(runs[runs["method"] == OURS], tasks)]
         lines += [*table(["", *(known[task].what for task in tasks)], rows), ""]
@@ -269,9 +255,7 @@ def main(arguments: list[str] | None = None) -> None:
         result = json.loads(path.read_text())
         # Nothing is dropped that is not measured now.
         again = set(given.again) & set(given.methods)
-        result["runs"] = [
-            run for run in result["runs"] if run["method"] not in again or run["task"] not in tasks
-        ]
+        result["runs"] = [run for run in result["runs"] if run["method"] not in again or run["task"] not in tasks]
     peers = ["celltypist"] if "celltypist" in given.methods else []
     result["versions"] = result.get("versions", {}) | versions("scikit-learn", *peers)
     result["note"] = given.note or result.get("note")

@@ -124,9 +124,7 @@ def embeddings(adata: AnnData) -> dict[str, dict[str, float]]:
         query.obsm[f"X_tosica, {name}"] = model.get_attention(query).to_numpy()
         query.obsm[f"class token, {name}"] = model.get_latent_representation(query)
     keys = list(query.obsm)
-    metrics = Benchmarker(
-        query, BATCH, LABEL, keys, pre_integrated_embedding_obsm_key="PCA", progress_bar=False
-    )
+    metrics = Benchmarker(query, BATCH, LABEL, keys, pre_integrated_embedding_obsm_key="PCA", progress_bar=False)
     metrics.benchmark()
     scores = metrics.get_results().drop(index="Metric Type").astype(float)
     return {key: scores.loc[key].to_dict() for key in keys}
@@ -151,8 +149,7 @@ def report(result: dict[str, Any]) -> str:
         "one batch only, each label of",
         "the other batch in turn is left out of the reference, and its cells are the query. So the "
         "reference has cells of this",
-        "batch and cells of this type, but no cells of both. In the other tasks, every batch has "
-        "every type.",
+        "batch and cells of this type, but no cells of both. In the other tasks, every batch has every type.",
         "",
     ]
     of = runs.groupby(["method", "task"])["right"].mean()
@@ -161,10 +158,7 @@ def report(result: dict[str, Any]) -> str:
     lines += [*table(["", *(TASKS[task][0] for task in tasks)], rows), ""]
     lines += ["Each query:", ""]
     each = runs.pivot_table(index=["task", "split"], columns="method", values="right", sort=False)
-    rows = [
-        [TASKS[task][0], split, *(f"{row[m]:.3f}" for m in methods)]
-        for (task, split), row in each.iterrows()
-    ]
+    rows = [[TASKS[task][0], split, *(f"{row[m]:.3f}" for m in methods)] for (task, split), row in each.iterrows()]
     lines += [*table(["", "query", *(titles[m] for m in methods)], rows), ""]
     scores = pd.DataFrame(result["embeddings"]).T
     if len(scores):

@@ -90,9 +90,7 @@ def one_run(mdata: md.MuData, *, split: int, seed: int, **settings: Any) -> dict
     return found
 
 
-def antibodies(
-    model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, markers: dict[str, str]
-) -> dict[str, Any]:
+def antibodies(model: tosica.TOSICA, query: md.MuData, truth: np.ndarray, markers: dict[str, str]) -> dict[str, Any]:
     """For each label its first antibodies, and the ranks of its known marker.
 
     Antibodies are ranked by attention with :func:`tosica.tl.rank_gene_sets` in the cells with this
@@ -117,18 +115,11 @@ def antibodies(
         name: (whole - model.predict(protein[:, protein.var_names != name].copy(), soft=True))
         for name in protein.var_names
     }
-    mean_falls = (
-        pd.DataFrame({k: v.to_numpy()[own] for k, v in falls.items()}).groupby(truth).mean()
-    )
-    hidden = {
-        str(label): list(row.sort_values(ascending=False).index)
-        for label, row in mean_falls.iterrows()
-    }
+    mean_falls = pd.DataFrame({k: v.to_numpy()[own] for k, v in falls.items()}).groupby(truth).mean()
+    hidden = {str(label): list(row.sort_values(ascending=False).index) for label, row in mean_falls.iterrows()}
     orders = {"attention": attention, "hidden": hidden}
     ranks = {
-        antibody: {
-            how: order[label].index(antibody) + 1 for how, order in orders.items() if label in order
-        }
+        antibody: {how: order[label].index(antibody) + 1 for how, order in orders.items() if label in order}
         for antibody, label in markers.items()
     }
     first = {how: {k: v[:FIRST] for k, v in order.items()} for how, order in orders.items()}
@@ -167,8 +158,7 @@ def report(result: dict[str, Any]) -> str:
     if epochs is not None:
         length = f"{epochs} epochs, which is shorter than the default to bound the time"
     rows = [
-        [what, f"{100 * scores[c].mean():.1f} ± {100 * scores[c].std():.1f}", "", ""]
-        for c, what in COLUMNS.items()
+        [what, f"{100 * scores[c].mean():.1f} ± {100 * scores[c].std():.1f}", "", ""] for c, what in COLUMNS.items()
     ]
     for row, column in zip(rows, list(COLUMNS)[:-1], strict=False):
         gap = 100 * (scores[column] - scores["RNA only"])
@@ -197,17 +187,14 @@ def report(result: dict[str, Any]) -> str:
         "Antibodies are ranked in three ways. Attention: by {func}`~tosica.tl.rank_gene_sets`.",
         "Removal: by how much the probability of a label falls in its cells if the antibody is "
         "removed from a query of antibodies",
-        "only. Value: by the AUROC of the antibody's centred log-ratio for the label, without a "
-        "model.",
+        "only. Value: by the AUROC of the antibody's centred log-ratio for the label, without a model.",
         "",
     ]
     rows = []
     for antibody, label in markers.items():
         row = [f"{antibody} for {label} ({MARKERS[antibody]})"]
         for how in ("attention", "hidden"):
-            ranks = np.array(
-                [r["ranks"][antibody][how] for r in runs if how in r["ranks"][antibody]]
-            )
+            ranks = np.array([r["ranks"][antibody][how] for r in runs if how in r["ranks"][antibody]])
             row.append(f"{(ranks == 1).sum()} of {len(ranks)}")
             row.append(f"{np.median(ranks):.0f} of {len(areas[label])}")
         place = list(areas[label]).index(antibody) + 1

@@ -180,9 +180,7 @@ def outcome(read: Callable[[Path], Any], path: Path) -> str:
     return "read"
 
 
-def mutants(
-    readers: dict[str, Callable[[Path], Any]], whole: Path, n: int, seed: int
-) -> Iterator[tuple[str, str]]:
+def mutants(readers: dict[str, Callable[[Path], Any]], whole: Path, n: int, seed: int) -> Iterator[tuple[str, str]]:
     """Damage each file ``n`` times; yield its name and what its reader did."""
     rng = np.random.default_rng(seed)
     for name, read in readers.items():

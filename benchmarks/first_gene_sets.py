@@ -40,9 +40,7 @@ def first_gene_sets(adata: AnnData, seed: int) -> list[dict[str, Any]]:
     ((reference, query),) = few(adata, adata.n_obs * 2 // 3, seed)
     model = train(reference, seed)
     model.annotate(query)
-    tosica.tl.top_genes(
-        query, model, LABEL, groups=kinds(query), n_gene_sets=N_GENE_SETS, n_genes=N_GENES
-    )
+    tosica.tl.top_genes(query, model, LABEL, groups=kinds(query), n_gene_sets=N_GENE_SETS, n_genes=N_GENES)
     found = tosica.get.top_genes_df(query)
     n_cells = query.obs[LABEL].value_counts()
     return [

@@ -65,9 +65,7 @@ def scores(model: tosica.TOSICA, query: Any) -> dict[str, float]:
     right = soft.to_numpy().argmax(1) == truth
     found = {
         "accuracy": float(right.mean()),
-        "calibration error": expected_calibration_error(
-            calibration_bins(right, soft.to_numpy().max(1), 10)
-        ),
+        "calibration error": expected_calibration_error(calibration_bins(right, soft.to_numpy().max(1), 10)),
     }
     assert model.held_out_probabilities_ is not None
     for coverage in COVERAGES:
@@ -135,8 +133,7 @@ def report(result: dict[str, Any]) -> str:
         "(`model.predict_set` with `allow_empty=True`) that contain the true label, the mean and "
         "standard deviation over "
         f"{n_seeds} seeds with {n_draws} draws of the",
-        "cells each. The calibration error is the difference of probability and accuracy, averaged "
-        "over ten bins.",
+        "cells each. The calibration error is the difference of probability and accuracy, averaged over ten bins.",
         *([result["note"]] if result.get("note") else []),
         "",
         *table(head, rows),

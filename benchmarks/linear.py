@@ -125,9 +125,7 @@ def support_vectors(
 
 _SVM = {"bounded": False, "adjusted": False}
 VARIANTS: dict[str, Variant] = {
-    "default": Variant(
-        "**as it is: a mean of ridge and group lasso, weighted by cross-validation**", linear_branch
-    ),
+    "default": Variant("**as it is: a mean of ridge and group lasso, weighted by cross-validation**", linear_branch),
     "ridge": Variant("ridge alone", partial(linear_branch, lasso_share=0.0)),
     "lasso": Variant("group lasso alone", partial(linear_branch, lasso_share=1.0)),
     "half": Variant("half of each", partial(linear_branch, lasso_share=0.5)),
@@ -139,15 +137,11 @@ VARIANTS: dict[str, Variant] = {
         for penalty in (1e-5, 3e-5, 3e-4, 1e-3)
     },
     "intercept": Variant("with an intercept", partial(linear_branch, intercept=True)),
-    "nuisance": Variant(
-        "no nuisance penalty", partial(linear_branch, config=DEFAULT.without_nuisance_penalty())
-    ),
+    "nuisance": Variant("no nuisance penalty", partial(linear_branch, config=DEFAULT.without_nuisance_penalty())),
     "unbounded": Variant("expression is not bounded", linear_branch, bounded=False),
     "as rare": Variant("logits of rare labels are not raised", linear_branch, adjusted=False),
     "svm": Variant("*linear SVM*", partial(support_vectors, scaled=False), **_SVM),
-    "svm scaled": Variant(
-        "*linear SVM, scaled genes*", partial(support_vectors, scaled=True), **_SVM
-    ),
+    "svm scaled": Variant("*linear SVM, scaled genes*", partial(support_vectors, scaled=True), **_SVM),
 }
 SIZES = (50, 200, 500)
 MAX_QUERY = 500  # cells that are predicted
@@ -175,9 +169,7 @@ def tokens_of(reference: AnnData) -> sp.csr_matrix:
     return sp.csr_matrix((np.ones(len(pairs)), (token, gene)), shape=shape)
 
 
-def cross_validated_share(
-    reference: AnnData, codes: NDArray[np.integer], tokens: sp.csr_matrix
-) -> float:
+def cross_validated_share(reference: AnnData, codes: NDArray[np.integer], tokens: sp.csr_matrix) -> float:
     """Weight of the group lasso in the mean, as the model chooses it."""
     logged = ModalitySlice(0, reference.n_vars, None)
     cells = np.arange(reference.n_obs)
@@ -213,17 +205,13 @@ def scores(logits: NDArray, labels: NDArray, truth: NDArray) -> dict[str, float]
     """Accuracy, macro-F1 and log-likelihood of the right label at the best temperature."""
     codes, cells = np.searchsorted(labels, truth), np.arange(len(truth))
     predicted = labels[logits.argmax(1)]
-    log_likelihoods = [
-        log_softmax(logits * factor, axis=1)[cells, codes].mean() for factor in np.geomspace(0.2, 8)
-    ]
+    log_likelihoods = [log_softmax(logits * factor, axis=1)[cells, codes].mean() for factor in np.geomspace(0.2, 8)]
     f1 = f1_score(truth, predicted, average="macro", labels=np.unique(truth))
     values = [float((predicted == truth).mean()), float(f1), float(max(log_likelihoods))]
     return dict(zip(METRICS, values, strict=True))
 
 
-def two_batches(
-    reference: AnnData, query: AnnData, seed: int
-) -> tuple[AnnData, dict[str, AnnData]]:
+def two_batches(reference: AnnData, query: AnnData, seed: int) -> tuple[AnnData, dict[str, AnnData]]:
     """Give half of the reference the effect, except one label, whose cells are the query."""
     label = reference.obs[LABEL].astype(str).value_counts().index[seed % 3]
     changed = np.random.default_rng(seed).random(reference.n_obs) < 0.5
@@ -288,14 +276,12 @@ def report(result: dict[str, Any]) -> str:
         lines += [
             f"## {size} training cells",
             "",
-            f"Mean over {_names(of_size)}. The group lasso's weight in the mean is {weight:.2f} on "
-            "average.",
+            f"Mean over {_names(of_size)}. The group lasso's weight in the mean is {weight:.2f} on average.",
             "",
         ]
         of = of_size.groupby(["variant", "query"])[METRICS].mean()
         rows = [
-            [variant.name, *(f"{of.loc[(key, q), m]:.3f}" for q, m in columns)]
-            for key, variant in VARIANTS.items()
+            [variant.name, *(f"{of.loc[(key, q), m]:.3f}" for q, m in columns)] for key, variant in VARIANTS.items()
         ]
         lines += [*table(["", *(f"{m}, {q}" for q, m in columns)], rows), ""]
     lines += _by_reference(runs)

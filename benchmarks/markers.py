@@ -99,8 +99,7 @@ def stability(adata: AnnData, n_seeds: int) -> tuple[list[dict[str, Any]], list[
 
     def compare(kind: str, first: dict[str, set[str]], second: dict[str, set[str]]) -> None:
         shared.extend(
-            {"kind": kind, "label": label, "jaccard": jaccard(first[label], second[label])}
-            for label in labels
+            {"kind": kind, "label": label, "jaccard": jaccard(first[label], second[label])} for label in labels
         )
 
     of_seeds = []
@@ -140,8 +139,7 @@ def report(result: dict[str, Any]) -> str:
         "label, with the label as `target` |",
         "| mean | mean over the label's cells, without a comparison |",
         "| rank-sum test | {func}`~tosica.tl.rank_gene_sets` against all other cells |",
-        "| expression alone | scores of the same tokens without a model: mean of the label minus "
-        "mean of all others |",
+        "| expression alone | scores of the same tokens without a model: mean of the label minus mean of all others |",
         *([result["note"]] if result.get("note") else []),
         "",
     ]
@@ -199,8 +197,7 @@ def _not_first(runs: pd.DataFrame) -> list[str]:
     return [
         "## Labels whose markers are not always first",
         "",
-        "The table has the rank of the own markers with each seed, by the mean over the label's "
-        "cells.",
+        "The table has the rank of the own markers with each seed, by the mean over the label's cells.",
         "",
         *(table(head, rows) if rows else ["There are none."]),
         "",

@@ -109,10 +109,7 @@ def report(result: dict[str, Any]) -> str:
                 [
                     PAIRS[pair][0],
                     f"{share:.0%}",
-                    *(
-                        f"{by[way]['agreement'].mean():.3f} ({by[way]['agreement'].min():.3f})"
-                        for way in WAYS
-                    ),
+                    *(f"{by[way]['agreement'].mean():.3f} ({by[way]['agreement'].min():.3f})" for way in WAYS),
                     *(f"{by[way]['accuracy'].mean():.3f}" for way in WAYS),
                     *(f"{by[way]['log-likelihood'].mean():.3f}" for way in WAYS),
                 ]
@@ -129,8 +126,7 @@ def report(result: dict[str, Any]) -> str:
         "says counts. In the columns *imputed*, the query",
         "lacks these genes, and the linear branch imputes them. In the columns *zeros*, these "
         "genes are zeros in the query. They are zeros in",
-        "the network in both cases. The number of components for imputation was chosen on halves "
-        "of these references.",
+        "the network in both cases. The number of components for imputation was chosen on halves of these references.",
         *([result["note"]] if result.get("note") else []),
         "",
         *table(head, rows),

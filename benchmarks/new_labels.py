@@ -118,10 +118,7 @@ def _sizes(runs: pd.DataFrame) -> list[str]:
 
 def _types(runs: pd.DataFrame) -> list[str]:
     means = runs.groupby(["dataset", "label", "query"], sort=False)[["recall", "change"]].mean()
-    rows = [
-        [*names, f"{found['recall']:.3f}", f"{found['change']:.1f}"]
-        for names, found in means.iterrows()
-    ]
+    rows = [[*names, f"{found['recall']:.3f}", f"{found['change']:.1f}"] for names, found in means.iterrows()]
     return table(["dataset", "held-out type", "query", "recall", "change, points"], rows)
 
 

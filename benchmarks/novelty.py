@@ -61,9 +61,7 @@ N_NETWORKS = 3
 N_GENES = 2_000
 
 
-def one_split(
-    name: str, seed: int, *, task: Task, folder: Path, max_epochs: int, peers: bool
-) -> list[dict[str, Any]]:
+def one_split(name: str, seed: int, *, task: Task, folder: Path, max_epochs: int, peers: bool) -> list[dict[str, Any]]:
     """Leave out each type of half of a batch, and score the other half and the other batch.
 
     The batches take turns as the reference, by the number of the split.

@@ -31,9 +31,9 @@ ACROSS = ("kang", "kang back")
 # depends on where the cells are from.
 BY_HAND: dict[str, dict[str, str | None]] = {
     str(name): rows.set_index("label")["term"].replace("", None).to_dict()
-    for name, rows in pd.read_csv(
-        Path(__file__).with_name("cell_names.csv"), keep_default_na=False
-    ).groupby("source", sort=False)
+    for name, rows in pd.read_csv(Path(__file__).with_name("cell_names.csv"), keep_default_na=False).groupby(
+        "source", sort=False
+    )
 }
 
 
@@ -67,9 +67,7 @@ def map_source(name: str, data: Path) -> list[dict[str, Any]]:
     """Map the labels of a source, and compare each with its term by hand."""
     source = SOURCES[name]
     labels = labels_of(source, data)
-    cells = AnnData(
-        obs=pd.DataFrame({"label": labels}, index=[f"cell{i}" for i in range(len(labels))])
-    )
+    cells = AnnData(obs=pd.DataFrame({"label": labels}, index=[f"cell{i}" for i in range(len(labels))]))
     found = tosica.onto.map_labels(cells, "label")
     rows = []
     for row in found.to_dict("records"):
@@ -81,8 +79,7 @@ def map_source(name: str, data: Path) -> list[dict[str, Any]]:
                 **row,
                 "by_hand": term,
                 "wrong": is_mapped and row["ontology_term_id"] != term,
-                "listed": not is_mapped
-                and any(c.startswith(f"{term} ") for c in row["candidates"]),
+                "listed": not is_mapped and any(c.startswith(f"{term} ") for c in row["candidates"]),
             }
         )
     return rows
@@ -91,9 +88,7 @@ def map_source(name: str, data: Path) -> list[dict[str, Any]]:
 def sets_of(split: Split, seed: int, **train: Any) -> list[dict[str, Any]]:
     """Coverage and size of label sets, as they are and as terms, in another batch."""
     reference, query = split.reference.copy(), split.query.copy()
-    tosica.onto.map_labels(
-        reference, LABEL, mapping={k: v for k, v in BY_HAND["kang"].items() if v is not None}
-    )
+    tosica.onto.map_labels(reference, LABEL, mapping={k: v for k, v in BY_HAND["kang"].items() if v is not None})
     tosica.pp.build_mask(reference)
     tosica.TOSICA.setup_anndata(reference, labels_key=LABEL)
     scvi.settings.seed = seed

@@ -152,13 +152,11 @@ def report(result: dict[str, Any]) -> str:
         "times the expression in one of two classes,",
         "and nothing else differs. Models have defaults; genes in no set are in modules, unless a "
         "token has every gene. The tables",
-        "show how often each reading ranks the planted set first in "
-        f"{result['settings']['seeds']} seeds.",
+        f"show how often each reading ranks the planted set first in {result['settings']['seeds']} seeds.",
         "",
         "| reading | definition |",
         "| --- | --- |",
-        "| rank-sum test | {func}`~tosica.tl.rank_gene_sets` of the class's cells against the "
-        "others |",
+        "| rank-sum test | {func}`~tosica.tl.rank_gene_sets` of the class's cells against the others |",
         "| mean | mean of the class's cells, without a comparison |",
         "| attribution, presence | {func}`~tosica.tl.attribute` of all cells with the class as "
         "`target`, compared with the mean cell of the reference |",

@@ -286,8 +286,7 @@ def _prediction(result: dict[str, Any], measured: pd.DataFrame, files: list[int]
         "",
         f"Hours are cells / {annotate:.0f} (annotate here, from Zarr), cells / (100 × "
         f"{worker:.0f}) (100 workers of one thread),",
-        f"draws / {train:.0f} (training; an epoch draws at most "
-        f"{format_thousands(MAX_EPOCH_DRAWS)} cells;",
+        f"draws / {train:.0f} (training; an epoch draws at most {format_thousands(MAX_EPOCH_DRAWS)} cells;",
         "the checks of labels, the linear branch and calibration are not in it).",
         "Memory is what was measured, and 40 bytes a cell for the columns that are joined at",
         "the end, or 32 bytes a cell for labels and batches in training; without names of cells, "

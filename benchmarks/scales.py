@@ -69,9 +69,7 @@ TRANSFORMS: dict[str, Callable[[csr_matrix, csr_matrix], Any]] = {
     "log1p of 1e4": lambda c, p: of_values(p, 1e4, np.log1p),
     "log1p of 1e6": lambda c, p: of_values(p, 1e6, np.log1p),
     "log1p of 1e3": lambda c, p: of_values(p, 1e3, np.log1p),
-    "log1p of the median": lambda c, p: of_values(
-        p, float(np.median(np.asarray(c.sum(1)))), np.log1p
-    ),
+    "log1p of the median": lambda c, p: of_values(p, float(np.median(np.asarray(c.sum(1)))), np.log1p),
     "log2 of 1e4": lambda c, p: of_values(p, 1e4, lambda x: np.log2(1 + x)),
     "log10 of 1e4": lambda c, p: of_values(p, 1e4, lambda x: np.log10(1 + x)),
     "log1p twice": lambda c, p: of_values(p, 1e4, lambda x: np.log1p(np.log1p(x))),
@@ -86,9 +84,7 @@ TRANSFORMS: dict[str, Callable[[csr_matrix, csr_matrix], Any]] = {
         of_values(p, 1e4, np.log1p), of_values(p, 1e6, np.log1p)
     ),
     "half counts, half log1p of 1e4": lambda c, p: some_and_others(c, of_values(p, 1e4, np.log1p)),
-    "half log1p of 1e4, half of raw counts": lambda c, p: some_and_others(
-        of_values(p, 1e4, np.log1p), c.log1p()
-    ),
+    "half log1p of 1e4, half of raw counts": lambda c, p: some_and_others(of_values(p, 1e4, np.log1p), c.log1p()),
     "half log1p, half log2": lambda c, p: some_and_others(
         of_values(p, 1e4, np.log1p), of_values(p, 1e4, lambda x: np.log2(1 + x))
     ),
@@ -273,9 +269,7 @@ def report(result: dict[str, Any]) -> str:
                 _did(part, "to query"),
                 *(_mean(part, what) for what in METRICS),
             ]
-            for (name, genes, query), part in parts.groupby(
-                ["reference", "genes", "query"], sort=False
-            )
+            for (name, genes, query), part in parts.groupby(["reference", "genes", "query"], sort=False)
         ]
         lines += [
             f"## {title}: references",
@@ -288,9 +282,7 @@ def report(result: dict[str, Any]) -> str:
             "",
         ]
     refused = runs[runs["did"] != "taken"]
-    kinds = pd.unique(
-        refused["said"].str.replace(r"\b\d+(\.\d+)?(e\+\d+)?\b(?!p)", "…", regex=True)
-    )
+    kinds = pd.unique(refused["said"].str.replace(r"\b\d+(\.\d+)?(e\+\d+)?\b(?!p)", "…", regex=True))
     lines += ["## What is said", "", *(f"- {line}" for line in sorted(kinds)), ""]
     return "\n".join([*lines, *version_lines(result)])
 

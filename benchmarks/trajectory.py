@@ -143,8 +143,7 @@ def report(result: dict[str, Any]) -> str:
     lines = [
         "# Trajectory",
         "",
-        "Written by `python -m benchmarks.trajectory`. The cells are 245 progenitors of mouse "
-        "dendritic cells",
+        "Written by `python -m benchmarks.trajectory`. The cells are 245 progenitors of mouse dendritic cells",
         "{cite:p}`Schlitzer2015`, sorted by surface markers into MDP, CDP and pre-DC, in this "
         "order. Do cells that the model did",
         "not train on come in this order?",
@@ -178,9 +177,7 @@ def report(result: dict[str, Any]) -> str:
             ]
             for name, title in ORDERS.items()
         ]
-        rows.append(
-            ["an order without a fault", *(f"{mean.loc['ceiling', s]:.3f}" for s in SCORES)]
-        )
+        rows.append(["an order without a fault", *(f"{mean.loc['ceiling', s]:.3f}" for s in SCORES)])
         lines += [f"## {heads[task]}", "", *table(["", *SCORES.values()], rows), ""]
     seconds = runs["seconds"].dropna()
     lines += [

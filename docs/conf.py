@@ -119,9 +119,7 @@ autosummary_generate = True
 autosummary_context = {
     "of_others": sorted(
         set(dir(tosica.TOSICA))
-        .difference(
-            *(vars(part) for part in tosica.TOSICA.__mro__ if part.__module__.startswith("tosica"))
-        )
+        .difference(*(vars(part) for part in tosica.TOSICA.__mro__ if part.__module__.startswith("tosica")))
         .union(dir(tuple))
     ),
     "shared_with_scvi_tools": [

@@ -94,9 +94,7 @@ def _explained_query() -> AnnData:
 def _draw_cells(ax: Axes, query: AnnData) -> None:
     """UMAP of the attention, with the labels in a legend below."""
     labels = query.obs["tosica_prediction"]
-    for name, color in zip(
-        labels.cat.categories, query.uns["tosica_prediction_colors"], strict=True
-    ):
+    for name, color in zip(labels.cat.categories, query.uns["tosica_prediction_colors"], strict=True):
         x, y = query.obsm["X_umap"][(labels == name).to_numpy()].T
         ax.scatter(x, y, s=16, color=color, label=name, linewidth=0)
     ax.set_title("1  Each cell\n    gets a label", loc="left", fontweight="bold")

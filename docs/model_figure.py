@@ -45,9 +45,7 @@ def main(target: Path) -> None:
     ax = figure.add_axes((0, 0, 1, 1))
     ax.set(xlim=(0, 8), ylim=(5.7, 0))
     ax.axis("off")
-    ax.add_patch(
-        FancyBboxPatch((0.08, 0.08), 7.84, 5.54, "round,pad=0,rounding_size=0.12", color="white")
-    )
+    ax.add_patch(FancyBboxPatch((0.08, 0.08), 7.84, 5.54, "round,pad=0,rounding_size=0.12", color="white"))
     _draw_columns(ax)
     _draw_branches(ax)
     _draw_labels(ax)
@@ -64,9 +62,7 @@ def _draw_columns(ax: Axes) -> None:
     cmap = plt.get_cmap("Blues")
     for i, (name, (expression, gene_sets)) in enumerate(_GENES.items()):
         y = 1.27 + 0.4 * i
-        ax.add_patch(
-            plt.Rectangle((1.0, y - 0.13), 0.26, 0.26, color=cmap(0.08 + 0.75 * expression))
-        )
+        ax.add_patch(plt.Rectangle((1.0, y - 0.13), 0.26, 0.26, color=cmap(0.08 + 0.75 * expression)))
         ax.text(0.93, y, name, ha="right", va="center", color=_TEXT, style="italic", fontsize=10.5)
         for j in gene_sets:
             ax.plot([1.27, 1.98], [y, _y_of_set(j)], color=_COLORS[j], linewidth=1.5, alpha=0.8)
@@ -158,9 +154,7 @@ def _box(
 
 
 def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], color: str) -> None:
-    ax.add_patch(
-        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=12, color=color, linewidth=1.6)
-    )
+    ax.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=12, color=color, linewidth=1.6))
 
 
 if __name__ == "__main__":

@@ -54,9 +54,7 @@ HCOP_COLUMNS = ["Gene stable ID", "Human gene stable ID", "supporting_source"]
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the sources, write the tables, print how many genes they hold."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--human-org-db", type=Path, required=True, help="org.Hs.eg.sqlite")
     parser.add_argument("--orthologs", type=Path, required=True, help="mouse_to_human.csv")
     parser.add_argument("--hcop", type=Path, required=True, help="mouse_to_human.csv of HCOP")
@@ -88,9 +86,7 @@ def genes_of_org_db(path: Path, organism: str) -> pd.DataFrame:
         # Of two genes with the same symbol, the one with the lower number is kept.
         "ORDER BY symbol, CAST(gene_id AS INTEGER)",
     )
-    ensembl = keep_assigned(
-        collect(path, "ensembl", "ensembl_id"), collect(path, "ncbi2ensembl", "ensembl_id")
-    )
+    ensembl = keep_assigned(collect(path, "ensembl", "ensembl_id"), collect(path, "ncbi2ensembl", "ensembl_id"))
     aliases = collect(path, "alias", "alias_symbol")
     table = pd.DataFrame(
         [
@@ -112,9 +108,7 @@ def collect(path: Path, table: str, column: str) -> defaultdict[int, set[str]]:
     return names
 
 
-def keep_assigned(
-    linked: dict[int, set[str]], assigned: dict[int, set[str]]
-) -> defaultdict[int, set[str]]:
+def keep_assigned(linked: dict[int, set[str]], assigned: dict[int, set[str]]) -> defaultdict[int, set[str]]:
     """Keep an Ensembl ID for the genes to which NCBI Gene assigns it, or for all if there are none.
 
     Other genes that Ensembl links to it are mostly readthroughs, antisense genes and unplaced

@@ -58,9 +58,7 @@ CITATION = [
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the databases, write `human_gobp.gmt.gz` and `human_gobp.json`, print the counts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--org-db", type=Path, required=True, help="org.Hs.eg.sqlite")
     parser.add_argument("--go-db", type=Path, required=True, help="GO.sqlite")
     parser.add_argument("--out", type=Path, required=True, help="folder for the two files")
@@ -81,9 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(f"{metadata['n_sets']} sets of {metadata['n_genes']} genes, {size} bytes")
 
 
-def build(
-    org_db: Path, go_db: Path, out: Path, *, min_genes: int = 10, max_genes: int = 300
-) -> dict[str, Any]:
+def build(org_db: Path, go_db: Path, out: Path, *, min_genes: int = 10, max_genes: int = 300) -> dict[str, Any]:
     """Write the collection to the folder ``out``; return the content of its JSON file."""
     org_metadata, go_metadata = read_metadata(org_db), read_metadata(go_db)
     if org_metadata.get("ORGANISM") != "Homo sapiens":
@@ -176,17 +172,14 @@ def find_release(go_db: Path, metadata: dict[str, str]) -> tuple[str, str]:
     if metadata["GOSOURCEDATE"]:
         return metadata["GOSOURCEDATE"], "the metadata of the databases"
     # The only other term is "all", above the three domains.
-    ((n_terms,),) = query(
-        go_db, "SELECT COUNT(*) FROM go_term WHERE ontology IN ('BP', 'CC', 'MF')"
-    )
+    ((n_terms,),) = query(go_db, "SELECT COUNT(*) FROM go_term WHERE ontology IN ('BP', 'CC', 'MF')")
     if n_terms not in RELEASE_OF_N_TERMS:
         raise ValueError(
             f"{go_db} does not name its Gene Ontology release, and none is known to have its "
             f"{n_terms} terms: add the one that has to RELEASE_OF_N_TERMS."
         )
     return RELEASE_OF_N_TERMS[n_terms], (
-        f"the number of terms, {n_terms}, as in the announcement of this release; the databases "
-        "do not name it"
+        f"the number of terms, {n_terms}, as in the announcement of this release; the databases do not name it"
     )
 
 
@@ -211,9 +204,7 @@ def read_terms(go_db: Path) -> tuple[dict[str, str], dict[str, int]]:
     return names, n_below
 
 
-def keep_most_specific(
-    genes: dict[str, tuple[str, ...]], n_below: dict[str, int]
-) -> dict[str, tuple[str, ...]]:
+def keep_most_specific(genes: dict[str, tuple[str, ...]], n_below: dict[str, int]) -> dict[str, tuple[str, ...]]:
     """Keep one of the terms with the same genes, the one with the fewest terms below it."""
     best: dict[tuple[str, ...], str] = {}
     for go in sorted(genes, key=lambda go: (n_below.get(go, 0), go)):

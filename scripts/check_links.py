@@ -86,9 +86,7 @@ def is_elsewhere(link: str) -> bool:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print what leads nowhere, and fail if there is anything."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="built pages")
     folder = parser.parse_args(argv).folder.resolve()
     faults = list(find_faults(folder))

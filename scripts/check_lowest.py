@@ -49,8 +49,7 @@ def main() -> None:
     """Print each bound that is not the installed version, and fail if there is one."""
     bounds = lower_bounds(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8")))
     wrong = [
-        f"{name}>={bound} in pyproject.toml, but the lowest that can be installed is "
-        f"{version(name)}: name that."
+        f"{name}>={bound} in pyproject.toml, but the lowest that can be installed is {version(name)}: name that."
         for name, bound in bounds.items()
         # A local label, as in 2.8.0+cpu, names a build of the same version.
         if Version(Version(version(name)).public) != Version(bound)

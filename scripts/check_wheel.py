@@ -49,9 +49,7 @@ def find_faults(wheel: Path, project: dict, checksums: dict[str, str]) -> list[s
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Print what is wrong with each wheel, and fail if there is anything."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", type=Path, nargs="+")
     wheels = parser.parse_args(argv).wheels
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -89,9 +89,7 @@ def read_dependencies(pyproject: str) -> list[Dependency]:
         elif requirement := re.match(r'\s+"([\w.-]+)[^"]*",(.*)', line):
             reason = requirement[2].strip().removeprefix("#").strip()
             if not reason:
-                raise ValueError(
-                    f"{requirement[1]} in pyproject.toml needs a comment: why it is needed."
-                )
+                raise ValueError(f"{requirement[1]} in pyproject.toml needs a comment: why it is needed.")
             marker = Requirement(line.split('"')[1]).marker
             is_for_this = marker is None or marker.evaluate()
             found.append(Dependency(group, requirement[1], reason, is_for_this))
@@ -136,9 +134,7 @@ def make_tables(dependencies: Sequence[Dependency]) -> Iterator[str]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the page."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=PAGE, help="default: docs/licenses.md")
     args = parser.parse_args(argv)
     dependencies = read_dependencies((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

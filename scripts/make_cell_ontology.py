@@ -120,9 +120,7 @@ _NO_MEANING = {"cell", "of", "the", "a", "an"}
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read the wheel, write the table, its description and the checksums, print the counts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", type=Path, help="wheel of cellxgene-ontology-guide")
     parser.add_argument("--out", type=Path, required=True, help="folder for the files")
     args = parser.parse_args(argv)
@@ -217,18 +215,12 @@ def decompress(content: bytes, suffix: str) -> bytes:
     if sys.version_info >= (3, 14):
         return importlib.import_module("compression.zstd").decompress(content)
     try:
-        return (
-            importlib.import_module("zstandard")
-            .ZstdDecompressor()
-            .decompressobj()
-            .decompress(content)
-        )
+        return importlib.import_module("zstandard").ZstdDecompressor().decompressobj().decompress(content)
     except ModuleNotFoundError:
         program = shutil.which("zstd")
     if program is None:
         raise ValueError(
-            "the ontology is compressed with zstandard: install the package zstandard or the "
-            "program zstd."
+            "the ontology is compressed with zstandard: install the package zstandard or the program zstd."
         )
     return subprocess.run([program, "-dc"], input=content, check=True, capture_output=True).stdout
 

@@ -34,9 +34,7 @@ _PLACE = re.compile(r"^\S*ipykernel_\d+/\d+\.py:\d+: ", re.MULTILINE)
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Rewrite each notebook in place, print the sizes."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("notebooks", type=Path, nargs="+")
     parser.add_argument("--keep-outputs", action="store_true", help="run nothing")
     parser.add_argument("--check", action="store_true", help="run, and change no file")

@@ -48,9 +48,7 @@ def set_version(version: str, root: Path, date: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Set the version, if it is one that comes after the present one."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("version", help="the new version, such as 0.2.0")
     parser.add_argument("--root", type=Path, default=ROOT, help="another clone")
     options = parser.parse_args(argv)

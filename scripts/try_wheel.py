@@ -65,9 +65,7 @@ def try_wheel(wheel: Path, folder: Path, *, empty: bool) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Try each wheel in an environment of its own."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheels", type=Path, nargs="+")
     parser.add_argument("--empty", action="store_true", help="install the dependencies as well")
     options = parser.parse_args(argv)

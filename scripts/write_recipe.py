@@ -137,9 +137,7 @@ def write_recipe(pyproject: dict, sdist: Path | None = None) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the recipe."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sdist", type=Path, help="what was uploaded to PyPI")
     parser.add_argument("--out", type=Path, default=RECIPE, help="the file to write")
     options = parser.parse_args(argv)

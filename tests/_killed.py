@@ -20,9 +20,7 @@ _OPERATIONS = {
 }
 
 
-def killed_at(
-    call: Callable[[], Any], folder: Path, operation: int, by: int = signal.SIGKILL
-) -> bool:
+def killed_at(call: Callable[[], Any], folder: Path, operation: int, by: int = signal.SIGKILL) -> bool:
     """Kill the process at an operation on files below a folder; ``False`` if there are fewer."""
 
     def prepare() -> None:

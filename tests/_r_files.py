@@ -132,9 +132,7 @@ def s4(of: str, **slots: R) -> R:
 
 def sparse(cells_by_genes: sp.csr_matrix, genes: list[str] = (), cells: list[str] = ()) -> R:
     """A dgCMatrix of genes × cells."""
-    names = plain_list(
-        strings(*genes) if len(genes) else None, strings(*cells) if len(cells) else None
-    )
+    names = plain_list(strings(*genes) if len(genes) else None, strings(*cells) if len(cells) else None)
     return s4(
         "dgCMatrix",
         i=vector(cells_by_genes.indices),

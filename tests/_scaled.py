@@ -128,9 +128,7 @@ REFUSED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "z-scores of reads": lambda c: z_scores(log(reads(c))),
     "genes scaled to 1": lambda c: log(c) / log(c).max(0).clip(1e-9),
     "ranks": lambda c: rankdata(log(c), axis=1),
-    "ranks of what is expressed": lambda c: np.where(
-        c > 0, rankdata(log(c), axis=1, method="min"), 0
-    ),
+    "ranks of what is expressed": lambda c: np.where(c > 0, rankdata(log(c), axis=1, method="min"), 0),
     "ranks / n": lambda c: rankdata(log(c), axis=1, method="max") / c.shape[1],
     "ranks without ties": lambda c: log(c).argsort(1).argsort(1) + 1.0,
     "one value": lambda c: np.full_like(c, 2.5),

@@ -107,9 +107,7 @@ def pbmc_model(_pbmc: tuple[AnnData, AnnData]) -> tosica.TOSICA:
     tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels", batch_key="phase")
     scvi.settings.seed = 0
     model = tosica.TOSICA(reference, embed_dim=16)
-    model.train(
-        max_epochs=12, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 1e-2}
-    )
+    model.train(max_epochs=12, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 1e-2})
     return model
 
 

@@ -218,9 +218,7 @@ def test_data_that_are_not_annotated(name: str, toy_model: tosica.TOSICA) -> Non
     assert contents_of(adata) == before
 
 
-@pytest.mark.parametrize(
-    "name", [function.__name__ for function, given in WRITERS.items() if "model" in given]
-)
+@pytest.mark.parametrize("name", [function.__name__ for function, given in WRITERS.items() if "model" in given])
 def test_data_that_another_model_annotated(name: str, annotated: AnnData, toy_model) -> None:
     annotated.uns["tosica"]["model"] = "0" * 16
     before = contents_of(annotated)

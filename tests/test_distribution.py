@@ -70,11 +70,7 @@ def test_every_import_is_of_a_dependency() -> None:
     declared = {dependency.name for dependency in script("list_licenses").read_dependencies(TEXT)}
     providers = packages_distributions()
     # Names of distributions do not depend on case.
-    undeclared = {
-        name
-        for name in imported
-        if not declared & {each.lower() for each in providers.get(name, [name])}
-    }
+    undeclared = {name for name in imported if not declared & {each.lower() for each in providers.get(name, [name])}}
     assert undeclared == set()
 
 
@@ -125,10 +121,7 @@ def files_in_resources(folder: Path) -> dict[str, Path]:
 def test_every_file_has_its_checksum(folder: Path) -> None:
     lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
     listed = {name: digest for digest, name in map(str.split, lines)}
-    found = {
-        name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for name, path in files_in_resources(folder).items()
-    }
+    found = {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files_in_resources(folder).items()}
     assert found == listed
 
 
@@ -184,9 +177,7 @@ def check(tmp_path: Path) -> Any:
     return run
 
 
-def test_a_wheel_with_all_data(
-    wheel: dict[str, bytes], check: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wheel_with_all_data(wheel: dict[str, bytes], check: Any, capsys: pytest.CaptureFixture[str]) -> None:
     check(wheel)
     n = sum(len(files_in_resources(folder)) for folder in FOLDERS)
     said = f"{n} files of data are in the wheel, unchanged, with licences.\n"

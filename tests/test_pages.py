@@ -106,9 +106,7 @@ def test_numbers_of_readme_are_in_tables() -> None:
     """README links the page beside each number; a benchmark's command writes its tables."""
     pages = re.findall(r"\]\(docs/benchmarks/(\w+)\.md", README)
     assert pages
-    written = "\n".join(
-        (ROOT / "docs" / "benchmarks" / f"{page}.md").read_text(encoding="utf-8") for page in pages
-    )
+    written = "\n".join((ROOT / "docs" / "benchmarks" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
     in_tables = "\n".join(line for line in written.split("\n") if line.startswith("|"))
     bullets = "".join(re.findall(r"^- \*\*.*\n(?:  .*\n)*", README, flags=re.MULTILINE))
     bullets = re.sub(r"\]\(.*?\)", "", bullets)
@@ -118,15 +116,11 @@ def test_numbers_of_readme_are_in_tables() -> None:
         assert re.search(rf"(?<![\d.]){re.escape(number)}(?![\d%])", in_tables), number
 
 
-@pytest.mark.parametrize(
-    "page", ["which_tool", "explanation", "how_to/new_batch", "how_to/new_type"]
-)
+@pytest.mark.parametrize("page", ["which_tool", "explanation", "how_to/new_batch", "how_to/new_type"])
 def test_numbers_of_pages_are_those_of_benchmarks(page: str) -> None:
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"benchmarks/(\w+)\.md", text))
-    written = "\n".join(
-        (ROOT / "docs" / "benchmarks" / f"{name}.md").read_text(encoding="utf-8") for name in linked
-    )
+    written = "\n".join((ROOT / "docs" / "benchmarks" / f"{name}.md").read_text(encoding="utf-8") for name in linked)
     rows = [line for line in text.split("\n") if line.startswith("|")]
     numbers = re.findall(r"(?<![\d.])0\.\d\d+", "\n".join(rows))
     assert len(numbers) > 3

@@ -28,9 +28,7 @@ def n_threads(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 def blas_threads() -> list[int]:
-    return [
-        library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"
-    ]
+    return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
 def test_results_come_in_order(n_threads: int) -> None:

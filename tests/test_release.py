@@ -172,9 +172,7 @@ def test_a_wheel_that_does_not_exist() -> None:
 def test_numbers_of_the_announcement_are_those_of_the_benchmark() -> None:
     announced = (ROOT / "docs" / "announcement.md").read_text(encoding="utf-8")
     measured = (ROOT / "docs" / "benchmarks" / "accuracy.md").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| ([\w ]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", announced, re.M
-    )
+    rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", announced, re.M)
     assert len(rows) == 4
     for method, accuracy, f1, error, seconds in rows:
         row = rf"\**{method}\** \| {accuracy} \| {f1} \| [\d.]+ \| {error} \| {seconds}"

@@ -28,9 +28,7 @@ def test_moments_of_groups_add_up_to_those_of_all_cells(seed, n_groups, n_cells)
     codes = np.concatenate([np.arange(n_groups), rng.integers(n_groups, size=n_cells - n_groups)])
     moments = group_moments(values, pd.Categorical.from_codes(codes, list("abcdef"[:n_groups])))
     np.testing.assert_allclose(moments.mean_of_cells, values.mean(axis=0, dtype=float))
-    np.testing.assert_allclose(
-        moments.variance_of_cells, values.var(axis=0, dtype=float), atol=1e-12
-    )
+    np.testing.assert_allclose(moments.variance_of_cells, values.var(axis=0, dtype=float), atol=1e-12)
     assert (moments.variance_within <= moments.variance_of_cells + 1e-12).all()
 
 
@@ -59,11 +57,9 @@ def test_difference_from_cells_in_deviations_of_both_sides(reference, others):
 @pytest.mark.parametrize("reference", ["rest", "other groups"])
 def test_difference_in_deviations_within_all_groups(reference):
     moments, cells = _three_groups()
-    if reference == "rest":
-        other = np.concatenate(cells[1:]).mean(0)
-    else:
-        # The rare group counts as much as the other.
-        other = (cells[1].mean(0) + cells[2].mean(0)) / 2
+    # Against the mean of the groups, the rare group counts as much as the other.
+    means = {"rest": np.concatenate(cells[1:]).mean(0)}
+    other = means.get(reference, (cells[1].mean(0) + cells[2].mean(0)) / 2)
     within = np.sqrt(sum(part.var(0) * len(part) for part in cells) / 86)
     found = standardized_difference(moments, 0, reference, within="all groups")
     np.testing.assert_allclose(found, (cells[0].mean(0) - other) / within)
@@ -196,10 +192,7 @@ def test_without_a_linear_branch_the_networks_temperature_is_one(toy, train):
 def test_few_cells_move_the_expected_temperature_little():
     logits = np.repeat(np.eye(3) * 4, 2000, axis=0)
     labels = np.repeat(np.arange(3), 2000)
-    found = [
-        fit_temperature(logits[:: 6000 // n], labels[:: 6000 // n], expected=2)
-        for n in (3, 60, 6000)
-    ]
+    found = [fit_temperature(logits[:: 6000 // n], labels[:: 6000 // n], expected=2) for n in (3, 60, 6000)]
     # All of them are right: the more cells, the lower the temperature.
     assert 2 > found[0] > 1.9
     assert found[0] > found[1] > found[2]
@@ -227,9 +220,7 @@ def test_coverage_of_exchangeable_cells_is_exact(seed, n_cells, coverage):
     # The guarantee is about the last of n + 1 cells in random order, with the threshold of the
     # other n. The average over all cells as the last one is exact.
     scores = np.random.default_rng(seed).random(n_cells + 1)
-    covered = [
-        last >= conformal_threshold(np.delete(scores, i), coverage) for i, last in enumerate(scores)
-    ]
+    covered = [last >= conformal_threshold(np.delete(scores, i), coverage) for i, last in enumerate(scores)]
     assert coverage - 1e-9 <= np.mean(covered) < coverage + 1 / (n_cells + 1) + 1e-9
 
 
@@ -277,9 +268,7 @@ def test_held_out_probabilities_are_those_of_the_right_labels(toy, train):
     soft = model.predict(indices=cells, soft=True).to_numpy()
     truth = [model.labels.index(label) for label in toy.obs["kind"].iloc[cells]]
     expected = soft[np.arange(len(cells)), truth]
-    np.testing.assert_allclose(
-        np.sort(model.held_out_probabilities_[0]), np.sort(expected), atol=1e-5
-    )
+    np.testing.assert_allclose(np.sort(model.held_out_probabilities_[0]), np.sort(expected), atol=1e-5)
 
 
 def test_not_calibrated(toy, train, toy_query):

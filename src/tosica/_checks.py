@@ -113,11 +113,7 @@ class Number(Constraint):
 
     def is_valid(self, value: Any) -> bool:
         number = float(value)
-        return (
-            math.isfinite(number)
-            and self.least <= number <= self.most
-            and self.above < number < self.below
-        )
+        return math.isfinite(number) and self.least <= number <= self.most and self.above < number < self.below
 
     def wrong(self) -> list[Wrong]:
         outside = [bound for bound in (self.above, self.below) if math.isfinite(bound)]
@@ -256,9 +252,7 @@ class InstanceOf(Constraint):
         return self.words
 
     def has_type(self, value: Any) -> bool:
-        return isinstance(value, self.classes) and not (
-            isinstance(value, bool) and bool not in self.classes
-        )
+        return isinstance(value, self.classes) and not (isinstance(value, bool) and bool not in self.classes)
 
     def wrong(self) -> list[Wrong]:
         return [(object(), TypeError)]
@@ -279,10 +273,7 @@ class Either(Constraint):
         return self.first.has_type(value) or self.second.has_type(value)
 
     def is_valid(self, value: Any) -> bool:
-        return any(
-            option.has_type(value) and option.is_valid(value)
-            for option in (self.first, self.second)
-        )
+        return any(option.has_type(value) and option.is_valid(value) for option in (self.first, self.second))
 
     def wrong(self) -> list[Wrong]:
         values = [value for value, _ in (*self.first.wrong(), *self.second.wrong())]

@@ -108,10 +108,7 @@ def _write(query: AnnData, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     sc.pp.neighbors(query, use_rep="X_tosica")
     sc.tl.umap(query)
-    paths = [
-        out / name
-        for name in ("annotated.h5ad", "umap.png", "confusion.png", "gene_set_heatmap.png")
-    ]
+    paths = [out / name for name in ("annotated.h5ad", "umap.png", "confusion.png", "gene_set_heatmap.png")]
     with replace_file(paths[0]) as table, replace_file(paths[1]) as umap:
         with as_os_error():
             query.write_h5ad(table)

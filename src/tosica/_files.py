@@ -91,9 +91,7 @@ def as_os_error() -> Iterator[None]:
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
     """Make a folder inside of ``folder``, and remove it at the end."""
-    with TemporaryDirectory(
-        prefix=_START, suffix=_END, dir=folder, ignore_cleanup_errors=True
-    ) as name:
+    with TemporaryDirectory(prefix=_START, suffix=_END, dir=folder, ignore_cleanup_errors=True) as name:
         yield Path(name)
 
 

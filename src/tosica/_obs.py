@@ -28,9 +28,7 @@ Kind: TypeAlias = Literal["presence", "attribution", "weighted attention", "atte
 _PRESENCE, _ATTENTION = "tosica_presence", "tosica"
 
 
-def read_groups(
-    adata: AnnData, groupby: str, *, name: str = "groupby", allow_missing: bool = False
-) -> pd.Categorical:
+def read_groups(adata: AnnData, groupby: str, *, name: str = "groupby", allow_missing: bool = False) -> pd.Categorical:
     """Read the groups of cells from a column of obs.
 
     Parameters
@@ -99,16 +97,11 @@ def as_groups(
     """
     n_missing = int(column.isna().sum())
     if n_missing and not allow_missing:
-        raise ValueError(
-            f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}."
-        )
+        raise ValueError(f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}.")
     categorical = _as_categorical(column, where).remove_unused_categories()
     names = [str(name) for name in categorical.categories]
     if len(set(names)) < len(names):
-        raise ValueError(
-            f"{where} holds groups that are written alike, such as 1 and '1': "
-            f"use {where}.astype(str)."
-        )
+        raise ValueError(f"{where} holds groups that are written alike, such as 1 and '1': use {where}.astype(str).")
     categories = pd.CategoricalDtype(names)
     return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
 
@@ -127,9 +120,7 @@ def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:
     try:
         return pd.Categorical(column)
     except TypeError as error:
-        raise TypeError(
-            f"{where} holds values that cannot name a group ({error}): use strings."
-        ) from error
+        raise TypeError(f"{where} holds values that cannot name a group ({error}): use strings.") from error
 
 
 def missing_column(adata: AnnData | MuData, column: str) -> str:
@@ -232,8 +223,7 @@ def resolve_key(adata: AnnData, key: str | None) -> str:
     if f"X_{_PRESENCE}" not in adata.obsm:
         # attribute takes no MuData.
         advice = (
-            "; contributions to the labels' scores are read once tosica.tl.attribute(adata, model) "
-            "has written them"
+            "; contributions to the labels' scores are read once tosica.tl.attribute(adata, model) has written them"
         )
         logger.info("key: 'tosica', the attention%s", advice * isinstance(adata, AnnData))
         return _ATTENTION
@@ -297,8 +287,7 @@ def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str
     missing = [name for name in names if name not in exists]
     if missing:
         raise KeyError(
-            f"There is no gene set {missing[0]!r} in {where}, which holds {len(known)}"
-            f"{did_you_mean(missing[0], known)}"
+            f"There is no gene set {missing[0]!r} in {where}, which holds {len(known)}{did_you_mean(missing[0], known)}"
         )
     return names
 

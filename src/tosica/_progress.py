@@ -56,9 +56,7 @@ class Progress:
                 self._ended.wait(INTERVAL_LOG)
             return
         layout = "{desc}{elapsed}" if self.total is None else None
-        with tqdm(
-            total=self.total, unit=f" {self.unit}", bar_format=layout, file=sys.stderr
-        ) as bar:
+        with tqdm(total=self.total, unit=f" {self.unit}", bar_format=layout, file=sys.stderr) as bar:
             bar.start_t = self._start
             is_last = False
             while not is_last:
@@ -72,9 +70,7 @@ class Progress:
 
 
 @contextmanager
-def progress(
-    total: int | None, text: str, *, unit: str = "cells", enabled: bool = True
-) -> Iterator[Progress]:
+def progress(total: int | None, text: str, *, unit: str = "cells", enabled: bool = True) -> Iterator[Progress]:
     """Show a progress bar while a step takes longer than two seconds.
 
     In the log of a job, where stderr is neither a terminal nor that of a notebook, a line a minute

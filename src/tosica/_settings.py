@@ -73,8 +73,7 @@ class Settings:
     def verbosity(self, level: int | str) -> None:
         if isinstance(level, bool) or not isinstance(level, int | str):
             raise TypeError(
-                f"verbosity must be the name of a level, such as 'info', or its number in logging, "
-                f"not {level!r:.60}."
+                f"verbosity must be the name of a level, such as 'info', or its number in logging, not {level!r:.60}."
             )
         known = ", ".join(f"{name!r} ({number})" for name, number in _LEVELS.items())
         number = _LEVELS.get(level.lower()) if isinstance(level, str) else level
@@ -124,9 +123,7 @@ class Settings:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not hasattr(type(self), name):
-            raise AttributeError(
-                f"tosica.settings has no {name!r}, only 'verbosity', 'progress_bar' and 'seed'."
-            )
+            raise AttributeError(f"tosica.settings has no {name!r}, only 'verbosity', 'progress_bar' and 'seed'.")
         object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:

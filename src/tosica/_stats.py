@@ -196,9 +196,7 @@ def _trigamma_inverse(value: float) -> float:
         return low
     if value <= polygamma(1, high):
         return high
-    return float(
-        np.exp(brentq(lambda x: polygamma(1, np.exp(x)) - value, np.log(low), np.log(high)))
-    )
+    return float(np.exp(brentq(lambda x: polygamma(1, np.exp(x)) - value, np.log(low), np.log(high))))
 
 
 @dataclass(frozen=True)
@@ -287,9 +285,7 @@ def compare_samples(
     return np.where(undefined, 0.0, scores), np.where(undefined, 1.0, pvals)
 
 
-def _paired(
-    differences: NDArray[np.float64], method: str
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _paired(differences: NDArray[np.float64], method: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     n = len(differences)
     mean, variance = differences.mean(axis=0), differences.var(axis=0, ddof=1)
     if method == "wilcoxon":

@@ -85,9 +85,7 @@ class Browser:
 
     def run(self, code: str) -> Any:
         """Value of an expression in the page, waited for if it is a promise."""
-        answer = self.call(
-            "Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True
-        )
+        answer = self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 

@@ -69,9 +69,7 @@ def test_pointer_filters_and_search(query, toy_model, tmp_path, browse):
     browser = browse(1280)
     browser.open(path)
 
-    browser.run(
-        "document.getElementById('map').scrollIntoView({block: 'center', behavior: 'instant'})"
-    )
+    browser.run("document.getElementById('map').scrollIntoView({block: 'center', behavior: 'instant'})")
     first = browser.run("tosicaMap.name(0)")
     cell = query.obs_names.get_loc(first)
     for nudge in (-4, 0):
@@ -102,9 +100,7 @@ def test_pointer_filters_and_search(query, toy_model, tmp_path, browse):
         browser.press(letter, ord(letter.upper()), letter)
     browser.press("Enter", 13, "\r")
     browser.wait("document.querySelectorAll('#found tbody tr').length === 1")
-    assert browser.run("document.querySelector('#found th[scope=row]').textContent") == (
-        "<i>cell59</i>"
-    )
+    assert browser.run("document.querySelector('#found th[scope=row]').textContent") == ("<i>cell59</i>")
     browser.run("""{const by = document.getElementById('colour-by');
                     by.value = 'sample'; by.dispatchEvent(new Event('change'))}""")
     browser.wait("Bokeh.documents[0].roots()[0].renderers[0].glyph.fill_color.field === 'sample'")

@@ -73,9 +73,7 @@ def expected(toy_query: AnnData, toy_model: tosica.TOSICA) -> pd.DataFrame:
 def assert_same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     assert list(found.columns) == list(expected.columns)
     assert list(found["tosica_prediction"]) == list(expected["tosica_prediction"])
-    np.testing.assert_allclose(
-        found["tosica_probability"], expected["tosica_probability"], rtol=1e-5
-    )
+    np.testing.assert_allclose(found["tosica_probability"], expected["tosica_probability"], rtol=1e-5)
 
 
 # --------------------------------------------------------------------------- annotate
@@ -135,9 +133,7 @@ def test_annotated_copy_and_table(
     assert run(*arguments, "--overwrite").code == 0
 
 
-def test_table_as_parquet(
-    run: Any, query: Path, model_folder: Path, tmp_path: Path, expected: pd.DataFrame
-) -> None:
+def test_table_as_parquet(run: Any, query: Path, model_folder: Path, tmp_path: Path, expected: pd.DataFrame) -> None:
     table = tmp_path / "labels.parquet"
     assert run("annotate", query, "--model", model_folder, "--obs-out", table).code == 0
     found = pd.read_parquet(table)
@@ -275,9 +271,7 @@ def test_defaults_are_those_of_python() -> None:
     ("name", "seurat"),
     [("kang_seurat.rds", []), ("kang.h5Seurat", []), ("kang_seuratdisk.h5ad", ["--seurat"])],
 )
-def test_seurat_objects_train_a_model(
-    name: str, seurat: list[str], run: Any, shared: Path, tmp_path: Path
-) -> None:
+def test_seurat_objects_train_a_model(name: str, seurat: list[str], run: Any, shared: Path, tmp_path: Path) -> None:
     arguments = ["train", shared / "seurat" / name, "--labels-key", "cluster_id", *seurat]
     result = run(*arguments, "--max-epochs", 1, "-o", tmp_path / "m", "--json")
     assert json.loads(result.out)["n_cells"] == 700
@@ -339,9 +333,7 @@ def test_layer_raw_and_several_collections(run: Any, reference: Path, tmp_path: 
         (["-o", "{tmp}/full"], "--overwrite"),
     ],
 )
-def test_wrong_data_for_a_training(
-    more: list[str], words: str, run: Any, reference: Path, tmp_path: Path
-) -> None:
+def test_wrong_data_for_a_training(more: list[str], words: str, run: Any, reference: Path, tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "note").write_text("kept")
     more = [word.format(tmp=tmp_path) for word in more]
@@ -520,9 +512,7 @@ def test_info_of_cells(
 
 
 @pytest.mark.slow
-def test_demo_writes_what_it_says(
-    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_writes_what_it_says(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = tosica.TOSICA.train
     monkeypatch.setattr(tosica.TOSICA, "train", lambda self: train(self, max_epochs=2))
     out = tmp_path / "made" / "by demo"
@@ -543,9 +533,7 @@ def test_demo_compares_on_the_same_cells() -> None:
     assert list(query.obs_names) != list(_demo._split(seed=1)[1].obs_names)
 
 
-def test_scores_of_the_demo_as_json(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Any
-) -> None:
+def test_scores_of_the_demo_as_json(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Any) -> None:
     def printed(out: Path, *, seed: int) -> Any:
         print("not JSON")
         return pd.DataFrame({"accuracy": [0.5]}, index=[f"seed {seed}"])

@@ -121,9 +121,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str], run: Any) -> None:
 def test_completion_is_that_of_click() -> None:
     done = python("-m", "tosica.cli", _TOSICA_COMPLETE="bash_source")
     assert done.returncode == 0
-    words = python(
-        "-m", "tosica.cli", _TOSICA_COMPLETE="bash_complete", COMP_WORDS="tosica an", COMP_CWORD="1"
-    )
+    words = python("-m", "tosica.cli", _TOSICA_COMPLETE="bash_complete", COMP_WORDS="tosica an", COMP_CWORD="1")
     assert words.stdout.split() == ["plain,annotate"]
 
 

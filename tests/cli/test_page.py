@@ -88,9 +88,7 @@ def test_rule_is_run_by_snakemake(
     words = [sys.executable, "-m", *shlex.split(line)]
 
     def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-        )
+        return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
     # The reference's folder is no model yet: the log has the line, and no output is left.
     (tmp_path / "pbmc_model" / "model.pt").rename(tmp_path / "kept.pt")

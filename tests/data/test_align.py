@@ -47,9 +47,7 @@ def query(matrix: Any, names: Any = GENES) -> ad.AnnData:
     return ad.AnnData(matrix, obs=obs, var=pd.DataFrame(index=list(names)))
 
 
-def together(
-    adata: ad.AnnData, scale: Scale = COUNTS, genes: pd.Index = GENES, **kwargs: Any
-) -> CellBatch:
+def together(adata: ad.AnnData, scale: Scale = COUNTS, genes: pd.Index = GENES, **kwargs: Any) -> CellBatch:
     """Join all batches, after a look at each."""
     size = kwargs.setdefault("batch_size", 256)
     cells = align(adata, genes, scale, **kwargs)
@@ -307,9 +305,7 @@ def test_values_of_no_use(counts: np.ndarray) -> None:
     for value, name in ((np.nan, "NaN"), (np.inf, "infinity")):
         matrix = counts.copy()
         matrix[17, 2] = value
-        assert f"adata.X holds {name} (first in cell 17)" in first_error(
-            query(matrix), batch_size=8, block_size=8
-        )
+        assert f"adata.X holds {name} (first in cell 17)" in first_error(query(matrix), batch_size=8, block_size=8)
     assert "neither counts nor" in first_error(query(counts**1.7 * 3.3))
 
 
@@ -343,9 +339,7 @@ def real_genes() -> list[str]:
 
 @pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 @pytest.mark.parametrize("turned", [False, True])
-def test_query_and_model_in_other_identifiers(
-    turned: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_query_and_model_in_other_identifiers(turned: bool, caplog: pytest.LogCaptureFixture) -> None:
     symbols = real_genes()
     ids = [f"{name}.3" for name in gs.map_genes(symbols, to="ensembl", organism="human")]
     theirs, ours = (symbols, ids) if turned else (ids, symbols)

@@ -59,9 +59,7 @@ def test_measured_genes_are_known_before_anything_is_read(role):
     scale = kind.detect_scale(CellMatrix(adata_of(COUNTS)))
     query = adata_of(COUNTS)[:, ::-1].copy()
     query.X[7, 3] = np.nan
-    cells = kind.align(
-        CellMatrix(query[:, :-1].copy()), NAMES[:-1].append(pd.Index(["other"])), scale
-    )
+    cells = kind.align(CellMatrix(query[:, :-1].copy()), NAMES[:-1].append(pd.Index(["other"])), scale)
     np.testing.assert_array_equal(cells.measured, [False, *[True] * 10, False])
     for _ in range(2):
         with pytest.raises(ValueError, match=r"adata\.X holds NaN \(first in cell 7\)"):
@@ -72,9 +70,7 @@ def test_measured_genes_are_known_before_anything_is_read(role):
 def test_aligned_cells_are_read_more_than_once(role):
     kind = MODALITY_KINDS[role]
     scale = kind.detect_scale(CellMatrix(adata_of(COUNTS)))
-    cells = kind.align(
-        CellMatrix(adata_of(sp.csr_matrix(COUNTS))[:, ::-1]), NAMES, scale, batch_size=9
-    )
+    cells = kind.align(CellMatrix(adata_of(sp.csr_matrix(COUNTS))[:, ::-1]), NAMES, scale, batch_size=9)
     for _ in range(2):
         batches = list(cells)
         assert [batch.start for batch in batches] == [0, 9, 18, 27, 36]

@@ -315,9 +315,7 @@ def test_names_that_occur_twice() -> None:
     with pytest.raises(ValueError, match=sentence):
         check_unique(names, "obs_names", "fix()")
     many = pd.Index(list("abcdef") * 2)
-    with pytest.raises(
-        ValueError, match=r"^genes are not unique \('a', 'b' and 4 more\): call fix\(\) first\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^genes are not unique \('a', 'b' and 4 more\): call fix\(\) first\.$"):
         check_unique(many, "genes", "fix()")
     check_unique(pd.Index(["a", "b"]), "obs_names", "fix()")
 

@@ -37,9 +37,7 @@ def fit_scale(matrix: CellMatrix) -> Scale:
 
 @each_format
 @pytest.mark.parametrize("target_sum", [1e4, 1e6, 37.0, None])
-def test_target_sum_is_recovered(
-    counts: np.ndarray, format_: Any, target_sum: float | None
-) -> None:
+def test_target_sum_is_recovered(counts: np.ndarray, format_: Any, target_sum: float | None) -> None:
     assert fit_scale(rows(format_(counts))) == Scale("counts", 1e4, "genes")
     expected = np.median(counts.sum(1)[counts.sum(1) > 0]) if target_sum is None else target_sum
     kind, found, over, *_ = fit_scale(rows(format_(normalised(counts, target_sum))))
@@ -171,9 +169,7 @@ def test_types_and_technologies_that_differ_are_no_scales() -> None:
 
 @pytest.mark.parametrize("n_cells", [100, 5000])
 @pytest.mark.parametrize("percent", [(2, 1), (5, 2)], ids=str)
-def test_totals_that_vary_by_a_few_percent_are_no_scales(
-    n_cells: int, percent: tuple[float, float]
-) -> None:
+def test_totals_that_vary_by_a_few_percent_are_no_scales(n_cells: int, percent: tuple[float, float]) -> None:
     """Such as after mitochondrial genes were left out, which hold a few percent of the counts."""
     rng = np.random.default_rng(n_cells)
     counts = rng.poisson(rng.gamma(1, 10, (n_cells, 200))).astype(np.float64)
@@ -395,9 +391,7 @@ def test_cells_without_expression_stay_so():
 
 
 def test_query_on_disk(tmp_path, said):
-    ad.AnnData(sp.csr_matrix(WRONG["1e6"]), var=pd.DataFrame(index=GENES)).write_h5ad(
-        tmp_path / "a.h5ad"
-    )
+    ad.AnnData(sp.csr_matrix(WRONG["1e6"]), var=pd.DataFrame(index=GENES)).write_h5ad(tmp_path / "a.h5ad")
     backed = ad.read_h5ad(tmp_path / "a.h5ad", backed="r")
     batches = RNA.align(CellMatrix(backed), GENES, SCALE)
     found = np.concatenate([b.values for b in batches])

@@ -77,8 +77,7 @@ def test_nothing_tells_the_logarithm() -> None:
     "x",
     [
         # Highly expressed genes of which none is ever zero.
-        np.random.default_rng(0).poisson(np.random.default_rng(1).lognormal(5, 1.5, 60), (50, 60))
-        + 1.0,
+        np.random.default_rng(0).poisson(np.random.default_rng(1).lognormal(5, 1.5, 60), (50, 60)) + 1.0,
         # Small counts without gaps.
         RNG.poisson(8.0, (50, 200)),
         COUNTS > 0,
@@ -119,12 +118,8 @@ def test_expression_in_cells_that_were_not_sampled() -> None:
 
 
 @each_format
-@pytest.mark.parametrize(
-    ("value", "said"), [(np.nan, "NaN"), (np.inf, "infinity"), (-1, "negative values")]
-)
-def test_the_first_cell_with_a_wrong_value_is_named(
-    counts: np.ndarray, format_: Any, value: float, said: str
-) -> None:
+@pytest.mark.parametrize(("value", "said"), [(np.nan, "NaN"), (np.inf, "infinity"), (-1, "negative values")])
+def test_the_first_cell_with_a_wrong_value_is_named(counts: np.ndarray, format_: Any, value: float, said: str) -> None:
     matrix = normalised(counts)
     matrix[[11, 31], [2, 5]] = value
     with pytest.raises(ValueError, match=rf"^adata\.X holds {said} \(first in cell 11\)"):
@@ -201,10 +196,7 @@ def test_unscaled_matrices(counts: np.ndarray) -> None:
     assert describe_unscaled(adata) == BOTH
     assert describe_unscaled(adata[::-1][:, :30]) == BOTH
     del adata.raw
-    assert (
-        describe_unscaled(adata)
-        == "Unscaled expression is in adata.layers['counts'] (layer='counts')."
-    )
+    assert describe_unscaled(adata) == "Unscaled expression is in adata.layers['counts'] (layer='counts')."
 
 
 def test_unscaled_matrices_on_disk(counts: np.ndarray, tmp_path: Path) -> None:

@@ -67,9 +67,7 @@ def at_server(server, monkeypatch):
     """Every data set is at the server."""
     url = f"http://127.0.0.1:{server.server_address[1]}/data.rda"
     for module, name in PLACES.values():
-        monkeypatch.setattr(
-            module, name, dataclasses.replace(getattr(module, name), url=url), raising=True
-        )
+        monkeypatch.setattr(module, name, dataclasses.replace(getattr(module, name), url=url), raising=True)
     return server
 
 
@@ -89,9 +87,7 @@ def as_muscat(adata: AnnData) -> dict[str, r.R]:
         rownames=r.strings(*adata.obs_names),
         listData=r.named(**columns, n=r.vector(np.zeros(adata.n_obs))),
     )
-    assays = r.s4(
-        "SimpleAssays", data=r.s4("SimpleList", listData=r.named(counts=counts_of(adata)))
-    )
+    assays = r.s4("SimpleAssays", data=r.s4("SimpleList", listData=r.named(counts=counts_of(adata))))
     return {"example_sce": r.s4("SingleCellExperiment", colData=cells, assays=assays)}
 
 
@@ -106,9 +102,7 @@ def as_scorpius(adata: AnnData) -> dict[str, r.R]:
 def as_citefuse(mdata: Any) -> dict[str, r.R]:
     rna, protein = mdata["rna"].copy(), mdata["protein"]
     rna.var_names = "hg19_" + rna.var_names
-    return {
-        "CITEseq_example": r.named(RNA=counts_of(rna), ADT=counts_of(protein), HTO=r.plain_list())
-    }
+    return {"CITEseq_example": r.named(RNA=counts_of(rna), ADT=counts_of(protein), HTO=r.plain_list())}
 
 
 def values(data: Any) -> list[np.ndarray]:

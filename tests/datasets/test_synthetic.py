@@ -218,14 +218,8 @@ def test_planted_gene_sets_tell_their_label_apart(adata: anndata.AnnData) -> Non
 def test_planted_gene_sets_hardly_overlap(adata: anndata.AnnData) -> None:
     gene_sets = tosica.gs.load("human_gobp")
     here = set(adata.var_names)
-    raised = [
-        here & set(gene_sets[name])
-        for names in adata.uns["synthetic"]["gene_sets"].values()
-        for name in names
-    ]
-    shared = [
-        len(a & b) / min(len(a), len(b)) for i, a in enumerate(raised) for b in raised[i + 1 :]
-    ]
+    raised = [here & set(gene_sets[name]) for names in adata.uns["synthetic"]["gene_sets"].values() for name in names]
+    shared = [len(a & b) / min(len(a), len(b)) for i, a in enumerate(raised) for b in raised[i + 1 :]]
     assert max(shared) < 0.35
     assert np.mean(shared) < 0.03
 
@@ -244,9 +238,7 @@ def test_the_seed_decides() -> None:
 
 
 def test_cells_do_not_depend_on_the_block_size() -> None:
-    plan = _droplets.plan(
-        3500, 400, n_labels=3, n_batches=2, n_gene_sets=30, batch_effect=0.25, seed=4
-    )
+    plan = _droplets.plan(3500, 400, n_labels=3, n_batches=2, n_gene_sets=30, batch_effect=0.25, seed=4)
     by_size = {n: list(_droplets.draw(plan, cells_at_once=n)) for n in (1, 1000, 2000, 10_000)}
     assert [len(blocks) for blocks in by_size.values()] == [4, 4, 2, 1]
     whole = by_size[10_000][0]

@@ -21,9 +21,7 @@ def test_the_file_is_what_synthetic_returns(tmp_path, chunk_size: int) -> None:
     in_memory.write_h5ad(tmp_path / "expected.h5ad")
     expected = anndata.read_h5ad(tmp_path / "expected.h5ad")
 
-    tosica.datasets.write_synthetic(
-        tmp_path / "cells.h5ad", 3500, 400, **PARAMS, chunk_size=chunk_size
-    )
+    tosica.datasets.write_synthetic(tmp_path / "cells.h5ad", 3500, 400, **PARAMS, chunk_size=chunk_size)
     written = anndata.read_h5ad(tmp_path / "cells.h5ad")
     assert written.shape == (3500, 400)
     assert type(written.X) is type(expected.X)

@@ -38,9 +38,7 @@ def annotated_pbmc(
     if n_labels != 10:
         names = [f"cell type {i}" for i in range(n_labels)]
         # Each label has cells, for as many as there are labels come first.
-        codes = np.concatenate(
-            [np.repeat(np.arange(n_labels), 2), rng.integers(n_labels, size=700 - 2 * n_labels)]
-        )
+        codes = np.concatenate([np.repeat(np.arange(n_labels), 2), rng.integers(n_labels, size=700 - 2 * n_labels)])
         adata.obs["bulk_labels"] = pd.Categorical.from_codes(codes, names)
         palettes = sc.pl.palettes
         palette = palettes.default_20 if n_labels <= 20 else palettes.default_102

@@ -109,9 +109,7 @@ def test_hint(query: list[str], reference: list[str], words: str) -> None:
         ({}, ENSG[:8], None),
     ],
 )
-def test_hint_names_the_column_that_fits(
-    columns: dict[Any, Any], index: list[str], best: str | None
-) -> None:
+def test_hint_names_the_column_that_fits(columns: dict[Any, Any], index: list[str], best: str | None) -> None:
     hint = hint_for_mismatch(index, HUMAN, var=pd.DataFrame(columns, index=index))
     assert (f"adata.var_names = adata.var[{best!r}].astype(str)" in hint) == (best is not None)
     assert best or "var[" not in hint
@@ -207,9 +205,7 @@ def test_forms_of_the_result() -> None:
     # HLA-DRA has an ID on each haplotype; none is guessed.
     assert mapped(*names, to="ensembl") == ["ENSG00000198851", "ENSG00000122545", None]
     assert mapped(*names, to="entrez") == ["916", "989", "3122"]
-    assert mapped("ENSG00000198851.10", "SEPT7", "LYZ", to_organism="mouse") == [
-        *("Cd3e", "Septin7", None)
-    ]
+    assert mapped("ENSG00000198851.10", "SEPT7", "LYZ", to_organism="mouse") == [*("Cd3e", "Septin7", None)]
     # Proteins of the mitochondrion go by HGNC's names, too.
     assert mapped("MT-ND1", "MT-CO2", to_organism="mouse") == ["mt-Nd1", "mt-Co2"]
     assert mapped("CD3E", "H2-AA", "1700001G17RIK", organism="mouse", ignore_case=True) == [
@@ -343,8 +339,7 @@ def test_no_name_is_guessed(names: list[str], wanted: list[str]) -> None:
     assert found == {
         one: next(n for n in names if fold(n) == fold(one))
         for one in set(wanted) - set(names)
-        if [fold(n) for n in wanted].count(fold(one)) == 1
-        and [fold(n) for n in names].count(fold(one)) == 1
+        if [fold(n) for n in wanted].count(fold(one)) == 1 and [fold(n) for n in names].count(fold(one)) == 1
     }
 
 

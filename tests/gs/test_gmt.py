@@ -23,9 +23,7 @@ SETS = {"T cell": ["CD3D", "CD3E"], "B cell": ["MS4A1", "CD79A"]}
 PLAIN = b"T cell\tna\tCD3D\tCD3E\nB cell\tby hand\tMS4A1\tCD79A\n"
 
 # Few letters, so that names collide and hard characters are common.
-ANY_TEXT = st.text(
-    alphabet=st.sampled_from("aB1 -,\"'<\t\n\r\x85\u2028\ufeffé基\ud800"), max_size=4
-)
+ANY_TEXT = st.text(alphabet=st.sampled_from("aB1 -,\"'<\t\n\r\x85\u2028\ufeffé基\ud800"), max_size=4)
 
 
 @pytest.fixture(scope="module", params=["x.gmt", "x.gmt.gz"])
@@ -156,9 +154,7 @@ def test_published_files(shared: Path) -> None:
 @example(gene_sets={"\ufeffa": ["a"]}, description="")
 @example(gene_sets={"a": ["\ufeffa", "<html>"]}, description="<html>")
 @settings(max_examples=100)
-def test_comes_back_or_is_refused(
-    path: Path, gene_sets: dict[str, list[str]], description: str
-) -> None:
+def test_comes_back_or_is_refused(path: Path, gene_sets: dict[str, list[str]], description: str) -> None:
     before = path.read_bytes() if path.exists() else None
     try:
         tosica.gs.write_gmt(gene_sets, path, descriptions=dict.fromkeys(gene_sets, description))
@@ -224,9 +220,7 @@ def test_replaces_the_file_behind_a_link(tmp_path: Path) -> None:
         ({"\ud800": ["G"]}, None, ValueError, "surrogates"),
     ],
 )
-def test_refuses_to_write(
-    tmp_path: Path, gene_sets: Any, descriptions: Any, error: type[Exception], word: str
-) -> None:
+def test_refuses_to_write(tmp_path: Path, gene_sets: Any, descriptions: Any, error: type[Exception], word: str) -> None:
     with pytest.raises(error, match=word):
         tosica.gs.write_gmt(gene_sets, tmp_path / "x.gmt", descriptions=descriptions)
     assert os.listdir(tmp_path) == []

@@ -124,15 +124,11 @@ def test_held_out_scores_are_those_of_the_held_out_cells(toy: AnnData, train: An
     head, *rows = tables(card)[1]
     assert head == ["Label", "Cells", "Held-out cells", "Recall", "F1"]
     recall = [f"{(predicted[known == name] == name).mean():.3f}" for name in "abc"]
-    assert [row[:4] for row in rows] == [
-        [name, "30", "3", score] for name, score in zip("abc", recall, strict=True)
-    ]
+    assert [row[:4] for row in rows] == [[name, "30", "3", score] for name, score in zip("abc", recall, strict=True)]
 
 
 def test_the_refit_is_mentioned(toy_model: TOSICA) -> None:
-    assert "Afterwards the model was trained on these cells, too." in toy_model.get_model_card(
-        **ABOUT
-    )
+    assert "Afterwards the model was trained on these cells, too." in toy_model.get_model_card(**ABOUT)
 
 
 def test_what_a_card_needs_is_saved(toy_model: TOSICA, tmp_path: Path) -> None:
@@ -185,9 +181,7 @@ def test_no_text_breaks_a_card(labels: list[str], texts: list[str]) -> None:
     plain = card_of(["T cell"] * len(labels), ["x"] * 7)
     card = card_of(labels, texts)
     assert outline(card) == outline(plain)
-    assert [row[:2] for row in tables(card)[1][1:]] == [
-        [one_line(name), one_line(other)] for name in labels
-    ]
+    assert [row[:2] for row in tables(card)[1][1:]] == [[one_line(name), one_line(other)] for name in labels]
     rows = dict(row for row in tables(card)[0][1:])
     assert rows["Tissue"] == one_line(tissue)
     assert rows["License"] == one_line(license_)

@@ -169,7 +169,6 @@ def test_the_client_is_imported_only_when_it_is_needed() -> None:
         path.name
         for path in Path(tosica.__file__).parent.rglob("*.py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if re.search("huggingface_hub", ast.unparse(node))
-        and isinstance(node, ast.Import | ast.ImportFrom)
+        if re.search("huggingface_hub", ast.unparse(node)) and isinstance(node, ast.Import | ast.ImportFrom)
     ]
     assert found == []

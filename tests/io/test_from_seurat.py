@@ -24,9 +24,7 @@ def as_anndata_reads_it(path) -> ad.AnnData:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(
-    "name", [*NAMES, "kang_sceasy_counts.h5ad", "kang_seuratdisk_minimal.h5ad"]
-)
+@pytest.mark.parametrize("name", [*NAMES, "kang_sceasy_counts.h5ad", "kang_seuratdisk_minimal.h5ad"])
 def test_as_good_as_reading_the_file(shared, name):
     adata = as_anndata_reads_it(shared / "seurat" / name)
     before = adata.copy()
@@ -66,9 +64,7 @@ def test_lost_levels_are_reported(shared, caplog):
 
 @pytest.mark.data
 def test_the_repaired_object_can_be_written(shared, tmp_path):
-    repaired = tosica.io.from_seurat(
-        as_anndata_reads_it(shared / "seurat" / "kang_seuratdisk_minimal.h5ad")
-    )
+    repaired = tosica.io.from_seurat(as_anndata_reads_it(shared / "seurat" / "kang_seuratdisk_minimal.h5ad"))
     repaired.write_h5ad(tmp_path / "x.h5ad")
     assert ad.read_h5ad(tmp_path / "x.h5ad").var_names.tolist() == repaired.var_names.tolist()
 

@@ -124,9 +124,7 @@ def labels(shared) -> dict[str, pd.Series]:
     tosica.TOSICA.setup_anndata(ref, labels_key="cluster_id")
     model = tosica.TOSICA(ref, embed_dim=16)
     model.train(max_epochs=8, enable_progress_bar=False)
-    queries = {
-        name: tosica.io.read_seurat(shared / "seurat" / name, **FILES[name]) for name in FILES
-    }
+    queries = {name: tosica.io.read_seurat(shared / "seurat" / name, **FILES[name]) for name in FILES}
     return {name: pd.Series(model.predict(q), q.obs_names) for name, q in queries.items()}
 
 
@@ -149,9 +147,7 @@ def test_scanpy_and_scvi_can_use_it(shared, tmp_path, name):
 
     adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
     adata = adata[:200].copy()
-    adata.obs["cluster_id"] = (
-        adata.obs["cluster_id"].astype("category").cat.remove_unused_categories()
-    )
+    adata.obs["cluster_id"] = adata.obs["cluster_id"].astype("category").cat.remove_unused_categories()
     sc.pp.pca(adata, n_comps=10)
     sc.pp.neighbors(adata)
     sc.tl.umap(adata, maxiter=5)
@@ -162,10 +158,7 @@ def test_scanpy_and_scvi_can_use_it(shared, tmp_path, name):
     for path, read in (("x.h5ad", ad.read_h5ad), ("x.zarr", ad.read_zarr)):
         getattr(adata, f"write_{path[2:]}")(tmp_path / path)
         again = read(tmp_path / path)
-        assert (
-            again.obs["cluster_id"].astype(str).tolist()
-            == adata.obs["cluster_id"].astype(str).tolist()
-        )
+        assert again.obs["cluster_id"].astype(str).tolist() == adata.obs["cluster_id"].astype(str).tolist()
         assert (again.X - adata.X).nnz == 0
 
 
@@ -376,9 +369,7 @@ def test_counts_are_not_recovered_without_ones(tmp_path, many):
 def test_fractions_are_no_counts(tmp_path, counts, caplog):
     data = counts.copy()
     data.data = np.log1p(data.data)
-    value = r.seurat(
-        table(), RNA=r.assay(r.sparse(counts * 0.37, GENES, CELLS), r.sparse(data, GENES, CELLS))
-    )
+    value = r.seurat(table(), RNA=r.assay(r.sparse(counts * 0.37, GENES, CELLS), r.sparse(data, GENES, CELLS)))
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.io.read_seurat(r.write(tmp_path / "soup.rds", value))
     assert "the stored counts hold fractions" in messages(caplog)
@@ -395,9 +386,7 @@ def test_fractions_are_no_counts(tmp_path, counts, caplog):
 def test_memory_follows_the_matrix(tmp_path):
     rng = np.random.default_rng(0)
     n_cells, n_genes, per_cell = 20_000, 1000, 200
-    genes = np.sort(
-        rng.permuted(np.tile(np.arange(n_genes), (n_cells, 1)), axis=1)[:, :per_cell], 1
-    )
+    genes = np.sort(rng.permuted(np.tile(np.arange(n_genes), (n_cells, 1)), axis=1)[:, :per_cell], 1)
     matrix = sp.csr_matrix(
         (
             np.ones(n_cells * per_cell),
@@ -408,9 +397,7 @@ def test_memory_follows_the_matrix(tmp_path):
     )
     cells = [f"c{i}" for i in range(n_cells)]
     names = [f"G{i}" for i in range(n_genes)]
-    value = r.seurat(
-        r.frame(cells, n=r.vector(np.ones(n_cells))), RNA=r.assay(r.sparse(matrix, names, cells))
-    )
+    value = r.seurat(r.frame(cells, n=r.vector(np.ones(n_cells))), RNA=r.assay(r.sparse(matrix, names, cells)))
     path = r.write(tmp_path / "big.rds", value)
     code = (
         # Packages of tosica are imported when they are first used.
@@ -422,9 +409,7 @@ def test_memory_follows_the_matrix(tmp_path):
         "adata = tosica.io.read_seurat(sys.argv[1])\n"
         "print(adata.n_obs, peak() - before)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     n_read, peak = map(float, done.stdout.split())
     assert n_read == n_cells
     # R stores a value of a sparse matrix in 12 bytes; rdata holds the unpacked file besides.
@@ -575,9 +560,7 @@ def test_columns_that_are_not_there(tmp_path, many):
 
 def test_columns_that_are_no_logicals(tmp_path, many):
     path = converted(tmp_path, many, {"a": np.arange(40)})
-    refused(
-        path, "Column 'a' holds more than 0, 1 and 2, so it is not a logical one.", logicals=["a"]
-    )
+    refused(path, "Column 'a' holds more than 0, 1 and 2, so it is not a logical one.", logicals=["a"])
 
 
 def test_arguments_that_do_not_apply(tmp_path, counts, many):

@@ -26,17 +26,13 @@ def annotated():
 
 
 def test_the_files_hold_the_annotation(annotated, tmp_path):
-    annotated.obsm["mine_probabilities"] = pd.DataFrame(
-        {"a": 0.25, "b": 0.75}, index=annotated.obs_names
-    )
+    annotated.obsm["mine_probabilities"] = pd.DataFrame({"a": 0.25, "b": 0.75}, index=annotated.obs_names)
     tosica.io.to_seurat(annotated, tmp_path / "new" / "folder", key="mine")
     folder = tmp_path / "new" / "folder"
     metadata = pd.read_csv(folder / "metadata.csv", index_col=0)
     assert metadata.index.tolist() == annotated.obs_names.tolist()
     assert metadata["mine_prediction"].tolist() == annotated.obs["mine_prediction"].tolist()
-    np.testing.assert_allclose(
-        metadata["mine_probability"], annotated.obs["mine_probability"], rtol=1e-5
-    )
+    np.testing.assert_allclose(metadata["mine_probability"], annotated.obs["mine_probability"], rtol=1e-5)
     levels = pd.read_csv(folder / "levels.csv")["mine_prediction"].tolist()
     assert levels == annotated.obs["mine_prediction"].cat.categories.tolist()
     embedding = pd.read_csv(folder / "X_mine.csv", index_col=0)

@@ -136,17 +136,11 @@ def assert_same(model, literal, query, tolerance=1e-5):
     n_sets = len(model.gene_sets)
     found = model.get_attention(query, unannotated=True)
     np.testing.assert_allclose(found, attention, rtol=0, atol=tolerance)
-    np.testing.assert_allclose(
-        model.get_attention(query), attention[:, :n_sets], rtol=0, atol=tolerance
-    )
-    np.testing.assert_allclose(
-        model.get_latent_representation(query), latent, rtol=0, atol=tolerance
-    )
+    np.testing.assert_allclose(model.get_attention(query), attention[:, :n_sets], rtol=0, atol=tolerance)
+    np.testing.assert_allclose(model.get_latent_representation(query), latent, rtol=0, atol=tolerance)
     expected = np.array(model.labels, dtype=object)[logits.argmax(1)]
     np.testing.assert_array_equal(model.predict(query), expected)
-    np.testing.assert_allclose(
-        model.predict(query, soft=True), logits.softmax(1), rtol=0, atol=tolerance
-    )
+    np.testing.assert_allclose(model.predict(query, soft=True), logits.softmax(1), rtol=0, atol=tolerance)
 
 
 # --------------------------------------------------------------------------- the original's run
@@ -172,12 +166,8 @@ def assert_as_the_original(model, query, expected):
     np.testing.assert_allclose(attention, expected["attention"], rtol=0, atol=1e-5)
     model.annotate(query)
     np.testing.assert_array_equal(query.obs["tosica_prediction"], expected["prediction"])
-    np.testing.assert_allclose(
-        query.obs["tosica_probability"], expected["probability"], rtol=0, atol=1e-5
-    )
-    np.testing.assert_allclose(
-        query.obsm["X_tosica"], expected["attention_adata"], rtol=0, atol=1e-5
-    )
+    np.testing.assert_allclose(query.obs["tosica_probability"], expected["probability"], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(query.obsm["X_tosica"], expected["attention_adata"], rtol=0, atol=1e-5)
     assert model.gene_sets == expected["attention_tokens"].tolist()
 
 
@@ -456,9 +446,7 @@ def test_only_the_models_own_labels_key_is_read(project, reference):
     reference.obs = reference.obs.rename(columns={"cell_type": "kind"})
     model = load_legacy(project.folder, adata=reference, labels_key="kind")
     assert model.registry["setup_args"]["labels_key"] == "kind"
-    np.testing.assert_array_equal(
-        reference.obs["_scvi_labels"], [LABELS.index(name) for name in reference.obs["kind"]]
-    )
+    np.testing.assert_array_equal(reference.obs["_scvi_labels"], [LABELS.index(name) for name in reference.obs["kind"]])
 
 
 def test_target_sum_is_kept_with_a_log_normalized_reference(project, reference, tmp_path):
@@ -600,9 +588,7 @@ def test_table_that_is_not_text(project):
 
 def test_single_label(tmp_path):
     project = write_project(tmp_path / "project", labels=["all"])
-    refused(
-        ValueError, "lists a single label ('all'): there is nothing to classify.", project.folder
-    )
+    refused(ValueError, "lists a single label ('all'): there is nothing to classify.", project.folder)
 
 
 def _other_sets(table):

@@ -109,9 +109,7 @@ def test_a_regression_avoids_batch_directions():
     some = np.isin(LABELS * 10 + BATCHES, [0, 11, 20])
     directions = find(adata)
     plain = fit_logistic_regression(adata.X[some], LABELS[some]).weights
-    corrected = fit_logistic_regression(
-        adata.X[some], LABELS[some], batch_directions=directions
-    ).weights
+    corrected = fit_logistic_regression(adata.X[some], LABELS[some], batch_directions=directions).weights
     assert np.abs(corrected @ directions.T).max() < 0.2 * np.abs(plain @ directions.T).max()
     # The genes of the labels still separate them.
     np.testing.assert_array_equal(corrected[:, :3].argmax(0), [0, 1, 2])
@@ -156,14 +154,10 @@ def trained(reference, batch_key="run", *, linear=True, **kwargs):
 def test_types_are_found_in_batches_where_the_reference_lacks_them(confounded, linear, monkeypatch):
     reference, query = confounded
     # Within-class directions, which correct for unknown batches, have tests of their own.
-    monkeypatch.setattr(
-        _logistic, "within_class_directions", lambda x, *_: np.zeros((0, x.shape[1]))
-    )
+    monkeypatch.setattr(_logistic, "within_class_directions", lambda x, *_: np.zeros((0, x.shape[1])))
     plain = trained(reference, correct_batches=False, linear=linear)
     corrected = trained(reference, linear=linear)
-    right = [
-        (np.asarray(m.predict(query)) == "CD8+ Cytotoxic T").mean() for m in (plain, corrected)
-    ]
+    right = [(np.asarray(m.predict(query)) == "CD8+ Cytotoxic T").mean() for m in (plain, corrected)]
     assert right[0] < 0.3
     assert right[1] > right[0] + 0.1
 

@@ -58,9 +58,7 @@ def expression(adata, cells=slice(None)):
 
 def fit(adata, cells=EVERY, *, labels=None, n_labels=3, tokens=TOKENS, **kwargs):
     labels = codes(adata)[cells] if labels is None else labels
-    return fit_linear_classifier(
-        CellMatrix(adata), cells, labels, n_labels, COUNTS, tokens, **kwargs
-    )
+    return fit_linear_classifier(CellMatrix(adata), cells, labels, n_labels, COUNTS, tokens, **kwargs)
 
 
 def scores_of(found, adata, tokens=TOKENS):
@@ -94,9 +92,7 @@ def by_gene(pairs, tokens):
 @settings(max_examples=20)
 def test_a_genes_parts_sum_to_its_weight(seed, n_tokens, n_genes):
     rng = np.random.default_rng(seed)
-    tokens = members(
-        [rng.permutation(n_genes)[: rng.integers(1, n_genes + 1)] for _ in range(n_tokens)], n_genes
-    )
+    tokens = members([rng.permutation(n_genes)[: rng.integers(1, n_genes + 1)] for _ in range(n_tokens)], n_genes)
     found = regression(seed, tokens)
     pairs = split_among_tokens(found, tokens)
     assert pairs.shape == (3, tokens.nnz)
@@ -114,9 +110,7 @@ def test_a_weight_is_divided_in_proportion_to_relevance():
 def test_a_set_that_is_not_relevant_gets_the_genes_of_no_other():
     tokens = members([[0, 1], [1, 2]], 3)
     weights, relevance = np.array([[6.0, 8.0, 4.0]]), np.array([[1.0, 0.0]])
-    of_gene, one, other, alone = split_among_tokens(LogisticRegression(weights, relevance), tokens)[
-        0
-    ]
+    of_gene, one, other, alone = split_among_tokens(LogisticRegression(weights, relevance), tokens)[0]
     assert (of_gene, alone) == (6, 4)
     assert one == pytest.approx(8, rel=0.02)
     assert one + other == pytest.approx(8)
@@ -135,9 +129,7 @@ def test_the_regression_is_the_mean_of_two(toy):
     x, labels = expression(toy), codes(toy)
     found = fit_averaged_regression(x, labels, TOKENS)
     config = RegressionConfig()
-    ridge = fit_logistic_regression(
-        x, labels, gene_sets=TOKENS, config=config.without_group_lasso()
-    )
+    ridge = fit_logistic_regression(x, labels, gene_sets=TOKENS, config=config.without_group_lasso())
     lasso = fit_logistic_regression(x, labels, gene_sets=TOKENS, config=config)
     np.testing.assert_allclose(found.weights, (ridge.weights + lasso.weights) / 2)
     np.testing.assert_allclose(found.relevance, lasso.relevance)
@@ -347,9 +339,7 @@ def test_the_last_fit_has_all_cells(toy, train):
     np.testing.assert_allclose(model.module.linear.upper, expected.upper, rtol=1e-6)
     before = train(toy.copy(), refit=False)
     expected = by_rows(toy, before.train_indices)
-    np.testing.assert_allclose(
-        before.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3
-    )
+    np.testing.assert_allclose(before.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3)
 
 
 def test_cells_without_a_label_are_not_used(toy, train):
@@ -360,9 +350,7 @@ def test_cells_without_a_label_are_not_used(toy, train):
     found = train(some, setup={"unlabeled_category": "?"}, modules=False)
     alone = train(toy[labelled].copy(), modules=False)
     assert found.get_linear_weights().shape == alone.get_linear_weights().shape
-    np.testing.assert_allclose(
-        found.get_linear_weights(), alone.get_linear_weights(), rtol=1e-3, atol=1e-3
-    )
+    np.testing.assert_allclose(found.get_linear_weights(), alone.get_linear_weights(), rtol=1e-3, atol=1e-3)
 
 
 def test_validation_is_the_networks_alone(toy, train):

@@ -20,9 +20,7 @@ from tosica.linear._logistic import fit_ridge_and_group_lasso, within_class_dire
 LABELS = np.repeat([0, 1, 2], [60, 40, 20])
 DEFAULT = RegressionConfig()
 # The optimizer runs until it converges.
-CONVERGED = RegressionConfig(
-    max_iter=5000, max_iter_reweighted=200, n_reweightings=100, tol=1e-9, group_penalty=0
-)
+CONVERGED = RegressionConfig(max_iter=5000, max_iter_reweighted=200, n_reweightings=100, tol=1e-9, group_penalty=0)
 
 
 def expression(seed=0):
@@ -118,10 +116,7 @@ def test_without_directions_it_is_scikit_learns(n_labels):
     x, labels = expression()[n_labels > LABELS], LABELS[n_labels > LABELS]
     scale = np.asarray(x.mean(0)).ravel() ** 0.25
     balance = (len(labels) / n_labels / np.bincount(labels))[labels]
-    found = (
-        x
-        @ fit_logistic_regression(x, labels, config=CONVERGED.without_nuisance_penalty()).weights.T
-    )
+    found = x @ fit_logistic_regression(x, labels, config=CONVERGED.without_nuisance_penalty()).weights.T
     for label in range(n_labels):
         expected = LogisticRegression(C=10, fit_intercept=False, tol=1e-9, max_iter=5000)
         expected.fit(x.toarray() / scale, labels == label, sample_weight=balance)
@@ -204,9 +199,7 @@ def test_with_gene_sets_it_is_the_optimum_of_its_formula(penalty):
     least, nothing = objective.minimum(), objective(np.zeros(3 * len(objective.genes)))[0]
     converged = replace(CONVERGED, group_penalty=penalty, tol=1e-7)
     for config, excess in ((RegressionConfig(group_penalty=penalty), 6e-3), (converged, 1e-5)):
-        regression = fit_logistic_regression(
-            x, LABELS, batch_directions=directions, gene_sets=members(), config=config
-        )
+        regression = fit_logistic_regression(x, LABELS, batch_directions=directions, gene_sets=members(), config=config)
         assert -1e-6 < (objective.at(regression) - least) / (nothing - least) < excess
 
 
@@ -296,9 +289,7 @@ def test_many_labels_have_the_minimum_of_one_joint_fit():
     expected = fit_ridge_and_group_lasso(x, labels, gene_sets=gene_sets, config=jointly)
     for one, other in zip(found, expected, strict=True):
         assert np.abs(one.weights - other.weights).max() < 1e-3 * np.abs(other.weights).max()
-    np.testing.assert_allclose(
-        found[1].relevance, expected[1].relevance, atol=1e-3 * expected[1].relevance.max()
-    )
+    np.testing.assert_allclose(found[1].relevance, expected[1].relevance, atol=1e-3 * expected[1].relevance.max())
 
 
 def test_many_labels_do_not_depend_on_the_threads():

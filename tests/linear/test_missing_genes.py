@@ -22,9 +22,7 @@ def fit(matrix, cells=None, **kwargs):
 def simulate(n_cells=2000, n_genes=40, noise=0.3, seed=0):
     rng = np.random.default_rng(seed)
     loadings = rng.normal(0, 1, (n_genes, 3))
-    return 20 + rng.normal(size=(n_cells, 3)) @ loadings.T + rng.normal(
-        0, noise, (n_cells, n_genes)
-    ), loadings
+    return 20 + rng.normal(size=(n_cells, 3)) @ loadings.T + rng.normal(0, noise, (n_cells, n_genes)), loadings
 
 
 def test_finds_the_simulated_components():
@@ -43,9 +41,7 @@ def test_independent_genes_do_not_predict_each_other():
     mean, loadings = fit(20 + rng.normal(size=(10_000, 40)))
     new = 20 + rng.normal(size=(2000, 40)) - mean
     missing, measured = loadings[:10], loadings[10:]
-    expected = (
-        new[:, 10:] @ measured @ np.linalg.inv(np.eye(20) + measured.T @ measured) @ missing.T
-    )
+    expected = new[:, 10:] @ measured @ np.linalg.inv(np.eye(20) + measured.T @ measured) @ missing.T
     assert np.square(new[:, :10] - expected).mean() < 1.01 * np.square(new[:, :10]).mean()
 
 

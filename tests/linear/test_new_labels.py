@@ -63,9 +63,7 @@ def test_shifts_are_found_while_new_cells_are_among_them(statistics):
     dense[is_new, :15] = 0
     dense[is_new, 45:50] += 3.0
     new_mean = dense[is_new].mean(0)[None]
-    found = find_label_shifts(
-        sp.csr_matrix(dense), labels, np.zeros(400, dtype=bool), new_mean, statistics
-    )
+    found = find_label_shifts(sp.csr_matrix(dense), labels, np.zeros(400, dtype=bool), new_mean, statistics)
     assert (found.labels[is_new] == -1).mean() > 0.95
     assert (found.labels[~is_new] == labels[~is_new]).mean() > 0.95
     np.testing.assert_allclose(found.shifts[:, 50:].mean(1), 1.0, atol=0.15)

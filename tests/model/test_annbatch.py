@@ -65,9 +65,7 @@ def test_every_cell_is_read_once(data: AnnbatchDataModule) -> None:
     assert list(positions) != sorted(positions)
 
 
-def test_a_model_learns(
-    data: AnnbatchDataModule, toy_query: AnnData, fast_plan: dict[str, float]
-) -> None:
+def test_a_model_learns(data: AnnbatchDataModule, toy_query: AnnData, fast_plan: dict[str, float]) -> None:
     sets = {name: [f"G{i}" for i in range(k, k + 8)] for name, k in [("a", 0), ("b", 8), ("c", 16)]}
     tosica.pp.build_mask(data.adata, sets)
     tosica.TOSICA.setup_anndata(data.adata, labels_key="kind")
@@ -109,9 +107,7 @@ def copied(collection: Path, folder: Path) -> tuple[Any, Path]:
     import zarr
 
     shutil.copytree(collection, folder / "copy.zarr")
-    return zarr.open_group(folder / "copy.zarr", mode="r+", use_consolidated=False), (
-        folder / "copy.zarr"
-    )
+    return zarr.open_group(folder / "copy.zarr", mode="r+", use_consolidated=False), (folder / "copy.zarr")
 
 
 def test_stores_with_different_genes(collection: Path, tmp_path: Path) -> None:

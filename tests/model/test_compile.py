@@ -51,9 +51,7 @@ def test_compiled_steps_are_the_same_steps():
 def test_without_a_compiler_there_is_one_warning(toy, toy_query, train, fast_plan, monkeypatch):
     expected = train(toy, max_epochs=3, plan_kwargs=fast_plan).predict(toy_query, soft=True)
     monkeypatch.setattr(torch, "compile", no_compiler)
-    with pytest.warns(
-        UserWarning, match=r"compile=True has no effect.*\(No working C\+\+ compiler found\)"
-    ) as caught:
+    with pytest.warns(UserWarning, match=r"compile=True has no effect.*\(No working C\+\+ compiler found\)") as caught:
         model = train(toy, max_epochs=3, compile=True, plan_kwargs=fast_plan)
     assert sum("compile" in str(w.message) for w in caught) == 1
     assert (model.predict(toy_query, soft=True) == expected).all(axis=None)

@@ -124,9 +124,7 @@ def test_without_colors_scanpys_are_taken(toy, kept):
     assert state["colors"] == sc.pl.palettes.default_20[:3]
 
 
-@pytest.mark.parametrize(
-    ("n", "palette"), [(24, "default_28"), (60, "default_102"), (110, None)], ids=str
-)
+@pytest.mark.parametrize(("n", "palette"), [(24, "default_28"), (60, "default_102"), (110, None)], ids=str)
 def test_colors_of_many_labels(n, palette):
     rng = np.random.default_rng(0)
     adata = AnnData(rng.poisson(2.0, (2 * n, 12)).astype(np.float32))
@@ -165,9 +163,7 @@ def test_mask_under_another_key(toy):
 def test_mask_in_any_form(toy, form):
     expected = setup(toy.copy()).registry["field_registries"]["mask"]["state_registry"]
     dense = toy.varm["tosica_mask"].toarray()
-    toy.varm["tosica_mask"] = {"csr": sp.csr_matrix, "csc": sp.csc_matrix, "dense": np.asarray}[
-        form
-    ](dense)
+    toy.varm["tosica_mask"] = {"csr": sp.csr_matrix, "csc": sp.csc_matrix, "dense": np.asarray}[form](dense)
     state = setup(toy).registry["field_registries"]["mask"]["state_registry"]
     np.testing.assert_array_equal(state["genes"], expected["genes"])
     np.testing.assert_array_equal(state["indptr"], expected["indptr"])
@@ -344,8 +340,7 @@ WRONG = {
     "other mask": (
         _mask_of_others,
         ValueError,
-        "adata.varm['tosica_mask'] has 4 gene sets and adata.uns['tosica_mask'] names 1: they are "
-        "not from one call",
+        "adata.varm['tosica_mask'] has 4 gene sets and adata.uns['tosica_mask'] names 1: they are not from one call",
     ),
     "empty set": (
         _mask_emptied,

@@ -77,18 +77,14 @@ def test_masks_of_the_same_gene_sets(mdata):
     rna, activity = (mdata[name] for name in ("rna", "activity"))
     assert list(activity.uns["tosica_mask"]["gene_sets"])[:4] == list(SETS)
     assert activity.uns["tosica_mask"]["source"] == "dict"
-    np.testing.assert_array_equal(
-        activity.varm["tosica_mask"].toarray(), rna.varm["tosica_mask"].toarray()[::-1]
-    )
+    np.testing.assert_array_equal(activity.varm["tosica_mask"].toarray(), rna.varm["tosica_mask"].toarray()[::-1])
 
 
 @pytest.mark.parametrize("select", ["largest", "variable"])
 def test_a_layer_of_rna_is_not_asked_of_gene_activity(select):
     made = make_multiome()
     made["rna"].layers["counts"] = made["rna"].X.copy()
-    tosica.pp.build_mask(
-        made, SETS, modalities=MODALITIES, layer="counts", select=select, max_gene_sets=2
-    )
+    tosica.pp.build_mask(made, SETS, modalities=MODALITIES, layer="counts", select=select, max_gene_sets=2)
     for name in MODALITIES.values():
         assert len(made[name].uns["tosica_mask"]["gene_sets"]) == 2
 
@@ -114,9 +110,7 @@ def test_annotated_saved_and_loaded(model, query, tmp_path):
     model.save(tmp_path / "model", save_anndata=True)
     loaded = tosica.TOSICA.load(tmp_path / "model")
     for data in (query, md.MuData({"activity": query["activity"].copy()})):
-        pd.testing.assert_frame_equal(
-            loaded.predict(data, soft=True), model.predict(data, soft=True), atol=1e-6
-        )
+        pd.testing.assert_frame_equal(loaded.predict(data, soft=True), model.predict(data, soft=True), atol=1e-6)
     reference = md.read_h5mu(tmp_path / "model" / "mdata.h5mu")
     with_reference = tosica.TOSICA.load(tmp_path / "model", adata=reference)
     assert with_reference.gene_sets == model.gene_sets
@@ -145,9 +139,7 @@ def test_messages_name_gene_activity(model, mdata, query, caplog):
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.TOSICA.setup_mudata(mdata, "kind", MODALITIES)
         model.predict(query)
-    assert (
-        "(atac) holds counts of gene activity; taken as log1p of counts per 10 000" in caplog.text
-    )
+    assert "(atac) holds counts of gene activity; taken as log1p of counts per 10 000" in caplog.text
     assert "query: mdata['activity'].X holds counts of gene activity" in caplog.text
     assert "activity, genes: 30, read as counts of gene activity" in repr(model)
 

@@ -58,9 +58,7 @@ def test_killed_at_every_operation(two: list[TOSICA], tmp_path: Path) -> None:
     assert set(seen) == {False, True}
 
 
-def test_what_a_killed_first_save_leaves_is_not_in_the_way(
-    two: list[TOSICA], tmp_path: Path
-) -> None:
+def test_what_a_killed_first_save_leaves_is_not_in_the_way(two: list[TOSICA], tmp_path: Path) -> None:
     assert killed_at(lambda: two[0].save(tmp_path / "model"), tmp_path / "model", 3)
     two[0].save(tmp_path / "model")
     assert TOSICA.load(tmp_path / "model").fingerprint == two[0].fingerprint

@@ -100,8 +100,7 @@ def test_numbers_become_text_beside_unknown(toy, toy_query, train, caplog, tmp_p
     assert "Unknown" in set(prediction)
     assert set(prediction) <= {"3", "4", "5", "Unknown"}
     assert (
-        "annotate: labels are written as text, because files hold no int64 beside 'Unknown'; "
-        "cutoff=0 calls no cell so"
+        "annotate: labels are written as text, because files hold no int64 beside 'Unknown'; cutoff=0 calls no cell so"
     ) in caplog.messages
     toy_query.write_h5ad(tmp_path / "query.h5ad")
 

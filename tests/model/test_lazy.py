@@ -49,9 +49,7 @@ FORMATS = {"csr": sp.csr_matrix, "csc": sp.csc_matrix, "dense": lambda x: x.toar
 WAYS = [_zarr, _h5ad, _dask, _dask_by_genes]
 
 
-def opened(
-    adata: AnnData, format_: str, way: Callable[[AnnData, Path], AnnData], folder: Path
-) -> AnnData:
+def opened(adata: AnnData, format_: str, way: Callable[[AnnData, Path], AnnData], folder: Path) -> AnnData:
     """The same cells in a dask array."""
     adata = AnnData(FORMATS[format_](sp.csr_matrix(adata.X)), obs=adata.obs, var=adata.var)
     if way is _dask_by_genes and format_ != "dense":
@@ -72,9 +70,7 @@ def test_novelty_of_an_annotated_file_is_that_in_memory(
     assert hasattr(lazy.X, "__dask_graph__")
 
 
-def test_groups_of_a_file_that_was_not_read(
-    toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
-) -> None:
+def test_groups_of_a_file_that_was_not_read(toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
     toy_model.annotate(toy_query)
     lazy = _h5ad(toy_query, tmp_path)
     sentence = r"^adata was opened without reading it: call adata\.to_memory\(\) first\.$"
@@ -126,9 +122,7 @@ def test_a_reference_gives_the_model_that_it_gives_in_memory(
     assert hasattr(lazy.X, "__dask_graph__")
 
 
-def test_negative_values_are_refused_as_in_memory(
-    toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
-) -> None:
+def test_negative_values_are_refused_as_in_memory(toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
     toy_query.X = toy_query.X.toarray() - 1
     lazy = _zarr(toy_query, tmp_path)
     with pytest.raises(ValueError, match=r"adata\.X holds negative values \(first in cell 0\)"):
@@ -136,9 +130,7 @@ def test_negative_values_are_refused_as_in_memory(
     assert "tosica_prediction" not in lazy.obs
 
 
-def test_the_mask_of_a_stored_reference_is_read(
-    toy: AnnData, train: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_mask_of_a_stored_reference_is_read(toy: AnnData, train: Callable[..., Any], tmp_path: Path) -> None:
     lazy = _zarr(toy, tmp_path)
     model = train(lazy, max_epochs=2)
     assert model.gene_sets[:4] == list(toy.uns["tosica_mask"]["gene_sets"])

@@ -86,8 +86,7 @@ def test_another_reference_has_a_rare_label(toy, train, tmp_path):
 def test_too_many_are_left_out(rare, contents):
     before = contents(rare)
     sentence = (
-        "adata.obs['kind'] needs at least two different labels of min_cells=50 cells or more to "
-        "tell apart; found none."
+        "adata.obs['kind'] needs at least two different labels of min_cells=50 cells or more to tell apart; found none."
     )
     with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
         tosica.TOSICA.setup_anndata(rare, labels_key="kind", min_cells=50)

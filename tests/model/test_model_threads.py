@@ -41,9 +41,7 @@ def test_training_gives_the_same_weights_on_any_number_of_threads(pbmc_ref: AnnD
         assert all(torch.equal(value, other[name]) for name, value in states[0].items())
 
 
-def test_results_are_the_same_on_any_number_of_threads(
-    pbmc_ref: AnnData, pbmc_model: tosica.TOSICA
-) -> None:
+def test_results_are_the_same_on_any_number_of_threads(pbmc_ref: AnnData, pbmc_model: tosica.TOSICA) -> None:
     results = []
     for n_threads in (1, 2, 3):
         torch.set_num_threads(n_threads)

@@ -303,9 +303,7 @@ def test_written_and_read(model, query, tmp_path):
     query.write(tmp_path / "query.h5mu")
     back = md.read_h5mu(tmp_path / "query.h5mu")
     np.testing.assert_array_equal(back.obsm["X_tosica"], query.obsm["X_tosica"])
-    pd.testing.assert_series_equal(
-        back.obs["tosica_prediction"], query.obs["tosica_prediction"], check_names=False
-    )
+    pd.testing.assert_series_equal(back.obs["tosica_prediction"], query.obs["tosica_prediction"], check_names=False)
     assert list(back.uns["tosica"]["modalities"]) == list(query.uns["tosica"]["modalities"])
     means = tosica.get.mean_attention(back, "tosica_prediction")
     assert means.shape == (3, 14)
@@ -356,9 +354,7 @@ def test_loaded_without_data(model, query, tmp_path):
     back = tosica.TOSICA.load(tmp_path / "model")
     assert back.fingerprint == model.fingerprint
     for data in (query, query["rna"], query["protein"]):
-        pd.testing.assert_frame_equal(
-            back.predict(data, soft=True), model.predict(data, soft=True), atol=1e-6
-        )
+        pd.testing.assert_frame_equal(back.predict(data, soft=True), model.predict(data, soft=True), atol=1e-6)
     assert list(back.get_var_names()["protein"]) == PROTEINS
     assert len(back.get_var_names(legacy_mudata_format=True)) == 39
 
@@ -390,10 +386,7 @@ def test_what_is_normalised_is_detected_and_logged(mdata, caplog):
     with caplog.at_level(logging.INFO, "tosica"):
         tosica.TOSICA.setup_mudata(mdata, "kind")
     assert "modality 'rna' (rna) holds counts; taken as log1p of counts per 10 000" in caplog.text
-    assert (
-        "modality 'protein' (protein) holds normalised antibodies; used without further"
-        in caplog.text
-    )
+    assert "modality 'protein' (protein) holds normalised antibodies; used without further" in caplog.text
 
 
 def test_antibodies_normalised_in_another_way_warn(model, query):
@@ -641,9 +634,7 @@ def test_cite_seq(shared: Callable):
     tosica.TOSICA.setup_mudata(reference, "adt_cluster")
     scvi.settings.seed = 0
     model = tosica.TOSICA(reference, embed_dim=16)
-    model.train(
-        max_epochs=40, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 5e-3}
-    )
+    model.train(max_epochs=40, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 5e-3})
     model.annotate(query)
     truth = query.obs["adt_cluster"].astype(str)
     assert (query.obs["tosica_prediction"].astype(str) == truth).mean() > 0.6

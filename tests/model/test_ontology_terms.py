@@ -35,9 +35,7 @@ COLUMN = "tosica_prediction_ontology_term_id"
 
 def reference(terms: dict[str, str] | None = None, n_obs: int = 90) -> AnnData:
     adata = make_toy(n_obs)
-    tosica.pp.build_mask(
-        adata, {"one": [f"G{i}" for i in range(12)], "two": ["G20", "G21", "G22"]}, min_genes=1
-    )
+    tosica.pp.build_mask(adata, {"one": [f"G{i}" for i in range(12)], "two": ["G20", "G21", "G22"]}, min_genes=1)
     if terms is not None:
         adata.obs["kind_ontology_term_id"] = adata.obs["kind"].map(terms).astype(str)
     return adata
@@ -148,9 +146,7 @@ def test_they_can_be_given(toy_model: tosica.TOSICA) -> None:
         ({"a": "T cell"}, ValueError, "'T cell' is no term of the Cell Ontology of 2026-03-26"),
     ],
 )
-def test_wrong_terms_are_refused(
-    toy_model: tosica.TOSICA, terms: Any, error: type[Exception], sentence: str
-) -> None:
+def test_wrong_terms_are_refused(toy_model: tosica.TOSICA, terms: Any, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=re.escape(sentence)):
         toy_model.ontology_term_ids_ = terms
     assert toy_model.ontology_term_ids_ == {}
@@ -173,9 +169,7 @@ def edit(path: Path, terms: Any) -> None:
     write_plain(contents, path)
 
 
-def test_terms_of_another_release_can_be_loaded(
-    model: tosica.TOSICA, tmp_path: Path, toy_query: AnnData
-) -> None:
+def test_terms_of_another_release_can_be_loaded(model: tosica.TOSICA, tmp_path: Path, toy_query: AnnData) -> None:
     model.save(tmp_path / "model")
     terms = {"a": "CL:9999999", "b": "CL:0000625"}
     edit(tmp_path / "model" / "model.pt", terms)
@@ -302,9 +296,7 @@ def test_a_term_covers_the_whole_set(inside: set[str]) -> None:
     for label, is_covered in zip(LABELS, covered, strict=True):
         assert is_covered == (LABELS[label] in below)
     # No other term covers the set and fewer labels.
-    common = set.intersection(
-        *({LABELS[label], *tosica.onto.ancestors(str(LABELS[label]))} for label in inside)
-    )
+    common = set.intersection(*({LABELS[label], *tosica.onto.ancestors(str(LABELS[label]))} for label in inside))
     for other in common:
         n_below = sum(
             of_label is not None and (of_label == other or other in tosica.onto.ancestors(of_label))
@@ -365,8 +357,6 @@ def test_sets_with_a_label_without_a_term_are_listed(
     assert f"the sets of {without.sum()} cells have a label without a term" in caplog.text
 
 
-def test_a_model_without_terms_has_no_sets_of_them(
-    toy_model: tosica.TOSICA, toy_query: AnnData
-) -> None:
+def test_a_model_without_terms_has_no_sets_of_them(toy_model: tosica.TOSICA, toy_query: AnnData) -> None:
     with pytest.raises(ValueError, match=r"no label of the model has a term: assign a dict of"):
         toy_model.predict_set(toy_query, ontology=True)

@@ -70,9 +70,7 @@ def test_only_labelled_cells_count(model, labeled):
     other = copy.deepcopy(model)
     model.recalibrate(labeled, "known")
     other.recalibrate(labeled[labeled.obs["known"].notna()].copy(), "known")
-    np.testing.assert_allclose(
-        model.held_out_probabilities_, other.held_out_probabilities_, atol=1e-6
-    )
+    np.testing.assert_allclose(model.held_out_probabilities_, other.held_out_probabilities_, atol=1e-6)
 
 
 def test_the_query_stays_as_it_was(model, labeled, contents):

@@ -41,9 +41,7 @@ def test_every_class_is_on_both_sides_with_its_share(reference, validation_size)
     codes, strata = reference
     training, validation = split(codes, strata, validation_size)
     assert not set(training) & set(validation)
-    np.testing.assert_array_equal(
-        np.sort(np.concatenate([training, validation])), np.flatnonzero(codes >= 0)
-    )
+    np.testing.assert_array_equal(np.sort(np.concatenate([training, validation])), np.flatnonzero(codes >= 0))
     assert (np.diff(training) > 0).all()
     assert (np.diff(validation) > 0).all()
     for code in np.unique(codes[codes >= 0]):
@@ -130,9 +128,7 @@ def test_order_is_drawn_anew():
 def test_minibatches_hold_the_cells_they_say(toy, batch_size):
     codes = toy.obs["kind"].cat.codes.to_numpy(dtype=np.int64, copy=True)
     codes[:9] = -1
-    data = ReferenceData(
-        CellMatrix(toy), codes, np.zeros(90), validation_size=0.2, batch_size=batch_size
-    )
+    data = ReferenceData(CellMatrix(toy), codes, np.zeros(90), validation_size=0.2, batch_size=batch_size)
     assert (data.n_train, data.n_val) == (len(data.train_idx), len(data.val_idx))
     assert data.n_train + data.n_val == 81
     np.testing.assert_array_equal(data.test_idx, np.arange(9))
@@ -166,9 +162,7 @@ def test_joined_parts_train_on_every_labelled_cell(toy):
     np.testing.assert_array_equal(data.train_idx, np.arange(9, 90))
     assert list(data.val_dataloader()) == []
     held_rows = {row.tobytes() for row in toy.X[held].toarray()}
-    drawn = [
-        row.tobytes() for _ in range(5) for b in data.train_dataloader() for row in b["X"].numpy()
-    ]
+    drawn = [row.tobytes() for _ in range(5) for b in data.train_dataloader() for row in b["X"].numpy()]
     assert held_rows <= set(drawn)
 
 
@@ -324,9 +318,7 @@ def small_buffer(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_buffer")
-def test_a_model_learns_from_disk_as_from_memory(
-    toy, toy_query, train, fast_plan, tmp_path, monkeypatch
-):
+def test_a_model_learns_from_disk_as_from_memory(toy, toy_query, train, fast_plan, tmp_path, monkeypatch):
     used = []
     stream = _reference.StreamedMinibatches
 
@@ -371,10 +363,7 @@ def test_processes_share_the_minibatches_of_one(toy, n_processes):
     torch.manual_seed(1)
     one = list(reference_data(toy, 4 * n_processes).train_dataloader())
     torch.manual_seed(2)
-    shares = [
-        list(reference_data(toy, 4, rank, n_processes).train_dataloader())
-        for rank in range(n_processes)
-    ]
+    shares = [list(reference_data(toy, 4, rank, n_processes).train_dataloader()) for rank in range(n_processes)]
     for whole, *parts in zip(one, *shares, strict=True):
         assert [len(part["X"]) for part in parts] == [4] * n_processes
         for key in whole:
@@ -400,10 +389,7 @@ def test_large_minibatches_are_divided_equally(toy, batch_size):
 @pytest.mark.parametrize("validation_size", [0.01, 0.3])
 @pytest.mark.parametrize("batch_size", [1, 4, 500])
 def test_each_held_out_cell_is_validated_once(toy, batch_size, validation_size):
-    processes = [
-        reference_data(toy, batch_size, rank, 4, validation_size=validation_size)
-        for rank in range(4)
-    ]
+    processes = [reference_data(toy, batch_size, rank, 4, validation_size=validation_size) for rank in range(4)]
     shares = [list(data.val_dataloader()) for data in processes]
     # Processes wait for one another after each minibatch.
     assert len({len(share) for share in shares}) == 1

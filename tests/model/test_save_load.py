@@ -30,12 +30,8 @@ def folder(toy_model, tmp_path):
 
 def test_identical_predictions(toy_model, toy_query, folder):
     model = TOSICA.load(folder, accelerator="cpu")
-    pd.testing.assert_frame_equal(
-        model.predict(toy_query, soft=True), toy_model.predict(toy_query, soft=True)
-    )
-    pd.testing.assert_frame_equal(
-        model.get_attention(toy_query), toy_model.get_attention(toy_query)
-    )
+    pd.testing.assert_frame_equal(model.predict(toy_query, soft=True), toy_model.predict(toy_query, soft=True))
+    pd.testing.assert_frame_equal(model.get_attention(toy_query), toy_model.get_attention(toy_query))
     np.testing.assert_array_equal(
         model.get_latent_representation(toy_query),
         toy_model.get_latent_representation(toy_query),
@@ -59,9 +55,7 @@ def test_everything_that_describes_the_model_comes_back(toy_model, folder):
         np.testing.assert_array_equal(getattr(model, name), getattr(toy_model, name))
     assert set(model.history) == set(toy_model.history)
     for name, table in toy_model.history.items():
-        pd.testing.assert_frame_equal(
-            model.history[name].astype(float), table.astype(float), check_index_type=False
-        )
+        pd.testing.assert_frame_equal(model.history[name].astype(float), table.astype(float), check_index_type=False)
 
 
 def test_annotation_of_a_loaded_model_has_the_references_colours(toy_query, folder):
@@ -226,9 +220,7 @@ def test_hub(toy, folder):
     from huggingface_hub import ModelCard
     from scvi.hub import HubMetadata, HubModel
 
-    metadata = HubMetadata.from_dir(
-        str(folder), anndata_version=version("anndata"), model_parent_module="tosica"
-    )
+    metadata = HubMetadata.from_dir(str(folder), anndata_version=version("anndata"), model_parent_module="tosica")
     assert metadata.model_cls_name == "TOSICA"
     card = ModelCard("---\nlicense: cc-by-4.0\n---\n\nA model of made-up cells.\n")
     HubModel(str(folder), metadata=metadata, model_card=card).save()
@@ -277,9 +269,7 @@ def test_other_reference_with_fewer_labels_and_new_batches(toy, train, folder, t
     model = TOSICA.load(tmp_path / "batches", adata=other)
     assert model.labels == ["a", "b", "c"]
     # Codes are the model's, not those that the column alone would give.
-    np.testing.assert_array_equal(
-        other.obs["_scvi_labels"], other.obs["kind"].map({"b": 1, "c": 2}).astype(int)
-    )
+    np.testing.assert_array_equal(other.obs["_scvi_labels"], other.obs["kind"].map({"b": 1, "c": 2}).astype(int))
     assert model.get_attention(other).shape == (60, 5)
 
 
@@ -436,9 +426,7 @@ def test_bytes_changed_anywhere(folder, toy_model):
     assert noticed > 40
 
 
-@pytest.mark.parametrize(
-    "start", [b"", b"PK\x03\x04", b"\x80\x02", b"\x89HDF\r\n\x1a\n", b"<html>"]
-)
+@pytest.mark.parametrize("start", [b"", b"PK\x03\x04", b"\x80\x02", b"\x89HDF\r\n\x1a\n", b"<html>"])
 def test_files_of_other_kinds(folder, start):
     whole = (folder / "model.pt").read_bytes()
     rng = np.random.default_rng(0)

@@ -59,9 +59,7 @@ def test_sets_with_weights_start_as_weighted_sums(ref: AnnData, n_sets: int) -> 
         wanted = weights[genes[inside], columns.index(name)]
         # One direction, times the weights.
         direction = now.numpy() / wanted[:, None]
-        np.testing.assert_allclose(
-            direction, np.broadcast_to(direction[:1], direction.shape), rtol=1e-4
-        )
+        np.testing.assert_allclose(direction, np.broadcast_to(direction[:1], direction.shape), rtol=1e-4)
         # As large as what was drawn: a third is the variance of numbers between -1 and 1.
         assert now.square().sum(0).mean().item() == pytest.approx(1 / 3, abs=0.25)
 

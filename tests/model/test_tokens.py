@@ -104,9 +104,7 @@ def test_chosen_sets_keep_the_order_of_the_candidates(reference):
     assert [names.index(name) for name in chosen] == sorted(names.index(name) for name in chosen)
     mask = reference.varm["tosica_mask"].toarray()
     for name in chosen:
-        np.testing.assert_array_equal(
-            members_of(model)[name], np.flatnonzero(mask[:, names.index(name)])
-        )
+        np.testing.assert_array_equal(members_of(model)[name], np.flatnonzero(mask[:, names.index(name)]))
 
 
 @pytest.mark.parametrize("max_gene_sets", [43, 300, None])
@@ -221,9 +219,7 @@ def test_many_cells_are_drawn_from():
         return x[cells]
 
     x = sp.csr_matrix(np.log1p(make().X))
-    candidates = sp.csr_matrix(
-        [[float(name in genes) for name in NAMES] for genes in make_sets().values()]
-    )
+    candidates = sp.csr_matrix([[float(name in genes) for name in NAMES] for genes in make_sets().values()])
     names = np.array(list(make_sets()), dtype=object)
     how = {"max_gene_sets": 3, "modules": True, "max_cells": 60}
     found = choose_tokens(take, np.where(LABELS == 2, -1, LABELS), candidates, names, NAMES, **how)
@@ -255,8 +251,7 @@ def test_the_choice_is_logged(reference, caplog):
         model = model_of(reference)
     n_modules = len(model.gene_sets) - 6
     assert (
-        f"TOSICA: 6 of 43 gene sets and {n_modules} modules of genes that none of them holds are "
-        "tokens"
+        f"TOSICA: 6 of 43 gene sets and {n_modules} modules of genes that none of them holds are tokens"
     ) in caplog.messages
 
 

@@ -51,9 +51,7 @@ def test_predict_soft(pbmc_model, pbmc_query):
     assert table.idxmax(axis=1).to_numpy().tolist() == pbmc_model.predict(pbmc_query).tolist()
 
 
-@pytest.mark.parametrize(
-    "indices", [[5, 0, 17], np.array([3]), np.arange(60) % 7 == 0, slice(4, 9)], ids=repr
-)
+@pytest.mark.parametrize("indices", [[5, 0, 17], np.array([3]), np.arange(60) % 7 == 0, slice(4, 9)], ids=repr)
 def test_indices(toy_model, toy_query, indices):
     whole = toy_model.predict(toy_query, soft=True)
     expected = whole.iloc[np.arange(60)[indices]]
@@ -245,9 +243,7 @@ def test_size_of_the_minibatch(request, kind, batch_size):
     dtype=st.sampled_from(["float32", "float64", "int32", "int64", "uint16"]),
     data=st.data(),
 )
-def test_order_of_genes_and_cells_and_other_genes(
-    toy_model, toy_query, seed, batch_size, n_extra, dtype, data
-):
+def test_order_of_genes_and_cells_and_other_genes(toy_model, toy_query, seed, batch_size, n_extra, dtype, data):
     expected = seen_by(toy_model, toy_query)
     rng = np.random.default_rng(seed)
     extra = sp.csr_matrix(rng.poisson(3, (60, n_extra)).astype(np.float32))
@@ -427,8 +423,7 @@ WRONG = {
     "genes twice": (
         _renamed(lambda names: ["G1", *names[1:]]),
         ValueError,
-        "var_names of the query that the model needs are not unique ('G1'): call "
-        "adata.var_names_make_unique() first.",
+        "var_names of the query that the model needs are not unique ('G1'): call adata.var_names_make_unique() first.",
     ),
     "cells twice": (
         _cells_twice,
@@ -440,9 +435,7 @@ WRONG = {
 
 @pytest.mark.filterwarnings("ignore:(Variable|Observation) names are not unique:UserWarning")
 @pytest.mark.parametrize(("change", "error", "sentence"), WRONG.values(), ids=WRONG)
-def test_wrong_query_is_refused_and_left_alone(
-    toy_model, toy_query, contents, change, error, sentence
-):
+def test_wrong_query_is_refused_and_left_alone(toy_model, toy_query, contents, change, error, sentence):
     query = change(toy_query)
     before = contents(query)
     with pytest.raises(error, match=re.escape(sentence)):

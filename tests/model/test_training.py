@@ -109,9 +109,7 @@ ONE_CELL = pytest.mark.filterwarnings("ignore:labels with a single cell:UserWarn
 @pytest.mark.slow
 @ONE_CELL
 @pytest.mark.parametrize("linear", [True, False])
-def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(
-    toy, toy_query, train, tmp_path, fast_plan, linear
-):
+def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(toy, toy_query, train, tmp_path, fast_plan, linear):
     of_c = np.flatnonzero(toy.obs["kind"] == "c")
     one = toy[np.setdiff1d(np.arange(90), of_c[1:])].copy()
     single = np.flatnonzero(one.obs["kind"] == "c")
@@ -278,9 +276,7 @@ def test_weight_decay_spares_biases_norms_and_the_class_token(toy, train):
 def test_hiding_makes_steps_random(toy, hidden, changes):
     TOSICA.setup_anndata(toy, labels_key="kind")
     module = TOSICA(toy, embed_dim=8, n_heads=2).module
-    plan = TrainingPlan(
-        module, TrainingPlanConfig(**{"gene_dropout": 0.0, "token_dropout": 0.0, **hidden})
-    )
+    plan = TrainingPlan(module, TrainingPlanConfig(**{"gene_dropout": 0.0, "token_dropout": 0.0, **hidden}))
     module.train()
     plan.log = lambda *args, **kwargs: None
     batch = {

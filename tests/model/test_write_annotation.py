@@ -65,9 +65,7 @@ def test_label_or_unknown(cells):
     # The reference's order, not the alphabet's; Unknown last; only what occurs.
     assert prediction.cat.categories.tolist() == ["b", "a", "Unknown"]
     assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
-    np.testing.assert_array_equal(
-        cells.obs["tosica_probability"], np.array([0.7, 0.4, 0.9, 0.5], dtype=np.float32)
-    )
+    np.testing.assert_array_equal(cells.obs["tosica_probability"], np.array([0.7, 0.4, 0.9, 0.5], dtype=np.float32))
 
 
 def test_nobody_unknown(cells):
@@ -293,9 +291,7 @@ def test_survives_writing(annotated, kind, tmp_path, contents):
     assert first.tolist() == second.tolist()
     assert first.cat.categories.tolist() == second.cat.categories.tolist()
     assert back.obs["tosica_probability"].dtype == np.float32
-    np.testing.assert_array_equal(
-        annotated.obs["tosica_probability"], back.obs["tosica_probability"]
-    )
+    np.testing.assert_array_equal(annotated.obs["tosica_probability"], back.obs["tosica_probability"])
     assert back.obsm["X_tosica"].dtype == np.float32
     np.testing.assert_array_equal(annotated.obsm["X_tosica"], back.obsm["X_tosica"])
     pd.testing.assert_frame_equal(
@@ -354,9 +350,7 @@ def test_automatic_cutoff_calls_cells_unknown_with_two_labels(toy, toy_query, tr
 
 def test_automatic_cutoff_on_disk(toy_model, toy_query, tmp_path):
     toy_query.write_h5ad(tmp_path / "query.h5ad")
-    tosica.tl.annotate_file(
-        tmp_path / "query.h5ad", toy_model, tmp_path / "annotated.h5ad", cutoff="auto"
-    )
+    tosica.tl.annotate_file(tmp_path / "query.h5ad", toy_model, tmp_path / "annotated.h5ad", cutoff="auto")
     toy_model.annotate(toy_query, cutoff="auto")
     found = anndata.read_h5ad(tmp_path / "annotated.h5ad")
     assert found.uns["tosica"]["cutoff"] == toy_query.uns["tosica"]["cutoff"] == (1 + 1 / 3) / 2

@@ -119,9 +119,7 @@ def test_variance_of_a_token_does_not_follow_the_size_of_its_set() -> None:
     # A multiple of one vector has but a sign after a norm, so single genes start with a bias.
     single = torch.tensor(sizes) == 1
     assert (embedding.bias[~single] == 0).all()
-    torch.testing.assert_close(
-        embedding.bias[single].std(), torch.tensor(6**-0.5), rtol=0.15, atol=0
-    )
+    torch.testing.assert_close(embedding.bias[single].std(), torch.tensor(6**-0.5), rtol=0.15, atol=0)
 
 
 def test_gene_weights_reduce_the_width() -> None:
@@ -199,10 +197,7 @@ def said(embedding: MaskedEmbedding, scores: torch.Tensor, x: torch.Tensor) -> t
     """Score of each label through each token, less the labels' mean: (labels, cells, tokens)."""
     centred = scores - scores.mean(0)
     above = (x - x.mean(0))[:, embedding.genes]
-    parts = [
-        above[:, start:stop] @ centred[:, start:stop].T
-        for start, stop in pairwise(embedding.indptr.tolist())
-    ]
+    parts = [above[:, start:stop] @ centred[:, start:stop].T for start, stop in pairwise(embedding.indptr.tolist())]
     return torch.stack(parts).permute(2, 1, 0)
 
 
@@ -249,10 +244,7 @@ def test_tokens_keep_some_of_what_was_drawn() -> None:
     torch.testing.assert_close(rest, 0.3 * drawn.pair_weights(), atol=1e-5, rtol=1e-3)
     bias = some.bias - none.bias
     offset = torch.stack(
-        [
-            x.mean(0)[some.genes[start:stop]] @ rest[start:stop]
-            for start, stop in pairwise(some.indptr.tolist())
-        ]
+        [x.mean(0)[some.genes[start:stop]] @ rest[start:stop] for start, stop in pairwise(some.indptr.tolist())]
     )
     torch.testing.assert_close(bias, -offset, atol=1e-4, rtol=1e-3)
 

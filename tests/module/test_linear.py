@@ -15,9 +15,7 @@ from tosica.module._linear import LinearBranch
 N_LABELS = 3
 
 
-def make(
-    sizes: list[int], n_genes: int, *, n_components: int = 0, seed: int = 0
-) -> tuple[LinearBranch, np.ndarray]:
+def make(sizes: list[int], n_genes: int, *, n_components: int = 0, seed: int = 0) -> tuple[LinearBranch, np.ndarray]:
     """A branch in double precision, and where the pairs of each token begin and end."""
     rng = np.random.default_rng(seed)
     sets = [np.sort(rng.choice(n_genes, size, replace=False)) for size in sizes]
@@ -56,9 +54,7 @@ def expected_given_others(x: np.ndarray, branch: LinearBranch, measured: np.ndar
 
 
 SHAPES = st.tuples(
-    st.integers(1, 30).flatmap(
-        lambda n: st.tuples(st.just(n), st.lists(st.integers(1, n), max_size=8))
-    ),
+    st.integers(1, 30).flatmap(lambda n: st.tuples(st.just(n), st.lists(st.integers(1, n), max_size=8))),
     st.integers(0, 99),
 )
 
@@ -109,9 +105,7 @@ def test_more_than_the_largest_value_counts_as_the_largest():
 
 @given(st.integers(0, 99), st.integers(2, 30), st.integers(0, 8), st.integers(1, 29))
 @settings(max_examples=60)
-def test_genes_that_a_query_lacks_are_expected_given_the_others(
-    seed, n_genes, n_components, n_lost
-):
+def test_genes_that_a_query_lacks_are_expected_given_the_others(seed, n_genes, n_components, n_lost):
     branch, indptr = make([n_genes, max(1, n_genes // 2)], n_genes, n_components=n_components)
     measured = np.ones(n_genes, dtype=bool)
     lost = np.random.default_rng(seed).permutation(n_genes)[: min(n_lost, n_genes - 1)]

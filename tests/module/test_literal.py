@@ -94,9 +94,7 @@ def test_authors_labels_follow_the_dictionary(legacy: Legacy) -> None:
     with torch.no_grad():
         probability, code = model(torch.as_tensor(legacy.query.X))[1].softmax(1).max(1)
     np.testing.assert_allclose(probability, legacy.expected["probability"], rtol=0, atol=1e-5)
-    np.testing.assert_array_equal(
-        labels.iloc[:, 0].to_numpy()[code], legacy.expected["prediction"].astype(object)
-    )
+    np.testing.assert_array_equal(labels.iloc[:, 0].to_numpy()[code], legacy.expected["prediction"].astype(object))
 
 
 @pytest.mark.data
@@ -211,9 +209,7 @@ def test_blocks_agree_with_torchs_own_encoder_layer(mask: np.ndarray, x: torch.T
         expected = reference.train()(t)
         t, weights = block(t)
         torch.testing.assert_close(t, expected)
-        _, expected_weights = reference.self_attn(
-            *3 * [reference.norm1(expected)], average_attn_weights=False
-        )
+        _, expected_weights = reference.self_attn(*3 * [reference.norm1(expected)], average_attn_weights=False)
         _, weights = block.attn(block.norm1(t))
         torch.testing.assert_close(weights, expected_weights.detach())
 

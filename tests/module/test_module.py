@@ -77,9 +77,7 @@ def cells(net: Net, n_cells: int = 4) -> torch.Tensor:
     return torch.from_numpy(rng.gamma(0.5, 2.0, (n_cells, net.n_genes)))
 
 
-def in_literal_terms(
-    module: TOSICAModule, tensors: dict[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
+def in_literal_terms(module: TOSICAModule, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Name and lay out tensors of a module's parameters (or their gradients) as the literal does.
 
     The one difference in layout: the embedding's weight of the pair (gene, set) goes to the gene's
@@ -163,9 +161,7 @@ def test_every_gradient_is_the_papers(net: Net) -> None:
     assert set(got) == set(expected)
     for name, gradient in expected.items():
         message = name.replace("%", "")
-        torch.testing.assert_close(
-            got[name], gradient, rtol=1e-8, atol=1e-10, msg=lambda m, n=message: f"{n}: {m}"
-        )
+        torch.testing.assert_close(got[name], gradient, rtol=1e-8, atol=1e-10, msg=lambda m, n=message: f"{n}: {m}")
     torch.testing.assert_close(x.grad, literal_x.grad, rtol=1e-8, atol=1e-10)
 
 
@@ -190,9 +186,7 @@ def test_gradients_in_single_precision_round_but_little() -> None:
     got = in_literal_terms(module, {name: p.grad for name, p in module.named_parameters()})
     for name, parameter in literal.named_parameters():
         largest = float(parameter.grad.abs().max())
-        torch.testing.assert_close(
-            got[name].double(), parameter.grad, rtol=0, atol=1e-5 * (1 + largest)
-        )
+        torch.testing.assert_close(got[name].double(), parameter.grad, rtol=0, atol=1e-5 * (1 + largest))
 
 
 def test_gradients_without_attention_asked_for_are_those_with_it() -> None:
@@ -249,8 +243,7 @@ def test_bfloat16_agrees_roughly(how: str) -> None:
     expected = module.annotate(x)
     if how == "weights":
         module.embedding, module.encoder, module.head = (
-            copy.deepcopy(part).bfloat16()
-            for part in (module.embedding, module.encoder, module.head)
+            copy.deepcopy(part).bfloat16() for part in (module.embedding, module.encoder, module.head)
         )
         got = module.annotate(x.bfloat16())
     else:
@@ -278,17 +271,13 @@ def test_loss_is_cross_entropy_of_labeled_cells() -> None:
 
 
 def test_codes_are_labels_by_default() -> None:
-    loss = make(ORDINARY).loss(
-        fields(torch.zeros(2, 1), [2, 0]), {}, {"logits": torch.eye(2, N_LABELS)}
-    )
+    loss = make(ORDINARY).loss(fields(torch.zeros(2, 1), [2, 0]), {}, {"logits": torch.eye(2, N_LABELS)})
     assert loss.true_labels.tolist() == [2, 0]
 
 
 def test_label_smoothing_mixes_in_every_label() -> None:
     logits = torch.tensor([[4.0, 0.0, -1.0]])
-    loss = make(ORDINARY).loss(
-        fields(torch.zeros(1, 1), [0]), {}, {"logits": logits}, label_smoothing=0.3
-    )
+    loss = make(ORDINARY).loss(fields(torch.zeros(1, 1), [0]), {}, {"logits": logits}, label_smoothing=0.3)
     weights = torch.tensor([0.8, 0.1, 0.1])
     torch.testing.assert_close(loss.loss, -(weights * logits.log_softmax(1)[0]).sum())
 
@@ -304,9 +293,7 @@ def test_counts_are_normalised_on_the_way_in() -> None:
 def test_a_training_step_as_scvi_tools_takes_it() -> None:
     module = make(ORDINARY, target_sum=1e4).float().train()
     tensors = fields(torch.poisson(cells(ORDINARY).float()), [0, 1, 2, 0])
-    inference, generative, loss = module(
-        tensors, inference_kwargs={"gene_dropout": 0.5, "token_keep": 0.5}
-    )
+    inference, generative, loss = module(tensors, inference_kwargs={"gene_dropout": 0.5, "token_keep": 0.5})
     assert inference["latent"].shape == (4, 12)
     assert generative["logits"].shape == (4, N_LABELS)
     loss.loss.backward()
@@ -377,9 +364,7 @@ def test_expression_is_bounded_only_beside_a_branch() -> None:
     # Until the branch is fitted, no value is too large.
     torch.testing.assert_close(make(ORDINARY, linear=True).clip(x), x, rtol=0, atol=0)
     module = with_branch()
-    torch.testing.assert_close(
-        module.clip(x), torch.minimum(x, module.linear.upper), rtol=0, atol=0
-    )
+    torch.testing.assert_close(module.clip(x), torch.minimum(x, module.linear.upper), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("attention", [False, True])

@@ -27,9 +27,7 @@ def test_sizes(two):
     assert (two.n_genes, two.n_tokens, two.n_gene_sets) == (5, 4, 3)
 
 
-@pytest.mark.parametrize(
-    ("modalities", "expected"), [((0,), [0, 1, 3]), ((1,), [2]), ((0, 1), [0, 1, 2, 3])]
-)
+@pytest.mark.parametrize(("modalities", "expected"), [((0,), [0, 1, 3]), ((1,), [2]), ((0, 1), [0, 1, 2, 3])])
 def test_tokens_of_some_modalities(two, modalities, expected):
     assert two.tokens_of(modalities).tolist() == expected
 

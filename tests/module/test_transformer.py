@@ -30,9 +30,7 @@ def written_out(qkv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return (weights @ value).transpose(1, 2), weights
 
 
-shapes = st.tuples(
-    st.integers(0, 3), st.integers(1, 70), st.integers(1, 3), st.sampled_from([1, 5, 12, 20])
-)
+shapes = st.tuples(st.integers(0, 3), st.integers(1, 70), st.integers(1, 3), st.sampled_from([1, 5, 12, 20]))
 
 
 @given(shapes, st.floats(0.01, 3), st.integers(0, 9))
@@ -69,9 +67,7 @@ def test_gradients(shape: tuple[int, ...], size: float, seed: int) -> None:
 
 @pytest.mark.parametrize("is_kept", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_row_times_the_weights(
-    is_kept: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_row_times_the_weights(is_kept: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_transformer, "_PART_SIZE", 200)
     qkv = projection(3, 40, 2, 5).to(dtype)
     weights = written_out(qkv)[1].mean(1)
@@ -164,9 +160,7 @@ def in_full(encoder: Encoder, t: torch.Tensor) -> tuple[torch.Tensor, torch.Tens
 
 @pytest.mark.parametrize("n_cells_at_a_time", [1, 2, 5])
 @pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
-def test_the_class_token_needs_no_other_in_the_last_layer(
-    n_layers: int, n_cells_at_a_time: int
-) -> None:
+def test_the_class_token_needs_no_other_in_the_last_layer(n_layers: int, n_cells_at_a_time: int) -> None:
     encoder, t = make(n_layers), tokens()
     before = t.clone()
     encoder.cache_bytes = n_cells_at_a_time * 4 * 18 * DIM * 8
@@ -184,9 +178,7 @@ def test_the_class_token_needs_no_other_in_the_last_layer(
     assert torch.equal(t, before)
 
 
-@pytest.mark.parametrize(
-    ("embed_dim", "n_heads", "n_layers"), [(12, 4, 1), (12, 4, 3), (10, 2, 2), (51, 3, 2)]
-)
+@pytest.mark.parametrize(("embed_dim", "n_heads", "n_layers"), [(12, 4, 1), (12, 4, 3), (10, 2, 2), (51, 3, 2)])
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_single_precision_without_gradients(
     embed_dim: int, n_heads: int, n_layers: int, is_fast: bool, monkeypatch: pytest.MonkeyPatch

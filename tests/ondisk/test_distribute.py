@@ -41,9 +41,7 @@ def query(toy_query: AnnData, tmp_path: Path) -> Path:
 def client() -> Iterator[Any]:
     """A worker in a thread of this process."""
     with (
-        distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None
-        ) as cluster,
+        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
         yield client
@@ -80,9 +78,7 @@ def test_an_error_of_a_worker_is_raised_here(
     toy_query.X[30, 4] = -1
     toy_query.write_h5ad(tmp_path / "negative.h5ad")
     with pytest.raises(ValueError, match=r"holds negative values"):
-        tosica.tl.annotate_file(
-            tmp_path / "negative.h5ad", toy_model, tmp_path / "out.h5ad", client=client
-        )
+        tosica.tl.annotate_file(tmp_path / "negative.h5ad", toy_model, tmp_path / "out.h5ad", client=client)
 
 
 @pytest.mark.slow
@@ -94,9 +90,7 @@ def test_a_worker_that_is_killed_costs_no_cell(
     multiprocessing.set_forkserver_preload(["tosica"])
     with (
         dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}),
-        distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address=None
-        ) as cluster,
+        distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         distributed.Client(cluster) as client,
     ):
         killed = []
@@ -113,9 +107,7 @@ def test_a_worker_that_is_killed_costs_no_cell(
         thread = threading.Thread(target=kill, daemon=True)
         thread.start()
         options: dict[str, Any] = {"batch_size": 1}
-        tosica.tl.annotate_file(
-            query, toy_model, output, cells_per_part=5, client=client, **options
-        )
+        tosica.tl.annotate_file(query, toy_model, output, cells_per_part=5, client=client, **options)
         thread.join(60)
     assert len(killed) == 1
     toy_model.annotate(toy_query, **options)

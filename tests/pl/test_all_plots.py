@@ -42,9 +42,7 @@ DRAW = {
 }
 # Plots of several panels draw only one of them into given axes.
 DRAW_INTO_AXES = DRAW | {
-    "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(
-        adata, GROUPBY, gene_sets=_first_gene_set(adata), **kw
-    ),
+    "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(adata, GROUPBY, gene_sets=_first_gene_set(adata), **kw),
     "gene_weights": lambda adata, **kw: pl.gene_weights(
         adata, _first_group(adata), gene_sets=_first_gene_set(adata), **kw
     ),
@@ -82,11 +80,7 @@ def crowded(request):
 
 def boxes_of(figure, labels):
     renderer = figure.canvas.get_renderer()
-    return [
-        label.get_window_extent(renderer)
-        for label in labels
-        if label.get_text() and label.get_visible()
-    ]
+    return [label.get_window_extent(renderer) for label in labels if label.get_text() and label.get_visible()]
 
 
 @pytest.mark.slow
@@ -187,9 +181,7 @@ def test_every_parameter_is_documented(name):
     lines = inspect.getdoc(function).splitlines()
     assert not [line for line in lines if line.startswith("{")]
     assert f"tosica.pl.{name}(" in "\n".join(lines)
-    described = {
-        word.strip() for line in lines if not line.startswith(" ") for word in line.split(",")
-    }
+    described = {word.strip() for line in lines if not line.startswith(" ") for word in line.split(",")}
     for parameter in inspect.signature(function).parameters.values():
         assert str(parameter).split(":")[0] in described
 

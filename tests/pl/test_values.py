@@ -137,9 +137,7 @@ def test_chosen_gene_sets_keep_their_order_and_one_is_enough(scale):
     assert texts(axes["heatmap"].get_xticklabels()) == wanted
     adata.obs["group"] = "all"
     for groupby in (GROUPBY, "group"):
-        axes = pl.gene_set_heatmap(
-            adata, groupby, gene_sets=planted(3), cluster_gene_sets=True, **arguments
-        )
+        axes = pl.gene_set_heatmap(adata, groupby, gene_sets=planted(3), cluster_gene_sets=True, **arguments)
         assert texts(axes["heatmap"].get_yticklabels()) == [planted(3)]
 
 

@@ -68,11 +68,7 @@ def naive(
 ) -> tuple[list[str], np.ndarray]:
     """The rules, one after the other, in plain Python."""
     present = {name: set(s).intersection(genes) for name, s in gene_sets.items()}
-    fitting = [
-        name
-        for name, s in present.items()
-        if len(s) >= min_genes and len(set(gene_sets[name])) <= max_genes
-    ]
+    fitting = [name for name, s in present.items() if len(s) >= min_genes and len(set(gene_sets[name])) <= max_genes]
     largest = sorted(fitting, key=lambda name: -len(present[name]))[:max_gene_sets]
     kept = [name for name in fitting if name in largest]
     rows = [[gene in present[name] for name in kept] + [True] * n_unannotated for gene in genes]
@@ -181,9 +177,7 @@ def test_key_added_moves_both_and_an_older_mask_is_replaced() -> None:
         ({"max_genes": 3, "max_gene_sets": 1}, ["three"]),
     ],
 )
-def test_largest_are_kept_in_order_and_ties_go_to_the_earlier(
-    limits: dict[str, int], kept: list[str]
-) -> None:
+def test_largest_are_kept_in_order_and_ties_go_to_the_earlier(limits: dict[str, int], kept: list[str]) -> None:
     sets = {
         "none": ["absent"],
         "two": ["CD3D", "CD3E", "absent"],
@@ -256,9 +250,7 @@ def test_as_plain_python(
     as_table: bool,
 ) -> None:
     genes = [f"G{i}" for i in range(n_genes)]
-    names, mask = naive(
-        genes, gene_sets, min_genes, min_genes + width, max_gene_sets, n_unannotated
-    )
+    names, mask = naive(genes, gene_sets, min_genes, min_genes + width, max_gene_sets, n_unannotated)
     given_sets: Any = gene_sets
     if as_table:
         pairs = [(name, gene) for name, s in gene_sets.items() for gene in s]
@@ -403,16 +395,12 @@ def test_table(dtype: str, caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_rows_with_missing_values_are_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    table = pd.DataFrame(
-        {"source": ["a", None, "a", "b"], "target": ["CD2", "CD19", "LYZ", float("nan")]}
-    )
+    table = pd.DataFrame({"source": ["a", None, "a", "b"], "target": ["CD2", "CD19", "LYZ", float("nan")]})
     adata = data()
     build_mask(adata, table, min_genes=1)
     assert names_of(adata) == ["a"]
     assert mask_of(adata)[:, 0].sum() == 2
-    assert caplog.messages[0] == (
-        "build_mask: left out 2 of 4 rows of the table, whose source or target is missing"
-    )
+    assert caplog.messages[0] == ("build_mask: left out 2 of 4 rows of the table, whose source or target is missing")
 
 
 # ------------------------------------------------------------------------------------ random sets

@@ -36,9 +36,7 @@ def test_gene_sets_for_rna_and_one_token_an_antibody():
     mdata, adata = make(), make()["rna"]
     assert build(mdata) is None
     build(adata)
-    np.testing.assert_array_equal(
-        mdata["rna"].varm["tosica_mask"].toarray(), adata.varm["tosica_mask"].toarray()
-    )
+    np.testing.assert_array_equal(mdata["rna"].varm["tosica_mask"].toarray(), adata.varm["tosica_mask"].toarray())
     assert list(mdata["rna"].uns["tosica_mask"]["gene_sets"]) == [*SETS]
     made = mdata["protein"].uns["tosica_mask"]
     assert list(made["gene_sets"]) == PROTEINS
@@ -63,9 +61,7 @@ def test_groups_of_antibodies(kind, tmp_path):
     changed = build(mdata, groups={"protein": given}, copy=True)
     assert "tosica_mask" not in mdata["protein"].varm
     assert list(changed["protein"].uns["tosica_mask"]["gene_sets"]) == [*GROUPS]
-    np.testing.assert_array_equal(
-        changed["protein"].varm["tosica_mask"].toarray(), [[1, 0], [1, 0], [0, 1]]
-    )
+    np.testing.assert_array_equal(changed["protein"].varm["tosica_mask"].toarray(), [[1, 0], [1, 0], [0, 1]])
 
 
 def test_other_names():

@@ -41,10 +41,7 @@ def sets_of(adata: AnnData, genes: Any) -> dict[str, set[str]]:
     """Each gene set's genes, under the names that are given for the data's."""
     genes = np.asarray(genes, dtype=object)
     mask = adata.varm[KEY].tocsc()
-    return {
-        name: set(genes[mask[:, column].indices])
-        for column, name in enumerate(about(adata)["gene_sets"])
-    }
+    return {name: set(genes[mask[:, column].indices]) for column, name in enumerate(about(adata)["gene_sets"])}
 
 
 @pytest.fixture(scope="module")
@@ -166,8 +163,7 @@ def test_columns_of_var(
     assert sets_of(adata, symbols) == expected
     assert about(adata)["matched_by"] == column
     assert caplog.messages[0] == (
-        f"build_mask: took human_gobp, since adata holds human genes in var[{column!r}] (by "
-        "overlap)"
+        f"build_mask: took human_gobp, since adata holds human genes in var[{column!r}] (by overlap)"
     )
     assert f"genes named by var[{column!r}]" in caplog.messages[1]
     pd.testing.assert_frame_equal(adata.var, before)
@@ -193,9 +189,7 @@ def test_an_alias_does_not_take_the_place_of_the_gene_itself() -> None:
 @pytest.mark.parametrize("format_", ["h5ad", "zarr"])
 def test_written_and_read_again(pbmc: AnnData, tmp_path: Path, format_: str) -> None:
     adata = pbmc.copy()
-    network = pd.DataFrame(
-        {"source": "a", "target": pbmc.var_names[:90], "weight": np.linspace(-1, 1, 90)}
-    )
+    network = pd.DataFrame({"source": "a", "target": pbmc.var_names[:90], "weight": np.linspace(-1, 1, 90)})
     tosica.pp.build_mask(adata, network)
     path = tmp_path / f"x.{format_}"
     getattr(adata, f"write_{format_}")(path)
@@ -221,9 +215,7 @@ def mouse(symbols: list[str]) -> AnnData:
     return named(tosica.gs.map_genes(symbols, organism="human", to_organism="mouse").to_list())
 
 
-def test_gene_sets_of_another_organism_are_refused(
-    mouse: AnnData, symbols: list[str], tmp_path: Path
-) -> None:
+def test_gene_sets_of_another_organism_are_refused(mouse: AnnData, symbols: list[str], tmp_path: Path) -> None:
     human = named(symbols)
     tosica.gs.write_gmt({"mine": symbols}, tmp_path / "own.gmt")
     for adata, gene_sets, kwargs, words in (
@@ -280,9 +272,7 @@ def test_composite_names_of_real_data(shared: Path, caplog: pytest.LogCaptureFix
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "form", ["{s}_{i}", "{s}_{i}.7", "{i}_{s}", "{s}|{i}", "{i}|{s}", "{s}-{i}"]
-)
+@pytest.mark.parametrize("form", ["{s}_{i}", "{s}_{i}.7", "{i}_{s}", "{s}|{i}", "{i}|{s}", "{s}-{i}"])
 def test_same_mask_by_composite_names(
     symbols: list[str],
     expected: dict[str, set[str]],
@@ -295,10 +285,7 @@ def test_same_mask_by_composite_names(
         caplog.clear()
         tosica.pp.build_mask(adata)
     assert sets_of(adata, symbols) == expected
-    assert (
-        f"build_mask: translated {about(adata)['n_genes_mapped']} composite names"
-        in caplog.messages[1]
-    )
+    assert f"build_mask: translated {about(adata)['n_genes_mapped']} composite names" in caplog.messages[1]
 
 
 # ------------------------------------------------------------------ the collection of the organism
@@ -334,10 +321,7 @@ def test_default_collection_where_the_organism_is_not_clear(
 ) -> None:
     few = sorted(tosica.gs.load("human_gobp")["glycolytic process"])[:15]
     line = took(named(few), caplog)
-    assert line == (
-        "build_mask: took human_gobp, since it is not clear whether adata holds human or mouse "
-        "genes"
-    )
+    assert line == ("build_mask: took human_gobp, since it is not clear whether adata holds human or mouse genes")
     with pytest.raises(ValueError, match=r"no gene of 5 834 gene sets \(human_gobp\) is among"):
         tosica.pp.build_mask(named([f"G{i}" for i in range(50)]))
 
@@ -429,9 +413,7 @@ def test_network_with_weights(pbmc: AnnData) -> None:
     weights = tosica.get.network_weights(adata)
     assert weights.shape == adata.varm[KEY].shape
     assert weights.dtype == np.float32
-    table = pd.DataFrame(
-        weights.toarray(), index=adata.var_names, columns=about(adata)["gene_sets"]
-    )
+    table = pd.DataFrame(weights.toarray(), index=adata.var_names, columns=about(adata)["gene_sets"])
     for source, target, weight in net[["source", "target", "weight"]].itertuples(index=False):
         assert table.at[target, source] == weight
     np.testing.assert_array_equal(weights.toarray()[:, :-1] != 0, adata.varm[KEY].toarray()[:, :-1])
@@ -472,9 +454,7 @@ def test_weights_that_are_none(pbmc: AnnData, weight: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("file", ["reactome", "m_reactome", "m_TF"])
-def test_published_files_give_the_masks_of_the_originals_rules(
-    shared: Path, pbmc: AnnData, file: str
-) -> None:
+def test_published_files_give_the_masks_of_the_originals_rules(shared: Path, pbmc: AnnData, file: str) -> None:
     path = shared / "gene_sets" / f"{file}.gmt.gz"
     gene_sets = tosica.gs.read_gmt(path)
     if file == "reactome":

@@ -19,9 +19,7 @@ from tosica.pp._select import coexpression_sets, gene_variability, select_gene_s
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 
 masks = st.integers(0, 10_000).map(
-    lambda seed: (lambda r: r.random((r.integers(1, 12), r.integers(2, 15))) < 0.35)(
-        np.random.default_rng(seed)
-    )
+    lambda seed: (lambda r: r.random((r.integers(1, 12), r.integers(2, 15))) < 0.35)(np.random.default_rng(seed))
 )
 
 
@@ -64,9 +62,7 @@ def test_coverage_as_plain_python(mask: np.ndarray, n: int, most: float) -> None
     most=st.floats(0.05, 1.0),
     select=st.sampled_from(["largest", "coverage", "variable"]),
 )
-def test_no_two_overlap_more_than_allowed(
-    mask: np.ndarray, n: int, most: float, select: Any
-) -> None:
+def test_no_two_overlap_more_than_allowed(mask: np.ndarray, n: int, most: float, select: Any) -> None:
     mask = mask[mask.any(1)]
     if not mask.size:
         return

@@ -64,9 +64,7 @@ def test_the_output_is_what_annotate_gives(
 
 
 @pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
-def test_matrices_may_be_left_out(
-    ending: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
-) -> None:
+def test_matrices_may_be_left_out(ending: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
     path = write(query, tmp_path / f"query{ending}")
     output = tmp_path / f"annotated{ending}"
     tosica.tl.annotate_file(path, toy_model, output, include_x=False)
@@ -80,9 +78,7 @@ def test_matrices_may_be_left_out(
 
 
 @pytest.mark.parametrize("kind", ["layer", "raw", "dense", "other genes"])
-def test_any_matrix_of_the_query(
-    kind: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
-) -> None:
+def test_any_matrix_of_the_query(kind: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
     options: dict[str, Any] = {}
     if kind == "layer":
         query.X, options = sp.csr_matrix(query.shape, dtype=np.float32), {"layer": "counts"}
@@ -101,9 +97,7 @@ def test_any_matrix_of_the_query(
     np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
 
 
-def test_the_scale_is_that_of_the_whole_query(
-    toy_model: tosica.TOSICA, query: AnnData, tmp_path: Path
-) -> None:
+def test_the_scale_is_that_of_the_whole_query(toy_model: tosica.TOSICA, query: AnnData, tmp_path: Path) -> None:
     # The first part is empty, so that it says nothing of the scale by itself.
     query.X = query.X.toarray()
     query.X[:SIZE] = 0
@@ -163,9 +157,7 @@ def test_jobs_of_an_array_share_the_parts(
     toy_model.save(tmp_path / "model")
     done = _end_after(9, monkeypatch)
     for task in (1, 0):
-        tosica.tl.annotate_file(
-            path, tmp_path / "model", output, cells_per_part=20, array_task=(task, 2)
-        )
+        tosica.tl.annotate_file(path, tmp_path / "model", output, cells_per_part=20, array_task=(task, 2))
         assert not output.exists()
     assert done == [1, 0, 2]
     tosica.tl.annotate_file(path, tmp_path / "model", output, cells_per_part=20)
@@ -223,9 +215,7 @@ def test_an_output_that_exists(query: AnnData, toy_model: tosica.TOSICA, tmp_pat
         tosica.tl.annotate_file(path, toy_model, tmp_path / "none" / "a.h5ad")
 
 
-def test_a_query_that_cannot_be_read(
-    query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
-) -> None:
+def test_a_query_that_cannot_be_read(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
     output = tmp_path / "out.h5ad"
     with pytest.raises(FileNotFoundError, match=r"^there is no file or folder 'none' to annota"):
         tosica.tl.annotate_file("none", toy_model, output)
@@ -278,9 +268,7 @@ def test_a_damaged_part(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
     tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
 
 
-def test_a_full_disk(
-    query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
 
     def full(*args: Any, **kwargs: Any) -> None:

@@ -101,9 +101,7 @@ def test_a_cell_does_not_depend_on_the_others_and_their_order(model, lacking):
     some = lacking[order].copy()
     tosica.tl.attribute(some, model)
     for key in (KEY, PRESENCE):
-        np.testing.assert_allclose(
-            some.obsm[f"X_{key}"], lacking.obsm[f"X_{key}"][order], atol=1e-4
-        )
+        np.testing.assert_allclose(some.obsm[f"X_{key}"], lacking.obsm[f"X_{key}"][order], atol=1e-4)
 
 
 @pytest.mark.slow
@@ -151,9 +149,7 @@ def test_the_linear_branchs_share(model, query):
     tosica.tl.attribute(query, model)
     x, _ = _expression(model, query)
     table = model.get_linear_weights()
-    by_gene = (
-        table.groupby(level="gene", sort=False).sum().loc[list(model.get_var_names())].to_numpy()
-    )
+    by_gene = table.groupby(level="gene", sort=False).sum().loc[list(model.get_var_names())].to_numpy()
     linear = (x - model.module.baseline).numpy() @ (by_gene - by_gene.mean(1, keepdims=True))
     best = _scores(model, x, None).argmax(1).numpy()
     linear = linear[np.arange(len(best)), best]
@@ -181,9 +177,7 @@ def test_expression_above_the_references_largest_counts_as_that(model, query):
     loud.X = loud.X * 1.5
     model.annotate(loud)
     tosica.tl.attribute(loud, model, n_steps=EXACT)
-    np.testing.assert_allclose(
-        loud.obsm[f"X_{KEY}"].sum(1), _differences(model, loud), atol=1e-4, rtol=0
-    )
+    np.testing.assert_allclose(loud.obsm[f"X_{KEY}"].sum(1), _differences(model, loud), atol=1e-4, rtol=0)
     x, _ = _expression(model, loud)
     upper = model.module.linear.upper
     assert bool((x > upper).any())

@@ -69,9 +69,7 @@ def confused(query):
     table = np.full((60, 3), 0.05)
     table[np.arange(60), codes] = 0.6
     table[np.arange(60), (codes + 1) % 3] = 0.35
-    query.obsm["tosica_probabilities"] = pd.DataFrame(
-        table, index=query.obs_names, columns=["a", "b", "c"]
-    )
+    query.obsm["tosica_probabilities"] = pd.DataFrame(table, index=query.obs_names, columns=["a", "b", "c"])
 
 
 def overconfident(query):

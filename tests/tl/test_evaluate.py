@@ -39,9 +39,7 @@ def _sklearn(known, predicted) -> dict[str, float]:
     return {
         "accuracy": metrics.accuracy_score(known, predicted),
         "balanced_accuracy": balanced,
-        "macro_f1": metrics.f1_score(
-            known, predicted, labels=sorted(set(known)), average="macro", zero_division=0
-        ),
+        "macro_f1": metrics.f1_score(known, predicted, labels=sorted(set(known)), average="macro", zero_division=0),
     }
 
 
@@ -78,9 +76,7 @@ def test_confusion_and_calibration_are_those_of_their_functions():
     adata = annotated_pbmc()
     found = tosica.tl.evaluate(adata, "bulk_labels", n_bins=7)
     pd.testing.assert_frame_equal(found.confusion, tosica.tl.confusion(adata, "bulk_labels"))
-    pd.testing.assert_frame_equal(
-        found.calibration, tosica.tl.reliability(adata, "bulk_labels", n_bins=7)
-    )
+    pd.testing.assert_frame_equal(found.calibration, tosica.tl.reliability(adata, "bulk_labels", n_bins=7))
 
 
 def test_probability_is_that_of_the_cells_that_were_called_so():
@@ -282,9 +278,7 @@ def test_scores(pairs: list[tuple[str, str]]) -> None:
     right = np.array([is_right(*pair) for pair in zip(known, predicted, strict=True)])
     row = found.summary.iloc[0]
     assert row["ontology_accuracy"] == pytest.approx(right.mean())
-    without = [
-        "unknown" in (TERMS[one], TERMS[other]) for one, other in zip(known, predicted, strict=True)
-    ]
+    without = ["unknown" in (TERMS[one], TERMS[other]) for one, other in zip(known, predicted, strict=True)]
     assert row["share_without_term"] == pytest.approx(np.mean(without))
     assert row["ontology_accuracy"] >= row["accuracy"]
     for label in found.per_class.index:
@@ -304,9 +298,7 @@ def test_a_subtype_is_right_and_a_parent_is_not() -> None:
 
 
 def test_terms_are_found_by_name_and_words_may_differ() -> None:
-    adata = annotated(
-        ["T cell", "B cell", None, "NK cell"], ["T lymphocytes", "B-cells", "T cell", "T cells"]
-    )
+    adata = annotated(["T cell", "B cell", None, "NK cell"], ["T lymphocytes", "B-cells", "T cell", "T cells"])
     with pytest.raises(ValueError, match="have no label in common"):
         tosica.tl.evaluate(adata[:2].copy(), "known")
     found = tosica.tl.evaluate(adata, "known", ontology=True)

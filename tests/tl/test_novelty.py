@@ -31,9 +31,7 @@ def _without_b_cells():
     tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels")
     scvi.settings.seed = 0
     model = tosica.TOSICA(reference, embed_dim=16)
-    model.train(
-        max_epochs=12, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 1e-2}
-    )
+    model.train(max_epochs=12, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 1e-2})
     model.annotate(query)
     return model, query
 
@@ -180,9 +178,7 @@ def test_one_score_a_cluster_whatever_the_order_of_cells(model, query):
     for column in COLUMNS:
         again = shuffled.obs[column].loc[query.obs_names]
         np.testing.assert_allclose(again, query.obs[column], atol=1e-3)
-    by_values = tosica.tl.novelty(
-        query, model, over_clustering=query.obs["fine"].to_numpy(), copy=True
-    )
+    by_values = tosica.tl.novelty(query, model, over_clustering=query.obs["fine"].to_numpy(), copy=True)
     np.testing.assert_array_equal(by_values.obs["tosica_novelty_cluster"], score)
 
 
@@ -198,9 +194,7 @@ def test_many_cells_take_approximate_neighbors(model, query, monkeypatch):
     expected = tosica.tl.novelty(query, model, copy=True)
     monkeypatch.setattr("tosica.tl._novelty._MAX_CELLS_EXACT", 100)
     tosica.tl.novelty(query, model)
-    np.testing.assert_allclose(
-        query.obs["tosica_novelty_cluster"], expected.obs["tosica_novelty_cluster"], atol=1e-4
-    )
+    np.testing.assert_allclose(query.obs["tosica_novelty_cluster"], expected.obs["tosica_novelty_cluster"], atol=1e-4)
 
 
 @pytest.mark.slow

@@ -209,15 +209,11 @@ def test_rank_by_absolute_score():
 def test_welch_is_scipys():
     adata = _cells(3, types=("B",))
     table = _stim(adata, sample_key="sample", method="t-test").set_index("gene_set")
-    frame = pd.DataFrame(adata.obsm["X_tosica"].astype(float)).groupby(
-        adata.obs["sample"].to_numpy()
-    )
+    frame = pd.DataFrame(adata.obsm["X_tosica"].astype(float)).groupby(adata.obs["sample"].to_numpy())
     means = np.log2(frame.mean())
     stim = means.index.str.startswith("stim")
     result = stats.ttest_ind(means[stim], means[~stim], equal_var=False)
-    np.testing.assert_allclose(
-        table.loc[[f"set {i}" for i in range(N_SETS)], "pval"], result.pvalue, rtol=1e-4
-    )
+    np.testing.assert_allclose(table.loc[[f"set {i}" for i in range(N_SETS)], "pval"], result.pvalue, rtol=1e-4)
 
 
 def test_effect_size_is_cohens_d_of_cells():
@@ -249,9 +245,7 @@ def test_a_condition_that_exists_in_one_cell_type_only():
     adata = _cells(0)
     kept = (adata.obs["cell_type"] == "B") | (adata.obs["condition"] == "ctrl")
     adata = adata[kept].copy()
-    with pytest.warns(
-        UserWarning, match=r"Left out 'T' of adata\.obs\['cell_type'\]; in 'T': .*no"
-    ):
+    with pytest.warns(UserWarning, match=r"Left out 'T' of adata\.obs\['cell_type'\]; in 'T': .*no"):
         table = _stim(adata, within="cell_type", sample_key="sample")
     assert list(table["group"].cat.categories) == ["B"]
 
@@ -259,9 +253,7 @@ def test_a_condition_that_exists_in_one_cell_type_only():
 def test_no_cell_type_with_both_conditions():
     adata = _cells(0)
     adata.obs["cell_type"] = np.where(adata.obs["condition"] == "stim", "B", "T")
-    with pytest.raises(
-        ValueError, match=r"No category of adata\.obs\['cell_type'\] can be compared"
-    ):
+    with pytest.raises(ValueError, match=r"No category of adata\.obs\['cell_type'\] can be compared"):
         _stim(adata, within="cell_type", sample_key="sample")
 
 

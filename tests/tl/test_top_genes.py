@@ -46,9 +46,7 @@ def test_tidy_gene_weights(model):
     np.testing.assert_allclose(table["weight"], expected)
     everything = tosica.get.gene_weights(model)
     assert list(everything["gene_set"].cat.categories) == model.gene_sets
-    assert (
-        tosica.get.gene_weights(model, n_genes=2).groupby("gene_set", observed=True).size() == 2
-    ).all()
+    assert (tosica.get.gene_weights(model, n_genes=2).groupby("gene_set", observed=True).size() == 2).all()
 
 
 def test_a_gene_set_that_does_not_exist_has_near_names(model):

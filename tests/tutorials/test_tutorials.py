@@ -51,10 +51,7 @@ def test_committed_as_it_ran(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_no_machine(name):
-    cells = [
-        cell | {"outputs": [_without_images(o) for o in cell.get("outputs", [])]}
-        for cell in _cells(name)
-    ]
+    cells = [cell | {"outputs": [_without_images(o) for o in cell.get("outputs", [])]} for cell in _cells(name)]
     found = re.search(r"[\"' (=](/(?:root|home|tmp|work|usr|opt|Users|mnt)/\S+)", json.dumps(cells))
     assert found is None, found
 

@@ -134,9 +134,7 @@ def rows(name: str) -> Iterator[tuple[str, str, Row]]:
 
 
 @pytest.fixture(scope="module")
-def world(
-    _toy: AnnData, toy_model: tosica.TOSICA, tmp_path_factory: pytest.TempPathFactory
-) -> World:
+def world(_toy: AnnData, toy_model: tosica.TOSICA, tmp_path_factory: pytest.TempPathFactory) -> World:
     with warnings.catch_warnings(action="ignore"):
         folder = tmp_path_factory.mktemp("wrong_input")
         return make_world(make_toy(30, seed=1), _toy.copy(), toy_model, TOY_SETS, folder)

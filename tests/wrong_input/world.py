@@ -34,9 +34,7 @@ class World:
     folder: Path
 
 
-def make_world(
-    query: AnnData, reference: AnnData, model: tosica.TOSICA, gene_sets: dict, folder: Path
-) -> World:
+def make_world(query: AnnData, reference: AnnData, model: tosica.TOSICA, gene_sets: dict, folder: Path) -> World:
     """Annotate the query, run every tool on it, and save the model."""
     query.layers["counts"] = query.X.copy()
     model.annotate(query, probabilities=True)

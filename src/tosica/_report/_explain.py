@@ -84,8 +84,7 @@ def _by_model(source: ExpressionSource, evidence: Evidence, model: TOSICA) -> Ex
     names = np.asarray(model.get_var_names()).astype(str)
     of_pair = model.module.embedding.genes.cpu().numpy()
     added = {
-        label: np.bincount(of_pair, pairs[i].astype(np.float64), minlength=len(names))
-        for i, label in enumerate(labels)
+        label: np.bincount(of_pair, pairs[i].astype(np.float64), minlength=len(names)) for i, label in enumerate(labels)
     }
     return _with_genes("model", _gene_sets(rows), pd.DataFrame(added, index=names))
 
@@ -132,9 +131,7 @@ def _of_attention(adata: AnnData, cells: Cells) -> Explanation:
     categories: Any = pd.CategoricalDtype(cells.labels)
     moments = group_moments(attention, pd.Categorical.from_codes(cells.codes, dtype=categories))
     gene_sets = {
-        cells.labels[code]: _largest(
-            standardized_difference(moments, code, within="all groups"), names
-        )
+        cells.labels[code]: _largest(standardized_difference(moments, code, within="all groups"), names)
         for code in cells.types
     }
     return Explanation("attention", gene_sets)

@@ -45,9 +45,7 @@ def label_facts(cells: Cells, colors: list[str]) -> list[dict[str, Any]]:
     colors
         Colour of each label.
     """
-    order = sorted(
-        range(len(cells.labels)), key=lambda c: (cells.labels[c] == UNKNOWN, -cells.n_cells[c], c)
-    )
+    order = sorted(range(len(cells.labels)), key=lambda c: (cells.labels[c] == UNKNOWN, -cells.n_cells[c], c))
     largest = cells.n_cells.max()
     facts = []
     for code in order:
@@ -156,9 +154,7 @@ def known_facts(cells: Cells) -> pd.DataFrame | None:
     )
 
 
-def map_facts(
-    cells: Cells, positions: Positions, labels: list[dict[str, Any]], colors: list[str]
-) -> dict[str, Any]:
+def map_facts(cells: Cells, positions: Positions, labels: list[dict[str, Any]], colors: list[str]) -> dict[str, Any]:
     """Collect what the controls and keys of the map show.
 
     Parameters
@@ -188,9 +184,7 @@ def map_facts(
         )
     return {
         "n_drawn": len(positions.rows),
-        "choices": [
-            label | {"n": int(drawn[label["code"]])} for label in labels if drawn[label["code"]]
-        ],
+        "choices": [label | {"n": int(drawn[label["code"]])} for label in labels if drawn[label["code"]]],
         "named": len(cells.types) <= MAX_NAMED,
         "keys": keys,
         "missing": MISSING,
@@ -246,8 +240,7 @@ def type_facts(
             "markers": None
             if table is None
             else [
-                row | {"added": _added(explanation, name, row["gene"])}
-                for row in table[:_N_LISTED].to_dict("records")
+                row | {"added": _added(explanation, name, row["gene"])} for row in table[:_N_LISTED].to_dict("records")
             ],
         }
         if known is not None:

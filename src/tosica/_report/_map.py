@@ -55,9 +55,7 @@ def check_bokeh() -> None:
     try:
         import bokeh
     except ImportError as error:
-        raise ImportError(
-            "The map of a report needs the bokeh package: pip install 'tosica[report]'."
-        ) from error
+        raise ImportError("The map of a report needs the bokeh package: pip install 'tosica[report]'.") from error
     if tuple(int(part) for part in bokeh.__version__.split(".")[:2]) < _OLDEST_BOKEH:
         raise ImportError(
             f"The map of a report needs bokeh 3.8 or newer, and {bokeh.__version__} is installed: "
@@ -133,9 +131,7 @@ def find_positions(adata: AnnData, cells: Cells, max_cells: int, seed: int) -> P
 # --------------------------------------------------------------------------- what Bokeh draws
 
 
-def draw_map(
-    cells: Cells, positions: Positions, names: Sequence[str], colors: list[str]
-) -> tuple[str, str]:
+def draw_map(cells: Cells, positions: Positions, names: Sequence[str], colors: list[str]) -> tuple[str, str]:
     """Make Bokeh's library and the data of the map, which ``map.js`` draws.
 
     Parameters
@@ -192,8 +188,7 @@ def _plot(cells: Cells, positions: Positions, names: list[str], colors: list[str
     plot.axis.visible = False
     plot.grid.visible = False
     mappers = {
-        by: make.LinearColorMapper(name=f"by {by}", **mapper)
-        for by, mapper in _color_mappers(cells, colors).items()
+        by: make.LinearColorMapper(name=f"by {by}", **mapper) for by, mapper in _color_mappers(cells, colors).items()
     }
     points = plot.scatter(
         "x",
@@ -209,9 +204,7 @@ def _plot(cells: Cells, positions: Positions, names: list[str], colors: list[str
     )
     rings = make.ColumnDataSource({"x": [], "y": []}, name="rings")
     for size, color in ((18, "black"), (14, "white")):
-        plot.scatter(
-            "x", "y", source=rings, size=size, line_width=3, fill_color=None, line_color=color
-        )
+        plot.scatter("x", "y", source=rings, size=size, line_width=3, fill_color=None, line_color=color)
     _add_labels(plot, cells, columns)
     hover = {
         "@x": "return tosicaMap.name(special_vars.index)",

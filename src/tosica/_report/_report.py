@@ -203,9 +203,7 @@ def _fill_template(**facts: Any) -> str:
     def read(name: str) -> str:
         return files("tosica._report").joinpath(name).read_text(encoding="utf-8")
 
-    environment = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters |= {
         "count": count,
         "count_cells": count_cells,
@@ -221,9 +219,7 @@ def _check_target(path: str | os.PathLike[str]) -> Path:
     if target.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"path must end in {' or '.join(_SUFFIXES)}, not {str(target)!r}.")
     if not target.parent.is_dir():
-        raise FileNotFoundError(
-            f"There is no folder {str(target.parent)!r} to write the report {target.name!r} to."
-        )
+        raise FileNotFoundError(f"There is no folder {str(target.parent)!r} to write the report {target.name!r} to.")
     if target.is_dir():
         raise IsADirectoryError(f"path is the folder {str(target)!r}, and must be a file.")
     return target

@@ -30,9 +30,7 @@ class _ShareOrAuto(click.ParamType):
 
     name = "float or auto"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float | str:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
         return value if value == "auto" else click.FloatRange(0, 1).convert(value, param, ctx)
 
 
@@ -59,13 +57,10 @@ class _ShareOrAuto(click.ParamType):
     metavar="P|auto",
     default=0.1,
     show_default=True,
-    help='Cells whose best label is less probable are "Unknown"; "auto" is halfway between chance '
-    "and certainty.",
+    help='Cells whose best label is less probable are "Unknown"; "auto" is halfway between chance and certainty.',
 )
 @click.option("--probabilities", is_flag=True, help="Also write the probability of each label.")
-@click.option(
-    "--majority-voting", is_flag=True, help="Also give all cells of a small cluster one label."
-)
+@click.option("--majority-voting", is_flag=True, help="Also give all cells of a small cluster one label.")
 @click.option(
     "--over-clustering",
     metavar="KEY",
@@ -85,9 +80,7 @@ class _ShareOrAuto(click.ParamType):
     default="32-true",
     show_default=True,
 )
-@click.option(
-    "--key-added", default="tosica", show_default=True, help="First part of the names written."
-)
+@click.option("--key-added", default="tosica", show_default=True, help="First part of the names written.")
 @click.option(
     "--cells-per-part",
     type=click.IntRange(min=1),
@@ -355,9 +348,7 @@ def _of_model(tosica: ModuleType, path: str) -> dict[str, Any]:
         "n_genes": sum(len(m.genes) for m in model.modalities),
         "scale": "; ".join(m.kind.describe_normalization(m.scale) for m in model.modalities),
         "n_gene_sets": len(model.gene_sets),
-        "gene_sets_from": "; ".join(
-            f"{m.mask['source']} ({m.mask['organism']})" for m in model.modalities
-        ),
+        "gene_sets_from": "; ".join(f"{m.mask['source']} ({m.mask['organism']})" for m in model.modalities),
         "labels": model.labels,
         "reference": {name: arguments[name] for name in names if arguments.get(name) is not None},
         "scvi-tools": model.registry_.get("scvi_version"),

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 CELLS = (".h5ad", ".zarr")
 TABLES = (".csv", ".tsv", ".parquet")
-_KNOWN = (
-    ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with matrix.mtx, as 10x "
-    "Genomics writes it"
-)
+_KNOWN = ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with matrix.mtx, as 10x Genomics writes it"
 _KINDS = {
     **{".h5ad": "h5ad", ".h5": "10x_h5", ".rds": "seurat", ".h5seurat": "seurat"},
     **dict.fromkeys(TABLES, "table"),
@@ -54,10 +51,7 @@ def kind_of(path: str) -> str:
         return "model"
     if any(name.endswith(("matrix.mtx", "matrix.mtx.gz")) for name in names):
         return "10x_mtx"
-    raise ValueError(
-        f"The folder {path!r} holds neither cells nor a model: give {_KNOWN}, or the folder of a "
-        "model."
-    )
+    raise ValueError(f"The folder {path!r} holds neither cells nor a model: give {_KNOWN}, or the folder of a model.")
 
 
 def read_cells(path: str, *, seurat: bool = False, backed: bool = False) -> AnnData:
@@ -195,9 +189,7 @@ def check_output(path: Path | None, *, overwrite: bool) -> None:
     if not os.access(folder, os.W_OK):
         raise PermissionError(f"the folder {str(folder)!r} is read-only: choose another one.")
     if path.exists() and not overwrite:
-        raise FileExistsError(
-            f"{str(path)!r} exists: pass --overwrite to replace it, or give another output."
-        )
+        raise FileExistsError(f"{str(path)!r} exists: pass --overwrite to replace it, or give another output.")
     if path.suffix.lower() == ".parquet":
         # Fails before the work if no package is there that writes it.
         import pandas as pd

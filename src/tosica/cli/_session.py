@@ -277,9 +277,7 @@ threads_option = click.option(
     expose_value=False,
     help="Number of threads.  [default: one a core]",
 )
-seurat_option = click.option(
-    "--seurat", is_flag=True, help="Repair an .h5ad that was converted from a Seurat object."
-)
+seurat_option = click.option("--seurat", is_flag=True, help="Repair an .h5ad that was converted from a Seurat object.")
 seed_option = click.option(
     "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed."
 )
@@ -297,9 +295,7 @@ class _Device(click.ParamType):
 
     name = "device"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, int | str]:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | str]:
         """Split ``"cuda:1"`` into ``("gpu", 1)``; without a number it is "auto"."""
         if isinstance(value, tuple):
             return value

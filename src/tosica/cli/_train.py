@@ -120,9 +120,7 @@ def train(
     resume = None
     if checkpoint_dir is not None:
         session.advice = "; the same command goes on from the last checkpoint"
-        resume = (
-            checkpoint_dir if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()) else None
-        )
+        resume = checkpoint_dir if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()) else None
     accelerator, number = device
     model.train(
         accelerator=accelerator,
@@ -156,9 +154,7 @@ def _summary(model: TOSICA) -> dict[str, Any]:
 
 @click.command(cls=Command, short_help="List gene sets, and match them to a reference.")
 @click.argument("name", required=False, metavar="[NAME|GMT]")
-@click.option(
-    "--for", "reference", metavar="REFERENCE", help="Cells to match the genes of the sets with."
-)
+@click.option("--for", "reference", metavar="REFERENCE", help="Cells to match the genes of the sets with.")
 @organism_option
 @click.option("-o", "--output", type=OutputPath(".gmt", ".gz"), help="Write the gene sets as GMT.")
 @click.option("--overwrite", is_flag=True, help="Replace the GMT file if it exists.")
@@ -183,9 +179,7 @@ def gene_sets(
     if name is None:
         table = tosica.gs.collections()
         shown = ["organism", "n_sets", "available", "version", "licence", "source"]
-        session.show(
-            {"collections": table.reset_index().to_dict("records")}, table[shown].to_string()
-        )
+        session.show({"collections": table.reset_index().to_dict("records")}, table[shown].to_string())
         return
     mask = None if reference is None else _mask_of(session, name, reference, organism)
     if name == _DEFAULT:

@@ -93,19 +93,14 @@ def match_names(
             + (f"; {hint}." if hint else f": {advice}")
         )
     if share < 1 - LIMITS.missing_genes:
-        warn_user(
-            f"{query} has only {found}; the network sees the missing ones as zero, and labels may "
-            "suffer."
-        )
+        warn_user(f"{query} has only {found}; the network sees the missing ones as zero, and labels may suffer.")
     n_others = len(names) - n_found
     query_logger.info(
         "query: matched %s%s%s%s",
         found,
         "" if summary else _count_respelled(names, model_names, indexer),
         f"; {n_others} others are not used" if n_others else "",
-        f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken"
-        if ambiguous
-        else "",
+        f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken" if ambiguous else "",
     )
     return indexer
 
@@ -170,10 +165,7 @@ def _translate(
     exact = pairs[same].drop_duplicates("gene", keep=False)
     rest = pairs[~same & ~pairs["gene"].isin(exact["gene"]) & ~pairs["row"].isin(exact["row"])]
     several = rest[rest["gene"].duplicated(keep=False)]
-    repeated = {
-        str(genes[gene]): [str(given[row]) for row in rows]
-        for gene, rows in several.groupby("gene")["row"]
-    }
+    repeated = {str(genes[gene]): [str(given[row]) for row in rows] for gene, rows in several.groupby("gene")["row"]}
     rest = rest[~rest["gene"].duplicated(keep=False) & ~rest["row"].duplicated(keep=False)]
     indexer = np.full_like(by_name, -1)
     for part in (exact, rest):

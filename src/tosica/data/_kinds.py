@@ -240,9 +240,7 @@ class ModalityKind(ABC, Generic[S]):
         """
         name = matrix.name
         whose = "the query" if name == "adata" else name
-        check_unique(
-            matrix.adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()"
-        )
+        check_unique(matrix.adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()")
         self.check_names(matrix.names, name)
         indexer = match_names(
             matrix.names,

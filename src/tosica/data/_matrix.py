@@ -156,9 +156,7 @@ class CellMatrix:
             self.where, names = f"{name}.X", adata.var_names
             matrix = _x(source)
             if matrix is None:
-                raise ValueError(
-                    f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True."
-                )
+                raise ValueError(f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True.")
         if len(names) == 0:
             raise ValueError(f"{self.where} has no genes.")
         self.names: pd.Index = names

@@ -58,12 +58,9 @@ def resolve_modalities(mdata: MuData, modalities: Mapping[str, str] | None) -> d
     """
     if modalities is None:
         modalities = DEFAULT_MODALITIES
-    if not isinstance(modalities, Mapping) or not all(
-        isinstance(name, str) for name in modalities.values()
-    ):
+    if not isinstance(modalities, Mapping) or not all(isinstance(name, str) for name in modalities.values()):
         raise TypeError(
-            f"modalities must be a dict of roles and names, such as {DEFAULT_MODALITIES}, not "
-            f"{modalities!r}."
+            f"modalities must be a dict of roles and names, such as {DEFAULT_MODALITIES}, not {modalities!r}."
         )
     if not modalities:
         raise ValueError(f"modalities is empty: name one at least, such as {DEFAULT_MODALITIES}.")
@@ -112,10 +109,7 @@ def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
             "obs_names_make_unique() of every modality and mdata.update()",
         )
     indexers = {name: mdata[name].obs_names.get_indexer(mdata.obs_names) for name in names}
-    if all(
-        mdata[name].n_obs == mdata.n_obs and (indexer >= 0).all()
-        for name, indexer in indexers.items()
-    ):
+    if all(mdata[name].n_obs == mdata.n_obs and (indexer >= 0).all() for name, indexer in indexers.items()):
         return indexers
     common = mdata[names[0]].obs_names
     for name in names[1:]:
@@ -152,9 +146,7 @@ class JointMatrix:
         indexers = cell_indexers(mdata, list(layers))
         self.n_obs: int = mdata.n_obs
         self._matrices = [
-            CellMatrix(
-                reindex_obs(mdata[name], indexers[name]), layer=layer, name=f"mdata[{name!r}]"
-            )
+            CellMatrix(reindex_obs(mdata[name], indexers[name]), layer=layer, name=f"mdata[{name!r}]")
             for name, layer in layers.items()
         ]
 

@@ -66,9 +66,7 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
            [ 0. ,  2. ]], dtype=float32)
     """
     if not isinstance(adata.uns.get(key), Mapping) or "gene_sets" not in adata.uns[key]:
-        raise KeyError(
-            f"There is no mask in adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first."
-        )
+        raise KeyError(f"There is no mask in adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first.")
     if "weights" not in adata.uns[key]:
         raise KeyError(
             f"The mask in adata.uns[{key!r}] was built from gene sets without weights: pass a "
@@ -81,9 +79,7 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
     # Genes may have been left out since.
     found = (row >= 0) & (column >= 0)
     values = table["weight"].to_numpy(dtype=np.float32)[found]
-    return coo_matrix(
-        (values, (row[found], column[found])), shape=(adata.n_vars, len(gene_sets))
-    ).tocsr()
+    return coo_matrix((values, (row[found], column[found])), shape=(adata.n_vars, len(gene_sets))).tocsr()
 
 
 def pair_weights(adata: AnnData, mask_key: str, state: dict[str, Any]) -> np.ndarray:
@@ -109,9 +105,7 @@ def pair_weights(adata: AnnData, mask_key: str, state: dict[str, Any]) -> np.nda
     token_of_column = np.full(n_columns, -1)
     token_of_column[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
     # Numbered, not multiplied: a weight may be zero.
-    number = sp.csc_matrix(
-        (np.arange(1, len(genes) + 1), genes, indptr), shape=(n_genes, len(columns))
-    )
+    number = sp.csc_matrix((np.arange(1, len(genes) + 1), genes, indptr), shape=(n_genes, len(columns)))
     token = token_of_column[weights.col]
     is_token = token >= 0
     pair = np.asarray(number[weights.row[is_token], token[is_token]]).ravel()

@@ -30,9 +30,7 @@ class Normalization(ABC):
         """Normalize a block of counts, a CSR matrix or an array of ``(n_cells, n_genes)``."""
 
     @abstractmethod
-    def normalize(
-        self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None
-    ) -> Tensor:
+    def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
         """Normalize a minibatch.
 
         Parameters
@@ -64,9 +62,7 @@ class LogNormalization(Normalization):
         """Log-normalize a block in double precision; a sparse one stays sparse."""
         return log_normalize_block(counts, self.target_sum)
 
-    def normalize(
-        self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None
-    ) -> Tensor:
+    def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
         """Log-normalize a minibatch, see :func:`log_normalize`; missing genes are zero."""
         return log_normalize(counts, self.target_sum, total)
 
@@ -84,9 +80,7 @@ class CenteredLogRatio(Normalization):
         logs = np.log1p(dense.astype(np.float64))
         return logs - logs.mean(1, keepdims=True)
 
-    def normalize(
-        self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None
-    ) -> Tensor:
+    def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
         """Take the centred log-ratio of a minibatch over the features that were measured."""
         return center_log_ratio(counts, measured)
 
@@ -104,9 +98,7 @@ class ChangeOfBase(Normalization):
         """Multiply a block; a sparse one stays sparse."""
         return counts * np.log(self.base)
 
-    def normalize(
-        self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None
-    ) -> Tensor:
+    def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
         """Multiply a minibatch."""
         return counts * float(np.log(self.base))
 

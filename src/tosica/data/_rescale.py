@@ -81,9 +81,7 @@ class Scale(NamedTuple):
 # ------------------------------------------------------------------ a reference
 
 
-def fit_scale(
-    matrix: CellMatrix, noun: str = "expression", hint: Callable[[], str] | None = None
-) -> Scale:
+def fit_scale(matrix: CellMatrix, noun: str = "expression", hint: Callable[[], str] | None = None) -> Scale:
     """Read a whole reference once and say how it is scaled.
 
     Parameters
@@ -153,9 +151,7 @@ def _are_different_scales(total: np.ndarray, unit: np.ndarray) -> bool:
     """
     fewest = int(max(3, np.ceil(_FEW * len(total))))
     # Totals that agree are in one bin, or in two beside one another.
-    _, bin_of, n = np.unique(
-        np.rint(np.log(total) / SAME_TOTAL), return_inverse=True, return_counts=True
-    )
+    _, bin_of, n = np.unique(np.rint(np.log(total) / SAME_TOTAL), return_inverse=True, return_counts=True)
     shared = np.sort(total[n[bin_of] >= fewest])
     # With genes left out, totals vary by a few percent, without a gap.
     if len(shared) > _MOST * len(total) and (shared[1:] > shared[:-1] * (1 + 3 * SAME_TOTAL)).any():
@@ -199,9 +195,7 @@ def _known_total(matrix: CellMatrix, transform: Transform) -> float | None:
     return None
 
 
-def _totals_by_raw(
-    matrix: CellMatrix, cells: np.ndarray, plain: sp.csr_matrix
-) -> np.ndarray | None:
+def _totals_by_raw(matrix: CellMatrix, cells: np.ndarray, plain: sp.csr_matrix) -> np.ndarray | None:
     """Total of cells over all genes of ``raw``, on the scale of the matrix."""
     if matrix.adata.raw is None:
         return None
@@ -332,9 +326,7 @@ def fit_query_scale(
     return QueryScale(values)
 
 
-def _scale_counts(
-    values: Values, scale: Scale, columns: np.ndarray, share: float, where: str
-) -> QueryScale:
+def _scale_counts(values: Values, scale: Scale, columns: np.ndarray, share: float, where: str) -> QueryScale:
     """Choose what counts are divided by."""
     if scale.over != "matrix":
         # Their sum over the model's genes.
@@ -355,16 +347,13 @@ def _scale_counts(
     return QueryScale(values, target_sum=scale.genes_total, columns=columns)
 
 
-def _scale_logarithms(
-    values: Values, scale: Scale, columns: np.ndarray, share: float, where: str
-) -> QueryScale:
+def _scale_logarithms(values: Values, scale: Scale, columns: np.ndarray, share: float, where: str) -> QueryScale:
     """Choose how log-normalized cells are scaled, if they are on another scale."""
     total, expected = values.common_total(), scale.expected_total
     of_genes = values.totals(columns)
     target: float | None
     lacks_genes = total is None or (
-        expected is not None
-        and _lacks_genes(of_genes / total * scale.target_sum, scale, expected, share)
+        expected is not None and _lacks_genes(of_genes / total * scale.target_sum, scale, expected, share)
     )
     if scale.over == "matrix" and expected is not None and not lacks_genes and total is not None:
         # Both totals are known, and over the same genes.

@@ -106,9 +106,7 @@ class Values(NamedTuple):
             If cells hold counts among logarithms, or logarithms among counts.
         """
         data = block.data if sp.issparse(block) else block
-        if not np.issubdtype(data.dtype, np.inexact) or (
-            self.kind == "counts" and not self.is_whole
-        ):
+        if not np.issubdtype(data.dtype, np.inexact) or (self.kind == "counts" and not self.is_whole):
             return
         whole = (data == np.rint(data)) & (data != 0)
         n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, whole)
@@ -122,9 +120,7 @@ class Values(NamedTuple):
             raise scale_error(where, noun, first_cell + int(others.argmax()))
 
 
-def detect(
-    matrix: CellMatrix, noun: str = "expression", hint: Callable[[], str] | None = None
-) -> Values | None:
+def detect(matrix: CellMatrix, noun: str = "expression", hint: Callable[[], str] | None = None) -> Values | None:
     """Tell the scale of a matrix by a sample of its cells; ``None`` if it is all zero.
 
     Parameters
@@ -205,9 +201,7 @@ def checked_blocks(
         yield start, block
 
 
-def check_values(
-    block: Block, where: str, first_cell: int, noun: str, hint: Callable[[], str] | None = None
-) -> None:
+def check_values(block: Block, where: str, first_cell: int, noun: str, hint: Callable[[], str] | None = None) -> None:
     """Refuse values that are missing, infinite or negative; the message names the first cell."""
     check_finite(block, where, first_cell)
     data = block.data if sp.issparse(block) else block
@@ -493,11 +487,7 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
         matrices.append(f"{name}.raw (use_raw=True, or {name}.raw.to_adata() for a reference)")
     # A layer named None is X.
     layers = [key for key in first.layers if key is not None]
-    matrices += [
-        f"{name}.layers[{key!r}] (layer={key!r})"
-        for key in layers
-        if _looks_unscaled(first, layer=key)
-    ]
+    matrices += [f"{name}.layers[{key!r}] (layer={key!r})" for key in layers if _looks_unscaled(first, layer=key)]
     found = (
         f"Unscaled expression is in {' and in '.join(matrices)}."
         if matrices

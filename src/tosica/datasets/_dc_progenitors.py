@@ -74,8 +74,7 @@ def _convert(ginhoux: RObject) -> AnnData:
 _DC_PROGENITORS = Published(
     file="dc_progenitors.h5ad",
     url=(
-        "https://raw.githubusercontent.com/rcannood/SCORPIUS/"
-        "17f1a798e6eb7d7d16eeac84ed0d79dffeb46528/data/ginhoux.rda"
+        "https://raw.githubusercontent.com/rcannood/SCORPIUS/17f1a798e6eb7d7d16eeac84ed0d79dffeb46528/data/ginhoux.rda"
     ),
     name="ginhoux",
     convert=_convert,

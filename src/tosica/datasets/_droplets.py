@@ -180,9 +180,7 @@ def _draw_stream(plan: Plan, stream: int) -> csr_matrix:
     weights = rng.gamma(_ACTIVE_SHAPE, _ACTIVE_SHARE / _ACTIVE_SHAPE, active.shape)
     weights = np.concatenate([np.ones((n_cells, 1)), weights], axis=1)
     # Sources of each cell, (n_cells, 1 + n_active), with the baseline first.
-    sources = np.concatenate(
-        [batches[:, None], n_batches * (1 + active) + batches[:, None]], axis=1
-    )
+    sources = np.concatenate([batches[:, None], n_batches * (1 + active) + batches[:, None]], axis=1)
     depths = plan.depths[labels] * rng.lognormal(0, _DEPTH_SD_CELLS, n_cells)
     numbers = rng.poisson(depths[:, None] * weights / weights.sum(axis=1, keepdims=True))
     numbers[numbers.sum(axis=1) == 0, 0] = 1  # every cell has at least one transcript
@@ -232,9 +230,7 @@ def _gene_sets(n_vars: int, n_gene_sets: int) -> tuple[list[str], list[str], csr
         )
     kept = np.sort(np.argsort(-sizes, kind="stable")[:n_gene_sets])
     members = members[kept]
-    members = csr_matrix(
-        (members.data, members.indices, members.indptr), shape=(n_gene_sets, n_vars)
-    )
+    members = csr_matrix((members.data, members.indices, members.indptr), shape=(n_gene_sets, n_vars))
     synthetic = [f"SYNTHETIC{i + 1}" for i in range(n_vars - n_named)]
     return [*genes[:n_named], *synthetic], [set_names[i] for i in kept], members
 
@@ -296,15 +292,10 @@ def _check(*, batch_effect: float, **whole: int) -> dict[str, int | float]:
             f"least two: raise n_obs to {2 * n_labels} or more, or lower n_labels."
         )
     if n_obs < n_batches:
-        raise ValueError(
-            f"n_obs={n_obs} cells cannot fill n_batches={n_batches}: raise n_obs or lower "
-            "n_batches."
-        )
+        raise ValueError(f"n_obs={n_obs} cells cannot fill n_batches={n_batches}: raise n_obs or lower n_batches.")
     if whole["n_gene_sets"] < n_labels:
         raise ValueError(
             f"n_gene_sets={whole['n_gene_sets']} must not be below n_labels={n_labels}, because "
             "every label has a gene set of its own: raise n_gene_sets or lower n_labels."
         )
-    return {name: int(value) for name, value in whole.items()} | {
-        "batch_effect": float(batch_effect)
-    }
+    return {name: int(value) for name, value in whole.items()} | {"batch_effect": float(batch_effect)}

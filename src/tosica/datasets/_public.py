@@ -146,8 +146,7 @@ def _read(path: Path, columns: tuple[str, ...] | None) -> AnnData | MuData:
             return mudata.read_h5mu(path)
     except Exception as error:
         raise OSError(
-            f"{path} cannot be read ({type(error).__name__}): delete it, or replace it by a whole "
-            "copy."
+            f"{path} cannot be read ({type(error).__name__}): delete it, or replace it by a whole copy."
         ) from error
 
 

@@ -116,9 +116,7 @@ def synthetic(
     >>> len(adata.uns["synthetic"]["gene_sets"]["type_1"])
     3
     >>> tosica.pp.build_mask(adata, max_jaccard=1)
-    >>> set(adata.uns["synthetic"]["gene_sets"]["type_1"]) <= set(
-    ...     adata.uns["tosica_mask"]["gene_sets"]
-    ... )
+    >>> set(adata.uns["synthetic"]["gene_sets"]["type_1"]) <= set(adata.uns["tosica_mask"]["gene_sets"])
     True
     """
     plan = _droplets.plan(

@@ -113,14 +113,10 @@ def write_synthetic(
             annotations.write_h5ad(temporary)
             with h5py.File(temporary, "a") as file:
                 _write_counts(file, first, blocks, {})
-    logger.info(
-        "write_synthetic: wrote %s cells × %s genes to %s", len(plan.obs), len(plan.var), path
-    )
+    logger.info("write_synthetic: wrote %s cells × %s genes to %s", len(plan.obs), len(plan.var), path)
 
 
-def _write_counts(
-    root: Any, first: Any, others: Iterator[Any], dataset_kwargs: dict[str, Any]
-) -> None:
+def _write_counts(root: Any, first: Any, others: Iterator[Any], dataset_kwargs: dict[str, Any]) -> None:
     write_elem(root, "X", first, dataset_kwargs=dataset_kwargs)
     counts = sparse_dataset(root["X"])
     for block in others:
@@ -135,12 +131,9 @@ def index_dtype(n_values: float) -> type[np.signedinteger[Any]]:
 def _check(path: str | os.PathLike[str]) -> Path:
     path = Path(path)
     if path.suffix not in (".h5ad", ".zarr"):
-        raise ValueError(
-            f"the file {path.name!r} must end in '.h5ad' or '.zarr', the formats that are written."
-        )
+        raise ValueError(f"the file {path.name!r} must end in '.h5ad' or '.zarr', the formats that are written.")
     if not path.parent.is_dir():
         raise FileNotFoundError(
-            f"the folder {str(path.parent)!r} to write {path.name!r} to does not exist: create it "
-            "first."
+            f"the folder {str(path.parent)!r} to write {path.name!r} to does not exist: create it first."
         )
     return path

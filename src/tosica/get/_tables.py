@@ -111,9 +111,7 @@ def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
     Likewise ``sc.pl.umap(by_gene_set, color="phagocytosis")`` draws attention on the UMAP.
     """
     values, gene_sets = read_attention(adata, key)
-    uns: dict[str, Any] = {
-        name: np.array(value) for name, value in adata.uns.items() if str(name).endswith("_colors")
-    }
+    uns: dict[str, Any] = {name: np.array(value) for name, value in adata.uns.items() if str(name).endswith("_colors")}
     # A MuData stores in obsm which cells each modality has.
     left_out = {f"X_{key}", *getattr(adata, "mod", ())}
     return AnnData(
@@ -363,14 +361,11 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
     """
     if key not in adata.varm or key not in adata.uns:
         raise KeyError(
-            f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call "
-            "tosica.pp.build_mask(adata) first."
+            f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first."
         )
     about = adata.uns[key]
     if not isinstance(about, Mapping) or "gene_sets" not in about:
-        raise KeyError(
-            f"adata.uns[{key!r}] is no mask of tosica.pp.build_mask: name the key that it wrote."
-        )
+        raise KeyError(f"adata.uns[{key!r}] is no mask of tosica.pp.build_mask: name the key that it wrote.")
     names = np.asarray(about["gene_sets"], dtype=object)
     if len(names) != adata.varm[key].shape[1]:
         raise ValueError(
@@ -483,9 +478,7 @@ def rank_gene_sets_df(
 
 
 @validate_params(adata=CellData(mudata=True), group=Names(optional=True), key=String())
-def top_genes_df(
-    adata: AnnData, group: str | Iterable[str] | None = None, *, key: str = "top_genes"
-) -> pd.DataFrame:
+def top_genes_df(adata: AnnData, group: str | Iterable[str] | None = None, *, key: str = "top_genes") -> pd.DataFrame:
     """Result of :func:`tosica.tl.top_genes`, one row a group, gene set and gene.
 
     Parameters
@@ -531,10 +524,7 @@ def _read_result(adata: AnnData, key: str, tool: str, fields: Iterable[str]) -> 
     """Read what a tool wrote into ``uns``."""
     result = adata.uns.get(key)
     if not isinstance(result, Mapping) or any(name not in result for name in fields):
-        raise KeyError(
-            f"adata.uns[{key!r}] holds no result of tosica.tl.{tool}: call it with "
-            f"key_added={key!r} first."
-        )
+        raise KeyError(f"adata.uns[{key!r}] holds no result of tosica.tl.{tool}: call it with key_added={key!r} first.")
     return result
 
 
@@ -543,7 +533,5 @@ def _known_groups(group: str | Iterable[str] | None, available: list[str], key: 
     wanted = available if group is None else list(dict.fromkeys(as_names(group)))
     unknown = [name for name in wanted if name not in available]
     if unknown:
-        raise KeyError(
-            f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds {list_names(available)}."
-        )
+        raise KeyError(f"adata.uns[{key!r}] has no group {unknown[0]!r}: it holds {list_names(available)}.")
     return wanted

@@ -65,18 +65,12 @@ class _File(NamedTuple):
 
 
 _FILES: Final = {
-    "human_reactome": _File(
-        "c2.cp.reactome", "Hs", "MSigDB C2, Reactome pathways", (_SUBRAMANIAN, _REACTOME)
-    ),
-    "human_immune": _File(
-        "c7.all", "Hs", "MSigDB C7, immunologic signatures", (_SUBRAMANIAN, _IMMUNE)
-    ),
+    "human_reactome": _File("c2.cp.reactome", "Hs", "MSigDB C2, Reactome pathways", (_SUBRAMANIAN, _REACTOME)),
+    "human_immune": _File("c7.all", "Hs", "MSigDB C7, immunologic signatures", (_SUBRAMANIAN, _IMMUNE)),
     "human_tf": _File("c3.tft", "Hs", "MSigDB C3, transcription factor targets", (_SUBRAMANIAN,)),
     "human_hallmark": _File("h.all", "Hs", "MSigDB H, hallmarks", (_SUBRAMANIAN, _LIBERZON)),
     "human_celltype": _File("c8.all", "Hs", "MSigDB C8, cell types", (_SUBRAMANIAN,)),
-    "mouse_reactome": _File(
-        "m2.cp.reactome", "Mm", "MSigDB M2, Reactome pathways", (_CASTANZA, _REACTOME)
-    ),
+    "mouse_reactome": _File("m2.cp.reactome", "Mm", "MSigDB M2, Reactome pathways", (_CASTANZA, _REACTOME)),
     "mouse_tf": _File("m3.gtrd", "Mm", "MSigDB M3, transcription factor targets", (_CASTANZA,)),
     "mouse_hallmark": _File("mh.all", "Mm", "MSigDB MH, hallmarks", (_CASTANZA, _LIBERZON)),
     "mouse_celltype": _File("m8.all", "Mm", "MSigDB M8, cell types", (_CASTANZA,)),
@@ -226,11 +220,7 @@ def find_collection(name: str, version: str | None = None) -> Collection:
         # "gobp" may stand for human_gobp or mouse_gobp.
         known = collection_names()
         same = [each for each in known if each.endswith(f"_{bare.lower()}")]
-        hint = (
-            f"; did you mean {' or '.join(map(repr, same))}?"
-            if same
-            else did_you_mean(bare, known, 1)
-        )
+        hint = f"; did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(bare, known, 1)
         raise ValueError(
             f"There is no gene set collection {name!r}, only {', '.join(known)}{hint} To read a "
             "file, use tosica.gs.read_gmt."
@@ -238,9 +228,7 @@ def find_collection(name: str, version: str | None = None) -> Collection:
     versions = (_bundled_version(bare),) if bare in _BUNDLED else _VERSIONS
     wanted = version or suffix or (versions[0] if bare in _BUNDLED else _DEFAULT_VERSION)
     if wanted not in versions:
-        raise ValueError(
-            f"There is no version {wanted!r} of {bare}; those that exist: {', '.join(versions)}."
-        )
+        raise ValueError(f"There is no version {wanted!r} of {bare}; those that exist: {', '.join(versions)}.")
     return Collection(bare, wanted)
 
 
@@ -342,9 +330,7 @@ _GeneSets: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]]
 
 
 @validate_params(
-    collections=InstanceOf(
-        "a dict of prefix to gene sets, or a list of collections and files", Mapping, list, tuple
-    )
+    collections=InstanceOf("a dict of prefix to gene sets, or a list of collections and files", Mapping, list, tuple)
 )
 def join(
     collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]],

@@ -171,10 +171,7 @@ def hint_for_mismatch(
     query_list, reference_list = list(query_names), list(reference_names)
     if var is not None:
         wanted = set(reference_list)
-        shared = {
-            column: len(wanted.intersection(names.names))
-            for column, names in GeneList(query_list, var).columns
-        }
+        shared = {column: len(wanted.intersection(names.names)) for column, names in GeneList(query_list, var).columns}
         best = max(shared, key=shared.__getitem__, default=None)
         if best is not None and shared[best] > len(wanted.intersection(query_list)):
             return (
@@ -435,10 +432,7 @@ class GeneList:
         key = organism, ignore_case
         if key not in self._resolved:
             table, entrez = gene_table(organism), self.kind == ENTREZ
-            found = {
-                name: table.find(name, entrez=entrez, ignore_case=ignore_case)
-                for name in self.names
-            }
+            found = {name: table.find(name, entrez=entrez, ignore_case=ignore_case) for name in self.names}
             unknown = [name for name, (genes, _) in found.items() if not genes]
             found |= _find_composite(unknown, table, ignore_case)
             unknown = [name for name in unknown if not found[name][0]]
@@ -490,9 +484,7 @@ def _find_composite(names: list[str], table: GeneTable, ignore_case: bool) -> di
     return answers
 
 
-def _find_numbered(
-    names: list[str], table: GeneTable, known: set[str], ignore_case: bool
-) -> dict[str, Candidates]:
+def _find_numbered(names: list[str], table: GeneTable, known: set[str], ignore_case: bool) -> dict[str, Candidates]:
     """Find names such as SYMBOL.1, if neither SYMBOL nor SYMBOL.2 is in the list.
 
     Otherwise SYMBOL.1 is another locus, or a repeat of the same gene.

@@ -99,8 +99,7 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
             )
         if name in gene_sets:
             raise ValueError(
-                f"{source}, line {number}: the gene set {name!r} is duplicated; rename or remove "
-                "one of the two."
+                f"{source}, line {number}: the gene set {name!r} is duplicated; rename or remove one of the two."
             )
         gene_sets[name] = genes
     if not gene_sets:
@@ -175,9 +174,7 @@ def _format(gene_sets: Mapping[str, Iterable[str]], descriptions: Mapping[str, s
         raise ValueError("There is no gene set to write: gene_sets is empty.")
     unknown = [name for name in descriptions if name not in gene_sets]
     if unknown:
-        raise ValueError(
-            f"descriptions names {unknown[0]!r}, which is not in gene_sets; remove it."
-        )
+        raise ValueError(f"descriptions names {unknown[0]!r}, which is not in gene_sets; remove it.")
     lines = []
     for name, genes in gene_sets.items():
         if isinstance(genes, str) or not isinstance(genes, Iterable):

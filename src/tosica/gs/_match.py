@@ -123,8 +123,7 @@ def map_genes(
     source = given.organism if organism == "auto" else organism
     if source is None:
         raise ValueError(
-            "It is not clear whether the genes are human or mouse: pass organism='human' or "
-            "organism='mouse'."
+            "It is not clear whether the genes are human or mouse: pass organism='human' or organism='mouse'."
         )
     resolved = given.resolve(source, ignore_case=ignore_case)
     genes, ambiguous = pd.Series(resolved.genes, dtype=object), dict(resolved.ambiguous)
@@ -336,8 +335,7 @@ def _match_translated(
     once = pairs.drop_duplicates("row")
     wanted_kinds = [wanted_genes.kinds[position] for position in once["wanted"]]
     kinds = [
-        str(other if other in _REPORTED_KINDS else kind)
-        for kind, other in zip(once["kind"], wanted_kinds, strict=True)
+        str(other if other in _REPORTED_KINDS else kind) for kind, other in zip(once["kind"], wanted_kinds, strict=True)
     ]
     return replace(
         exact,
@@ -347,11 +345,7 @@ def _match_translated(
         wanted_organism=wanted_organism,
         by_orthology=by_orthology,
         kinds=exact.kinds + Counter(kinds),
-        ambiguous={
-            name: genes
-            for name, genes in given_genes.ambiguous.items()
-            if not targeted.isdisjoint(genes)
-        },
+        ambiguous={name: genes for name, genes in given_genes.ambiguous.items() if not targeted.isdisjoint(genes)},
     )
 
 
@@ -376,9 +370,7 @@ class Respelled(NamedTuple):
     ambiguous: list[str]
 
 
-def match_respelled(
-    given: pd.Index, wanted: pd.Index, found: NDArray[np.intp], rows: NDArray[np.intp]
-) -> Respelled:
+def match_respelled(given: pd.Index, wanted: pd.Index, found: NDArray[np.intp], rows: NDArray[np.intp]) -> Respelled:
     """Find wanted names that are given with ``-`` for ``_``, or the other way round.
 
     Seurat replaces each ``_`` in the name of a gene by ``-``. A name is taken only if nothing else

@@ -83,9 +83,7 @@ def import_client() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise ModuleNotFoundError(
-            "huggingface_hub is not installed: pip install 'tosica[hub]'."
-        ) from error
+        raise ModuleNotFoundError("huggingface_hub is not installed: pip install 'tosica[hub]'.") from error
     return huggingface_hub
 
 
@@ -152,9 +150,7 @@ def escape(text: str) -> str:
     """Escape a text for one line of Markdown, with its web addresses as links."""
     parts = _ADDRESS.split(one_line(text))
     # Every second part is an address, which needs no escapes in angle brackets.
-    return "".join(
-        f"<{part}>" if i % 2 else _MARKUP.sub(r"\\\1", part) for i, part in enumerate(parts)
-    )
+    return "".join(f"<{part}>" if i % 2 else _MARKUP.sub(r"\\\1", part) for i, part in enumerate(parts))
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

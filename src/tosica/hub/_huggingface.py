@@ -55,8 +55,7 @@ def push(
             repo_id=repo_id,
             folder_path=folder,
             allow_patterns=[_MODEL_FILE, _CARD_FILE],
-            commit_message=commit_message
-            or f"Upload version {about.get('version') or model.fingerprint}",
+            commit_message=commit_message or f"Upload version {about.get('version') or model.fingerprint}",
             revision=revision,
             create_pr=create_pr,
         )
@@ -65,9 +64,7 @@ def push(
     return address
 
 
-def pull(
-    repo_id: str, *, revision: str | None, cache_dir: str | Path | None, token: str | None
-) -> Path:
+def pull(repo_id: str, *, revision: str | None, cache_dir: str | Path | None, token: str | None) -> Path:
     """Download a model and its card, and nothing else that the repository holds.
 
     Parameters

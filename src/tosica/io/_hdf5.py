@@ -53,15 +53,11 @@ def read_h5ad(file: h5py.File, *, logicals: Collection[str], na_strings: Collect
     obs = repair_columns(obs, notes, logicals=logicals, na_strings=na_strings)
     flags = [repr(str(name)) for name in obs if obs[name].dtype == bool]
     if flags and "X" in file and file["X"].attrs.get("encoding-type") == "csc_matrix":
-        notes.append(
-            f"not known: True in {', '.join(flags)} may have been a missing value, which sceasy "
-            "turns into it"
-        )
+        notes.append(f"not known: True in {', '.join(flags)} may have been a missing value, which sceasy turns into it")
     var = _table(file["var"])
     matrices = [Matrix("X", _element(file["X"]), var)] if "X" in file else []
     matrices += [
-        Matrix(f"layers[{name!r}]", _element(element), var)
-        for name, element in _members(file, "layers").items()
+        Matrix(f"layers[{name!r}]", _element(element), var) for name, element in _members(file, "layers").items()
     ]
     if "X" in _members(file, "raw"):
         raw_var = _gene_names(_table(file["raw"]["var"]), var)
@@ -143,9 +139,7 @@ def _tidy_var(var: pd.DataFrame) -> pd.DataFrame:
     """Drop columns that repeat the names, and name the variable genes' column as scanpy does."""
     var = var.drop(columns=[c for c in ("features", _NAMES) if c in var])
     if "vst.variable" in var:
-        var = var.assign(highly_variable=var["vst.variable"].astype(bool)).drop(
-            columns="vst.variable"
-        )
+        var = var.assign(highly_variable=var["vst.variable"].astype(bool)).drop(columns="vst.variable")
     return var.rename_axis(None)
 
 
@@ -204,9 +198,7 @@ def read_h5seurat(
         notes.append(GRAPHS_NOTE)
     shape = (len(names), len(genes))
     counts, data = (_matrix(group, slot, shape) for slot in ("counts", "data"))
-    return Parts(
-        obs, var.drop(columns="vst.variable", errors="ignore"), counts, data, obsm, varm, notes
-    )
+    return Parts(obs, var.drop(columns="vst.variable", errors="ignore"), counts, data, obsm, varm, notes)
 
 
 def _gene_table(group: h5py.Group, genes: pd.Index) -> pd.DataFrame:

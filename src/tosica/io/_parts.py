@@ -166,9 +166,7 @@ def choose_assay(assays: list[str], active: str, wanted: str | None, notes: list
         inactive = [name for name in assays if name != active]
         if inactive:
             notes.append(
-                f"the active assay, {active!r}, was read; there are also "
-                f"{', '.join(map(repr, inactive))} "
-                "(assay=)"
+                f"the active assay, {active!r}, was read; there are also {', '.join(map(repr, inactive))} (assay=)"
             )
         wanted = active
     if wanted not in assays:
@@ -234,9 +232,7 @@ def repair_columns(
     for wanted in (*logicals, *na_strings):
         if wanted not in table:
             known = ", ".join(map(str, table.columns))
-            raise Refused(
-                f"There is no column {wanted!r} in the cells' table; it has {known}.", KeyError
-            )
+            raise Refused(f"There is no column {wanted!r} in the cells' table; it has {known}.", KeyError)
     repaired = {}
     maybe_logical: list[str] = []
     maybe_missing: list[str] = []
@@ -280,25 +276,17 @@ def to_categorical(codes: np.ndarray, levels: list[str]) -> pd.Categorical:
     """
     twice = [level for level, n in Counter(levels).items() if n > 1]
     if codes.dtype.kind not in "iu" or twice or (codes.size and codes.max() >= len(levels)):
-        wrong = (
-            f"the level {twice[0]!r} occurs twice"
-            if twice
-            else f"a code is not one of its {len(levels)} levels"
-        )
+        wrong = f"the level {twice[0]!r} occurs twice" if twice else f"a code is not one of its {len(levels)} levels"
         raise Refused(f"A factor cannot be read, because {wrong}: the file is damaged.")
     known = np.where(codes >= 0, codes, -1)
-    return pd.Categorical.from_codes(
-        known.astype(np.intp), categories=pd.Index(levels, dtype=object)
-    )
+    return pd.Categorical.from_codes(known.astype(np.intp), categories=pd.Index(levels, dtype=object))
 
 
 def _as_logical(column: pd.Series) -> pd.Series:
     if column.dtype == bool:
         return column
     if not column.isin([0, 1, _MISSING_LOGICAL, _R_MISSING]).all():
-        raise Refused(
-            f"Column {column.name!r} holds more than 0, 1 and 2, so it is not a logical one."
-        )
+        raise Refused(f"Column {column.name!r} holds more than 0, 1 and 2, so it is not a logical one.")
     missing = ~column.isin([0, 1])
     if not missing.any():
         return column.astype(bool)
@@ -391,12 +379,8 @@ def select_expression(matrices: Sequence[Matrix], notes: list[str]) -> Expressio
     usable = [(kind, matrix) for kind, matrix in usable if len(matrix.var) == n_genes]
     var = usable[0][1].var
     # Reversed, because the first matrix of a kind is preferred.
-    by_kind = {
-        kind: matrix for kind, matrix in reversed(usable) if matrix.var.index.equals(var.index)
-    }
-    counts, data = (
-        to_csr(by_kind[kind].values) if kind in by_kind else None for kind in ("counts", "log1p")
-    )
+    by_kind = {kind: matrix for kind, matrix in reversed(usable) if matrix.var.index.equals(var.index)}
+    counts, data = (to_csr(by_kind[kind].values) if kind in by_kind else None for kind in ("counts", "log1p"))
     return Expression(counts, data, var)
 
 
@@ -487,9 +471,7 @@ def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matri
     return None, "there are no counts, and they cannot be recovered from the values"
 
 
-def _whole(
-    values: np.ndarray, factor: np.ndarray, indptr: np.ndarray, tolerance: float
-) -> np.ndarray | None:
+def _whole(values: np.ndarray, factor: np.ndarray, indptr: np.ndarray, tolerance: float) -> np.ndarray | None:
     """Values times factors, rounded, if all are whole up to rounding errors."""
     first_cells = slice(0, int(indptr[min(_N_TRIED, len(indptr) - 1)]))
     absolute = 1e-6 + (1e-3 if tolerance > 1e-8 else 0)

@@ -125,8 +125,7 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
     genes = assay["features"].dimnames()[0]
     layers = assay["layers"].items()
     has_cells, has_genes = (
-        dict(zip(assay[axis].dimnames()[1], assay[axis].array().T, strict=True))
-        for axis in ("cells", "features")
+        dict(zip(assay[axis].dimnames()[1], assay[axis].array().T, strict=True)) for axis in ("cells", "features")
     )
     indexer = pd.Index(cells).get_indexer(pd.Index(assay["cells"].dimnames()[0]))
     if sorted(indexer) != list(range(len(cells))):
@@ -164,8 +163,7 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
             matrices[slot] = joined
         elif slot == "counts":
             raise Refused(
-                f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; "
-                "subset the object in R."
+                f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; subset the object in R."
             )
     variable: list[str] = []
     described = assay["meta.data"].items() if "meta.data" in assay else {}
@@ -193,8 +191,7 @@ def _read_experiment(experiment: RObject) -> Parts:
         genes = ranges["partitioning"]["NAMES"].strings() if "partitioning" in ranges else []
     stored = experiment["assays"]["data"]["listData"].items()
     counts, data = (
-        stored[key].cells_by_genes(f"assay {key!r}") if key in stored else None
-        for key in ("counts", "logcounts")
+        stored[key].cells_by_genes(f"assay {key!r}") if key in stored else None for key in ("counts", "logcounts")
     )
     if counts is None and data is None:
         raise Refused(
@@ -232,9 +229,7 @@ def _parse(path: Path, extension: str) -> RObject:
     try:
         import rdata
     except ImportError as error:
-        raise ImportError(
-            "Reading .rds files needs the rdata package: pip install 'tosica[seurat]'."
-        ) from error
+        raise ImportError("Reading .rds files needs the rdata package: pip install 'tosica[seurat]'.") from error
     with warnings.catch_warnings():
         # rdata warns about parts that it does not know; only the object's own parts are read.
         warnings.simplefilter("ignore")
@@ -295,10 +290,7 @@ class RObject:
         """The values of a character vector; missing ones are ``nan``."""
         if self.kind != "STR":
             return []
-        return [
-            np.nan if v.value is None else v.value.decode("utf-8", "replace")
-            for v in self._parsed.value
-        ]
+        return [np.nan if v.value is None else v.value.decode("utf-8", "replace") for v in self._parsed.value]
 
     def array(self) -> np.ndarray:
         """The values of a numeric or logical vector or matrix, masked where they are missing."""

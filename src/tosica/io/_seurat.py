@@ -115,19 +115,14 @@ def read_seurat(
         return to_anndata(_read(path, assay, logicals, na_strings))
 
 
-def _read(
-    path: Path, assay: str | None, logicals: Collection[str], na_strings: Collection[str]
-) -> Parts:
+def _read(path: Path, assay: str | None, logicals: Collection[str], na_strings: Collection[str]) -> Parts:
     """Choose the reader by what the file is."""
     if h5py.is_hdf5(path):
         with h5py.File(path) as file:
             if "assays" in file and "cell.names" in file:
                 return read_h5seurat(file, assay=assay, logicals=logicals, na_strings=na_strings)
             if assay is not None:
-                raise Refused(
-                    f"assay={assay!r} was given, but an .h5ad file holds one assay only; "
-                    "leave it out."
-                )
+                raise Refused(f"assay={assay!r} was given, but an .h5ad file holds one assay only; leave it out.")
             return read_h5ad(file, logicals=logicals, na_strings=na_strings)
     if path.suffix.lower() in (".h5ad", ".h5seurat", ".h5"):
         raise Refused(f"{str(path)!r} is not a whole HDF5 file; copy or download it to the end.")
@@ -141,9 +136,7 @@ def _read(
 
 @validate_params(adata=CellData(), logicals=Names(), na_strings=Names())
 @explain_damage("adata")
-def from_seurat(
-    adata: AnnData, *, logicals: Collection[str] = (), na_strings: Collection[str] = ()
-) -> AnnData:
+def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: Collection[str] = ()) -> AnnData:
     """Repair an AnnData that was converted from a Seurat object.
 
     This does for an object in memory what :func:`read_seurat` does for a file. It cannot restore
@@ -187,11 +180,7 @@ def from_seurat(
     na_strings = as_names(na_strings)
     notes: list[str] = []
     obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
-    codes = [
-        repr(str(name))
-        for name in adata.obs
-        if str(name) not in logicals and _looks_like_codes(adata.obs[name])
-    ]
+    codes = [repr(str(name)) for name in adata.obs if str(name) not in logicals and _looks_like_codes(adata.obs[name])]
     if codes:
         notes.append(
             f"{', '.join(codes)} may be codes of factors whose levels anndata dropped; "
@@ -210,9 +199,7 @@ def from_seurat(
     lost += ["uns['neighbors']"] if "neighbors" in adata.uns else []
     if lost:
         notes.append(f"{', '.join(lost)} dropped; call sc.pp.pca and sc.pp.neighbors")
-    obsm = {
-        key: np.asarray(value) for key, value in adata.obsm.items() if isinstance(value, np.ndarray)
-    }
+    obsm = {key: np.asarray(value) for key, value in adata.obsm.items() if isinstance(value, np.ndarray)}
     var = chosen.var.drop(columns=[c for c in ("features", _NAMES) if c in chosen.var])
     parts = Parts(obs, var.copy(), chosen.counts, chosen.data, obsm, notes=notes)
     return to_anndata(parts)
@@ -311,8 +298,7 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     ]
     if missing:
         raise KeyError(
-            f"There is no {', '.join(missing)}: call model.annotate(adata) first, or name its "
-            "key_added in key=."
+            f"There is no {', '.join(missing)}: call model.annotate(adata) first, or name its key_added in key=."
         )
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -350,9 +336,7 @@ def _tables(adata: AnnData, key: str) -> dict[str, pd.DataFrame]:
     if f"{key}_probabilities" in adata.obsm:
         tables["probabilities.csv"] = adata.obsm[f"{key}_probabilities"]
     if "X_umap" in adata.obsm:
-        tables["X_umap.csv"] = pd.DataFrame(
-            adata.obsm["X_umap"], index=adata.obs_names, columns=["UMAP_1", "UMAP_2"]
-        )
+        tables["X_umap.csv"] = pd.DataFrame(adata.obsm["X_umap"], index=adata.obs_names, columns=["UMAP_1", "UMAP_2"])
     return {name: table.rename_axis("cell") for name, table in tables.items()}
 
 

@@ -55,9 +55,7 @@ class LegacyProject(NamedTuple):
     state: dict[str, Tensor]
 
 
-def read_project(
-    folder: Path, var_names: Iterable[str] | None, n_heads: int, weights: str | None
-) -> LegacyProject:
+def read_project(folder: Path, var_names: Iterable[str] | None, n_heads: int, weights: str | None) -> LegacyProject:
     """Read a project folder of the original code.
 
     Parameters
@@ -86,9 +84,7 @@ def read_project(
         file.
     """
     if not folder.is_dir():
-        raise FileNotFoundError(
-            f"There is no folder {str(folder)!r}: pass the project folder of the original code."
-        )
+        raise FileNotFoundError(f"There is no folder {str(folder)!r}: pass the project folder of the original code.")
     if isinstance(n_heads, bool) or not isinstance(n_heads, int | np.integer):
         raise TypeError(f"n_heads must be a whole number, not {n_heads!r}.")
     source = _choose_weights(folder, weights)
@@ -132,15 +128,9 @@ def _choose_weights(folder: Path, weights: str | None) -> Path:
     if weights is not None:
         if not (folder / weights).is_file():
             there = list_names(sorted(path.name for path in folder.glob("*.pth"))) or "none"
-            raise FileNotFoundError(
-                f"The folder {str(folder)!r} holds no {weights}; its files with weights: {there}."
-            )
+            raise FileNotFoundError(f"The folder {str(folder)!r} holds no {weights}; its files with weights: {there}.")
         return folder / weights
-    epochs = {
-        int(match[1]): path
-        for path in folder.iterdir()
-        if (match := _WEIGHTS_OF_EPOCH.fullmatch(path.name))
-    }
+    epochs = {int(match[1]): path for path in folder.iterdir() if (match := _WEIGHTS_OF_EPOCH.fullmatch(path.name))}
     if epochs:
         return epochs[max(epochs)]
     if (folder / _WEIGHTS).is_file():
@@ -209,11 +199,8 @@ def _count_unannotated(gene_sets: list[str], mask: NDArray[np.bool_]) -> int:
 
 def _check_labels(labels: list[str]) -> None:
     if len(labels) < 2:
-        raise ValueError(
-            f"{LABELS} lists a single label ({labels[0]!r}): there is nothing to classify."
-        )
+        raise ValueError(f"{LABELS} lists a single label ({labels[0]!r}): there is nothing to classify.")
     if UNKNOWN in labels:
         raise ValueError(
-            f"{LABELS} has a label {UNKNOWN!r}, which annotate writes for uncertain cells: "
-            "rename it in that file."
+            f"{LABELS} has a label {UNKNOWN!r}, which annotate writes for uncertain cells: rename it in that file."
         )

@@ -42,9 +42,7 @@ def _read_table(path: Path, n_rows: int | None = None) -> pd.DataFrame:
         raise ValueError(f"{str(path)!r} is not a table of comma-separated values.") from error
 
 
-def read_names(
-    folder: Path, name: str, n_expected: int, what: str, file: str
-) -> tuple[str, list[str]]:
+def read_names(folder: Path, name: str, n_expected: int, what: str, file: str) -> tuple[str, list[str]]:
     """Read a table with a number and a name in each row.
 
     Parameters
@@ -71,14 +69,11 @@ def read_names(
     """
     table = _read_table(existing_file(folder, name))
     if table.shape[1] != 2:
-        raise ValueError(
-            f"{name} has {table.shape[1]} columns instead of two, a number and a name."
-        )
+        raise ValueError(f"{name} has {table.shape[1]} columns instead of two, a number and a name.")
     header, entries = str(table.iat[0, 1]), table.iloc[1:, 1].tolist()
     if len(entries) != n_expected:
         raise ValueError(
-            f"{name} lists {len(entries)} {what}, but {file} has {n_expected}: they are not from "
-            "one training."
+            f"{name} lists {len(entries)} {what}, but {file} has {n_expected}: they are not from one training."
         )
     if table.iloc[1:, 0].tolist() != [str(i) for i in range(len(entries))]:
         raise ValueError(
@@ -180,9 +175,7 @@ def _check_number(genes: list[str], n_genes: int, where: str, file: str) -> None
         )
 
 
-def _check_gene_weights(
-    path: Path, gene_sets: list[str], connected: NDArray[np.bool_], file: str
-) -> None:
+def _check_gene_weights(path: Path, gene_sets: list[str], connected: NDArray[np.bool_], file: str) -> None:
     """Refuse a table of other gene sets or genes. Its weights may be those of another epoch."""
     try:
         table = pd.read_csv(path, header=None, skiprows=1, na_filter=False, dtype={0: str})
@@ -191,8 +184,7 @@ def _check_gene_weights(
         raise ValueError(f"{str(path)!r} is not a table of numbers.") from error
     if rows != gene_sets:
         raise ValueError(
-            f"The rows of {GENE_WEIGHTS} are not the gene sets of {GENE_SETS}: they are not from "
-            "one training."
+            f"The rows of {GENE_WEIGHTS} are not the gene sets of {GENE_SETS}: they are not from one training."
         )
     if values.shape != connected.T.shape or values[~connected.T].any():
         raise ValueError(

@@ -77,11 +77,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
                 f"{path.name} holds a {type(tensor).__name__} under {name!r} instead of a tensor: "
                 "save the original's model.state_dict() alone."
             )
-        if (
-            not tensor.is_floating_point()
-            or tensor.layout != torch.strided
-            or tensor.device.type != "cpu"
-        ):
+        if not tensor.is_floating_point() or tensor.layout != torch.strided or tensor.device.type != "cpu":
             raise ValueError(
                 f"{path.name} holds {tensor.dtype} values under {name!r} instead of a plain tensor "
                 "of floating-point numbers."
@@ -128,14 +124,10 @@ def infer_sizes(tensors: dict[str, Tensor], file: str) -> Sizes:
     needed = set(_shapes(Sizes(1, max(n_layers, 1), 1, 1, 1)))
     missing = sorted(needed - tensors.keys())
     if missing:
-        raise ValueError(
-            f"{file} does not hold a model of the original: there is no {list_names(missing)}."
-        )
+        raise ValueError(f"{file} does not hold a model of the original: there is no {list_names(missing)}.")
     unknown = sorted(tensors.keys() - needed)
     if unknown:
-        raise ValueError(
-            f"{file} does not hold a model of the original, which has no {list_names(unknown)}."
-        )
+        raise ValueError(f"{file} does not hold a model of the original, which has no {list_names(unknown)}.")
     embed_dim = _size(tensors["cls_token"], -1)
     n_rows, n_genes = (_size(tensors[f"{_EMBEDDING}.weight"], axis) for axis in (0, -1))
     n_labels = _size(tensors["head.weight"], 0)
@@ -182,9 +174,7 @@ def _shapes(sizes: Sizes) -> dict[str, tuple[int, ...]]:
     return shapes | {f"{_EMBEDDING}.mask": (rows, sizes.n_genes)}
 
 
-def to_state_dict(
-    tensors: dict[str, Tensor], sizes: Sizes, mask: sp.csc_matrix
-) -> dict[str, Tensor]:
+def to_state_dict(tensors: dict[str, Tensor], sizes: Sizes, mask: sp.csc_matrix) -> dict[str, Tensor]:
     """Rename tensors as in the module, and keep the embedding's weights inside the mask only.
 
     Parameters
@@ -198,9 +188,7 @@ def to_state_dict(
     -------
     Parameters of a :class:`~tosica.module.TOSICAModule` by name.
     """
-    by_token = tensors[f"{_EMBEDDING}.weight"].reshape(
-        sizes.n_tokens, sizes.embed_dim, sizes.n_genes
-    )
+    by_token = tensors[f"{_EMBEDDING}.weight"].reshape(sizes.n_tokens, sizes.embed_dim, sizes.n_genes)
     token = torch.from_numpy(np.repeat(np.arange(sizes.n_tokens), np.diff(mask.indptr)))
     gene = torch.from_numpy(mask.indices.astype(np.int64))
     state = {

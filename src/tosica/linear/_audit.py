@@ -79,10 +79,7 @@ def find_label_errors(
     The flagged ones of ``cells``, in their order, or none.
     """
     is_error, is_misclassified = flag_label_errors(rows, cells, labels, modality_slice, **flagging)
-    frequent = (
-        is_error.mean() > min_share
-        and is_error.sum() > min_share_of_misclassified * is_misclassified.sum()
-    )
+    frequent = is_error.mean() > min_share and is_error.sum() > min_share_of_misclassified * is_misclassified.sum()
     return cells[is_error] if frequent else cells[:0]
 
 
@@ -139,9 +136,7 @@ def flag_label_errors(
     if sizes.max() < 2:
         # No cell can be held out.
         return LabelErrors(np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool))
-    self_confidence, confidence = _cross_fitted_confidence(
-        rows, cells, codes, modality_slice, max_cells, block_size, C
-    )
+    self_confidence, confidence = _cross_fitted_confidence(rows, cells, codes, modality_slice, max_cells, block_size, C)
     is_error = (self_confidence < max_self_confidence) & (confidence > min_confidence)
     for code, size in enumerate(sizes):
         flagged = np.flatnonzero((codes == code) & is_error)
@@ -167,9 +162,7 @@ def _cross_fitted_confidence(
     regressions = []
     for held_out, regression in cross_fit(x, known, partial(fit_multinomial_regression, C=C)):
         of_fold = subsample[held_out]
-        self_confidence[of_fold], confidence[of_fold] = score_labels(
-            x[held_out], regression, known[held_out]
-        )
+        self_confidence[of_fold], confidence[of_fold] = score_labels(x[held_out], regression, known[held_out])
         regressions.append(regression)
     # The only cell of a label is in no fold.
     single = subsample[np.bincount(known)[known] == 1]
@@ -336,9 +329,7 @@ def _gram_matrix(shifts: NDArray[np.floating]) -> NDArray[np.floating]:
     return shifts @ shifts.T if n_rows <= n_columns else shifts.T @ shifts
 
 
-def _is_comparable(
-    labels: NDArray[np.integer], batches: NDArray[np.integer], min_cells: int
-) -> NDArray[np.bool_]:
+def _is_comparable(labels: NDArray[np.integer], batches: NDArray[np.integer], min_cells: int) -> NDArray[np.bool_]:
     """Whether a cell's label has enough cells in the cell's batch and in another one."""
     pairs = np.stack([labels, batches], 1)
     _, pair, sizes = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)

@@ -114,9 +114,7 @@ def fit_linear_classifier(
     subsample = subsample_by_label(labels, max_cells)
     present, codes = np.unique(labels[subsample], return_inverse=True)
     x = read_normalized(rows, cells[subsample], modality_slice)
-    regression = fit_averaged_regression(
-        x, codes, tokens, batch_directions, lasso_share=lasso_share, config=config
-    )
+    regression = fit_averaged_regression(x, codes, tokens, batch_directions, lasso_share=lasso_share, config=config)
     weight = linear_to_network_ratio(len(cells)) if weight is None else weight
     factor, adjustment = weight / temperature, logit_adjustment(codes)
     pair_weights = split_among_tokens(regression, tokens)
@@ -283,9 +281,7 @@ def cross_validate(
     highest = np.zeros(len(truth))
     for share in lasso_shares[::-1]:
         logits = (1 - share) * ridge_logits[scored] + share * lasso_logits[scored] + adjustment
-        temperature = fit_temperature(
-            logits, truth, expected=expected_temperature, spread=temperature_spread
-        )
+        temperature = fit_temperature(logits, truth, expected=expected_temperature, spread=temperature_spread)
         log_likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
         gain = log_likelihood - highest
         least = min_standard_errors * gain.std() / np.sqrt(len(gain))

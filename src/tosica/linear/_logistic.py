@@ -151,9 +151,9 @@ def fit_logistic_regression(
     ----------
     Jacob, Obozinski and Vert, *Group lasso with overlap and graph lasso*, ICML (2009).
     """
-    return fit_ridge_and_group_lasso(
-        x, labels, batch_directions=batch_directions, gene_sets=gene_sets, config=config
-    )[1]
+    return fit_ridge_and_group_lasso(x, labels, batch_directions=batch_directions, gene_sets=gene_sets, config=config)[
+        1
+    ]
 
 
 def fit_ridge_and_group_lasso(
@@ -186,9 +186,7 @@ def fit_ridge_and_group_lasso(
     n_groups = len(fitted) // config.labels_of_group if many else 1
     scale = gene_scale(x, config.gene_scale_power)
     problem = PenalizedLogisticLoss(
-        sp.csr_matrix(
-            x.astype(np.float64) @ sp.diags(1 / scale), dtype=np.float32 if many else np.float64
-        ),
+        sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale), dtype=np.float32 if many else np.float64),
         labels,
         _nuisance(x, labels, batch_directions, config) / scale,
         offset,
@@ -230,9 +228,7 @@ def _fit_labels(
         total = relevance @ gene_sets
         with np.errstate(divide="ignore"):
             deviation = 1 / np.sqrt(ridge + config.group_penalty / total)
-        weights = problem.fit(
-            fitted, deviation, weights, config.max_iter_reweighted, 0.3 * tolerance
-        )
+        weights = problem.fit(fitted, deviation, weights, config.max_iter_reweighted, 0.3 * tolerance)
         relevance = _reweight(relevance, weights, gene_sets, root_size)
     return first, weights, relevance
 
@@ -333,9 +329,7 @@ def within_class_directions(
     n_directions = min(n_directions, rank)
     if n_directions < 1 or within <= 1e-9 * total:
         return np.zeros((0, n_genes))
-    deviations = LinearOperator(
-        (n_cells, n_genes), matvec=matvec, rmatvec=rmatvec, dtype=np.float64
-    )
+    deviations = LinearOperator((n_cells, n_genes), matvec=matvec, rmatvec=rmatvec, dtype=np.float64)
     start = np.random.default_rng(0).standard_normal(min(n_cells, n_genes))
     _, lengths, directions = svds(deviations, n_directions, v0=start, tol=1e-4)
     return lengths[:, None] * directions

@@ -273,9 +273,7 @@ def _distances_of_held_out(
     parts = []
     for fold, without in cross_fit(x, codes, fit, n_folds=n_folds):
         if without is not None:
-            over_genes = distances_over_genes(
-                x[fold], without[0], gene_weights(without[1], _FLOOR_CELL)
-            )
+            over_genes = distances_over_genes(x[fold], without[0], gene_weights(without[1], _FLOOR_CELL))
             in_components = distance_in_components(x[fold], without[0], without[2])
             parts.append((np.flatnonzero(fold), over_genes, np.log(in_components)))
     if not parts:
@@ -366,9 +364,7 @@ def fit_distances(
 
     n_cells = x.shape[0]
     counts = np.bincount(codes)
-    of_label = sp.csr_matrix(
-        (1 / counts[codes], (codes, np.arange(n_cells))), shape=(len(counts), n_cells)
-    )
+    of_label = sp.csr_matrix((1 / counts[codes], (codes, np.arange(n_cells))), shape=(len(counts), n_cells))
     means = np.asarray((of_label @ x).todense(), dtype=np.float64)
     freedom = max(n_cells - len(counts), 1)
     total = np.asarray(x.multiply(x).sum(0), dtype=np.float64).ravel()
@@ -389,9 +385,7 @@ def gene_weights(variance: NDArray[np.floating], floor: float) -> NDArray[np.flo
     return 1 / (variance + max(floor * variance.mean(), TINY))
 
 
-def distances_over_genes(
-    x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def distances_over_genes(x: Matrix, centers: NDArray[np.floating], weights: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute squared distances from centers over weighted genes, ``(n_cells, n_centers)``."""
     squares = x.power(2) if isinstance(x, sp.csr_matrix) else np.square(x, dtype=np.float64)
     weighted = centers * weights

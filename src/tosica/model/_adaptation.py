@@ -265,8 +265,7 @@ class AdaptationMixin(SetupMixin):
             raise ValueError("The model is not trained: call model.train() first.")
         if self.module.linear is None:
             raise ValueError(
-                "The model has no linear branch, which new labels are added to: train a model with "
-                "linear=True."
+                "The model has no linear branch, which new labels are added to: train a model with linear=True."
             )
         if self.novelty_statistics_ is None:
             raise ValueError(

@@ -87,8 +87,7 @@ class AnnbatchDataModule:
         if not isinstance(collection, self._annbatch.DatasetCollection):
             if not isinstance(collection, str) and not hasattr(collection, "__fspath__"):
                 raise TypeError(
-                    "collection must be a path or an annbatch.DatasetCollection, not "
-                    f"{type(collection).__name__}."
+                    f"collection must be a path or an annbatch.DatasetCollection, not {type(collection).__name__}."
                 )
             try:
                 with warnings.catch_warnings():

@@ -58,9 +58,7 @@ Precision = Literal["32-true", "bf16-mixed"]
 # The first fits the cache of a CPU, the second occupies an accelerator.
 _BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
 _WANTED = {"probabilities", "attention", "unannotated", "latent", "novelty"}
-_LAYER = Either(
-    first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True
-)
+_LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True)
 
 
 class AnnotationMixin(Base):
@@ -154,9 +152,7 @@ class AnnotationMixin(Base):
             dtype=self._label_dtype,
             colors=self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.COLORS_KEY],
             gene_sets=[tokens.names[i] for i in columns],
-            modalities=None
-            if names[0] is None
-            else [str(names[i]) for i in tokens.modality[columns]],
+            modalities=None if names[0] is None else [str(names[i]) for i in tokens.modality[columns]],
             present=query.modalities,
             terms=self.ontology_term_ids_,
             model=self.fingerprint,
@@ -176,9 +172,7 @@ class AnnotationMixin(Base):
         rounds = precision == "bf16-mixed" and device.type != "cpu"
         attention = not wanted.isdisjoint({"attention", "unannotated"})
         with torch.autocast(device.type, torch.bfloat16, enabled=rounds):
-            output = self.module.annotate(
-                minibatch.x, attention=attention, modalities=modalities, measured=measured
-            )
+            output = self.module.annotate(minibatch.x, attention=attention, modalities=modalities, measured=measured)
         values = {"latent": output.latent} if "latent" in wanted else {}
         if "probabilities" in wanted:
             values["probabilities"] = self.module.probabilities(output.logits, modalities)
@@ -187,9 +181,7 @@ class AnnotationMixin(Base):
         arrays = {name: value.float().cpu().numpy() for name, value in values.items()}
         if "novelty" in wanted and self.novelty_statistics_ is not None:
             known = None if measured is None else measured.cpu().numpy()
-            arrays["novelty"], _ = self.novelty_statistics_.score_cells(
-                minibatch.x.cpu().numpy(), known
-            )
+            arrays["novelty"], _ = self.novelty_statistics_.score_cells(minibatch.x.cpu().numpy(), known)
         return minibatch.start, arrays
 
     @validate_params(
@@ -313,9 +305,7 @@ class AnnotationMixin(Base):
         adata = self._query(adata)
         # anndata would refuse this only after the work, when the result is written.
         if adata.isbacked and (copy or adata.is_view):
-            what = (
-                "a view of a backed AnnData" if adata.is_view else "a backed AnnData with copy=True"
-            )
+            what = "a view of a backed AnnData" if adata.is_view else "a backed AnnData with copy=True"
             raise ValueError(f"annotate cannot write to {what}: call adata.to_memory() first.")
         result = self.infer(
             adata,
@@ -367,13 +357,9 @@ class AnnotationMixin(Base):
         RuntimeError, TypeError, ValueError
             As :meth:`annotate`.
         """
-        result = self.infer(
-            adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size
-        )
+        result = self.infer(adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
         if soft:
-            return pd.DataFrame(
-                result.probabilities, index=result.obs_names, columns=result.dtype.categories
-            )
+            return pd.DataFrame(result.probabilities, index=result.obs_names, columns=result.dtype.categories)
         return result.dtype.categories.to_numpy()[result.codes]
 
     @validate_params(coverage=Fraction(zero=False, one=False), ontology=Flag(), allow_empty=Flag())
@@ -459,9 +445,7 @@ class AnnotationMixin(Base):
                 "reference with several cells of a label, and train it once with calibrate=True, "
                 "which is the default."
             )
-        result = self.infer(
-            adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size
-        )
+        result = self.infer(adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
         choice = self.module.modality_choices.index(result.present)
         threshold = conformal_threshold(self.held_out_probabilities_[choice], coverage)
         assert result.probabilities is not None
@@ -499,9 +483,7 @@ class AnnotationMixin(Base):
         -------
         Shape ``(n_obs, embed_dim)``, float32.
         """
-        latent = self.infer(
-            adata, "latent", indices, layer=layer, use_raw=use_raw, batch_size=batch_size
-        ).latent
+        latent = self.infer(adata, "latent", indices, layer=layer, use_raw=use_raw, batch_size=batch_size).latent
         assert latent is not None
         return latent
 
@@ -625,9 +607,7 @@ class AnnotationMixin(Base):
         """
         super().to_device(check_device(device))
 
-    def _query(
-        self, adata: AnnData | MuData | None, indices: Sequence[int] | slice | None = None
-    ) -> AnnData | MuData:
+    def _query(self, adata: AnnData | MuData | None, indices: Sequence[int] | slice | None = None) -> AnnData | MuData:
         """Take cells to annotate, if the model is trained; by default its reference."""
         self._check_if_trained(
             warn=False,
@@ -644,14 +624,9 @@ class AnnotationMixin(Base):
         chosen = np.arange(n_obs)[indices] if isinstance(indices, slice) else np.asarray(indices)
         is_mask = chosen.dtype == bool and chosen.shape == (n_obs,)
         if not is_mask and not (
-            chosen.ndim == 1
-            and chosen.dtype.kind in "iu"
-            and ((-n_obs <= chosen) & (chosen < n_obs)).all()
+            chosen.ndim == 1 and chosen.dtype.kind in "iu" and ((-n_obs <= chosen) & (chosen < n_obs)).all()
         ):
-            raise ValueError(
-                f"indices must be positions of the {n_obs} cells, a slice, or a boolean for each "
-                "of them."
-            )
+            raise ValueError(f"indices must be positions of the {n_obs} cells, a slice, or a boolean for each of them.")
         return adata[chosen]
 
     def _minibatches(

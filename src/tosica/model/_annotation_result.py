@@ -136,9 +136,7 @@ class AnnotationResult:
         typed = pd.Index(self.dtype.categories)
         if len(occurring) and occurring[-1] == n_labels:
             typed = pd.Index(np.array([*self.labels, UNKNOWN], dtype=object))
-        return pd.Categorical.from_codes(
-            codes.ravel(), categories=typed[occurring], ordered=self.dtype.ordered
-        )
+        return pd.Categorical.from_codes(codes.ravel(), categories=typed[occurring], ordered=self.dtype.ordered)
 
     @validate_params(cutoff=CUTOFF, probabilities=Flag(), key_added=FileKey())
     def to_adata(
@@ -188,8 +186,7 @@ class AnnotationResult:
         predictions = self.predictions(cutoff)
         if self.dtype.categories.dtype.kind in "biuf" and UNKNOWN in predictions.categories:
             logger.info(
-                "annotate: labels are written as text, because files hold no %s beside %r; "
-                "cutoff=0 calls no cell so",
+                "annotate: labels are written as text, because files hold no %s beside %r; cutoff=0 calls no cell so",
                 self.dtype.categories.dtype,
                 UNKNOWN,
             )
@@ -316,8 +313,7 @@ def sets_as_terms(inside: pd.DataFrame, labels: list[str], terms: dict[str, str]
     n_listed = int(((of_cell["ontology_term_id"] == NO_TERM) & (of_cell["n_labels"] > 0)).sum())
     if n_listed:
         logger.info(
-            "predict_set: the sets of %s cells have a label without a term, so that their "
-            "labels are listed only",
+            "predict_set: the sets of %s cells have a label without a term, so that their labels are listed only",
             format_thousands(n_listed),
         )
     for name in ("ontology_term_id", "ontology_label", "labels"):

@@ -61,9 +61,7 @@ def check_free(folder: Path) -> None:
         If it is a file, or holds anything but temporary files of a killed process.
     """
     if folder.is_file() or (folder.is_dir() and not all(map(is_temporary, folder.iterdir()))):
-        raise FileExistsError(
-            f"{str(folder)!r} exists: choose another folder, or pass overwrite=True."
-        )
+        raise FileExistsError(f"{str(folder)!r} exists: choose another folder, or pass overwrite=True.")
 
 
 def write_plain(contents: dict[str, Any], path: Path) -> None:
@@ -90,8 +88,7 @@ def read_plain(path: Path) -> dict[str, Any]:
     """
     if not path.is_file():
         raise FileNotFoundError(
-            f"The folder {str(path.parent)!r} holds no {path.name}, so it is not a saved model or "
-            "not a whole one."
+            f"The folder {str(path.parent)!r} holds no {path.name}, so it is not a saved model or not a whole one."
         )
     with path.open("rb") as file:
         # The unpickler may raise anything on bytes that are something else.

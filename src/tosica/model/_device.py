@@ -41,8 +41,7 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
     kind = "cuda" if accelerator in ("auto", "gpu") else accelerator
     if kind == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            f"accelerator={accelerator!r} was asked for, but torch finds no GPU here: pass "
-            "accelerator='cpu' or 'auto'."
+            f"accelerator={accelerator!r} was asked for, but torch finds no GPU here: pass accelerator='cpu' or 'auto'."
         )
     return torch.device(kind if device == "auto" else f"{kind}:{device}")
 
@@ -69,9 +68,7 @@ def check_device(device: str | int | torch.device) -> torch.device:
     if found.type == "cuda" and (found.index or 0) >= n_gpus:
         there = f"GPUs up to number {n_gpus - 1}" if n_gpus else "no GPU"
         cure = "'cpu', or one of these numbers" if n_gpus else "'cpu'"
-        raise ValueError(
-            f"device={device!r} was asked for, but torch finds {there} here: pass {cure}."
-        )
+        raise ValueError(f"device={device!r} was asked for, but torch finds {there} here: pass {cure}.")
     return found
 
 

@@ -71,9 +71,7 @@ class ExpressionField(LayerField):
         scale = self._kind.detect_scale(matrix)
         return {**state, self.SCALE_KEY: scale._asdict()}
 
-    def transfer_field(
-        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
-    ) -> dict[str, Any]:
+    def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
         """Accept another reference with the same genes in the same order, scaled alike."""
         genes = pd.Index(state_registry[self.COLUMN_NAMES_KEY])
         if not genes.equals(pd.Index(adata_target.var_names.astype(str))):
@@ -86,8 +84,7 @@ class ExpressionField(LayerField):
         saved, found = (self._kind.load_scale(s[self.SCALE_KEY]) for s in (state_registry, state))
         if saved.kind != found.kind:
             raise ValueError(
-                f"{self._name} holds {found.kind} values, but the model was trained on "
-                f"{saved.kind} values."
+                f"{self._name} holds {found.kind} values, but the model was trained on {saved.kind} values."
             )
         return {**state, self.SCALE_KEY: self._kind.merge_scale(saved, found)._asdict()}
 
@@ -168,9 +165,7 @@ class MaskField(BaseAnnDataField):
             self.MIXED_KEY: False,
         }
 
-    def transfer_field(
-        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
-    ) -> dict[str, Any]:
+    def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
         """Accept another reference only with the mask that the model chose its tokens from."""
         self.validate_field(adata_target)
         given, known = (

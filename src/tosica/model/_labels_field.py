@@ -179,9 +179,7 @@ class LabelsField(CategoricalObsField):
             self.TYPE_KEY: LabelType.of(labels, ordered=column.cat.ordered)._asdict(),
         }
 
-    def transfer_field(
-        self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any
-    ) -> dict[str, Any]:
+    def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
         """Give the labels of another reference the codes that they have in the model."""
         self.validate_field(adata_target)
         names = np.asarray(state_registry[self.CATEGORICAL_MAPPING_KEY], dtype=object)
@@ -219,8 +217,7 @@ class LabelsField(CategoricalObsField):
             # No label has this name.
             self._unlabeled = UNKNOWN
         logger.info(
-            "setup: labels with fewer than min_cells=%d cells are left out (%s), and their cells "
-            "count as unlabeled",
+            "setup: labels with fewer than min_cells=%d cells are left out (%s), and their cells count as unlabeled",
             self._min_cells,
             ", ".join(f"{name!r} with {n}" for name, n in rare.items()),
         )
@@ -241,8 +238,7 @@ class LabelsField(CategoricalObsField):
         known = adata.obs[self._original_attr_key].astype(str).unique()
         if self._unlabeled is not None and self._unlabeled not in known:
             logger.warning(
-                "setup: unlabeled_category %r is no value of %s[%r], so that every cell counts as "
-                "labeled%s",
+                "setup: unlabeled_category %r is no value of %s[%r], so that every cell counts as labeled%s",
                 self._unlabeled,
                 self._where,
                 self._original_attr_key,
@@ -276,9 +272,7 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
     terms = dict(zip(pairs[key], pairs[column], strict=True))
     several = set(pairs[key][pairs[key].duplicated()])
     problems = dict.fromkeys(several, "several terms") | {
-        k: problem
-        for k, term in terms.items()
-        if k not in several and (problem := term_problem(term))
+        k: problem for k, term in terms.items() if k not in several and (problem := term_problem(term))
     }
     if problems:
         named = ", ".join(f"{k!r} ({problems[k]})" for k in labels if k in problems)

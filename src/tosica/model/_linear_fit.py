@@ -85,9 +85,7 @@ class LinearFit:
         data, device = self._data, self._module.device
         codes = data.codes[data.train_idx]
         cells = data.train_idx[subsample_by_label(codes, _N_START_CELLS)]
-        x = torch.from_numpy(
-            read_normalized(data.rows, cells, self._module.slices[0]).toarray()
-        ).float()
+        x = torch.from_numpy(read_normalized(data.rows, cells, self._module.slices[0]).toarray()).float()
         self._module.embedding.init_from_linear(
             torch.from_numpy(self._fitted.weights[np.unique(codes)]).float().to(device),
             x.to(device),
@@ -150,9 +148,7 @@ def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
     cells = data.train_idx
     codes = data.codes[cells]
     if module.linear is None:
-        mean = read_normalized(
-            data.rows, cells[subsample_by_label(codes, MAX_CELLS)], module.slices[0]
-        ).mean(0)
+        mean = read_normalized(data.rows, cells[subsample_by_label(codes, MAX_CELLS)], module.slices[0]).mean(0)
         module.baseline.copy_(torch.from_numpy(np.asarray(mean).ravel()))
         return
     mean, loadings = fit_ppca(data.rows, cells, codes, module.slices[0])

@@ -109,9 +109,7 @@ def _minimal_reference(project: LegacyProject) -> AnnData:
     return reference
 
 
-def _setup_reference(
-    cls: type[ModelT], adata: AnnData, project: LegacyProject, registry: dict[str, Any]
-) -> None:
+def _setup_reference(cls: type[ModelT], adata: AnnData, project: LegacyProject, registry: dict[str, Any]) -> None:
     """Set up a reference to go on training with. If it does not fit, it stays unchanged."""
     if list(adata.var_names) != project.genes.tolist():
         raise ValueError(

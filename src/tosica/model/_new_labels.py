@@ -69,17 +69,13 @@ class NewLabelsFit:
         Number of labels that are not new.
     """
 
-    def __init__(
-        self, module: TOSICAModule, statistics: NoveltyStatistics | None, n_before: int
-    ) -> None:
+    def __init__(self, module: TOSICAModule, statistics: NoveltyStatistics | None, n_before: int) -> None:
         assert statistics is not None
         assert module.linear is not None
         self._module, self._linear = module, module.linear
         # Without what an earlier fit of the same labels added.
         before = statistics.labels < n_before
-        self._statistics = replace(
-            statistics, means=statistics.means[before], labels=statistics.labels[before]
-        )
+        self._statistics = replace(statistics, means=statistics.means[before], labels=statistics.labels[before])
         self._n_before = n_before
         self._measured: torch.Tensor | None = None
 
@@ -167,9 +163,7 @@ class NewLabelsFit:
         kept = position[best] >= 0
         x, codes, labels = x[kept], codes[kept], position[best[kept]]
         is_known = codes >= 0
-        shifts, _ = find_label_shifts(
-            x, labels, is_known, new_means, self._statistics, measured=measured
-        )
+        shifts, _ = find_label_shifts(x, labels, is_known, new_means, self._statistics, measured=measured)
         return LabeledCells(x[is_known], labels[is_known]), shifts
 
     @torch.inference_mode()

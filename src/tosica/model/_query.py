@@ -104,17 +104,14 @@ class QueryLoader:
                 sample=None if sample is None else read(sample),
             )
             self._cells[position] = cells
-            self._measured[position] = (
-                None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)
-            )
+            self._measured[position] = None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)
         self.modalities: tuple[int, ...] = tuple(self._cells)
         self.measured: Tensor | None = self._measured[0] if len(modalities) == 1 else None
 
     def __iter__(self) -> Iterator[Minibatch]:
         for batches in zip(*self._cells.values(), strict=True):
             found = {
-                position: self._normalize(position, batch)
-                for position, batch in zip(self._cells, batches, strict=True)
+                position: self._normalize(position, batch) for position, batch in zip(self._cells, batches, strict=True)
             }
             first = next(iter(found.values()))
             columns = [
@@ -174,8 +171,7 @@ def _split(
         )
     if layer is not None and not isinstance(layer, Mapping):
         raise TypeError(
-            f"layer must be a dict of modality and layer for a MuData, such as "
-            f"{{'rna': {layer!r}}}, not {layer!r}."
+            f"layer must be a dict of modality and layer for a MuData, such as {{'rna': {layer!r}}}, not {layer!r}."
         )
     wanted = [str(modality.name) for modality in modalities]
     present = [name for name in wanted if name in mdata.mod]
@@ -188,9 +184,7 @@ def _split(
         )
     for name in layer or ():
         if name not in present:
-            raise KeyError(
-                f"layer names no modality {name!r} that is read{only_known(name, present)}"
-            )
+            raise KeyError(f"layer names no modality {name!r} that is read{only_known(name, present)}")
     missing = [name for name in wanted if name not in present]
     others = [name for name in mdata.mod if name not in wanted]
     if missing:

@@ -54,11 +54,7 @@ def recalibrate(
     cells = adata if len(rows) == adata.n_obs else adata[rows]
     query = model._minibatches(cells, layer, use_raw, batch_size)
     if query.modalities != model.module.modality_choices[-1]:
-        missing = [
-            repr(str(modality.name))
-            for i, modality in enumerate(model.modalities)
-            if i not in query.modalities
-        ]
+        missing = [repr(str(modality.name)) for i, modality in enumerate(model.modalities) if i not in query.modalities]
         raise ValueError(
             f"The cells lack the modality {' and '.join(missing)} of the model, and with it "
             "what its label sets are calibrated on: pass cells with all modalities."
@@ -74,9 +70,7 @@ def recalibrate(
         len(rows),
         after,
         before,
-        f"; left out cells labelled {list_names(foreign)}, which the model lacks"
-        if foreign
-        else "",
+        f"; left out cells labelled {list_names(foreign)}, which the model lacks" if foreign else "",
     )
 
 
@@ -87,9 +81,7 @@ def _logits_by_choice(model: AnnotationMixin, query: QueryLoader) -> list[Tensor
 
     def score(minibatch: Minibatch) -> list[Tensor]:
         return [
-            module.annotate(
-                minibatch.x, attention=False, modalities=choice, measured=minibatch.measured
-            ).logits.float()
+            module.annotate(minibatch.x, attention=False, modalities=choice, measured=minibatch.measured).logits.float()
             for choice in module.modality_choices
         ]
 
@@ -125,9 +117,7 @@ def set_calibration(
     true_label_probabilities = []
     # The fewer modalities a cell has, the less sure the model may be.
     for i, choice in enumerate(module.modality_choices):
-        module.temperature.view(-1)[i] = fit_temperature(
-            logits[i].cpu(), labels, expected=expected[i], spread=spread
-        )
+        module.temperature.view(-1)[i] = fit_temperature(logits[i].cpu(), labels, expected=expected[i], spread=spread)
         probabilities = module.probabilities(logits[i].to(module.device), choice)
         of_truth = probabilities.cpu().gather(1, labels[:, None])
         true_label_probabilities.append(of_truth[:, 0].numpy())

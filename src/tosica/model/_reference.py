@@ -158,9 +158,7 @@ class ReferenceData(LightningDataModule):
             # As many cells are read as are drawn.
             n_drawn = min(n_batches * together, self.n_train)
             n_blocks = -(-blocks.n_blocks * n_drawn // self.n_train)
-            buffer = ShuffleBuffer(
-                self.rows, blocks, self.train_idx, codes, size, n_batches, n_blocks
-            )
+            buffer = ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches, n_blocks)
             return StreamedMinibatches(buffer, (*seed, rank))
         sampler = BalancedSampler(self.train_idx, codes, together, seed=seed)
         batches = BatchSampler(sampler, together, drop_last=False)
@@ -203,9 +201,7 @@ class ReferenceData(LightningDataModule):
         return self.trainer.global_rank, self.trainer.world_size
 
 
-def split(
-    codes: np.ndarray, strata: np.ndarray, validation_size: float
-) -> tuple[np.ndarray, np.ndarray]:
+def split(codes: np.ndarray, strata: np.ndarray, validation_size: float) -> tuple[np.ndarray, np.ndarray]:
     """Hold out a share of each class; every class of two or more cells is in both parts.
 
     Within a class the split is stratified.
@@ -258,9 +254,7 @@ class BalancedSampler(Sampler[int]):
         The draws of an epoch depend on it and on the number of the epoch alone.
     """
 
-    def __init__(
-        self, cells: np.ndarray, codes: np.ndarray, batch_size: int, *, seed: tuple[int, ...] = (0,)
-    ) -> None:
+    def __init__(self, cells: np.ndarray, codes: np.ndarray, batch_size: int, *, seed: tuple[int, ...] = (0,)) -> None:
         self._classes = [cells[codes == code] for code in np.unique(codes)]
         self._n_draws = count_batches(len(cells), batch_size) * batch_size
         self._seed = seed

@@ -59,9 +59,7 @@ class ContiguousBlocks:
         Cells of a block.
     """
 
-    def __init__(
-        self, rows: CellMatrix, rank: int = 0, n_processes: int = 1, *, size: int = _BLOCK
-    ) -> None:
+    def __init__(self, rows: CellMatrix, rank: int = 0, n_processes: int = 1, *, size: int = _BLOCK) -> None:
         self._rows = rows
         self._size = size
         self._blocks = np.arange(-(-rows.n_obs // size))[rank::n_processes]
@@ -166,18 +164,14 @@ class ShuffleBuffer:
             self._add(pools, positions, self._rows.take(positions), rng)
         return pools
 
-    def _put(
-        self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator
-    ) -> None:
+    def _put(self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator) -> None:
         """Put the training cells of a block into the buffer, in the place of others."""
         codes = self._code_of[positions]
         wanted = (codes >= 0) & ~self._is_whole[codes]
         if wanted.any():
             self._add(pools, positions[wanted], block[wanted], rng)
 
-    def _add(
-        self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator
-    ) -> None:
+    def _add(self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator) -> None:
         block = sp.csr_matrix(block)
         codes = self._code_of[positions]
         for code, start, stop in zip(codes, block.indptr[:-1], block.indptr[1:], strict=True):
@@ -219,9 +213,7 @@ class StreamedMinibatches:
         return (as_minibatch(x, codes) for x, codes in drawn)
 
 
-def read_ahead(
-    items: Iterable[Item], read: Callable[[Item], Result], n_ahead: int
-) -> Iterator[Result]:
+def read_ahead(items: Iterable[Item], read: Callable[[Item], Result], n_ahead: int) -> Iterator[Result]:
     """Read items in order, a few of them in advance, on a thread."""
     ahead: deque[Future[Result]] = deque()
     with ThreadPoolExecutor(1, thread_name_prefix="tosica-minibatches") as reader:

@@ -574,9 +574,7 @@ class SaveLoadMixin(Base):
     @classmethod
     def convert_legacy_save(cls, *_: Any, **__: Any) -> NoReturn:
         """Refuse: scvi-tools' conversion of its old files runs what they hold."""
-        raise NotImplementedError(
-            "No tosica model is in the old format of scvi-tools: use load or load_legacy."
-        )
+        raise NotImplementedError("No tosica model is in the old format of scvi-tools: use load or load_legacy.")
 
     @staticmethod
     @validate_params(dir_path=FilePath(), prefix=String(optional=True))

@@ -493,20 +493,15 @@ class SetupMixin(Base):
         linear = self.module.linear
         if linear is None:
             raise ValueError(
-                "The model has no linear branch: it was made with linear=False, of a MuData or by "
-                "the original code."
+                "The model has no linear branch: it was made with linear=False, of a MuData or by the original code."
             )
         tokens = self.tokens
         sets = np.repeat(np.array(tokens.names, dtype=object), np.diff(tokens.indptr))
-        index = pd.MultiIndex.from_arrays(
-            [sets, self._var_names[tokens.genes]], names=["gene_set", "gene"]
-        )
+        index = pd.MultiIndex.from_arrays([sets, self._var_names[tokens.genes]], names=["gene_set", "gene"])
         return pd.DataFrame(linear.weight.T.cpu().numpy(), index=index, columns=self.labels)
 
     @validate_params(legacy_mudata_format=Flag())
-    def get_var_names(
-        self, legacy_mudata_format: bool = False
-    ) -> np.ndarray | dict[str, np.ndarray]:
+    def get_var_names(self, legacy_mudata_format: bool = False) -> np.ndarray | dict[str, np.ndarray]:
         """Get the names of the model's genes, in the model's order.
 
         Parameters
@@ -550,16 +545,12 @@ class SetupMixin(Base):
     _modalities, _tokens = modalities, tokens
 
 
-def _field(
-    kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | None, *args: Any
-) -> BaseAnnDataField:
+def _field(kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | None, *args: Any) -> BaseAnnDataField:
     """Make a field of an AnnData, or of one modality of a MuData."""
     return kind(*args) if isinstance(data, AnnData) else MuDataWrapper(kind)(*args, mod_key=name)
 
 
-def _find_column(
-    data: AnnData | MuData, key: str, argument: str, names: Iterable[str | None]
-) -> str | None:
+def _find_column(data: AnnData | MuData, key: str, argument: str, names: Iterable[str | None]) -> str | None:
     """Find the modality whose ``obs`` has a column; ``None`` if the ``obs`` of the whole has it."""
     if key in data.obs:
         return None
@@ -572,9 +563,7 @@ def _find_column(
         raise KeyError(f"{argument} {key!r} is no column of {where}{only_known(key, known)}")
     first = next(iter(found))
     indexers = cell_indexers(data, list(found))
-    values = [
-        reindex_obs(part, indexers[name]).obs[key].astype(str) for name, part in found.items()
-    ]
+    values = [reindex_obs(part, indexers[name]).obs[key].astype(str) for name, part in found.items()]
     if any(not np.array_equal(values[0], others) for others in values[1:]):
         raise ValueError(
             f"{argument} {key!r} is a column of several modalities, and they differ: say which one "

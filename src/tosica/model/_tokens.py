@@ -110,8 +110,7 @@ def _select_tokens(
     n_modules = int((chosen.columns < 0).sum())
     if n_modules or len(chosen.names) < n_sets:
         logger.info(
-            "TOSICA: %d of %d gene sets and %d modules of genes that none of them holds are "
-            "tokens%s",
+            "TOSICA: %d of %d gene sets and %d modules of genes that none of them holds are tokens%s",
             len(chosen.names) - n_modules,
             n_sets,
             n_modules,
@@ -120,13 +119,9 @@ def _select_tokens(
     return {
         **state,
         "gene_sets": np.append(chosen.names, names[n_sets:]),
-        "indptr": np.append(
-            chosen.indptr, chosen.indptr[-1] + indptr[n_sets + 1 :] - indptr[n_sets]
-        ),
+        "indptr": np.append(chosen.indptr, chosen.indptr[-1] + indptr[n_sets + 1 :] - indptr[n_sets]),
         "genes": np.append(chosen.genes, genes[indptr[n_sets] :]),
-        MaskField.COLUMNS_KEY: np.append(
-            chosen.columns, np.arange(n_sets, len(names), dtype=np.int64)
-        ),
+        MaskField.COLUMNS_KEY: np.append(chosen.columns, np.arange(n_sets, len(names), dtype=np.int64)),
         MaskField.MODULES_KEY: n_modules,
     }
 

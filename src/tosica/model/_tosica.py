@@ -24,9 +24,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
-class TOSICA(
-    TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, SetupMixin, BaseModelClass
-):
+class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, SetupMixin, BaseModelClass):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a
@@ -119,9 +117,7 @@ class TOSICA(
             for modality in self.modalities:
                 modality.check_genes(adata)
             with thread_pool(), progress(None, "TOSICA: gene sets"):
-                self.registry_ = select_tokens(
-                    self.registry_, adata, self._codes, max_gene_sets, modules
-                )
+                self.registry_ = select_tokens(self.registry_, adata, self._codes, max_gene_sets, modules)
         self.module = self._module_cls(
             self.tokens,
             len(self.labels),

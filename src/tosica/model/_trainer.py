@@ -162,9 +162,7 @@ def pop_early_stopping(trainer_kwargs: dict[str, Any]) -> EarlyStopping:
     return EarlyStopping(**defaults | given)
 
 
-def make_runner(
-    state: TrainingState, plan: TrainingPlan, n_epochs: int, **kwargs: Any
-) -> TrainRunner:
+def make_runner(state: TrainingState, plan: TrainingPlan, n_epochs: int, **kwargs: Any) -> TrainRunner:
     """Make the trainer of a fit."""
     if kwargs.get("logger") is None and not kwargs.get("log_save_dir"):
         # By default scvi-tools would write to the working directory with strategy="ddp".
@@ -200,8 +198,7 @@ def check_processes(state: TrainingState, trainer: Trainer) -> None:
         )
     if state.checkpoint or state.resume or state.blocks is not None:
         raise ValueError(
-            "checkpoint_dir, resume and datamodule are for training on one device: pass devices=1, "
-            "or leave them out."
+            "checkpoint_dir, resume and datamodule are for training on one device: pass devices=1, or leave them out."
         )
 
 
@@ -283,10 +280,7 @@ def log_end(state: TrainingState) -> None:
     if state.ended_early:
         resume = ""
         if state.checkpoint is not None and state.checkpoint.exists():
-            resume = (
-                "; to go on, call train with the same arguments and resume="
-                f"{str(state.checkpoint)!r}"
-            )
+            resume = f"; to go on, call train with the same arguments and resume={str(state.checkpoint)!r}"
         # No warning, because the command line would show it: it saves no such model.
         logger.info(
             "train: ended early, after %s: the model can be used and saved%s",
@@ -299,10 +293,7 @@ def log_end(state: TrainingState) -> None:
     n_epochs, held_out = trainer.current_epoch, ""
     if model.held_out_codes_ is not None:
         truth, best = model.held_out_codes_
-        held_out = (
-            f"; {(truth == best).mean():.1%} of {format_thousands(len(truth))} held-out cells "
-            "got their label"
-        )
+        held_out = f"; {(truth == best).mean():.1%} of {format_thousands(len(truth))} held-out cells got their label"
     logger.info(
         "train: %s%s on %s cells in %s%s",
         f"{n_epochs} epoch{'s' * (n_epochs != 1)}",

@@ -91,9 +91,7 @@ _NOT_IN_REFIT = (
 )
 
 
-def default_epochs(
-    n_cells: int, *, min_draws: int = _MIN_DRAWS, draws_per_root: int = _DRAWS_PER_ROOT
-) -> int:
+def default_epochs(n_cells: int, *, min_draws: int = _MIN_DRAWS, draws_per_root: int = _DRAWS_PER_ROOT) -> int:
     """Choose the number of epochs for a number of training cells."""
     return math.ceil(max(min_draws, draws_per_root * math.sqrt(n_cells)) / n_cells)
 
@@ -195,9 +193,7 @@ class CheckLabels:
             return
         labeled = np.flatnonzero(state.codes >= 0)
         with state.show("checking labels"):
-            state.left_out = find_label_errors(
-                state.rows, labeled, state.codes[labeled], state.model.module.slices[0]
-            )
+            state.left_out = find_label_errors(state.rows, labeled, state.codes[labeled], state.model.module.slices[0])
         if len(state.left_out):
             warn_user(
                 f"{len(state.left_out)} of {len(labeled)} labels of the reference "
@@ -246,9 +242,7 @@ class FindBatchDirections:
         if not state.settings.correct_batches or not isinstance(rows, CellMatrix) or one_batch:
             return
         with state.show("batch directions"):
-            found = find_batch_directions(
-                rows, cells, labels, batches, state.model.module.slices[0]
-            )
+            found = find_batch_directions(rows, cells, labels, batches, state.model.module.slices[0])
         if found is None:
             logger.warning(
                 "train: no label has three cells in each of two batches, so that labels and "

@@ -53,9 +53,7 @@ class EpochCheckpoint(Checkpoint):
             # A full disk does not end what was computed so far.
             logger.warning("train: goes on without a new checkpoint (%s)", error)
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what Lightning leaves out."""
         random = {"cpu": torch.get_rng_state()}
         if pl_module.device.type == "cuda":
@@ -67,9 +65,7 @@ class EpochCheckpoint(Checkpoint):
         history.setdefault("train_loss", {})[trainer.current_epoch] = loss
         checkpoint[_OURS] = self._start | {"random": random, "history": history}
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Restore what Lightning leaves out."""
         ours = checkpoint[_OURS]
         torch.set_rng_state(ours["random"]["cpu"])

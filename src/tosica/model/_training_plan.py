@@ -182,9 +182,7 @@ class TrainingPlan(LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
-    def _log(
-        self, name: str, value: Tensor | float, n_cells: int, *, prog_bar: bool = False
-    ) -> None:
+    def _log(self, name: str, value: Tensor | float, n_cells: int, *, prog_bar: bool = False) -> None:
         self.log(
             name,
             value,

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 CELLS_PER_PART = 16
 
 
-def apply_in_parts(
-    function: Callable[[Tensor], Tensor], x: Tensor, parameters: Iterable[Tensor]
-) -> Tensor:
+def apply_in_parts(function: Callable[[Tensor], Tensor], x: Tensor, parameters: Iterable[Tensor]) -> Tensor:
     """Apply a function to the cells of a minibatch, part by part, with gradients.
 
     Parameters
@@ -40,9 +38,7 @@ def apply_in_parts(
 
 class _ApplyInParts(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor
-    ) -> Tensor:
+    def forward(ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
         def call(part: Tensor) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
                 part = part.requires_grad_()

@@ -128,9 +128,7 @@ class MaskedEmbedding(nn.Module):
             started[has] = (given * part[token])[has, None] * direction[token[has]]
             self._set_pairs(started)
 
-    def init_from_linear(
-        self, scores: Tensor, x: Tensor, mean: Tensor, *, noise: float = _NOISE
-    ) -> None:
+    def init_from_linear(self, scores: Tensor, x: Tensor, mean: Tensor, *, noise: float = _NOISE) -> None:
         """Initialize each token from the weights of a linear classifier of the labels.
 
         A token starts as the sum, over the labels, of the label's score through this token times a
@@ -160,24 +158,17 @@ class MaskedEmbedding(nn.Module):
         above = (x - mean).to(scores)[:, self.genes]
         square = scores.new_zeros(())
         for of_label in scores:
-            by_token = above.new_zeros(len(above), self.n_tokens).index_add_(
-                1, token, above * of_label
-            )
+            by_token = above.new_zeros(len(above), self.n_tokens).index_add_(1, token, above * of_label)
             square = square + by_token.square().mean()
         if not square > 0:
             return
         directions = torch.randn(width, max(n_labels, 1), device=scores.device).to(scores)
-        if n_labels <= width:
-            directions = torch.linalg.qr(directions)[0]
-        else:
-            directions = directions / directions.norm(dim=0)
+        directions = torch.linalg.qr(directions)[0] if n_labels <= width else directions / directions.norm(dim=0)
         weights = scores.T @ directions.T * (width / (6 * square)).sqrt()
         half = 0.5**0.5
         with torch.no_grad():
             weights += noise * self.pair_weights()
-            offset = torch.zeros_like(self.bias).index_add_(
-                0, token, mean.to(scores)[self.genes, None] * weights
-            )
+            offset = torch.zeros_like(self.bias).index_add_(0, token, mean.to(scores)[self.genes, None] * weights)
             self.bias.uniform_(-half, half).sub_(offset)
             self._set_pairs(weights)
 
@@ -196,11 +187,7 @@ class MaskedEmbedding(nn.Module):
             limit = max(int(sizes[by_size[start]] * _BUCKET_RATIO), _SMALL_SET)
             kept = no_dropout[by_size[start]]
             stop = start
-            while (
-                stop < len(by_size)
-                and sizes[by_size[stop]] <= limit
-                and no_dropout[by_size[stop]] == kept
-            ):
+            while stop < len(by_size) and sizes[by_size[stop]] <= limit and no_dropout[by_size[stop]] == kept:
                 stop += 1
             tokens = by_size[start:stop]
             width = max(int(sizes[tokens[-1]]), 1)
@@ -291,9 +278,7 @@ class MaskedEmbedding(nn.Module):
                 drawn = torch.randperm(n_tokens, device=tokens.device)[:n_kept]
                 rows = drawn if rows is None else rows[drawn]
             if rows is not None:
-                tokens, genes, weights = (
-                    of.index_select(0, rows) for of in (tokens, genes, weights)
-                )
+                tokens, genes, weights = (of.index_select(0, rows) for of in (tokens, genes, weights))
             if len(tokens):
                 plan.append((tokens, genes, weights))
         return plan
@@ -324,9 +309,7 @@ class MaskedEmbedding(nn.Module):
         for weight, values in zip(self.weights, self._padded(pairs), strict=True):
             weight.copy_(values)
 
-    def _save_to_state_dict(
-        self, destination: dict[str, Any], prefix: str, keep_vars: bool
-    ) -> None:
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         tables = [destination.pop(f"{prefix}_weight_{i}") for i in range(len(self._has_no_dropout))]
         destination[f"{prefix}weight"] = self.of_pairs(tables)
@@ -347,8 +330,7 @@ class MaskedEmbedding(nn.Module):
             missing_keys.append(name)
         elif pairs.shape != shape:
             error_msgs.append(
-                f"size mismatch for {name}: the state has {tuple(pairs.shape)}, the mask asks for "
-                f"{shape}."
+                f"size mismatch for {name}: the state has {tuple(pairs.shape)}, the mask asks for {shape}."
             )
         fits = pairs is not None and pairs.shape == shape
         tables = self._padded(pairs) if fits else [weight.detach() for weight in self.weights]

@@ -41,9 +41,7 @@ _LOWEST = np.float32(-126)
 _ROUND = np.float32(1.5 * 2**23)
 # 2 ** x for x between -0.5 and 0.5: the polynomial with the least largest relative error, of 1e-7,
 # among those that are 1 at 0.
-_POLYNOMIAL = tuple(
-    np.float32(c) for c in (1, 0.693147004, 0.240222424, 0.0555073358, 0.00967151299, 0.00132647296)
-)
+_POLYNOMIAL = tuple(np.float32(c) for c in (1, 0.693147004, 0.240222424, 0.0555073358, 0.00967151299, 0.00132647296))
 
 # Fast math without the flags under which NaN would be lost.
 jit = nb.njit(

@@ -52,9 +52,7 @@ class LinearBranch(nn.Module):
         self.register_buffer("mean", torch.zeros(n_genes))
         self.register_buffer("loadings", torch.zeros(n_genes, 0))
 
-    def _load_from_state_dict(
-        self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         loadings = state_dict.get(f"{prefix}loadings")
         if loadings is not None:
             # The number of components depends on the reference.

@@ -74,9 +74,7 @@ class TOSICAModule(BaseModuleClass):
     ) -> None:
         super().__init__()
         embedding = MixedEmbedding if tokens.mixed else MaskedEmbedding
-        self.embedding = embedding(
-            tokens.indptr, tokens.genes, tokens.n_genes, embed_dim, tokens.no_dropout
-        )
+        self.embedding = embedding(tokens.indptr, tokens.genes, tokens.n_genes, embed_dim, tokens.no_dropout)
         self.encoder = Encoder(embed_dim, n_heads, n_layers)
         self.head = nn.Linear(embed_dim, n_labels)
         nn.init.xavier_uniform_(self.head.weight)
@@ -85,8 +83,7 @@ class TOSICAModule(BaseModuleClass):
         n_modalities = len(self.slices)
         # All choices of modalities. Their order is that of the temperatures in a saved model.
         self.modality_choices: list[tuple[int, ...]] = [
-            tuple(i for i in range(n_modalities) if choice >> i & 1)
-            for choice in range(1, 2**n_modalities)
+            tuple(i for i in range(n_modalities) if choice >> i & 1) for choice in range(1, 2**n_modalities)
         ]
         # Probabilities are softmax(logits / temperature); fitted on held-out cells after training.
         # With several modalities there is one for each choice of modalities.
@@ -94,9 +91,7 @@ class TOSICAModule(BaseModuleClass):
         self.register_buffer("temperature", torch.ones(shape))
         # Mean expression of the reference, which attribution compares with; zero until it is known.
         self.register_buffer("baseline", torch.zeros(tokens.n_genes))
-        self.linear = (
-            LinearBranch(self.embedding.genes, tokens.n_genes, n_labels) if linear else None
-        )
+        self.linear = LinearBranch(self.embedding.genes, tokens.n_genes, n_labels) if linear else None
         # Not saved: which tokens there are comes with the model's registry.
         owner = torch.as_tensor(tokens.modality, dtype=torch.int64)
         self.register_buffer("token_modality", owner, persistent=False)

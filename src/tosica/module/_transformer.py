@@ -67,9 +67,7 @@ def linear(x: Tensor, layer: nn.Linear, *, gelu: bool = False) -> Tensor:
     """
     if _is_plain(x) and not torch.is_grad_enabled() and _has_onednn():
         after, how = ("gelu", "none") if gelu else ("none", "")
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(
-            x, layer.weight, layer.bias, after, [], how
-        )
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, layer.weight, layer.bias, after, [], how)
         return found
     out: Tensor = layer(x)
     return F.gelu(out) if gelu else out

@@ -40,13 +40,10 @@ def check_output(output: Path, path: str, *, overwrite: bool) -> None:
         raise ValueError("output is the query itself, which is not changed: give another path.")
     if not output.parent.is_dir():
         raise FileNotFoundError(
-            f"the folder {str(output.parent)!r} to write {output.name!r} to does not exist: create "
-            "it first."
+            f"the folder {str(output.parent)!r} to write {output.name!r} to does not exist: create it first."
         )
     if output.exists() and not overwrite:
-        raise FileExistsError(
-            f"{str(output)!r} exists: pass overwrite=True to replace it, or give another output."
-        )
+        raise FileExistsError(f"{str(output)!r} exists: pass overwrite=True to replace it, or give another output.")
 
 
 def join_parts(

@@ -147,9 +147,7 @@ class PartAnnotator:
         Cells in a minibatch.
     """
 
-    def __init__(
-        self, plan: Plan, folder: Path, store: Store, model: TOSICA, batch_size: int | None
-    ) -> None:
+    def __init__(self, plan: Plan, folder: Path, store: Store, model: TOSICA, batch_size: int | None) -> None:
         self._plan, self._folder, self._store = plan, folder, store
         self._model, self._batch_size = model, batch_size
         self._sample = store.read_sample()
@@ -178,8 +176,7 @@ class PartAnnotator:
                 result = self._infer(cells)
             except ValueError as error:
                 raise ValueError(
-                    f"cells {start} to {stop - 1} of {self._store.path!r}, counted from {start}: "
-                    f"{error}"
+                    f"cells {start} to {stop - 1} of {self._store.path!r}, counted from {start}: {error}"
                 ) from error
         # The other warnings are those of the sample, too.
         empty = [w.message for w in caught if isinstance(w.message, EmptyCellsWarning)]
@@ -219,20 +216,15 @@ def read_part(path: Path) -> tuple[dict[str, np.ndarray], EmptyCellsWarning]:
     try:
         with h5py.File(path, "r") as file:
             content = {name: read_elem(file[name]) for name in file}
-        return content["arrays"], EmptyCellsWarning(
-            int(content["n_empty"]), str(content["empty_cells"])
-        )
+        return content["arrays"], EmptyCellsWarning(int(content["n_empty"]), str(content["empty_cells"]))
     # What damage raises depends on where it is.
     except Exception as error:
         raise OSError(
-            f"the part {str(path)!r} is damaged: remove this file, and call again to annotate its "
-            "cells anew."
+            f"the part {str(path)!r} is damaged: remove this file, and call again to annotate its cells anew."
         ) from error
 
 
-def annotate_on_workers(
-    folder: Path, parts: list[int], client: Any, batch_size: int | None
-) -> Iterator[int]:
+def annotate_on_workers(folder: Path, parts: list[int], client: Any, batch_size: int | None) -> Iterator[int]:
     """Annotate parts on the workers of a client, which read the query and write the parts.
 
     A part whose worker is lost is given to another one.
@@ -255,9 +247,7 @@ def annotate_on_workers(
     from distributed import as_completed
 
     # Under another name than batch_size, which is an argument of map itself.
-    futures = client.map(
-        _annotate_part, parts, folder=str(folder), minibatch=batch_size, pure=False
-    )
+    futures = client.map(_annotate_part, parts, folder=str(folder), minibatch=batch_size, pure=False)
     try:
         for future in as_completed(futures):
             yield future.result()

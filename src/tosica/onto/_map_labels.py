@@ -105,9 +105,7 @@ def map_labels(
     """
     groups = read_groups(adata, key, name="key", allow_missing=True)
     labels = list(groups.categories)
-    given = check_mapping(
-        "mapping", {} if mapping is None else mapping, labels, f"adata.obs[{key!r}]"
-    )
+    given = check_mapping("mapping", {} if mapping is None else mapping, labels, f"adata.obs[{key!r}]")
     found = [_given(given[label]) if label in given else match_label(label) for label in labels]
     terms = [match.term or NO_TERM for match in found]
     names = read_ontology().names
@@ -123,9 +121,7 @@ def map_labels(
     column = f"{key}{TERM_SUFFIX}" if key_added is None else key_added
     # Cells without a label have the code -1, and with it the last term.
     of_cell = np.array([*terms, NO_TERM], dtype=object)[groups.codes]
-    adata.obs[column] = pd.Categorical(
-        of_cell, categories=list(dict.fromkeys(sorted(set(of_cell))))
-    )
+    adata.obs[column] = pd.Categorical(of_cell, categories=list(dict.fromkeys(sorted(set(of_cell)))))
     _report(table, key, column)
     return table
 

@@ -203,8 +203,7 @@ def term_problem(term: str) -> str | None:
         return f"{term!r} ({name}) is obsolete in the Cell Ontology{instead}"
     if term not in ontology.names:
         return (
-            f"{term!r} is no term of the Cell Ontology of {ontology.release}, whose identifiers "
-            "are like 'CL:0000084'"
+            f"{term!r} is no term of the Cell Ontology of {ontology.release}, whose identifiers are like 'CL:0000084'"
         )
     return None
 
@@ -251,10 +250,7 @@ def check_mapping(name: str, mapping: Any, labels: Sequence[str], where: str) ->
         if str(label) not in labels:
             raise KeyError(f"{where} has no label {str(label)!r}{only_known(str(label), labels)}")
         if not isinstance(term, str):
-            raise TypeError(
-                f"{name} must hold identifiers such as 'CL:0000084', not {term!r:.60} for "
-                f"{str(label)!r}."
-            )
+            raise TypeError(f"{name} must hold identifiers such as 'CL:0000084', not {term!r:.60} for {str(label)!r}.")
         problem = None if term == NO_TERM else term_problem(term)
         if problem:
             raise ValueError(f"{name} gives {str(label)!r} a wrong term: {problem}.")
@@ -275,9 +271,7 @@ def _known(term: str) -> str:
 
 
 # Letters that names of cells are written with.
-_GREEK = str.maketrans(
-    {"α": " alpha ", "β": " beta ", "γ": " gamma ", "δ": " delta ", "ε": " epsilon "}
-)
+_GREEK = str.maketrans({"α": " alpha ", "β": " beta ", "γ": " gamma ", "δ": " delta ", "ε": " epsilon "})
 _DASHES = str.maketrans("‐‑‒–—−", "------")
 # "CD4-CD8-": the first dash is a minus, too.
 _MINUS_BEFORE_MARKER = re.compile(r"\b(CD\d+[A-Za-z]*)-(?=CD\d)", re.IGNORECASE)
@@ -481,9 +475,7 @@ class LabelTerms:
                 if above not in ontology.forbidden:
                     covered.setdefault(above, np.zeros(len(labels), dtype=bool))[i] = True
         # The fewest labels first; of terms with as many, the most specific, then the lowest number.
-        order = sorted(
-            covered, key=lambda term: (covered[term].sum(), -len(ontology.ancestors[term]), term)
-        )
+        order = sorted(covered, key=lambda term: (covered[term].sum(), -len(ontology.ancestors[term]), term))
         self._terms = order
         self._covered = np.array([covered[term] for term in order]).reshape(-1, len(labels))
 

@@ -218,9 +218,7 @@ def gene_weights(
 
 def _only_one(ax: Axes | None, names: Sequence[str], noun: str, parameter: str) -> None:
     if ax is not None and len(names) > 1:
-        raise ValueError(
-            f"ax has room for one {noun}, and there are {len(names)}: pass {parameter}=[...]."
-        )
+        raise ValueError(f"ax has room for one {noun}, and there are {len(names)}: pass {parameter}=[...].")
 
 
 def _stored_colors(adata: AnnData, groupby: str | None) -> dict[str, str]:
@@ -240,9 +238,7 @@ class _Panel(NamedTuple):
     pale: Sequence[bool] = ()
 
 
-def _draw_panels(
-    canvas: Canvas, panels: Sequence[_Panel], x_label: str, n_columns: int | None
-) -> list[Axes]:
+def _draw_panels(canvas: Canvas, panels: Sequence[_Panel], x_label: str, n_columns: int | None) -> list[Axes]:
     """Draw each panel into axes of its own, or the only panel into the given axes."""
     if any(any(panel.pale) for panel in panels):
         x_label += f"\npale: adjusted p-value above {LIMITS.pvalue:g}"

@@ -218,10 +218,7 @@ def novelty(
     canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
     column = f"{key}_novelty" + ("_cluster" if of == "cluster" else "")
     if column not in adata.obs:
-        raise KeyError(
-            f"adata.obs has no column {column!r}: run tosica.tl.novelty(adata, model, key={key!r}) "
-            "first."
-        )
+        raise KeyError(f"adata.obs has no column {column!r}: run tosica.tl.novelty(adata, model, key={key!r}) first.")
     groupby = f"{key}_prediction" if groupby is None else groupby
     groups = read_groups(adata, groupby)
     values = read_numbers(adata, column)
@@ -511,9 +508,7 @@ def training(
     return canvas.finish(axes[0] if len(axes) == 1 else axes)
 
 
-def _panels(
-    history: Mapping[str, pd.DataFrame], keys: Sequence[str] | None, *, one: bool
-) -> dict[str, list[str]]:
+def _panels(history: Mapping[str, pd.DataFrame], keys: Sequence[str] | None, *, one: bool) -> dict[str, list[str]]:
     """Name the quantities of each panel, by the unit of the panel."""
     if keys is None:
         names = [name for name in _QUANTITIES if name in history]
@@ -531,8 +526,7 @@ def _panels(
         panels.setdefault(_UNITS.get(name.rpartition("_")[2], ""), []).append(name)
     if one and len(panels) > 1:
         raise ValueError(
-            "ax has room for one panel, and losses and other quantities take one each: pass "
-            "keys=[...] of one kind."
+            "ax has room for one panel, and losses and other quantities take one each: pass keys=[...] of one kind."
         )
     return panels
 

@@ -97,14 +97,10 @@ class Canvas:
         if ax is None:
             return
         if figsize is not None:
-            raise ValueError(
-                "figsize belongs to a new figure: give either ax or figsize, not both."
-            )
+            raise ValueError("figsize belongs to a new figure: give either ax or figsize, not both.")
         figure = ax.get_figure(root=True)
         if figure is None:
-            raise ValueError(
-                "ax belongs to no figure any more: draw into the axes of an existing figure."
-            )
+            raise ValueError("ax belongs to no figure any more: draw into the axes of an existing figure.")
         self.figure = figure
 
     def new_figure(self, size: tuple[float, float]) -> Figure:
@@ -116,9 +112,7 @@ class Canvas:
         """Return the given axes or, without them, the only axes of a new figure."""
         return self.new_figure(size).subplots() if self.ax is None else self.ax
 
-    def panels(
-        self, n: int, n_columns: int, size: tuple[float, float], **kwargs: Any
-    ) -> list[Axes]:
+    def panels(self, n: int, n_columns: int, size: tuple[float, float], **kwargs: Any) -> list[Axes]:
         """Return the given axes or, without them, those of a grid of panels in a new figure.
 
         Each panel gets ``size`` inches; ``kwargs`` are passed to ``figure.subplots``.
@@ -134,9 +128,7 @@ class Canvas:
             unused.remove()
         return list(axes[:n])
 
-    def fit(
-        self, ax: Axes, size: tuple[float, float], grid: tuple[float, float] | None = None
-    ) -> None:
+    def fit(self, ax: Axes, size: tuple[float, float], grid: tuple[float, float] | None = None) -> None:
         """Resize a new figure so that ``ax`` gets these inches, and names what they need.
 
         A figure of given size stays as it is. ``grid`` says how many times as much all axes grow
@@ -154,8 +146,7 @@ class Canvas:
         boxes = [(each.get_tightbbox(), each.get_tightbbox(for_layout_only=True)) for each in axes]
         beyond = [full.size - laid_out.size for full, laid_out in boxes if laid_out is not None]
         self.figure.set_size_inches(
-            self.figure.get_size_inches()
-            + np.max(beyond, axis=0) * (1, 2) / self.figure.dpi * times
+            self.figure.get_size_inches() + np.max(beyond, axis=0) * (1, 2) / self.figure.dpi * times
         )
 
     def finish(self, axes: Drawn) -> Figure | Drawn | None:
@@ -301,10 +292,7 @@ class _ColorMap(Constraint):
     def check(self, name: str, value: Any) -> None:
         super().check(name, value)
         if isinstance(value, str) and value not in matplotlib.colormaps:
-            raise ValueError(
-                f"{name} must be {self.wanted}, not {value!r}"
-                f"{did_you_mean(value, matplotlib.colormaps)}"
-            )
+            raise ValueError(f"{name} must be {self.wanted}, not {value!r}{did_you_mean(value, matplotlib.colormaps)}")
 
     def wrong(self) -> list[Wrong]:
         return [(5, TypeError), ("virids", ValueError)]

@@ -104,9 +104,7 @@ def flow(
     n_groups = table["group"].nunique()
     n_gene_sets = n_gene_sets or min(3, max(1, 30 // n_groups))
     n_genes = n_genes or min(4, max(1, 60 // (n_groups * n_gene_sets)))
-    by_group, by_set = (
-        table.groupby(columns, sort=False) for columns in ("group", ["group", "gene_set"])
-    )
+    by_group, by_set = (table.groupby(columns, sort=False) for columns in ("group", ["group", "gene_set"]))
     rank = by_group["gene_set"].transform(lambda sets: pd.factorize(sets)[0])
     table = table[(rank < n_gene_sets) & (by_set.cumcount() < n_genes)]
     groupby = adata.uns[key].get("params", {}).get("groupby")
@@ -269,9 +267,7 @@ def _by_sources(ribbons: pd.DataFrame, sources: list[str]) -> list[str]:
     return [str(name) for name in mean.sort_values(kind="stable").index]
 
 
-def _draw_alluvial(
-    canvas: Canvas, columns: Sequence[_Column], flows: Sequence[pd.DataFrame]
-) -> Axes:
+def _draw_alluvial(canvas: Canvas, columns: Sequence[_Column], flows: Sequence[pd.DataFrame]) -> Axes:
     """Draw columns of nodes with ribbons between each and the next, in axes of any size.
 
     The unit of the axes is the inch. The height of a node is proportional to the flow through it,
@@ -283,10 +279,7 @@ def _draw_alluvial(
     for i in range(1, len(columns)):
         names_between = beside[i - 1] if i > 1 else 0.0
         lefts.append(lefts[-1] + _NODE + names_between + _RIBBON)
-    starts = [
-        left + _NODE + (room if i else 0.0)
-        for i, (left, room) in enumerate(zip(lefts, beside, strict=True))
-    ]
+    starts = [left + _NODE + (room if i else 0.0) for i, (left, room) in enumerate(zip(lefts, beside, strict=True))]
     top = _MARGIN + 2 * LINE
     width = starts[-1] + _MARGIN
     height = top + max(1.5, 1.15 * max((c.least_heights() + _GAP).sum() for c in columns)) + _MARGIN

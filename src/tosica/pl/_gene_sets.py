@@ -387,9 +387,7 @@ def gene_set_violin(
     groups = read_groups(adata, groupby)
     shown = choose_gene_sets(adata, groupby, gene_sets, n_gene_sets, key, (9, 2))
     if ax is not None and len(shown) > 1:
-        raise ValueError(
-            f"ax has room for one gene set, and there are {len(shown)}: pass gene_sets=[...]."
-        )
+        raise ValueError(f"ax has room for one gene set, and there are {len(shown)}: pass gene_sets=[...].")
     values = np.asarray(_values_of(adata, key, shown).X, dtype=np.float64)
     names = wrap(list(groups.categories), max_name_length)
     height = max(0.24, LINE * line_count(names)) * (len(names) + 0.4)
@@ -438,9 +436,7 @@ def _draw_violins(ax: Axes, parts: Sequence[NDArray[np.float64]], colors: Sequen
                 markeredgewidth=0.5,
             )
             continue
-        violin = ax.violinplot(
-            [cells], [position], orientation="horizontal", widths=0.85, showextrema=False
-        )
+        violin = ax.violinplot([cells], [position], orientation="horizontal", widths=0.85, showextrema=False)
         # A list, which the types of matplotlib do not know.
         for body in violin["bodies"]:  # type: ignore[attr-defined]
             body.set(facecolor=color, edgecolor=edge, linewidth=0.5, alpha=0.85)
@@ -537,9 +533,7 @@ def umap(
     key = resolve_key(adata, key)
     by_set = attention(adata, key=key)
     if f"X_{basis}" not in adata.obsm:
-        raise KeyError(
-            f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first."
-        )
+        raise KeyError(f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first.")
     rest = [name for name in colors if name not in adata.obs]
     if rest or not colors:
         where = f"adata.uns[{key!r}]['gene_sets'], and no such column in adata.obs"
@@ -641,9 +635,7 @@ def choose_gene_sets(
     return specific_gene_sets(adata, groupby, n_gene_sets, key=key)
 
 
-def specific_gene_sets(
-    adata: AnnData, groupby: str, n_gene_sets: int, *, key: str = "tosica"
-) -> list[str]:
+def specific_gene_sets(adata: AnnData, groupby: str, n_gene_sets: int, *, key: str = "tosica") -> list[str]:
     """Most important gene sets of each group, in the order of the groups, each name once.
 
     For contributions to a label's score, these are the gene sets with the highest mean in the
@@ -684,7 +676,5 @@ def specific_gene_sets(
     for row in importance:
         best = np.argsort(-row, kind="stable")[:n_gene_sets]
         positive = best[row[best] > 0]
-        chosen.update(
-            dict.fromkeys(gene_sets[i] for i in (positive if positive.size else best[:1]))
-        )
+        chosen.update(dict.fromkeys(gene_sets[i] for i in (positive if positive.size else best[:1])))
     return list(chosen)

@@ -147,9 +147,7 @@ def gene_set_heatmap(
         table = (table - low) / (high - low).where(high > low, 1.0)
     # Of gene sets with the same name, only the first is drawn.
     table = table.loc[:, ~table.columns.duplicated()].loc[:, shown]
-    has_sign = scale == "z_score" or (
-        scale is None and result_type(adata, key) in ("presence", "attribution")
-    )
+    has_sign = scale == "z_score" or (scale is None and result_type(adata, key) in ("presence", "attribution"))
     most = (MAX_Z_SCORE if scale == "z_score" else np.inf) if has_sign else None
     vmin, vmax = _limits(table.to_numpy()[sets_scale], most, vmin, vmax)
     group_tree = _tree(table) if cluster_groups else None
@@ -165,12 +163,8 @@ def gene_set_heatmap(
     drawn = table.T if swap_axes else table
     rows, columns = (wrap(list(names), max_name_length) for names in (drawn.index, drawn.columns))
     trees = (set_tree, group_tree) if swap_axes else (group_tree, set_tree)
-    heatmap, row_strip, column_strip, row_tree, column_tree, fit = _new_axes(
-        canvas, rows, columns, trees
-    )
-    mesh = heatmap.pcolormesh(
-        drawn, cmap=cmap or ("vlag" if has_sign else "viridis"), vmin=vmin, vmax=vmax
-    )
+    heatmap, row_strip, column_strip, row_tree, column_tree, fit = _new_axes(canvas, rows, columns, trees)
+    mesh = heatmap.pcolormesh(drawn, cmap=cmap or ("vlag" if has_sign else "viridis"), vmin=vmin, vmax=vmax)
     colors = group_colors(adata, groupby)
     strip = np.array([to_rgb(colors[name]) for name in table.index])
     if swap_axes:
@@ -220,9 +214,7 @@ def _new_axes(
     The last item says how large the heatmap has to be, and the figure with it.
     """
     # A cell is as high as a line of text, or two.
-    height, width = (
-        max(max(0.175, LINE * line_count(names)) * len(names), 0.9) for names in (rows, columns)
-    )
+    height, width = (max(max(0.175, LINE * line_count(names)) * len(names), 0.9) for names in (rows, columns))
     row_tree, column_tree = (0.01 if tree is None else 0.5 for tree in trees)
     widths, heights = [row_tree, 0.13, width], [column_tree, 0.13, height]
     figure = canvas.new_figure((sum(widths) + 4, sum(heights) + 3))
@@ -253,9 +245,7 @@ def _draw_tree(ax: Axes, tree: dict[str, Any] | None, *, is_left: bool) -> None:
     # scipy puts the leaves at 5, 15, 25 and so on.
     position, height = np.array(tree["icoord"]) / 10, np.array(tree["dcoord"])
     lines = np.stack([height, position] if is_left else [position, height], axis=-1)
-    ax.add_collection(
-        LineCollection(list(lines), colors=plt.rcParams["text.color"], linewidths=0.7)
-    )
+    ax.add_collection(LineCollection(list(lines), colors=plt.rcParams["text.color"], linewidths=0.7))
     n, top = len(tree["leaves"]), 1.02 * height.max()
     if is_left:
         ax.set(xlim=(top, 0), ylim=(n, 0))

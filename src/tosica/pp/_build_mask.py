@@ -300,9 +300,7 @@ def build_mask(
     if isinstance(adata, MuData):
         masks = {
             name: _compute_mask(adata[name], sets, of_name, key_added)
-            for name, sets, of_name in _plan_modalities(
-                adata, gene_sets, params, modalities, groups
-            )
+            for name, sets, of_name in _plan_modalities(adata, gene_sets, params, modalities, groups)
         }
     elif modalities is not None or groups is not None:
         raise TypeError("modalities and groups are for a MuData, and adata is an AnnData.")
@@ -361,9 +359,7 @@ def _plan_modalities(
     """Say which sets and parameters each modality of a MuData gets."""
     check_mudata(mdata)
     if modalities is None:
-        modalities = {
-            r: name for r, name in DEFAULT_MODALITIES.items() if name in mdata.mod
-        } or None
+        modalities = {r: name for r, name in DEFAULT_MODALITIES.items() if name in mdata.mod} or None
     roles = resolve_modalities(mdata, modalities)
     groups = groups or {}
     panels = [name for role, name in roles.items() if not MODALITY_KINDS[role].has_gene_sets]
@@ -374,9 +370,7 @@ def _plan_modalities(
             f"(antibodies), here {', '.join(map(repr, panels)) or 'none'}."
         )
     # Features of a panel are few and may have the names of other genes; variability is for RNA.
-    of_panel = replace(
-        params, min_genes=1, select="largest", organism="auto", identifiers="exact", layer=None
-    )
+    of_panel = replace(params, min_genes=1, select="largest", organism="auto", identifiers="exact", layer=None)
     plan: list[tuple[str, Any, _Params]] = []
     for role, name in roles.items():
         logger.info("build_mask: modality %r (%s)", name, role)
@@ -488,8 +482,7 @@ def _check_adata(adata: AnnData, key_added: str) -> None:
     taken += [f".uns[{key_added!r}]"] if about is not None and not is_about else []
     if taken:
         raise ValueError(
-            f"adata has {' and '.join(taken)} already, which build_mask did not write: choose "
-            "another key_added."
+            f"adata has {' and '.join(taken)} already, which build_mask did not write: choose another key_added."
         )
 
 

@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _Parts: TypeAlias = list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
-GeneSetsLike: TypeAlias = (
-    str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Parts
-)
+GeneSetsLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Parts
 
 # With a smaller share of the data's genes in gene sets, the user is warned.
 LOW_COVERAGE = 0.1
@@ -157,9 +155,7 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
     pairs = pd.DataFrame({"source": table[source].array, "target": table[target].array})
     has_weights = "weight" in table
     if has_weights:
-        weights = pd.to_numeric(table["weight"], errors="coerce").to_numpy(
-            np.float32, na_value=np.nan
-        )
+        weights = pd.to_numeric(table["weight"], errors="coerce").to_numpy(np.float32, na_value=np.nan)
         if np.isinf(weights).any() or (np.isnan(weights) & table["weight"].notna()).any():
             raise TypeError(
                 "the column 'weight' of the table of gene sets holds values that are not finite "
@@ -189,10 +185,7 @@ def _to_gene_sets(
 ) -> GeneSets:
     """Check pairs of set and gene, and turn them into a matrix."""
     if not genes:
-        raise ValueError(
-            f"no gene set in gene_sets ({about['source']}) holds a gene: pass at least one that "
-            "does."
-        )
+        raise ValueError(f"no gene set in gene_sets ({about['source']}) holds a gene: pass at least one that does.")
     for name in names:
         if not isinstance(name, str) or _UNANNOTATED.fullmatch(name):
             wrong = ValueError if isinstance(name, str) else TypeError
@@ -209,9 +202,7 @@ def _to_gene_sets(
         )
     codes, unique = pd.factorize(np.array(genes, dtype=object))
     # Duplicated genes of a set are summed.
-    contains = csr_matrix(
-        (np.ones(len(codes), dtype=np.int32), (set_of, codes)), shape=(len(names), len(unique))
-    )
+    contains = csr_matrix((np.ones(len(codes), dtype=np.int32), (set_of, codes)), shape=(len(names), len(unique)))
     weights = None
     if weight is not None:
         weights = pd.DataFrame({"set": set_of, "wanted": codes, "weight": weight}).dropna()
@@ -270,9 +261,7 @@ def match_gene_sets(
     return members, pairs, match
 
 
-def weights_table(
-    weights: pd.DataFrame, kept: NDArray[np.intp], names: list[str], genes: GeneList
-) -> pd.DataFrame:
+def weights_table(weights: pd.DataFrame, kept: NDArray[np.intp], names: list[str], genes: GeneList) -> pd.DataFrame:
     """Name the genes and sets of weights in kept sets, in a form that h5ad and zarr can store."""
     column_of = pd.Series(np.arange(len(kept)), index=kept)
     weights = weights[weights["set"].isin(column_of.index)]

@@ -48,9 +48,7 @@ def draw_gene_sets(
             inside[rng.choice(np.flatnonzero(~inside), size=n_missing, replace=False)] = True
         genes.append(np.flatnonzero(inside))
     indptr = np.concatenate([[0], np.cumsum([g.size for g in genes])])
-    members = csr_matrix(
-        (np.ones(indptr[-1], dtype=bool), np.concatenate(genes), indptr), shape=(n_sets, n_vars)
-    )
+    members = csr_matrix((np.ones(indptr[-1], dtype=bool), np.concatenate(genes), indptr), shape=(n_sets, n_vars))
     return [f"random_{i + 1}" for i in range(n_sets)], members
 
 
@@ -103,9 +101,7 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
     return _standardized_dispersion(mean, variance)
 
 
-def _standardized_dispersion(
-    mean: NDArray[np.float64], variance: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _standardized_dispersion(mean: NDArray[np.float64], variance: NDArray[np.float64]) -> NDArray[np.float64]:
     score = np.zeros(len(mean))
     varies = np.flatnonzero((mean > 0) & (variance > 0))
     if varies.size == 0:
@@ -195,9 +191,7 @@ class _DissimilarSets:
         return True
 
 
-def _cover(
-    members: csr_matrix, sizes: NDArray[np.intp], n: int, accepted: _DissimilarSets
-) -> NDArray[np.intp]:
+def _cover(members: csr_matrix, sizes: NDArray[np.intp], n: int, accepted: _DissimilarSets) -> NDArray[np.intp]:
     """Greedy maximum coverage: add the set with the most genes that are not covered yet.
 
     In case of ties, the smaller set comes first, since fewer of its genes are covered already.
@@ -292,8 +286,6 @@ def coexpression_sets(
         full_names = [str(name) for name in names[leading]]
         symbols = [(split_composite(name) or (name,))[0] for name in full_names]
         name = "module: " + ", ".join(symbols)
-        module_names.append(
-            name if name not in module_names else "module: " + ", ".join(full_names)
-        )
+        module_names.append(name if name not in module_names else "module: " + ", ".join(full_names))
         modules.append(np.sort(genes[inside]))
     return module_names, modules

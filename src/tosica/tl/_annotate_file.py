@@ -194,17 +194,14 @@ def annotate_file(
     missing = [part for part in missing if part % n_tasks == task]
     sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
     done = (
-        map(annotator.annotate, missing)
-        if client is None
-        else annotate_on_workers(folder, missing, client, batch_size)
+        map(annotator.annotate, missing) if client is None else annotate_on_workers(folder, missing, client, batch_size)
     )
     with progress(sum(sizes.values()), "annotate", enabled=enable_progress_bar) as step:
         for part in done:
             step.update(sizes[part])
     if array_task is not None:
         logger.info(
-            "annotate_file: annotated %s parts; when all shares are done, the same call without "
-            "array_task joins them",
+            "annotate_file: annotated %s parts; when all shares are done, the same call without array_task joins them",
             format_thousands(len(missing)),
         )
         return
@@ -219,6 +216,4 @@ def annotate_file(
         include_x=include_x,
     )
     shutil.rmtree(folder, ignore_errors=True)
-    logger.info(
-        "annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target
-    )
+    logger.info("annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target)

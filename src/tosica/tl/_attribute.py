@@ -216,8 +216,7 @@ def attribute(
         "n_steps": int(n_steps),
     }
     logger.info(
-        "attribute: completeness error %.2g %%; added .obsm['X_%s'], .obsm['X_%s'], and %r in obs, "
-        "varm and uns",
+        "attribute: completeness error %.2g %%; added .obsm['X_%s'], .obsm['X_%s'], and %r in obs, varm and uns",
         100 * error,
         key_added,
         key_presence,
@@ -343,9 +342,7 @@ def integrated_gradients(
     return Attribution(pairs, presence, difference, network)
 
 
-def _mean_gradients(
-    module: TOSICAModule, vectors: Tensor, start: Tensor, target: Tensor, n_steps: int
-) -> Tensor:
+def _mean_gradients(module: TOSICAModule, vectors: Tensor, start: Tensor, target: Tensor, n_steps: int) -> Tensor:
     """Average the score's gradient along the line from ``start`` to ``vectors``, of their shape."""
     nodes, weights = (
         torch.as_tensor(each, dtype=vectors.dtype, device=vectors.device)
@@ -428,9 +425,7 @@ def iter_attributions(
         thread_pool(module.device),
         progress(cells.n_obs, bar) as step,
     ):
-        minibatches = model.iter_batches(
-            cells, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1)
-        )
+        minibatches = model.iter_batches(cells, layer=layer, use_raw=use_raw, batch_size=max(n_points // n_steps, 1))
         for found in thread_map(explain, minibatches):
             yield found
             step.update(len(found[1]))
@@ -450,12 +445,7 @@ def sum_by(values: Tensor, group: Tensor, n_groups: int) -> Tensor:
 
 def _slopes(gradients: Tensor, weights: Tensor, token: Tensor) -> Tensor:
     """Mean gradient with respect to each gene through each token, ``(n_cells, n_pairs)``."""
-    return torch.cat(
-        [
-            torch.einsum("npd,pd->np", part[:, token], weights)
-            for part in gradients.split(_CELLS_AT_ONCE)
-        ]
-    )
+    return torch.cat([torch.einsum("npd,pd->np", part[:, token], weights) for part in gradients.split(_CELLS_AT_ONCE)])
 
 
 class _CellSums:
@@ -505,9 +495,7 @@ class _CellSums:
         return {
             "completeness_error": float(np.abs(self.error).mean() / scores),
             "linear_share": float(linear / max(linear + network, _TINY)),
-            "unannotated_share": float(
-                absolute[:, n_gene_sets:].sum() / max(absolute.sum(), _TINY)
-            ),
+            "unannotated_share": float(absolute[:, n_gene_sets:].sum() / max(absolute.sum(), _TINY)),
         }
 
 

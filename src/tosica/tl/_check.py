@@ -188,10 +188,7 @@ def _unknown_cells(evidence: Evidence) -> Iterator[Doubt]:
 
 def _improbable_labels(evidence: Evidence) -> Iterator[Doubt]:
     cells = evidence.cells
-    medians = {
-        cells.labels[code]: float(np.median(cells.probability[cells.rows(code)]))
-        for code in cells.types
-    }
+    medians = {cells.labels[code]: float(np.median(cells.probability[cells.rows(code)])) for code in cells.types}
     low = {label: m for label, m in medians.items() if m < LIMITS.median_probability}
     if low:
         worst = min(low, key=lambda label: low[label])
@@ -223,11 +220,9 @@ def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:
             f"{percent(float(small.mean()))} of all cells are unlike the reference{after}.",
             f"By chance it would be {by_chance}. So many hint at another batch, technology or "
             "tissue rather than at a new type. Probabilities are then not calibrated, either.",
-            "Label some cells by hand and run model.recalibrate, or add cells of this batch to the "
-            "reference."
+            "Label some cells by hand and run model.recalibrate, or add cells of this batch to the reference."
             if cells.is_corrected
-            else "Run tosica.tl.novelty(adata, model), which takes off what the cells have in "
-            "common.",
+            else "Run tosica.tl.novelty(adata, model), which takes off what the cells have in common.",
         )
         return
     shares = {code: float(small[cells.rows(code)].mean()) for code in cells.types}
@@ -242,8 +237,7 @@ def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:
             "check",
             max(shares[code] for code in many),
             LIMITS.novel_cells_of_label,
-            f"Many cells of {listed([cells.labels[code] for code in many])} are unlike the "
-            "reference.",
+            f"Many cells of {listed([cells.labels[code] for code in many])} are unlike the reference.",
             f"More than {percent(LIMITS.novel_cells_of_label)} of them have a p-value up to "
             f"{LIMITS.pvalue:g}; by chance it would be {by_chance}.",
             "They may be a type or state that the reference lacks, doublets or damaged cells. "
@@ -350,8 +344,7 @@ def _overconfidence(evidence: Evidence) -> Iterator[Doubt]:
             LIMITS.overconfidence,
             f"{percent(agreed[0])} of the labels agree with adata.obs[{cells.labels_key!r}], but "
             f"the mean probability is {decimal(expected)}.",
-            "The probabilities are too high for these cells, or the known labels follow another "
-            "scheme.",
+            "The probabilities are too high for these cells, or the known labels follow another scheme.",
             "Run model.recalibrate with some of the known labels, and annotate again.",
         )
 

@@ -164,9 +164,7 @@ def evaluate(
     known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
     labeled = known.codes >= 0
     if not labeled.any():
-        raise ValueError(
-            f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all."
-        )
+        raise ValueError(f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all.")
     # All cells are read, so that the message on missing predictions counts all of them.
     predicted = read_groups(adata, column, name="prediction")
     probability = read_probability(adata, key)[labeled] if column == own else None
@@ -232,9 +230,7 @@ def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.nda
     )
 
 
-def _log_labels(
-    n_left_out: int, foreign: list[str], truth: NDArray[np.str_], labels_key: str
-) -> None:
+def _log_labels(n_left_out: int, foreign: list[str], truth: NDArray[np.str_], labels_key: str) -> None:
     """Log which cells and labels cannot be correct."""
     if n_left_out:
         logger.info(
@@ -251,9 +247,7 @@ def _log_labels(
         )
 
 
-@validate_params(
-    adata=CellData(mudata=True), labels_key=String(), prediction_key=String(), normalize=Flag()
-)
+@validate_params(adata=CellData(mudata=True), labels_key=String(), prediction_key=String(), normalize=Flag())
 def confusion(
     adata: AnnData,
     labels_key: str,
@@ -341,9 +335,7 @@ def _unknown_last(labels: list[str]) -> list[str]:
 
 
 @validate_params(adata=CellData(mudata=True), labels_key=String(), key=String(), n_bins=Integer())
-def reliability(
-    adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins: int = 10
-) -> pd.DataFrame:
+def reliability(adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins: int = 10) -> pd.DataFrame:
     """Compare the accuracy of the labels with their probability, bin by bin.
 
     Parameters
@@ -408,9 +400,7 @@ def reliability(
 _COLUMNS = ["low", "high", "n_cells", "probability", "accuracy", "accuracy_low", "accuracy_high"]
 
 
-def calibration_bins(
-    right: NDArray[np.bool_], probability: NDArray[np.float64], n_bins: int
-) -> pd.DataFrame:
+def calibration_bins(right: NDArray[np.bool_], probability: NDArray[np.float64], n_bins: int) -> pd.DataFrame:
     """Compute the accuracy in each bin of the probability.
 
     Parameters
@@ -475,8 +465,7 @@ def read_probability(adata: AnnData, key: str) -> NDArray[np.float64]:
     """
     if f"{key}_probability" not in adata.obs:
         raise KeyError(
-            f"adata.obs has no column '{key}_probability': run model.annotate(adata, "
-            f"key_added={key!r}) first."
+            f"adata.obs has no column '{key}_probability': run model.annotate(adata, key_added={key!r}) first."
         )
     return read_numbers(adata, f"{key}_probability")
 
@@ -504,9 +493,7 @@ def _score_terms(
     ValueError
         If no cell has a term for both.
     """
-    known, called = (
-        np.asarray(_labels(adata, column)[cells]).astype(str) for column in (labels_key, prediction)
-    )
+    known, called = (np.asarray(_labels(adata, column)[cells]).astype(str) for column in (labels_key, prediction))
     truth, term = (_terms(adata, column)[cells] for column in (labels_key, prediction))
     has_terms = (truth != NO_TERM) & (term != NO_TERM)
     if not has_terms.any():

@@ -196,9 +196,7 @@ def ask_quietly() -> Iterator[None]:
         yield
 
 
-def read_cells(
-    adata: AnnData, key: str, *, labels_key: str | None = None, sample_key: str | None = None
-) -> Cells:
+def read_cells(adata: AnnData, key: str, *, labels_key: str | None = None, sample_key: str | None = None) -> Cells:
     """Read an annotation, and check that all of it is there.
 
     Parameters
@@ -256,9 +254,7 @@ def read_cells(
     )
 
 
-def draw_cells(
-    codes: NDArray[np.integer], most: int, rng: np.random.Generator, *, least: int
-) -> NDArray[np.int64]:
+def draw_cells(codes: NDArray[np.integer], most: int, rng: np.random.Generator, *, least: int) -> NDArray[np.int64]:
     """Draw cells at random so that rare labels keep theirs.
 
     Each label keeps ``least`` cells, or all that it has, or its share of ``most`` if labels are
@@ -290,10 +286,7 @@ def draw_cells(
     # The largest remainders fill up what rounding left over.
     n_missing = int(most - kept.sum() - extra.sum())
     extra[np.argsort(-(wanted - extra), kind="stable")[:n_missing]] += 1
-    drawn = [
-        rng.permutation(np.flatnonzero(codes == code))[: kept[code] + extra[code]]
-        for code in occurring
-    ]
+    drawn = [rng.permutation(np.flatnonzero(codes == code))[: kept[code] + extra[code]] for code in occurring]
     return np.sort(np.concatenate(drawn))
 
 
@@ -331,9 +324,7 @@ def _second_labels(
 def _missing_genes(source: ExpressionSource, model: TOSICA) -> tuple[int, int]:
     """Count the genes of the model that the cells lack, and all genes of the model."""
     # Genes are matched before the first minibatch, which is all that is read.
-    first = next(
-        model.iter_batches(source.data, layer=source.layer, use_raw=source.use_raw, batch_size=1)
-    )
+    first = next(model.iter_batches(source.data, layer=source.layer, use_raw=source.use_raw, batch_size=1))
     measured = first[2]
     return (0 if measured is None else int((~measured).sum())), len(model.get_var_names())
 
@@ -344,21 +335,16 @@ def _check_markers(markers: Any, labels: list[str]) -> dict[str, list[str]]:
     for label, genes in (markers or {}).items():
         if label not in labels:
             raise KeyError(
-                f"markers names {label!r}, which is no label of the annotation"
-                f"{did_you_mean(str(label), labels)}"
+                f"markers names {label!r}, which is no label of the annotation{did_you_mean(str(label), labels)}"
             )
         named = list(genes) if isinstance(genes, Iterable) and not isinstance(genes, str) else None
         if named is None or not all(isinstance(gene, str) for gene in named):
-            raise TypeError(
-                f"the markers of {label!r} must be a list of gene names, not {genes!r}."
-            )
+            raise TypeError(f"the markers of {label!r} must be a list of gene names, not {genes!r}.")
         checked[str(label)] = list(dict.fromkeys(named))
     return checked
 
 
-def _log_expression(
-    source: ExpressionSource, rows: NDArray[np.int64]
-) -> tuple[AnnData | None, str]:
+def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[AnnData | None, str]:
     """Log-normalized expression of some cells, or why there is none."""
     if not len(rows):
         return None, "no cell has a label"

@@ -174,9 +174,7 @@ def _checked_shares(shares: Iterable[float]) -> NDArray[np.float64]:
     return np.array(listed, dtype=np.float64)
 
 
-def _values(
-    adata: AnnData, model: TOSICA, orders: Sequence[str] | None, key: str
-) -> dict[str, NDArray[np.floating]]:
+def _values(adata: AnnData, model: TOSICA, orders: Sequence[str] | None, key: str) -> dict[str, NDArray[np.floating]]:
     """Values that gene sets are ranked by, for each order except the random one."""
     computed = [name for name, ending in _ENDINGS.items() if f"X_{key}{ending}" in adata.obsm]
     wanted = computed if orders is None else as_names(orders)
@@ -281,9 +279,7 @@ def _curve_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) ->
 
 def _area_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) -> pd.DataFrame:
     """Area under the curve of the probability, one row an order."""
-    areas = {
-        name: trapezoid(deletion.probability, share, axis=1) for name, deletion in deletions.items()
-    }
+    areas = {name: trapezoid(deletion.probability, share, axis=1) for name, deletion in deletions.items()}
     return _concat(
         {
             "order": name,

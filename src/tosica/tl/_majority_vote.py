@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    Clusters: TypeAlias = (
-        str | Sequence[str] | Sequence[int] | NDArray | pd.Series | pd.Categorical | pd.Index
-    )
+    Clusters: TypeAlias = str | Sequence[str] | Sequence[int] | NDArray | pd.Series | pd.Categorical | pd.Index
 
 CLUSTERS = InstanceOf("a column of adata.obs or one value a cell", str, Iterable, optional=True)
 
@@ -165,19 +163,12 @@ def majority_vote(
     if isinstance(over_clustering, str):
         read.add(over_clustering)
     if result_key in read:
-        raise ValueError(
-            f"key_added={result_key!r} would overwrite what the vote is based on: rename it."
-        )
-    if over_clustering is None:
-        clusters = over_cluster(adata)
-    else:
-        clusters = read_clusters(adata, over_clustering)
+        raise ValueError(f"key_added={result_key!r} would overwrite what the vote is based on: rename it.")
+    clusters = over_cluster(adata) if over_clustering is None else read_clusters(adata, over_clustering)
 
     labels = _model_order(adata, predicted, key)
     if HETEROGENEOUS in labels:
-        raise ValueError(
-            f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label."
-        )
+        raise ValueError(f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label.")
     label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
     probability = None
     if f"{key}_probability" in adata.obs:
@@ -201,9 +192,7 @@ def majority_vote(
     # Colors of an earlier call may belong to other labels.
     target.uns.pop(f"{result_key}_colors", None)
     if set(occurring) <= {*colors, HETEROGENEOUS}:
-        target.uns[f"{result_key}_colors"] = [
-            colors.get(label, _HETEROGENEOUS_COLOR) for label in occurring
-        ]
+        target.uns[f"{result_key}_colors"] = [colors.get(label, _HETEROGENEOUS_COLOR) for label in occurring]
     changed = int((np.asarray(vote).astype(str) != np.asarray(predicted).astype(str)).sum())
     logger.info(
         "majority_vote: %s of %s cells have another label than before; added .obs[%r]",
@@ -268,10 +257,7 @@ def _warn_of_mixed(
     if not len(found):
         return
     worst = found[np.argsort(-n_overruled[found], kind="stable")]
-    shown = ", ".join(
-        f"{clusters.categories[i]!r} ({n_overruled[i]:.0f} of {size[i]} cells)"
-        for i in worst[:_SHOWN]
-    )
+    shown = ", ".join(f"{clusters.categories[i]!r} ({n_overruled[i]:.0f} of {size[i]} cells)" for i in worst[:_SHOWN])
     logger.warning(
         "majority_vote: in %d of %d clusters %s, so they seem to have several types, and the vote "
         "may be worse than the labels before: %s%s; cluster more finely, or call mixed clusters "
@@ -393,8 +379,7 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
     column = values if isinstance(values, pd.Series) else pd.Series(values)
     if len(column) != adata.n_obs:
         raise ValueError(
-            f"over_clustering has {len(column)} values for {adata.n_obs} cells: "
-            "give one a cell, in their order."
+            f"over_clustering has {len(column)} values for {adata.n_obs} cells: give one a cell, in their order."
         )
     unnamed = isinstance(column.index, pd.RangeIndex)
     if not unnamed and not column.index.equals(adata.obs_names):

@@ -253,9 +253,7 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
 
 def _combine(small: Scores, clusters: pd.Categorical) -> Scores:
     """Score of each cell's cluster, from the small clusters of its cells."""
-    grouped = pd.DataFrame({"scores": small.scores, "pvalues": small.pvalues}).groupby(
-        clusters.codes
-    )
+    grouped = pd.DataFrame({"scores": small.scores, "pvalues": small.pvalues}).groupby(clusters.codes)
     medians = grouped.transform("median")
     # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
     return Scores(medians["scores"].to_numpy(), np.minimum(2 * medians["pvalues"].to_numpy(), 1))
@@ -286,9 +284,7 @@ def read_query(
     """Read all cells as the model reads them. They are sparse in memory, also of a backed query."""
     parts, measured = [], None
     with only_warnings(query_logger):
-        for batch in model.iter_batches(
-            adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE
-        ):
+        for batch in model.iter_batches(adata, layer=layer, use_raw=use_raw, batch_size=_BATCH_SIZE):
             parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
             measured = batch.measured
             step.update(parts[-1].shape[0])
@@ -345,15 +341,11 @@ def score_in_blocks(
 
 
 @keep_torch_threads()
-def average_neighbors(
-    query: Query, statistics: NoveltyStatistics, random_state: int
-) -> sp.csr_matrix:
+def average_neighbors(query: Query, statistics: NoveltyStatistics, random_state: int) -> sp.csr_matrix:
     """Weights that average each cell and its nearest neighbors in the query, ``(n_obs, n_obs)``."""
     n_obs = query.x.shape[0]
     sample = np.random.default_rng(random_state).permutation(n_obs)[:_SAMPLE]
-    components = find_neighbor_components(
-        query.x[np.sort(sample)], statistics.gene_scale(), random_state
-    )
+    components = find_neighbor_components(query.x[np.sort(sample)], statistics.gene_scale(), random_state)
     embedded = query.x @ components
     if n_obs <= _MAX_CELLS_EXACT:
         near = NearestNeighbors(n_neighbors=CLUSTER_SIZE - 1).fit(embedded).kneighbors()[1]

@@ -219,9 +219,7 @@ def rank_gene_sets(
     method = known[0] if method is None else method
     if method not in known:
         use = "without" if sample_key is None else "with"
-        raise ValueError(
-            f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}."
-        )
+        raise ValueError(f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}.")
     key = resolve_key(adata, key)
     values, gene_sets = read_attention(adata, key)
     comparison = Comparison(
@@ -237,9 +235,7 @@ def rank_gene_sets(
     if within is None:
         statistics = comparison.statistics(tested)
     else:
-        statistics = _compare_within(
-            comparison, tested, within, read_groups(adata, within, name="within")
-        )
+        statistics = _compare_within(comparison, tested, within, read_groups(adata, within, name="within"))
 
     target = adata.copy() if copy else adata
     target.uns[key_added] = {
@@ -284,10 +280,7 @@ def _compare_within(
         first, reason = next(iter(left_out.items()))
         names = list_names(list(left_out))
         if not statistics:
-            raise ValueError(
-                f"No category of adata.obs[{within!r}] can be compared ({names}); in {first!r}: "
-                f"{reason}"
-            )
+            raise ValueError(f"No category of adata.obs[{within!r}] can be compared ({names}); in {first!r}: {reason}")
         warn_user(f"Left out {names} of adata.obs[{within!r}]; in {first!r}: {reason}")
     return statistics
 
@@ -308,8 +301,7 @@ def _tables(
         order[name] = ranked[:n_gene_sets]
     names = np.asarray(gene_sets, dtype=object)
     columns = {"names": {name: names[rows] for name, rows in order.items()}} | {
-        field: {name: statistics[name][field][rows] for name, rows in order.items()}
-        for field in _DTYPES
+        field: {name: statistics[name][field][rows] for name, rows in order.items()} for field in _DTYPES
     }
     # One field a group, as scanpy stores its results.
     return {
@@ -346,9 +338,7 @@ class Comparison:
             samples=None if self.samples is None else self.samples[rows].remove_unused_categories(),
         )
 
-    def select_groups(
-        self, wanted: Literal["all"] | Iterable[str], *, allow_single_cells: bool = False
-    ) -> list[str]:
+    def select_groups(self, wanted: Literal["all"] | Iterable[str], *, allow_single_cells: bool = False) -> list[str]:
         """Choose the groups to test, in the caller's order.
 
         Parameters
@@ -371,8 +361,7 @@ class Comparison:
         unknown = [name for name in [*names, *against] if name not in available]
         if unknown:
             raise ValueError(
-                f"{self._column} has no cell in group {list_names(unknown)}: its groups are "
-                f"{list_names(available)}."
+                f"{self._column} has no cell in group {list_names(unknown)}: its groups are {list_names(available)}."
             )
         tested = [name for name in names if name not in against]
         if not tested or len(available) < 2:
@@ -391,9 +380,7 @@ class Comparison:
         """Leave out groups with a single cell on a side; refuse them if there are no others."""
         sizes = dict(self.groups.value_counts())
         rest = {name: len(self.groups) - size for name, size in sizes.items()}
-        single = [
-            name for name in tested if min(sizes[name], sizes.get(self.reference, rest[name])) < 2
-        ]
+        single = [name for name in tested if min(sizes[name], sizes.get(self.reference, rest[name])) < 2]
         if single:
             message = (
                 f"{self._column} has a single cell in {list_names(single)} or in what these are "
@@ -461,9 +448,7 @@ class Comparison:
             results[name] = {field: np.asarray(result[field][name])[unsorted] for field in fields}
             results[name]["order"] = order
             group, reference = self._positions(name)
-            results[name]["logfoldchanges"] = _log2_ratio(
-                moments.mean[group], moments.reference_mean(group, reference)
-            )
+            results[name]["logfoldchanges"] = _log2_ratio(moments.mean[group], moments.reference_mean(group, reference))
         return results
 
     def _test_samples(self, name: str, samples: pd.Categorical) -> Statistics:
@@ -471,9 +456,7 @@ class Comparison:
         rows = self.groups == name
         others = ~rows if self.reference == "rest" else self.groups == self.reference
         codes, names = np.asarray(samples.codes), list(samples.categories)
-        group, reference = (
-            sample_means(self.values, codes, names, side, self.min_cells) for side in (rows, others)
-        )
+        group, reference = (sample_means(self.values, codes, names, side, self.min_cells) for side in (rows, others))
         try:
             scores, pvals = compare_samples(group, reference, self.method)
         except TooFewSamplesError:
@@ -658,9 +641,7 @@ def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
         codes = column.cat.codes.to_numpy().astype(np.float64)
         return np.where(codes < 0, np.nan, codes)
     if not pd.api.types.is_numeric_dtype(column.dtype):
-        raise TypeError(
-            f"adata.obs[{obs_key!r}] holds {column.dtype} values, not numbers or an order."
-        )
+        raise TypeError(f"adata.obs[{obs_key!r}] holds {column.dtype} values, not numbers or an order.")
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
@@ -672,9 +653,7 @@ def _per_sample(
     return np.array([mean for mean, _ in means]), np.array([row for _, row in means])
 
 
-def _spearman(
-    x: NDArray[np.float64], y: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Rank correlation of each column with ``y``; 0 and p-value 1 where one of them is constant."""
     ranks = stats.rankdata(x, axis=0)
     ranks -= ranks.mean(axis=0)

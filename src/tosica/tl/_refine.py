@@ -287,8 +287,7 @@ def _table(
 def _refined_sets(sets: _GeneSets, table: pd.DataFrame) -> dict[str, list[str]]:
     """Gene sets with the changes of the table: genes that stay, then those that joined."""
     refined = {
-        name: [str(gene) for gene in sets.genes[inside]]
-        for name, inside in zip(sets.names, sets.members, strict=True)
+        name: [str(gene) for gene in sets.genes[inside]] for name, inside in zip(sets.names, sets.members, strict=True)
     }
     for key, rows in table.groupby("gene_set", sort=False):
         name = str(key)
@@ -310,9 +309,7 @@ class Refinement(NamedTuple):
     recall: float
 
 
-def bootstrap(
-    labels: NDArray[np.integer], n_bootstraps: int, random_state: int
-) -> Iterator[NDArray[np.intp]]:
+def bootstrap(labels: NDArray[np.integer], n_bootstraps: int, random_state: int) -> Iterator[NDArray[np.intp]]:
     """Draw as many cells of each label as it has, with replacement.
 
     Parameters

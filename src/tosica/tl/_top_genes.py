@@ -153,17 +153,11 @@ def top_genes(
         set_weights, pair_weights = _by_attention(model, attention, cells, wanted)
     else:
         rng = np.random.default_rng(seed)
-        chosen = [
-            np.sort(rng.permutation(np.flatnonzero(cells == group))[:n_cells]) for group in wanted
-        ]
-        set_weights, pair_weights = presence_of_groups(
-            adata, model, chosen, layer=layer, use_raw=use_raw
-        )
+        chosen = [np.sort(rng.permutation(np.flatnonzero(cells == group))[:n_cells]) for group in wanted]
+        set_weights, pair_weights = presence_of_groups(adata, model, chosen, layer=layer, use_raw=use_raw)
     table = largest_weights(model, wanted, set_weights, pair_weights, n_gene_sets, n_genes)
     if table.empty:
-        raise ValueError(
-            "No gene set has a positive weight in any of the groups: name other groups."
-        )
+        raise ValueError("No gene set has a positive weight in any of the groups: name other groups.")
     table["group"] = pd.Categorical(table["group"], list(dict.fromkeys(table["group"])))
     table.index = table.index.astype(str)
     target = adata.copy() if copy else adata
@@ -279,9 +273,7 @@ def largest_weights(
                 )
                 for g in _largest(weights, n_genes)
             ]
-    return pd.DataFrame(
-        rows, columns=["group", "gene_set", "gene_set_weight", "gene", "gene_weight"]
-    )
+    return pd.DataFrame(rows, columns=["group", "gene_set", "gene_set_weight", "gene", "gene_weight"])
 
 
 def _largest(values: NDArray[np.floating], most: int) -> list[int]:
