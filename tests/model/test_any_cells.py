@@ -16,10 +16,7 @@ import tosica
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # so few cells and genes are often warned of
-@settings(
-    max_examples=12,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(adata=anndatas(n_vars=(8, 30)))
 def test_annotated_saved_and_read_again(adata, contents, new_keys):
     genes = adata.var_names.tolist()

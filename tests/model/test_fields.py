@@ -13,12 +13,7 @@ from anndata import AnnData
 
 from tosica import TOSICA, pp
 
-SCVI_KEYS = {
-    "obs/_scvi_batch",
-    "obs/_scvi_labels",
-    "uns/_scvi_manager_uuid",
-    "uns/_scvi_uuid",
-}
+SCVI_KEYS = {"obs/_scvi_batch", "obs/_scvi_labels", "uns/_scvi_manager_uuid", "uns/_scvi_uuid"}
 
 
 def setup(adata, **kwargs):
@@ -285,11 +280,7 @@ def _labels_gone(adata):
 
 
 WRONG = {
-    "labels missing": (
-        _labels_gone,
-        KeyError,
-        "no column",
-    ),
+    "labels missing": (_labels_gone, KeyError, "no column"),
     "labels NaN": (_labels_nan, ValueError, "1 cells have no label (NaN) in adata.obs['kind']"),
     "labels equal": (
         _labels_equal,
@@ -302,11 +293,7 @@ WRONG = {
         "has a label 'Unknown', which annotate writes where it is in doubt: rename it, or pass "
         "unlabeled_category='Unknown'.",
     ),
-    "same text": (
-        _same_text,
-        ValueError,
-        "adata.obs['kind'] has different labels with the same text ('1')",
-    ),
+    "same text": (_same_text, ValueError, "adata.obs['kind'] has different labels with the same text ('1')"),
     "NaN": (_x_value(np.nan), ValueError, "adata.X holds NaN (first in cell 7)"),
     "NaN sparse": (_x_value_sparse(np.nan), ValueError, "adata.X holds NaN (first in cell 7)"),
     "infinity": (_x_value(np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
@@ -342,17 +329,9 @@ WRONG = {
         ValueError,
         "adata.varm['tosica_mask'] has 4 gene sets and adata.uns['tosica_mask'] names 1: they are not from one call",
     ),
-    "empty set": (
-        _mask_emptied,
-        ValueError,
-        "1 gene sets of adata.varm['tosica_mask'] have no gene in adata ('beta')",
-    ),
+    "empty set": (_mask_emptied, ValueError, "1 gene sets of adata.varm['tosica_mask'] have no gene in adata ('beta')"),
     "batch NaN": (_batch_nan, ValueError, "adata.obs['donor'] has cells without a batch (NaN)."),
-    "batch missing": (
-        _batch_gone,
-        KeyError,
-        "no column",
-    ),
+    "batch missing": (_batch_gone, KeyError, "no column"),
 }
 
 

@@ -103,10 +103,7 @@ def test_annotated_saved_and_loaded(model, query, tmp_path):
     assert model.gene_sets[:4] == [f"rna:{name}" for name in SETS]
     assert [f"activity:{name}" for name in SETS] == model.gene_sets[5:9]
     # Genes in no gene set are tokens of either modality.
-    assert [name.partition(": ")[0] for name in model.gene_sets[4::5]] == [
-        "rna:module",
-        "activity:module",
-    ]
+    assert [name.partition(": ")[0] for name in model.gene_sets[4::5]] == ["rna:module", "activity:module"]
     model.save(tmp_path / "model", save_anndata=True)
     loaded = tosica.TOSICA.load(tmp_path / "model")
     for data in (query, md.MuData({"activity": query["activity"].copy()})):
@@ -127,11 +124,7 @@ def test_three_modalities_in_one_order():
     tosica.pp.build_mask(three, SETS, modalities=roles, max_gene_sets=3)
     tosica.TOSICA.setup_mudata(three, "kind", roles)
     model = tosica.TOSICA(three, embed_dim=16, max_gene_sets=2, modules=False)
-    assert [name.partition(":")[0] for name in model.gene_sets] == [
-        *["rna"] * 2,
-        *["protein"] * 3,
-        *["activity"] * 2,
-    ]
+    assert [name.partition(":")[0] for name in model.gene_sets] == [*["rna"] * 2, *["protein"] * 3, *["activity"] * 2]
     assert list(model.get_var_names()) == ["rna", "protein", "activity"]
 
 

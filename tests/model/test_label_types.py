@@ -28,16 +28,8 @@ TYPES: dict[str, tuple[Callable[[pd.Series], Any], str | None, bool]] = {
     "nullable": (lambda kind: kind.cat.codes.astype("Int64"), "int64", False),
     "objects": (lambda kind: kind.cat.codes.astype(object), "int64", False),
     "categorical integers": (lambda kind: kind.cat.rename_categories([3, 1, 2]), "int64", False),
-    "ordered integers": (
-        lambda kind: kind.cat.rename_categories([3, 1, 2]).cat.as_ordered(),
-        "int64",
-        True,
-    ),
-    "ordered text": (
-        lambda kind: kind.cat.rename_categories(ORDER).cat.as_ordered(),
-        None,
-        True,
-    ),
+    "ordered integers": (lambda kind: kind.cat.rename_categories([3, 1, 2]).cat.as_ordered(), "int64", True),
+    "ordered text": (lambda kind: kind.cat.rename_categories(ORDER).cat.as_ordered(), None, True),
     "text": (lambda kind: kind.astype(str), None, False),
 }
 

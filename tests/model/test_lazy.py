@@ -81,11 +81,7 @@ def test_groups_of_a_file_that_was_not_read(toy_query: AnnData, toy_model: tosic
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("format_", FORMATS)
 def test_a_query_gets_the_labels_that_it_has_in_memory(
-    format_: str,
-    way: Callable[..., AnnData],
-    toy_query: AnnData,
-    toy_model: tosica.TOSICA,
-    tmp_path: Path,
+    format_: str, way: Callable[..., AnnData], toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
 ) -> None:
     lazy = opened(toy_query, format_, way, tmp_path)
     toy_model.annotate(toy_query, probabilities=True)

@@ -42,14 +42,7 @@ class Job(NamedTuple):
 
 
 def run(
-    reference: AnnData,
-    query: AnnData,
-    folder: Path,
-    *,
-    batch_key: str,
-    max_gene_sets: int,
-    max_epochs: int,
-    lr: float,
+    reference: AnnData, query: AnnData, folder: Path, *, batch_key: str, max_gene_sets: int, max_epochs: int, lr: float
 ) -> Job:
     """What the package promises to its user, line by line."""
     scvi.settings.seed = 0
@@ -57,12 +50,7 @@ def run(
     tosica.pp.build_mask(reference, gene_sets="human_gobp", max_gene_sets=max_gene_sets)
     tosica.TOSICA.setup_anndata(reference, labels_key="cell_type", batch_key=batch_key)
     model = tosica.TOSICA(reference, embed_dim=16)
-    model.train(
-        max_epochs=max_epochs,
-        accelerator="cpu",
-        enable_progress_bar=False,
-        plan_kwargs={"lr": lr},
-    )
+    model.train(max_epochs=max_epochs, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": lr})
     model.save(folder)
 
     model = tosica.TOSICA.load(folder, accelerator="cpu")
@@ -77,13 +65,7 @@ def pbmc_job(tmp_path_factory: pytest.TempPathFactory) -> Job:
     held = np.arange(adata.n_obs) % 4 == 0
     folder = tmp_path_factory.mktemp("pbmc") / "model"
     return run(
-        adata[~held].copy(),
-        adata[held].copy(),
-        folder,
-        batch_key="phase",
-        max_gene_sets=60,
-        max_epochs=20,
-        lr=1e-2,
+        adata[~held].copy(), adata[held].copy(), folder, batch_key="phase", max_gene_sets=60, max_epochs=20, lr=1e-2
     )
 
 

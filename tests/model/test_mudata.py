@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 GENES = [f"G{i}" for i in range(30)]
 # Two names are a gene's and an antibody's.
 PROTEINS = ["G0", "G8", *(f"P{i}" for i in range(7))]
-SETS = {
-    "alpha": GENES[:8],
-    "beta": GENES[8:16],
-    "gamma": GENES[16:24],
-    "mixed": GENES[4:20:3],
-}
+SETS = {"alpha": GENES[:8], "beta": GENES[8:16], "gamma": GENES[16:24], "mixed": GENES[4:20:3]}
 EASY = {"lr": 1e-2, "warmup": 0.1, "gene_dropout": 0.1, "token_dropout": 0.0}
 
 
@@ -111,8 +106,7 @@ def test_an_anndata_is_a_mudata_of_one_modality(model, query):
 def test_training_starts_from_the_network_of_rna():
     mdata = make_cite()
     network = pd.DataFrame(
-        [(name, gene, 2.0) for name, genes in SETS.items() for gene in genes],
-        columns=["source", "target", "weight"],
+        [(name, gene, 2.0) for name, genes in SETS.items() for gene in genes], columns=["source", "target", "weight"]
     )
     tosica.pp.build_mask(mdata, network)
     tosica.TOSICA.setup_mudata(mdata, "kind")
@@ -523,11 +517,7 @@ def _twice(mdata):
         (_nothing, ValueError, r"mdata\['protein'\].X is (zero everywhere|the same in every cell)"),
         (_in_part, ValueError, r"mdata\['rna'\].X holds values that are neither counts nor"),
         (_no_mask, KeyError, r"no mask in mdata\['protein'\].varm.* tosica.pp.build_mask\(mdata\)"),
-        (
-            _twice,
-            ValueError,
-            r"obs_names of mdata\['protein'\] are not unique .*every modality",
-        ),
+        (_twice, ValueError, r"obs_names of mdata\['protein'\] are not unique .*every modality"),
     ],
 )
 def test_references_that_cannot_work(mdata, spoil, error, sentence):

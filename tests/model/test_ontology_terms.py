@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-TERMS = {
-    "a": "CL:0000624",
-    "b": "CL:0000625",
-    "c": "CL:0000236",
-}  # CD4 T cells, CD8 T cells, B cells
+TERMS = {"a": "CL:0000624", "b": "CL:0000625", "c": "CL:0000236"}  # CD4 T cells, CD8 T cells, B cells
 COLUMN = "tosica_prediction_ontology_term_id"
 
 
@@ -104,12 +100,7 @@ def test_reference_with_several_modalities() -> None:
     rna = reference(TERMS)
     protein = make_toy(90)[:, :4].copy()
     protein.var_names = ["CD3", "CD4", "CD8", "CD19"]
-    mdata = MuData(
-        {
-            "rna": rna,
-            "protein": protein,
-        }
-    )
+    mdata = MuData({"rna": rna, "protein": protein})
     tosica.pp.build_mask(mdata, {"one": [f"G{i}" for i in range(12)]}, min_genes=1)
     del mdata["protein"].obs["kind"]
     tosica.TOSICA.setup_mudata(mdata, labels_key="kind")
@@ -132,17 +123,9 @@ def test_they_can_be_given(toy_model: tosica.TOSICA) -> None:
     ("terms", "error", "sentence"),
     [
         (["CL:0000624"], TypeError, "ontology_term_ids_ must be a dict of label to identifier"),
-        (
-            {"a": 624},
-            TypeError,
-            "ontology_term_ids_ must hold identifiers such as 'CL:0000084', not",
-        ),
+        ({"a": 624}, TypeError, "ontology_term_ids_ must hold identifiers such as 'CL:0000084', not"),
         ({"d": "CL:0000624"}, KeyError, "the model has no label 'd', only 'a', 'b', 'c'"),
-        (
-            {"a": "CL:0000548"},
-            ValueError,
-            "ontology_term_ids_ gives 'a' a wrong term: 'CL:0000548' ",
-        ),
+        ({"a": "CL:0000548"}, ValueError, "ontology_term_ids_ gives 'a' a wrong term: 'CL:0000548' "),
         ({"a": "T cell"}, ValueError, "'T cell' is no term of the Cell Ontology of 2026-03-26"),
     ],
 )

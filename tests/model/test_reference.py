@@ -88,9 +88,7 @@ def test_split_follows_the_seed():
 
 @settings(max_examples=25)
 @given(
-    sizes=st.lists(st.integers(1, 80), min_size=1, max_size=7),
-    batch_size=st.integers(1, 64),
-    seed=st.integers(0, 1000),
+    sizes=st.lists(st.integers(1, 80), min_size=1, max_size=7), batch_size=st.integers(1, 64), seed=st.integers(0, 1000)
 )
 def test_classes_come_equally_often_in_whole_minibatches(sizes, batch_size, seed):
     torch.manual_seed(seed)
@@ -348,11 +346,7 @@ def test_a_model_learns_from_disk_as_from_memory(toy, toy_query, train, fast_pla
 def reference_data(toy, batch_size, rank=0, n_processes=1, validation_size=0.3):
     codes = toy.obs["kind"].cat.codes.to_numpy().astype(np.int64)
     data = ReferenceData(
-        CellMatrix(toy),
-        codes,
-        np.zeros(len(codes)),
-        validation_size=validation_size,
-        batch_size=batch_size,
+        CellMatrix(toy), codes, np.zeros(len(codes)), validation_size=validation_size, batch_size=batch_size
     )
     data.trainer = SimpleNamespace(global_rank=rank, world_size=n_processes)
     return data

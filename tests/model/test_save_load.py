@@ -33,8 +33,7 @@ def test_identical_predictions(toy_model, toy_query, folder):
     pd.testing.assert_frame_equal(model.predict(toy_query, soft=True), toy_model.predict(toy_query, soft=True))
     pd.testing.assert_frame_equal(model.get_attention(toy_query), toy_model.get_attention(toy_query))
     np.testing.assert_array_equal(
-        model.get_latent_representation(toy_query),
-        toy_model.get_latent_representation(toy_query),
+        model.get_latent_representation(toy_query), toy_model.get_latent_representation(toy_query)
     )
     for how in ("mean", "max"):
         pd.testing.assert_frame_equal(model.get_gene_weights(how), toy_model.get_gene_weights(how))
@@ -246,13 +245,7 @@ def test_training_on_with_the_reference(toy, toy_model, folder, fast_plan):
     model = TOSICA.load(folder, adata=toy, accelerator="cpu")
     assert model.adata is toy
     np.testing.assert_array_equal(model.predict(), toy_model.predict())
-    model.train(
-        max_epochs=2,
-        accelerator="cpu",
-        batch_size=16,
-        enable_progress_bar=False,
-        plan_kwargs=fast_plan,
-    )
+    model.train(max_epochs=2, accelerator="cpu", batch_size=16, enable_progress_bar=False, plan_kwargs=fast_plan)
     assert model.fingerprint != toy_model.fingerprint
     table = model.history["train_loss"]
     assert table.index.tolist() == list(range(17))
@@ -458,11 +451,7 @@ def test_whatever_is_edited_is_noticed(folder, toy, contents, change):
 
 @pytest.mark.parametrize(
     "value",
-    [
-        torch.zeros(1).expand(10**5, 10**6),
-        torch.zeros(3, 16).to_sparse(),
-        torch.zeros(3, 16, dtype=torch.bfloat16),
-    ],
+    [torch.zeros(1).expand(10**5, 10**6), torch.zeros(3, 16).to_sparse(), torch.zeros(3, 16, dtype=torch.bfloat16)],
     ids=["bomb", "sparse", "bfloat16"],
 )
 def test_what_is_no_weight(folder, value):

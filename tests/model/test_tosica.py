@@ -20,10 +20,7 @@ from tosica import TOSICA, pp
 
 def seen_by(model, query, **kwargs):
     """Probabilities and attention."""
-    return (
-        model.predict(query, soft=True, **kwargs).to_numpy(),
-        model.get_attention(query, **kwargs).to_numpy(),
-    )
+    return (model.predict(query, soft=True, **kwargs).to_numpy(), model.get_attention(query, **kwargs).to_numpy())
 
 
 def assert_same(first, second, *, tolerance=1e-5):
@@ -232,10 +229,7 @@ def test_size_of_the_minibatch(request, kind, batch_size):
     assert_same(seen_by(model, query, batch_size=batch_size), expected)
 
 
-@settings(
-    max_examples=6,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1000),
     batch_size=st.integers(1, 90),
@@ -397,11 +391,7 @@ WRONG = {
     "NaN": (_set(np.nan), ValueError, "adata.X holds NaN (first in cell 7)"),
     "infinity": (_set(-np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
     "negative": (_set(-1), ValueError, "adata.X holds negative values (first in cell 7)"),
-    "fractions": (
-        _change(lambda x: np.multiply(3.3, x**1.7, out=x)),
-        ValueError,
-        "neither counts nor log-normalised",
-    ),
+    "fractions": (_change(lambda x: np.multiply(3.3, x**1.7, out=x)), ValueError, "neither counts nor log-normalised"),
     "no cells": (lambda query: query[:0].copy(), ValueError, "has no cells (n_obs is 0)"),
     "no genes": (lambda query: query[:, :0].copy(), ValueError, "adata.X has no genes"),
     "few genes": (
@@ -425,11 +415,7 @@ WRONG = {
         ValueError,
         "var_names of the query that the model needs are not unique ('G1'): call adata.var_names_make_unique() first.",
     ),
-    "cells twice": (
-        _cells_twice,
-        ValueError,
-        "obs_names of the query are not unique ('cell0')",
-    ),
+    "cells twice": (_cells_twice, ValueError, "obs_names of the query are not unique ('cell0')"),
 }
 
 

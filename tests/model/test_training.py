@@ -81,11 +81,7 @@ def test_training_twice_goes_on(toy, train, fast_plan):
     before = weights_of(model)
     loss = float(model.history["train_loss"].iloc[-1, 0])
     model.train(
-        max_epochs=2,
-        accelerator="cpu",
-        batch_size=16,
-        enable_progress_bar=False,
-        plan_kwargs={**fast_plan, "lr": 1e-4},
+        max_epochs=2, accelerator="cpu", batch_size=16, enable_progress_bar=False, plan_kwargs={**fast_plan, "lr": 1e-4}
     )
     assert not same(before, weights_of(model))
     table = model.history["train_loss"]
@@ -337,10 +333,7 @@ def test_bars(toy, train, monkeypatch, capsys):
     shown.clear()
     model.train(max_epochs=2, batch_size=16, accelerator="cpu")
     counted = {step.text: (step.n, step.total) for step in shown if step.total}
-    assert counted == {
-        "train: network, epoch 2/2": (192, 192),
-        "train: refit, epoch 1/1": (96, 96),
-    }
+    assert counted == {"train: network, epoch 2/2": (192, 192), "train: refit, epoch 1/1": (96, 96)}
 
 
 def test_an_own_bar_takes_the_place_of_ours(toy, train):

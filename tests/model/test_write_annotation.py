@@ -171,13 +171,7 @@ def test_annotating_again_replaces(toy_model, toy_query):
 
 def test_colours_are_the_references(pbmc_model, pbmc_ref, pbmc_query):
     pbmc_model.annotate(pbmc_query)
-    colour_of = dict(
-        zip(
-            pbmc_ref.obs["bulk_labels"].cat.categories,
-            pbmc_ref.uns["bulk_labels_colors"],
-            strict=True,
-        )
-    )
+    colour_of = dict(zip(pbmc_ref.obs["bulk_labels"].cat.categories, pbmc_ref.uns["bulk_labels_colors"], strict=True))
     prediction = pbmc_query.obs["tosica_prediction"]
     expected = [colour_of[label] for label in prediction.cat.categories]
     assert pbmc_query.uns["tosica_prediction_colors"] == expected

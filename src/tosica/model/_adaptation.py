@@ -44,10 +44,7 @@ class AdaptationMixin(SetupMixin):
     _query_cells: QueryCells | None = None
 
     @validate_params(
-        adata=CellData(mudata=True),
-        labels_key=String(),
-        use_raw=Flag(),
-        batch_size=Integer(optional=True),
+        adata=CellData(mudata=True), labels_key=String(), use_raw=Flag(), batch_size=Integer(optional=True)
     )
     def recalibrate(
         self,
@@ -115,12 +112,7 @@ class AdaptationMixin(SetupMixin):
         recalibrate(self, adata, labels_key, layer=layer, use_raw=use_raw, batch_size=batch_size)
 
     @classmethod
-    @validate_params(
-        adata=CellData(),
-        labels_key=String(optional=True),
-        layer=String(optional=True),
-        use_raw=Flag(),
-    )
+    @validate_params(adata=CellData(), labels_key=String(optional=True), layer=String(optional=True), use_raw=Flag())
     def load_query_data(
         cls,
         adata: AnnData,

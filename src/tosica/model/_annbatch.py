@@ -70,11 +70,7 @@ class AnnbatchDataModule:
 
     @validate_params(chunk_size=Integer(), preload_nchunks=Integer())
     def __init__(
-        self,
-        collection: Any | str | os.PathLike[str],
-        *,
-        chunk_size: int = 256,
-        preload_nchunks: int = 64,
+        self, collection: Any | str | os.PathLike[str], *, chunk_size: int = 256, preload_nchunks: int = 64
     ) -> None:
         self._annbatch = _import_annbatch()
         self._chunk_size, self._preload_nchunks = chunk_size, preload_nchunks

@@ -31,13 +31,7 @@ from tosica._settings import format_thousands, logger
 from tosica._stats import conformal_threshold, label_sets
 from tosica.data import load_annotations
 from tosica.linear import pvalues
-from tosica.model._annotation_result import (
-    CUTOFF,
-    DEFAULT_CUTOFF,
-    AnnotationResult,
-    sets_as_terms,
-    warn_of_cutoff,
-)
+from tosica.model._annotation_result import CUTOFF, DEFAULT_CUTOFF, AnnotationResult, sets_as_terms, warn_of_cutoff
 from tosica.model._device import check_device
 from tosica.model._labels_field import LabelsField
 from tosica.model._query import QueryLoader
@@ -161,11 +155,7 @@ class AnnotationMixin(Base):
 
     @torch.inference_mode()
     def _infer_minibatch(
-        self,
-        modalities: tuple[int, ...],
-        wanted: set[str],
-        precision: Precision,
-        minibatch: Minibatch,
+        self, modalities: tuple[int, ...], wanted: set[str], precision: Precision, minibatch: Minibatch
     ) -> tuple[int, dict[str, np.ndarray]]:
         """Compute what is wanted of some cells, and return it with the position of the first."""
         device, measured = self.module.device, minibatch.measured
@@ -523,10 +513,7 @@ class AnnotationMixin(Base):
         return pd.DataFrame(result.attention, index=result.obs_names, columns=result.gene_sets)
 
     @validate_params(
-        adata=CellData(mudata=True, optional=True),
-        layer=_LAYER,
-        use_raw=Flag(),
-        batch_size=Integer(optional=True),
+        adata=CellData(mudata=True, optional=True), layer=_LAYER, use_raw=Flag(), batch_size=Integer(optional=True)
     )
     def iter_batches(
         self,
@@ -610,8 +597,7 @@ class AnnotationMixin(Base):
     def _query(self, adata: AnnData | MuData | None, indices: Sequence[int] | slice | None = None) -> AnnData | MuData:
         """Take cells to annotate, if the model is trained; by default its reference."""
         self._check_if_trained(
-            warn=False,
-            message="The model is not trained: call model.train() first, or load a trained one.",
+            warn=False, message="The model is not trained: call model.train() first, or load a trained one."
         )
         if adata is None:
             adata = self.adata
@@ -642,13 +628,7 @@ class AnnotationMixin(Base):
         if batch_size is None:
             batch_size = _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
         return QueryLoader(
-            adata,
-            self.modalities,
-            layer=layer,
-            use_raw=use_raw,
-            batch_size=batch_size,
-            device=device,
-            sample=sample,
+            adata, self.modalities, layer=layer, use_raw=use_raw, batch_size=batch_size, device=device, sample=sample
         )
 
 

@@ -30,15 +30,7 @@ CUTOFF = Either(first=Fraction(), second=OneOf("auto"))
 # The grey that scanpy gives to missing values.
 _UNKNOWN_COLOR = "#d3d3d3"
 # Fields with a row for each cell.
-_OF_CELLS = (
-    "codes",
-    "probability",
-    "probabilities",
-    "attention",
-    "latent",
-    "novelty",
-    "novelty_pvalue",
-)
+_OF_CELLS = ("codes", "probability", "probabilities", "attention", "latent", "novelty", "novelty_pvalue")
 
 
 @dataclass(frozen=True, kw_only=True)

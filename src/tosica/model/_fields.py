@@ -14,13 +14,7 @@ import scipy.sparse as sp
 from scvi.data.fields import BaseAnnDataField, LayerField
 
 from tosica._checks import list_names
-from tosica.data import (
-    MODALITY_KINDS,
-    CellMatrix,
-    ModalityKind,
-    check_unique,
-    check_varies,
-)
+from tosica.data import MODALITY_KINDS, CellMatrix, ModalityKind, check_unique, check_varies
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -44,11 +38,7 @@ class ExpressionField(LayerField):
     SCALE_KEY = "scale"
 
     def __init__(
-        self,
-        registry_key: str,
-        layer: str | None,
-        name: str = "adata",
-        kind: ModalityKind[Any] = MODALITY_KINDS["rna"],
+        self, registry_key: str, layer: str | None, name: str = "adata", kind: ModalityKind[Any] = MODALITY_KINDS["rna"]
     ) -> None:
         # The matrix is not changed: neither are counts demanded nor is its format converted.
         super().__init__(registry_key, layer, is_count_data=False, correct_data_format=False)

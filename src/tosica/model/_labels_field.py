@@ -197,11 +197,7 @@ class LabelsField(CategoricalObsField):
         if self._unlabeled is not None and self._unlabeled not in names:
             names = np.append(names, self._unlabeled)
         self._write_codes(adata_target, names)
-        return {
-            **state_registry,
-            self.CATEGORICAL_MAPPING_KEY: names,
-            self.UNLABELED_KEY: self._unlabeled,
-        }
+        return {**state_registry, self.CATEGORICAL_MAPPING_KEY: names, self.UNLABELED_KEY: self._unlabeled}
 
     def _sizes(self, adata: AnnData) -> pd.Series:
         """Number of cells of each label, the most frequent first."""

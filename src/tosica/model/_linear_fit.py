@@ -52,11 +52,7 @@ class LinearFit:
     """
 
     def __init__(
-        self,
-        module: TOSICAModule,
-        data: ReferenceData,
-        labels: list[str],
-        batch_directions: np.ndarray | None,
+        self, module: TOSICAModule, data: ReferenceData, labels: list[str], batch_directions: np.ndarray | None
     ) -> None:
         self._module = module
         self._data = data
@@ -121,12 +117,7 @@ class LinearFit:
         data = self._data
         cells = np.union1d(data.train_idx, data.val_idx)
         return cross_validate(
-            data.rows,
-            cells,
-            data.codes[cells],
-            self._module.slices[0],
-            self._tokens,
-            self._batch_directions,
+            data.rows, cells, data.codes[cells], self._module.slices[0], self._tokens, self._batch_directions
         )
 
 

@@ -101,20 +101,11 @@ class NewLabelsFit:
         measured = None if self._measured is None else self._measured.cpu().numpy()
         known, shifts = self._compare(x[~is_new], codes[~is_new], means, measured)
         fitted = fit_new_labels(
-            new,
-            known,
-            shifts,
-            self._statistics,
-            self._score,
-            token_genes(self._module),
-            measured=measured,
+            new, known, shifts, self._statistics, self._score, token_genes(self._module), measured=measured
         )
         temperature = float(self._module.temperature)
         rows = slice(self._n_before, None)
-        for target, values in (
-            (self._linear.weight, fitted.weights),
-            (self._linear.bias, fitted.biases),
-        ):
+        for target, values in ((self._linear.weight, fitted.weights), (self._linear.bias, fitted.biases)):
             target[rows] = torch.from_numpy(temperature * values).to(target)
         return replace(
             self._statistics,

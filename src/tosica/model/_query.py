@@ -158,10 +158,7 @@ def _find_modality(adata: AnnData, modalities: list[Modality], use_raw: bool) ->
 
 
 def _split(
-    mdata: MuData,
-    modalities: list[Modality],
-    layer: str | Mapping[str, str] | None,
-    use_raw: bool,
+    mdata: MuData, modalities: list[Modality], layer: str | Mapping[str, str] | None, use_raw: bool
 ) -> dict[int, tuple[AnnData, str | None, str]]:
     """Find the model's modalities in a MuData, with the layer and the name of each."""
     if use_raw:
@@ -197,10 +194,6 @@ def _split(
             )
     indexers = cell_indexers(mdata, present)
     return {
-        wanted.index(name): (
-            reindex_obs(mdata[name], indexers[name]),
-            (layer or {}).get(name),
-            f"mdata[{name!r}]",
-        )
+        wanted.index(name): (reindex_obs(mdata[name], indexers[name]), (layer or {}).get(name), f"mdata[{name!r}]")
         for name in present
     }

@@ -92,12 +92,7 @@ def _logits_by_choice(model: AnnotationMixin, query: QueryLoader) -> list[Tensor
 
 @torch.inference_mode()
 def set_calibration(
-    model: SetupMixin,
-    logits: list[Tensor],
-    labels: Tensor,
-    expected: list[float],
-    *,
-    spread: float = 0.1,
+    model: SetupMixin, logits: list[Tensor], labels: Tensor, expected: list[float], *, spread: float = 0.1
 ) -> None:
     """Fit a temperature for each choice of modalities, and keep probabilities for label sets.
 

@@ -227,10 +227,7 @@ def read_ahead(items: Iterable[Item], read: Callable[[Item], Result], n_ahead: i
 
 def as_minibatch(x: np.ndarray, codes: np.ndarray) -> dict[str, torch.Tensor]:
     """Make a minibatch of expression, ``(n_cells, n_genes)``, and codes of labels."""
-    return {
-        REGISTRY_KEYS.X_KEY: torch.from_numpy(x),
-        REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(codes)[:, None],
-    }
+    return {REGISTRY_KEYS.X_KEY: torch.from_numpy(x), REGISTRY_KEYS.LABELS_KEY: torch.from_numpy(codes)[:, None]}
 
 
 Cell = tuple[np.ndarray, np.ndarray]

@@ -9,16 +9,7 @@ import torch
 from scvi.data import AnnDataManager
 
 from tosica import hub
-from tosica._checks import (
-    CellData,
-    FilePath,
-    Flag,
-    Integer,
-    Names,
-    Number,
-    String,
-    validate_params,
-)
+from tosica._checks import CellData, FilePath, Flag, Integer, Names, Number, String, validate_params
 from tosica._files import replace_file
 from tosica.linear import NoveltyStatistics
 from tosica.model._checkpoint import (
@@ -70,12 +61,7 @@ TRAINING_ATTRS = (
 class SaveLoadMixin(Base):
     """Saving and loading, without running anything that a file may hold."""
 
-    @validate_params(
-        dir_path=FilePath(),
-        prefix=String(optional=True),
-        overwrite=Flag(),
-        save_anndata=Flag(),
-    )
+    @validate_params(dir_path=FilePath(), prefix=String(optional=True), overwrite=Flag(), save_anndata=Flag())
     def save(
         self,
         dir_path: str | Path,

@@ -25,14 +25,7 @@ from tosica._checks import (
     validate_params,
 )
 from tosica._settings import logger
-from tosica.data import (
-    MODALITY_KINDS,
-    cell_indexers,
-    check_mudata,
-    load_annotations,
-    reindex_obs,
-    resolve_modalities,
-)
+from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
 from tosica.model._checkpoint import fingerprint
 from tosica.model._fields import ExpressionField, MaskField
 from tosica.model._labels_field import UNLABELED, LabelsField, LabelType, read_terms
@@ -335,16 +328,7 @@ class SetupMixin(Base):
         owner = _find_column(data, labels_key, "labels_key", roles.values())
         place = place_of(owner, data)
         unlabeled, min_cells = arguments["unlabeled_category"], arguments["min_cells"]
-        labels = _field(
-            LabelsField,
-            data,
-            owner,
-            REGISTRY_KEYS.LABELS_KEY,
-            labels_key,
-            unlabeled,
-            place,
-            min_cells,
-        )
+        labels = _field(LabelsField, data, owner, REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled, place, min_cells)
         owner = None
         if batch_key is not None:
             owner = _find_column(data, batch_key, "batch_key", roles.values())

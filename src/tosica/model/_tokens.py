@@ -94,8 +94,7 @@ def _select_tokens(
     n_sets = len(state["gene_sets"]) - n_unannotated
     indptr, genes = np.asarray(state["indptr"]), np.asarray(state["genes"])
     candidates = sp.csr_matrix(
-        (np.ones(indptr[n_sets]), genes[: indptr[n_sets]], indptr[: n_sets + 1]),
-        shape=(n_sets, len(modality.genes)),
+        (np.ones(indptr[n_sets]), genes[: indptr[n_sets]], indptr[: n_sets + 1]), shape=(n_sets, len(modality.genes))
     )
     names = np.asarray(state["gene_sets"], dtype=object)
     chosen = choose_tokens(

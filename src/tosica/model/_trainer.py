@@ -69,12 +69,7 @@ class ShowProgress(Callback):
         self._step.text = f"train: {self._what}, epoch {epoch}"
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: dict[str, Any],
-        batch_idx: int,
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: dict[str, Any], batch_idx: int
     ) -> None:
         """Count the cells of a minibatch in all processes."""
         self._step.update(len(batch[REGISTRY_KEYS.X_KEY]) * trainer.world_size)
@@ -282,11 +277,7 @@ def log_end(state: TrainingState) -> None:
         if state.checkpoint is not None and state.checkpoint.exists():
             resume = f"; to go on, call train with the same arguments and resume={str(state.checkpoint)!r}"
         # No warning, because the command line would show it: it saves no such model.
-        logger.info(
-            "train: ended early, after %s: the model can be used and saved%s",
-            state.ended_early,
-            resume,
-        )
+        logger.info("train: ended early, after %s: the model can be used and saved%s", state.ended_early, resume)
         raise KeyboardInterrupt
     if not is_rank_zero(model):
         return

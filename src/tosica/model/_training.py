@@ -14,15 +14,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from scvi.train import TrainRunner
 
-from tosica._checks import (
-    FilePath,
-    Flag,
-    Fraction,
-    InstanceOf,
-    Integer,
-    refuse_unknown,
-    validate_params,
-)
+from tosica._checks import FilePath, Flag, Fraction, InstanceOf, Integer, refuse_unknown, validate_params
 from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, quiet_libraries, warn_user

@@ -104,10 +104,7 @@ class TrainingPlan(LightningModule):
     batch_directions: Tensor | None
 
     def __init__(
-        self,
-        module: TOSICAModule,
-        config: TrainingPlanConfig | None = None,
-        batch_directions: Tensor | None = None,
+        self, module: TOSICAModule, config: TrainingPlanConfig | None = None, batch_directions: Tensor | None = None
     ) -> None:
         super().__init__()
         self.module = module
@@ -164,10 +161,7 @@ class TrainingPlan(LightningModule):
         matrices = [p for name, p in named if is_matrix[name]]
         others = [p for name, p in named if not is_matrix[name]]
         optimizer = torch.optim.AdamW(
-            [
-                {"params": matrices, "weight_decay": self.config.weight_decay},
-                {"params": others, "weight_decay": 0.0},
-            ],
+            [{"params": matrices, "weight_decay": self.config.weight_decay}, {"params": others, "weight_decay": 0.0}],
             lr=self.config.lr,
             fused=self.device.type in ("cpu", "cuda"),
         )
@@ -177,18 +171,7 @@ class TrainingPlan(LightningModule):
         schedule = torch.optim.lr_scheduler.OneCycleLR(
             optimizer, max_lr=self.config.lr, total_steps=n_steps, pct_start=min(warmup, 1.0)
         )
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def _log(self, name: str, value: Tensor | float, n_cells: int, *, prog_bar: bool = False) -> None:
-        self.log(
-            name,
-            value,
-            on_step=False,
-            on_epoch=True,
-            prog_bar=prog_bar,
-            batch_size=n_cells,
-            sync_dist=True,
-        )
+        self.log(name, value, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=n_cells, sync_dist=True)
