@@ -49,7 +49,7 @@ def test_every_public_name_is_there() -> None:
 
 
 def test_packages_that_are_not_public_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("data", "legacy", "linear", "module", "ondisk"):
+    for name in ("data", "hub", "linear", "module", "ondisk"):
         monkeypatch.delitem(vars(tosica), name, raising=False)
         assert getattr(tosica, name).__name__ == f"tosica.{name}"
 

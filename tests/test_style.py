@@ -34,7 +34,6 @@ LEVELS = {
     "linear": 3,
     "module": 3,
     "hub": 4,
-    "legacy": 4,
     "model": 5,
     "get": 6,
     "tl": 6,

@@ -31,7 +31,7 @@ __all__ = [
 # What is no package of its own is listed with the module that it is from.
 _MODULE_OF = {"TOSICA": "tosica.model", "report": "tosica._report"}
 # Found as well, by those who look inside.
-_NOT_PUBLIC = ("data", "hub", "legacy", "linear", "module", "ondisk")
+_NOT_PUBLIC = ("data", "hub", "linear", "module", "ondisk")
 
 __version__ = version("tosica")
 

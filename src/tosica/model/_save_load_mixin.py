@@ -22,7 +22,7 @@ from tosica.model._checkpoint import (
     write_plain,
 )
 from tosica.model._device import ACCELERATOR, DEVICE, find_device
-from tosica.model._load_legacy import load_legacy
+from tosica.model._legacy import load_legacy
 from tosica.model._modalities import is_joint
 from tosica.model._trainer import is_rank_zero
 
