@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import anndata
 import numpy as np
 import pytest
+from _cells import TOY_SETS, contents_of, flat, make_toy
 from anndata import AnnData
-from conftest import TOY_SETS, contents_of, flat, make_toy
 from mudata import MuData
 from sklearn.neighbors import kneighbors_graph
 

@@ -12,7 +12,7 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import make_toy
+from _cells import make_toy
 
 import tosica
 

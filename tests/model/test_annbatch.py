@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from _cells import make_toy
 from anndata.io import read_elem, write_elem
-from conftest import make_toy
 
 import tosica
 from tosica.model import AnnbatchDataModule

@@ -9,7 +9,7 @@ import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import make_toy, train_toy
+from _cells import make_toy, train_toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mudata import MuData

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import scanpy as sc
 import scvi
-from conftest import FAST_PLAN, TOY_SETS, make_toy, train_toy
+from _cells import FAST_PLAN, TOY_SETS, make_toy, train_toy
 
 import tosica
 

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from conftest import make_toy
+from _cells import make_toy
 from mudata import MuData
 
 import tosica

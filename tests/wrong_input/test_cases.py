@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from _cells import TOY_SETS
 from anndata import AnnData
-from conftest import TOY_SETS
 from mudata import MuData
 
 import tosica

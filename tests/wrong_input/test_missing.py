@@ -11,8 +11,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from _cells import TOY_SETS, make_toy
 from anndata import AnnData
-from conftest import TOY_SETS, make_toy
 from mudata import MuData
 from wrong_input.test_declared import FUNCTIONS, parameters
 from wrong_input.world import World, arguments, function, make_world

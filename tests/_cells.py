@@ -1,0 +1,209 @@
+"""Cells and trained models that tests and examples share; conftest.py has fixtures of them.
+
+Each cached function is called once a process: what it returns is not to be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import scanpy as sc
+import scipy.sparse as sp
+import scvi
+from anndata import AnnData
+from mudata import MuData
+
+import tosica
+
+GENES = [f"G{i}" for i in range(30)]
+# Two names are a gene's and an antibody's.
+PROTEINS = ["G0", "G8", *(f"P{i}" for i in range(7))]
+TOY_SETS = {"alpha": GENES[:8], "beta": GENES[8:16], "gamma": GENES[16:24], "mixed": GENES[4:20:3]}
+# Little is hidden of so few genes and sets, so that a few steps are enough.
+FAST_PLAN = {"lr": 1e-2, "warmup": 0.1, "gene_dropout": 0.1, "token_dropout": 0.0}
+
+
+def _fit(model: tosica.TOSICA, **train: Any) -> tosica.TOSICA:
+    model.train(**{"accelerator": "cpu", "enable_progress_bar": False, **train})
+    return model
+
+
+# --------------------------------------------------------------------------- real cells
+
+
+@cache
+def split_pbmc() -> tuple[AnnData, AnnData]:
+    """525 log-normalised cells × 765 genes with a mask of 30 gene sets, and the 175 others."""
+    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    tosica.pp.build_mask(adata, max_gene_sets=30)
+    held = np.zeros(adata.n_obs, dtype=bool)
+    held[np.argsort(adata.obs["bulk_labels"].cat.codes, kind="stable")[::4]] = True
+    reference = adata[~held].copy()
+    query = adata[held].copy()
+    del query.varm["tosica_mask"], query.uns["tosica_mask"]
+    return reference, query
+
+
+@cache
+def pbmc_model() -> tosica.TOSICA:
+    """A model of the real cells."""
+    reference = split_pbmc()[0].copy()
+    tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels", batch_key="phase")
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(reference, embed_dim=16)
+    return _fit(model, max_epochs=12, plan_kwargs={"lr": 1e-2})
+
+
+@cache
+def annotated_pbmc() -> AnnData:
+    """The 175 other cells, as the model annotates them."""
+    query = split_pbmc()[1].copy()
+    pbmc_model().annotate(query, enable_progress_bar=False)
+    return query
+
+
+# --------------------------------------------------------------------------- made-up counts
+
+
+def _types(n_obs: int) -> tuple[np.ndarray, pd.DataFrame]:
+    """Three types, "a", "b" and "c", of two donors."""
+    kind = np.arange(n_obs) % 3
+    obs = pd.DataFrame(index=[f"cell{i}" for i in range(n_obs)])
+    obs["kind"] = pd.Categorical(np.array(["a", "b", "c"])[kind])
+    obs["donor"] = pd.Categorical(np.array(["d1", "d2"])[np.arange(n_obs) // 3 % 2])
+    return kind, obs
+
+
+def make_toy(n_obs: int = 90, *, seed: int = 0, n_genes: int = 30) -> AnnData:
+    """Counts of three types: each expresses eight genes of its own."""
+    rng = np.random.default_rng(seed)
+    kind, obs = _types(n_obs)
+    rate = np.full((n_obs, n_genes), 0.7)
+    for i in range(3):
+        rate[kind == i, 8 * i : 8 * (i + 1)] = 4
+    adata = AnnData(sp.csr_matrix(rng.poisson(rate).astype(np.float32)), obs=obs)
+    adata.var_names = [f"G{i}" for i in range(n_genes)]
+    adata.uns["kind_colors"] = ["#aa0000", "#00bb00", "#0000cc"]
+    return adata
+
+
+def train_toy(
+    adata: AnnData,
+    *,
+    seed: int = 0,
+    setup: dict[str, Any] | None = None,
+    linear: bool = True,
+    modules: bool = True,
+    **train: Any,
+) -> tosica.TOSICA:
+    """Set up, build and train a model on counts as :func:`make_toy` makes them."""
+    tosica.TOSICA.setup_anndata(adata, labels_key="kind", **(setup or {}))
+    scvi.settings.seed = seed
+    model = tosica.TOSICA(adata, embed_dim=16, n_heads=2, linear=linear, modules=modules)
+    return _fit(model, **{"max_epochs": 3, "batch_size": 16, **train})
+
+
+@cache
+def toy_reference() -> AnnData:
+    """90 cells × 30 genes with a mask of 4 gene sets."""
+    adata = make_toy()
+    tosica.pp.build_mask(adata, TOY_SETS)
+    return adata
+
+
+@cache
+def toy_model() -> tosica.TOSICA:
+    """A model trained on counts until it is sure."""
+    return train_toy(toy_reference().copy(), max_epochs=15, plan_kwargs=FAST_PLAN)
+
+
+@cache
+def network_model() -> tosica.TOSICA:
+    """A small model without linear branch."""
+    return train_toy(toy_reference().copy(), linear=False, plan_kwargs=FAST_PLAN)
+
+
+def make_cite(n_obs: int = 90, seed: int = 0) -> MuData:
+    """Counts of three types in two modalities: each has genes and antibodies of its own."""
+    rng = np.random.default_rng(seed)
+    kind, obs = _types(n_obs)
+    rna = np.full((n_obs, len(GENES)), 0.7)
+    protein = np.full((n_obs, len(PROTEINS)), 3.0)
+    for i in range(3):
+        rna[kind == i, 8 * i : 8 * (i + 1)] = 4
+        protein[kind == i, 3 * i : 3 * (i + 1)] = 60
+    parts = {}
+    for name, rate, names in (("rna", rna, GENES), ("protein", protein, PROTEINS)):
+        parts[name] = AnnData(sp.csr_matrix(rng.poisson(rate).astype(np.float32)), obs=obs[[]])
+        parts[name].var_names = names
+    mdata = MuData(parts)
+    mdata.obs[["kind", "donor"]] = obs
+    return mdata
+
+
+def train_cite(mdata: MuData, setup: dict[str, Any] | None = None, **train: Any) -> tosica.TOSICA:
+    """Set up, build and train a model on counts as :func:`make_cite` makes them."""
+    tosica.TOSICA.setup_mudata(mdata, "kind", **(setup or {}))
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(mdata, embed_dim=16, n_heads=2)
+    return _fit(model, **{"max_epochs": 20, "batch_size": 16, "plan_kwargs": FAST_PLAN, **train})
+
+
+@cache
+def cite_reference() -> MuData:
+    """90 cells with genes, antibodies and masks."""
+    mdata = make_cite()
+    tosica.pp.build_mask(mdata, TOY_SETS)
+    return mdata
+
+
+@cache
+def cite_model() -> tosica.TOSICA:
+    """A model of both modalities."""
+    return train_cite(cite_reference().copy(), {"batch_key": "donor"})
+
+
+# --------------------------------------------------------------------------- comparing
+
+
+def flat(value: Any, path: str, out: dict[str, Any]) -> None:
+    """Write down a value of an AnnData so that ``==`` compares types, shapes and bytes."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            flat(item, f"{path}/{key}", out)
+    elif isinstance(value, pd.DataFrame):
+        out[f"{path}.index"] = (str(value.index.dtype), list(map(str, value.index)))
+        for key in value.columns:
+            flat(value[key], f"{path}/{key}", out)
+    elif isinstance(value, pd.Series):
+        categories = list(value.cat.categories) if hasattr(value, "cat") else None
+        ordered = value.cat.ordered if hasattr(value, "cat") else None
+        out[path] = (str(value.dtype), categories, ordered, repr(value.tolist()))
+    elif sp.issparse(value):
+        parts = (value.data, value.indices, value.indptr)
+        out[path] = (value.format, str(value.dtype), value.shape, *(p.tobytes() for p in parts))
+    elif hasattr(value, "to_memory"):
+        flat(value.to_memory(), path, out)
+    elif hasattr(value, "shape") and hasattr(value, "dtype"):
+        array = np.asarray(value if isinstance(value, np.ndarray | np.generic) else value[()])
+        held = repr(array.tolist()) if array.dtype.hasobject else array.tobytes()
+        out[path] = (str(array.dtype), array.shape, held)
+    else:
+        out[path] = (type(value).__name__, repr(value))
+
+
+def contents_of(adata: AnnData) -> dict[str, Any]:
+    """Everything in an AnnData by its place, such as ``obs/kind`` or ``uns/tosica_mask/source``."""
+    out: dict[str, Any] = {}
+    if adata.n_vars and adata.n_obs:
+        flat(adata.X, "X", out)
+    for name in ("obs", "var", "layers", "obsm", "varm", "obsp", "varp", "uns"):
+        flat(getattr(adata, name), name, out)
+    if adata.raw is not None:
+        flat(adata.raw.X, "raw/X", out)
+        flat(adata.raw.var, "raw/var", out)
+    return out
