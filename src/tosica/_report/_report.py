@@ -127,18 +127,11 @@ def report(
 
     Examples
     --------
+    With a trained model and a query that it annotated:
+
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
-    >>> import scanpy as sc
     >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    >>> model = tosica.TOSICA(adata, embed_dim=16)
-    >>> model.train(max_epochs=2, enable_progress_bar=False)
-    >>> query = adata[:50].copy()
-    >>> query.obsm["X_umap"] = sc.datasets.pbmc68k_reduced().obsm["X_umap"][:50]
-    >>> model.annotate(query)
     >>> with TemporaryDirectory() as folder:
     ...     path = tosica.report(query, Path(folder) / "report.html", model=model)
     ...     path.stat().st_size < 5_000_000

@@ -550,16 +550,10 @@ class AnnotationMixin(Base):
 
         Examples
         --------
-        >>> import scanpy as sc
-        >>> import tosica
-        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-        >>> adata.obs_names_make_unique()
-        >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-        >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-        >>> model = tosica.TOSICA(adata, embed_dim=16)
-        >>> model.train(max_epochs=2, enable_progress_bar=False)
+        With a trained model and a query that it annotated:
+
         >>> [(batch.start, tuple(batch.x.shape)) for batch in model.iter_batches(batch_size=500)]
-        [(0, (500, 765)), (500, (200, 765))]
+        [(0, (500, 765)), (500, (25, 765))]
         """
         return iter(self._minibatches(self._query(adata), layer, use_raw, batch_size))
 
@@ -581,13 +575,8 @@ class AnnotationMixin(Base):
 
         Examples
         --------
-        >>> import scanpy as sc
-        >>> import tosica
-        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-        >>> adata.obs_names_make_unique()
-        >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-        >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-        >>> model = tosica.TOSICA(adata, embed_dim=16)
+        With a trained model and a query that it annotated:
+
         >>> model.to_device("cpu")
         >>> model.device
         device(type='cpu')

@@ -73,19 +73,13 @@ class AnnotationResult:
 
     Examples
     --------
-    >>> import scanpy as sc
-    >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    >>> adata.obs_names_make_unique()
-    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    >>> model = tosica.TOSICA(adata, embed_dim=16)
-    >>> model.train(max_epochs=2, enable_progress_bar=False)
-    >>> result = model.infer(adata)
+    With a trained model and a query that it annotated:
+
+    >>> result = model.infer(query)
     >>> result.probabilities.shape, result.attention.shape
-    ((700, 10), (700, 56))
-    >>> result.to_adata(adata, cutoff="auto", key_added="strict")
-    >>> bool((adata.obs["strict_prediction"] == result.predictions("auto")).all())
+    ((175, 10), (175, 61))
+    >>> result.to_adata(query, cutoff="auto", key_added="strict")
+    >>> bool((query.obs["strict_prediction"] == result.predictions("auto")).all())
     True
     """
 

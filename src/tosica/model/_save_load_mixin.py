@@ -421,14 +421,8 @@ class SaveLoadMixin(Base):
 
         Examples
         --------
-        >>> import scanpy as sc
-        >>> import tosica
-        >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-        >>> adata.obs_names_make_unique()
-        >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-        >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-        >>> model = tosica.TOSICA(adata, embed_dim=16)
-        >>> model.train(max_epochs=1, enable_progress_bar=False)
+        With a trained model and a query that it annotated:
+
         >>> card = model.get_model_card(tissue="blood", license="cc-by-4.0")
         >>> print(card.split("---")[1])
         <BLANKLINE>

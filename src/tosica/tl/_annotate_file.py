@@ -136,23 +136,18 @@ def annotate_file(
 
     Examples
     --------
+    With a trained model and a query that it annotated:
+
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
     >>> import anndata
-    >>> import scanpy as sc
     >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    >>> adata.obs_names_make_unique()
-    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    >>> model = tosica.TOSICA(adata, embed_dim=16)
-    >>> model.train(max_epochs=2, enable_progress_bar=False)
     >>> with TemporaryDirectory() as folder:
-    ...     query, output = Path(folder) / "query.h5ad", Path(folder) / "annotated.h5ad"
-    ...     adata.write_h5ad(query)
-    ...     tosica.tl.annotate_file(query, model, output, cells_per_part=300)
+    ...     source, output = Path(folder) / "query.h5ad", Path(folder) / "annotated.h5ad"
+    ...     query.write_h5ad(source)
+    ...     tosica.tl.annotate_file(source, model, output, cells_per_part=100)
     ...     anndata.read_h5ad(output).obsm["X_tosica"].shape
-    (700, 56)
+    (175, 61)
     """
     if layer is not None and use_raw:
         raise ValueError("Give either layer or use_raw=True, not both.")

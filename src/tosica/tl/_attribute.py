@@ -167,19 +167,12 @@ def attribute(
 
     Examples
     --------
-    >>> import scanpy as sc
+    With a trained model and a query that it annotated:
+
     >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    >>> adata.obs_names_make_unique()
-    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    >>> model = tosica.TOSICA(adata, embed_dim=16)
-    >>> model.train(max_epochs=2, enable_progress_bar=False)
-    >>> query = adata[:50].copy()
-    >>> model.annotate(query)
     >>> tosica.tl.attribute(query, model)
-    >>> query.obsm["X_tosica_attribution"].shape  # 20 gene sets and 36 modules
-    (50, 56)
+    >>> query.obsm["X_tosica_attribution"].shape  # 30 gene sets and 31 modules
+    (175, 61)
     >>> bool(query.uns["tosica_attribution"]["completeness_error"] < 0.02)
     True
     """

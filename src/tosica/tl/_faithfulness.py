@@ -127,17 +127,11 @@ def faithfulness(
 
     Examples
     --------
-    >>> import scanpy as sc
+    With a trained model and a query that it annotated:
+
     >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    >>> adata.obs_names_make_unique()
-    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    >>> model = tosica.TOSICA(adata, embed_dim=16)
-    >>> model.train(max_epochs=2, enable_progress_bar=False)
-    >>> model.annotate(adata)
-    >>> tosica.tl.faithfulness(adata, model, n_cells=50)
-    >>> list(adata.uns["faithfulness"]["area"]["order"])
+    >>> tosica.tl.faithfulness(query, model, n_cells=50)
+    >>> list(query.uns["faithfulness"]["area"]["order"])
     ['attention', 'random']
     """
     share = _checked_shares(shares)

@@ -133,17 +133,11 @@ def top_genes(
 
     Examples
     --------
-    >>> import scanpy as sc
+    With a trained model and a query that it annotated:
+
     >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    >>> adata.obs_names_make_unique()
-    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    >>> model = tosica.TOSICA(adata, embed_dim=16)
-    >>> model.train(max_epochs=2, enable_progress_bar=False)
-    >>> model.annotate(adata)
-    >>> tosica.tl.top_genes(adata, model, "phase", by="attention", n_gene_sets=2, n_genes=3)
-    >>> len(tosica.get.top_genes_df(adata, "S"))
+    >>> tosica.tl.top_genes(query, model, "phase", by="attention", n_gene_sets=2, n_genes=3)
+    >>> len(tosica.get.top_genes_df(query, "S"))
     6
     """
     attention, _ = read_annotation(adata, model, key)
@@ -340,18 +334,12 @@ def weight_attention(
 
     Examples
     --------
-    >>> import scanpy as sc
+    With a trained model and a query that it annotated:
+
     >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    >>> adata.obs_names_make_unique()
-    >>> tosica.pp.build_mask(adata, max_gene_sets=20)
-    >>> tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
-    >>> model = tosica.TOSICA(adata, embed_dim=16)
-    >>> model.train(max_epochs=2, enable_progress_bar=False)
-    >>> model.annotate(adata)
-    >>> tosica.tl.weight_attention(adata, model)
-    >>> tosica.get.mean_attention(adata, "phase", key="tosica_weighted").shape
-    (3, 56)
+    >>> tosica.tl.weight_attention(query, model)
+    >>> tosica.get.mean_attention(query, "phase", key="tosica_weighted").shape
+    (3, 61)
     """
     attention, gene_sets = read_annotation(adata, model, key)
     key_added = key_added or f"{key}_weighted"
