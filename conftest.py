@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from _server import FileServer
     from anndata import AnnData
     from mudata import MuData
 
@@ -178,6 +180,24 @@ def fast_plan() -> dict[str, float]:
 def train() -> Callable[..., tosica.TOSICA]:
     """Set up, build and train a small model on made-up counts."""
     return _cells().train_toy
+
+
+# --------------------------------------------------------------------------- downloads
+
+
+@pytest.fixture
+def file_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileServer]:
+    """A server on this machine without files."""
+    from _server import FileServer
+
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    server = FileServer()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
 
 
 # --------------------------------------------------------------------------- comparing

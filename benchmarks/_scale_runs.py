@@ -29,10 +29,10 @@ def prepare(folder: Path, sizes: list[int]) -> None:
     import tosica
 
     for n_cells in sizes:
-        for ending in ("h5ad", "zarr"):
-            path = folder / f"{n_cells}.{ending}"
-            if not path.exists():
-                tosica.datasets.write_synthetic(path, n_cells, N_GENES)
+        if not (folder / f"{n_cells}.zarr").exists():
+            cells = tosica.datasets.synthetic(n_cells, N_GENES)
+            cells.write_h5ad(folder / f"{n_cells}.h5ad")
+            cells.write_zarr(folder / f"{n_cells}.zarr")
     if not (folder / "model").exists():
         reference = tosica.datasets.synthetic(N_REFERENCE, N_GENES)
         scvi.settings.seed = 0
@@ -91,7 +91,7 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
             # Imports, the model and compiled code are loaded at the first part.
             few = folder / "few.zarr"
             if not few.exists():
-                tosica.datasets.write_synthetic(few, 512, N_GENES)
+                tosica.datasets.synthetic(512, N_GENES).write_zarr(few)
             tosica.tl.annotate_file(
                 few,
                 model,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -44,6 +44,28 @@ def download(url: str, target: Path) -> None:
     """
     client = pooch.HTTPDownloader(progressbar=settings.shows_progress, timeout=_TIMEOUT)
     client(url, str(target), None)
+
+
+@contextmanager
+def new_in_cache(path: Path) -> Iterator[Path]:
+    """Yield a temporary path to write a file of the cache to; it becomes ``path`` at the end.
+
+    Raises
+    ------
+    OSError
+        If the folder cannot be made or written.
+    """
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(temporary_folder(path.parent))
+        except OSError as error:
+            raise OSError(
+                f"The cache folder {str(path.parent)!r} cannot be written ({error.strerror}): name another one "
+                "in the environment variable TOSICA_CACHE."
+            ) from error
+        yield folder / path.name
+        os.replace(folder / path.name, path)
 
 
 @contextmanager

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import _r_files as r
@@ -13,47 +10,20 @@ import numpy as np
 import pytest
 
 import tosica
-from tosica.datasets import _cite_pbmc, _dc_progenitors, _kang, _public
+from tosica.datasets import _public
+from tosica.datasets._public import PUBLISHED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from anndata import AnnData
 
-NAMES = ("kang", "dc_progenitors", "cite_pbmc")
-PLACES = {
-    "kang": (_kang, "_KANG"),
-    "dc_progenitors": (_dc_progenitors, "_DC_PROGENITORS"),
-    "cite_pbmc": (_cite_pbmc, "_CITE_PBMC"),
+SHAPES = {
+    "kang": (1556, 1267),
+    "kang_unlabeled": (1000, 9015),
+    "dc_progenitors": (245, 2000),
+    "cite_pbmc": (500, 12029),
 }
-
-
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path)
-        if self.server.content is None:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(self.server.content)))
-        self.end_headers()
-        self.wfile.write(self.server.content)
-
-    def log_message(self, *_args: Any) -> None:
-        pass
-
-
-@pytest.fixture
-def server() -> Iterator[ThreadingHTTPServer]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.content, server.asked = None, []
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -63,12 +33,11 @@ def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def at_server(server, monkeypatch):
+def at_server(file_server, monkeypatch):
     """Every data set is at the server."""
-    url = f"http://127.0.0.1:{server.server_address[1]}/data.rda"
-    for module, name in PLACES.values():
-        monkeypatch.setattr(module, name, dataclasses.replace(getattr(module, name), url=url), raising=True)
-    return server
+    for name, data in PUBLISHED.items():
+        monkeypatch.setitem(PUBLISHED, name, data._replace(url=f"{file_server.url}/data.rda"))
+    return file_server
 
 
 def counts_of(adata: AnnData) -> r.R:
@@ -94,7 +63,7 @@ def as_muscat(adata: AnnData) -> dict[str, r.R]:
 def as_scorpius(adata: AnnData) -> dict[str, r.R]:
     cells, genes = list(adata.obs_names), list(adata.var_names)
     log2 = adata.X.toarray().astype(float) / np.log(2)
-    stage = r.factor(adata.obs["stage"].cat.codes.to_numpy() + 1, [*_dc_progenitors.STAGES])
+    stage = r.factor(adata.obs["stage"].cat.codes.to_numpy() + 1, ["MDP", "CDP", "PreDC"])
     info = r.frame(cells, group_name=stage)
     return {"ginhoux": r.named(expression=r.matrix(log2, cells, genes), sample_info=info)}
 
@@ -105,18 +74,24 @@ def as_citefuse(mdata: Any) -> dict[str, r.R]:
     return {"CITEseq_example": r.named(RNA=counts_of(rna), ADT=counts_of(protein), HTO=r.plain_list())}
 
 
+def as_harmony(adata: AnnData) -> dict[str, r.R]:
+    return {"pbmc.ctrl": counts_of(adata)}
+
+
 def values(data: Any) -> list[np.ndarray]:
     parts = data.mod.values() if hasattr(data, "mod") else [data]
     return [part.X.toarray() for part in parts]
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SHAPES)
 def test_reads_a_folder_of_ones_own(name, shared, monkeypatch):
     monkeypatch.setenv("TOSICA_DATA", str(shared))
     found = getattr(tosica.datasets, name)()
-    shapes = {"kang": (1556, 1267), "dc_progenitors": (245, 2000), "cite_pbmc": (500, 12029)}
-    assert found.shape == shapes[name]
+    assert found.shape == SHAPES[name]
+    # The file of the unlabelled cells has a column that says nothing of them.
+    columns = {"kang": 3, "kang_unlabeled": 0, "dc_progenitors": 1, "cite_pbmc": 1}
+    assert len(found.obs.columns) == columns[name]
     # Each call gives cells of its own.
     assert getattr(tosica.datasets, name)() is not found
 
@@ -126,6 +101,7 @@ def test_reads_a_folder_of_ones_own(name, shared, monkeypatch):
     ("name", "as_r"),
     [
         ("kang", as_muscat),
+        ("kang_unlabeled", as_harmony),
         ("dc_progenitors", as_scorpius),
         pytest.param("cite_pbmc", as_citefuse, marks=pytest.mark.slow),
     ],
@@ -134,7 +110,7 @@ def test_downloads_and_converts_once(name, as_r, shared, at_server, tmp_path, mo
     with monkeypatch.context() as folder:
         folder.setenv("TOSICA_DATA", str(shared))
         expected = getattr(tosica.datasets, name)()
-    at_server.content = r.write_rda(tmp_path / "x.rda", **as_r(expected)).read_bytes()
+    at_server.files["data.rda"] = r.write_rda(tmp_path / "x.rda", **as_r(expected)).read_bytes()
     for _ in range(2):
         found = getattr(tosica.datasets, name)()
         assert list(found.obs) == list(expected.obs)
@@ -144,9 +120,9 @@ def test_downloads_and_converts_once(name, as_r, shared, at_server, tmp_path, mo
         for one, other in zip(values(found), values(expected), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-6)
             assert one.dtype == np.float32
-    assert at_server.asked == ["/data.rda"]
+    assert at_server.asked == ["data.rda"]
     (kept,) = (tmp_path / "cache" / "datasets").iterdir()
-    assert kept.stem == getattr(*PLACES[name]).file.split(".")[0]
+    assert kept.name == PUBLISHED[name].file
 
 
 @pytest.mark.data
@@ -155,7 +131,7 @@ def test_other_contents_are_not_kept(shared, at_server, tmp_path, monkeypatch):
     changed = tosica.datasets.kang()
     changed.X.data[0] += 1
     monkeypatch.delenv("TOSICA_DATA")
-    at_server.content = r.write_rda(tmp_path / "x.rda", **as_muscat(changed)).read_bytes()
+    at_server.files["data.rda"] = r.write_rda(tmp_path / "x.rda", **as_muscat(changed)).read_bytes()
     with pytest.raises(ValueError, match=r"data\.rda does not hold the cells, .*TOSICA_DATA"):
         tosica.datasets.kang()
     assert list((tmp_path / "cache" / "datasets").iterdir()) == []
@@ -165,18 +141,25 @@ def test_other_contents_are_not_kept(shared, at_server, tmp_path, monkeypatch):
         tosica.datasets.kang()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_without_a_server_one_sentence(name, at_server):
+def test_without_a_server_one_sentence(at_server):
     at_server.shutdown()
     at_server.server_close()
     with pytest.raises(OSError, match=r"127\.0\.0\.1") as caught:
-        getattr(tosica.datasets, name)()
+        tosica.datasets.kang()
     assert "TOSICA_DATA" in caught.value.__notes__[0]
 
 
 def test_not_at_the_server(at_server):
     with pytest.raises(OSError, match="404"):
         tosica.datasets.kang()
+
+
+def test_cache_that_cannot_be_written(at_server, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TOSICA_CACHE", str(tmp_path / "file"))
+    with pytest.raises(OSError, match=r"cannot be written \(.*TOSICA_CACHE"):
+        tosica.datasets.kang()
+    assert at_server.asked == []
 
 
 @pytest.mark.parametrize(
@@ -187,14 +170,14 @@ def test_not_at_the_server(at_server):
     ],
 )
 def test_something_else_at_the_server(content, reason, at_server, tmp_path):
-    at_server.content = content
+    at_server.files["data.rda"] = content
     with pytest.raises(ValueError, match=rf"is damaged, .*\({reason}\)"):
         tosica.datasets.kang()
     assert list((tmp_path / "cache" / "datasets").iterdir()) == []
 
 
 def test_another_object_at_the_server(at_server, tmp_path):
-    at_server.content = r.write_rda(tmp_path / "x.rda", iris=r.plain_list()).read_bytes()
+    at_server.files["data.rda"] = r.write_rda(tmp_path / "x.rda", iris=r.plain_list()).read_bytes()
     with pytest.raises(ValueError, match=r"has no object 'example_sce', so it was not kept"):
         tosica.datasets.kang()
 
@@ -207,7 +190,7 @@ def test_folder_without_the_file(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["kang", "cite_pbmc"])
 def test_file_that_is_not_whole(name, tmp_path, monkeypatch):
-    (tmp_path / getattr(*PLACES[name]).file).write_bytes(b"no HDF5")
+    (tmp_path / PUBLISHED[name].file).write_bytes(b"no HDF5")
     monkeypatch.setenv("TOSICA_DATA", str(tmp_path))
     with pytest.raises(OSError, match=r"cannot be read .*replace it by a whole copy"):
         getattr(tosica.datasets, name)()

@@ -6,8 +6,6 @@ import gzip
 import hashlib
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +16,6 @@ from anndata import AnnData
 import tosica
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 INSIDE = ["human_gobp", "mouse_gobp"]
@@ -132,39 +129,12 @@ SETS = {
 CONTENT = "".join(f"{name}\thttps://x\t" + "\t".join(s) + "\n" for name, s in SETS.items()).encode()
 
 
-class Handler(BaseHTTPRequestHandler):
-    """MSigDB's server: ``files`` by path, cut short or wrong if ``fault`` says so."""
-
-    server: Any
-
-    def do_GET(self) -> None:
-        self.server.asked.append(self.path.lstrip("/"))
-        content = self.server.files.get(self.path.lstrip("/"))
-        if content is None:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content[: -20 if self.server.is_cut else None])
-
-    def log_message(self, *_args: Any) -> None:
-        pass
-
-
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    served: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    served.files, served.asked, served.is_cut = {HALLMARK: CONTENT}, [], False
-    thread = threading.Thread(target=served.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    monkeypatch.setenv("TOSICA_MSIGDB_URL", f"http://127.0.0.1:{served.server_address[1]}/")
+def server(file_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    file_server.files[HALLMARK] = CONTENT
+    monkeypatch.setenv("TOSICA_MSIGDB_URL", f"{file_server.url}/")
     monkeypatch.setenv("TOSICA_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    yield served
-    served.shutdown()
-    thread.join()
-    served.server_close()
+    return file_server
 
 
 def test_first_use_downloads_and_the_second_is_offline(server: Any, tmp_path: Path) -> None:

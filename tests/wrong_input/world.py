@@ -101,7 +101,6 @@ OF_FUNCTION: dict[str, dict[str, Any]] = {
     "tl.majority_vote": {"over_clustering": "donor"},
     "tl.top_genes": {"n_cells": 5},
     "io.read_seurat": {"path": lambda w: w.folder / "seurat.h5ad"},
-    "datasets.write_synthetic": {"path": lambda w: w.folder / "made.h5ad"},
     "TOSICA": {"adata": lambda w: w.untrained.adata},
     "TOSICA.setup_anndata": {"adata": lambda w: w.reference},
     "TOSICA.train": {"max_epochs": 1, "accelerator": "cpu"},

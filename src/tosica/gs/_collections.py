@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import pandas as pd
 
 from tosica._checks import FilePath, InstanceOf, String, did_you_mean, validate_params
-from tosica._files import cache_folder, download, temporary_folder
+from tosica._files import cache_folder, download, new_in_cache
 from tosica._settings import format_thousands, logger
 from tosica.gs._genes import orthologs
 from tosica.gs._gmt import parse_gmt, read_gmt
@@ -159,13 +159,10 @@ class Collection(NamedTuple):
         path = self._path
         if path.is_file():
             return read_gmt(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_folder(path.parent) as folder:
-            temporary = folder / path.name
+        with new_in_cache(path) as temporary:
             download(self._url, temporary)
             # A login page, or half a file, is not kept.
             gene_sets = parse_gmt(temporary.read_bytes(), self._url)
-            os.replace(temporary, path)
         logger.info("downloaded %s gene sets to %s", format_thousands(len(gene_sets)), path)
         return gene_sets
 
