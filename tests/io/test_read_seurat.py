@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,6 +34,11 @@ FILES = {
 }
 CELLS = [f"cell{i}" for i in range(6)]
 GENES = [f"G{i}" for i in range(5)]
+
+
+@pytest.fixture(autouse=True)
+def _log(caplog):
+    caplog.set_level(logging.INFO, "tosica")
 
 
 @pytest.fixture(scope="module")
@@ -100,40 +103,11 @@ def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
     kang = ad.read_h5ad(shared / "kang_pbmc.h5ad")[adata.obs_names.tolist()]
     assert adata.var_names.tolist() == kang.var_names.str.replace("_", "-").tolist()
     assert (adata.layers["counts"] - kang.X).nnz == 0
-    np.testing.assert_allclose(
-        adata.X.sum(1),
-        sc.pp.log1p(sc.pp.normalize_total(kang, target_sum=1e4, copy=True), copy=True).X.sum(1),
-        rtol=1e-5,
-    )
+    expected_x = sc.pp.log1p(sc.pp.normalize_total(kang, target_sum=1e4, copy=True), copy=True).X
+    np.testing.assert_allclose(adata.X.toarray(), expected_x.toarray(), rtol=1e-5, atol=1e-6)
     assert adata.raw is None
     assert adata.X.dtype == adata.layers["counts"].dtype == np.float32
     assert not np.shares_memory(adata.X.indices, adata.layers["counts"].indices)
-
-
-@pytest.fixture(scope="module")
-def labels(shared) -> dict[str, pd.Series]:
-    """Labels of the same cells from each file, by one model."""
-    import scvi
-    import torch
-
-    torch.set_num_threads(1)
-    scvi.settings.seed = 0
-    ref = tosica.io.read_seurat(shared / "seurat" / "kang_seurat.rds")
-    ref = ref[ref.obs["group_id"] == "ctrl"].copy()
-    tosica.pp.build_mask(ref, max_gene_sets=30)
-    tosica.TOSICA.setup_anndata(ref, labels_key="cluster_id")
-    model = tosica.TOSICA(ref, embed_dim=16)
-    model.train(max_epochs=8, enable_progress_bar=False)
-    queries = {name: tosica.io.read_seurat(shared / "seurat" / name, **FILES[name]) for name in FILES}
-    return {name: pd.Series(model.predict(q), q.obs_names) for name, q in queries.items()}
-
-
-@pytest.mark.data
-@pytest.mark.parametrize("name", FILES)
-def test_labels_do_not_depend_on_the_file(labels, name):
-    first = labels["kang_seurat.rds"]
-    assert first.nunique() > 1
-    assert (labels[name].loc[first.index] == first).all()
 
 
 @pytest.mark.slow
@@ -141,25 +115,21 @@ def test_labels_do_not_depend_on_the_file(labels, name):
 @pytest.mark.filterwarnings("ignore:.*zarr:UserWarning")
 @pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
 @pytest.mark.filterwarnings("ignore:.*specification.*:FutureWarning")
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", ["kang_seurat_v5.rds", "kang_seuratdisk.h5ad"])
 def test_scanpy_and_scvi_can_use_it(shared, tmp_path, name):
     import scvi
 
-    adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
-    adata = adata[:200].copy()
-    adata.obs["cluster_id"] = adata.obs["cluster_id"].astype("category").cat.remove_unused_categories()
-    sc.pp.pca(adata, n_comps=10)
-    sc.pp.neighbors(adata)
-    sc.tl.umap(adata, maxiter=5)
-    sc.tl.leiden(adata, flavor="igraph", n_iterations=2)
-    sc.tl.rank_genes_groups(adata, "cluster_id")
-    scvi.model.SCVI.setup_anndata(adata, layer="counts", labels_key="cluster_id")
     adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
     for path, read in (("x.h5ad", ad.read_h5ad), ("x.zarr", ad.read_zarr)):
         getattr(adata, f"write_{path[2:]}")(tmp_path / path)
         again = read(tmp_path / path)
         assert again.obs["cluster_id"].astype(str).tolist() == adata.obs["cluster_id"].astype(str).tolist()
         assert (again.X - adata.X).nnz == 0
+    adata = adata[:200].copy()
+    sc.pp.pca(adata, n_comps=10)
+    sc.pp.neighbors(adata)
+    sc.tl.rank_genes_groups(adata, "cluster_id", groups=["CD4 T cells"])
+    scvi.model.SCVI.setup_anndata(adata, layer="counts", labels_key="cluster_id")
 
 
 @pytest.mark.data
@@ -182,15 +152,10 @@ def test_reductions_and_loadings(shared):
 # ------------------------------------------------------------------------------- what is logged
 
 
-def messages(caplog) -> str:
-    return "\n".join(record.getMessage() for record in caplog.records)
-
-
 @pytest.mark.data
 def test_what_cannot_be_known_is_reported(shared, caplog):
-    with caplog.at_level(logging.INFO, "tosica"):
-        adata = tosica.io.read_seurat(shared / "seurat" / "kang_seuratdisk.h5ad")
-    logged = messages(caplog)
+    adata = tosica.io.read_seurat(shared / "seurat" / "kang_seuratdisk.h5ad")
+    logged = caplog.text
     assert "0, 1 and 2 in 'is_stim', 'is_tcell_na' may be FALSE, TRUE and missing" in logged
     assert "the string 'NA' in 'note' may mean missing" in logged
     assert "counts were recovered exactly with 'nCount_RNA'" in logged
@@ -199,12 +164,8 @@ def test_what_cannot_be_known_is_reported(shared, caplog):
     assert sorted(adata.obs["is_tcell_na"].unique()) == [0, 1, 2]
     assert (adata.obs["note"] == "NA").any()
 
-
-@pytest.mark.data
-def test_what_sceasy_lost_is_reported(shared, caplog):
-    with caplog.at_level(logging.INFO, "tosica"):
-        tosica.io.read_seurat(shared / "seurat" / "kang_sceasy.h5ad")
-    assert "True in 'is_stim', 'is_tcell_na' may have been a missing value" in messages(caplog)
+    tosica.io.read_seurat(shared / "seurat" / "kang_sceasy.h5ad")
+    assert "True in 'is_stim', 'is_tcell_na' may have been a missing value" in caplog.text
 
 
 # ------------------------------------------------------------------------------- objects made here
@@ -286,29 +247,22 @@ def test_several_assays(tmp_path, counts, caplog):
     other = r.assay(r.sparse(counts[:, :2], ["P1", "P2"], CELLS))
     rna = r.assay(r.sparse(counts, GENES, CELLS))
     path = r.write(tmp_path / "two.rds", r.seurat(table(), RNA=rna, ADT=other))
-    with caplog.at_level(logging.INFO, "tosica"):
-        assert tosica.io.read_seurat(path).var_names.tolist() == GENES
-    assert "the active assay, 'RNA', was read; there are also 'ADT' (assay=)" in messages(caplog)
+    assert tosica.io.read_seurat(path).var_names.tolist() == GENES
+    assert "the active assay, 'RNA', was read; there are also 'ADT' (assay=)" in caplog.text
     assert tosica.io.read_seurat(path, assay="ADT").var_names.tolist() == ["P1", "P2"]
     with pytest.raises(KeyError, match=r"no assay 'SCT'; the object has 'RNA', 'ADT'"):
         tosica.io.read_seurat(path, assay="SCT")
 
 
-def test_sctransform_is_pointed_out(tmp_path, counts, caplog):
-    sct = r.assay(r.sparse(counts, GENES, CELLS), of="SCTAssay")
-    rna = r.assay(r.sparse(counts, GENES, CELLS))
-    value = r.seurat(table(), active="SCT", RNA=rna, SCT=sct)
-    with caplog.at_level(logging.INFO, "tosica"):
-        tosica.io.read_seurat(r.write(tmp_path / "sct.rds", value))
-    assert "'SCT' holds counts that sctransform corrected, whose logarithm" in messages(caplog)
-
-
-def test_images_are_left_out(tmp_path, counts, caplog):
-    assay = r.assay(r.sparse(counts, GENES, CELLS))
-    value = r.seurat(table(), active="Spatial", images={"slice1": r.s4("VisiumV1")}, Spatial=assay)
-    with caplog.at_level(logging.INFO, "tosica"):
-        tosica.io.read_seurat(r.write(tmp_path / "spots.rds", value))
-    assert "images and the positions of spots were left out" in messages(caplog)
+def test_what_an_object_has_besides_is_logged(tmp_path, counts, caplog):
+    assays = {
+        "SCT": r.assay(r.sparse(counts, GENES, CELLS), of="SCTAssay"),
+        "RNA": r.assay(r.sparse(counts, GENES, CELLS)),
+    }
+    value = r.seurat(table(), active="SCT", images={"slice1": r.s4("VisiumV1")}, **assays)
+    tosica.io.read_seurat(r.write(tmp_path / "sct.rds", value))
+    assert "'SCT' holds counts that sctransform corrected, whose logarithm" in caplog.text
+    assert "images and the positions of spots were left out" in caplog.text
 
 
 def test_without_data_x_is_normalised_here(tmp_path, counts):
@@ -344,19 +298,17 @@ def test_counts_come_back_from_logarithms(tmp_path, many, dtype, column, caplog)
     # As in an object that was cut down to some genes after it had been normalised.
     total = many.sum(1) + 77
     data = np.log1p(many / total[:, None] * 1e4).astype(dtype)
-    with caplog.at_level(logging.INFO, "tosica"):
-        adata = tosica.io.read_seurat(converted(tmp_path, data, {column: total}))
+    adata = tosica.io.read_seurat(converted(tmp_path, data, {column: total}))
     np.testing.assert_array_equal(adata.layers["counts"].toarray(), many)
     how = "with 'nCount_RNA'" if column == "nCount_RNA" else "from each cell's smallest value"
-    assert f"counts were recovered exactly {how}" in messages(caplog)
+    assert f"counts were recovered exactly {how}" in caplog.text
 
 
 def test_counts_that_are_not_whole_are_not_recovered(tmp_path, many, caplog):
     data = np.log1p(many * np.random.default_rng(2).uniform(0.5, 1, many.shape))
-    with caplog.at_level(logging.INFO, "tosica"):
-        adata = tosica.io.read_seurat(converted(tmp_path, data))
+    adata = tosica.io.read_seurat(converted(tmp_path, data))
     assert "counts" not in adata.layers
-    assert "there are no counts, and they cannot be recovered" in messages(caplog)
+    assert "there are no counts, and they cannot be recovered" in caplog.text
 
 
 def test_counts_are_not_recovered_without_ones(tmp_path, many):
@@ -370,9 +322,8 @@ def test_fractions_are_no_counts(tmp_path, counts, caplog):
     data = counts.copy()
     data.data = np.log1p(data.data)
     value = r.seurat(table(), RNA=r.assay(r.sparse(counts * 0.37, GENES, CELLS), r.sparse(data, GENES, CELLS)))
-    with caplog.at_level(logging.INFO, "tosica"):
-        tosica.io.read_seurat(r.write(tmp_path / "soup.rds", value))
-    assert "the stored counts hold fractions" in messages(caplog)
+    tosica.io.read_seurat(r.write(tmp_path / "soup.rds", value))
+    assert "the stored counts hold fractions" in caplog.text
 
 
 # ------------------------------------------------------------------------------- memory
@@ -420,154 +371,54 @@ def test_memory_follows_the_matrix(tmp_path):
 
 
 def refused(path, sentence, error=ValueError, **kwargs):
-    with pytest.raises(error, match=re.escape(sentence)):
+    with pytest.raises(error, match=sentence):
         tosica.io.read_seurat(path, **kwargs)
 
 
-def test_no_such_file(tmp_path):
-    refused(tmp_path / "none.rds", "There is no file", FileNotFoundError)
+def other_objects(counts):
+    on_disk = r.s4("IterableMatrix", Dimnames=r.plain_list(r.strings(*GENES), r.strings(*CELLS)))
+    peaks = r.assay(r.sparse(counts, GENES, CELLS), of="ChromatinAssay")
+    twice = r.assay(r.sparse(counts, ["G0", *GENES[:-1]], CELLS))
+    return {
+        "The object has neither counts nor log-normalised values": r.seurat(table(), RNA=r.assay(r.empty())),
+        "The object has neither .* run NormalizeData": r.seurat(
+            table(), RNA=r.assay(r.sparse(counts * 0.3, GENES, CELLS))
+        ),
+        "holds an R object of class data.frame, not a Seurat object": table(),
+        "type STR, not a Seurat object": r.strings("a"),
+        "Layer 'counts.s2' of assay 'RNA' overlaps .* JoinLayers": split(counts, overlap=True),
+        "1 cells of assay 'RNA' are in no layer of counts": split(counts, forget=True),
+        "Assay 'ATAC' is an R object of class ChromatinAssay; only": r.seurat(table(), active="ATAC", ATAC=peaks),
+        "counts of assay 'RNA' cannot be read: .* IterableMatrix": r.seurat(table(), RNA=r.assay(on_disk)),
+        "The gene name 'G0' is missing or occurs twice": r.seurat(table(), RNA=twice),
+    }
 
 
-def test_nothing_in_the_assay(tmp_path):
-    value = r.seurat(table(), RNA=r.assay(r.empty()))
-    path = r.write(tmp_path / "empty.rds", value)
-    refused(path, "The object has neither counts nor log-normalised values")
-
-
-def test_fractions_only(tmp_path, counts):
-    value = r.seurat(table(), RNA=r.assay(r.sparse(counts * 0.3, GENES, CELLS)))
-    refused(r.write(tmp_path / "x.rds", value), "and its counts hold fractions; run NormalizeData")
-
-
-def test_something_else_in_the_file(tmp_path):
-    refused(r.write(tmp_path / "x.rds", table()), "holds a data.frame, not a Seurat object")
-    refused(r.write(tmp_path / "x.rds", r.strings("a")), "type STR, not a Seurat object")
-
-
-def test_truncated(tmp_path, counts):
-    path = plain(tmp_path, counts)
-    path.write_bytes(path.read_bytes()[:-40])
-    refused(path, "is damaged, or laid out in a way that is not known (EOFError")
-
-
-def test_not_an_rds_file(tmp_path):
-    path = tmp_path / "page.rds"
-    path.write_text("<html>sign in</html>")
-    refused(path, "page.rds' is damaged, or laid out in a way that is not known")
-
-
-def test_truncated_hdf5(tmp_path, many):
-    path = converted(tmp_path, many)
-    path.write_bytes(path.read_bytes()[:100])
-    refused(path, "x.h5ad' is damaged")
+@pytest.mark.parametrize("number", range(9))
+def test_objects_that_are_refused(tmp_path, counts, number):
+    sentence, value = list(other_objects(counts).items())[number]
+    refused(r.write(tmp_path / "x.rds", value), sentence)
 
 
 def test_left_behind_by_a_failed_conversion(tmp_path, many, caplog):
     path = converted(tmp_path, many)
     with h5py.File(path, "a") as file:
         file["varm"].create_dataset("PCs", data=np.ones((7, 3)))
-    with caplog.at_level(logging.INFO, "tosica"):
-        adata = tosica.io.read_seurat(path)  # The damaged part is not needed.
-    assert "varm['PCs'] dropped" in messages(caplog)
+    adata = tosica.io.read_seurat(path)  # The damaged part is not needed.
+    assert "varm['PCs'] dropped" in caplog.text
     np.testing.assert_array_equal(adata.layers["counts"].toarray(), many)
     with h5py.File(path, "a") as file:
         del file["var"]["_index"]
         file["var"].create_dataset("_index", data=["a", "b"])
     refused(path, "X is 40 × 60, but the file names 40 cells and 2 genes: its conversion failed")
-    with h5py.File(path, "a") as file:
-        del file["var"]
-    refused(path, "The file has no 'var', so it is not a whole AnnData file")
 
 
-@pytest.mark.parametrize("index", [-1, 5, 99, 2**31 - 2])
-def test_genes_outside_of_the_matrix(tmp_path, counts, index):
-    """Such an index would read memory outside the matrix."""
-    damaged = counts.copy()
-    damaged.indices[3] = index
-    path = plain(tmp_path, damaged)
-    refused(path, "is damaged, or laid out in a way that is not known (ValueError: indices must be")
-
-
-@pytest.mark.data
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        (
-            "indices",
-            "is damaged, or laid out in a way that is not known (ValueError: indices must be",
-        ),
-        ("indptr", "counts cannot be read: its sparse matrix is damaged"),
-        ("data", "(ValueError: indices and data should have the same size): copy it again"),
-    ],
-)
-def test_damaged_h5seurat(shared, tmp_path, name, sentence):
-    path = Path(shutil.copy(shared / "seurat" / "kang.h5Seurat", tmp_path / "kang.h5Seurat"))
-    path.chmod(0o644)
-    with h5py.File(path, "a") as file:
-        group = file["assays"]["RNA"]["counts"]
-        values = group[name][:]
-        del group[name]
-        values = values[:-5] if name == "data" else np.append(values[:-1], 10**6)
-        group.create_dataset(name, data=values)
-    refused(path, sentence)
-
-
-@pytest.mark.parametrize("index", [-1, 10**6])
-def test_damaged_conversion(tmp_path, many, index):
-    path = converted(tmp_path, many)
-    with h5py.File(path, "a") as file:
-        file["X"]["indices"][3] = index
-    refused(path, "is damaged, or laid out in a way that is not known (ValueError: indices must be")
-
-
-def test_scaled_only(tmp_path, many):
-    path = converted(tmp_path, many - many.mean(0))
-    refused(path, "There are neither counts nor log-normalised values in the object")
-
-
-def test_layers_that_overlap(tmp_path, counts):
-    path = r.write(tmp_path / "v5.rds", split(counts, overlap=True))
-    refused(path, "Layers 'counts.s1', 'counts.s2' of assay 'RNA' overlap: cell 'cell0' is in two")
-
-
-def test_cells_in_no_layer(tmp_path, counts):
-    path = r.write(tmp_path / "v5.rds", split(counts, forget=True))
-    refused(path, "1 cells of assay 'RNA' are in no layer of counts")
-
-
-def test_assays_of_other_kinds(tmp_path, counts):
-    peaks = r.assay(r.sparse(counts, GENES, CELLS), of="ChromatinAssay")
-    path = r.write(tmp_path / "atac.rds", r.seurat(table(), active="ATAC", ATAC=peaks))
-    refused(path, "Assay 'ATAC' is a ChromatinAssay; only Assay, Assay5, SCTAssay can be read")
-
-
-def test_matrices_on_disk(tmp_path):
-    on_disk = r.s4("IterableMatrix", Dimnames=r.plain_list(r.strings(*GENES), r.strings(*CELLS)))
-    path = r.write(tmp_path / "disk.rds", r.seurat(table(), RNA=r.assay(on_disk)))
-    refused(path, "counts of assay 'RNA' cannot be read: it is stored as IterableMatrix")
-
-
-def test_names_that_occur_twice(tmp_path, counts):
-    twice = ["G0", *GENES[:-1]]
-    value = r.seurat(table(), RNA=r.assay(r.sparse(counts, twice, CELLS)))
-    refused(r.write(tmp_path / "x.rds", value), "The gene name 'G0' occurs twice")
-
-
-def test_columns_that_are_not_there(tmp_path, many):
-    path = converted(tmp_path, many, {"a": 0.5})
-    refused(path, "There is no column 'b' in the cells' table; it has a.", KeyError, logicals=["b"])
-
-
-def test_columns_that_are_no_logicals(tmp_path, many):
-    path = converted(tmp_path, many, {"a": np.arange(40)})
-    refused(path, "Column 'a' holds more than 0, 1 and 2, so it is not a logical one.", logicals=["a"])
-
-
-def test_arguments_that_do_not_apply(tmp_path, counts, many):
-    refused(plain(tmp_path, counts, a=r.strings(*"xyxyxy")), "leave them out", logicals=["a"])
+def test_arguments_that_do_not_apply(tmp_path, counts, many, monkeypatch):
+    path = plain(tmp_path, counts, a=r.strings(*"xyxyxy"))
+    refused(path, "leave them out", logicals=["a"])
+    refused(tmp_path / "none.rds", "There is no file", FileNotFoundError)
     refused(converted(tmp_path, many), "an .h5ad file holds one assay only", assay="RNA")
-
-
-def test_rdata_missing(tmp_path, counts, monkeypatch):
+    other = converted(tmp_path, many, {"a": np.arange(40)})
+    refused(other, "Column 'a' holds more than 0, 1 and 2, so it is not a logical one", logicals=["a"])
     monkeypatch.setitem(sys.modules, "rdata", None)
-    refused(plain(tmp_path, counts), "pip install 'tosica[seurat]'", ImportError)
+    refused(path, r"pip install 'tosica\[seurat\]'", ImportError)

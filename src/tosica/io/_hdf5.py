@@ -1,7 +1,7 @@
 """Read the HDF5 files of converters: ``.h5ad`` of any, ``.h5Seurat`` of SeuratDisk.
 
-Members are read one by one: anndata drops the factor levels of SeuratDisk's files, and fails on the
-files of failed conversions.
+Members are read one by one: anndata drops the factor levels of SeuratDisk's files, and fails where a
+conversion left parts that do not fit.
 """
 
 from __future__ import annotations
@@ -15,132 +15,65 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from tosica._checks import list_names
 from tosica.io._parts import (
     GRAPHS_NOTE,
+    NAMES,
     Matrix,
     Parts,
-    Refused,
+    ReadError,
     align_loadings,
     check_matrix,
     choose_assay,
     csr_from_arrays,
     decode,
+    raw_genes,
     repair_columns,
-    select_expression,
+    repaired_parts,
     to_categorical,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Sequence
 
 _LEVELS = "__categories"
-_NAMES = "_index"
-
-# --------------------------------------------------------------------------- h5ad
 
 
 def read_h5ad(file: h5py.File, *, logicals: Collection[str], na_strings: Collection[str]) -> Parts:
-    """Read an AnnData file that any of the converters wrote.
-
-    The file is read element by element: anndata drops the factor levels of SeuratDisk's files, and
-    fails on the files of failed conversions.
-    """
+    """Read an AnnData file that any of the converters wrote."""
     notes: list[str] = []
-    for part in ("obs", "var"):
-        if part not in file:
-            raise Refused(f"The file has no {part!r}, so it is not a whole AnnData file.")
-    obs = _table(file["obs"])
+    obs, var = _table(file["obs"]), _table(file["var"])
     obs = repair_columns(obs, notes, logicals=logicals, na_strings=na_strings)
-    flags = [repr(str(name)) for name in obs if obs[name].dtype == bool]
+    flags = [str(name) for name in obs if obs[name].dtype == bool]
     if flags and "X" in file and file["X"].attrs.get("encoding-type") == "csc_matrix":
-        notes.append(f"not known: True in {', '.join(flags)} may have been a missing value, which sceasy turns into it")
-    var = _table(file["var"])
+        notes.append(
+            f"not known: True in {list_names(flags)} may have been a missing value, which sceasy turns into it"
+        )
     matrices = [Matrix("X", _element(file["X"]), var)] if "X" in file else []
-    matrices += [
-        Matrix(f"layers[{name!r}]", _element(element), var) for name, element in _members(file, "layers").items()
-    ]
-    if "X" in _members(file, "raw"):
-        raw_var = _gene_names(_table(file["raw"]["var"]), var)
-        matrices.append(Matrix("raw.X", _element(file["raw"]["X"]), raw_var))
+    matrices += [Matrix(f"layers[{name!r}]", _element(layer), var) for name, layer in _members(file, "layers")]
+    if "raw" in file:
+        matrices.append(Matrix("raw.X", _element(file["raw"]["X"]), raw_genes(_table(file["raw"]["var"]), var)))
     for name, values, table in matrices:
         check_matrix(values, name)
         if values.shape != (len(obs), len(table)):
-            raise Refused(
+            raise ReadError(
                 f"{name} is {values.shape[0]} × {values.shape[1]}, but the file names {len(obs)} "
                 f"cells and {len(table)} genes: its conversion failed; convert the object again, "
                 "or read the .rds or .h5Seurat file."
             )
-    chosen = select_expression(matrices, notes)
-    if len(chosen.var) > len(var):
-        notes.append(f"X has all {len(chosen.var)} genes now, not the {len(var)} variable ones")
-    obsm = {
-        name: values
-        for name, element in _members(file, "obsm").items()
-        if (values := _array(element)) is not None and len(values) == len(obs)
-    }
-    lost = [f"varm[{name!r}]" for name in _members(file, "varm")]
-    lost += [f"uns[{name!r}]" for name in _members(file, "uns") if name == "neighbors"]
-    lost += [f"obsp[{name!r}]" for name in _members(file, "obsp")]
-    if lost:
-        notes.append(
-            f"{', '.join(lost)} dropped: conversions leave loadings in another gene order and "
-            "similarities where scanpy expects distances; call sc.pp.pca and sc.pp.neighbors"
-        )
-    return Parts(obs, _tidy_var(chosen.var), chosen.counts, chosen.data, obsm, notes=notes)
+    lost = [f"{key}[{name!r}]" for key in ("varm", "uns", "obsp") for name, _ in _members(file, key)]
+    lost = [name for name in lost if name == "uns['neighbors']" or not name.startswith("uns")]
+    obsm = {name: _element(values) for name, values in _members(file, "obsm")}
+    parts = repaired_parts(obs, matrices, obsm, lost, notes)
+    if len(parts.var) > len(var):
+        notes.append(f"X has all {len(parts.var)} genes now, not the {len(var)} variable ones")
+    return parts
 
 
-def _members(file: h5py.File, name: str) -> Mapping[str, h5py.Group | h5py.Dataset]:
+def _members(file: h5py.File, name: str) -> list[tuple[str, Any]]:
     """Members of a group, none if there is no such group."""
     group = file.get(name)
-    return group if isinstance(group, h5py.Group) else {}
-
-
-def _table(group: h5py.Group) -> pd.DataFrame:
-    """A table of cells or genes; factor levels may be in the column or in ``__categories``."""
-    index = decode(group.attrs.get("_index", _NAMES))[0]
-    if index not in group:
-        raise Refused(f"{group.file.filename}: {group.name} has no names ({index!r} is missing).")
-    # Newer anndata keeps names as it keeps strings that may be missing.
-    stored = isinstance(group[index], h5py.Dataset)
-    text = decode(group[index][:] if stored else np.asarray(_element(group[index])))
-    levels = _members(group, _LEVELS)
-    columns: dict[str, Any] = {}
-    for name in group:
-        if name in (index, _LEVELS):
-            continue
-        if name in levels:
-            values = group[name][:]
-            columns[name] = to_categorical(values, decode(levels[name][:]))
-        elif isinstance(group[name], h5py.Group):
-            columns[name] = _element(group[name])
-        else:
-            values = group[name][:]
-            columns[name] = decode(values) if values.dtype.kind in "OSU" else values
-    order = [name for name in decode(group.attrs.get("column-order", [])) if name in columns]
-    order += [name for name in columns if name not in order]
-    names = pd.Index(text, dtype=object)
-    return pd.DataFrame({name: columns[name] for name in order}, index=names)
-
-
-def _gene_names(raw_var: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:
-    """Table of the genes of ``raw``, indexed by their names.
-
-    Some converters write numbers for the names, or the names into a column.
-    """
-    if _NAMES in raw_var:
-        return raw_var.set_index(raw_var[_NAMES].astype(object)).drop(columns=_NAMES)
-    numbers = [str(i) for i in range(len(raw_var))]
-    if list(raw_var.index) == numbers and len(raw_var) == len(var):
-        return var
-    return raw_var
-
-
-def _tidy_var(var: pd.DataFrame) -> pd.DataFrame:
-    """Drop columns that repeat the names, and name the variable genes' column as scanpy does."""
-    var = var.drop(columns=[c for c in ("features", _NAMES) if c in var])
-    if "vst.variable" in var:
-        var = var.assign(highly_variable=var["vst.variable"].astype(bool)).drop(columns="vst.variable")
-    return var.rename_axis(None)
+    return list(group.items()) if isinstance(group, h5py.Group) else []
 
 
 def _element(element: h5py.Group | h5py.Dataset) -> Any:
@@ -149,14 +82,28 @@ def _element(element: h5py.Group | h5py.Dataset) -> Any:
         return ad.io.read_elem(element)
 
 
-def _array(element: h5py.Group | h5py.Dataset) -> np.ndarray | None:
-    """A matrix of numbers; None for anything else."""
-    if not isinstance(element, h5py.Dataset) or len(element.shape or ()) != 2:
-        return None
-    return np.asarray(element[:]) if element.dtype.kind in "biuf" else None
+def _table(group: h5py.Group, index: Sequence[str] | None = None) -> pd.DataFrame:
+    """A table of cells or genes, with names of its own if ``index`` is not given.
 
-
-# --------------------------------------------------------------------------- h5Seurat
+    Seurat keeps a factor as codes from 1 on beside its levels; SeuratDisk's h5ad keeps the levels
+    of all in one group, which anndata does not know any more.
+    """
+    levels = dict(_members(group, _LEVELS))
+    columns: dict[str, Any] = {}
+    for name, member in group.items():
+        if name in levels:
+            columns[name] = to_categorical(member[:], decode(levels[name][:]))
+        elif isinstance(member, h5py.Group) and "levels" in member:
+            codes = member["values"][:].astype(np.int64) - 1
+            columns[name] = to_categorical(codes, decode(member["levels"][:]))
+        elif name != _LEVELS:
+            columns[name] = _element(member)
+    names = decode(group.attrs.get("_index", NAMES))[0]
+    stored = columns.pop(names) if index is None else index
+    columns = {name: values for name, values in columns.items() if name not in (names, NAMES) or index is None}
+    order = decode(group.attrs.get("column-order", group.attrs.get("colnames", [])))
+    order = [name for name in dict.fromkeys([*order, *columns]) if name in columns]
+    return pd.DataFrame({name: columns[name] for name in order}, index=pd.Index(decode(stored), dtype=object))
 
 
 def read_h5seurat(
@@ -169,32 +116,25 @@ def read_h5seurat(
     """Read one assay, the table of the cells and the reductions."""
     notes: list[str] = []
     names = decode(file["cell.names"][:])
-    assays = file["assays"]
-    active = decode(file.attrs.get("active.assay", []))
-    if not active:
-        raise Refused("The file does not say which assay is active: save the object again.")
-    assay = choose_assay(list(assays), active[0], assay, notes)
-    group = assays[assay]
+    assay = choose_assay(list(file["assays"]), decode(file.attrs["active.assay"])[0], assay, notes)
+    group = file["assays"][assay]
     genes = pd.Index(decode(group["features"][:]), dtype=object)
     cells = file["meta.data"]
     marked = [*decode(cells.attrs.get("logicals", [])), *logicals]
-    obs = _seurat_table(cells, pd.Index(names, dtype=object))
-    obs = repair_columns(obs, notes, logicals=list(dict.fromkeys(marked)), na_strings=na_strings)
+    obs = repair_columns(_table(cells, names), notes, logicals=list(dict.fromkeys(marked)), na_strings=na_strings)
     var = _gene_table(group, genes)
     if "variable.features" in group:
         var["highly_variable"] = genes.isin(decode(group["variable.features"][:]))
     obsm, varm = {}, {}
-    for name in file.get("reductions", ()):
-        reduction = file["reductions"][name]
+    for name, reduction in _members(file, "reductions"):
         if "cell.embeddings" not in reduction:
             continue
         # hdf5r writes matrices transposed.
         obsm[f"X_{name.lower()}"] = reduction["cell.embeddings"][:].T
         if name == "pca" and "feature.loadings" in reduction:
             features = decode(reduction["features"][:])
-            loadings = reduction["feature.loadings"][:].T
-            varm["PCs"] = align_loadings(loadings, features, genes)
-    if len(file.get("graphs", ())):
+            varm["PCs"] = align_loadings(reduction["feature.loadings"][:].T, features, genes)
+    if _members(file, "graphs"):
         notes.append(GRAPHS_NOTE)
     shape = (len(names), len(genes))
     counts, data = (_matrix(group, slot, shape) for slot in ("counts", "data"))
@@ -208,24 +148,7 @@ def _gene_table(group: h5py.Group, genes: pd.Index) -> pd.DataFrame:
     # Seurat keeps a table of fewer genes beside a matrix of all, and without names it is in order.
     if stored is None or (index is not None and index.shape != genes.shape):
         return pd.DataFrame(index=genes)
-    return _seurat_table(group["meta.features"], genes)
-
-
-def _seurat_table(group: h5py.Group, index: pd.Index) -> pd.DataFrame:
-    names = group.attrs.get("_index", ["_index"])
-    skip = {*decode(names), "_index"}
-    order = decode(group.attrs.get("colnames", []))
-    order += [name for name in group if name not in order]
-    columns = {name: _column(group, name) for name in order if name in group and name not in skip}
-    return pd.DataFrame(columns, index=index)
-
-
-def _column(group: h5py.Group, name: str) -> Any:
-    if isinstance(group[name], h5py.Group):
-        codes = group[name]["values"][:].astype(np.int64)
-        return to_categorical(codes - 1, decode(group[name]["levels"][:]))
-    values = group[name][:]
-    return decode(values) if values.dtype.kind in "OSU" else values
+    return _table(stored, genes)
 
 
 def _matrix(group: h5py.Group, slot: str, shape: tuple[int, int]) -> sp.csr_matrix | None:

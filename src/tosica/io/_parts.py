@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,18 +11,21 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from tosica._checks import list_names
 from tosica._settings import logger
 from tosica.data import TARGET_SUM, detect_values, log_normalize_block
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
+# Column with the names of a table's rows.
+NAMES = "_index"
 GRAPHS_NOTE = "graphs were left out: they are similarities, not distances; call sc.pp.neighbors"
 # Cells that are normalised at a time.
 _CHUNK_SIZE = 4096
 
 
-class Refused(Exception):
+class ReadError(Exception):
     """A sentence for the user, raised as ``kind``; what else a reader raises means damage."""
 
     def __init__(self, sentence: str, kind: type[Exception] = ValueError) -> None:
@@ -33,16 +35,10 @@ class Refused(Exception):
 
 @contextmanager
 def explain_damage(path: object) -> Iterator[None]:
-    """Turn what a library raises on a damaged file into one sentence.
-
-    Raises
-    ------
-    ValueError
-        Instead of other errors than a lack of memory, of a package or of permission.
-    """
+    """Turn what a library raises on a damaged file into one sentence, a ``ValueError``."""
     try:
         yield
-    except Refused as error:
+    except ReadError as error:
         raise error.kind(*error.args) from error.__cause__
     except (ImportError, MemoryError, PermissionError):
         raise
@@ -89,36 +85,32 @@ def to_anndata(parts: Parts) -> ad.AnnData:
         unique.
     """
     for names, what in ((parts.obs.index, "cell"), (parts.var.index, "gene")):
-        if names.isna().any():
-            raise Refused(f"The name of a {what} is missing; name all {what}s in R before saving.")
-        if names.has_duplicates:
-            raise Refused(
-                f"The {what} name {names[names.duplicated()][0]!r} occurs twice; "
-                f"make the names of {what}s unique in R before saving."
-            )
+        wrong = names.isna() | names.duplicated()
+        if wrong.any():
+            raise ReadError(f"The {what} name {names[wrong][0]!r} is missing or occurs twice: repair the names in R.")
+    obs = parts.obs.copy()
+    for name in obs.columns[[isinstance(dtype, pd.CategoricalDtype) for dtype in obs.dtypes]]:
+        obs[name] = obs[name].cat.remove_unused_categories()
     notes = list(parts.notes)
     counts, data = parts.counts, parts.data
-    if counts is not None and not is_integral(counts):
+    if counts is not None and not _is_integral(counts):
         notes.append("the stored counts hold fractions, so they were not taken for counts")
-        if data is None:
-            raise Refused(
-                "The object has no log-normalised values, and its counts hold fractions; run "
-                "NormalizeData in R, or save the raw counts."
-            )
         counts = None
     if counts is None and data is not None:
-        counts, note = recover_counts(data, parts.obs)
+        counts, note = recover_counts(data, obs)
         notes.append(note)
     if data is None:
         if counts is None:
-            raise Refused("The object has neither counts nor log-normalised values.")
+            raise ReadError(
+                "The object has neither counts nor log-normalised values: save raw counts, or run NormalizeData in R."
+            )
         notes.append(f"X was log-normalised to {TARGET_SUM:.0f} counts a cell")
     if counts is not None:
         # The counts in double precision are released before X is computed.
         counts = parts.counts = _to_float32(counts)
     adata = ad.AnnData(
         _log_normalize_in_chunks(counts) if data is None else _to_float32(data),
-        obs=parts.obs,
+        obs=obs,
         var=parts.var,
         obsm=parts.obsm,
         varm=parts.varm,
@@ -136,7 +128,7 @@ def _to_float32(matrix: sp.csr_matrix) -> sp.csr_matrix:
     with np.errstate(over="ignore"):
         values = matrix.data.astype(np.float32, copy=False)
     if not np.isfinite(values).all():
-        raise Refused(
+        raise ReadError(
             "The expression holds values that are missing, infinite or too large for any count: "
             "the file is damaged, or the object was computed wrongly; look at it in R."
         )
@@ -145,41 +137,25 @@ def _to_float32(matrix: sp.csr_matrix) -> sp.csr_matrix:
 
 def _log_normalize_in_chunks(counts: sp.csr_matrix) -> sp.csr_matrix:
     """Log-normalise as Seurat does, without a second matrix in double precision."""
-    values = np.empty(counts.nnz, dtype=np.float32)
-    for start in range(0, counts.shape[0], _CHUNK_SIZE):
-        rows: sp.csr_matrix = log_normalize_block(counts[start : start + _CHUNK_SIZE])
-        first = counts.indptr[start]
-        values[first : first + rows.nnz] = rows.data
-    # Indices are copied, so that a change of one matrix in place does not change the other.
-    return type(counts)((values, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
+    starts = range(0, counts.shape[0], _CHUNK_SIZE)
+    blocks = [log_normalize_block(counts[i : i + _CHUNK_SIZE]).astype(np.float32) for i in starts]
+    return sp.vstack(blocks, format="csr")
 
 
 def choose_assay(assays: list[str], active: str, wanted: str | None, notes: list[str]) -> str:
-    """The assay that was asked for, or else the active one.
-
-    Raises
-    ------
-    KeyError
-        If the object has no such assay.
-    """
-    if wanted is None:
-        inactive = [name for name in assays if name != active]
-        if inactive:
-            notes.append(
-                f"the active assay, {active!r}, was read; there are also {', '.join(map(repr, inactive))} (assay=)"
-            )
-        wanted = active
-    if wanted not in assays:
-        raise Refused(
-            f"There is no assay {wanted!r}; the object has {', '.join(map(repr, assays))}.",
-            KeyError,
-        )
-    if wanted == "SCT":
+    """Take the assay that was asked for, or else the active one."""
+    inactive = [name for name in assays if name != active]
+    if wanted is None and inactive:
+        notes.append(f"the active assay, {active!r}, was read; there are also {list_names(inactive)} (assay=)")
+    chosen = active if wanted is None else wanted
+    if chosen not in assays:
+        raise ReadError(f"There is no assay {chosen!r}; the object has {list_names(assays)}.", KeyError)
+    if chosen == "SCT":
         notes.append(
             "assay 'SCT' holds counts that sctransform corrected, whose logarithm is on another "
             "scale; assay='RNA' has the measured ones"
         )
-    return wanted
+    return chosen
 
 
 def align_loadings(loadings: np.ndarray, features: list[str], genes: pd.Index) -> np.ndarray:
@@ -205,7 +181,7 @@ def repair_columns(
     logicals: Collection[str] = (),
     na_strings: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Restore missing values, drop unused levels, and note what cannot be known.
+    """Restore missing values, and note what cannot be known.
 
     Parameters
     ----------
@@ -229,10 +205,10 @@ def repair_columns(
     ValueError
         If a column of ``logicals`` holds anything but 0, 1 and 2.
     """
-    for wanted in (*logicals, *na_strings):
-        if wanted not in table:
-            known = ", ".join(map(str, table.columns))
-            raise Refused(f"There is no column {wanted!r} in the cells' table; it has {known}.", KeyError)
+    unknown = [name for name in (*logicals, *na_strings) if name not in table]
+    if unknown:
+        known = list_names([str(name) for name in table])
+        raise ReadError(f"There is no column {unknown[0]!r} in the cells' table; it has {known}.", KeyError)
     repaired = {}
     maybe_logical: list[str] = []
     maybe_missing: list[str] = []
@@ -250,44 +226,32 @@ def repair_columns(
                 column = _without_na(column)
             else:
                 maybe_missing.append(str(name))
-        if isinstance(column.dtype, pd.CategoricalDtype):
-            column = column.cat.remove_unused_categories()
         repaired[name] = column
     if maybe_logical:
         notes.append(
-            f"not known: 0, 1 and 2 in {_listed(maybe_logical)} may be FALSE, TRUE and "
+            f"not known: 0, 1 and 2 in {list_names(maybe_logical)} may be FALSE, TRUE and "
             "missing; if they are, name the columns in logicals="
         )
     if maybe_missing:
         notes.append(
-            f"not known: the string 'NA' in {_listed(maybe_missing)} may mean missing; if it "
+            f"not known: the string 'NA' in {list_names(maybe_missing)} may mean missing; if it "
             "does, name the columns in na_strings="
         )
     return pd.DataFrame(repaired, index=table.index, columns=table.columns)
 
 
 def to_categorical(codes: np.ndarray, levels: list[str]) -> pd.Categorical:
-    """A categorical from zero-based codes, of which negative ones are missing values.
-
-    Raises
-    ------
-    ValueError
-        If a code has no level, or a level occurs twice.
-    """
-    twice = [level for level, n in Counter(levels).items() if n > 1]
-    if codes.dtype.kind not in "iu" or twice or (codes.size and codes.max() >= len(levels)):
-        wrong = f"the level {twice[0]!r} occurs twice" if twice else f"a code is not one of its {len(levels)} levels"
-        raise Refused(f"A factor cannot be read, because {wrong}: the file is damaged.")
+    """Make a categorical of zero-based codes; negative ones are missing values."""
+    if codes.dtype.kind not in "iu" or len(set(levels)) < len(levels) or (codes.size and codes.max() >= len(levels)):
+        raise ReadError("A factor is damaged: a code has no level, or a level occurs twice; save the object again.")
     known = np.where(codes >= 0, codes, -1)
     return pd.Categorical.from_codes(known.astype(np.intp), categories=pd.Index(levels, dtype=object))
 
 
 def _as_logical(column: pd.Series) -> pd.Series:
-    if column.dtype == bool:
-        return column
-    if not column.isin([0, 1, _MISSING_LOGICAL, _R_MISSING]).all():
-        raise Refused(f"Column {column.name!r} holds more than 0, 1 and 2, so it is not a logical one.")
     missing = ~column.isin([0, 1])
+    if not column[missing].isin([_MISSING_LOGICAL, _R_MISSING]).all():
+        raise ReadError(f"Column {column.name!r} holds more than 0, 1 and 2, so it is not a logical one.")
     if not missing.any():
         return column.astype(bool)
     return (column == 1).astype("boolean").mask(missing)
@@ -303,13 +267,7 @@ def _strings(column: pd.Series) -> pd.Series:
     """Strings or categories of the column; empty if it holds anything else."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return pd.Series(column.cat.categories)
-    if pd.api.types.is_string_dtype(column.dtype) or column.dtype == object:
-        return column
-    return pd.Series([], dtype=object)
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(repr(str(name)) for name in names)
+    return column if pd.api.types.is_string_dtype(column.dtype) or column.dtype == object else column[:0].astype(object)
 
 
 def decode(values: Any) -> list[str]:
@@ -337,51 +295,54 @@ class Matrix(NamedTuple):
     var: pd.DataFrame
 
 
-class Expression(NamedTuple):
-    """Counts and log-normalised values over the same genes; either may be missing."""
+def repaired_parts(
+    obs: pd.DataFrame, matrices: Sequence[Matrix], obsm: Mapping[str, Any], lost: list[str], notes: list[str]
+) -> Parts:
+    """Select counts and log-normalised values over as many genes as possible, and note what is not right.
 
-    counts: sp.csr_matrix | None
-    data: sp.csr_matrix | None
-    var: pd.DataFrame
-
-
-def select_expression(matrices: Sequence[Matrix], notes: list[str]) -> Expression:
-    """Select counts and log-normalised values over as many genes as possible.
-
-    Parameters
-    ----------
-    matrices
-        All matrices of an object.
-    notes
-        Gets a sentence for each matrix that is left out because of its values.
-
-    Raises
-    ------
-    ValueError
-        If no matrix holds counts or log-normalised values.
+    ``obsm`` may hold anything; matrices of numbers are kept. ``lost`` names what cannot be used.
     """
     usable: list[tuple[str, Matrix]] = []
-    reasons = []
+    reasons = [""]
     for matrix in matrices:
         try:
-            values = to_csr(matrix.values)
-            kind = detect_values(values, matrix.name)
+            kind = detect_values(to_csr(matrix.values), matrix.name)
         except ValueError as error:
             reasons.append(str(error))
             notes.append(f"{matrix.name} was left out: it is scaled, or not expression")
             continue
         if kind is not None:
-            usable.append(("counts" if kind == "counts" else "log1p", matrix))
+            usable.append(("counts" if kind == "counts" else "data", matrix))
     if not usable:
-        why = " ".join(["", *reasons])
-        raise Refused(f"There are neither counts nor log-normalised values in the object.{why}")
-    n_genes = max(len(matrix.var) for _, matrix in usable)
-    usable = [(kind, matrix) for kind, matrix in usable if len(matrix.var) == n_genes]
-    var = usable[0][1].var
+        raise ReadError(f"There are neither counts nor log-normalised values in the object.{' '.join(reasons)}")
+    var = max((matrix.var for _, matrix in usable), key=len)
     # Reversed, because the first matrix of a kind is preferred.
-    by_kind = {kind: matrix for kind, matrix in reversed(usable) if matrix.var.index.equals(var.index)}
-    counts, data = (to_csr(by_kind[kind].values) if kind in by_kind else None for kind in ("counts", "log1p"))
-    return Expression(counts, data, var)
+    chosen = {kind: to_csr(matrix.values) for kind, matrix in reversed(usable) if matrix.var.index.equals(var.index)}
+    if lost:
+        notes.append(
+            f"{', '.join(lost)} dropped: conversions leave loadings in another gene order and "
+            "similarities where scanpy expects distances; call sc.pp.pca and sc.pp.neighbors"
+        )
+    var = var.drop(columns=[c for c in ("features", NAMES) if c in var])
+    if "vst.variable" in var:
+        var = var.assign(highly_variable=var["vst.variable"].astype(bool)).drop(columns="vst.variable")
+    reductions = {
+        name: np.asarray(values)
+        for name, values in obsm.items()
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.shape[0] == len(obs)
+    }
+    return Parts(obs, var.rename_axis(None), obsm=reductions, notes=notes, **chosen)
+
+
+def raw_genes(raw_var: pd.DataFrame, var: pd.DataFrame) -> pd.DataFrame:
+    """Table of the genes of ``raw``, indexed by their names.
+
+    Some converters write numbers for the names, or the names into a column.
+    """
+    if NAMES in raw_var:
+        return raw_var.set_index(pd.Index(raw_var[NAMES].astype(object), name=None)).drop(columns=NAMES)
+    are_numbers = list(raw_var.index) == [str(i) for i in range(len(raw_var))]
+    return var if are_numbers and len(raw_var) == len(var) else raw_var
 
 
 def csr_from_arrays(
@@ -390,7 +351,7 @@ def csr_from_arrays(
     """Make a CSR matrix of the arrays of a file, called ``name`` in messages."""
     # scipy would take memory for as many values as the largest one says.
     if (np.diff(indptr) < 0).any() or indptr[-1:] != indices.size:
-        raise Refused(f"{name} cannot be read: its sparse matrix is damaged; save it again.")
+        raise ReadError(f"{name} cannot be read: its sparse matrix is damaged; save it again.")
     matrix = sp.csr_matrix((data, indices, indptr), shape=shape)
     check_matrix(matrix, name)
     return matrix
@@ -403,7 +364,7 @@ def check_matrix(values: Any, name: str) -> None:
     """
     is_matrix = isinstance(values, np.ndarray) or sp.issparse(values)
     if not is_matrix or values.ndim != 2 or values.dtype.kind not in "biuf":
-        raise Refused(f"{name} cannot be read: it is no matrix of numbers.")
+        raise ReadError(f"{name} cannot be read: it is no matrix of numbers.")
     if sp.issparse(values):
         values.check_format(full_check=True)
 
@@ -420,7 +381,7 @@ def to_csr(values: sp.csr_matrix | np.ndarray) -> sp.csr_matrix:
     return matrix
 
 
-def is_integral(matrix: sp.csr_matrix) -> bool:
+def _is_integral(matrix: sp.csr_matrix) -> bool:
     """Whether all values are whole and none is negative."""
     # In chunks, because the result of a comparison takes memory beside the matrix.
     chunks = (matrix.data[i : i + _VALUES] for i in range(0, matrix.nnz, _VALUES))
@@ -444,10 +405,8 @@ def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matri
     -------
     The counts, or ``None`` if they cannot be recovered; and a note for the log.
     """
-    if data.data.size and data.data.min() < 0:
-        return None, "no counts: the values are negative"
-    if data.data.size and data.data.max() > _LARGEST_LOG:
-        return None, "no counts: the values are too large for logarithms"
+    if data.data.size and not (data.data.min() >= 0 and data.data.max() <= _LARGEST_LOG):
+        return None, "no counts: the values are no logarithms of counts"
     unlogged = np.expm1(data.data.astype(np.float64))
     n_per_cell = np.diff(data.indptr)
     # Relative rounding error of a count in single and in double precision.
@@ -478,9 +437,7 @@ def _whole(values: np.ndarray, factor: np.ndarray, indptr: np.ndarray, tolerance
     for part in (first_cells, slice(None)):
         products = values[part] * factor[part]
         whole = np.rint(products)
-        if (np.abs(products - whole) > absolute + tolerance * products).any():
-            return None
-        if (whole < 1).any():
+        if (np.abs(products - whole) > absolute + tolerance * products).any() or (whole < 1).any():
             return None
     return whole
 

@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
+from tosica._checks import list_names
 from tosica.io._parts import (
     GRAPHS_NOTE,
     Parts,
-    Refused,
+    ReadError,
     align_loadings,
     choose_assay,
     csr_from_arrays,
@@ -23,61 +24,45 @@ from tosica.io._parts import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-_ASSAY_CLASSES = ("Assay", "Assay5", "SCTAssay", "Assay3")
-_EXPERIMENT_CLASSES = {
-    "SingleCellExperiment",
-    "RangedSummarizedExperiment",
-    "SummarizedExperiment",
-}
+_ASSAY_CLASSES = {"Assay", "Assay5", "SCTAssay", "Assay3"}
+_EXPERIMENT_CLASSES = {"SingleCellExperiment", "RangedSummarizedExperiment", "SummarizedExperiment"}
 _SLOTS = ("counts", "data")
 
 
 class _Assay(NamedTuple):
     """Counts and log-normalised values of an assay; either may be missing."""
 
-    counts: sp.csr_matrix | None
-    data: sp.csr_matrix | None
+    matrices: dict[str, sp.csr_matrix]
     genes: list[str]
     variable_genes: list[str]
 
 
 def read_rds(path: Path, *, assay: str | None) -> Parts:
-    """Read a Seurat object (v3 to v5) or a SingleCellExperiment.
-
-    Raises
-    ------
-    KeyError
-        If there is no such assay.
-    ValueError
-        If the file holds something else, or an assay that is not supported.
-    """
+    """Read a Seurat object (v3 to v5) or a SingleCellExperiment."""
     seurat = _parse(path, ".rds")
-    classes = seurat.classes
-    if _EXPERIMENT_CLASSES & set(classes):
+    if _EXPERIMENT_CLASSES & set(seurat.classes):
         return _read_experiment(seurat)
-    if "Seurat" not in classes:
-        held = " ".join(classes) or f"value of the type {seurat.kind}"
-        raise Refused(f"{str(path)!r} holds a {held}, not a Seurat object.")
+    if "Seurat" not in seurat.classes:
+        raise ReadError(f"{str(path)!r} holds {seurat.description}, not a Seurat object.")
     notes: list[str] = []
     cells = seurat["meta.data"]["row.names"].strings()
     obs = seurat["meta.data"].table(cells)
     assays = seurat["assays"].items()
     name = choose_assay(list(assays), seurat["active.assay"].strings()[0], assay, notes)
     stored = assays[name]
-    kind = (stored.classes or [stored.kind])[0]
-    if kind not in _ASSAY_CLASSES:
-        raise Refused(
-            f"Assay {name!r} is a {kind}; only {', '.join(_ASSAY_CLASSES[:3])} can be read, that "
-            f"is, gene expression (the object has {', '.join(map(repr, assays))})."
+    if not _ASSAY_CLASSES & set(stored.classes):
+        raise ReadError(
+            f"Assay {name!r} is {stored.description}; only gene expression can be read, in an Assay, Assay5 or "
+            f"SCTAssay (the object has {list_names(list(assays))})."
         )
-    read = _read_assay_v5 if "layers" in stored else _read_assay_v3
-    expression = read(stored, name, cells)
-    var = pd.DataFrame(index=pd.Index(expression.genes, dtype=object))
+    read = _read_assay_v5 if "layers" in stored.attributes else _read_assay_v3
+    matrices, genes, variable_genes = read(stored, name, cells)
+    var = pd.DataFrame(index=pd.Index(genes, dtype=object))
     features = stored.attributes.get("meta.features")
-    if features is not None and features["row.names"].strings() == expression.genes:
-        var = features.table(expression.genes).drop(columns="vst.variable", errors="ignore")
-    if expression.variable_genes:
-        var["highly_variable"] = var.index.isin(expression.variable_genes)
+    if features is not None and features["row.names"].strings() == genes:
+        var = features.table(genes).drop(columns="vst.variable", errors="ignore")
+    if variable_genes:
+        var["highly_variable"] = var.index.isin(variable_genes)
     obsm, varm = {}, {}
     for key, reduction in seurat["reductions"].items().items():
         embedding = reduction["cell.embeddings"]
@@ -90,11 +75,13 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
             varm["PCs"] = align_loadings(loadings.array(), loadings.dimnames()[0], var.index)
     if seurat["graphs"].items():
         notes.append(GRAPHS_NOTE)
-    if "images" in seurat and seurat["images"].items():
+    if "images" in seurat.attributes and seurat["images"].items():
         notes.append("images and the positions of spots were left out")
-    _add_active_ident(seurat["active.ident"], obs, notes)
-    obs = _remove_unused_categories(obs)
-    return Parts(obs, var, expression.counts, expression.data, obsm, varm, notes)
+    identities = pd.Series(seurat["active.ident"].column(), index=obs.index).astype(str)
+    if identities.nunique() > 1 and not any((obs[column].astype(str) == identities).all() for column in obs):
+        obs["active_ident"] = pd.Categorical(seurat["active.ident"].column())
+        notes.append("the active identities are in obs['active_ident']")
+    return Parts(obs, var, matrices.get("counts"), matrices.get("data"), obsm, varm, notes)
 
 
 def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
@@ -106,15 +93,13 @@ def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
         rows, columns = stored.dimnames()
         if not rows or not columns:  # Seurat stores an empty matrix for a missing one.
             continue
-        if columns != cells:
-            raise Refused(f"{slot} of assay {name!r} has other cells than the table of the cells.")
-        if genes and rows != genes:
-            raise Refused(f"Counts and data of assay {name!r} have other genes.")
-        genes = rows
+        genes = genes or rows
+        if columns != cells or rows != genes:
+            raise ReadError(f"{slot} of assay {name!r} has other cells or genes than the rest of the object.")
         matrices[slot] = stored.cells_by_genes(f"{slot} of assay {name!r}")
         assay.drop(slot)
-    variable = assay["var.features"].strings() if "var.features" in assay else []
-    return _Assay(matrices.get("counts"), matrices.get("data"), genes, variable)
+    variable = assay["var.features"].strings() if "var.features" in assay.attributes else []
+    return _Assay(matrices, genes, variable)
 
 
 def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
@@ -129,91 +114,58 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
     )
     indexer = pd.Index(cells).get_indexer(pd.Index(assay["cells"].dimnames()[0]))
     if sorted(indexer) != list(range(len(cells))):
-        raise Refused(f"Assay {name!r} has other cells than the table of the cells.")
+        raise ReadError(f"Assay {name!r} has other cells than the table of the cells.")
     matrices: dict[str, sp.csr_matrix] = {}
     for slot in _SLOTS:
-        keys = [key for key in layers if key == slot or key.startswith(f"{slot}.")]
-        joined, covered = None, np.zeros(len(cells), dtype=bool)
-        for key in keys:
-            rows = indexer[np.flatnonzero(has_cells[key])]
-            columns = np.flatnonzero(has_genes[key])
-            if covered[rows].any():
-                twice = cells[int(rows[covered[rows]][0])]
-                raise Refused(
-                    f"Layers {', '.join(map(repr, keys))} of assay {name!r} overlap: cell "
-                    f"{twice!r} is in two of them; call JoinLayers or subset the object in R."
+        parts, covered = [], np.zeros(len(cells), dtype=bool)
+        for key in layers:
+            if key != slot and not key.startswith(f"{slot}."):
+                continue
+            rows, columns = indexer[np.flatnonzero(has_cells[key])], np.flatnonzero(has_genes[key])
+            layer = layers[key].cells_by_genes(f"layer {key!r} of assay {name!r}")
+            if layer.shape != (len(rows), len(columns)) or covered[rows].any():
+                raise ReadError(
+                    f"Layer {key!r} of assay {name!r} overlaps another one, or has other cells or genes than "
+                    "the assay lists for it; call JoinLayers or subset the object in R."
                 )
             covered[rows] = True
-            layer = layers[key].cells_by_genes(f"layer {key!r} of assay {name!r}")
-            if layer.shape != (len(rows), len(columns)):
-                raise Refused(
-                    f"Layer {key!r} of assay {name!r} is {layer.shape[0]} × {layer.shape[1]}, but "
-                    f"the assay lists {len(rows)} cells and {len(columns)} genes for it."
-                )
-            if layer.shape == (len(cells), len(genes)) and (rows == np.arange(len(cells))).all():
-                joined = layer
-            else:
+            if layer.shape != (len(cells), len(genes)) or (rows != np.arange(len(cells))).any():
                 entries = sp.coo_matrix(layer)
                 indices = (rows[entries.row], columns[entries.col])
                 layer = sp.csr_matrix((entries.data, indices), shape=(len(cells), len(genes)))
-                joined = layer if joined is None else joined + layer
-        if joined is None:
-            continue
-        if covered.all():
-            matrices[slot] = joined
-        elif slot == "counts":
-            raise Refused(
+            parts.append(layer)
+        if parts and covered.all():
+            matrices[slot] = sum(parts[1:], parts[0])
+        elif parts and slot == "counts":
+            raise ReadError(
                 f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; subset the object in R."
             )
     variable: list[str] = []
-    described = assay["meta.data"].items() if "meta.data" in assay else {}
+    described = assay["meta.data"].items() if "meta.data" in assay.attributes else {}
     if "var.features" in described:
         variable = [gene for gene in described["var.features"].strings() if isinstance(gene, str)]
-    return _Assay(matrices.get("counts"), matrices.get("data"), genes, variable)
-
-
-def _add_active_ident(idents: RObject, obs: pd.DataFrame, notes: list[str]) -> None:
-    """Add the active identities as a column, unless another column is the same."""
-    active = pd.Series(idents.column(), index=obs.index).astype(str)
-    if active.nunique() < 2 or any((obs[name].astype(str) == active).all() for name in obs):
-        return
-    obs["active_ident"] = pd.Categorical(idents.column())
-    notes.append("the active identities are in obs['active_ident']")
+    return _Assay(matrices, genes, variable)
 
 
 def _read_experiment(experiment: RObject) -> Parts:
     """Read ``counts``, ``logcounts`` and reduced dimensions of a SingleCellExperiment."""
     cells = experiment["colData"]["rownames"].strings()
     obs = experiment["colData"]["listData"].table(cells)
-    genes = experiment["NAMES"].strings() if "NAMES" in experiment else []
-    if not genes and "rowRanges" in experiment:
+    genes = experiment["NAMES"].strings() if "NAMES" in experiment.attributes else []
+    if not genes and "rowRanges" in experiment.attributes:
         ranges = experiment["rowRanges"]
-        genes = ranges["partitioning"]["NAMES"].strings() if "partitioning" in ranges else []
+        genes = ranges["partitioning"]["NAMES"].strings() if "partitioning" in ranges.attributes else []
     stored = experiment["assays"]["data"]["listData"].items()
     counts, data = (
         stored[key].cells_by_genes(f"assay {key!r}") if key in stored else None for key in ("counts", "logcounts")
     )
-    if counts is None and data is None:
-        raise Refused(
-            "The SingleCellExperiment has no assay 'counts' or 'logcounts'; it has "
-            f"{', '.join(map(repr, stored)) or 'none'}."
-        )
-    if not genes:
-        genes = next(iter(stored.values())).dimnames()[0]
+    genes = genes or next((values.dimnames()[0] for values in stored.values()), [])
     obsm = {}
-    internal = experiment["int_colData"]["listData"].items() if "int_colData" in experiment else {}
+    internal = experiment["int_colData"]["listData"].items() if "int_colData" in experiment.attributes else {}
     if "reducedDims" in internal:
         for key, embedding in internal["reducedDims"]["listData"].items().items():
             obsm[f"X_{key.lower()}"] = np.ma.getdata(embedding.array())
-    var = pd.DataFrame(index=pd.Index(genes, dtype=object))
-    return Parts(_remove_unused_categories(obs), var, counts, data, obsm)
-
-
-def _remove_unused_categories(obs: pd.DataFrame) -> pd.DataFrame:
-    for name in obs:
-        if isinstance(obs[name].dtype, pd.CategoricalDtype):
-            obs[name] = obs[name].cat.remove_unused_categories()
-    return obs
+    return Parts(obs, pd.DataFrame(index=pd.Index(genes, dtype=object)), counts, data, obsm)
 
 
 # --------------------------------------------------------------------------- R objects
@@ -239,7 +191,7 @@ def _parse(path: Path, extension: str) -> RObject:
 class RObject:
     """An R object: its class, its slots or attributes, and its value.
 
-    What is asked for and is not there, or of another type, raises a ValueError.
+    What is asked for and is not there, or of another type, raises a :class:`ReadError`.
     """
 
     def __init__(self, parsed: Any) -> None:
@@ -264,16 +216,9 @@ class RObject:
         """The elements of a pairlist by name."""
         return _pairs(self._parsed)
 
-    def __contains__(self, name: str) -> bool:
-        return name in self.attributes
-
     def __getitem__(self, name: str) -> RObject:
         if name not in self.attributes:
-            of = " ".join(self.classes) if name != "class" else self.kind
-            raise Refused(
-                f"A {of or self.kind} of the object has no {name!r}, so the file is damaged or "
-                "from an unknown version of Seurat: save it again."
-            )
+            raise ReadError(f"{self.description} has no {name!r}: the file is damaged, save it again.")
         return self.attributes[name]
 
     def drop(self, name: str) -> None:
@@ -284,7 +229,13 @@ class RObject:
     @property
     def classes(self) -> list[str]:
         """Names of the R classes, the most specific one first."""
-        return [str(name) for name in self["class"].strings()] if "class" in self else []
+        found = self.attributes.get("class")
+        return [] if found is None else [str(name) for name in found.strings()]
+
+    @property
+    def description(self) -> str:
+        """What the object is, for messages."""
+        return f"an R object of class {' '.join(self.classes)}" if self.classes else f"an R value of type {self.kind}"
 
     def strings(self) -> list[Any]:
         """The values of a character vector; missing ones are ``nan``."""
@@ -296,20 +247,16 @@ class RObject:
         """The values of a numeric or logical vector or matrix, masked where they are missing."""
         values = self._parsed.value
         if not isinstance(values, np.ndarray):
-            raise Refused(
-                f"The object has a {' '.join(self.classes) or self.kind} where numbers are "
-                "expected: the file is damaged; save it again."
-            )
-        if "dim" in self:
-            shape = np.ma.getdata(self["dim"].array())
-            values = values.reshape(shape, order="F")
+            raise ReadError(f"{self.description} is where numbers are expected: the file is damaged, save it again.")
+        if "dim" in self.attributes:
+            values = values.reshape(np.ma.getdata(self["dim"].array()), order="F")
         return values
 
     def items(self) -> dict[str, RObject]:
         """The elements of a list by name, or by number where they have no names."""
         if self.kind != "VEC":
             return {}
-        names = self["names"].strings() if "names" in self else []
+        names = self["names"].strings() if "names" in self.attributes else []
         values = [RObject(v) for v in self._parsed.value]
         names += [str(i) for i in range(len(names), len(values))]
         return dict(zip(names, values, strict=True))
@@ -330,10 +277,12 @@ class RObject:
         if self.kind == "STR":
             return np.array(self.strings(), dtype=object)
         values = self.array()
-        mask = np.ma.getmaskarray(values) if isinstance(values, np.ma.MaskedArray) else None
-        if mask is None or not mask.any() or values.dtype.kind == "f":
-            return np.asarray(np.ma.filled(values, np.nan) if values.dtype.kind == "f" else values)
-        plain = np.ma.filled(values, False if values.dtype == bool else 0)
+        if values.dtype.kind == "f":
+            return np.asarray(np.ma.filled(values, np.nan))
+        mask = np.ma.getmaskarray(values)
+        plain = np.ma.filled(values, 0)
+        if not mask.any():
+            return plain
         if values.dtype == bool:
             return pd.arrays.BooleanArray(plain, mask)
         return pd.arrays.IntegerArray(plain.astype(np.int32), mask)
@@ -343,31 +292,23 @@ class RObject:
         columns = {
             name: value.column()
             for name, value in self.items().items()
-            if value.kind in ("STR", "INT", "REAL", "LGL") and "dim" not in value
+            if value.kind in ("STR", "INT", "REAL", "LGL") and "dim" not in value.attributes
         }
         columns = {name: value for name, value in columns.items() if len(value) == len(index)}
         return pd.DataFrame(columns, index=pd.Index(index, dtype=object))
 
     def cells_by_genes(self, name: str) -> sp.csr_matrix:
-        """The matrix of genes × cells as a CSR matrix ``(n_cells, n_genes)``.
-
-        Raises
-        ------
-        ValueError
-            If the object is not a matrix in memory, or is damaged; the message begins with
-            ``name``.
-        """
+        """The matrix of genes × cells, called ``name`` in messages, as CSR ``(n_cells, n_genes)``."""
         if "dgCMatrix" in self.classes:
             n_genes, n_cells = np.ma.getdata(self["Dim"].array())
             arrays = (self[slot].array() for slot in ("x", "i", "p"))
             data, indices, indptr = (np.asarray(np.ma.getdata(array)) for array in arrays)
             return csr_from_arrays(data, indices, indptr, (int(n_cells), int(n_genes)), name)
-        if self.kind in ("REAL", "INT") and "dim" in self:
+        if self.kind in ("REAL", "INT") and "dim" in self.attributes:
             return sp.csr_matrix(np.ma.getdata(self.array()).T)
-        raise Refused(
-            f"{name} cannot be read: it is stored as {' '.join(self.classes) or self.kind}, which "
-            "is not in the file; turn it into a sparse matrix in R (as(x, 'dgCMatrix')) before "
-            "saving."
+        raise ReadError(
+            f"{name} cannot be read: it is {self.description}, whose values are not in the file; turn it into "
+            "a sparse matrix in R (as(x, 'dgCMatrix')) before saving."
         )
 
 

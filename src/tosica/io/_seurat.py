@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import h5py
 import numpy as np
 import pandas as pd
 
-from tosica._checks import CellData, FilePath, Names, String, as_names, validate_params
+from tosica._checks import CellData, FilePath, Names, String, as_names, list_names, validate_params
 from tosica._files import replace_file
 from tosica._progress import progress
 from tosica._settings import logger
@@ -18,10 +18,11 @@ from tosica.io._hdf5 import read_h5ad, read_h5seurat
 from tosica.io._parts import (
     Matrix,
     Parts,
-    Refused,
+    ReadError,
     explain_damage,
+    raw_genes,
     repair_columns,
-    select_expression,
+    repaired_parts,
     to_anndata,
 )
 from tosica.io._rds import read_rds
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from anndata import AnnData
-
-_NAMES = "_index"
 
 
 @validate_params(path=FilePath(), assay=String(optional=True), logicals=Names(), na_strings=Names())
@@ -122,12 +121,12 @@ def _read(path: Path, assay: str | None, logicals: Collection[str], na_strings: 
             if "assays" in file and "cell.names" in file:
                 return read_h5seurat(file, assay=assay, logicals=logicals, na_strings=na_strings)
             if assay is not None:
-                raise Refused(f"assay={assay!r} was given, but an .h5ad file holds one assay only; leave it out.")
+                raise ReadError(f"assay={assay!r} was given, but an .h5ad file holds one assay only; leave it out.")
             return read_h5ad(file, logicals=logicals, na_strings=na_strings)
     if path.suffix.lower() in (".h5ad", ".h5seurat", ".h5"):
-        raise Refused(f"{str(path)!r} is not a whole HDF5 file; copy or download it to the end.")
+        raise ReadError(f"{str(path)!r} is not a whole HDF5 file; copy or download it to the end.")
     if logicals or na_strings:
-        raise Refused(
+        raise ReadError(
             "logicals and na_strings are for converted files only, because an .rds file stores "
             "logical and missing values as such; leave them out."
         )
@@ -180,44 +179,23 @@ def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: C
     na_strings = as_names(na_strings)
     notes: list[str] = []
     obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
-    codes = [repr(str(name)) for name in adata.obs if str(name) not in logicals and _looks_like_codes(adata.obs[name])]
+    codes = [str(name) for name in adata.obs if str(name) not in logicals and _looks_like_codes(adata.obs[name])]
     if codes:
         notes.append(
-            f"{', '.join(codes)} may be codes of factors whose levels anndata dropped; "
+            f"{list_names(codes)} may be codes of factors whose levels anndata dropped; "
             "tosica.io.read_seurat restores them from the file"
         )
-    matrices = [] if adata.X is None else [Matrix("adata.X", _values(adata.X), adata.var)]
-    matrices += [
-        Matrix(f"adata.layers[{key!r}]", _values(adata.layers[key]), adata.var)
-        for key in adata.layers
-        if key is not None
-    ]
+    stored = {"adata.X": adata.X, **{f"adata.layers[{key!r}]": adata.layers[key] for key in adata.layers if key}}
+    matrices = [Matrix(name, _values(values), adata.var) for name, values in stored.items() if values is not None]
     if adata.raw is not None:
-        matrices.append(Matrix("adata.raw.X", _values(adata.raw.X), _raw_names(adata)))
-    chosen = select_expression(matrices, notes)
+        matrices.append(Matrix("adata.raw.X", _values(adata.raw.X), raw_genes(adata.raw.var, adata.var)))
     lost = [f"varm[{key!r}]" for key in adata.varm] + [f"obsp[{key!r}]" for key in adata.obsp]
     lost += ["uns['neighbors']"] if "neighbors" in adata.uns else []
-    if lost:
-        notes.append(f"{', '.join(lost)} dropped; call sc.pp.pca and sc.pp.neighbors")
-    obsm = {key: np.asarray(value) for key, value in adata.obsm.items() if isinstance(value, np.ndarray)}
-    var = chosen.var.drop(columns=[c for c in ("features", _NAMES) if c in chosen.var])
-    parts = Parts(obs, var.copy(), chosen.counts, chosen.data, obsm, notes=notes)
-    return to_anndata(parts)
+    return to_anndata(repaired_parts(obs, matrices, adata.obsm, lost, notes))
 
 
-def _values(matrix: object) -> object:
+def _values(matrix: Any) -> Any:
     return matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
-
-
-def _raw_names(adata: AnnData) -> pd.DataFrame:
-    """Table of the genes of ``raw``, with names restored where a conversion left numbers."""
-    var = adata.raw.var
-    numbers = [str(i) for i in range(len(var))]
-    if _NAMES in var:
-        return var.set_index(pd.Index(var[_NAMES].astype(object), name=None)).drop(columns=_NAMES)
-    if list(var.index) == numbers and len(var) == adata.n_vars:
-        return adata.var
-    return var
 
 
 def _looks_like_codes(column: pd.Series) -> bool:
