@@ -243,8 +243,8 @@ def over_genes(of_genes, genes=slice(None), total=1e4):
 def test_another_scale_is_recognised(name, form, said):
     found = aligned(form(WRONG[name].astype(np.float32)))
     np.testing.assert_allclose(found, RIGHT, rtol=2e-4, atol=2e-4)
-    sentence = "replaced by" if name in ("log2", "log10") else "brought to its scale"
-    assert sentence in said()
+    assert "they are brought to the reference's scale, the natural logarithm" in said()
+    assert ("of a total of 10000" in said()) is (name not in ("log2", "log10"))
     for n_obs in (1, 5):
         found = aligned(WRONG[name][:n_obs].astype(np.float32))
         np.testing.assert_allclose(found, RIGHT[:n_obs], rtol=2e-4, atol=2e-4)
@@ -265,7 +265,7 @@ def test_another_scale_with_genes_that_were_left_out(name, columns, said):
     found = aligned(WRONG[name][:, columns])
     # Counts of these genes are brought to the same.
     np.testing.assert_allclose(found, aligned(COUNTS[:, columns]), rtol=1e-4, atol=1e-4)
-    assert "over the model's genes before" in said()
+    assert "brought to the reference's scale, the natural logarithm of a total of 10000" in said()
 
 
 @pytest.mark.parametrize("name", ["log2", "log10"])
@@ -281,13 +281,13 @@ def test_totals_are_those_of_the_models_genes(said):
     found = aligned(RIGHT, names=GENES[:30])
     np.testing.assert_allclose(found, over_genes(SHARES, slice(30)), rtol=1e-5)
     np.testing.assert_allclose(found, aligned(COUNTS, names=GENES[:30]), rtol=1e-5)
-    assert "had a total of 5" in said()
+    assert "a total of about 10000: they are brought" in said()
 
 
 def test_reads_that_are_no_multiples_of_one_count(said):
     scaled = np.log1p(1e6 * TPM)
     np.testing.assert_allclose(aligned(scaled), np.log1p(1e4 * TPM), rtol=1e-4)
-    assert "a total of 1e+06 before the natural logarithm" in said()
+    assert "hold the natural logarithm of a total of about 1e+06" in said()
     same = aligned(scaled, Scale("log1p", 1e6, "genes"))
     np.testing.assert_array_equal(same, scaled.astype(np.float32))
 

@@ -175,8 +175,8 @@ def test_peaks_are_refused(mdata, query, model, separators):
 def test_values_that_are_no_gene_activity(mdata):
     counts = mdata["activity"].X.toarray()
     for values, sentence in (
-        (counts - 2, "needs counts or log-normalised gene activity"),
-        (np.sqrt(counts), "neither counts nor log-normalised gene activity"),
+        (counts - 2, "needs counts or log-normalised expression"),
+        (np.sqrt(counts), "neither counts nor log-normalised expression"),
     ):
         mdata["activity"].X = values
         with pytest.raises(ValueError, match=sentence):

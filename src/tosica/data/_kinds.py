@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from functools import partial
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -24,7 +23,7 @@ from tosica.data._align import match_names, reindex_genes
 from tosica.data._matrix import BLOCK, check_unique
 from tosica.data._normalize import CenteredLogRatio, ChangeOfBase, LogNormalization
 from tosica.data._rescale import Scale, fit_query_scale, fit_scale
-from tosica.data._scale import check_finite, checked_blocks, describe_unscaled, row_of
+from tosica.data._scale import check_finite, checked_blocks, row_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -172,10 +171,6 @@ class ModalityKind(ABC, Generic[S]):
 
     def check_names(self, names: pd.Index, name: str) -> None:
         """Refuse names that cannot be features of this kind; ``name`` is that of the AnnData."""
-
-    def advice(self, matrix: CellMatrix) -> str:
-        """Say where values that can be used may be found, or nothing."""
-        return ""
 
     def describe(self, scale: S) -> str:
         """Say what the matrix holds."""
@@ -334,7 +329,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
 
     def detect_scale(self, matrix: CellMatrix) -> Scale:
         """Tell counts from log-normalised values, and find their total."""
-        return fit_scale(matrix, self.noun, partial(self.advice, matrix))
+        return fit_scale(matrix)
 
     def merge_scale(self, saved: Scale, found: Scale) -> Scale:
         """Keep the saved total if that of the other reference cannot be inferred."""
@@ -369,15 +364,14 @@ class LogNormalizedKind(ModalityKind[Scale]):
             If values are negative, missing, infinite, neither counts nor log-normalized, or not on
             one scale in all cells.
         """
-        hint = partial(self.advice, matrix)
-        to_scale = fit_query_scale(sample, scale, columns, share, self.noun, hint)
+        to_scale = fit_query_scale(sample, scale, columns, share)
         values = to_scale.values
         if values is not None:
             query_logger.info("query: %s holds %s", matrix.where, self.values[values.kind])
-        for start, block in checked_blocks(matrix, values, size, self.noun, hint):
+        for start, block in checked_blocks(matrix, values, size):
             total = None
             if not to_scale.is_counts:
-                block = to_scale.log_normalized(block, start, matrix.where, self.noun)
+                block = to_scale.log_normalized(block, start, matrix.where)
             elif scale.over == "matrix":
                 # The model divides by it and multiplies by its own total.
                 own = to_scale.target_sum or scale.target_sum
@@ -394,10 +388,6 @@ class RNA(LogNormalizedKind):
     counts = "counts"
     mismatch_advice = "was it cut down to its variable genes?"
     empty_cells = "express none of the model's genes"
-
-    def advice(self, matrix: CellMatrix) -> str:
-        """Say where unscaled expression is, and how to repair a converted Seurat object."""
-        return describe_unscaled(matrix.adata, name=matrix.name)
 
 
 class GeneActivity(LogNormalizedKind):

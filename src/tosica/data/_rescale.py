@@ -23,14 +23,13 @@ from tosica.data._scale import (
     detect,
     invert,
     min_nonzero,
+    nonempty,
     sample_positions,
     scale_error,
     totals_equal,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tosica.data._matrix import Block
 
 # Columns of obs with the total counts of a cell: scanpy's, its older ones, Seurat's.
@@ -81,16 +80,11 @@ class Scale(NamedTuple):
 # ------------------------------------------------------------------ a reference
 
 
-def fit_scale(matrix: CellMatrix, noun: str = "expression", hint: Callable[[], str] | None = None) -> Scale:
+def fit_scale(matrix: CellMatrix) -> Scale:
     """Read a whole reference once and say how it is scaled.
 
-    Parameters
-    ----------
-    matrix
-        Matrix of the reference. If genes were left out after the normalization, ``raw`` or the
-        total counts in ``obs`` may tell what the total was.
-    noun, hint
-        As in :func:`~tosica.data._scale.detect`.
+    If genes were left out after the normalization, ``raw`` or the total counts in ``obs`` may tell
+    what the total was.
 
     Raises
     ------
@@ -98,16 +92,14 @@ def fit_scale(matrix: CellMatrix, noun: str = "expression", hint: Callable[[], s
         If the matrix is zero everywhere, holds anything but counts and logarithms of normalized
         counts, or cells on different scales.
     """
-    values = detect(matrix, noun, hint)
+    values = detect(matrix)
     if values is None:
         raise ValueError(f"{matrix.where} is zero everywhere.")
     totals, units = [], []
     with progress(matrix.n_obs, f"reading {matrix.where}") as step:
-        for _, block in checked_blocks(matrix, values, BLOCK, noun, hint):
+        for _, block in checked_blocks(matrix, values, BLOCK):
             if values.kind != "counts":
-                plain = sp.csr_matrix(invert(block, values.transform))
-                plain.eliminate_zeros()
-                plain = plain[np.diff(plain.indptr) > 0]
+                plain = nonempty(invert(block, values.transform))
                 totals.append(np.asarray(plain.sum(1)).ravel())
                 units.append(min_nonzero(plain))
             step.update(block.shape[0])
@@ -118,7 +110,7 @@ def fit_scale(matrix: CellMatrix, noun: str = "expression", hint: Callable[[], s
     if totals_equal(total):
         return Scale(values.kind, float(np.median(total)), "genes")
     if _are_different_scales(total, np.concatenate(units)):
-        raise scale_error(matrix.where, noun)
+        raise scale_error(matrix.where)
     if not values.is_certain:
         logger.info(
             "%s: the values do not tell which logarithm was taken; they are taken as the natural "
@@ -160,16 +152,12 @@ def _are_different_scales(total: np.ndarray, unit: np.ndarray) -> bool:
     # are many times as large; other types or depths do not.
     order = np.argsort(total)
     gaps = (total[order][1:] / total[order][:-1])[fewest - 1 : len(total) - fewest]
-    if not len(gaps):
+    if not len(gaps) or gaps.max() <= 1.5:
         return False
-    first = int(gaps.argmax()) + fewest
-    low, high = order[:first], order[first:]
-
-    def ratio(x: np.ndarray) -> float:
-        return float(np.median(x[high]) / np.median(x[low]))
-
-    is_same_depth = 1 / _SAME_DEPTH < ratio(total / unit) < _SAME_DEPTH
-    return gaps.max() > 1.5 and min(ratio(total), ratio(unit)) > _APART and is_same_depth
+    low, high = np.split(order, [int(gaps.argmax()) + fewest])
+    of_total, of_unit = (np.median(x[high]) / np.median(x[low]) for x in (total, unit))
+    depth = np.median(total[high] / unit[high]) / np.median(total[low] / unit[low])
+    return bool(min(of_total, of_unit) > _APART and 1 / _SAME_DEPTH < depth < _SAME_DEPTH)
 
 
 def _known_total(matrix: CellMatrix, transform: Transform) -> float | None:
@@ -177,9 +165,8 @@ def _known_total(matrix: CellMatrix, transform: Transform) -> float | None:
     adata = matrix.adata
     cells = sample_positions(matrix.n_obs)
     plain = invert(sp.csr_matrix(matrix.take(cells)), transform)
-    plain.eliminate_zeros()
-    some = np.diff(plain.indptr) > 0
-    cells, plain = cells[some], plain[some]
+    some = np.asarray(plain.sum(1)).ravel() > 0
+    cells, plain = cells[some], nonempty(plain)
     candidates = [_totals_by_raw(matrix, cells, plain)]
     for key in _TOTAL_COUNTS:
         if key in adata.obs and pd.api.types.is_numeric_dtype(adata.obs[key]):
@@ -245,7 +232,7 @@ class QueryScale(NamedTuple):
         """Whether cells are still to be normalized."""
         return self.values is None or self.values.kind == "counts"
 
-    def log_normalized(self, block: Block, first_cell: int, where: str, noun: str) -> Block:
+    def log_normalized(self, block: Block, first_cell: int, where: str) -> Block:
         """Bring a block of log-normalized cells to the scale.
 
         Raises
@@ -257,7 +244,7 @@ class QueryScale(NamedTuple):
             if self.largest is not None:
                 total = self.total(invert(block, NATURAL))
                 if total.max() > 1.1 * self.largest:
-                    raise scale_error(where, noun, first_cell + int(total.argmax()))
+                    raise scale_error(where, first_cell + int(total.argmax()))
             return block
         plain = invert(block, self.values.transform)
         if self.target_sum is not None:
@@ -269,19 +256,11 @@ class QueryScale(NamedTuple):
     def total(self, plain: Block) -> np.ndarray:
         """Total of each cell over the columns, ``(n_cells,)``."""
         if self.columns is not None:
-            plain = plain @ self.columns.astype(np.float64)
-            return np.asarray(plain).ravel()
+            return np.asarray(plain @ self.columns.astype(np.float64)).ravel()
         return np.asarray(plain.sum(1, dtype=np.float64)).ravel()
 
 
-def fit_query_scale(
-    rows: CellMatrix,
-    scale: Scale,
-    columns: np.ndarray,
-    share: float,
-    noun: str,
-    hint: Callable[[], str] | None = None,
-) -> QueryScale:
+def fit_query_scale(rows: CellMatrix, scale: Scale, columns: np.ndarray, share: float) -> QueryScale:
     """Look at a sample of a query, and say how it is brought to the reference's scale.
 
     Parameters
@@ -294,8 +273,6 @@ def fit_query_scale(
         Which columns are genes of the model, bool, ``(n_vars,)``.
     share
         Share of the model's genes that the query has.
-    noun, hint
-        As in :func:`~tosica.data._scale.detect`.
 
     Raises
     ------
@@ -307,7 +284,7 @@ def fit_query_scale(
     UserWarning
         If cells are on another scale, and it is not known on which.
     """
-    values = detect(rows, noun, hint)
+    values = detect(rows)
     if values is None:
         return QueryScale(None)
     if values.kind == "counts":
@@ -331,66 +308,51 @@ def _scale_counts(values: Values, scale: Scale, columns: np.ndarray, share: floa
     if scale.over != "matrix":
         # Their sum over the model's genes.
         return QueryScale(values)
-    whole = QueryScale(values, target_sum=scale.target_sum)
-    if scale.genes_total is None:
-        return whole
-    totals = values.totals(columns) / values.totals() * scale.target_sum
-    if not _lacks_genes(totals, scale, scale.genes_total, share):
-        return whole
-    logger.warning(
-        "query: %s seems to lack genes that were measured, so the counts of a cell are scaled to "
-        "%.6g over the model's genes, the reference's median, instead of to %.6g over all genes",
-        where,
-        scale.genes_total,
-        scale.target_sum,
-    )
-    return QueryScale(values, target_sum=scale.genes_total, columns=columns)
+    if scale.genes_total is not None:
+        totals = values.totals(columns) / values.totals() * scale.target_sum
+        if _lacks_genes(totals, scale, scale.genes_total, share):
+            logger.warning(
+                "query: %s seems to lack genes that were measured, so the counts of a cell are scaled to "
+                "%.6g over the model's genes, the reference's median, instead of to %.6g over all genes",
+                where,
+                scale.genes_total,
+                scale.target_sum,
+            )
+            return QueryScale(values, target_sum=scale.genes_total, columns=columns)
+    return QueryScale(values, target_sum=scale.target_sum)
 
 
 def _scale_logarithms(values: Values, scale: Scale, columns: np.ndarray, share: float, where: str) -> QueryScale:
     """Choose how log-normalized cells are scaled, if they are on another scale."""
     total, expected = values.common_total(), scale.expected_total
     of_genes = values.totals(columns)
-    target: float | None
-    lacks_genes = total is None or (
-        expected is not None and _lacks_genes(of_genes / total * scale.target_sum, scale, expected, share)
-    )
-    if scale.over == "matrix" and expected is not None and not lacks_genes and total is not None:
+    target, over = expected, columns
+    if expected is None:
+        # Nobody knows what the reference was scaled to.
+        is_same = True
+    elif (
+        total is not None
+        and scale.over == "matrix"
+        and not _lacks_genes(of_genes / total * scale.target_sum, scale, expected, share)
+    ):
         # Both totals are known, and over the same genes.
         is_same = totals_equal(np.array([total, scale.target_sum]))
         target, over = scale.target_sum, None
-    elif expected is None:
-        # Nobody knows what the reference was scaled to.
-        is_same, target, over = True, None, None
     else:
         is_same = _is_plausible(of_genes, scale, expected, share)
         if total is not None and scale.over == "genes":
             # Genes that the query lacks were left out before it was normalized.
             is_same = is_same and totals_equal(np.array([total, expected]))
-        target, over = expected, columns
     if is_same and values.transform is NATURAL:
-        largest = expected if scale.over == "genes" else None
-        return QueryScale(values, columns=columns, largest=largest)
-    if is_same or target is None:
-        target = None
-        logger.warning(
-            "query: cells of %s hold %s, which is replaced by the natural logarithm",
-            where,
-            values.transform.name,
-        )
-    else:
-        # The total of all genes may be right, and that of the model's genes be another one.
-        is_over_genes = total is None or totals_equal(np.array([total, target]))
-        logger.warning(
-            "query: cells of %s had a total of %.6g%s before %s was taken, those of the reference "
-            "%.6g: they are brought to its scale",
-            where,
-            np.median(of_genes) if is_over_genes else total,
-            " over the model's genes" if is_over_genes else "",
-            values.transform.name,
-            target,
-        )
-    return QueryScale(values, True, target, over)
+        return QueryScale(values, columns=columns, largest=expected if scale.over == "genes" else None)
+    logger.warning(
+        "query: cells of %s hold %s of a total of about %.6g: they are brought to the reference's scale, %s",
+        where,
+        values.transform.name,
+        np.median(of_genes) if total is None else total,
+        "the natural logarithm" if is_same else f"the natural logarithm of a total of {target:.6g}",
+    )
+    return QueryScale(values, True, None if is_same else target, over)
 
 
 def _lacks_genes(totals: np.ndarray, scale: Scale, expected: float, share: float) -> bool:

@@ -9,7 +9,7 @@ is refused in one sentence.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -97,62 +97,44 @@ class Values(NamedTuple):
             return None
         return float(np.median(totals))
 
-    def check(self, block: Block, where: str, first_cell: int, noun: str) -> None:
-        """Refuse a block with cells on another scale.
-
-        Raises
-        ------
-        ValueError
-            If cells hold counts among logarithms, or logarithms among counts.
-        """
+    def check(self, block: Block, where: str, first_cell: int) -> None:
+        """Refuse a block with counts among logarithms, or logarithms among counts."""
         data = block.data if sp.issparse(block) else block
         if not np.issubdtype(data.dtype, np.inexact) or (self.kind == "counts" and not self.is_whole):
             return
-        whole = (data == np.rint(data)) & (data != 0)
-        n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, whole)
+        n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, (data == np.rint(data)) & (data != 0))
         # Logarithms are whole by accident only; of counts, a part may be shared between genes.
         if self.kind == "counts":
             others = 2 * n_whole < n_values
         else:
-            others = (2 * n_whole >= n_values) | (_max_rows(block) > self.transform.largest)
+            others = (2 * n_whole >= n_values) | (_sum_rows(block, data > self.transform.largest) > 0)
         others &= n_values >= 3
         if others.any():
-            raise scale_error(where, noun, first_cell + int(others.argmax()))
+            raise scale_error(where, first_cell + int(others.argmax()))
 
 
-def detect(matrix: CellMatrix, noun: str = "expression", hint: Callable[[], str] | None = None) -> Values | None:
+def detect(matrix: CellMatrix) -> Values | None:
     """Tell the scale of a matrix by a sample of its cells; ``None`` if it is all zero.
-
-    Parameters
-    ----------
-    matrix
-        What to look at.
-    noun
-        What the values are called in messages.
-    hint
-        Returns where unscaled values are, for the message on negative ones.
 
     Raises
     ------
     ValueError
         If values are missing, infinite or negative, or neither counts nor log-normalised.
     """
-    cells = _nonempty(matrix.take(sample_positions(matrix.n_obs)))
+    cells = nonempty(matrix.take(sample_positions(matrix.n_obs)))
     if not cells.shape[0]:
-        blocks = (_nonempty(block)[: _N_CHUNKS * _CHUNK] for _, block in matrix.blocks(BLOCK))
+        blocks = (nonempty(block)[: _N_CHUNKS * _CHUNK] for _, block in matrix.blocks(BLOCK))
         cells = next((some for some in blocks if some.shape[0]), cells)
     if not cells.shape[0]:
         return None
     if not (np.isfinite(cells.data).all() and cells.data.min() >= 0):
         # The message names the first cell.
         for start, block in matrix.blocks(BLOCK):
-            check_values(block, matrix.where, start, noun, hint)
-    return _detect_cells(cells, matrix.where, noun)
+            check_values(block, matrix.where, start, matrix)
+    return _detect_cells(cells, matrix.where)
 
 
-def detect_values(
-    block: Block, where: str, *, first_cell: int = 0, hint: Callable[[], str] | None = None
-) -> Kind | None:
+def detect_values(block: Block, where: str, *, first_cell: int = 0) -> Kind | None:
     """Say what a block of rows holds; ``None`` if it is all zero.
 
     Parameters
@@ -163,30 +145,22 @@ def detect_values(
         Name of the matrix in messages.
     first_cell
         Position of the block's first row.
-    hint
-        As in :func:`detect`.
 
     Raises
     ------
     ValueError
         As :func:`detect`; also if cells are on different scales.
     """
-    check_values(block, where, first_cell, "expression", hint)
-    cells = _nonempty(block)
+    check_values(block, where, first_cell)
+    cells = nonempty(block)
     if not cells.shape[0]:
         return None
-    values = _detect_cells(cells[sample_positions(cells.shape[0])], where, "expression")
-    values.check(block, where, first_cell, "expression")
+    values = _detect_cells(cells[sample_positions(cells.shape[0])], where)
+    values.check(block, where, first_cell)
     return values.kind
 
 
-def checked_blocks(
-    matrix: CellMatrix,
-    values: Values | None,
-    size: int,
-    noun: str = "expression",
-    hint: Callable[[], str] | None = None,
-) -> Iterator[tuple[int, Block]]:
+def checked_blocks(matrix: CellMatrix, values: Values | None, size: int) -> Iterator[tuple[int, Block]]:
     """Read a matrix in blocks, and refuse cells on another scale than ``values``.
 
     Raises
@@ -195,29 +169,30 @@ def checked_blocks(
         If values are missing, infinite, negative, or not those of the sample.
     """
     for start, block in matrix.blocks(size):
-        check_values(block, matrix.where, start, noun, hint)
+        check_values(block, matrix.where, start, matrix)
         if values is not None:
-            values.check(block, matrix.where, start, noun)
+            values.check(block, matrix.where, start)
         yield start, block
 
 
-def check_values(block: Block, where: str, first_cell: int, noun: str, hint: Callable[[], str] | None = None) -> None:
-    """Refuse values that are missing, infinite or negative; the message names the first cell."""
+def check_values(block: Block, where: str, first_cell: int, matrix: CellMatrix | None = None) -> None:
+    """Refuse values that are missing, infinite or negative; the message names the first cell.
+
+    It also says where values that were not scaled are, if ``matrix`` is given.
+    """
     check_finite(block, where, first_cell)
     data = block.data if sp.issparse(block) else block
     if data.size and data.min() < 0:
+        hint = "" if matrix is None else f" {describe_unscaled(matrix.adata, name=matrix.name)}"
         raise ValueError(
             f"{where} holds negative values (first in cell {row_of(block, data < 0) + first_cell}),"
-            f" so it was scaled or centred; tosica needs counts or log-normalised {noun}. "
-            f"{hint() if hint else ''}".rstrip()
+            f" so it was scaled or centred; tosica needs counts or log-normalised expression.{hint}"
         )
 
 
 def check_finite(block: Block, where: str, first_cell: int) -> None:
     """Refuse values that are missing or infinite; the message names the first cell with one."""
     values = block.data if sp.issparse(block) else block
-    if not np.issubdtype(values.dtype, np.inexact):
-        return
     bad = ~np.isfinite(values)
     if bad.any():
         what = "NaN" if np.isnan(values).any() else "infinity"
@@ -227,11 +202,11 @@ def check_finite(block: Block, where: str, first_cell: int) -> None:
         )
 
 
-def scale_error(where: str, noun: str, cell: int | None = None) -> ValueError:
+def scale_error(where: str, cell: int | None = None) -> ValueError:
     """Make the error for values on a scale that is not taken, or not that of the other cells."""
     at = "" if cell is None else f" (see cell {cell})"
     return ValueError(
-        f"{where} holds values that are neither counts nor log-normalised {noun}, or not alike in "
+        f"{where} holds values that are neither counts nor log-normalised expression, or not alike in "
         f"all cells{at}: give counts for all cells (those of SoupX or DecontX rounded by np.rint), "
         "or call sc.pp.normalize_total and sc.pp.log1p on them."
     )
@@ -250,29 +225,25 @@ def sample_positions(n_obs: int) -> np.ndarray:
     return cells[cells < n_obs]
 
 
-def _detect_cells(cells: sp.csr_matrix, where: str, noun: str) -> Values:
+def _detect_cells(cells: sp.csr_matrix, where: str) -> Values:
     """Tell the scale of cells that express something, in double precision."""
-    n_cells, n_genes = cells.shape
-    values = cells.data
-    is_one_value = n_cells > 1 and cells.nnz == n_cells * n_genes and values.min() == values.max()
-    whole = values == np.rint(values)
-    if is_one_value or _are_ranks(cells):
-        raise scale_error(where, noun)
-    if whole.all():
-        return Values(COUNTS, cells, is_whole=True)
+    whole = cells.data == np.rint(cells.data)
     n_values, n_whole = np.diff(cells.indptr), _sum_rows(cells, whole)
     fractional = (n_values >= 3) & (2 * n_whole < n_values)
-    has_counts = ((n_values >= 3) & (n_whole == n_values)).any()
     # Counts beside values that are small enough for logarithms.
-    if has_counts and fractional.any() and cells[fractional].max() <= _LARGEST_LOG:
-        raise scale_error(where, noun)
-    found = recognize(cells)
-    if found is None and _are_mostly_whole(cells, whole):
-        return Values(COUNTS, cells)
-    if found is None and _may_be_logarithms(cells):
-        return Values(NATURAL, invert(cells, NATURAL), is_certain=False)
+    has_counts = ((n_values >= 3) & (n_whole == n_values)).any()
+    is_mixed = has_counts and fractional.any() and cells[fractional].max() <= _LARGEST_LOG
+    found: Values | None = None
+    if not is_mixed and not _are_ranks(cells):
+        if whole.all():
+            return Values(COUNTS, cells, is_whole=True)
+        found = recognize(cells)
+        if found is None and _are_mostly_whole(cells, whole):
+            return Values(COUNTS, cells)
+        if found is None and _may_be_logarithms(cells):
+            return Values(NATURAL, invert(cells, NATURAL), is_certain=False)
     if found is None or found.transform.kind is None or _are_logarithms_of_counts(found):
-        raise scale_error(where, noun)
+        raise scale_error(where)
     return found
 
 
@@ -286,50 +257,38 @@ def recognize(cells: sp.csr_matrix) -> Values | None:
     cells
         Cells that express something.
     """
-    largest = cells.data.max()
-    fits = [
-        (transform, plain, _fit_multiples(plain))
-        for transform in TRANSFORMS
-        if largest <= transform.largest
-        for plain in [invert(cells, transform)]
-    ]
+    transforms = [transform for transform in TRANSFORMS if cells.data.max() <= transform.largest]
+    plains = [invert(cells, transform) for transform in transforms]
+    informative, share, error = (np.array(each) for each in zip(*map(_fit_multiples, plains), strict=True))
     # Each cell is given to the transform that fits best.
-    errors = np.array([np.where(fit.fits, fit.error, np.inf) for _, _, fit in fits])
-    best = np.where(np.isfinite(errors).any(0), errors.argmin(0), -1)
-    votes = np.bincount(best[best >= 0], minlength=len(fits))
+    errors = np.where(informative & (share >= _SHARE_WHOLE), error, np.inf)
+    fits, best = np.isfinite(errors).any(0), errors.argmin(0)
+    votes = np.bincount(best[fits], minlength=len(transforms))
     winner = int(votes.argmax())
-    transform, plain, fit = fits[winner]
+    of_winner = fits & (best == winner)
     n = int(votes[winner])
-    is_exact = n > 0 and np.median(fit.error[best == winner]) < 1e-3
-    if (n >= FEWEST or is_exact) and 2 * n >= fit.informative.sum():
-        for i in np.flatnonzero(votes >= max(3, 0.1 * votes.sum())):
-            of_other = best == i
-            # Cells that fit a second transform and not this one were made differently.
-            if i != winner and (fit.informative & (fit.share < 0.5))[of_other].mean() > 0.5:
-                transform = transform._replace(kind=None)
-        return Values(transform, plain)
-    if n_unique_rows(cells) < FEWEST:
-        return None
-    for transform, plain, _ in fits:
-        if totals_equal(np.asarray(plain.sum(1)).ravel()):
-            return Values(transform, plain)
+    is_exact = n > 0 and np.median(error[winner, of_winner]) < 1e-3
+    if (n >= FEWEST or is_exact) and 2 * n >= informative[winner].sum():
+        # Cells that fit a second transform and not this one were made differently.
+        others = fits & ~of_winner & informative[winner] & (share[winner] < 0.5)
+        is_mixed = others.sum() >= max(3, 0.1 * fits.sum())
+        transform = transforms[winner]
+        return Values(transform._replace(kind=None) if is_mixed else transform, plains[winner])
+    if n_unique_rows(cells) >= FEWEST:
+        for transform, plain in zip(transforms, plains, strict=True):
+            if totals_equal(np.asarray(plain.sum(1)).ravel()):
+                return Values(transform, plain)
     return None
 
 
-class _Multiples(NamedTuple):
-    """How well the values of each cell are multiples of its smallest one.
+def _fit_multiples(plain: sp.csr_matrix) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Say how well the values of each cell are multiples of its smallest one.
 
-    ``informative`` says which cells have values to judge by, ``share`` how many of these are
-    whole, ``error`` the mean distance from whole numbers, ``fits`` which cells are whole.
+    Returns
+    -------
+    Whether a cell has values to judge by, the share of these that are whole multiples, and their
+    mean distance from whole ones, ``(n_cells,)`` each.
     """
-
-    informative: np.ndarray
-    share: np.ndarray
-    error: np.ndarray
-    fits: np.ndarray
-
-
-def _fit_multiples(plain: sp.csr_matrix) -> _Multiples:
     starts, n_values = plain.indptr[:-1], np.diff(plain.indptr)
     ratio = plain.data / np.repeat(min_nonzero(plain), n_values)
     judged = (ratio > _MULTIPLES[0]) & (ratio < _MULTIPLES[1])
@@ -340,14 +299,12 @@ def _fit_multiples(plain: sp.csr_matrix) -> _Multiples:
     # Values that are all equal fit any transform.
     low = np.minimum.reduceat(np.where(judged, nearest, np.inf), starts)
     high = np.maximum.reduceat(np.where(judged, nearest, -np.inf), starts)
-    informative = (n_judged >= _FEWEST_MULTIPLES) & (high > low)
-    share = n_whole / np.maximum(n_judged, 1)
-    error = np.add.reduceat(distance, starts) / np.maximum(n_judged, 1)
-    return _Multiples(informative, share, error, informative & (share >= _SHARE_WHOLE))
+    some = np.maximum(n_judged, 1)
+    return (n_judged >= _FEWEST_MULTIPLES) & (high > low), n_whole / some, np.add.reduceat(distance, starts) / some
 
 
 def _are_mostly_whole(cells: sp.csr_matrix, whole: np.ndarray) -> bool:
-    """Whether values are counts of which some were shared between genes, as by alevin."""
+    """Whether values are counts, some of them shared between genes, as by alevin."""
     n_whole, n_values = _sum_rows(cells, whole), np.diff(cells.indptr)
     fractional = n_whole < n_values
     return bool(
@@ -373,7 +330,7 @@ def _are_logarithms_of_counts(values: Values) -> bool:
 
 def _may_be_logarithms(cells: sp.csr_matrix) -> bool:
     """Whether values that nothing tells more of may be the natural logarithm of a part of genes."""
-    if not 1 < cells.data.max() <= _LARGEST_LOG or _are_standardized(cells):
+    if not 1 < cells.data.max() <= _LARGEST_LOG or cells.data.min() == cells.data.max() or _are_standardized(cells):
         return False
     return bool(np.log(invert(cells, NATURAL).sum(1)).std() < _SPREAD_OF_TOTALS)
 
@@ -381,15 +338,13 @@ def _may_be_logarithms(cells: sp.csr_matrix) -> bool:
 def _are_ranks(cells: sp.csr_matrix) -> bool:
     """Whether the values of each cell rise with their ranks, however ties are ranked."""
     n_looked_at = 0
-    for start, stop in zip(cells.indptr[:-1], cells.indptr[1:], strict=True):
-        values, n_equal = np.unique(cells.data[start:stop], return_counts=True)
+    for values, n_equal in (np.unique(part, return_counts=True) for part in np.split(cells.data, cells.indptr[1:-1])):
         if len(values) <= FEWEST + 1:
             continue
         last = np.cumsum(n_equal)
         for ranks in (last, last - n_equal + 1, last - (n_equal - 1) / 2):
             slope = (values[-1] - values[0]) / (ranks[-1] - ranks[0])
-            off = np.abs(values - values[0] - slope * (ranks - ranks[0]))
-            if off.max() < 1e-3 * slope:
+            if np.abs(values - values[0] - slope * (ranks - ranks[0])).max() < 1e-3 * slope:
                 break
         else:
             return False
@@ -403,15 +358,13 @@ def _are_standardized(cells: sp.csr_matrix) -> bool:
     The mean of a standardized gene is zero, so its zeros were all at minus the sum of its other
     values over their own number.
     """
-    n = cells.shape[0]
-    n_above = np.bincount(cells.indices, minlength=cells.shape[1])
+    n, n_genes = cells.shape
+    n_above = np.bincount(cells.indices, minlength=n_genes)
     told = (n_above > 0.05 * n) & (n_above < 0.95 * n) & (n_above > 1)
     if told.sum() < 20:
         return False
-    sums = np.bincount(cells.indices, cells.data, cells.shape[1])[told]
-    squares = np.bincount(cells.indices, cells.data**2, cells.shape[1])[told]
-    mean_square = (squares + sums**2 / (n - n_above[told])) / n
-    low, middle, high = np.quantile(mean_square, [0.25, 0.5, 0.75])
+    sums, squares = (np.bincount(cells.indices, cells.data**k, n_genes)[told] for k in (1, 2))
+    low, middle, high = np.quantile((squares + sums**2 / (n - n_above[told])) / n, [0.25, 0.5, 0.75])
     return bool(0.6 < middle < 1.5 and high < 2 * low)
 
 
@@ -451,7 +404,7 @@ def row_of(block: Block, bad: np.ndarray) -> int:
     return int(np.argwhere(bad)[0][0])
 
 
-def _nonempty(block: Block) -> sp.csr_matrix:
+def nonempty(block: Block) -> sp.csr_matrix:
     """Cells of a block that express something, CSR in double precision."""
     cells = sp.csr_matrix(block.astype(np.float64))
     cells.eliminate_zeros()
@@ -465,12 +418,6 @@ def _sum_rows(block: Block, values: np.ndarray) -> np.ndarray:
     return values.sum(axis=1)
 
 
-def _max_rows(block: Block) -> np.ndarray:
-    """Largest value of each row, ``(n_cells,)``."""
-    largest = block.max(1)
-    return np.asarray(largest.toarray() if sp.issparse(largest) else largest).ravel()
-
-
 # ------------------------------------------------------------------ advice
 
 
@@ -482,15 +429,15 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
     """
     # There may be no view of a view on disk.
     first = adata if adata.isbacked and adata.is_view else adata[:100]
-    matrices = []
-    if first.raw is not None and _looks_unscaled(first, use_raw=True):
-        matrices.append(f"{name}.raw (use_raw=True, or {name}.raw.to_adata() for a reference)")
     # A layer named None is X.
-    layers = [key for key in first.layers if key is not None]
-    matrices += [f"{name}.layers[{key!r}] (layer={key!r})" for key in layers if _looks_unscaled(first, layer=key)]
+    matrices = {f"{name}.layers[{key!r}] (layer={key!r})": {"layer": key} for key in first.layers if key is not None}
+    if first.raw is not None:
+        raw = f"{name}.raw (use_raw=True, or {name}.raw.to_adata() for a reference)"
+        matrices = {raw: {"use_raw": True}, **matrices}
+    unscaled = [where for where, which in matrices.items() if _looks_unscaled(first, **which)]
     found = (
-        f"Unscaled expression is in {' and in '.join(matrices)}."
-        if matrices
+        f"Unscaled expression is in {' and in '.join(unscaled)}."
+        if unscaled
         else "No unscaled matrix was found in .raw or in the layers; go back to one."
     )
     if not _came_from_seurat(adata):
@@ -517,9 +464,9 @@ def _came_from_seurat(adata: AnnData) -> bool:
     return any(f"nFeature_{assay}" in names for assay in counted)
 
 
-def _looks_unscaled(adata: AnnData, *, layer: str | None = None, use_raw: bool = False) -> bool:
+def _looks_unscaled(adata: AnnData, **which: Any) -> bool:
     try:
-        matrix = CellMatrix(adata, layer=layer, use_raw=use_raw)
+        matrix = CellMatrix(adata, **which)
         return detect_values(matrix.block(0, min(100, matrix.n_obs)), matrix.where) is not None
     except (ValueError, TypeError):
         return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -17,7 +16,6 @@ from tosica.data import (
     BLOCK,
     CellMatrix,
     checked_blocks,
-    describe_unscaled,
     detect,
     log_normalize_block,
 )
@@ -82,11 +80,10 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
         If the matrix is missing, or neither counts nor log-normalised.
     """
     matrix = CellMatrix(adata, layer=layer)
-    hint = partial(describe_unscaled, adata)
-    found = detect(matrix, hint=hint)
+    found = detect(matrix)
     total, squares = np.zeros(len(matrix.names)), np.zeros(len(matrix.names))
     with progress(matrix.n_obs, "build_mask: variability") as step:
-        for _, block in checked_blocks(matrix, found, BLOCK, hint=hint):
+        for _, block in checked_blocks(matrix, found, BLOCK):
             step.update(block.shape[0])
             values = block.astype(np.float64)
             if found is not None and found.kind == "counts":
