@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
 from anndata import AnnData
 
 from tosica._checks import CellData, Names, String, as_names, did_you_mean, is_file_key, only_known
-from tosica._settings import logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,9 +22,8 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "Unknown"
 HETEROGENEOUS: Final = "Heterogeneous"
 
-Kind: TypeAlias = Literal["presence", "attribution", "weighted attention", "attention"]
-
-_PRESENCE, _ATTENTION = "tosica_presence", "tosica"
+# Where tl.attribute writes by default.
+ATTRIBUTION: Final = "tosica_attribution"
 
 
 def read_groups(adata: AnnData, groupby: str, *, name: str = "groupby", allow_missing: bool = False) -> pd.Categorical:
@@ -198,64 +196,38 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
 # --------------------------------------------------------------------------- annotations
 
 
-def resolve_key(adata: AnnData, key: str | None) -> str:
-    """Choose the key to read: the caller's, else that of the presence, else of the attention.
+def read_attribution(adata: AnnData | MuData, key: str) -> Mapping[str, Any]:
+    """Read what :func:`tosica.tl.attribute` wrote to ``uns``.
 
     Parameters
     ----------
     adata
         Annotated query.
     key
-        The caller's key. ``None``: that of the presence, which :func:`tosica.tl.attribute` writes,
-        or without it that of the attention, which ``model.annotate`` writes.
+        ``key_added`` of the call.
 
     Raises
     ------
     TypeError
         If ``adata`` is neither AnnData nor MuData, or ``key`` is not a string.
+    KeyError
+        If it was not called.
     ValueError
-        If ``key`` is ``None`` and the presence belongs to another model than the annotation.
+        If it explains the labels of another model than the one that annotated ``adata``.
     """
     CellData(mudata=True).check("adata", adata)
-    String(optional=True).check("key", key)
-    if key is not None:
-        return key
-    if f"X_{_PRESENCE}" not in adata.obsm:
-        # attribute takes no MuData.
-        advice = (
-            "; contributions to the labels' scores are read once tosica.tl.attribute(adata, model) has written them"
-        )
-        logger.info("key: 'tosica', the attention%s", advice * isinstance(adata, AnnData))
-        return _ATTENTION
-    written_by, annotated_by = _model(adata, _PRESENCE), _model(adata, _ATTENTION)
-    if written_by is not None and annotated_by is not None and written_by != annotated_by:
+    String().check("key", key)
+    record = adata.uns.get(key)
+    if not isinstance(record, Mapping) or "evidence" not in record:
+        raise KeyError(f"adata.uns[{key!r}] holds no contributions: call tosica.tl.attribute(adata, model) first.")
+    annotation = adata.uns.get(key.removesuffix("_attribution"))
+    annotated_by = annotation.get("model") if isinstance(annotation, Mapping) else None
+    if annotated_by is not None and str(annotated_by) != str(record["model"]):
         raise ValueError(
-            f"adata.obsm['X_{_PRESENCE}'] was written by another model than the annotation in "
-            f"adata.uns[{_ATTENTION!r}]: run tosica.tl.attribute(adata, model) again, or pass "
-            f"key={_ATTENTION!r} for the attention."
+            f"adata.uns[{key!r}] was written by another model than the annotation: call "
+            "tosica.tl.attribute(adata, model) again."
         )
-    logger.info("key: %r, contributions to the labels' scores", _PRESENCE)
-    return _PRESENCE
-
-
-def result_type(adata: AnnData, key: str) -> Kind:
-    """Name the kind of values under a key."""
-    record = adata.uns.get(key)
-    fields = set(record) if isinstance(record, Mapping) else set()
-    # Only model.annotate writes the labels, and only tl.attribute the error.
-    if "labels" in fields:
-        return "attention"
-    if "completeness_error" in fields or key.endswith("_attribution"):
-        return "attribution"
-    if key.endswith("_presence"):
-        return "presence"
-    return "weighted attention" if key.endswith("_weighted") else "attention"
-
-
-def _model(adata: AnnData, key: str) -> str | None:
-    """Read the fingerprint of the model that wrote under a key, if it is known."""
-    record = adata.uns.get(key)
-    return str(record["model"]) if isinstance(record, Mapping) and "model" in record else None
+    return record
 
 
 def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str) -> list[str]:
@@ -292,27 +264,19 @@ def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str
     return names
 
 
-# What tools append to the key of an annotation, and the tools.
-_WRITERS = {
-    "_attribution": "attribute",
-    "_presence": "attribute",
-    "_weighted": "weight_attention",
-}
-
-
 def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list[str]]:
-    """Read the attention of every cell to every gene set, as ``model.annotate`` wrote it.
+    """Read the attention of every cell to every gene set, or what each gene set adds in it.
 
     Parameters
     ----------
     adata
         Annotated query.
     key
-        ``key_added`` of ``model.annotate``.
+        ``key_added`` of ``model.annotate``, or of :func:`tosica.tl.attribute` with ``cells=True``.
 
     Returns
     -------
-    Attention, ``(n_obs, n_gene_sets)``, not a copy, and the names of the gene sets.
+    Values, ``(n_obs, n_gene_sets)``, not a copy, and the names of the gene sets.
 
     Raises
     ------
@@ -362,12 +326,11 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
 
 def _call_for(key: str) -> str:
     """Name the call that writes under a key."""
-    for ending, tool in _WRITERS.items():
-        if key.endswith(ending):
-            annotated = key.removesuffix(ending)
-            moved = "" if annotated == "tosica" else f", key={annotated!r}"
-            return f"tosica.tl.{tool}(adata, model{moved})"
-    return f"model.annotate(adata, key_added={key!r})"
+    annotated = key.removesuffix("_attribution")
+    if annotated == key:
+        return f"model.annotate(adata, key_added={key!r})"
+    moved = "" if annotated == "tosica" else f", key={annotated!r}"
+    return f"tosica.tl.attribute(adata, model, cells=True{moved})"
 
 
 def _other_keys(adata: AnnData) -> str:

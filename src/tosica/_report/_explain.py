@@ -13,7 +13,7 @@ import scanpy as sc
 from tosica._obs import read_attention
 from tosica._stats import group_moments, standardized_difference
 from tosica.tl._evidence import Cells, Evidence, ask_quietly
-from tosica.tl._top_genes import largest_weights, presence_of_groups
+# from tosica.tl._top_genes import largest_weights, presence_of_groups
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -2,20 +2,22 @@
 
 from tosica.data import network_weights
 from tosica.get._tables import (
-    attention,
+    contributions,
+    explain,
+    gene_sets_df,
     gene_weights,
+    genes_df,
     mask_coverage,
-    mean_attention,
     rank_gene_sets_df,
-    top_genes_df,
 )
 
 __all__ = [
-    "attention",
+    "contributions",
+    "explain",
+    "gene_sets_df",
     "gene_weights",
+    "genes_df",
     "mask_coverage",
-    "mean_attention",
     "network_weights",
     "rank_gene_sets_df",
-    "top_genes_df",
 ]

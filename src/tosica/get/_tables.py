@@ -1,9 +1,9 @@
-"""Attention, weights, coverage and results of tests as tables."""
+"""Contributions, weights, coverage and results of tests as tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from anndata import AnnData
 
 from tosica._checks import (
     CellData,
+    Flag,
     Integer,
     Names,
     OneOf,
@@ -20,20 +21,16 @@ from tosica._checks import (
     list_names,
     validate_params,
 )
-from tosica._obs import find_gene_sets, read_attention, read_groups, resolve_key
-from tosica._stats import group_moments
+from tosica._obs import ATTRIBUTION, find_gene_sets, read_attention, read_attribution
 from tosica.model._check_model import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-    from numpy.typing import NDArray
+    from mudata import MuData
 
-    from tosica._stats import GroupMoments
     from tosica.model import TOSICA
-
-Scale: TypeAlias = Literal["z_score", "min_max"]
 
 # Names of the record arrays, which are scanpy's, and of the columns of the tidy table.
 _RANKING_COLUMNS = {
@@ -44,36 +41,30 @@ _RANKING_COLUMNS = {
     "pvals_adj": "pval_adj",
     "effect_sizes": "effect_size",
 }
-_GENE_COLUMNS = ["group", "gene_set", "gene_set_weight", "gene", "gene_weight"]
 
 
 @validate_params(adata=CellData(mudata=True), key=String())
-def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
-    """Attention as an AnnData of cells × gene sets, for scanpy's functions.
-
-    The attention is that of the class token in the attention rollout of :cite:t:`Chen2023`, without
-    the class token itself and without unannotated tokens.
+def contributions(adata: AnnData | MuData, *, key: str = ATTRIBUTION) -> AnnData:
+    """Get what each gene set adds in each cell as an AnnData of cells × gene sets, for scanpy.
 
     Parameters
     ----------
     adata
-        Query that ``model.annotate`` has annotated. It is not changed.
+        Query on which :func:`tosica.tl.attribute` was run with ``cells=True``. It is not changed.
     key
-        ``key_added`` of ``model.annotate``.
+        ``key_added`` of that call; that of ``model.annotate`` gives the attention instead.
 
     Returns
     -------
     A new AnnData that shares no memory with ``adata``:
 
     ``.X``
-        Attention, ``(n_obs, n_gene_sets)`` float32, a share. A row sums to less than 1, because the
-        class token also attends to itself and to unannotated tokens.
+        What the genes of each set add to the score of the cell's label, ``(n_obs, n_gene_sets)``
+        float32, in logits.
     ``.var_names``
         Gene set names.
-    ``.var["modality"]``
-        Modality of each gene set, if the model has several.
     ``.obs``, ``.obsm``
-        Copies. The attention is left out of ``obsm``, because it is ``X``.
+        Copies, without the values themselves.
     ``.uns``
         The colours (``*_colors``).
 
@@ -82,33 +73,20 @@ def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
     TypeError
         If an argument is of the wrong type.
     KeyError
-        If ``adata`` was not annotated under ``key``, or part of what that wrote is missing.
+        If there are no values under ``key``, or part of them is missing.
     ValueError
-        If attention and names differ in number, or the attention holds NaN or infinity.
-
-    See Also
-    --------
-    tosica.get.mean_attention : one row a group of cells.
+        If values and names differ in number, or values are NaN or infinite.
 
     Examples
     --------
-    Random numbers stand for what ``model.annotate`` writes.
+    With a trained model and a query that it annotated:
 
-    >>> import numpy as np
-    >>> import scanpy as sc
-    >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
-    >>> adata.obsm["X_tosica"] = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
-    >>> by_gene_set = tosica.get.attention(adata)
-    >>> by_gene_set.shape
-    (700, 2)
-    >>> list(by_gene_set.var_names)
-    ['B cell activation', 'phagocytosis']
-    >>> sc.get.obs_df(by_gene_set, ["phase", "phagocytosis"]).shape
-    (700, 2)
+    >>> tosica.tl.attribute(query, model, cells=True)
+    >>> by_gene_set = tosica.get.contributions(query)
+    >>> by_gene_set.n_obs == query.n_obs
+    True
 
-    Likewise ``sc.pl.umap(by_gene_set, color="phagocytosis")`` draws attention on the UMAP.
+    Likewise ``sc.pl.umap(by_gene_set, color="B cell activation")`` draws it on the UMAP.
     """
     values, gene_sets = read_attention(adata, key)
     uns: dict[str, Any] = {name: np.array(value) for name, value in adata.uns.items() if str(name).endswith("_colors")}
@@ -117,111 +95,196 @@ def attention(adata: AnnData, *, key: str = "tosica") -> AnnData:
     return AnnData(
         X=np.array(values, dtype=np.float32),
         obs=adata.obs.copy(),
-        var=pd.DataFrame(_modalities(adata, key), index=pd.Index(gene_sets)),
+        var=pd.DataFrame(index=pd.Index(gene_sets)),
         obsm={name: adata.obsm[name].copy() for name in adata.obsm if name not in left_out},
         uns=uns,
     )
 
 
-def _modalities(adata: AnnData, key: str) -> dict[str, Any] | None:
-    """Column of var with the modality of each gene set, if the model has several."""
-    if "modalities" not in adata.uns[key]:
-        return None
-    return {"modality": pd.Categorical(np.asarray(adata.uns[key]["modalities"]).astype(str))}
-
-
-@validate_params(
-    adata=CellData(mudata=True),
-    groupby=String(),
-    scale=OneOf(*get_args(Scale), optional=True),
-    key=String(optional=True),
-)
-def mean_attention(
-    adata: AnnData,
-    groupby: str,
+@validate_params(adata=CellData(mudata=True), group=Names(optional=True), n_genes=Integer(optional=True), key=String())
+def genes_df(
+    adata: AnnData | MuData,
+    group: str | Iterable[str] | None = None,
     *,
-    scale: Scale | None = None,
-    key: str | None = None,
+    n_genes: int | None = None,
+    key: str = ATTRIBUTION,
 ) -> pd.DataFrame:
-    """Average the contribution of each gene set, or the attention to it, in each group of cells.
+    """Get what each gene adds to the score of a group's label, one row a group and gene.
 
     Parameters
     ----------
     adata
-        Query that ``model.annotate`` has annotated. It is not changed.
-    groupby
-        Column of ``adata.obs`` with the groups, such as ``"tosica_prediction"``.
-    scale
-        How to make gene sets comparable whose values differ in size:
-
-        ``None``
-            The means as they are.
-        ``"z_score"``
-            Each gene set is z-scored over all cells (mean 0, standard deviation 1) before the
-            groups are averaged: 1 means that the group's mean lies one standard deviation above the
-            mean of all cells. A gene set that is the same in all cells becomes 0.
-        ``"min_max"``
-            Each gene set's means run from 0 (lowest group) to 1 (highest group). A gene set that
-            is the same in all groups becomes 0.
+        Data on which :func:`tosica.tl.attribute` was run. It is not changed.
+    group
+        Group or groups to return, in this order. ``None`` returns all.
+    n_genes
+        Genes of each group, from the largest contribution down; ``None`` returns all.
     key
-        What to average. ``None``: the presence that :func:`tosica.tl.attribute` wrote
-        (``"tosica_presence"``) or, without it, the attention that ``model.annotate`` wrote
-        (``"tosica"``); a log line says which.
+        ``key_added`` of :func:`tosica.tl.attribute`.
 
     Returns
     -------
-    DataFrame, ``(n_groups, n_gene_sets)`` float64. Groups are in the order of their categories;
-    categories without cells are left out.
+    DataFrame with the columns ``group`` (categorical), ``gene``, ``contribution`` (logits; negative
+    where the gene speaks against the label) and ``expression`` (mean in the group less that of the
+    baseline; where it is negative, the group is told by what it lacks).
 
     Raises
     ------
-    KeyError
-        If ``adata`` was not annotated under ``key``, or ``groupby`` is missing.
     TypeError
-        If ``groupby`` cannot be read as groups.
+        If an argument is of the wrong type.
+    KeyError
+        If there is no such result, or no such group in it.
     ValueError
-        If cells have no group, ``scale`` is unknown, attention and names differ in number, the
-        attention holds NaN or infinity, or the presence was written by another model than the
-        annotation.
+        If another model annotated ``adata`` since.
 
     Examples
     --------
-    Random numbers stand for what ``model.annotate`` writes.
+    With a trained model and a query that it annotated:
 
-    >>> import numpy as np
-    >>> import scanpy as sc
-    >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
-    >>> adata.obsm["X_tosica"] = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
-    >>> tosica.get.mean_attention(adata, "phase").round(2)
-           B cell activation  phagocytosis
-    phase
-    G1                  0.52          0.52
-    G2M                 0.48          0.44
-    S                   0.46          0.53
+    >>> tosica.tl.attribute(query, model)
+    >>> tosica.get.genes_df(query, ["CD19+ B", "CD56+ NK"], n_genes=1)["gene"].to_list()
+    ['CD79A', 'NKG7']
     """
-    values, gene_sets = read_attention(adata, resolve_key(adata, key))
-    groups = read_groups(adata, groupby)
-    moments = group_moments(values, groups)
-    return pd.DataFrame(
-        _scaled(moments, scale),
-        index=pd.Index(groups.categories, name=groupby),
-        columns=pd.Index(gene_sets),
-    )
+    record = read_attribution(adata, key)
+    parts = []
+    groups = _known_groups(group, _groups_of(record), key)
+    for name in groups:
+        column = name.replace("/", "|")
+        table = pd.DataFrame(
+            {"contribution": record["genes"][column], "expression": record["expression"][column]}
+        ).sort_values("contribution", ascending=False, kind="stable")[:n_genes]
+        parts.append(table.rename_axis("gene").reset_index().assign(group=name))
+    table = pd.concat(parts, ignore_index=True)
+    return table.assign(group=pd.Categorical(table["group"], groups))[["group", "gene", "contribution", "expression"]]
 
 
-def _scaled(moments: GroupMoments, scale: Scale | None) -> NDArray[np.float64]:
-    if scale is None:
-        return moments.mean
-    if scale == "z_score":
-        offset, width = moments.mean_of_cells, np.sqrt(moments.variance_of_cells)
-    else:
-        offset, width = moments.mean.min(axis=0), np.ptp(moments.mean, axis=0)
-    # Rounding leaves a tiny width where all values are equal, and division by it would be noise.
-    is_constant = width <= 1e-9 * np.abs(offset)
-    scaled = (moments.mean - offset) / np.where(is_constant, 1.0, width)
-    return np.where(is_constant, 0.0, scaled)
+@validate_params(adata=CellData(mudata=True), group=Names(optional=True), similar=Flag(), key=String())
+def gene_sets_df(
+    adata: AnnData | MuData,
+    group: str | Iterable[str] | None = None,
+    *,
+    similar: bool = False,
+    key: str = ATTRIBUTION,
+) -> pd.DataFrame:
+    """Get the gene sets with evidence, one row a group and gene set, the strongest first.
+
+    A set has evidence if its genes add more to the score of the group's label than other genes do,
+    even without the strongest of them, at a false discovery rate of 5 %.
+
+    Parameters
+    ----------
+    adata
+        Data on which :func:`tosica.tl.attribute` was run. It is not changed.
+    group
+        Group or groups to return, in this order. ``None`` returns all. Groups without evidence for
+        any set have no row.
+    similar
+        Also return sets that are like one above, see ``similar_to``.
+    key
+        ``key_added`` of :func:`tosica.tl.attribute`.
+
+    Returns
+    -------
+    DataFrame:
+
+    ``group``
+        Group of cells (categorical).
+    ``gene_set``, ``n_genes``
+        Name of the gene set, and how many genes of the model it has.
+    ``contribution``
+        What those of its genes that the group expresses more than the baseline add together, in
+        logits.
+    ``score``
+        Sum of the roots of these contributions, less what is expected of as many genes. Sets are
+        sorted by it.
+    ``z``, ``pval``, ``pval_adj``
+        The test without the set's strongest gene: its statistic, one-sided p-value, and the p-value
+        adjusted for the number of sets (Benjamini and Hochberg).
+    ``genes``
+        The genes that add most, separated by commas.
+    ``n_similar``
+        How many further sets with evidence owe more than half of their contribution to genes of
+        this set.
+    ``similar_to``
+        With ``similar=True``: the set above to whose genes more than half of the contribution is
+        due, or empty.
+
+    Raises
+    ------
+    TypeError, KeyError, ValueError
+        As :func:`tosica.get.genes_df`.
+
+    Examples
+    --------
+    With a trained model and a query that it annotated:
+
+    >>> tosica.tl.attribute(query, model)
+    >>> table = tosica.get.gene_sets_df(query)
+    >>> bool((table["pval_adj"] <= 0.05).all())
+    True
+    """
+    record = read_attribution(adata, key)
+    groups = _known_groups(group, _groups_of(record), key)
+    evidence = record["evidence"].astype({"group": str, "similar_to": str})
+    n_similar = evidence.groupby(["group", "similar_to"], observed=True).size()
+    pairs = pd.MultiIndex.from_frame(evidence[["group", "gene_set"]])
+    evidence = evidence.assign(n_similar=n_similar.reindex(pairs, fill_value=0).to_numpy())
+    if not similar:
+        evidence = evidence[evidence["similar_to"] == ""].drop(columns="similar_to")
+    evidence = evidence[evidence["group"].isin(groups)]
+    evidence = evidence.assign(group=pd.Categorical(evidence["group"], groups))
+    return evidence.sort_values("group", kind="stable").reset_index(drop=True)
+
+
+@validate_params(adata=CellData(mudata=True), n_genes=Integer(), key=String())
+def explain(adata: AnnData | MuData, *, n_genes: int = 5, key: str = ATTRIBUTION) -> pd.DataFrame:
+    """Get what tells each label, in a line for each.
+
+    Parameters
+    ----------
+    adata
+        Data on which :func:`tosica.tl.attribute` was run. It is not changed.
+    n_genes
+        Genes to name.
+    key
+        ``key_added`` of :func:`tosica.tl.attribute`.
+
+    Returns
+    -------
+    DataFrame with the groups as index: ``genes`` that add most, separated by commas; with a minus
+    in front where the group expresses the gene less than the baseline. ``gene_set`` with the most
+    evidence, or empty if no set of the collection has any; and ``pval_adj`` of it.
+
+    Raises
+    ------
+    TypeError, KeyError, ValueError
+        As :func:`tosica.get.genes_df`.
+
+    Examples
+    --------
+    With a trained model and a query that it annotated:
+
+    >>> tosica.tl.attribute(query, model)
+    >>> tosica.get.explain(query, n_genes=3).loc["CD19+ B", "genes"]
+    'CD79A, MS4A1, CD79B'
+    """
+    first = gene_sets_df(adata, key=key).drop_duplicates("group").set_index("group")
+    rows = {}
+    for name, table in genes_df(adata, n_genes=n_genes, key=key).groupby("group", observed=True):
+        table = table[table["contribution"] > 0]
+        signs = np.where(table["expression"] < 0, "−", "")
+        has_set = name in first.index
+        rows[name] = {
+            "genes": ", ".join(signs + table["gene"].astype(str).to_numpy(dtype=object)),
+            "gene_set": first.loc[name, "gene_set"] if has_set else "",
+            "pval_adj": first.loc[name, "pval_adj"] if has_set else np.nan,
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
+
+
+def _groups_of(record: Mapping[str, Any]) -> list[str]:
+    """Names of the groups that were explained; a bar in the name of a column stands for a slash."""
+    return [str(name) for name in np.asarray(record["groups"]).ravel()]
 
 
 @validate_params(
@@ -475,49 +538,6 @@ def rank_gene_sets_df(
         columns = [np.asarray(result[source][name]) for name in groups]
         table[target] = np.concatenate(columns) if columns else []
     return pd.DataFrame(table)
-
-
-@validate_params(adata=CellData(mudata=True), group=Names(optional=True), key=String())
-def top_genes_df(adata: AnnData, group: str | Iterable[str] | None = None, *, key: str = "top_genes") -> pd.DataFrame:
-    """Result of :func:`tosica.tl.top_genes`, one row a group, gene set and gene.
-
-    Parameters
-    ----------
-    adata
-        Data on which :func:`tosica.tl.top_genes` was run. It is not changed.
-    group
-        Group or groups to return. ``None`` returns all.
-    key
-        ``key_added`` of :func:`tosica.tl.top_genes`.
-
-    Returns
-    -------
-    DataFrame with the columns ``group``, ``gene_set``, ``gene_set_weight``, ``gene`` and
-    ``gene_weight``, from the largest weight of a gene set and gene down.
-
-    Raises
-    ------
-    TypeError
-        If an argument is of the wrong type.
-    KeyError
-        If there is no such result, or no such group in it.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> import scanpy as sc
-    >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> row = ["B", "B cell activation", 1.5, "CD79A", 0.4]
-    >>> columns = ["group", "gene_set", "gene_set_weight", "gene", "gene_weight"]
-    >>> adata.uns["top_genes"] = {"table": pd.DataFrame([row], columns=columns)}
-    >>> tosica.get.top_genes_df(adata, "B")["gene"].to_list()
-    ['CD79A']
-    """
-    table = _read_result(adata, key, "top_genes", ["table"])["table"][_GENE_COLUMNS]
-    available = list(dict.fromkeys(table["group"].astype(str)))
-    wanted = _known_groups(group, available, key)
-    return table[table["group"].astype(str).isin(wanted)].reset_index(drop=True)
 
 
 def _read_result(adata: AnnData, key: str, tool: str, fields: Iterable[str]) -> Mapping[str, Any]:

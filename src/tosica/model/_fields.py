@@ -97,6 +97,8 @@ class MaskField(BaseAnnDataField):
     COLUMNS_KEY = "columns"
     # Number of co-expression modules.
     MODULES_KEY = "n_modules"
+    # All gene sets of the mask, tokens or not, which contributions are tested by.
+    COLLECTION_KEYS = ("collection", "collection_indptr", "collection_genes")
     attr_name = "varm"
     attr_key = registry_key = ""
     is_empty = False

@@ -10,6 +10,7 @@ import torch
 
 from tosica._checks import list_names
 from tosica._settings import warn_user
+from tosica.data import normalize
 from tosica.linear import (
     MAX_CELLS,
     MAX_CELLS_NOVELTY,
@@ -24,6 +25,9 @@ from tosica.linear import (
     read_normalized,
     subsample_by_label,
 )
+
+# Cells that are read densely at once.
+_CELLS_AT_ONCE = 512
 
 if TYPE_CHECKING:
     from tosica.model._reference import ReferenceData
@@ -129,21 +133,36 @@ def token_genes(module: TOSICAModule) -> sp.csr_matrix:
     return sp.csr_matrix((np.ones(len(genes)), genes, indptr), shape=shape)
 
 
-def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
-    """Write the mean cell of the reference, and the loadings that impute missing genes.
+@torch.no_grad()
+def fit_baseline(module: TOSICAModule, data: ReferenceData) -> None:
+    """Write the mean of the labels' mean cells, so that a frequent type does not hide in it.
 
-    Only for models of one modality.
+    Cells that lack a modality do not count there.
     """
-    if len(module.slices) > 1:
+    codes = data.codes[data.train_idx]
+    sample = subsample_by_label(codes, MAX_CELLS)
+    cells, codes = data.train_idx[sample], codes[sample]
+    shape = (len(np.unique(codes)), module.embedding.n_genes)
+    total, n_cells = torch.zeros(shape), torch.zeros(shape)
+    for i, code in enumerate(np.unique(codes)):
+        of_label = cells[codes == code]
+        for first in range(0, len(of_label), _CELLS_AT_ONCE):
+            block = data.rows.take(of_label[first : first + _CELLS_AT_ONCE])
+            dense = block.toarray() if sp.issparse(block) else np.asarray(block)
+            x = normalize(torch.from_numpy(dense.astype(np.float32)), module.slices)
+            for part in module.slices:
+                of_modality = x[:, part.start : part.stop]
+                total[i, part.start : part.stop] += of_modality.sum(0)
+                n_cells[i, part.start : part.stop] += int(of_modality.any(1).sum())
+    module.baseline.copy_((total / n_cells.clamp(min=1)).mean(0))
+
+
+def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
+    """Write the loadings that impute missing genes, for a model with a linear branch."""
+    if module.linear is None:
         return
     cells = data.train_idx
-    codes = data.codes[cells]
-    if module.linear is None:
-        mean = read_normalized(data.rows, cells[subsample_by_label(codes, MAX_CELLS)], module.slices[0]).mean(0)
-        module.baseline.copy_(torch.from_numpy(np.asarray(mean).ravel()))
-        return
-    mean, loadings = fit_ppca(data.rows, cells, codes, module.slices[0])
-    module.baseline.copy_(torch.from_numpy(mean))
+    mean, loadings = fit_ppca(data.rows, cells, data.codes[cells], module.slices[0])
     module.linear.mean.copy_(torch.from_numpy(mean))
     module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
 

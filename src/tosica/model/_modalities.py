@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 from mudata import MuData
 
 from tosica.data import MODALITY_KINDS, ModalityKind, ModalityScale, ModalitySlice
@@ -85,6 +86,17 @@ class Modality:
             f"    {of}gene sets: {self.describe_tokens()}",
             f"    {of}genes: {len(self.genes)}, read as {self.kind.describe(self.scale)}",
         ]
+
+    def gene_sets(self) -> tuple[list[str], sp.csc_matrix]:
+        """Names and genes of all gene sets of the mask, tokens or not, ``(n_genes, n_gene_sets)``."""
+        names, indptr, genes = (self.mask.get(key) for key in MaskField.COLLECTION_KEYS)
+        if names is None:
+            names, indptr, genes = self.mask["gene_sets"], self.mask["indptr"], self.mask["genes"]
+            n_sets = len(names) - int(self.mask["n_unannotated"]) if self.kind.has_gene_sets else 0
+            names, indptr = names[:n_sets], indptr[: n_sets + 1]
+        genes = np.asarray(genes)[: indptr[-1]]
+        members = sp.csc_matrix((np.ones(len(genes), np.float32), genes, indptr), shape=(len(self.genes), len(names)))
+        return self.label(names), members
 
     def label(self, names: Iterable[str]) -> list[str]:
         """Put the modality in front of names, if it has a name."""

@@ -32,6 +32,8 @@ class Minibatch(NamedTuple):
     """Normalised expression, ``(n_cells, n_genes)``."""
     measured: torch.Tensor | None
     """Which of the genes the query has, ``(n_genes,)``; ``None`` if it has all."""
+    modalities: tuple[int, ...]
+    """Positions of the query's modalities in the model."""
 
 
 class QueryLoader:
@@ -119,7 +121,7 @@ class QueryLoader:
                 for i, modality in enumerate(self._modalities)
             ]
             x = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
-            yield Minibatch(batches[0].start, x, self.measured)
+            yield Minibatch(batches[0].start, x, self.measured, self.modalities)
 
     def _normalize(self, position: int, batch: CellBatch) -> Tensor:
         """Normalize cells of the modality at a position in the model, if they are counts."""

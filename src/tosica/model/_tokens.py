@@ -115,6 +115,7 @@ def _select_tokens(
             n_modules,
             "" if modality.name is None else f" of {modality.name!r}",
         )
+    collection = names[:n_sets], indptr[: n_sets + 1].astype(np.int32), genes[: indptr[n_sets]].astype(np.int32)
     return {
         **state,
         "gene_sets": np.append(chosen.names, names[n_sets:]),
@@ -122,6 +123,7 @@ def _select_tokens(
         "genes": np.append(chosen.genes, genes[indptr[n_sets] :]),
         MaskField.COLUMNS_KEY: np.append(chosen.columns, np.arange(n_sets, len(names), dtype=np.int64)),
         MaskField.MODULES_KEY: n_modules,
+        **dict(zip(MaskField.COLLECTION_KEYS, collection, strict=True)),
     }
 
 

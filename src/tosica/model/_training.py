@@ -23,7 +23,7 @@ from tosica.linear import find_batch_directions, find_label_errors, linear_to_ne
 from tosica.model._annbatch import AnnbatchDataModule, check_datamodule
 from tosica.model._checkpoint import find_not_finite
 from tosica.model._device import check_devices, compiled, find_device
-from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
+from tosica.model._linear_fit import LinearFit, fit_baseline, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import is_joint
 from tosica.model._new_labels import QueryCells, fit_new_labels_of
 from tosica.model._recalibrate import set_calibration
@@ -387,6 +387,7 @@ class DescribeReference:
     def run(self, state: TrainingState) -> None:
         module = state.model.module
         with state.show("missing genes and novelty"):
+            fit_baseline(module, state.data)
             fit_missing_genes(module, state.data)
             if len(module.slices) == 1:
                 state.model.novelty_statistics_ = fit_novelty_statistics(module, state.data)

@@ -89,7 +89,7 @@ class TOSICAModule(BaseModuleClass):
         # With several modalities there is one for each choice of modalities.
         shape = () if n_modalities == 1 else (len(self.modality_choices),)
         self.register_buffer("temperature", torch.ones(shape))
-        # Mean expression of the reference, which attribution compares with; zero until it is known.
+        # Mean of the labels' mean cells, which contributions are compared with; zero until it is known.
         self.register_buffer("baseline", torch.zeros(tokens.n_genes))
         self.linear = LinearBranch(self.embedding.genes, tokens.n_genes, n_labels) if linear else None
         # Not saved: which tokens there are comes with the model's registry.
@@ -144,21 +144,17 @@ class TOSICAModule(BaseModuleClass):
         """
         return x if self.linear is None else torch.minimum(x, self.linear.upper)
 
-    def score(self, vectors: Tensor) -> Tensor:
-        """Score labels from the embeddings of gene sets; differentiable.
-
-        For models of one modality. The linear branch is left out.
+    def network_logits(self, x: Tensor, modalities: tuple[int, ...] | None = None) -> Tensor:
+        """Score labels without the linear branch: logits, ``(n_cells, n_labels)``; differentiable.
 
         Parameters
         ----------
-        vectors
-            What ``embedding.gene_set_embeddings`` returns, ``(n_cells, n_tokens, embed_dim)``.
-
-        Returns
-        -------
-        Logits, shape ``(n_cells, n_labels)``.
+        x
+            Normalised and clipped expression, shape ``(n_cells, n_genes)``.
+        modalities
+            Positions of the modalities that were measured, by default all.
         """
-        return self.head(self.encoder(self.embedding.to_tokens(vectors)))
+        return self.head(self._latent(x, 1.0, modalities))
 
     def _logits(self, latent: Tensor, x: Tensor, measured: Tensor | None = None) -> Tensor:
         logits = self.head(latent)

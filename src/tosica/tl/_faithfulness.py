@@ -24,7 +24,8 @@ from tosica._checks import (
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger
-from tosica.tl._attribute import baseline_expression, default_baseline, token_of_pair
+
+XX
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:

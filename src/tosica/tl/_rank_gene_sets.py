@@ -25,7 +25,7 @@ from tosica._checks import (
     list_names,
     validate_params,
 )
-from tosica._obs import missing_column, read_attention, read_groups, resolve_key
+from tosica._obs import ATTRIBUTION, missing_column, read_attention, read_groups
 from tosica._parallel import keep_torch_threads
 from tosica._settings import logger, warn_user
 from tosica._stats import (
@@ -78,7 +78,7 @@ _MIN_REPLICATES = 4
     sample_key=String(optional=True),
     min_cells=Integer(),
     rankby_abs=Flag(),
-    key=String(optional=True),
+    key=String(),
     key_added=FileKey(),
     n_gene_sets=Integer(optional=True),
     copy=Flag(),
@@ -94,7 +94,7 @@ def rank_gene_sets(
     sample_key: str | None = None,
     min_cells: int = 10,
     rankby_abs: bool = False,
-    key: str | None = None,
+    key: str = ATTRIBUTION,
     key_added: str = "rank_gene_sets",
     n_gene_sets: int | None = None,
     copy: bool = False,
@@ -220,7 +220,6 @@ def rank_gene_sets(
     if method not in known:
         use = "without" if sample_key is None else "with"
         raise ValueError(f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}.")
-    key = resolve_key(adata, key)
     values, gene_sets = read_attention(adata, key)
     comparison = Comparison(
         values,
@@ -497,7 +496,7 @@ def correlate_gene_sets(
     *,
     groupby: str | None = None,
     sample_key: str | None = None,
-    key: str = "tosica",
+    key: str = ATTRIBUTION,
     key_added: str = "correlate_gene_sets",
     copy: bool = False,
 ) -> AnnData | None:

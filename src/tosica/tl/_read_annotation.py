@@ -10,6 +10,7 @@ from tosica.model._check_model import MODEL
 
 if TYPE_CHECKING:
     from anndata import AnnData
+    from mudata import MuData
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
@@ -26,7 +27,9 @@ ANNOTATED_BY_MODEL = {
 }
 
 
-def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, list[str]]:
+def read_annotation(
+    adata: AnnData | MuData, model: TOSICA, key: str, *, mudata: bool = False
+) -> tuple[NDArray, list[str]]:
     """Read attention and gene set names, and refuse those of another model.
 
     Parameters
@@ -37,6 +40,8 @@ def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, l
         The model that annotated it.
     key
         ``key_added`` of ``model.annotate``.
+    mudata
+        Accept a model of several modalities.
 
     Returns
     -------
@@ -50,7 +55,7 @@ def read_annotation(adata: AnnData, model: TOSICA, key: str) -> tuple[NDArray, l
         If the model has several modalities, or another model annotated ``adata``.
     """
     genes = model.get_var_names()
-    if isinstance(genes, dict):
+    if isinstance(genes, dict) and not mudata:
         raise ValueError(
             f"The model was set up with a MuData ({list_names(list(genes))}), and this function "
             "takes models of an AnnData only: train a model of one modality, as by "
