@@ -4,6 +4,7 @@ from tosica.tl._annotate_file import annotate_file
 from tosica.tl._attribute import attribute
 from tosica.tl._check import check
 from tosica.tl._evaluate import Evaluation, confusion, evaluate, reliability
+from tosica.tl._faithfulness import faithfulness
 from tosica.tl._majority_vote import majority_vote
 from tosica.tl._novelty import novelty
 from tosica.tl._rank_gene_sets import correlate_gene_sets, rank_gene_sets
@@ -17,6 +18,7 @@ __all__ = [
     "confusion",
     "correlate_gene_sets",
     "evaluate",
+    "faithfulness",
     "majority_vote",
     "novelty",
     "rank_gene_sets",

@@ -1,35 +1,25 @@
-"""Deletion curves: how faithful attention and attribution are to the model."""
+"""Deletion and insertion curves: whether labels rest on the genes and gene sets that explain them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy.integrate import trapezoid
 
-from tosica._checks import (
-    FileKey,
-    Fraction,
-    InstanceOf,
-    Integer,
-    Names,
-    OneOf,
-    as_names,
-    validate_params,
-)
+from tosica._checks import FileKey, Fraction, InstanceOf, Integer, validate_params
+from tosica._obs import ATTRIBUTION, read_attribution, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger
-
-XX
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from anndata import AnnData
     from numpy.typing import NDArray
@@ -37,59 +27,48 @@ if TYPE_CHECKING:
     from tosica.model import TOSICA
     from tosica.model._query import Minibatch
 
-# Names of the orders, and what tools append to the key of the annotation.
-_ENDINGS = {
-    "attention": "",
-    "weighted attention": "_weighted",
-    "attribution": "_attribution",
-    "presence": "_presence",
-}
-_RANDOM = "random"
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
+_ORDERS = ("genes", "gene sets", "random")
+_CHANGES = ("deletion", "insertion")
 
 
 @validate_params(
-    **ANNOTATED_BY_MODEL,
-    orders=Names(optional=True),
+    **{name: rule for name, rule in ANNOTATED_BY_MODEL.items() if name != "key"},
     shares=InstanceOf("a list of numbers from 0 to 1", Iterable),
     n_cells=Integer(),
     seed=Integer(least=0),
+    key=FileKey(),
     key_added=FileKey(),
 )
 def faithfulness(
     adata: AnnData,
     model: TOSICA,
     *,
-    orders: Sequence[str] | None = None,
     shares: Sequence[float] = _SHARES,
-    n_cells: int = 500,
+    n_cells: int = 200,
     seed: int = 0,
     layer: str | None = None,
     use_raw: bool = False,
-    key: str = "tosica",
+    key: str = ATTRIBUTION,
     key_added: str = "faithfulness",
     copy: bool = False,
 ) -> AnnData | None:
-    """Test whether attention and attribution name the gene sets that the model relies on.
+    """Test whether labels rest on the genes and gene sets that :func:`tosica.tl.attribute` names.
 
-    Gene sets are removed from each cell, the highest-ranked first, and the probability of the
-    cell's label is computed after each step. To remove a gene set, its genes are set to their mean
-    in the reference. The sooner the probability falls, the more faithful the order (deletion,
-    :cite:t:`Petsiuk2018`). Large gene sets have more effect than small ones, so a random order is
-    the baseline.
+    Genes are set to their baseline one after the other (deletion, :cite:t:`Petsiuk2018`), or the
+    baseline gets the cell's genes one after the other (insertion), and the probability of the
+    cell's label is computed after each step. The sooner it falls, or rises, the more faithful the
+    order. Three orders are compared: by the contributions of genes, by the evidence of gene sets,
+    set by set, and at random.
 
     Parameters
     ----------
     adata
-        Query that ``model`` has annotated.
+        Query on which :func:`tosica.tl.attribute` was run.
     model
         The model that annotated it.
-    orders
-        Which of ``"attention"``, ``"weighted attention"`` (:func:`tosica.tl.weight_attention`),
-        ``"attribution"`` and ``"presence"`` (:func:`tosica.tl.attribute`) and ``"random"`` to
-        test; by default all that were computed, and random.
     shares
-        Shares of the gene sets to remove, ascending from 0 to 1.
+        Shares of the genes to change, ascending from 0 to 1.
     n_cells
         Cells to take at most, drawn at random.
     seed
@@ -97,7 +76,7 @@ def faithfulness(
     layer, use_raw
         Which matrix of ``adata`` to read, as in :meth:`tosica.TOSICA.annotate`.
     key
-        ``key_added`` of ``model.annotate``.
+        ``key_added`` of :func:`tosica.tl.attribute`.
     key_added
         Key of ``adata.uns`` for the result.
     copy
@@ -108,52 +87,54 @@ def faithfulness(
     ``None``, or with ``copy=True`` an AnnData. Written are tables:
 
     ``adata.uns[key_added]["curves"]``
-        One row an order and share: ``order``, ``share``, ``probability`` (mean over cells of the
-        probability of the label that the cell has with all gene sets) and ``kept`` (share of the
-        cells that still have this label).
+        One row a change, order and share: ``change`` (``"deletion"`` or ``"insertion"``), ``order``
+        (``"genes"``, ``"gene sets"``, ``"random"``), ``share``, ``probability`` (mean over cells of
+        the probability of the label that the unchanged cell has) and ``kept`` (share of the cells
+        whose best label it is).
     ``adata.uns[key_added]["area"]``
-        One row an order: ``order``, ``area`` under the curve of the probability (lower is more
-        faithful), its standard error over cells ``area_se``, and ``below_random``, the share of
-        cells whose area is smaller than that of the random order.
+        One row a change and order: ``change``, ``order``, ``area`` under the probability, its
+        standard error over cells ``area_se``, and ``better_than_random``, the share of cells whose
+        area is smaller (deletion) or larger (insertion) than in the random order.
 
     Raises
     ------
     TypeError
         If an argument is of the wrong type.
     KeyError
-        If ``adata`` was not annotated under ``key``, or an order was not computed.
+        If :func:`tosica.tl.attribute` was not run with ``key``.
     ValueError
-        If another model annotated ``adata``, an order is unknown, ``shares`` do not ascend from 0
-        to 1, or ``n_cells`` is below 1.
+        If another model annotated ``adata``, the model has several modalities, ``shares`` do not
+        ascend from 0 to 1, or ``n_cells`` is below 1.
 
     Examples
     --------
     With a trained model and a query that it annotated:
 
-    >>> import tosica
-    >>> tosica.tl.faithfulness(query, model, n_cells=50)
-    >>> list(query.uns["faithfulness"]["area"]["order"])
-    ['attention', 'random']
+    >>> tosica.tl.attribute(query, model)
+    >>> tosica.tl.faithfulness(query, model, n_cells=20)
+    >>> area = query.uns["faithfulness"]["area"].set_index(["change", "order"])["area"]
+    >>> bool(area["deletion", "genes"] < area["deletion", "random"])
+    True
     """
     share = _checked_shares(shares)
-    attention, _ = read_annotation(adata, model, key)
-    n_gene_sets = attention.shape[1]
+    record = read_attribution(adata, key)
+    read_annotation(adata, model, key.removesuffix("_attribution"))
     rng = np.random.default_rng(seed)
-    chosen = np.sort(rng.permutation(adata.n_obs)[:n_cells])
-    ranked: dict[str, NDArray[np.intp]] = {}
-    for name, values in _values(adata, model, orders, key).items():
-        ranked[name] = np.argsort(-values[chosen], axis=1, kind="stable")
-    if orders is None or _RANDOM in orders:
-        ranked[_RANDOM] = rng.permuted(np.tile(np.arange(n_gene_sets), (len(chosen), 1)), axis=1)
-    n_removed = np.round(share * n_gene_sets).astype(int)
-    deletions = _remove_gene_sets(model, adata[chosen], ranked, n_removed, layer, use_raw)
-
-    area = _area_table(deletions, share)
+    groups = read_groups(adata, str(record["groupby"]))
+    names = [str(name) for name in record["groups"]]
+    explained = np.flatnonzero(np.isin(np.asarray(groups.categories)[groups.codes], names))
+    chosen = np.sort(rng.permutation(explained)[:n_cells])
+    code_of = np.array([names.index(name) if name in names else -1 for name in groups.categories])
+    ranks = _ranks(record, model, rng)
+    changed = _change_genes(
+        model, adata[chosen], ranks, code_of[groups.codes[chosen]], share, record, {"layer": layer, "use_raw": use_raw}
+    )
+    area = _area_table(changed, share)
     target = adata.copy() if copy else adata
-    target.uns[key_added] = {"curves": _curve_table(deletions, share), "area": area}
+    target.uns[key_added] = {"curves": _curve_table(changed, share), "area": area}
     logger.info(
         "faithfulness: area under the probability %s; added .uns['%s']",
-        ", ".join(f"{row.area:.3f} ({row.order})" for row in area.itertuples()),
+        ", ".join(f"{row.area:.3f} ({row.change}, {row.order})" for row in area.itertuples()),
         key_added,
     )
     return target if copy else None
@@ -169,75 +150,63 @@ def _checked_shares(shares: Iterable[float]) -> NDArray[np.float64]:
     return np.array(listed, dtype=np.float64)
 
 
-def _values(adata: AnnData, model: TOSICA, orders: Sequence[str] | None, key: str) -> dict[str, NDArray[np.floating]]:
-    """Values that gene sets are ranked by, for each order except the random one."""
-    computed = [name for name, ending in _ENDINGS.items() if f"X_{key}{ending}" in adata.obsm]
-    wanted = computed if orders is None else as_names(orders)
-    for name in wanted:
-        OneOf(*_ENDINGS, _RANDOM).check("each of orders", name)
-    if not wanted:
-        raise ValueError("orders is empty: name at least one order.")
-    return {
-        name: read_annotation(adata, model, f"{key}{_ENDINGS[name]}")[0]
-        for name in dict.fromkeys(wanted)
-        if name != _RANDOM
-    }
-
-
-class _Deletion(NamedTuple):
-    """What becomes of each cell's label, each of shape ``(n_cells, n_shares)``."""
-
-    probability: NDArray[np.float64]
-    """Probability of the label that the cell has with all gene sets."""
-    kept: NDArray[np.bool_]
-    """Whether this label still is the most probable one."""
+def _ranks(record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator) -> dict[str, NDArray[np.intp]]:
+    """Rank of each gene in each group, ``(n_groups, n_genes)``, by each order."""
+    added = record["genes"].to_numpy(np.float64).T
+    set_names, members = model.modalities[0].gene_sets()
+    evidence = record["evidence"]
+    by_set = np.empty_like(added)
+    for i, name in enumerate(record["groups"]):
+        # The first set with a gene; genes of no set with evidence come last, at random.
+        first = np.full(added.shape[1], np.inf)
+        found = [set_names.index(s) for s in evidence.loc[evidence["group"].astype(str) == str(name), "gene_set"]]
+        for position, j in reversed(list(enumerate(found))):
+            first[members.indices[members.indptr[j] : members.indptr[j + 1]]] = position
+        # Within a set as at random: what is tested is the order of the sets.
+        by_set[i] = np.lexsort((rng.random(len(first)), first)).argsort()
+    at_random = rng.permuted(np.tile(np.arange(added.shape[1]), (len(added), 1)), axis=1)
+    by_gene = (-added).argsort(axis=1, kind="stable").argsort(axis=1)
+    return dict(zip(_ORDERS, (by_gene, by_set.astype(np.intp), at_random), strict=True))
 
 
 @torch.no_grad()
-def _remove_gene_sets(
+def _change_genes(
     model: TOSICA,
     adata: AnnData,
-    ranked: dict[str, NDArray[np.intp]],
-    n_removed: NDArray[np.intp],
-    layer: str | None,
-    use_raw: bool,
-) -> dict[str, _Deletion]:
-    """Set the genes of each cell's first gene sets to the baseline, in each order.
+    ranks: dict[str, NDArray[np.intp]],
+    groups: NDArray[np.integer],
+    shares: NDArray[np.float64],
+    record: Mapping[str, Any],
+    source: Mapping[str, Any],
+) -> dict[tuple[str, str], NDArray[np.float64]]:
+    """Compute the label's probability, and whether it is the best label, after each step.
 
-    Parameters
-    ----------
-    model
-        The model that annotated the cells.
-    adata
-        The cells.
-    ranked
-        Positions of the gene sets in each order, ``(n_cells, n_gene_sets)``.
-    n_removed
-        Numbers of gene sets to remove, ``(n_shares,)``, ascending.
-    layer, use_raw
-        Which matrix of ``adata`` to read.
+    Returns
+    -------
+    By change and order, shape ``(2, n_cells, n_shares)``.
     """
     module = model.module
-    shape = (adata.n_obs, len(n_removed))
-    deletions = {name: _Deletion(np.empty(shape), np.empty(shape, dtype=bool)) for name in ranked}
-    start = baseline_expression(model, adata, default_baseline(model), layer=layer, use_raw=use_raw)
-    members = _members(model, start.device)
+    start = module.baseline[None]
+    if record["baseline"] == "mean":
+        with only_warnings(query_logger):
+            start = torch.cat([batch.x for batch in model.iter_batches(adata, **source)]).mean(0, keepdim=True)
+    n_changed = torch.from_numpy(np.round(shares * ranks["genes"].shape[1]))
+    results = {(c, o): np.empty((2, adata.n_obs, len(shares))) for c in _CHANGES for o in ranks}
 
-    def delete(minibatch: Minibatch) -> int:
-        first, x, measured = minibatch
+    def change(minibatch: Minibatch) -> int:
+        first, x, measured, _ = minibatch
         rows = slice(first, first + len(x))
-        label = module.annotate(x, attention=False, measured=measured).logits.argmax(1)
-        for name, order in ranked.items():
-            in_order = torch.from_numpy(order[rows]).to(x.device)
-            removed = torch.zeros(len(x), len(members), device=x.device)
-            for i, n in enumerate(n_removed):
-                removed.scatter_(1, in_order[:, :n], 1.0)
-                left = torch.where(removed @ members > 0, start, x)
-                logits = module.annotate(left, attention=False, measured=measured).logits
-                probability = module.probabilities(logits)
-                label_probability = probability.gather(1, label[:, None])[:, 0]
-                deletions[name].probability[rows, i] = label_probability.cpu()
-                deletions[name].kept[rows, i] = (probability.argmax(1) == label).cpu()
+        label = module.annotate(x, attention=False, measured=measured).logits.argmax(1, keepdim=True)
+        for order, rank in ranks.items():
+            of_cell = torch.from_numpy(rank[groups[rows]]).to(x.device)
+            for i, n in enumerate(n_changed):
+                is_changed = of_cell < n
+                for name in _CHANGES:
+                    before, after = (x, start) if name == "deletion" else (start, x)
+                    mixed = torch.where(is_changed, after, before)
+                    logits = module.annotate(mixed, attention=False, measured=measured).logits
+                    results[name, order][0, rows, i] = module.probabilities(logits).gather(1, label)[:, 0].cpu()
+                    results[name, order][1, rows, i] = (logits.argmax(1, keepdim=True) == label)[:, 0].cpu()
         return len(x)
 
     with (
@@ -245,44 +214,36 @@ def _remove_gene_sets(
         thread_pool(module.device),
         progress(adata.n_obs, "faithfulness") as step,
     ):
-        minibatches = model.iter_batches(adata, layer=layer, use_raw=use_raw)
-        for n_cells in thread_map(delete, minibatches):
+        for n_cells in thread_map(change, model.iter_batches(adata, **source)):
             step.update(n_cells)
-    return deletions
+    return results
 
 
-def _members(model: TOSICA, device: torch.device) -> torch.Tensor:
-    """Which genes each gene set has: 1 or 0, ``(n_gene_sets, n_genes)``."""
-    embedding, n_gene_sets = model.module.embedding, len(model.gene_sets)
-    members = torch.zeros(embedding.n_tokens, embedding.n_genes, device=device)
-    members[token_of_pair(model.module), embedding.genes] = 1
-    return members[:n_gene_sets]
-
-
-def _curve_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) -> pd.DataFrame:
-    """Mean over the cells, one row an order and share."""
+def _curve_table(results: dict[tuple[str, str], NDArray[np.float64]], share: NDArray[np.float64]) -> pd.DataFrame:
+    """Mean over the cells, one row a change, order and share."""
     return _concat(
-        {
-            "order": name,
-            "share": share,
-            "probability": deletion.probability.mean(axis=0),
-            "kept": deletion.kept.mean(axis=0),
-        }
-        for name, deletion in deletions.items()
+        {"change": change, "order": order, "share": share, "probability": probability, "kept": kept}
+        for (change, order), (probability, kept) in ((name, values.mean(1)) for name, values in results.items())
     )
 
 
-def _area_table(deletions: dict[str, _Deletion], share: NDArray[np.float64]) -> pd.DataFrame:
-    """Area under the curve of the probability, one row an order."""
-    areas = {name: trapezoid(deletion.probability, share, axis=1) for name, deletion in deletions.items()}
+def _area_table(results: dict[tuple[str, str], NDArray[np.float64]], share: NDArray[np.float64]) -> pd.DataFrame:
+    """Area under the curve of the probability, one row a change and order."""
+    areas = {name: trapezoid(values[0], share, axis=1) for name, values in results.items()}
+
+    def gain(change: str, order: str) -> NDArray[np.float64]:
+        sign = 1 if change == "insertion" else -1
+        return sign * (areas[change, order] - areas[change, "random"])
+
     return _concat(
         {
-            "order": name,
+            "change": change,
+            "order": order,
             "area": [area.mean()],
             "area_se": area.std(ddof=1) / np.sqrt(len(area)) if len(area) > 1 else np.nan,
-            "below_random": (area < areas[_RANDOM]).mean() if _RANDOM in areas else np.nan,
+            "better_than_random": (gain(change, order) > 0).mean(),
         }
-        for name, area in areas.items()
+        for (change, order), area in areas.items()
     )
 
 
