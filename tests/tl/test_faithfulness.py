@@ -1,66 +1,47 @@
+"""Deletion and insertion in the order of the explanation."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from scipy.integrate import trapezoid
 
 import tosica
 
 
-def test_curves_and_areas(model, query):
-    tosica.tl.attribute(query, model)
-    tosica.tl.weight_attention(query, model)
-    tosica.tl.faithfulness(query, model)
-    curves, area = query.uns["faithfulness"]["curves"], query.uns["faithfulness"]["area"]
-    assert list(area["order"]) == [
-        "attention",
-        "weighted attention",
-        "attribution",
-        "presence",
-        "random",
-    ]
-    # All orders begin with everything and end with nothing.
-    for share in (0.0, 1.0):
-        assert np.ptp(curves.loc[curves["share"] == share, "probability"]) < 1e-5
-    assert (curves.loc[curves["share"] == 0, "kept"] == 1).all()
-    for row in area.itertuples():
-        part = curves[curves["order"] == row.order]
-        assert row.area == pytest.approx(trapezoid(part["probability"], part["share"]), abs=1e-6)
-    areas = area.set_index("order")["area"]
-    assert areas[["attribution", "presence"]].max() < areas[["attention", "random"]].min()
+@pytest.fixture
+def tested(model, query):
+    tosica.tl.attribute(query, model, n_steps=8)
+    tosica.tl.faithfulness(query, model, n_cells=40)
+    return query.uns["faithfulness"]
 
 
-@pytest.mark.filterwarnings("ignore:The query has only")
-@pytest.mark.parametrize("which", ["query", "lacking"])
-def test_without_all_gene_sets_a_cell_is_the_mean_cell(which, model, request):
-    """Every gene that the model reads is in a gene set or a module."""
-    cells = request.getfixturevalue(which)
-    tosica.tl.faithfulness(cells, model, n_cells=1_000)
-    with torch.no_grad():
-        logits = model.module.annotate(model.module.baseline[None], attention=False).logits
-        probability = model.module.probabilities(logits)[0].numpy()
-    best = [model.labels.index(label) for label in model.predict(cells)]
-    curves = cells.uns["faithfulness"]["curves"]
-    for order in ("attention", "random"):
-        part = curves[(curves["order"] == order) & (curves["share"] == 1)]
-        assert part["probability"].item() == pytest.approx(probability[best].mean(), abs=1e-5)
-        assert part["kept"].item() == np.mean(np.array(best) == probability.argmax())
+def test_labels_rest_on_the_genes_that_explain_them(tested):
+    area = tested["area"].set_index(["change", "order"])["area"]
+    assert area["deletion", "genes"] < area["deletion", "gene sets"] < area["deletion", "random"]
+    assert area["insertion", "genes"] > area["insertion", "gene sets"] > area["insertion", "random"]
+    better = tested["area"].set_index(["change", "order"])["better_than_random"]
+    assert better["deletion", "genes"] > 0.9
+    assert better["insertion", "genes"] > 0.9
 
 
-def test_genes_of_what_is_removed_are_those_of_the_mean_cell(model, query):
-    """One gene set removed from one cell by hand."""
-    one = query[[3]].copy()
-    first = int(one.obsm["X_tosica"][0].argmax())
-    share = 1 / len(model.gene_sets)
-    tosica.tl.faithfulness(one, model, orders=["attention"], shares=[0, share, 1])
-    genes = one.var_names.get_indexer(model.get_var_names())
-    x = torch.from_numpy(one.X.toarray()[:, genes].astype(np.float32))
-    members = torch.from_numpy((model.get_gene_weights().to_numpy() > 0)[:, first])
-    left = torch.where(members, model.module.baseline, x)
-    with torch.no_grad():
-        label = model.module.annotate(x, attention=False).logits.argmax(1)
-        logits = model.module.annotate(left, attention=False).logits
-        expected = model.module.probabilities(logits)
-    got = one.uns["faithfulness"]["curves"]["probability"].iloc[1]
-    assert got == pytest.approx(float(expected[0, label]), abs=1e-5)
+def test_curves_start_and_end_with_cell_and_baseline(tested, model):
+    curves = tested["curves"].set_index(["change", "order", "share"]).sort_index()
+    for order in ("genes", "gene sets", "random"):
+        whole, empty = curves.loc["deletion", order], curves.loc["insertion", order]
+        np.testing.assert_allclose(whole.loc[0.0], empty.loc[1.0], atol=1e-5)
+        np.testing.assert_allclose(whole.loc[1.0], empty.loc[0.0], atol=1e-5)
+        assert whole.loc[0.0, "kept"] == 1
+
+
+@pytest.mark.parametrize(
+    ("shares", "error"), [([0, 0.5], ValueError), ([0, 1, 0.5], ValueError), ([0, 2], ValueError), (["a"], TypeError)]
+)
+def test_shares_that_do_not_ascend(shares, error, model, query):
+    tosica.tl.attribute(query, model, n_steps=8)
+    with pytest.raises(error, match="shares"):
+        tosica.tl.faithfulness(query, model, shares=shares)
+
+
+def test_without_contributions(model, query):
+    with pytest.raises(KeyError, match=r"call tosica.tl.attribute\(adata, model\) first"):
+        tosica.tl.faithfulness(query, model)

@@ -81,6 +81,7 @@ def contributions(adata: AnnData | MuData, *, key: str = ATTRIBUTION) -> AnnData
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model, cells=True)
     >>> by_gene_set = tosica.get.contributions(query)
     >>> by_gene_set.n_obs == query.n_obs
@@ -141,9 +142,10 @@ def genes_df(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model)
     >>> tosica.get.genes_df(query, ["CD19+ B", "CD56+ NK"], n_genes=1)["gene"].to_list()
-    ['CD79A', 'NKG7']
+    ['CD79A', 'GNLY']
     """
     record = read_attribution(adata, key)
     parts = []
@@ -218,6 +220,7 @@ def gene_sets_df(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model)
     >>> table = tosica.get.gene_sets_df(query)
     >>> bool((table["pval_adj"] <= 0.05).all())
@@ -264,6 +267,7 @@ def explain(adata: AnnData | MuData, *, n_genes: int = 5, key: str = ATTRIBUTION
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model)
     >>> tosica.get.explain(query, n_genes=3).loc["CD19+ B", "genes"]
     'CD79A, MS4A1, CD79B'
@@ -513,14 +517,14 @@ def rank_gene_sets_df(
 
     Examples
     --------
-    Random numbers stand for what ``model.annotate`` writes.
+    Random numbers stand for what ``attribute`` writes.
 
     >>> import numpy as np
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
-    >>> adata.obsm["X_tosica"] = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
+    >>> adata.uns["tosica_attribution"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> adata.obsm["X_tosica_attribution"] = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
     >>> tosica.tl.rank_gene_sets(adata, "bulk_labels")
     >>> table = tosica.get.rank_gene_sets_df(adata, group="CD19+ B")
     >>> list(table.columns)

@@ -52,7 +52,7 @@ Precision = Literal["32-true", "bf16-mixed"]
 # The first fits the cache of a CPU, the second occupies an accelerator.
 _BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
 _WANTED = {"probabilities", "attention", "unannotated", "latent", "novelty"}
-_LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True)
+LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True)
 
 
 class AnnotationMixin(Base):
@@ -61,7 +61,7 @@ class AnnotationMixin(Base):
     @validate_params(
         adata=CellData(mudata=True, optional=True),
         want=Names(),
-        layer=_LAYER,
+        layer=LAYER,
         use_raw=Flag(),
         batch_size=Integer(optional=True),
         precision=OneOf(*get_args(Precision)),
@@ -513,7 +513,7 @@ class AnnotationMixin(Base):
         return pd.DataFrame(result.attention, index=result.obs_names, columns=result.gene_sets)
 
     @validate_params(
-        adata=CellData(mudata=True, optional=True), layer=_LAYER, use_raw=Flag(), batch_size=Integer(optional=True)
+        adata=CellData(mudata=True, optional=True), layer=LAYER, use_raw=Flag(), batch_size=Integer(optional=True)
     )
     def iter_batches(
         self,

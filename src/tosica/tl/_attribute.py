@@ -11,12 +11,14 @@ import scipy.sparse as sp
 import torch
 from anndata import AnnData
 
-from tosica._checks import FileKey, Flag, Integer, OneOf, String, only_known, validate_params
+from tosica._checks import CellData, FileKey, Flag, Integer, OneOf, String, only_known, validate_params
+from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger, warn_user
 from tosica.data import find_genes, load_table
+from tosica.model._annotation import LAYER
 from tosica.tl._gene_set_evidence import gene_set_statistics, gene_sets_with_evidence
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
@@ -33,8 +35,8 @@ if TYPE_CHECKING:
 
 Baseline: TypeAlias = Literal["reference", "mean"]
 
-# Completeness error above which there are more points, or a warning.
-_TOLERATED_ERROR = 0.01
+# Completeness error that the number of points is chosen for.
+_AIMED_ERROR = 0.01
 # Numbers of points to choose from: more of Gauss and Legendre's seldom help, see benchmarks.explanation.
 _N_STEPS = (3, 4, 5, 6, 8, 12, 24)
 # Cells by which it is chosen.
@@ -45,7 +47,7 @@ _POINTS_CPU, _POINTS_ACCELERATOR = 200, 8_000
 
 
 @validate_params(
-    **ANNOTATED_BY_MODEL,
+    **(ANNOTATED_BY_MODEL | {"adata": CellData(mudata=True), "layer": LAYER}),
     groupby=String(optional=True),
     target=String(optional=True),
     baseline=OneOf(*get_args(Baseline)),
@@ -164,7 +166,7 @@ def attribute(
     Warns
     -----
     UserWarning
-        If ``completeness_error`` is above 1 %.
+        If ``completeness_error`` is above 2 %.
 
     See Also
     --------
@@ -175,6 +177,7 @@ def attribute(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model)
     >>> tosica.get.genes_df(query, "CD19+ B", n_genes=3)["gene"].to_list()
     ['CD79A', 'MS4A1', 'CD79B']
@@ -199,7 +202,7 @@ def attribute(
         genes_of_cells=genes,
     )
     error = found.record["completeness_error"]
-    if error > _TOLERATED_ERROR:
+    if error > LIMITS.attribution_error:
         warn_user(
             f"Contributions miss the difference of the scores by {error:.1%} on average: pass a "
             f"larger n_steps than {found.record['n_steps']}."
@@ -399,29 +402,27 @@ class _Source:
         """
         target = torch.from_numpy(targets[rows]).to(self.module.device)
         points = _POINTS_CPU if self.module.device.type == "cpu" else _POINTS_ACCELERATOR
-        size = max(points // (self.n_steps or _N_STEPS[3]), 1)
         with (
             only_warnings(query_logger),
             thread_pool(self.module.device),
             progress(len(rows), "attribute") as step,
         ):
-            minibatches = self.minibatches(rows, size)
             if self.n_steps is None:
-                first = next(minibatches)
-                self._choose_n_steps(first, target)
-                yield self._explain(first, target)
-                step.update(len(first.x))
+                # Some of all cells, because the first may be alike.
+                tried = rows[np.linspace(0, len(rows) - 1, min(len(rows), _CELLS_TRIED)).astype(int)]
+                self._choose_n_steps(next(self.minibatches(tried, _CELLS_TRIED)), torch.from_numpy(targets[tried]))
+            minibatches = self.minibatches(rows, max(points // (self.n_steps or 1), 1))
             for part, found in thread_map(lambda batch: self._explain(batch, target), minibatches):
                 yield part, found
                 step.update(part.stop - part.start)
 
     def _choose_n_steps(self, batch: Minibatch, target: Tensor) -> None:
-        few = batch._replace(x=batch.x[:_CELLS_TRIED])
+        target = target.to(self.module.device)
         for self.n_steps in _N_STEPS:
-            _, found = self._explain(few, target)
+            _, found = self._explain(batch, target)
             error = np.abs(found.genes.sum(1) - found.difference).mean()
             # Half, because other cells may need more points than these.
-            if error <= _TOLERATED_ERROR / 2 * np.abs(found.difference).mean():
+            if error <= _AIMED_ERROR / 2 * np.abs(found.difference).mean():
                 break
 
     def _explain(self, batch: Minibatch, target: Tensor) -> tuple[slice, Contributions]:

@@ -110,6 +110,7 @@ def faithfulness(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model)
     >>> tosica.tl.faithfulness(query, model, n_cells=20)
     >>> area = query.uns["faithfulness"]["area"].set_index(["change", "order"])["area"]

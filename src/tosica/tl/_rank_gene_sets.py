@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 # from the highest score down; each of shape (n_gene_sets,).
 Statistics: TypeAlias = dict[str, "NDArray[Any]"]
 
-# Far below any value that matters (attention is about 1 / n_gene_sets), so that 0 / 0 is no change.
+# Far below any contribution that matters, so that 0 / 0 is no change.
 _PSEUDOCOUNT = 1e-9
 
 
@@ -101,8 +101,8 @@ def rank_gene_sets(
 ) -> AnnData | None:
     """Rank the gene sets that characterize each group of cells, as sc.tl.rank_genes_groups does.
 
-    The test is on what :func:`tosica.tl.attribute` wrote, or on the attention, instead of on
-    expression. With ``within``, conditions are compared in each cell type; with ``sample_key``, the
+    The test is on what the genes of each set add to the score of the cells' labels, as
+    :func:`tosica.tl.attribute` wrote it with ``cells=True``, instead of on expression. With ``within``, conditions are compared in each cell type; with ``sample_key``, the
     samples are the replicates, not their cells.
 
     Parameters
@@ -119,7 +119,7 @@ def rank_gene_sets(
     method
         Without ``sample_key``: ``"wilcoxon"`` (rank sum, the default), ``"t-test"`` (Welch) or
         ``"t-test_overestim_var"`` (Welch, the rest counted as no larger than the group). scanpy's
-        ``"logreg"`` is not offered: contributions and attention are so small that its penalty
+        ``"logreg"`` is not offered: contributions are so small that its penalty
         leaves the coefficients without meaning. With ``sample_key``: ``"moderated-t"`` (the
         default, :cite:t:`Smyth2004`: a variance that few samples estimate is shrunken towards those
         of the other gene sets), ``"t-test"`` (Welch) or ``"wilcoxon"``, which with fewer than four
@@ -138,9 +138,7 @@ def rank_gene_sets(
     rankby_abs
         Rank by the absolute score, as scanpy does.
     key
-        What to test. ``None``: the presence that :func:`tosica.tl.attribute` wrote
-        (``"tosica_presence"``) or, without it, the attention that ``model.annotate`` wrote
-        (``"tosica"``); a log line says which.
+        ``key_added`` of :func:`tosica.tl.attribute`, run with ``cells=True``.
     key_added
         Key of ``adata.uns`` for the result.
     n_gene_sets
@@ -161,7 +159,7 @@ def rank_gene_sets(
     ``adata.uns[key_added]["logfoldchanges"]``
         log2 (mean in the group / mean in the reference), float32; with ``sample_key``, of the means
         over samples. scanpy's own formula, a ratio of ``expm1``, is for logarithms, and
-        contributions and attention are none. NaN where a mean is negative, as that of contributions
+        contributions are none. NaN where a mean is negative, as that of contributions
         may be.
     ``adata.uns[key_added]["effect_sizes"]``
         Difference of the means in standard deviations of cells within the two sides (Cohen's d),
@@ -177,8 +175,7 @@ def rank_gene_sets(
         If a column cannot be read as groups, or ``groups`` is a single name.
     ValueError
         If cells have no group, all groups or the reference have a single cell, a group has a single
-        sample, a group or the method is unknown, all cells are in one group, or the presence was
-        written by another model than the annotation.
+        sample, a group or the method is unknown, or all cells are in one group.
 
     Warns
     -----
@@ -199,16 +196,16 @@ def rank_gene_sets(
 
     Examples
     --------
-    Random numbers stand for what ``model.annotate`` writes.
+    Random numbers stand for what ``attribute`` writes.
 
     >>> import numpy as np
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
-    >>> attention = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
-    >>> attention[:, 0] += adata.obs["bulk_labels"] == "CD19+ B"
-    >>> adata.obsm["X_tosica"] = attention
+    >>> adata.uns["tosica_attribution"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> added = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
+    >>> added[:, 0] += adata.obs["bulk_labels"] == "CD19+ B"
+    >>> adata.obsm["X_tosica_attribution"] = added
     >>> tosica.tl.rank_gene_sets(adata, "bulk_labels")
     >>> adata.uns["rank_gene_sets"]["names"]["CD19+ B"][0]
     'B cell activation'
@@ -314,7 +311,7 @@ class Comparison:
     """Values of cells in groups, and how groups are to be compared with a reference."""
 
     values: NDArray[np.floating]
-    """Attention or contributions, shape ``(n_cells, n_gene_sets)``."""
+    """Contributions, shape ``(n_cells, n_gene_sets)``."""
     groups: pd.Categorical
     """Group of each cell; all categories have cells."""
     groupby: str
@@ -516,7 +513,7 @@ def correlate_gene_sets(
         default all cells are one group. Groups with fewer than four replicates, or in which the
         number is constant, are left out with a warning.
     sample_key
-        Column of ``adata.obs`` with the samples, which are the replicates then: attention and
+        Column of ``adata.obs`` with the samples, which are the replicates then: contributions and
         number are averaged over each sample's cells in the group. Without it, p-values are too
         small where the number belongs to the sample, as an age does, because cells of a sample are
         not independent.
@@ -534,7 +531,7 @@ def correlate_gene_sets(
 
     ``adata.uns[key_added]``
         DataFrame with the columns ``group`` (``"all"`` without ``groupby``), ``gene_set``,
-        ``correlation`` (−1 to 1; 0 where attention is constant), ``pval`` (two-sided, by
+        ``correlation`` (−1 to 1; 0 where contributions are constant), ``pval`` (two-sided, by
         Student's t as in :func:`scipy.stats.spearmanr`), ``pval_adj`` (Benjamini and Hochberg,
         over the gene sets of a group) and ``n`` (cells, or samples).
 
@@ -554,16 +551,16 @@ def correlate_gene_sets(
 
     Examples
     --------
-    Random numbers stand for what ``model.annotate`` writes.
+    Random numbers stand for what ``attribute`` writes.
 
     >>> import numpy as np
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
-    >>> attention = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
-    >>> attention[:, 1] += adata.obs["n_counts"].rank() / adata.n_obs
-    >>> adata.obsm["X_tosica"] = attention
+    >>> adata.uns["tosica_attribution"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
+    >>> added = np.random.default_rng(0).random((adata.n_obs, 2), np.float32)
+    >>> added[:, 1] += adata.obs["n_counts"].rank() / adata.n_obs
+    >>> adata.obsm["X_tosica_attribution"] = added
     >>> tosica.tl.correlate_gene_sets(adata, "n_counts")
     >>> adata.uns["correlate_gene_sets"]["gene_set"].iloc[0]
     'phagocytosis'
