@@ -123,8 +123,8 @@ def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:
 
 def missing_column(adata: AnnData | MuData, column: str) -> str:
     """Say that ``adata.obs`` lacks a column, and name those it has or its writer."""
-    if column.endswith("_prediction"):
-        key = column.removesuffix("_prediction")
+    key, _, written = column.rpartition("_")
+    if written in ("prediction", "probability"):
         return (
             f"adata.obs has no column {column!r}: run model.annotate(adata, key_added={key!r}) "
             "first, or name the column that has the predictions."
@@ -137,9 +137,13 @@ def read_numbers(adata: AnnData | MuData, column: str) -> NDArray[np.float64]:
 
     Raises
     ------
+    KeyError
+        If the column is missing.
     TypeError
         If it holds anything else.
     """
+    if column not in adata.obs:
+        raise KeyError(missing_column(adata, column))
     numbers = adata.obs[column]
     if not pd.api.types.is_numeric_dtype(numbers.dtype) or numbers.dtype == bool:
         raise TypeError(f"adata.obs[{column!r}] holds {numbers.dtype} values instead of numbers.")

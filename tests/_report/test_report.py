@@ -179,47 +179,25 @@ def written(value: float) -> str:
     return f"{value:.2f}".replace("-", "−")
 
 
-def test_contributions_are_those_of_the_model(query, toy_model, read):
-    page = read(query, model=toy_model)
-    tosica.tl.top_genes(query, toy_model, n_cells=60, n_gene_sets=8)
-    table = tosica.get.top_genes_df(query)
-    for label, rows in table.groupby("group", observed=True):
-        expected = rows.drop_duplicates("gene_set")
-        found = page.table(f"Gene sets of {label}")
-        assert [row[:2] for row in found] == [
-            [name, written(weight)]
-            for name, weight in zip(expected["gene_set"], expected["gene_set_weight"], strict=True)
-        ]
-        first = rows.iloc[0]
-        assert found[0][3].startswith(f"{first['gene']}\u00a0{written(first['gene_weight'])}")
-    assert "The model was asked for this page, with " in page.text
-    assert "Next label: " in page.text
-
-
-def test_stored_results_are_shown(query, toy_model, read):
+def test_contributions_are_those_of_attribute(query, toy_model, read):
     page = read(query)
-    assert "The data hold no contributions, so that gene sets are listed by attention" in page.text
-    tosica.tl.attribute(query, toy_model, n_steps=4)
-    page = read(query)
-    assert "The contributions are those that tosica.tl.attribute wrote" in page.text
-    presence = tosica.get.attention(query, key="tosica_presence").to_df()
-    means = presence.groupby(query.obs["tosica_prediction"].to_numpy()).mean()
-    for label in means.index:
-        largest = means.loc[label].sort_values(ascending=False)
-        first = page.table(f"Gene sets of {label}")[0]
-        assert first[:2] == [largest.index[0], written(largest.iloc[0])]
-    genes = query.varm["tosica_attribution"]["a"].sort_values(ascending=False)
-    assert f"{genes.index[0]} {written(genes.iloc[0])}" in page.text
-    tosica.tl.top_genes(query, toy_model, n_gene_sets=1, n_genes=2)
-    page = read(query)
-    assert "The contributions are those that tosica.tl.top_genes wrote" in page.text
-    [row] = page.table("Gene sets of a")
-    assert row[3].count(",") == 1
-    del query.uns["top_genes"]
+    assert "The data hold nothing that explains these labels: call tosica.tl.attribute" in page.text
+    asked = read(query, model=toy_model)
+    assert "The model was asked for this page." in asked.text
+    assert "Next label: " in asked.text
+    tosica.tl.attribute(query, toy_model)
+    stored = read(query)
+    assert "The contributions are those that tosica.tl.attribute wrote to the data." in stored.text
+    gene_sets = tosica.get.gene_sets_df(query)
+    for label, genes in tosica.get.genes_df(query, n_genes=10).groupby("group", observed=True):
+        less = genes["expression"].lt(0).map({True: " (expressed less)", False: ""})
+        expected = [[f"{g}{sign}", written(c)] for g, sign, c in zip(genes["gene"], less, genes["contribution"])]
+        of_label = gene_sets[gene_sets["group"] == label]
+        for page in (asked, stored):
+            assert [row[:2] for row in page.table(f"Genes that tell {label}")] == expected
+            assert [row[0] for row in page.table(f"Gene sets with evidence in {label}")] == list(of_label["gene_set"])
     query.uns["tosica_attribution"]["model"] = "0123456789abcdef"
-    page = read(query)
-    assert "Results of another model were left out: adata.uns['tosica_attribution']." in page.text
-    assert "listed by attention" in page.text
+    assert "The data hold nothing that explains these labels" in read(query).text
 
 
 # --------------------------------------------------------------------------- markers and data

@@ -8,27 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import scanpy as sc
+from anndata import AnnData
 from scipy.stats import false_discovery_control
 
 from tosica._limits import LIMITS
-from tosica._obs import UNKNOWN
-from tosica._report._explain import N_LEADING, N_MARKERS
+from tosica._obs import ATTRIBUTION, UNKNOWN
 from tosica._report._map import MAX_NAMED, MISSING, NOVELTY_RANGE, RAMP, group_palette
+from tosica.get import gene_sets_df, genes_df
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
-    from tosica._report._explain import Explanation
     from tosica._report._map import Positions
     from tosica.model import TOSICA
     from tosica.tl._evidence import Cells, Evidence
 
 # More samples or known labels would make a table that nobody reads.
 _MAX_ROWS = 60
-# Markers of a label that are listed.
-_N_LISTED = 10
-# A smaller weight is written as zero.
-_SHOWN = 0.005
+# Genes and gene sets of a label that are listed, and the markers that its genes are looked for in.
+_N_GENES, _N_GENE_SETS, _N_MARKERS = 10, 8, 50
+# A label with fewer cells has no markers of its own.
+_MIN_CELLS = 5
 _PACKAGES = (
     *("tosica", "anndata", "bokeh", "numpy", "pandas", "scanpy", "scikit-learn", "scipy"),
     *("scvi-tools", "torch", "umap-learn"),
@@ -96,7 +99,7 @@ def summary_facts(cells: Cells) -> dict[str, Any]:
     agreed = cells.agreement()
     facts: dict[str, Any] = {
         "n_types": len(cells.types),
-        "n_unknown": int(cells.is_unknown.sum()),
+        "n_unknown": int((cells.predicted == UNKNOWN).sum()),
         "n_low": int((cells.probability < LIMITS.probability).sum()),
         "median": float(np.median(cells.probability)),
         "mean": float(cells.probability.mean()),
@@ -194,74 +197,81 @@ def map_facts(cells: Cells, positions: Positions, labels: list[dict[str, Any]], 
 
 def type_facts(
     evidence: Evidence,
-    explanation: Explanation,
+    contributions: Mapping[str, Any] | None,
     markers: dict[str, pd.DataFrame],
     labels: list[dict[str, Any]],
 ) -> list[dict[str, Any]]:
-    """Collect the gene sets, genes and markers of each cell type.
+    """Collect the genes, gene sets and markers of each cell type.
 
     Parameters
     ----------
     evidence
         The annotation, second labels and known markers.
-    explanation
-        Gene sets and genes.
+    contributions
+        What :func:`tosica.tl.attribute` writes to ``uns``, if it is known.
     markers
         Markers of these cells, by label.
     labels
         What :func:`label_facts` returns.
     """
+    genes, gene_sets = pd.DataFrame({"group": []}), pd.DataFrame({"group": []})
+    if contributions is not None:
+        explained = AnnData(uns={ATTRIBUTION: contributions})
+        genes, gene_sets = genes_df(explained), gene_sets_df(explained)
     facts = []
     for label in labels:
+        name = label["name"]
         if not label["is_type"]:
             continue
-        name = label["name"]
-        sets = explanation.gene_sets.get(name, [])
-        largest = max((gene_set.weight for gene_set in sets), default=1.0)
-        table, leading = markers.get(name), explanation.genes.get(name, [])
-        n_shared = 0 if table is None else sum(gene in set(table["gene"]) for gene, _ in leading)
-        known = evidence.known.get(name)
-        fact = label | {
-            "second": (evidence.second or {}).get(name),
-            "gene_sets": [
-                {
-                    "name": gene_set.name,
-                    "weight": gene_set.weight,
-                    "length": gene_set.weight / largest,
-                    "genes": [gene for gene in gene_set.genes if gene[1] >= _SHOWN],
-                }
-                for gene_set in sets
-            ],
-            "has_genes": any(gene_set.genes for gene_set in sets),
-            "leading": [gene for gene in leading if gene[1] >= _SHOWN],
-            "n_leading": len(leading),
-            "n_shared": n_shared,
-            "n_markers": None if table is None else min(N_MARKERS, len(table)),
-            "markers": None
-            if table is None
-            else [
-                row | {"added": _added(explanation, name, row["gene"])} for row in table[:_N_LISTED].to_dict("records")
-            ],
-        }
-        if known is not None:
-            fact["known"] = [
-                marker._asdict() | {"added": _added(explanation, name, marker.gene)}
-                for marker in known
-                if marker.highest_in
-            ]
-            fact["lacking"] = [marker.gene for marker in known if not marker.highest_in]
-            fact["n_highest"] = sum(marker.highest_in == name for marker in known)
-        facts.append(fact)
+        own = genes[genes["group"] == name]
+        added = {} if own.empty else dict(zip(own["gene"], own["contribution"], strict=True))
+        known = evidence.known[evidence.known["label"] == name]
+        of_cells = markers.get(name, pd.DataFrame({"gene": []}))
+        rank_of = {gene: rank for rank, gene in enumerate(of_cells["gene"], start=1)}
+        facts.append(
+            label
+            | {
+                "second": evidence.second.get(name),
+                "genes": [
+                    row | {"rank": rank_of.get(row["gene"])}
+                    for row in own[:_N_GENES].to_dict("records")
+                    if row["contribution"] > 0
+                ],
+                "gene_sets": gene_sets[gene_sets["group"] == name][:_N_GENE_SETS].to_dict("records"),
+                "n_markers": len(of_cells),
+                "markers": of_cells[:_N_GENES].assign(added=of_cells["gene"].map(added)).to_dict("records"),
+                "known": known.assign(added=known["gene"].map(added)).to_dict("records"),
+            }
+        )
     return facts
 
 
-def _added(explanation: Explanation, label: str, gene: Any) -> float:
-    """What a gene adds to a label; NaN if that is not known."""
-    added = explanation.added
-    if label not in added or gene not in added.index:
-        return float("nan")
-    value = np.asarray(added.loc[gene, label], dtype=np.float64)
-    return float(value) if value.ndim == 0 else float("nan")
+def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:
+    """Find the genes that distinguish each label from the others, by scanpy's t-test.
+
+    Parameters
+    ----------
+    evidence
+        The annotation, with the expression of some cells.
+
+    Returns
+    -------
+    A table for each label with enough cells: ``gene``, ``score``, ``logfoldchange``, and the shares
+    of the label's cells and of others that express it (``share``, ``share_others``), from the
+    highest score down. Then the reason if there are none.
+    """
+    if evidence.expression is None:
+        return {}, evidence.no_expression
+    labels = pd.Series(evidence.cells.predicted[evidence.tested])
+    enough = labels.groupby(labels).transform("size").to_numpy() >= _MIN_CELLS
+    if labels[enough].nunique() < 2:
+        return {}, f"fewer than two labels have {_MIN_CELLS} cells"
+    tested = evidence.expression[enough].copy()
+    tested.obs["label"] = pd.Categorical(labels[enough])
+    sc.tl.rank_genes_groups(tested, "label", method="t-test", n_genes=_N_MARKERS, pts=True)
+    table = sc.get.rank_genes_groups_df(tested, group=None)
+    table.columns = ["label", "gene", "score", "logfoldchange", "pval", "pval_adj", "share", "share_others"]
+    return {str(label): rows for label, rows in table[table["score"] > 0].groupby("label", observed=True)}, ""
 
 
 def method_facts(cells: Cells, model: TOSICA | None) -> dict[str, Any]:
@@ -274,16 +284,16 @@ def method_facts(cells: Cells, model: TOSICA | None) -> dict[str, Any]:
     model
         The model, if it was passed.
     """
-    n_modules = sum(name.startswith("module: ") for name in cells.gene_sets)
+    gene_sets = [str(name) for name in cells.record["gene_sets"]]
+    n_modules = sum(name.startswith("module: ") for name in gene_sets)
     facts: dict[str, Any] = {
         "n_modules": n_modules,
-        "n_sets": len(cells.gene_sets) - n_modules,
+        "n_sets": len(gene_sets) - n_modules,
         "n_genes": None,
         "source": "",
         "has_linear": True,
         "python": platform.python_version(),
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
-        "n_leading": N_LEADING,
     }
     if model is not None:
         facts["n_genes"] = len(model.get_var_names())

@@ -11,21 +11,23 @@ from tosica._checks import CellData, FilePath, Flag, InstanceOf, Integer, String
 from tosica._files import replace_file
 from tosica._limits import LIMITS
 from tosica._report import _facts
-from tosica._report._explain import explain, find_markers
 from tosica._report._map import NOVELTY_RANGE, check_bokeh, draw_map, find_positions
 from tosica._settings import logger
 from tosica._words import count, count_cells, decimal, percent
 from tosica.data import ExpressionSource
 from tosica.model import TOSICA
 from tosica.pl._figure import group_colors
+from tosica.tl._attribute import explain_groups
 from tosica.tl._check import as_table
-from tosica.tl._evidence import collect_evidence
+from tosica.tl._evidence import ask_quietly, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
     import os
     from typing import Any
 
     from anndata import AnnData
+
+    from tosica.tl._evidence import Cells
 
 _SUFFIXES = (".html", ".htm")
 
@@ -62,8 +64,9 @@ def report(
     """Write one HTML page about an annotation, for the biologist who has to judge it.
 
     The page shows how many cells have which label, how probable the labels are, which cells are
-    unlike the reference, a map of the cells to hover, search and filter, for each cell type its
-    gene sets with their genes and its markers, what to doubt and why, and a paragraph of methods.
+    unlike the reference, a map of the cells to hover, search and filter, for each cell type the
+    genes and gene sets that tell it and its markers, what to doubt and why, and a paragraph of
+    methods.
     It is a single file that needs no network and sends nothing anywhere. The same data give the
     same bytes. :doc:`/report` describes each section.
 
@@ -76,10 +79,9 @@ def report(
     path
         File to write, ending in ``.html`` or ``.htm``.
     model
-        The model that annotated ``adata``. With it, the page has the contributions of gene sets and
-        of the genes in them, the label that each label is most easily confused with, and the share
-        of missing genes. Without it, the page shows what :func:`tosica.tl.attribute` or
-        :func:`tosica.tl.top_genes` wrote, or else the attention.
+        The model that annotated ``adata``. With it, the page has what genes and gene sets add to
+        each label, the label that each label is most easily confused with, and the share of missing
+        genes. Without it, the page shows what :func:`tosica.tl.attribute` wrote, if it did.
     labels_key
         Column of ``adata.obs`` with labels that were known before, to compare with.
     sample_key
@@ -122,7 +124,7 @@ def report(
 
     See Also
     --------
-    tosica.tl.attribute : contributions of gene sets and genes, stored in the data.
+    tosica.tl.attribute : what genes and gene sets add, stored in the data.
     tosica.tl.novelty : novelty, corrected for what all cells have in common.
 
     Examples
@@ -141,23 +143,17 @@ def report(
     check_bokeh()
     source = ExpressionSource(adata, layer, use_raw)
     evidence = collect_evidence(
-        source,
-        model,
-        labels_key=labels_key,
-        sample_key=sample_key,
-        markers=markers,
-        key=key,
-        seed=seed,
+        source, model, labels_key=labels_key, sample_key=sample_key, markers=markers, key=key, seed=seed
     )
     cells = evidence.cells
     color_of = group_colors(adata, f"{key}_prediction")
     colors = [color_of[label] for label in cells.labels]
-    explanation = explain(source, evidence, model)
-    markers_of, no_markers = find_markers(evidence)
+    contributions = _contributions(source, cells, model, seed)
+    markers_of, no_markers = _facts.find_markers(evidence)
     positions = find_positions(adata, cells, max_cells, seed)
     names = adata.obs_names.astype(str)
     labels = _facts.label_facts(cells, colors)
-    checks = as_table(adata, evidence, asked_model=model is not None)
+    checks = as_table(evidence, contributions)
     bokeh, map_data = ("", "")
     if not positions.why_not:
         bokeh, map_data = draw_map(cells, positions, names, colors)
@@ -172,12 +168,12 @@ def report(
         known=_facts.known_facts(cells),
         positions=positions,
         map=_facts.map_facts(cells, positions, labels, colors),
-        explanation=explanation,
-        n_asked=max(map(len, evidence.asked), default=0),
+        contributions=contributions,
+        asked_model=model is not None,
         n_tested=len(evidence.tested),
         no_markers=no_markers,
         has_known_markers=bool(markers),
-        types=_facts.type_facts(evidence, explanation, markers_of, labels),
+        types=_facts.type_facts(evidence, contributions, markers_of, labels),
         doubts=checks.to_dict("records"),
         methods=_facts.method_facts(cells, model),
         bokeh=bokeh,
@@ -187,6 +183,17 @@ def report(
         temporary.write_text(page, encoding="utf-8", newline="\n")
     logger.info("report: wrote %s (%.1f MB)", target, len(page.encode()) / 1e6)
     return target
+
+
+def _contributions(source: ExpressionSource, cells: Cells, model: TOSICA | None, seed: int) -> Mapping[str, Any] | None:
+    """Ask the model what tells the labels, or read what it was asked before."""
+    if model is None:
+        return read_contributions(source.data, cells)
+    if not cells.types:
+        return None
+    read = {"layer": source.layer, "use_raw": source.use_raw}
+    with ask_quietly():
+        return explain_groups(source.data, model, **read, key=cells.key, seed=seed).record
 
 
 def _fill_template(**facts: Any) -> str:

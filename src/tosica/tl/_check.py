@@ -14,22 +14,29 @@ from tosica._obs import UNKNOWN
 from tosica._words import count, count_cells, decimal, listed, percent
 from tosica.data import ExpressionSource
 from tosica.model import TOSICA
-from tosica.tl._evidence import Evidence, collect_evidence
+from tosica.tl._evidence import collect_evidence, read_contributions
 
 if TYPE_CHECKING:
+    from typing import Any
+
     from anndata import AnnData
+
+    from tosica.tl._evidence import Evidence
 
 
 class Doubt(NamedTuple):
-    """A row of the table: the rule, what it measured, what that means, and what to do."""
+    """What a rule found: its name, what it measured and the limit, what that means, and what to do."""
 
     check: str
-    severity: Literal["check", "note"]
     value: float
     threshold: float
     finding: str
     reason: str
     advice: str
+    severity: Literal["check", "note"] = "check"
+
+
+_COLUMNS = ["check", "severity", "value", "threshold", "finding", "reason", "advice"]
 
 
 @validate_params(
@@ -118,35 +125,38 @@ def check(
     0  improbable label    0.4        0.7
     1         few cells    8.0       10.0
     """
+    source = ExpressionSource(adata, layer, use_raw)
     evidence = collect_evidence(
-        ExpressionSource(adata, layer, use_raw),
-        model,
-        labels_key=labels_key,
-        sample_key=sample_key,
-        markers=markers,
-        key=key,
-        seed=seed,
+        source, model, labels_key=labels_key, sample_key=sample_key, markers=markers, key=key, seed=seed
     )
-    return as_table(adata, evidence, asked_model=model is not None)
+    return as_table(evidence, read_contributions(adata, evidence.cells))
 
 
-def as_table(adata: AnnData, evidence: Evidence, *, asked_model: bool) -> pd.DataFrame:
+def as_table(evidence: Evidence, contributions: Mapping[str, Any] | None) -> pd.DataFrame:
     """Apply all rules to what is known of an annotation.
 
     Parameters
     ----------
-    adata
-        The annotated cells.
     evidence
-        What is known of them.
-    asked_model
-        Leave out what :func:`tosica.tl.attribute` wrote, as the model tells it anew.
+        What is known of it.
+    contributions
+        What explains it, as :func:`tosica.tl.attribute` writes it to ``uns``, if anything does.
     """
     doubts = [doubt for rule in _RULES for doubt in rule(evidence)]
-    if not asked_model:
-        doubts += _contributions(adata, evidence)
+    error = float((contributions or {}).get("completeness_error", 0.0))
+    if error > LIMITS.attribution_error:
+        doubts.append(
+            Doubt(
+                "inexact contributions",
+                error,
+                LIMITS.attribution_error,
+                f"The contributions miss the score by {percent(error)}.",
+                "They are approximate.",
+                "Run tosica.tl.attribute with a larger n_steps.",
+            )
+        )
     doubts.sort(key=lambda doubt: doubt.severity != "check")
-    return pd.DataFrame(doubts, columns=list(Doubt._fields))
+    return pd.DataFrame(doubts, columns=list(Doubt._fields))[_COLUMNS]
 
 
 # --------------------------------------------------------------------------- rules
@@ -158,49 +168,44 @@ def _missing_genes(evidence: Evidence) -> Iterator[Doubt]:
         share = missing / of
         yield Doubt(
             "missing genes",
-            "check" if share > LIMITS.missing_genes else "note",
             share,
             LIMITS.missing_genes,
             f"The cells lack {count(missing)} of the model's {count(of)} genes ({percent(share)}).",
-            "The network sees these genes as zero. The linear branch imputes them from genes that "
-            "are correlated in the reference.",
+            "The network sees these genes as zero. The linear branch imputes them from genes that are correlated in "
+            "the reference.",
             "Annotate cells with more of the genes, or train on the genes that both have.",
-        )
-
-
-def _unknown_cells(evidence: Evidence) -> Iterator[Doubt]:
-    cells = evidence.cells
-    n = int(cells.is_unknown.sum())
-    if n:
-        share = n / cells.n_obs
-        cutoff = decimal(float(cells.record.get("cutoff", 0.0)))
-        yield Doubt(
-            "unknown cells",
-            "check" if share > LIMITS.unknown else "note",
-            share,
-            LIMITS.unknown,
-            f"{count_cells(n)} ({percent(share)}) are called {UNKNOWN!r}.",
-            f"Their best label is less probable than the cutoff of {cutoff}.",
-            "See where they are on the map. They may lie between two types, be of poor "
-            "quality, or be of a type that the reference lacks.",
+            severity="check" if share > LIMITS.missing_genes else "note",
         )
 
 
 def _improbable_labels(evidence: Evidence) -> Iterator[Doubt]:
     cells = evidence.cells
+    is_unknown = cells.predicted == UNKNOWN
+    if is_unknown.any():
+        share = float(is_unknown.mean())
+        cutoff = decimal(float(cells.record.get("cutoff", 0.0)))
+        yield Doubt(
+            "unknown cells",
+            share,
+            LIMITS.unknown,
+            f"{count_cells(is_unknown.sum())} ({percent(share)}) are called {UNKNOWN!r}.",
+            f"Their best label is less probable than the cutoff of {cutoff}.",
+            "See where they are on the map. They may lie between two types, be of poor quality, or be of a type that "
+            "the reference lacks.",
+            severity="check" if share > LIMITS.unknown else "note",
+        )
     medians = {cells.labels[code]: float(np.median(cells.probability[cells.rows(code)])) for code in cells.types}
-    low = {label: m for label, m in medians.items() if m < LIMITS.median_probability}
+    low = {label: median for label, median in medians.items() if median < LIMITS.median_probability}
     if low:
         worst = min(low, key=lambda label: low[label])
         yield Doubt(
             "improbable label",
-            "check",
             low[worst],
             LIMITS.median_probability,
             f"The probability is low in {listed(list(low))}.",
             f"In half of the cells of {worst!r} it is below {decimal(low[worst])}.",
-            "Look at their markers before you use these labels, or merge them with the type that "
-            "they are confused with.",
+            "Look at their markers before you use these labels, or merge them with the type that they are confused "
+            "with.",
         )
 
 
@@ -208,24 +213,24 @@ def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:
     cells = evidence.cells
     if cells.novelty_pvalue is None:
         return
-    small = cells.novelty_pvalue <= LIMITS.pvalue
-    by_chance = percent(LIMITS.pvalue)
-    if small.mean() > LIMITS.novel_cells:
-        after = " after the correction for batches" if cells.is_corrected else ""
+    is_novel = cells.novelty_pvalue <= LIMITS.pvalue
+    by_chance = f"by chance it would be {percent(LIMITS.pvalue)}"
+    share = float(is_novel.mean())
+    if share > LIMITS.novel_cells:
         yield Doubt(
             "unlike the reference",
-            "check",
-            float(small.mean()),
+            share,
             LIMITS.novel_cells,
-            f"{percent(float(small.mean()))} of all cells are unlike the reference{after}.",
-            f"By chance it would be {by_chance}. So many hint at another batch, technology or "
-            "tissue rather than at a new type. Probabilities are then not calibrated, either.",
+            f"{percent(share)} of all cells are unlike the reference"
+            f"{' after the correction for batches' if cells.is_corrected else ''}; {by_chance}.",
+            "So many hint at another batch, technology or tissue rather than at a new type. Probabilities are then not "
+            "calibrated, either.",
             "Label some cells by hand and run model.recalibrate, or add cells of this batch to the reference."
             if cells.is_corrected
             else "Run tosica.tl.novelty(adata, model), which takes off what the cells have in common.",
         )
         return
-    shares = {code: float(small[cells.rows(code)].mean()) for code in cells.types}
+    shares = {code: float(is_novel[cells.rows(code)].mean()) for code in cells.types}
     many = [
         code
         for code, share in shares.items()
@@ -234,32 +239,24 @@ def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:
     if many:
         yield Doubt(
             "unlike the reference",
-            "check",
             max(shares[code] for code in many),
             LIMITS.novel_cells_of_label,
             f"Many cells of {listed([cells.labels[code] for code in many])} are unlike the reference.",
-            f"More than {percent(LIMITS.novel_cells_of_label)} of them have a p-value up to "
-            f"{LIMITS.pvalue:g}; by chance it would be {by_chance}.",
-            "They may be a type or state that the reference lacks, doublets or damaged cells. "
-            "Colour the map by novelty, and look for clusters.",
+            f"More than {percent(LIMITS.novel_cells_of_label)} of them have a p-value up to {LIMITS.pvalue:g}; "
+            f"{by_chance}.",
+            "They may be a type or state that the reference lacks, doublets or damaged cells. Colour the map by "
+            "novelty, and look for clusters.",
         )
 
 
 def _confused_labels(evidence: Evidence) -> Iterator[Doubt]:
-    close = sorted(
-        (
-            (label, other)
-            for label, other in (evidence.second or {}).items()
-            if other.probability >= LIMITS.second_probability
-        ),
-        key=lambda pair: -pair[1].probability,
-    )
+    close = [(label, *other) for label, other in evidence.second.items() if other[1] >= LIMITS.second_probability]
+    close.sort(key=lambda each: -each[2])
     if close:
-        pairs = [f"{a!r} with {b.label!r} ({decimal(b.probability)})" for a, b in close]
+        pairs = [f"{label!r} with {other!r} ({decimal(mean)})" for label, other, mean in close]
         yield Doubt(
             "easily confused",
-            "check",
-            close[0][1].probability,
+            close[0][2],
             LIMITS.second_probability,
             f"Labels that are easily confused: {listed(pairs)}.",
             "The number is the mean probability that the second label has in cells of the first.",
@@ -271,26 +268,14 @@ def _few_cells(evidence: Evidence) -> Iterator[Doubt]:
     cells = evidence.cells
     few = [code for code in cells.types if cells.n_cells[code] < LIMITS.few_cells]
     if few:
-        named = [f"{cells.labels[code]} ({cells.n_cells[code]})" for code in few]
         yield Doubt(
             "few cells",
-            "check",
             float(min(cells.n_cells[few])),
             LIMITS.few_cells,
-            f"Fewer than {LIMITS.few_cells} cells each: {_labels(few)} {listed(named)}.",
+            f"Labels with fewer than {LIMITS.few_cells} cells: "
+            f"{listed([f'{cells.labels[code]} ({cells.n_cells[code]})' for code in few])}.",
             "So few cells can be mistakes. Among thousands of cells, some get a wrong label.",
             "Look at each of them on the map before you report the type.",
-        )
-    absent = [label for label in cells.all_labels if label not in cells.labels]
-    if absent:
-        yield Doubt(
-            "absent label",
-            "note",
-            len(absent),
-            0,
-            f"No cell has the {_labels(absent)} {listed(absent)}, which the model knows.",
-            "The type may be absent, or its cells got another label.",
-            "If you expect the type, look for its markers in the cells.",
         )
 
 
@@ -298,38 +283,39 @@ def _samples_that_differ(evidence: Evidence) -> Iterator[Doubt]:
     cells = evidence.cells
     if cells.samples is None or len(cells.samples.categories) < 2:
         return
-    low = cells.probability < LIMITS.probability
-    shares = pd.Series(low).groupby(pd.Series(cells.samples), observed=False).mean()
-    worse = shares[(shares > LIMITS.improbable_in_sample) & (shares > 2 * low.mean())]
+    is_low = cells.probability < LIMITS.probability
+    shares = pd.Series(is_low).groupby(cells.samples, observed=False).mean()
+    limit = max(LIMITS.improbable_in_sample, 2 * float(is_low.mean()))
+    worse = shares[shares > limit]
     if len(worse):
-        named = [f"{name} ({percent(share)})" for name, share in worse.items()]
         yield Doubt(
             "samples that differ",
-            "check",
             float(worse.max()),
-            max(LIMITS.improbable_in_sample, 2 * float(low.mean())),
-            f"Samples with more improbable labels than others: {listed(named)}.",
-            f"Over all samples, {percent(float(low.mean()))} of the cells have a probability below "
+            limit,
+            "Samples with more improbable labels than others: "
+            f"{listed([f'{name} ({percent(share)})' for name, share in worse.items()])}.",
+            f"Over all samples, {percent(float(is_low.mean()))} of the cells have a probability below "
             f"{LIMITS.probability}.",
             "Compare the quality of these samples with that of the others.",
         )
-    single = {}
-    of_all = pd.Series(cells.samples).value_counts(normalize=True)
-    for code in cells.types:
-        of_label = pd.Series(cells.samples[cells.codes == code]).value_counts(normalize=True)
-        share, sample = float(of_label.iloc[0]), of_label.index[0]
-        enough = cells.n_cells[code] >= LIMITS.enough_cells
-        if enough and share > LIMITS.one_sample and of_all[sample] < 0.5:
-            single[f"{cells.labels[code]} ({sample})"] = share
+    counts = pd.crosstab(cells.samples, cells.codes)[cells.types]
+    is_large = counts.sum(axis=1) >= cells.n_obs / 2
+    largest = (counts / counts.sum()).max()
+    single = [
+        (code, sample)
+        for code, sample in counts.idxmax().items()
+        if cells.n_cells[code] >= LIMITS.enough_cells and largest[code] > LIMITS.one_sample and not is_large[sample]
+    ]
     if single:
         yield Doubt(
             "labels of one sample",
-            "note",
-            max(single.values()),
+            max(float(largest[code]) for code, _ in single),
             LIMITS.one_sample,
-            f"Labels that come almost only from one sample: {listed(list(single))}.",
+            "Labels that come almost only from one sample: "
+            f"{listed([f'{cells.labels[code]} ({sample})' for code, sample in single])}.",
             "This may be biology, or an effect of that sample's batch.",
             "Look whether the sample differs in other types, too.",
+            severity="note",
         )
 
 
@@ -339,28 +325,24 @@ def _overconfidence(evidence: Evidence) -> Iterator[Doubt]:
     if agreed is not None and expected - agreed[0] > LIMITS.overconfidence:
         yield Doubt(
             "too sure",
-            "check",
             expected - agreed[0],
             LIMITS.overconfidence,
-            f"{percent(agreed[0])} of the labels agree with adata.obs[{cells.labels_key!r}], but "
-            f"the mean probability is {decimal(expected)}.",
+            f"{percent(agreed[0])} of the labels agree with adata.obs[{cells.labels_key!r}], but the mean probability "
+            f"is {decimal(expected)}.",
             "The probabilities are too high for these cells, or the known labels follow another scheme.",
             "Run model.recalibrate with some of the known labels, and annotate again.",
         )
 
 
 def _known_markers(evidence: Evidence) -> Iterator[Doubt]:
-    shares, named = [], []
-    for label, markers in evidence.known.items():
-        highest = [marker.highest_in == label for marker in markers if marker.highest_in]
-        if highest and np.mean(highest) < LIMITS.markers:
-            shares.append(float(np.mean(highest)))
-            named.append(f"{label} ({sum(highest)} of {len(highest)})")
-    if named:
+    known = evidence.known[evidence.known["highest_in"] != ""]
+    agree = (known["highest_in"] == known["label"]).groupby(known["label"], sort=False).agg(["sum", "count", "mean"])
+    wrong = agree[agree["mean"] < LIMITS.markers]
+    if len(wrong):
+        named = [f"{label} ({n} of {of})" for label, n, of, _ in wrong.itertuples(name=None)]
         yield Doubt(
             "markers",
-            "check",
-            min(shares),
+            float(wrong["mean"].min()),
             LIMITS.markers,
             f"Most known markers are higher in another label: {listed(named)}.",
             "In brackets is how many of them are expressed most in the label's own cells.",
@@ -368,42 +350,8 @@ def _known_markers(evidence: Evidence) -> Iterator[Doubt]:
         )
 
 
-def _contributions(adata: AnnData, evidence: Evidence) -> Iterator[Doubt]:
-    key = f"{evidence.cells.key}_attribution"
-    record = adata.uns.get(key)
-    if not isinstance(record, Mapping):
-        return
-    if str(record.get("model")) != str(evidence.cells.record.get("model")):
-        yield Doubt(
-            "results of another model",
-            "note",
-            1,
-            0,
-            f"Results of another model were left out: adata.uns[{key!r}].",
-            "They explain other labels.",
-            "Run tosica.tl.attribute(adata, model) again.",
-        )
-        return
-    error = float(record.get("completeness_error", 0.0))
-    if error > LIMITS.attribution_error:
-        yield Doubt(
-            "inexact contributions",
-            "check",
-            error,
-            LIMITS.attribution_error,
-            f"The contributions miss the score by {percent(error)}.",
-            "They are approximate.",
-            "Run tosica.tl.attribute with a larger n_steps.",
-        )
-
-
-def _labels(names: list[str] | list[int]) -> str:
-    return "label" if len(names) == 1 else "labels"
-
-
 _RULES: tuple[Callable[[Evidence], Iterator[Doubt]], ...] = (
     _missing_genes,
-    _unknown_cells,
     _improbable_labels,
     _unlike_the_reference,
     _confused_labels,

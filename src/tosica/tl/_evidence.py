@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
@@ -14,21 +14,9 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica._checks import did_you_mean
-from tosica._obs import (
-    UNKNOWN,
-    missing_column,
-    read_attention,
-    read_groups,
-    read_labels,
-    read_numbers,
-)
+from tosica._obs import UNKNOWN, read_attention, read_groups, read_labels, read_numbers
 from tosica._settings import only_warnings, query_logger
-from tosica.data import (
-    TARGET_SUM,
-    ExpressionSource,
-    detect_values,
-    log_normalize_block,
-)
+from tosica.data import TARGET_SUM, ExpressionSource, detect_values, log_normalize_block
 from tosica.tl._read_annotation import read_annotation
 
 if TYPE_CHECKING:
@@ -56,7 +44,6 @@ class Cells:
     labels: list[str]
     codes: NDArray[np.int64]
     all_labels: list[str]
-    gene_sets: list[str]
     record: Mapping[str, Any]
     probability: NDArray[np.float64]
     novelty: NDArray[np.float64] | None
@@ -66,6 +53,56 @@ class Cells:
     known: pd.Categorical | None
     sample_key: str | None
     labels_key: str | None
+
+    @classmethod
+    def read(cls, adata: AnnData, key: str, *, labels_key: str | None = None, sample_key: str | None = None) -> Cells:
+        """Read an annotation, and check that all of it is there.
+
+        Parameters
+        ----------
+        adata
+            The annotated cells, which are not changed.
+        key
+            ``key_added`` of ``model.annotate``.
+        labels_key, sample_key
+            Columns of ``adata.obs`` with labels that were known before, and with samples.
+
+        Raises
+        ------
+        KeyError
+            If ``adata`` was not annotated under ``key``, or a column is missing.
+        TypeError
+            If a column is of the wrong kind.
+        ValueError
+            If there are no cells, or cells without a label, sample or probability.
+        """
+        read_attention(adata, key)
+        prediction = read_groups(adata, f"{key}_prediction")
+        probability = read_numbers(adata, f"{key}_probability")
+        if not ((probability >= 0) & (probability <= 1)).all():
+            raise ValueError(
+                f"adata.obs['{key}_probability'] holds values that are missing (NaN) or not between 0 "
+                f"and 1: run model.annotate(adata, key_added={key!r}) again."
+            )
+        labels = list(prediction.categories)
+        scores = [f"{key}_novelty", f"{key}_novelty_pvalue"]
+        has_novelty = all(name in adata.obs for name in scores)
+        novelty, pvalue = [read_numbers(adata, name) if has_novelty else None for name in scores]
+        return cls(
+            key=key,
+            labels=labels,
+            codes=np.asarray(prediction.codes, dtype=np.int64),
+            all_labels=read_labels(adata, key) or [label for label in labels if label != UNKNOWN],
+            record=adata.uns[key],
+            probability=probability,
+            novelty=novelty,
+            novelty_pvalue=pvalue,
+            is_corrected=f"{key}_novelty_cluster" in adata.obs,
+            samples=None if sample_key is None else read_groups(adata, sample_key, name="sample_key"),
+            known=None if labels_key is None else read_groups(adata, labels_key, name="labels_key", allow_missing=True),
+            sample_key=sample_key,
+            labels_key=labels_key,
+        )
 
     @property
     def n_obs(self) -> int:
@@ -78,9 +115,9 @@ class Cells:
         return np.bincount(self.codes, minlength=len(self.labels))
 
     @property
-    def is_unknown(self) -> NDArray[np.bool_]:
-        """Which cells are called "Unknown", ``(n_obs,)``."""
-        return np.array([label == UNKNOWN for label in self.labels])[self.codes]
+    def predicted(self) -> NDArray[np.object_]:
+        """Label of each cell, ``(n_obs,)``."""
+        return np.array(self.labels, dtype=object)[self.codes]
 
     @property
     def types(self) -> list[int]:
@@ -95,50 +132,32 @@ class Cells:
         """Share of the cells with a label of the model that got it, and how many these are."""
         if self.known is None:
             return None
-        names = np.array([*self.known.categories, ""], dtype=object)[np.asarray(self.known.codes)]
-        comparable = np.isin(names, self.all_labels)
+        known = np.array([*self.known.categories, ""], dtype=object)[self.known.codes]
+        comparable = np.isin(known, self.all_labels)
         if not comparable.any():
             return None
-        predicted = np.array(self.labels, dtype=object)[self.codes]
-        return float((predicted == names)[comparable].mean()), int(comparable.sum())
-
-
-class Second(NamedTuple):
-    """The second best label of a label's cells, and its mean probability in them."""
-
-    label: str
-    probability: float
-
-
-class KnownMarker(NamedTuple):
-    """A marker of the caller's: where it is expressed most, and in how many of the label's cells.
-
-    ``highest_in`` and ``share`` are missing if the data lack the gene.
-    """
-
-    gene: str
-    highest_in: str | None = None
-    share: float = float("nan")
+        return float((self.predicted == known)[comparable].mean()), int(comparable.sum())
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What an annotation can be judged by.
 
-    ``asked`` are the positions of some cells of each cell type, ``tested`` those of the cells of
-    ``expression``, which is log-normalized; ``no_expression`` is the reason if there is none.
-    ``second`` is by label, if the probabilities of all labels are known, ``missing_genes`` the
-    number that the cells lack and that of the model, and ``known`` the caller's markers by label.
+    ``tested`` are the positions of the cells of ``expression``, which is log-normalized;
+    ``no_expression`` is the reason if there is none. ``second`` is the second best label of each
+    label's cells and its mean probability in them, if the probabilities of other labels are known.
+    ``missing_genes`` is the number that the cells lack and that of the model. ``known`` has the
+    caller's markers: ``label``, ``gene``, the label that it is ``highest_in``, empty if the data
+    lack it, and the ``share`` of the label's cells that express it.
     """
 
     cells: Cells
-    asked: list[NDArray[np.int64]]
     tested: NDArray[np.int64]
     expression: AnnData | None
-    no_expression: str = ""
-    second: dict[str, Second] | None = None
-    missing_genes: tuple[int, int] | None = None
-    known: dict[str, list[KnownMarker]] = field(default_factory=dict)
+    no_expression: str
+    second: dict[str, tuple[str, float]]
+    missing_genes: tuple[int, int] | None
+    known: pd.DataFrame
 
 
 def collect_evidence(
@@ -168,24 +187,31 @@ def collect_evidence(
     adata: Any = source.data
     if model is not None:
         read_annotation(adata, model, key)
-    cells = read_cells(adata, key, labels_key=labels_key, sample_key=sample_key)
-    wanted = _check_markers(markers, cells.all_labels)
+    cells = Cells.read(adata, key, labels_key=labels_key, sample_key=sample_key)
+    wanted = _check_markers(markers or {}, cells.all_labels)
     rng = np.random.default_rng(seed)
-    asked = [np.sort(rng.permutation(cells.rows(code))[:_N_ASKED]) for code in cells.types]
     tested = draw_cells(cells.codes, _N_TESTED * len(cells.labels), rng, least=_N_TESTED)
-    tested = tested[~cells.is_unknown[tested]]
+    tested = tested[cells.predicted[tested] != UNKNOWN]
     expression, why_not = _log_expression(source, tested)
     with ask_quietly():
         return Evidence(
             cells,
-            asked,
             tested,
             expression,
             why_not,
-            _second_labels(source, cells, model, asked),
+            _second_labels(source, cells, model, rng),
             None if model is None else _missing_genes(source, model),
-            {} if expression is None else _known_markers(expression, cells, tested, wanted),
+            _known_markers(expression, cells.predicted[tested], wanted),
         )
+
+
+def read_contributions(adata: AnnData, cells: Cells) -> Mapping[str, Any] | None:
+    """Read what :func:`tosica.tl.attribute` wrote for these labels; ``None`` if it did not."""
+    record = adata.uns.get(f"{cells.key}_attribution")
+    wanted = {"model": cells.record.get("model"), "groupby": f"{cells.key}_prediction", "target": "own label"}
+    if not isinstance(record, Mapping) or any(str(record.get(name)) != str(value) for name, value in wanted.items()):
+        return None
+    return record
 
 
 @contextmanager
@@ -196,69 +222,8 @@ def ask_quietly() -> Iterator[None]:
         yield
 
 
-def read_cells(adata: AnnData, key: str, *, labels_key: str | None = None, sample_key: str | None = None) -> Cells:
-    """Read an annotation, and check that all of it is there.
-
-    Parameters
-    ----------
-    adata
-        The annotated cells, which are not changed.
-    key
-        ``key_added`` of ``model.annotate``.
-    labels_key, sample_key
-        Columns of ``adata.obs`` with labels that were known before, and with samples.
-
-    Raises
-    ------
-    KeyError
-        If ``adata`` was not annotated under ``key``, or a column is missing.
-    TypeError
-        If a column is of the wrong kind.
-    ValueError
-        If there are no cells, or cells without a label, sample or probability.
-    """
-    _, gene_sets = read_attention(adata, key)
-    prediction = read_groups(adata, f"{key}_prediction")
-    if f"{key}_probability" not in adata.obs:
-        raise KeyError(missing_column(adata, f"{key}_probability"))
-    probability = read_numbers(adata, f"{key}_probability")
-    if not ((probability >= 0) & (probability <= 1)).all():
-        raise ValueError(
-            f"adata.obs['{key}_probability'] holds values that are missing (NaN) or not between 0 "
-            f"and 1: run model.annotate(adata, key_added={key!r}) again."
-        )
-    labels = list(prediction.categories)
-    scores = [f"{key}_novelty", f"{key}_novelty_pvalue"]
-    has_novelty = all(name in adata.obs for name in scores)
-    novelty, pvalue = [read_numbers(adata, name) if has_novelty else None for name in scores]
-    samples = known = None
-    if sample_key is not None:
-        samples = read_groups(adata, sample_key, name="sample_key")
-    if labels_key is not None:
-        known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
-    return Cells(
-        key=key,
-        labels=labels,
-        codes=np.asarray(prediction.codes, dtype=np.int64),
-        all_labels=read_labels(adata, key) or [label for label in labels if label != UNKNOWN],
-        gene_sets=gene_sets,
-        record=adata.uns[key],
-        probability=probability,
-        novelty=novelty,
-        novelty_pvalue=pvalue,
-        is_corrected=f"{key}_novelty_cluster" in adata.obs,
-        samples=samples,
-        known=known,
-        sample_key=sample_key,
-        labels_key=labels_key,
-    )
-
-
 def draw_cells(codes: NDArray[np.integer], most: int, rng: np.random.Generator, *, least: int) -> NDArray[np.int64]:
     """Draw cells at random so that rare labels keep theirs.
-
-    Each label keeps ``least`` cells, or all that it has, or its share of ``most`` if labels are
-    too many for that. The rest is drawn in proportion to what is left of each label.
 
     Parameters
     ----------
@@ -269,55 +234,37 @@ def draw_cells(codes: NDArray[np.integer], most: int, rng: np.random.Generator, 
     rng
         Source of the draw.
     least
-        Cells that each label keeps.
+        Cells that each label keeps, or all that it has; fewer if labels are too many for that.
 
     Returns
     -------
     Positions in ascending order, ``(min(n_obs, most),)``.
     """
-    if len(codes) <= most:
-        return np.arange(len(codes))
-    n_cells = np.bincount(codes)
-    occurring = np.flatnonzero(n_cells)
-    kept = np.minimum(n_cells, min(least, most // len(occurring)))
-    left = n_cells - kept
-    wanted = (most - kept.sum()) * left / left.sum()
-    extra = np.floor(wanted).astype(np.int64)
-    # The largest remainders fill up what rounding left over.
-    n_missing = int(most - kept.sum() - extra.sum())
-    extra[np.argsort(-(wanted - extra), kind="stable")[:n_missing]] += 1
-    drawn = [rng.permutation(np.flatnonzero(codes == code))[: kept[code] + extra[code]] for code in occurring]
-    return np.sort(np.concatenate(drawn))
+    drawn = rng.permutation(len(codes))
+    among_own = pd.Series(codes[drawn]).groupby(codes[drawn]).cumcount().to_numpy()
+    is_extra = among_own >= min(least, most // len(np.unique(codes)))
+    return np.sort(drawn[np.argsort(is_extra, kind="stable")[:most]])
 
 
 def _second_labels(
-    source: ExpressionSource,
-    cells: Cells,
-    model: TOSICA | None,
-    asked: list[NDArray[np.int64]],
-) -> dict[str, Second] | None:
-    """Find the label that the cells of each label would have next; ``None`` if nothing tells."""
-    stored = source.data.obsm.get(f"{cells.key}_probabilities")
-    if isinstance(stored, pd.DataFrame) and stored.shape[1] == len(cells.all_labels):
-        names, every = cells.all_labels, stored.to_numpy(np.float64)
-        of_label = [every[cells.codes == code] for code in cells.types]
-    elif model is not None and asked:
-        table: Any = model.predict(
-            source.data,
-            np.concatenate(asked).tolist(),
-            soft=True,
-            layer=source.layer,
-            use_raw=source.use_raw,
-        )
-        names = [str(name) for name in table.columns]
-        of_label = np.split(table.to_numpy(np.float64), np.cumsum([*map(len, asked)])[:-1])
+    source: ExpressionSource, cells: Cells, model: TOSICA | None, rng: np.random.Generator
+) -> dict[str, tuple[str, float]]:
+    """Find the label that the cells of each label would have next; none if nothing tells."""
+    rows = np.arange(cells.n_obs)
+    table: Any = source.data.obsm.get(f"{cells.key}_probabilities")
+    if isinstance(table, pd.DataFrame) and table.shape[1] == len(cells.all_labels):
+        # A slash in a label is a bar in its name.
+        table = table.set_axis(cells.all_labels, axis=1)
+    elif model is not None:
+        rows = draw_cells(cells.codes, _N_ASKED * len(cells.labels), rng, least=_N_ASKED)
+        table = model.predict(source.data, rows.tolist(), soft=True, layer=source.layer, use_raw=source.use_raw)
     else:
-        return None
+        return {}
     found = {}
-    for code, probabilities in zip(cells.types, of_label, strict=True):
-        means = pd.Series(probabilities.mean(0), names).drop(cells.labels[code], errors="ignore")
-        if len(means):
-            found[cells.labels[code]] = Second(str(means.idxmax()), float(means.max()))
+    for label, mean in table.astype(np.float64).groupby(cells.predicted[rows]).mean().iterrows():
+        others = mean.drop(label, errors="ignore")
+        if label != UNKNOWN and len(others):
+            found[str(label)] = str(others.idxmax()), float(others.max())
     return found
 
 
@@ -325,22 +272,21 @@ def _missing_genes(source: ExpressionSource, model: TOSICA) -> tuple[int, int]:
     """Count the genes of the model that the cells lack, and all genes of the model."""
     # Genes are matched before the first minibatch, which is all that is read.
     first = next(model.iter_batches(source.data, layer=source.layer, use_raw=source.use_raw, batch_size=1))
-    measured = first[2]
-    return (0 if measured is None else int((~measured).sum())), len(model.get_var_names())
+    return (0 if first.measured is None else int((~first.measured).sum())), first.x.shape[1]
 
 
-def _check_markers(markers: Any, labels: list[str]) -> dict[str, list[str]]:
+def _check_markers(markers: Mapping[str, Any], labels: list[str]) -> dict[str, list[str]]:
     """Check that markers are lists of genes by label."""
     checked: dict[str, list[str]] = {}
-    for label, genes in (markers or {}).items():
+    for label, genes in markers.items():
         if label not in labels:
             raise KeyError(
                 f"markers names {label!r}, which is no label of the annotation{did_you_mean(str(label), labels)}"
             )
-        named = list(genes) if isinstance(genes, Iterable) and not isinstance(genes, str) else None
-        if named is None or not all(isinstance(gene, str) for gene in named):
+        named = list(genes) if isinstance(genes, Iterable) and not isinstance(genes, str) else [None]
+        if not all(isinstance(gene, str) for gene in named):
             raise TypeError(f"the markers of {label!r} must be a list of gene names, not {genes!r}.")
-        checked[str(label)] = list(dict.fromkeys(named))
+        checked[label] = list(dict.fromkeys(named))
     return checked
 
 
@@ -361,24 +307,19 @@ def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[
     block = sp.csr_matrix(block, dtype=np.float32)
     if values == "counts":
         block = log_normalize_block(block, TARGET_SUM)
-    names = matrix.names.astype(str)
+    names = ad.utils.make_index_unique(pd.Index(matrix.names.astype(str)))
     return ad.AnnData(sp.csr_matrix(block), var=pd.DataFrame(index=names)), ""
 
 
 def _known_markers(
-    expression: AnnData, cells: Cells, rows: NDArray[np.int64], wanted: dict[str, list[str]]
-) -> dict[str, list[KnownMarker]]:
+    expression: AnnData | None, predicted: NDArray[np.object_], wanted: dict[str, list[str]]
+) -> pd.DataFrame:
     """Find in which label each known marker is expressed most."""
-    column_of = {name: i for i, name in reversed(list(enumerate(expression.var_names)))}
-    labels = np.array(cells.labels, dtype=object)[cells.codes[rows]]
-
-    def look_up(label: str, gene: str) -> KnownMarker:
-        if gene not in column_of:
-            return KnownMarker(gene)
-        values = pd.Series(expression.X[:, column_of[gene]].toarray().ravel())
-        means = values.groupby(labels).mean()
-        highest = str(means.idxmax()) if means.max() > 0 else "none"
-        own = values[labels == label]
-        return KnownMarker(gene, highest, float((own > 0).mean()))
-
-    return {label: [look_up(label, gene) for gene in genes] for label, genes in wanted.items()}
+    known = pd.DataFrame([(label, gene) for label in wanted for gene in wanted[label]], columns=["label", "gene"])
+    if expression is None or known.empty:
+        return known[:0].assign(highest_in="", share=np.nan)
+    measured = expression[:, known["gene"][known["gene"].isin(expression.var_names)].unique()].to_df()
+    means, shares = measured.groupby(predicted).mean(), (measured > 0).groupby(predicted).mean()
+    highest = means.idxmax().where(means.max() > 0, "none")
+    share = shares.unstack().reindex(pd.MultiIndex.from_frame(known[["gene", "label"]]))
+    return known.assign(highest_in=known["gene"].map(highest).fillna(""), share=share.to_numpy())
