@@ -191,7 +191,9 @@ def test_contributions_are_those_of_attribute(query, toy_model, read):
     gene_sets = tosica.get.gene_sets_df(query)
     for label, genes in tosica.get.genes_df(query, n_genes=10).groupby("group", observed=True):
         less = genes["expression"].lt(0).map({True: " (expressed less)", False: ""})
-        expected = [[f"{g}{sign}", written(c)] for g, sign, c in zip(genes["gene"], less, genes["contribution"])]
+        expected = [
+            [f"{g}{sign}", written(c)] for g, sign, c in zip(genes["gene"], less, genes["contribution"], strict=True)
+        ]
         of_label = gene_sets[gene_sets["group"] == label]
         for page in (asked, stored):
             assert [row[:2] for row in page.table(f"Genes that tell {label}")] == expected
