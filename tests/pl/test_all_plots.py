@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import inspect
 from contextlib import nullcontext
+from functools import partial
 
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 import scanpy as sc
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -22,35 +22,30 @@ pl = tosica.pl
 # How each plot is drawn from the cells of explained_pbmc; a new plot gets a row here.
 DRAW = {
     "confusion": lambda adata, **kw: pl.confusion(adata, GROUPBY, **kw),
-    "faithfulness": lambda adata, **kw: pl.faithfulness(adata, **kw),
-    "flow": lambda adata, **kw: pl.flow(adata, **kw),
-    "gene_set_dotplot": lambda adata, **kw: pl.gene_set_dotplot(adata, GROUPBY, **kw),
-    "gene_set_heatmap": lambda adata, **kw: pl.gene_set_heatmap(adata, GROUPBY, **kw),
-    "gene_set_matrixplot": lambda adata, **kw: pl.gene_set_matrixplot(adata, GROUPBY, **kw),
+    "faithfulness": pl.faithfulness,
+    "flow": pl.flow,
+    "gene_set_dotplot": pl.gene_set_dotplot,
+    "gene_set_heatmap": pl.gene_set_heatmap,
     # Only two gene sets, because 60 × 60 distributions are slow.
-    "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(
-        adata, GROUPBY, gene_sets=adata.uns["tosica"]["gene_sets"][:2], **kw
-    ),
-    "gene_weights": lambda adata, **kw: pl.gene_weights(adata, _first_group(adata), **kw),
+    "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(adata, GROUPBY, gene_sets=_gene_sets(adata, 2), **kw),
     "label_flow": lambda adata, **kw: pl.label_flow(adata, GROUPBY, **kw),
-    "mask_coverage": lambda adata, **kw: pl.mask_coverage(adata, **kw),
+    "mask_coverage": pl.mask_coverage,
     "novelty": lambda adata, **kw: pl.novelty(adata, GROUPBY, **kw),
-    "rank_gene_sets": lambda adata, **kw: pl.rank_gene_sets(adata, **kw),
+    "rank_gene_sets": pl.rank_gene_sets,
     "reliability": lambda adata, **kw: pl.reliability(adata, GROUPBY, **kw),
+    "top_genes": pl.top_genes,
     "training": lambda _, **kw: pl.training(history(), **kw),
-    "umap": lambda adata, **kw: pl.umap(adata, [GROUPBY, _first_gene_set(adata)], **kw),
+    "umap": lambda adata, **kw: pl.umap(adata, [GROUPBY, *_gene_sets(adata, 1)], **kw),
 }
 # Plots of several panels draw only one of them into given axes.
 DRAW_INTO_AXES = DRAW | {
-    "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(adata, GROUPBY, gene_sets=_first_gene_set(adata), **kw),
-    "gene_weights": lambda adata, **kw: pl.gene_weights(
-        adata, _first_group(adata), gene_sets=_first_gene_set(adata), **kw
-    ),
+    "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(adata, GROUPBY, gene_sets=_gene_sets(adata, 1), **kw),
     "rank_gene_sets": lambda adata, **kw: pl.rank_gene_sets(adata, _first_group(adata), **kw),
+    "top_genes": lambda adata, **kw: pl.top_genes(adata, _first_group(adata), **kw),
     "umap": lambda adata, **kw: pl.umap(adata, GROUPBY, **kw),
 }
-# A clustered heatmap is several axes, and the coverage of a mask takes three.
-del DRAW_INTO_AXES["gene_set_heatmap"], DRAW_INTO_AXES["mask_coverage"]
+# The coverage of a mask takes three.
+del DRAW_INTO_AXES["mask_coverage"]
 every = pytest.mark.parametrize("name", DRAW)
 every_with_axes = pytest.mark.parametrize("name", DRAW_INTO_AXES)
 
@@ -59,8 +54,8 @@ def _first_group(adata):
     return adata.obs[GROUPBY].cat.categories[0]
 
 
-def _first_gene_set(adata):
-    return adata.uns["tosica"]["gene_sets"][0]
+def _gene_sets(adata, n):
+    return adata.uns["tosica"]["gene_sets"][:n]
 
 
 def test_every_plot_is_in_the_table():
@@ -113,13 +108,8 @@ def test_draws_into_axes(name, adata):
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 4))
     drawn = DRAW_INTO_AXES[name](adata, ax=left)
     assert plt.get_fignums() == [figure.number]
-    if name in ("gene_set_dotplot", "gene_set_matrixplot"):
-        # scanpy divides the given axes into those of the plot and of its legends.
-        assert isinstance(drawn["mainplot_ax"], Axes)
-        assert drawn["mainplot_ax"].figure is figure
-    else:
-        assert drawn is left
-        assert left.has_data() or left.texts
+    assert drawn is left
+    assert left.has_data() or left.texts
     assert not right.has_data()
 
 
@@ -168,9 +158,9 @@ def test_leaves_the_data_alone_and_shows_only_if_asked(name, monkeypatch):
     assert not shown
     assert set(data.uns) == set(before.uns)
     pd.testing.assert_frame_equal(data.obs, before.obs)
-    for key in ("X_tosica", "X_tosica_presence"):
-        assert (data.obsm[key] == before.obsm[key]).all()
-    pd.testing.assert_frame_equal(data.uns["top_genes"]["table"], before.uns["top_genes"]["table"])
+    assert (data.obsm["X_tosica_attribution"] == before.obsm["X_tosica_attribution"]).all()
+    for key in ("genes", "evidence", "z"):
+        pd.testing.assert_frame_equal(*(each.uns["tosica_attribution"][key] for each in (data, before)))
     assert DRAW[name](data, show=True) is None
     assert shown
 
@@ -189,10 +179,9 @@ def test_every_parameter_is_documented(name):
 def test_colors_are_those_of_the_data(adata):
     names = list(adata.obs[GROUPBY].cat.categories)
     colors = dict(zip(names, adata.uns[f"{GROUPBY}_colors"], strict=True))
-    axes = pl.rank_gene_sets(adata, show=False)
-    assert [to_hex(ax.patches[0].get_facecolor()) for ax in axes] == [colors[n] for n in names]
-    axes = pl.gene_weights(adata, names[3], show=False)
-    assert {to_hex(ax.patches[0].get_facecolor()) for ax in axes} == {colors[names[3]]}
+    for plot in (pl.rank_gene_sets, pl.top_genes):
+        axes = plot(adata, show=False)
+        assert [to_hex(ax.patches[0].get_facecolor()) for ax in axes] == [colors[n] for n in names]
     ax = pl.novelty(adata, GROUPBY, show=False)
     order = [label.get_text() for label in ax.get_yticklabels()]
     assert [to_hex(box.get_facecolor()) for box in ax.patches] == [colors[n] for n in order]
@@ -204,52 +193,40 @@ def test_colors_are_those_of_the_data(adata):
 # --------------------------------------------------------------------------- wrong input
 
 BARE = {
-    "rank_gene_sets": (KeyError, r"tosica\.tl\.rank_gene_sets"),
-    "flow": (KeyError, r"tosica\.tl\.top_genes"),
-    "gene_weights": (KeyError, r"tosica\.tl\.top_genes"),
-    "faithfulness": (KeyError, r"tosica\.tl\.faithfulness"),
-    "mask_coverage": (KeyError, r"no mask in adata\.varm"),
-    "novelty": (KeyError, r"tosica\.tl\.novelty"),
-    "reliability": (KeyError, r"run model\.annotate"),
-    "confusion": (KeyError, r"run model\.annotate"),
-    "label_flow": (KeyError, r"run model\.annotate"),
-    "gene_set_heatmap": (KeyError, r"run model\.annotate"),
-    "gene_set_dotplot": (KeyError, r"run model\.annotate"),
-    "gene_set_matrixplot": (KeyError, r"run model\.annotate"),
+    "rank_gene_sets": r"tosica\.tl\.rank_gene_sets",
+    "faithfulness": r"tosica\.tl\.faithfulness",
+    "mask_coverage": r"no mask in adata\.varm",
+    "novelty": r"tosica\.tl\.novelty",
+    **dict.fromkeys(("reliability", "confusion", "label_flow"), r"run model\.annotate"),
+    **dict.fromkeys(
+        ("flow", "gene_set_dotplot", "gene_set_heatmap", "top_genes"), r"call tosica\.tl\.attribute\(adata, model\)"
+    ),
 }
 
 
 @pytest.mark.parametrize("name", BARE)
 def test_the_step_before_was_not_taken(name):
-    error, match = BARE[name]
     data = sc.datasets.pbmc68k_reduced()
-    with pytest.raises(error, match=match):
+    with pytest.raises(KeyError, match=BARE[name]):
         DRAW[name](data)
     assert not plt.get_fignums()
 
 
-OF_GENE_SETS = (
-    pl.gene_set_heatmap,
-    pl.gene_set_dotplot,
-    pl.gene_set_matrixplot,
-    pl.gene_set_violin,
+@pytest.mark.parametrize(
+    "call", [pl.gene_set_heatmap, pl.gene_set_dotplot, partial(pl.gene_set_violin, groupby=GROUPBY)]
 )
-KNOWN = "gene set 03"
-
-
-@pytest.mark.parametrize("call", OF_GENE_SETS)
 @pytest.mark.parametrize(
     ("arguments", "error", "match"),
     [
         ({"gene_sets": ["GENE SET 3"]}, KeyError, r"no gene set 'GENE SET 3' .* did you mean"),
         ({"gene_sets": []}, ValueError, "gene_sets is empty"),
-        ({"gene_sets": [KNOWN], "n_gene_sets": 2}, ValueError, "leave n_gene_sets out"),
-        ({"groupby": "cell_type"}, KeyError, "no column 'cell_type'"),
+        ({"gene_sets": ["gene set 03"], "n_gene_sets": 2}, ValueError, "leave n_gene_sets out"),
+        ({"key": "tosica"}, KeyError, r"adata\.uns\['tosica'\] holds no contributions"),
     ],
 )
 def test_gene_sets_that_cannot_be_drawn(adata, call, arguments, error, match):
     with pytest.raises(error, match=match):
-        call(adata, **{"groupby": GROUPBY} | arguments)
+        call(adata, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -257,19 +234,17 @@ def test_gene_sets_that_cannot_be_drawn(adata, call, arguments, error, match):
     [
         (lambda a, ax: pl.rank_gene_sets(a, "T cell"), KeyError, "has no group 'T cell'"),
         (lambda a, ax: pl.flow(a, "T cell"), KeyError, "has no group 'T cell'"),
-        (lambda a, ax: pl.gene_weights(a, "T cell"), KeyError, "has no group 'T cell'"),
+        (lambda a, ax: pl.top_genes(a, "T cell"), KeyError, "has no group 'T cell'"),
         (lambda a, ax: pl.rank_gene_sets(a, ax=ax), ValueError, "room for one group"),
-        (lambda a, ax: pl.gene_weights(a, "CD34+", ax=ax), ValueError, "room for one gene set"),
-        (
-            lambda a, ax: pl.gene_weights(a, "CD34+", gene_sets="gene set 79"),
-            KeyError,
-            "no gene set 'gene set 79'",
-        ),
+        (lambda a, ax: pl.top_genes(a, ax=ax), ValueError, "room for one group"),
+        (lambda a, ax: pl.gene_set_heatmap(a, gene_sets="gene set 79"), KeyError, "those with evidence in"),
         (lambda a, ax: pl.gene_set_violin(a, GROUPBY, ax=ax), ValueError, "room for one gene set"),
+        (lambda a, ax: pl.gene_set_violin(a, "cell_type"), KeyError, "no column 'cell_type'"),
         (lambda a, ax: pl.umap(a, ["phase", "louvain"], ax=ax), ValueError, "room for one panel"),
         (lambda a, ax: pl.umap(a, "gene set 3"), KeyError, "no gene set .* did you mean"),
         (lambda a, ax: pl.umap(a, "phase", basis="pca2"), KeyError, "no 'X_pca2': run"),
         (lambda a, ax: pl.reliability(a, "louvain"), ValueError, "no label in common"),
+        (lambda a, ax: pl.reliability(a, GROUPBY, figsice=(3, 3)), TypeError, "did you mean 'figsize'"),
         (lambda a, ax: pl.training(history(), keys=["x"]), KeyError, "history has no 'x', only"),
         (lambda a, ax: pl.training(history(), keys=[]), ValueError, "nothing to draw"),
         (lambda a, ax: pl.training({}), ValueError, "no history"),
@@ -284,3 +259,17 @@ def test_what_cannot_be_drawn(adata, call, error, match):
     ax = plt.subplots()[1]
     with pytest.raises(error, match=match):
         call(adata, ax)
+
+
+def test_without_evidence_the_genes_are_left(adata):
+    data = adata.copy()
+    record = data.uns["tosica_attribution"]
+    record.update({name: record[name][:0] for name in ("evidence", "z", "contribution")})
+    for call in (pl.gene_set_heatmap, pl.gene_set_dotplot, partial(pl.gene_set_violin, groupby=GROUPBY)):
+        with pytest.raises(ValueError, match=r"No gene set has evidence .* tosica\.pl\.top_genes"):
+            call(data)
+    assert len(pl.top_genes(data, show=False)) == 10
+    del data.obsm["X_tosica_attribution"]
+    with pytest.raises(KeyError, match=r"run tosica\.tl\.attribute\(adata, model, cells=True\)"):
+        pl.umap(data, "gene set 03")
+    pl.umap(data, GROUPBY, show=False)

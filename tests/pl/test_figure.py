@@ -23,7 +23,7 @@ def shown(monkeypatch):
 
 
 def _canvas(ax=None, figsize=None, *, show=None, save=None, dpi=300, return_fig=False):
-    return Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
+    return Canvas(ax=ax, figsize=figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
 
 
 def _finish(**kwargs):

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import logging
-
+import anndata
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
-from get.annotated_pbmc import add_presence, annotated_pbmc, planted
+from get.annotated_pbmc import annotated_pbmc, planted
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 from pl.explained_pbmc import GROUPBY, explained_pbmc, history
 
 import tosica
-from tosica.pl._gene_sets import specific_gene_sets
 
 pl = tosica.pl
-PRESENCE = ["contribution to", "the label's score", "(presence)"]
 
 
 def texts(labels):
@@ -29,184 +26,79 @@ def adata():
     return explained_pbmc()
 
 
-@pytest.fixture(scope="module")
-def presence():
-    return add_presence(annotated_pbmc())
+# --------------------------------------------------------------------------- gene sets
 
 
-# --------------------------------------------------------------------------- which gene sets
-
-
-def test_the_first_of_each_group_is_its_planted_gene_set():
-    adata = annotated_pbmc()
-    adata.obsm["X_tosica"][:, 20] += 1
-    assert specific_gene_sets(adata, GROUPBY, 1) == [planted(i) for i in range(10)]
-    names = specific_gene_sets(adata, GROUPBY, 4)
-    assert len(names) == len(set(names))
-    assert 10 < len(names) <= 40
-
-
-def test_groups_with_one_cell_each_or_that_are_never_highest():
-    adata = annotated_pbmc()[:3].copy()
-    adata.obsm["X_tosica"] = np.full_like(adata.obsm["X_tosica"], 0.1)
-    adata.obsm["X_tosica"][[0, 1, 2], [30, 31, 32]] = 0.2
-    adata.obs["group"] = list("abc")
-    assert specific_gene_sets(adata, "group", 2) == [planted(30), planted(31), planted(32)]
-    adata = annotated_pbmc()
-    low = np.arange(adata.n_obs) % 2 == 0
-    adata.obsm["X_tosica"][low] *= 0.01
-    adata.obs["group"] = pd.Categorical(np.where(low, "low", "high"), ["low", "high"])
-    assert len(specific_gene_sets(adata, "group", 3)) == 4
-
-
-def test_of_contributions_the_largest_mean_decides():
-    adata = annotated_pbmc()
-    key, values = "tosica_presence", np.zeros_like(adata.obsm["X_tosica"])
-    low = np.arange(adata.n_obs) % 2 == 0
-    # Gene set 7 is the largest in both groups.
-    values[:, 7], values[:, 8] = np.where(low, 2.0, 4.0), np.where(low, 1.0, 0.5)
-    values[:, 9], values[:, 10] = np.where(low, -1.0, 0.6), -3
-    adata.obsm[f"X_{key}"] = values
-    adata.uns[key] = {"gene_sets": adata.uns["tosica"]["gene_sets"]}
-    adata.obs["group"] = pd.Categorical(np.where(low, "low", "high"), ["low", "high"])
-    assert specific_gene_sets(adata, "group", 1, key=key) == [planted(7)]
-    # Gene sets with a negative mean are not chosen.
-    assert specific_gene_sets(adata, "group", 9, key=key) == [planted(i) for i in (7, 8, 9)]
-
-
-@pytest.mark.parametrize("name", ["gene_set_heatmap", "gene_set_dotplot", "gene_set_matrixplot"])
-def test_presence_is_shown_first_and_called_so(name, presence, caplog):
-    def draw(data, **kwargs):
-        axes = getattr(pl, name)(data, GROUPBY, n_gene_sets=1, show=False, **kwargs)
-        if "heatmap" in axes:
-            return axes["heatmap"].get_yticklabels(), axes["colorbar"].get_ylabel()
-        return axes["mainplot_ax"].get_yticklabels(), axes["color_legend_ax"].get_title()
-
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        names, title = draw(presence)
-    assert "key: 'tosica_presence', contributions to the labels' scores" in caplog.messages
-    # The gene set that contributes most to each group.
-    assert sorted(texts(names)) == [planted(i + 20) for i in range(10)]
-    assert title.split("\n") == ["mean z-score of", *PRESENCE]
-    names, title = draw(presence, key="tosica")
-    assert sorted(texts(names)) == [planted(i) for i in range(10)]
-    assert title.split("\n") == ["mean z-score of", "attention"]
-    stale = add_presence(annotated_pbmc(), model="f" * 16)
-    with pytest.raises(ValueError, match="was written by another model than the annotation"):
-        draw(stale)
-
-
-# --------------------------------------------------------------------------- values of gene sets
-
-
-def test_the_heatmap_shows_mean_z_scores_in_a_diagonal():
-    adata = annotated_pbmc()
-    adata.obs["tosica_prediction"] = adata.obs["tosica_prediction"].cat.add_categories("unused")
-    adata.uns["tosica_prediction_colors"].append("#123456")
-    groupby = "tosica_prediction"
-    axes = pl.gene_set_heatmap(adata, groupby, n_gene_sets=1, show=False)
-    groups, names = (
-        texts(axes["heatmap"].get_xticklabels()),
-        texts(axes["heatmap"].get_yticklabels()),
-    )
-    expected = tosica.get.mean_attention(adata, groupby, scale="z_score")
-    mesh = axes["heatmap"].collections[0]
+@pytest.mark.filterwarnings("ignore:Writing zarr v2")
+def test_the_heatmap_shows_the_evidence_in_a_diagonal(adata, tmp_path):
+    adata.write_h5ad(tmp_path / "a.h5ad")
+    data = anndata.read_h5ad(tmp_path / "a.h5ad")
+    ax = pl.gene_set_heatmap(data, n_gene_sets=2, show=False)
+    groups, names = texts(ax.get_xticklabels()), texts(ax.get_yticklabels())
+    # The first two of each group that are not similar to another.
+    assert sorted(names) == [planted(i) for i in range(11)]
+    mesh, dots = ax.collections
     drawn = mesh.get_array().reshape(len(names), len(groups))
-    np.testing.assert_allclose(drawn, expected.loc[groups, names].T)
+    z = adata.uns["tosica_attribution"]["z"].set_axis(adata.obs[GROUPBY].cat.categories, axis=1)
+    np.testing.assert_allclose(drawn, z.loc[names, groups])
     assert (np.diff(drawn.argmax(axis=1)) >= 0).all()
-    axes["heatmap"].figure.canvas.draw()
-    strip = [to_hex(color) for color in axes["group_colors"].collections[0].get_facecolors()]
-    categories = adata.obs[groupby].cat.categories
-    color_of = dict(zip(categories, adata.uns[f"{groupby}_colors"], strict=True))
+    # Dots are where the table has a row, of similar sets as well.
+    table = tosica.get.gene_sets_df(adata, similar=True)
+    marked = {(names[int(y)], groups[int(x)]) for x, y in dots.get_offsets()}
+    assert marked == {pair for pair in zip(table["gene_set"], table["group"], strict=True) if pair[0] in names}
+    ax.figure.canvas.draw()
+    strip = [to_hex(color) for color in ax.child_axes[0].collections[0].get_facecolors()]
+    color_of = dict(zip(adata.obs[GROUPBY].cat.categories, adata.uns[f"{GROUPBY}_colors"], strict=True))
     assert strip == [color_of[group].lower() for group in groups]
-    # Colours end at two and a half standard deviations, and say so.
-    assert mesh.get_clim() == (-2.5, 2.5)
-    assert mesh.colorbar.extend == "max"
-    axes = pl.gene_set_heatmap(adata, groupby, vmin=-9, vmax=9, cluster_groups=False, show=False)
-    assert texts(axes["heatmap"].get_xticklabels()) == list(categories[:-1])
-    mesh = axes["heatmap"].collections[0]
-    assert (mesh.get_clim(), mesh.colorbar.extend) == ((-9, 9), "neither")
+    assert mesh.get_clim() == (-9, 9)
+    assert mesh.colorbar.extend == "neither"
 
 
-@pytest.mark.parametrize("scale", ["z_score", "min_max", None])
-def test_chosen_gene_sets_keep_their_order_and_one_is_enough(scale):
-    adata = annotated_pbmc()
+def test_limits_order_and_figures_as_asked_for(adata):
     wanted = [planted(8), planted(3), planted(5)]
-    arguments = {"scale": scale, "show": False}
-    axes = pl.gene_set_heatmap(adata, GROUPBY, gene_sets=wanted, swap_axes=False, **arguments)
-    assert texts(axes["heatmap"].get_xticklabels()) == wanted
-    adata.obs["group"] = "all"
-    for groupby in (GROUPBY, "group"):
-        axes = pl.gene_set_heatmap(adata, groupby, gene_sets=planted(3), cluster_gene_sets=True, **arguments)
-        assert texts(axes["heatmap"].get_yticklabels()) == [planted(3)]
+    ax = pl.gene_set_heatmap(adata, gene_sets=wanted, cluster_groups=False, vmax=5, figsize=(2, 2), show=False)
+    assert texts(ax.get_yticklabels()) == wanted
+    assert texts(ax.get_xticklabels()) == list(adata.obs[GROUPBY].cat.categories)
+    assert ax.collections[0].colorbar.extend == "max"
+    assert tuple(ax.figure.get_size_inches()) == (2, 2)
+    for plot in (pl.gene_set_heatmap, pl.gene_set_dotplot):
+        assert texts(plot(adata, gene_sets=planted(3), show=False).get_yticklabels()) == [planted(3)]
+    data = adata.copy()
+    data.uns["tosica_attribution"]["z"].iloc[0, 0] = 50
+    assert pl.gene_set_heatmap(data, show=False).collections[0].get_clim() == (-12, 12)
 
 
-@pytest.mark.parametrize("figsize", [(5, 4), (2, 2)])
-def test_a_small_figure_is_drawn(figsize):
-    figure = pl.gene_set_heatmap(annotated_pbmc(), GROUPBY, figsize=figsize, return_fig=True)
-    assert tuple(figure.get_size_inches()) == figsize
+def test_dots_are_contributions_with_rings_where_there_is_evidence(adata):
+    ax = pl.gene_set_dotplot(adata, n_gene_sets=1, show=False)
+    names = texts(ax.get_yticklabels())
+    assert names == [planted(i) for i in range(9)]
+    (dots,) = ax.collections
+    record = adata.uns["tosica_attribution"]
+    np.testing.assert_allclose(dots.get_array(), record["z"].loc[names].to_numpy().ravel())
+    added = record["contribution"].loc[names].to_numpy().ravel()
+    np.testing.assert_allclose(dots.get_sizes() / dots.get_sizes().max(), added / added.max())
+    rings = np.reshape(dots.get_linewidths(), (9, 10)) == 1
+    table = tosica.get.gene_sets_df(adata, similar=True)
+    assert rings.sum() == table["gene_set"].isin(names).sum()
+    assert rings.diagonal().all()
 
 
-def test_one_cell_does_not_set_the_scale():
-    """Group "one" is a single cell far out; of the others, one half has 1 and one half 0."""
-    adata = annotated_pbmc()
-    groups = np.where(np.arange(adata.n_obs) % 2, "more", "less")
-    groups[0] = "one"
-    adata.obs["group"] = groups
-    values = np.zeros_like(adata.obsm["X_tosica"])
-    values[groups == "more", 3] = 1
-    values[0, 3] = 50
-    adata.obsm["X_tosica"] = values
-    shared = {"groupby": "group", "gene_sets": planted(3), "show": False}
-    for scale in (None, "min_max"):
-        mesh = pl.gene_set_heatmap(adata, scale=scale, **shared)["heatmap"].collections[0]
-        assert mesh.get_clim() == (0, 1)
-        assert mesh.colorbar.extend == "max"
-    means = tosica.get.mean_attention(adata, "group", scale="z_score")[planted(3)]
-    expected = means.drop("one").abs().max()
-    assert expected < 0.5 < means["one"]
-    mesh = pl.gene_set_heatmap(adata, **shared)["heatmap"].collections[0]
-    assert mesh.get_clim() == pytest.approx((-expected, expected))
-    for plot in (pl.gene_set_dotplot, pl.gene_set_matrixplot):
-        color_bar = plot(adata, **shared)["color_legend_ax"]
-        assert color_bar.get_xlim() == pytest.approx((-expected, expected), rel=1e-4)
-
-
-def test_contributions_have_a_sign_and_white_is_none(presence):
-    axes = pl.gene_set_heatmap(presence, GROUPBY, scale=None, show=False)
-    mesh = axes["heatmap"].collections[0]
-    low, high = mesh.get_clim()
-    means = tosica.get.mean_attention(presence, GROUPBY)
-    assert -low == high == pytest.approx(float(means.max().max()))
-    assert mesh.get_cmap().name == "vlag"
-    axes = pl.gene_set_heatmap(presence, GROUPBY, scale=None, key="tosica", show=False)
-    assert axes["heatmap"].collections[0].get_cmap().name == "viridis"
-
-
-def test_the_matrix_shows_mean_z_scores(adata):
-    names = [f"gene set {i:02d}" for i in range(4)]
-    axes = pl.gene_set_matrixplot(adata, GROUPBY, gene_sets=names, show=False)
-    drawn = axes["mainplot_ax"].collections[0].get_array().reshape(4, -1)
-    expected = tosica.get.mean_attention(adata, GROUPBY, scale="z_score")[names].T
-    np.testing.assert_allclose(drawn, expected, atol=1e-4)
-
-
-def test_violins_and_umap_are_named_after_their_values(presence):
-    first = [planted(20), planted(21)]
-    axes = pl.gene_set_violin(presence, GROUPBY, gene_sets=first, show=False)
-    assert [ax.get_title() for ax in axes] == first
-    label = axes[0].figure.get_supxlabel()
-    assert label == f"{' '.join(PRESENCE)}\n(dashed: no contribution)"
-    (ax,) = pl.gene_set_violin(presence, GROUPBY, gene_sets=first[0], key="tosica", show=False)
-    assert ax.get_xlabel() == "attention\n(dashed: mean of all cells)"
-    axes = pl.umap(presence, [GROUPBY, planted(20), "n_counts"], show=False)
+def test_violins_and_umap_show_the_cells(adata):
+    axes = pl.gene_set_violin(adata, "phase", n_gene_sets=1, show=False)
+    assert [ax.get_title() for ax in axes] == [planted(i) for i in range(9)]
+    assert axes[0].figure.get_supxlabel() == "contribution (logits)"
+    (ax,) = pl.gene_set_violin(adata, GROUPBY, gene_sets=planted(2), show=False)
+    of_set = adata.obsm["X_tosica_attribution"][:, 2]
+    medians = [float(line.get_xdata()[0]) for line in ax.lines if line.get_marker() == "o"]
+    np.testing.assert_allclose(
+        medians, [np.median(of_set[adata.obs[GROUPBY] == g]) for g in texts(ax.get_yticklabels())]
+    )
+    axes = pl.umap(adata, [GROUPBY, planted(2), "n_counts"], show=False)
     bars = [ax.collections[0].colorbar for ax in axes]
     assert bars[0] is None
-    assert bars[1].ax.get_ylabel().split("\n") == PRESENCE
-    assert bars[2].ax.get_ylabel() == ""
-    drawn = np.sort(axes[1].collections[0].get_array())
-    np.testing.assert_allclose(drawn, np.sort(presence.obsm["X_tosica_presence"][:, 20]))
-    (ax,) = pl.umap(presence, planted(20), colorbar_loc=None, show=False)
+    assert [bar.ax.get_ylabel() for bar in bars[1:]] == ["contribution (logits)", ""]
+    np.testing.assert_allclose(np.sort(axes[1].collections[0].get_array()), np.sort(of_set))
+    (ax,) = pl.umap(adata, planted(2), colorbar_loc=None, show=False)
     assert ax.collections[0].colorbar is None
 
 
@@ -221,20 +113,35 @@ def test_bars_are_the_table(adata):
         assert texts(ax.get_yticklabels()) == list(table["gene_set"])
         np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table[values])
     # What is above 5 % FDR is pale.
-    pale = [bar.get_alpha() is not None for bar in ax.patches]
-    assert pale == list(table["pval_adj"] > 0.05)
-    ax = pl.gene_weights(adata, group, show=False)[-1]
-    assert ax.get_xlabel() == "contribution (logits)"
+    assert [bar.get_alpha() is not None for bar in ax.patches] == list(table["pval_adj"] > 0.05)
+    (ax,) = pl.top_genes(adata, group, show=False)
+    table = tosica.get.genes_df(adata, group, n_genes=10)
+    assert texts(ax.get_yticklabels()) == list(table["gene"])
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table["contribution"])
+    assert [bar.get_alpha() is not None for bar in ax.patches] == list(table["expression"] < 0)
+    assert ax.get_xlabel() == "contribution (logits)\npale: expressed less than the baseline"
 
 
 def test_ribbons_are_the_tables(adata):
     ax = pl.label_flow(adata, GROUPBY, min_share=0, show=False)
     table = tosica.tl.confusion(adata, GROUPBY)
-    ribbons = [p for p in ax.patches if not isinstance(p, Rectangle)]
-    assert len(ribbons) == int((table > 0).to_numpy().sum())
+    assert _n_ribbons(ax) == int((table > 0).to_numpy().sum())
     ax = pl.flow(adata, n_gene_sets=2, n_genes=3, show=False)
-    ribbons = [p for p in ax.patches if not isinstance(p, Rectangle)]
-    assert len(ribbons) == 10 * 2 + 10 * 2 * 3
+    # The last group has no gene set.
+    assert _n_ribbons(ax) == 9 * 2 + 1 + 9 * 2 * 3 + 3
+    groups = list(adata.obs[GROUPBY].cat.categories)
+    shown = texts(pl.flow(adata, groups[0], n_gene_sets=1, n_genes=2, show=False).texts)
+    genes = tosica.get.genes_df(adata, groups[0], n_genes=2)["gene"]
+    assert shown == [groups[0], "label", planted(0), "gene set", *genes, "gene"]
+    shown = texts(pl.flow(adata, groups[-1], n_genes=2, show=False).texts)
+    first, second = tosica.get.genes_df(adata, groups[-1], n_genes=2)["gene"]
+    # A minus stands before the gene that the group lacks.
+    sentence = "no gene set of the collection holds these"
+    assert shown == [groups[-1], "label", sentence, "gene set", f"−{first}", second, "gene"]
+
+
+def _n_ribbons(ax):
+    return sum(not isinstance(patch, Rectangle) for patch in ax.patches)
 
 
 # --------------------------------------------------------------------------- confusion
@@ -282,13 +189,13 @@ def test_numbers_only_where_there_is_room():
 
 
 def test_curves_of_all_orders_differ(adata):
-    ax = pl.faithfulness(adata, show=False)
-    labels = [label.split(":")[0] for label in ax.get_legend_handles_labels()[1]]
-    orders = ["attribution", "presence", "attention", "weighted attention", "random"]
-    assert labels == [*orders, "no gene set left"]
-    lines = ax.get_lines()
-    for part in ("get_color", "get_marker"):
-        assert len({getattr(line, part)() for line in lines}) == len(lines)
+    lines = pl.faithfulness(adata, show=False).get_lines()
+    orders = [
+        f"{change}, {order}" for order in ("genes", "gene sets", "random") for change in ("deletion", "insertion")
+    ]
+    assert [line.get_label().split(":")[0] for line in lines] == orders
+    assert len({(line.get_color(), line.get_linestyle()) for line in lines}) == len(lines)
+    assert len({line.get_marker() for line in lines}) == 3
 
 
 def test_novelty_is_marked_at_the_p_value_or_the_cutoff(adata):

@@ -13,6 +13,7 @@ from tosica.pl._figure import (
     NAME_SIZE,
     TITLE_SIZE,
     Canvas,
+    FigureOptions,
     fit_names,
     inches_of,
     line_count,
@@ -22,7 +23,7 @@ from tosica.pl._names import wrap
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
-    import os
+    from typing import Unpack
 
     import pandas as pd
     from anndata import AnnData
@@ -46,12 +47,7 @@ def confusion(
     cmap: str | Colormap = "mako_r",
     max_name_length: int = 40,
     title: str | None = None,
-    ax: Axes | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    dpi: int = 300,
-    return_fig: bool = False,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Heatmap of known labels (rows) against predictions (columns).
 
@@ -76,7 +72,6 @@ def confusion(
     {max_name_length}
     title
         Title of the plot.
-    {ax}
     {figure}
 
     Returns
@@ -91,11 +86,7 @@ def confusion(
         If a column cannot be read as labels.
     ValueError
         If cells have no label or no prediction.
-    {ax_raises}
-
-    Notes
-    -----
-    ``ax``, ``figsize``, ``show``, ``save`` and ``return_fig`` are the same in all plots.
+    {raises}
 
     Examples
     --------
@@ -111,7 +102,7 @@ def confusion(
     >>> [label.get_text() for label in axes.get_yticklabels()]
     ['CD19+ B', 'CD34+', 'CD56+ NK']
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
+    canvas = Canvas(**figure)
     table = confusion_table(adata, labels_key, prediction_key=prediction_key, normalize=normalize)
     with_numbers = max(table.shape) <= _MAX_NUMBERS if annotate is None else annotate
     rows, columns = (wrap(list(names), max_name_length) for names in (table.index, table.columns))
@@ -126,7 +117,7 @@ def confusion(
         vmin=0,
         vmax=1 if normalize else None,
         # In a new figure, the cells are made square by its size.
-        square=canvas.ax is not None or figsize is not None,
+        square=canvas.ax is not None or canvas.figsize is not None,
         linewidths=0.5 if with_numbers else 0,
         linecolor="white",
         annot=_numbers(table, normalize=normalize) if with_numbers else False,

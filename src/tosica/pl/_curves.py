@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
+from scipy.integrate import trapezoid
 
 from tosica._checks import (
     Constraint,
@@ -23,7 +24,7 @@ from tosica._checks import (
     only_known,
 )
 from tosica._limits import LIMITS
-from tosica._obs import BLUE, GRAY, GREEN, ORANGE, PURPLE, read_groups, read_numbers
+from tosica._obs import BLUE, GRAY, GREEN, ORANGE, read_groups, read_numbers
 from tosica._settings import format_thousands
 from tosica.get import mask_coverage as coverage_table
 from tosica.model import TOSICA
@@ -32,6 +33,8 @@ from tosica.pl._figure import (
     NAME_SIZE,
     TITLE_SIZE,
     Canvas,
+    FigureOptions,
+    NewFigure,
     group_colors,
     line_count,
     plain,
@@ -42,10 +45,11 @@ from tosica.tl import reliability as reliability_table
 from tosica.tl._evaluate import expected_calibration_error
 
 if TYPE_CHECKING:
-    import os
+    from typing import Unpack
 
     from anndata import AnnData
     from matplotlib.figure import Figure
+    from mudata import MuData
     from numpy.typing import NDArray
 
     from tosica._checks import Wrong
@@ -59,12 +63,7 @@ def reliability(
     key: str = "tosica",
     n_bins: int = 10,
     title: str | None = None,
-    ax: Axes | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    dpi: int = 300,
-    return_fig: bool = False,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Reliability diagram: share of correct labels against the probability of the label.
 
@@ -85,7 +84,6 @@ def reliability(
         Number of bins of equal width between 0 and 1.
     title
         Title instead of the expected calibration error.
-    {ax}
     {figure}
 
     Returns
@@ -96,7 +94,7 @@ def reliability(
     ------
     KeyError, TypeError, ValueError
         As :func:`tosica.tl.reliability`.
-    {ax_raises}
+    {raises}
 
     Examples
     --------
@@ -109,7 +107,7 @@ def reliability(
     >>> axes.get_title()
     'expected calibration error 5.0 %'
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
+    canvas = Canvas(**figure)
     table = reliability_table(adata, labels_key, key=key, n_bins=n_bins)
     ax = canvas.axes((5.5, 3.6))
     ax.bar(
@@ -160,12 +158,7 @@ def novelty(
     key: str = "tosica",
     cutoff: float | None = None,
     max_name_length: int = 40,
-    ax: Axes | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    dpi: int = 300,
-    return_fig: bool = False,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Box plots of the novelty of cells, one for each group, the highest median on top.
 
@@ -188,7 +181,6 @@ def novelty(
     cutoff
         Novelty at which to draw a line, instead of that of the p-value.
     {max_name_length}
-    {ax}
     {figure}
 
     Returns
@@ -203,7 +195,7 @@ def novelty(
         If ``groupby`` cannot be read as groups.
     ValueError
         If cells have no group, or ``of`` is something else.
-    {ax_raises}
+    {raises}
 
     Examples
     --------
@@ -215,7 +207,7 @@ def novelty(
     >>> len(axes.get_yticklabels())
     3
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
+    canvas = Canvas(**figure)
     column = f"{key}_novelty" + ("_cluster" if of == "cluster" else "")
     if column not in adata.obs:
         raise KeyError(f"adata.obs has no column {column!r}: run tosica.tl.novelty(adata, model, key={key!r}) first.")
@@ -292,33 +284,24 @@ def _add_legend(canvas: Canvas, ax: Axes, title: str | None = None) -> None:
 
 # --------------------------------------------------------------------------- faithfulness
 
-_ORDERS = {
-    "presence": (BLUE, "-", "o"),
-    "attribution": (PURPLE, (0, (6, 1.5)), "D"),
-    "attention": (ORANGE, "--", "s"),
-    "weighted attention": (GREEN, "-.", "^"),
-    "random": (GRAY, ":", "x"),
-}
+_ORDERS = {"genes": (BLUE, "o"), "gene sets": (ORANGE, "s"), "random": (GRAY, "x")}
+_CHANGES = {"deletion": "-", "insertion": "--"}
 
 
 @plot_function()
 def faithfulness(
-    adata: AnnData,
+    adata: AnnData | MuData,
     *,
     key: str = "faithfulness",
     title: str | None = None,
-    ax: Axes | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    dpi: int = 300,
-    return_fig: bool = False,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
-    """Probability of the label against the share of gene sets that were removed.
+    """Probability of the label against the share of genes that were removed, or added.
 
-    One curve for each order in which gene sets were removed: the lower the curve, the more faithful
-    the order. The legend has the areas under the curves. All curves end where no gene set is left;
-    the dotted line is there.
+    One colour for each order in which genes were removed or added. The more faithful the order,
+    the faster the probability falls when genes are removed (deletion, solid lines), and the faster
+    it rises when they are added to the baseline (insertion, dashed). The legend has the areas under
+    the curves.
 
     Parameters
     ----------
@@ -328,7 +311,6 @@ def faithfulness(
         ``key_added`` of :func:`tosica.tl.faithfulness`.
     title
         Title of the plot.
-    {ax}
     {figure}
 
     Returns
@@ -339,7 +321,7 @@ def faithfulness(
     ------
     KeyError
         If there is no such result.
-    {ax_raises}
+    {raises}
 
     Examples
     --------
@@ -347,52 +329,35 @@ def faithfulness(
     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> curves = pd.DataFrame({"order": "random", "share": [0.0, 1.0], "probability": [0.9, 0.3]})
-    >>> area = pd.DataFrame({"order": ["random"], "area": [0.6]})
-    >>> adata.uns["faithfulness"] = {"curves": curves, "area": area}
+    >>> curve = {"order": "random", "change": "deletion", "share": [0.0, 1.0], "probability": [0.9, 0.3]}
+    >>> adata.uns["faithfulness"] = {"curves": pd.DataFrame(curve)}
     >>> axes = tosica.pl.faithfulness(adata, show=False)
     >>> axes.get_legend_handles_labels()[1]
-    ['random: 0.600', 'no gene set left']
+    ['deletion, random: 0.600']
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
+    canvas = Canvas(**figure)
     result = adata.uns.get(key)
-    if not isinstance(result, Mapping) or not {"curves", "area"} <= set(result):
+    if not isinstance(result, Mapping) or "curves" not in result:
         raise KeyError(
             f"adata.uns[{key!r}] holds no result of tosica.tl.faithfulness: "
             f"run tosica.tl.faithfulness(adata, model, key_added={key!r}) first."
         )
     ax = canvas.axes((6.2, 3.4))
-    areas = result["area"].set_index("order")["area"].sort_values()
-    for name in areas.index:
-        curve = result["curves"][result["curves"]["order"] == name]
-        color, line_style, marker = _ORDERS.get(name, (GRAY, "-", "."))
+    for (change, order), curve in result["curves"].groupby(["change", "order"], observed=True, sort=False):
+        color, marker = _ORDERS.get(order, (GRAY, "."))
+        area = trapezoid(curve["probability"], curve["share"])
         ax.plot(
             curve["share"],
             curve["probability"],
-            linestyle=line_style,
+            linestyle=_CHANGES.get(change, ":"),
             marker=marker,
             markersize=4,
             color=color,
-            label=f"{name}: {areas[name]:.3f}",
+            label=f"{change}, {order}: {area:.3f}",
         )
-    left = result["curves"]["share"].idxmax()
-    ax.hlines(
-        result["curves"].loc[left, "probability"],
-        0,
-        1,
-        linestyle=":",
-        linewidth=0.8,
-        color=plt.rcParams["text.color"],
-        label="no gene set left",
-    )
-    ax.set(
-        xlabel="share of gene sets removed",
-        ylabel="probability of the label",
-        xlim=(0, 1),
-        ylim=(0, 1),
-    )
+    ax.set(xlabel="share of genes removed or added", ylabel="probability of the label", xlim=(0, 1), ylim=(0, 1))
     plain(ax)
-    _add_legend(canvas, ax, title="removed first, area")
+    _add_legend(canvas, ax, title="first genes first, area")
     if title is not None:
         ax.set_title(title)
     return canvas.finish(ax)
@@ -418,12 +383,7 @@ def training(
     *,
     keys: Sequence[str] | None = None,
     title: str | None = None,
-    ax: Axes | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    dpi: int = 300,
-    return_fig: bool = False,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | list[Axes] | Axes | None:
     """Losses and accuracy of the network over the epochs of its training.
 
@@ -445,7 +405,7 @@ def training(
         Title of the plot.
     ax
         Axes to draw into, instead of a new figure. They have one panel, by default the losses.
-    {figure}
+    {new_figure}
 
     Returns
     -------
@@ -461,7 +421,7 @@ def training(
     ValueError
         If the model has no history, because it was not trained or is one of the original code; if
         there is nothing to draw, or ``ax`` is given for several panels.
-    {ax_raises}
+    {raises}
 
     Examples
     --------
@@ -472,14 +432,14 @@ def training(
     >>> axes.get_xlabel(), axes.get_ylabel()
     ('epoch', 'cross-entropy')
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
+    canvas = Canvas(**figure)
     history = model if isinstance(model, Mapping) else model.history
     if not isinstance(history, Mapping) or not history:
         raise ValueError(
             "The model has no history: train it with model.train(), since models of the original "
             "code keep none, nor do those that another logger was passed to."
         )
-    panels = _panels(history, keys, one=ax is not None)
+    panels = _panels(history, keys, one=canvas.ax is not None)
     # Panels over one another, which share the epochs.
     axes = canvas.panels(len(panels), 1, (4.4, 2.5), sharex=True)
     loss = _values(history, "validation_loss") if "validation_loss" in history else np.array([])
@@ -561,11 +521,7 @@ def mask_coverage(
     key: str = "tosica_mask",
     title: str | None = None,
     ax: Sequence[Axes] | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    dpi: int = 300,
-    return_fig: bool = False,
+    **figure: Unpack[NewFigure],
 ) -> Figure | Sequence[Axes] | None:
     """Coverage of the genes by a mask, and sizes and overlaps of its gene sets.
 
@@ -584,7 +540,7 @@ def mask_coverage(
         Title of a new figure.
     ax
         Three axes to draw into, instead of a new figure.
-    {figure}
+    {new_figure}
 
     Returns
     -------
@@ -598,7 +554,7 @@ def mask_coverage(
     ValueError
         If ``ax`` is not three axes, ``ax`` is given together with ``title``, or the mask cannot be
         read.
-    {ax_raises}
+    {raises}
 
     Examples
     --------
@@ -610,11 +566,11 @@ def mask_coverage(
     >>> axes[0].get_xlabel()
     'gene sets, largest first'
     """
-    if ax is not None and (figsize is not None or title is not None):
+    if ax is not None and (figure.get("figsize") is not None or title is not None):
         raise ValueError("figsize and title belong to a new figure: give either them or ax.")
     axes: list[Axes] = [] if ax is None else list(np.ravel(np.asarray(ax, dtype=object)))
     given = axes[0] if axes else None
-    canvas = Canvas(given, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
+    canvas = Canvas(ax=given, **figure)
     table = coverage_table(adata, key=key)
     if not axes:
         axes = canvas.panels(3, 3, (3.5, 3.2))

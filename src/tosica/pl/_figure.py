@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import re
 import warnings
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
 import matplotlib
 import matplotlib.pyplot as plt
@@ -30,16 +32,18 @@ from tosica._checks import (
     Number,
     String,
     did_you_mean,
+    refuse_unknown,
     validate_params,
 )
 from tosica._files import replace_file
-from tosica._obs import default_palette, read_groups
+from tosica._obs import GRAY, default_palette, read_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from anndata import AnnData
     from matplotlib.figure import Figure
+    from mudata import MuData
 
     from tosica._checks import Wrong
 
@@ -53,6 +57,22 @@ NAME_SIZE, TITLE_SIZE, _SMALLEST = 8.5, 10.0, 4.0
 LINE = 0.16
 # In vector formats, text stays text that an editor can select and change.
 _TEXT_AS_TEXT: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
+
+
+class NewFigure(TypedDict, total=False):
+    """Parameters of a new figure, which every plot takes as keywords."""
+
+    figsize: tuple[float, float] | None
+    show: bool | None
+    save: str | os.PathLike[str] | None
+    dpi: int
+    return_fig: bool
+
+
+class FigureOptions(NewFigure, total=False):
+    """The same, and the axes to draw into instead."""
+
+    ax: Axes | None
 
 
 class Canvas:
@@ -80,13 +100,13 @@ class Canvas:
 
     def __init__(
         self,
-        ax: Axes | None,
-        figsize: tuple[float, float] | None,
         *,
-        show: bool | None,
-        save: str | os.PathLike[str] | None,
-        dpi: int,
-        return_fig: bool,
+        ax: Axes | None = None,
+        figsize: tuple[float, float] | None = None,
+        show: bool | None = None,
+        save: str | os.PathLike[str] | None = None,
+        dpi: int = 300,
+        return_fig: bool = False,
     ) -> None:
         self.ax = ax
         self.figsize = figsize
@@ -111,6 +131,11 @@ class Canvas:
     def axes(self, size: tuple[float, float]) -> Axes:
         """Return the given axes or, without them, the only axes of a new figure."""
         return self.new_figure(size).subplots() if self.ax is None else self.ax
+
+    def only_one(self, n: int, noun: str, cure: str) -> None:
+        """Refuse given axes for several panels."""
+        if self.ax is not None and n > 1:
+            raise ValueError(f"ax has room for one {noun}, and there are {n}: {cure}.")
 
     def panels(self, n: int, n_columns: int, size: tuple[float, float], **kwargs: Any) -> list[Axes]:
         """Return the given axes or, without them, those of a grid of panels in a new figure.
@@ -241,10 +266,11 @@ def plain(ax: Axes) -> None:
     ax.spines[["top", "right"]].set_visible(False)
 
 
-def group_colors(adata: AnnData, groupby: str) -> dict[str, str]:
+def group_colors(adata: AnnData | MuData, groupby: str | None) -> dict[str, str]:
     """Colour of each group: that of the AnnData if it has one, else that of scanpy's palette.
 
-    ``adata`` is not changed, even where scanpy would write its palette to it.
+    Those of a column that is gone are gray. ``adata`` is not changed, even where scanpy would write
+    its palette to it.
 
     Parameters
     ----------
@@ -253,6 +279,8 @@ def group_colors(adata: AnnData, groupby: str) -> dict[str, str]:
     groupby
         Column of ``adata.obs`` with the groups.
     """
+    if groupby is None or groupby not in adata.obs:
+        return defaultdict(lambda: GRAY)
     column = adata.obs[groupby]
     if isinstance(column.dtype, pd.CategoricalDtype):
         # The list of colours includes those of unused categories.
@@ -262,7 +290,8 @@ def group_colors(adata: AnnData, groupby: str) -> dict[str, str]:
     stored = [str(color) for color in adata.uns.get(f"{groupby}_colors", ())]
     if len(stored) < len(names) or not all(is_color_like(color) for color in stored):
         stored = default_palette(len(names))
-    return {name: to_hex(color) for name, color in zip(names, stored, strict=False)}
+    colors = (to_hex(color) for color in stored)
+    return defaultdict(lambda: GRAY, zip(names, colors, strict=False))
 
 
 # --------------------------------------------------------------------------- parameters and docs
@@ -307,9 +336,7 @@ _PARAMETERS: dict[str, Constraint] = {
     "n_gene_sets": Integer(optional=True),
     "n_genes": Integer(optional=True),
     "n_columns": Integer(optional=True),
-    "swap_axes": Flag(),
     "cluster_groups": Flag(),
-    "cluster_gene_sets": Flag(),
     "normalize": Flag(),
     "annotate": Flag(optional=True),
     "cmap": _ColorMap(optional=True),
@@ -332,10 +359,14 @@ _DOCS = {
     "adata": """\
 adata
     Query that ``model.annotate`` has annotated. It is not changed.""",
-    "ax": """\
-ax
-    Axes to draw into, instead of a new figure.""",
+    "attributed": """\
+adata
+    Data on which :func:`tosica.tl.attribute` was run. It is not changed.""",
     "figure": """\
+ax
+    Axes to draw into, instead of a new figure.
+{new_figure}""",
+    "new_figure": """\
 figsize
     Width and height of the new figure in inches; by default large enough for all names.
 show
@@ -353,28 +384,30 @@ return_fig
 max_name_length
     Longer names are wrapped at a word. What is too long for two such lines is shortened in the
     middle; different names stay different.""",
-    "values_key": """\
+    "key": """\
 key
-    Values to show, such as ``"tosica_attribution"``. ``None``: the presence that
-    :func:`tosica.tl.attribute` wrote (``"tosica_presence"``) or, without it, the attention that
-    ``model.annotate`` wrote (``"tosica"``); a log line says which.""",
+    ``key_added`` of :func:`tosica.tl.attribute`.""",
     "returns": """\
 The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.""",
-    "ax_raises": """\
+    "returns_panels": """\
+The figure if ``return_fig``; with ``show=False`` a list of axes, one for each panel, or ``ax``;
+else ``None``.""",
+    "raises": """\
+TypeError
+    If an argument is of the wrong type.
 ValueError
     If ``ax`` and ``figsize`` are both given, ``ax`` belongs to no figure, or matplotlib cannot
     write the format of ``save``.
-{save_raises}""",
-    "save_raises": """\
-TypeError
-    If an argument is of the wrong type.
 FileNotFoundError
     If the folder of ``save`` does not exist.""",
 }
 
 
 def plot_function(**constraints: Constraint) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Check the arguments of a plot, and fill shared texts into its docstring.
+    """Give a plot the parameters of its figure, check its arguments, and fill in shared texts.
+
+    A plot passes ``**figure`` to :class:`Canvas`. In its signature, that stands for the parameters
+    of the canvas.
 
     Parameters
     ----------
@@ -383,13 +416,31 @@ def plot_function(**constraints: Constraint) -> Callable[[Callable[P, R]], Calla
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        known = _PARAMETERS | constraints
-        own = [name for name in inspect.signature(function).parameters if name in known]
         # Python 3.13 removes the indentation itself; with -OO there is no docstring.
         function.__doc__ = _filled(inspect.cleandoc(function.__doc__ or ""))
-        return validate_params(**{name: known[name] for name in own})(function)
+        signature = _with_figure(inspect.signature(function))
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        known = _PARAMETERS | constraints
+        checked = validate_params(**{n: known[n] for n in signature.parameters if n in known})(function)
+        if any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values()):
+            return checked
+
+        @functools.wraps(checked)
+        def plot(*args: P.args, **kwargs: P.kwargs) -> R:
+            refuse_unknown(function, kwargs, *signature.parameters)
+            return checked(*args, **kwargs)
+
+        return plot
 
     return decorate
+
+
+def _with_figure(signature: inspect.Signature) -> inspect.Signature:
+    """Put the parameters of the canvas in place of ``**figure``, or before other ``**kwargs``."""
+    *own, last = signature.parameters.values()
+    of_canvas = inspect.signature(Canvas).parameters
+    added = [each for name, each in of_canvas.items() if name not in signature.parameters]
+    return signature.replace(parameters=[*own, *added, *([] if last.name == "figure" else [last])])
 
 
 def _filled(doc: str) -> str:

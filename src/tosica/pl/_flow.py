@@ -12,12 +12,13 @@ from matplotlib.path import Path
 from matplotlib.textpath import text_to_path
 
 from tosica._checks import Fraction
-from tosica._obs import GRAY, UNKNOWN
-from tosica.get import top_genes_df
+from tosica._obs import ATTRIBUTION, GRAY, UNKNOWN
+from tosica.get import gene_sets_df, genes_df
 from tosica.pl._figure import (
     LINE,
     NAME_SIZE,
     Canvas,
+    FigureOptions,
     group_colors,
     inches_of,
     plot_function,
@@ -26,51 +27,50 @@ from tosica.pl._names import wrap
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Sequence
+    from typing import Unpack
 
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from mudata import MuData
     from numpy.typing import NDArray
+
+
+# Stands between a label and its genes where no gene set has evidence.
+_NO_SET = "no gene set of the collection holds these"
 
 
 @plot_function()
 def flow(
-    adata: AnnData,
+    adata: AnnData | MuData,
     groups: str | Iterable[str] | None = None,
     *,
     n_gene_sets: int | None = None,
     n_genes: int | None = None,
     max_name_length: int = 45,
-    key: str = "top_genes",
-    ax: Axes | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    dpi: int = 300,
-    return_fig: bool = False,
+    key: str = ATTRIBUTION,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
-    """Alluvial plot from each label to its gene sets, and from these to their genes.
+    """Alluvial plot from each label to its gene sets with evidence, and from these to their genes.
 
-    The width of a ribbon is proportional to the weight of the gene set in the group, or of the gene
-    in the gene set, among those that are shown. Ribbons have the colour of the group. Small nodes
-    are drawn as high as their name.
+    The width of a ribbon is proportional to what the genes of the set, or the gene, add to the
+    score of the label, among those that are shown. Ribbons have the colour of the group. Small
+    nodes are drawn as high as their name.
+
+    A label without evidence for any gene set is told by its genes alone, and the plot says so. A
+    minus stands before those that the group expresses less than the baseline.
 
     Parameters
     ----------
-    adata
-        Data on which :func:`tosica.tl.top_genes` was run. It is not changed.
+    {attributed}
     groups
         Groups to show; by default all.
     n_gene_sets, n_genes
-        Gene sets for each group and genes for each gene set, of those that
-        :func:`tosica.tl.top_genes` kept. ``None``: up to 3 and 4, and fewer for many groups.
+        Gene sets for each group and genes for each gene set, at most 8. ``None``: up to 3 and 4,
+        and fewer for many groups.
     {max_name_length}
-    key
-        ``key_added`` of :func:`tosica.tl.top_genes`.
-    ax
-        Axes to draw into, instead of a new figure. Text shrinks if they are small.
+    {key}
     {figure}
 
     Returns
@@ -83,55 +83,59 @@ def flow(
         If there is no such result, or no such group in it.
     ValueError
         If ``n_gene_sets`` or ``n_genes`` is below 1.
-    {ax_raises}
+    {raises}
 
     Examples
     --------
-    >>> import pandas as pd
-    >>> import scanpy as sc
-    >>> import tosica
-    >>> adata = sc.datasets.pbmc68k_reduced()
-    >>> rows = [["B", "B cell activation", 1.5, gene, 0.4] for gene in ("CD79A", "MS4A1")]
-    >>> columns = ["group", "gene_set", "gene_set_weight", "gene", "gene_weight"]
-    >>> adata.uns["top_genes"] = {"table": pd.DataFrame(rows, columns=columns)}
-    >>> axes = tosica.pl.flow(adata, show=False)
-    >>> [text.get_text() for text in axes.texts]
-    ['B', 'label', 'B cell activation', 'gene set', 'CD79A', 'MS4A1', 'gene']
+    With a trained model and a query that it annotated:
+
+    >>> tosica.tl.attribute(query, model)
+    >>> axes = tosica.pl.flow(query, "CD19+ B", show=False)
+    >>> axes.texts[0].get_text()
+    'CD19+ B'
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
-    table = top_genes_df(adata, groups, key=key)
-    table = table.astype({"group": str, "gene_set": str, "gene": str})
-    n_groups = table["group"].nunique()
-    n_gene_sets = n_gene_sets or min(3, max(1, 30 // n_groups))
-    n_genes = n_genes or min(4, max(1, 60 // (n_groups * n_gene_sets)))
-    by_group, by_set = (table.groupby(columns, sort=False) for columns in ("group", ["group", "gene_set"]))
-    rank = by_group["gene_set"].transform(lambda sets: pd.factorize(sets)[0])
-    table = table[(rank < n_gene_sets) & (by_set.cumcount() < n_genes)]
-    groupby = adata.uns[key].get("params", {}).get("groupby")
-    colors = group_colors(adata, groupby) if groupby in adata.obs else {}
-    table = table.assign(color=[colors.get(name, GRAY) for name in table["group"]])
-    to_sets = table.drop_duplicates(["group", "gene_set"]).rename(
-        columns={"group": "source", "gene_set": "target", "gene_set_weight": "value"}
-    )
-    to_sets["value"] /= to_sets.groupby("source")["value"].transform("sum")
-    share = to_sets.set_index(["source", "target"])["value"]
-    to_genes = table.rename(columns={"gene": "target", "gene_weight": "value"})
-    of_set = to_genes.groupby(["group", "gene_set"])["value"].transform("sum")
-    pairs = pd.MultiIndex.from_frame(to_genes[["group", "gene_set"]])
-    to_genes["value"] *= share[pairs].to_numpy() / of_set
-    to_genes = to_genes.rename(columns={"gene_set": "source"})
-    names = list(dict.fromkeys(table["group"]))
+    canvas = Canvas(**figure)
+    genes, gene_sets = genes_df(adata, groups, key=key), gene_sets_df(adata, groups, key=key)
+    names = list(genes["group"].cat.categories)
+    n_gene_sets = n_gene_sets or min(3, max(1, 30 // len(names)))
+    n_genes = n_genes or min(4, max(1, 60 // (len(names) * n_gene_sets)))
+    colors = group_colors(adata, adata.uns[key]["groupby"])
+    table = pd.concat(
+        [
+            _paths(of_group, gene_sets[gene_sets["group"] == name][:n_gene_sets], n_genes).assign(group=name)
+            for name, of_group in genes.groupby("group", observed=True)
+        ]
+    ).assign(color=lambda paths: [colors[name] for name in paths["group"]])
+    to_sets = table.rename(columns={"group": "source", "gene_set": "target"})
+    to_sets = to_sets.groupby(["source", "target", "color"], sort=False, as_index=False)["value"].sum()
+    to_genes = table.rename(columns={"gene_set": "source", "gene": "target"})
     sets = _by_sources(to_sets, names)
-    genes = _by_sources(to_genes, sets)
     columns = [
-        _Column(title, nodes, wrap(nodes, max_name_length), [colors.get(n, GRAY) for n in nodes])
-        for title, nodes, colors in (
-            ("label", names, colors),
-            ("gene set", sets, {}),
-            ("gene", genes, {}),
+        _Column(
+            title, nodes, wrap(nodes, max_name_length), [colors[name] if title == "label" else GRAY for name in nodes]
         )
+        for title, nodes in (("label", names), ("gene set", sets), ("gene", _by_sources(to_genes, sets)))
     ]
     return canvas.finish(_draw_alluvial(canvas, columns, [to_sets, to_genes]))
+
+
+def _paths(genes: pd.DataFrame, gene_sets: pd.DataFrame, n_genes: int) -> pd.DataFrame:
+    """Gene sets of a group, their first genes, and the share of the group that takes this way."""
+    if gene_sets.empty:
+        # At least a trace, so that a group that nothing speaks for is drawn.
+        added = genes["contribution"][:n_genes].clip(lower=1e-6)
+        sign = np.where(genes["expression"][:n_genes] < 0, "−", "")
+        names = sign + genes["gene"][:n_genes].to_numpy(dtype=object)
+        return pd.DataFrame({"gene_set": _NO_SET, "gene": names, "value": added / added.sum()})
+    contribution = genes.set_index("gene")["contribution"]
+    parts = []
+    for row in gene_sets.itertuples():
+        added = contribution[row.genes.split(", ")[:n_genes]]
+        share = row.contribution / gene_sets["contribution"].sum()
+        parts.append(
+            pd.DataFrame({"gene_set": row.gene_set, "gene": added.index, "value": share * added / added.sum()})
+        )
+    return pd.concat(parts)
 
 
 @plot_function(min_share=Fraction(one=False))
@@ -143,12 +147,7 @@ def label_flow(
     min_share: float = 0.01,
     normalize: bool = True,
     max_name_length: int = 40,
-    ax: Axes | None = None,
-    figsize: tuple[float, float] | None = None,
-    show: bool | None = None,
-    save: str | os.PathLike[str] | None = None,
-    dpi: int = 300,
-    return_fig: bool = False,
+    **figure: Unpack[FigureOptions],
 ) -> Figure | Axes | None:
     """Alluvial plot from each known label, or cluster, to the predictions of its cells.
 
@@ -170,7 +169,7 @@ def label_flow(
     {max_name_length}
     ax
         Axes to draw into, instead of a new figure. Text shrinks if they are small.
-    {figure}
+    {new_figure}
 
     Returns
     -------
@@ -184,7 +183,7 @@ def label_flow(
         If a column cannot be read as labels.
     ValueError
         If cells have no label, or ``min_share`` is not between 0 and 1.
-    {ax_raises}
+    {raises}
 
     Examples
     --------
@@ -195,7 +194,7 @@ def label_flow(
     >>> axes.texts[0].get_text()
     'G1'
     """
-    canvas = Canvas(ax, figsize, show=show, save=save, dpi=dpi, return_fig=return_fig)
+    canvas = Canvas(**figure)
     counts = confusion_table(adata, labels_key, prediction_key=prediction_key)
     shares = counts.div(counts.sum(axis=1), axis=0)
     known_colors = group_colors(adata, labels_key)

@@ -1,16 +1,12 @@
-"""Names of gene sets and groups that fit into plots, and names of values."""
+"""Names of gene sets and groups that fit into plots."""
 
 from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
 
-from tosica._obs import result_type
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from anndata import AnnData
 
 # Where a line may end, best first: before a space, after an underscore, after a hyphen and so on.
 _BREAKS = (r"(?= )", r"(?<=_)", r"(?<=[-/,:;+])")
@@ -75,28 +71,3 @@ def _cut(name: str, length: int) -> str:
     head = whole[0] if len(whole[0]) > n_head / 2 else head
     tail = whole[1] if len(whole[1]) > n_tail / 2 else tail
     return f"{head.rstrip(' _-,(/')} … {tail.lstrip(' _-,)/')}"
-
-
-# Lines that are short enough for the titles of scanpy's legends.
-_VALUE_NAMES = {
-    "presence": ("contribution to", "the label's score", "(presence)"),
-    "attribution": ("contribution to", "the label's score"),
-    "weighted attention": ("weighted attention",),
-    "attention": ("attention",),
-}
-
-
-def value_name(adata: AnnData, key: str, prefix: str = "") -> str:
-    """Name the values under a key, as the title of a colour bar.
-
-    Parameters
-    ----------
-    adata
-        Annotated query.
-    key
-        Key of the values.
-    prefix
-        First line of the title, such as ``"mean z-score of"``.
-    """
-    lines = _VALUE_NAMES[result_type(adata, key)]
-    return "\n".join([prefix, *lines] if prefix else lines)
