@@ -89,6 +89,7 @@ def top_genes(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model)
     >>> (axes,) = tosica.pl.top_genes(query, "CD19+ B", n_genes=2, show=False)
     >>> [label.get_text() for label in axes.get_yticklabels()]
@@ -159,6 +160,7 @@ def rank_gene_sets(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model, cells=True)
     >>> tosica.tl.rank_gene_sets(query, "phase")
     >>> len(tosica.pl.rank_gene_sets(query, n_gene_sets=3, show=False))

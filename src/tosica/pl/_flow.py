@@ -89,6 +89,7 @@ def flow(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model)
     >>> axes = tosica.pl.flow(query, "CD19+ B", show=False)
     >>> axes.texts[0].get_text()

@@ -110,6 +110,7 @@ def gene_set_heatmap(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model)
     >>> axes = tosica.pl.gene_set_heatmap(query, show=False)
     >>> len(axes.get_xticklabels()) == query.obs["tosica_prediction"].nunique()
@@ -189,6 +190,7 @@ def gene_set_dotplot(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model)
     >>> axes = tosica.pl.gene_set_dotplot(query, n_gene_sets=1, show=False)
     >>> len(axes.get_xticklabels()) == query.obs["tosica_prediction"].nunique()
@@ -375,6 +377,7 @@ def gene_set_violin(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model, cells=True)
     >>> gene_set = query.uns["tosica_attribution"]["gene_sets"][0]
     >>> axes = tosica.pl.gene_set_violin(query, "phase", gene_sets=gene_set, show=False)
@@ -478,6 +481,7 @@ def umap(
     --------
     With a trained model and a query that it annotated:
 
+    >>> import tosica
     >>> tosica.tl.attribute(query, model, cells=True)
     >>> gene_set = query.uns["tosica_attribution"]["gene_sets"][0]
     >>> axes = tosica.pl.umap(query, ["bulk_labels", gene_set], show=False)
