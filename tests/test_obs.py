@@ -1,110 +1,64 @@
-"""What is read if the caller does not say: presence where it is there, else attention."""
+"""Columns of obs that hold groups, and names of columns in files."""
 
 from __future__ import annotations
-
-import logging
 
 import numpy as np
 import pandas as pd
 import pytest
-from get.annotated_pbmc import add_presence, annotated_pbmc, planted
+from get.annotated_pbmc import annotated_pbmc
 
-import tosica
-from tosica._obs import file_columns, resolve_key, result_type
-
-
-def _keys(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Log lines about what was read."""
-    return [text for text in caplog.messages if text.startswith("key: ")]
-
-
-def test_presence_is_read_first(caplog):
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        assert resolve_key(add_presence(annotated_pbmc()), None) == "tosica_presence"
-    assert _keys(caplog) == ["key: 'tosica_presence', contributions to the labels' scores"]
-
-
-def test_attention_is_read_without_presence(caplog):
-    adata = annotated_pbmc()
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        assert resolve_key(adata, None) == "tosica"
-    assert _keys(caplog) == [
-        "key: 'tosica', the attention; contributions to the labels' scores are read once "
-        "tosica.tl.attribute(adata, model) has written them"
-    ]
-
-
-@pytest.mark.parametrize("key", ["tosica", "tosica_attribution", "mine"])
-def test_what_the_caller_says_is_read(key, caplog):
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        assert resolve_key(add_presence(annotated_pbmc()), key) == key
-    assert not caplog.messages
-
-
-def test_presence_of_another_model_is_refused():
-    adata = add_presence(annotated_pbmc(), model="f" * 16)
-    with pytest.raises(ValueError, match=r"another model .* key='tosica'"):
-        resolve_key(adata, None)
-    assert resolve_key(adata, "tosica_presence") == "tosica_presence"
-
-
-def test_presence_whose_names_are_gone_is_no_attention():
-    adata = add_presence(annotated_pbmc())
-    del adata.uns["tosica_presence"]
-    with pytest.raises(KeyError, match=r"adata\.uns\['tosica_presence'\]\['gene_sets'\].* is gone"):
-        tosica.get.mean_attention(adata, "phase")
-
-
-def test_neither_is_there():
-    adata = annotated_pbmc()
-    del adata.obsm["X_tosica"], adata.uns["tosica"]
-    with pytest.raises(KeyError, match=r"run model\.annotate"):
-        tosica.get.mean_attention(adata, "phase")
-
-
-@pytest.mark.parametrize(
-    ("key", "record", "kind"),
-    [
-        ("tosica", {"labels": ["B"]}, "attention"),
-        ("my_presence", {"labels": ["B"]}, "attention"),
-        ("mine", {}, "attention"),
-        ("tosica_weighted", {}, "weighted attention"),
-        ("tosica_attribution", {}, "attribution"),
-        ("why", {"completeness_error": 0.0}, "attribution"),
-        ("why_presence", {"model": "0"}, "presence"),
-    ],
-)
-def test_kinds(key, record, kind):
-    adata = annotated_pbmc()
-    adata.uns[key] = record
-    assert result_type(adata, key) == kind
-
-
-# -- the functions that take it ---------------------------------------------------------------
-
-
-def test_mean_attention(caplog):
-    adata = add_presence(annotated_pbmc())
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        found = tosica.get.mean_attention(adata, "bulk_labels")
-    assert len(_keys(caplog)) == 1
-    expected = tosica.get.mean_attention(adata, "bulk_labels", key="tosica_presence")
-    pd.testing.assert_frame_equal(found, expected)
-    assert list(found.idxmax(axis=1)) == [planted(i + 20) for i in range(10)]
-    by_attention = tosica.get.mean_attention(adata, "bulk_labels", key="tosica")
-    assert list(by_attention.idxmax(axis=1)) == [planted(i) for i in range(10)]
-
-
-def test_attention_and_correlation_keep_to_attention():
-    adata = add_presence(annotated_pbmc())
-    np.testing.assert_array_equal(tosica.get.attention(adata).X, adata.obsm["X_tosica"])
-    tosica.tl.correlate_gene_sets(adata, "n_counts")
-    found = adata.uns["correlate_gene_sets"].copy()
-    tosica.tl.correlate_gene_sets(adata, "n_counts", key="tosica")
-    pd.testing.assert_frame_equal(found, adata.uns["correlate_gene_sets"])
+from tosica._obs import file_columns, read_groups
 
 
 def test_columns_of_labels_as_files_hold_them():
     assert file_columns(["B/plasma", "T"], "here") == ["B|plasma", "T"]
     with pytest.raises(ValueError, match=r"^here has the labels 'a\|b' and 'a/b', which would be"):
         file_columns(["a|b", "T", "a/b"], "here")
+
+
+# -- groups -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "groups"),
+    [
+        (["b", "a"], ["a", "b"]),
+        ([True, False], ["False", "True"]),
+        ([10, 9], ["9", "10"]),
+        (pd.array(["y", "x"], dtype="string"), ["x", "y"]),
+        (pd.Categorical(["one", "many"], ["unused", "one", "many"]), ["one", "many"]),
+    ],
+)
+def test_columns_of_groups(values, groups):
+    adata = annotated_pbmc()
+    column = pd.Series(values).take(np.arange(adata.n_obs) % 2)
+    adata.obs["group"] = column.set_axis(adata.obs_names)
+    before = adata.obs["group"].dtype
+    assert list(read_groups(adata, "group").categories) == groups
+    assert adata.obs["group"].dtype == before
+
+
+@pytest.mark.parametrize(
+    ("column", "error", "said"),
+    [
+        ("cell_type", KeyError, "no column 'cell_type', only 'bulk_labels', "),
+        ("other_prediction", KeyError, r"run model\.annotate\(adata, key_added='other'\)"),
+        ("percent_mito", TypeError, "holds float32 values, not groups"),
+        ("lists", TypeError, "values that cannot name a group"),
+        ("alike", ValueError, "written alike"),
+        ("missing", ValueError, r"missing \(NaN\) in 30 of 700 cells"),
+    ],
+)
+def test_columns_that_are_no_groups(column, error, said):
+    adata = annotated_pbmc()
+    adata.obs["lists"] = pd.Series([["a"]] * adata.n_obs, index=adata.obs_names)
+    codes = np.arange(adata.n_obs) % 2
+    adata.obs["alike"] = pd.Categorical.from_codes(codes, pd.Index([1, "1"], dtype=object))
+    adata.obs["missing"] = adata.obs["bulk_labels"].where(np.arange(adata.n_obs) >= 30)
+    with pytest.raises(error, match=said):
+        read_groups(adata, column)
+
+
+def test_no_cells():
+    with pytest.raises(ValueError, match="no cells"):
+        read_groups(annotated_pbmc()[:0].copy(), "phase")

@@ -59,6 +59,8 @@ def annotated_pbmc(
     adata.obs[f"{key}_prediction"] = pd.Categorical(prediction, [*names, "Unknown"])
     adata.obs[f"{key}_probability"] = rng.uniform(0.5, 1, adata.n_obs).astype(np.float32)
     adata.obsm[f"X_{key}"] = attention.astype(np.float32)
+    # What cells add by each gene set looks the same.
+    adata.obsm[f"X_{key}_attribution"] = attention.astype(np.float32)
     adata.uns[f"{key}_prediction_colors"] = [*colors, "#bfbfbf"]
     prefix = LONG_NAME if long_names else ""
     adata.uns[key] = {
@@ -68,21 +70,5 @@ def annotated_pbmc(
         "model": "0123456789abcdef",
         "version": "0.1.0",
     }
-    return adata
-
-
-def add_presence(adata: AnnData, *, shift: int = 20, model: str = "0123456789abcdef") -> AnnData:
-    """Write presence as `tosica.tl.attribute` would: gene set i + shift adds to label i.
-
-    Gene set i, which has more attention there, subtracts from it.
-    """
-    rng = np.random.default_rng(1)
-    codes = adata.obs["bulk_labels"].cat.codes.to_numpy()
-    names = np.asarray(adata.uns["tosica"]["gene_sets"])
-    presence = rng.normal(0, 0.1, size=(adata.n_obs, len(names)))
-    cells = np.arange(adata.n_obs)
-    presence[cells, (codes + shift) % len(names)] += 3
-    presence[cells, codes % len(names)] -= 1
-    adata.obsm["X_tosica_presence"] = presence.astype(np.float32)
-    adata.uns["tosica_presence"] = {"gene_sets": names.copy(), "model": model}
+    adata.uns[f"{key}_attribution"] = {n: adata.uns[key][n] for n in ("gene_sets", "model")}
     return adata

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 import scanpy as sc
 from anndata import AnnData
@@ -11,6 +10,7 @@ from get.annotated_pbmc import N_GENE_SETS, annotated_pbmc
 
 import tosica
 
+KEY = "tosica_attribution"
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 
 
@@ -22,20 +22,20 @@ def _edited(**edits) -> AnnData:
     return adata
 
 
-# -- attention --------------------------------------------------------------------------------
+# -- contributions --------------------------------------------------------------------------------
 
 
 def test_shares_no_memory_with_the_query():
     adata = annotated_pbmc()
     before = adata.copy()
-    result = tosica.get.attention(adata)
-    assert list(result.var_names) == list(adata.uns["tosica"]["gene_sets"])
-    np.testing.assert_array_equal(result.X, adata.obsm["X_tosica"])
+    result = tosica.get.contributions(adata)
+    assert list(result.var_names) == list(adata.uns[KEY]["gene_sets"])
+    np.testing.assert_array_equal(result.X, adata.obsm[f"X_{KEY}"])
     result.X[:] = -1
     result.obs["bulk_labels"] = "changed"
     result.obsm["X_umap"][:] = -1
     result.uns["bulk_labels_colors"][:] = "changed"
-    np.testing.assert_array_equal(adata.obsm["X_tosica"], before.obsm["X_tosica"])
+    np.testing.assert_array_equal(adata.obsm[f"X_{KEY}"], before.obsm[f"X_{KEY}"])
     np.testing.assert_array_equal(adata.obsm["X_umap"], before.obsm["X_umap"])
     assert adata.obs.equals(before.obs)
     assert list(adata.uns["bulk_labels_colors"]) == list(before.uns["bulk_labels_colors"])
@@ -43,8 +43,8 @@ def test_shares_no_memory_with_the_query():
 
 @pytest.mark.filterwarnings("ignore:The set_bad function:PendingDeprecationWarning")
 def test_has_what_scanpy_needs():
-    result = tosica.get.attention(annotated_pbmc())
-    assert set(result.obsm) == {"X_pca", "X_umap"}
+    result = tosica.get.contributions(annotated_pbmc())
+    assert set(result.obsm) == {"X_pca", "X_umap", "X_tosica"}
     assert set(result.uns) == {"bulk_labels_colors", "louvain_colors", "tosica_prediction_colors"}
     axes = sc.pl.umap(result, color=["gene set 03", "tosica_prediction"], show=False)
     assert len(axes) == 2
@@ -53,22 +53,22 @@ def test_has_what_scanpy_needs():
 @pytest.mark.parametrize(
     ("damaged", "error", "said"),
     [
-        (annotated_pbmc(key="mine"), KeyError, "pass key='mine'"),
-        (_edited(obsm=lambda obsm: obsm.pop("X_tosica")), KeyError, "'X_tosica'.* is gone"),
-        (_edited(uns=lambda uns: uns.pop("tosica")), KeyError, "is gone .*uns_merge='same'"),
+        (annotated_pbmc(key="mine"), KeyError, "pass key='mine"),
+        (_edited(obsm=lambda obsm: obsm.pop(f"X_{KEY}")), KeyError, "'X_tosica_attribution'.* is gone"),
+        (_edited(uns=lambda uns: uns.pop(KEY)), KeyError, "is gone .*uns_merge='same'"),
         (
-            _edited(uns=lambda uns: uns["tosica"].pop("gene_sets")),
+            _edited(uns=lambda uns: uns[KEY].pop("gene_sets")),
             KeyError,
             "'gene_sets'.* is gone",
         ),
-        (_edited(uns=lambda uns: uns.update(tosica="text")), KeyError, "'gene_sets'.* is gone"),
+        (_edited(uns=lambda uns: uns.update({KEY: "text"})), KeyError, "'gene_sets'.* is gone"),
         (
-            _edited(uns=lambda uns: uns["tosica"].update(gene_sets=["a"])),
+            _edited(uns=lambda uns: uns[KEY].update(gene_sets=["a"])),
             ValueError,
             "names 1 gene sets",
         ),
         (
-            _edited(obsm=lambda obsm: np.put(obsm["X_tosica"], 181, np.inf)),
+            _edited(obsm=lambda obsm: np.put(obsm[f"X_{KEY}"], 181, np.inf)),
             ValueError,
             "NaN or infinity in 1 of 700 cells",
         ),
@@ -76,80 +76,7 @@ def test_has_what_scanpy_needs():
 )
 def test_what_was_lost_or_damaged(damaged, error, said):
     with pytest.raises(error, match=said):
-        tosica.get.attention(damaged)
-
-
-# -- means of groups --------------------------------------------------------------------------
-
-
-def test_equals_the_mean_of_each_group():
-    adata = annotated_pbmc()
-    result = tosica.get.mean_attention(adata, "bulk_labels")
-    assert list(result.index) == list(adata.obs["bulk_labels"].cat.categories)
-    assert result.index.name == "bulk_labels"
-    for name, row in result.iterrows():
-        cells = (adata.obs["bulk_labels"] == name).to_numpy()
-        np.testing.assert_allclose(row, adata.obsm["X_tosica"][cells].mean(axis=0), rtol=1e-5)
-
-
-def test_scales():
-    adata = annotated_pbmc()
-    adata.obsm["X_tosica"][:, 7] = 0.01
-    values = adata.obsm["X_tosica"].astype(np.float64)
-    z = (values - values.mean(axis=0)) / np.where(values.std(axis=0) > 1e-9, values.std(axis=0), 1)
-    result = tosica.get.mean_attention(adata, "phase", scale="z_score")
-    expected = pd.DataFrame(z).groupby(adata.obs["phase"].to_numpy()).mean()
-    np.testing.assert_allclose(result, expected, atol=1e-6)
-    assert (result.iloc[:, 7] == 0).all()
-    result = tosica.get.mean_attention(adata, "bulk_labels", scale="min_max")
-    assert (result.min() == 0).all()
-    np.testing.assert_allclose(result.drop(columns="gene set 07").max(), 1)
-    assert (result["gene set 07"] == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("values", "groups"),
-    [
-        (["b", "a"], ["a", "b"]),
-        ([True, False], ["False", "True"]),
-        ([10, 9], ["9", "10"]),
-        (pd.array(["y", "x"], dtype="string"), ["x", "y"]),
-        (pd.Categorical(["one", "many"], ["unused", "one", "many"]), ["one", "many"]),
-    ],
-)
-def test_columns_of_groups(values, groups):
-    adata = annotated_pbmc()
-    column = pd.Series(values).take(np.arange(adata.n_obs) % 2)
-    adata.obs["group"] = column.set_axis(adata.obs_names)
-    before = adata.obs["group"].dtype
-    assert list(tosica.get.mean_attention(adata, "group").index) == groups
-    assert adata.obs["group"].dtype == before
-
-
-@pytest.mark.parametrize(
-    ("column", "error", "said"),
-    [
-        ("cell_type", KeyError, "no column 'cell_type', only 'bulk_labels', "),
-        ("other_prediction", KeyError, r"run model\.annotate\(adata, key_added='other'\)"),
-        ("percent_mito", TypeError, "holds float32 values, not groups"),
-        ("lists", TypeError, "values that cannot name a group"),
-        ("alike", ValueError, "written alike"),
-        ("missing", ValueError, r"missing \(NaN\) in 30 of 700 cells"),
-    ],
-)
-def test_columns_that_are_no_groups(column, error, said):
-    adata = annotated_pbmc()
-    adata.obs["lists"] = pd.Series([["a"]] * adata.n_obs, index=adata.obs_names)
-    codes = np.arange(adata.n_obs) % 2
-    adata.obs["alike"] = pd.Categorical.from_codes(codes, pd.Index([1, "1"], dtype=object))
-    adata.obs["missing"] = adata.obs["bulk_labels"].where(np.arange(adata.n_obs) >= 30)
-    with pytest.raises(error, match=said):
-        tosica.get.mean_attention(adata, column)
-
-
-def test_no_cells():
-    with pytest.raises(ValueError, match="no cells"):
-        tosica.get.mean_attention(annotated_pbmc()[:0].copy(), "phase")
+        tosica.get.contributions(damaged)
 
 
 # -- results of tests -------------------------------------------------------------------------
@@ -169,10 +96,12 @@ def test_rankings_are_those_that_scanpy_reads():
     assert len(two) == 2 * N_GENE_SETS
 
 
-@pytest.mark.parametrize("reader", [tosica.get.rank_gene_sets_df, tosica.get.top_genes_df])
-def test_something_else_under_the_key(reader):
+def test_something_else_under_the_key():
     with pytest.raises(KeyError, match=r"holds no result of tosica\.tl\.\w+: call it"):
-        reader(annotated_pbmc(), key="tosica")
+        tosica.get.rank_gene_sets_df(annotated_pbmc(), key="tosica")
+    for read in (tosica.get.genes_df, tosica.get.gene_sets_df, tosica.get.explain):
+        with pytest.raises(KeyError, match=r"holds no contributions: call tosica\.tl\.attribute"):
+            read(annotated_pbmc(), key="tosica")
 
 
 # -- coverage ---------------------------------------------------------------------------------

@@ -14,13 +14,18 @@ from tosica import _progress
 from tosica.io import _seurat
 
 tl = tosica.tl
+
+
+def _faithfulness(adata, model):
+    tl.attribute(adata, model, n_steps=8)
+    tl.faithfulness(adata, model)
+
+
 SHOWS = {
     "annotate": lambda a, m: m.annotate(a),
     "attribute": lambda a, m: tl.attribute(a, m),
-    "top_genes": lambda a, m: tl.top_genes(a, m, n_cells=5),
-    "faithfulness": lambda a, m: tl.faithfulness(a, m, orders=["random"]),
+    "faithfulness": _faithfulness,
     "novelty": lambda a, m: tl.novelty(a, m),
-    "weight_attention": lambda a, m: tl.weight_attention(a, m),
 }
 
 

@@ -29,7 +29,7 @@ def test_planted_gene_set_is_first_in_every_group(method):
 def test_statistics_are_scanpys_on_the_attention_anndata():
     adata = annotated_pbmc()
     tosica.tl.rank_gene_sets(adata, "louvain")
-    attention = tosica.get.attention(adata)
+    attention = tosica.get.contributions(adata)
     sc.tl.rank_genes_groups(attention, "louvain", method="wilcoxon")
     result, expected = adata.uns["rank_gene_sets"], attention.uns["rank_genes_groups"]
     for field in ["scores", "pvals", "pvals_adj"]:
@@ -42,9 +42,10 @@ def test_statistics_are_scanpys_on_the_attention_anndata():
 
 def test_logfoldchange_is_the_log2_ratio_of_mean_attentions():
     adata = annotated_pbmc()
-    means = tosica.get.mean_attention(adata, "phase")
+    values = pd.DataFrame(adata.obsm["X_tosica_attribution"], columns=adata.uns["tosica"]["gene_sets"], dtype=float)
+    means = values.groupby(adata.obs["phase"].to_numpy()).mean()
     in_group = (adata.obs["phase"] == "S").to_numpy()
-    rest = adata.obsm["X_tosica"][~in_group].mean(axis=0, dtype=float)
+    rest = adata.obsm["X_tosica_attribution"][~in_group].mean(axis=0, dtype=float)
     expected = {
         "rest": dict(zip(means.columns, np.log2(means.loc["S"] / rest), strict=True)),
         "G1": dict(np.log2(means.loc["S"] / means.loc["G1"])),
@@ -58,7 +59,7 @@ def test_logfoldchange_is_the_log2_ratio_of_mean_attentions():
 
 def test_attention_that_is_zero_everywhere_is_no_change():
     adata = annotated_pbmc()
-    adata.obsm["X_tosica"][:, 5] = 0
+    adata.obsm["X_tosica_attribution"][:, 5] = 0
     tosica.tl.rank_gene_sets(adata, "phase")
     table = tosica.get.rank_gene_sets_df(adata)
     rows = table[table["gene_set"] == planted(5)]
@@ -88,7 +89,7 @@ def test_groups_reference_and_number():
 
 def test_gene_sets_of_the_same_name_keep_their_own_numbers():
     adata = annotated_pbmc()
-    adata.uns["tosica"]["gene_sets"][1] = planted(0)
+    adata.uns["tosica_attribution"]["gene_sets"][1] = planted(0)
     tosica.tl.rank_gene_sets(adata, "bulk_labels")
     result = adata.uns["rank_gene_sets"]
     for group in list(adata.obs["bulk_labels"].cat.categories)[:2]:
@@ -136,8 +137,8 @@ def _cells(seed, *, n_samples=8, n_cells=60, sample_effect=0.15, raised=0, types
     obs.index = [f"c{i}" for i in range(len(obs))]
     values = np.concatenate([values for values, _ in rows]) / (4 * N_SETS)
     adata = AnnData(np.zeros((len(obs), 1), np.float32), obs=obs)
-    adata.obsm["X_tosica"] = values.astype(np.float32)
-    adata.uns["tosica"] = {"gene_sets": np.array([f"set {i}" for i in range(N_SETS)])}
+    adata.obsm["X_tosica_attribution"] = values.astype(np.float32)
+    adata.uns["tosica_attribution"] = {"gene_sets": np.array([f"set {i}" for i in range(N_SETS)])}
     return adata
 
 
@@ -189,9 +190,9 @@ def test_samples_on_both_sides_are_paired():
     rng = np.random.default_rng(1)
     donor = rng.lognormal(0, 1.0, (8, N_SETS))
     codes = adata.obs["sample"].astype("category").cat.codes.to_numpy()
-    values = adata.obsm["X_tosica"] * donor[codes]
+    values = adata.obsm["X_tosica_attribution"] * donor[codes]
     values[(adata.obs["cell_type"] == "B").to_numpy(), :5] *= 1.4
-    adata.obsm["X_tosica"] = values.astype(np.float32)
+    adata.obsm["X_tosica_attribution"] = values.astype(np.float32)
     tosica.tl.rank_gene_sets(adata, "cell_type", groups=["B"], sample_key="sample")
     table = tosica.get.rank_gene_sets_df(adata, "B")
     assert set(table["gene_set"].head(5)) == {f"set {i}" for i in range(5)}
@@ -209,7 +210,7 @@ def test_rank_by_absolute_score():
 def test_welch_is_scipys():
     adata = _cells(3, types=("B",))
     table = _stim(adata, sample_key="sample", method="t-test").set_index("gene_set")
-    frame = pd.DataFrame(adata.obsm["X_tosica"].astype(float)).groupby(adata.obs["sample"].to_numpy())
+    frame = pd.DataFrame(adata.obsm["X_tosica_attribution"].astype(float)).groupby(adata.obs["sample"].to_numpy())
     means = np.log2(frame.mean())
     stim = means.index.str.startswith("stim")
     result = stats.ttest_ind(means[stim], means[~stim], equal_var=False)
@@ -220,7 +221,7 @@ def test_effect_size_is_cohens_d_of_cells():
     adata = _cells(0, raised=3, types=("B",))
     table = _stim(adata).set_index("gene_set")
     stim = (adata.obs["condition"] == "stim").to_numpy()
-    x = adata.obsm["X_tosica"][:, 0].astype(float)
+    x = adata.obsm["X_tosica_attribution"][:, 0].astype(float)
     pooled = np.sqrt((x[stim].var() * stim.sum() + x[~stim].var() * (~stim).sum()) / len(x))
     expected = (x[stim].mean() - x[~stim].mean()) / pooled
     assert table.loc["set 0", "effect_size"] == pytest.approx(expected, rel=1e-4)
@@ -264,7 +265,7 @@ def _staged():
     adata = annotated_pbmc()
     rng = np.random.default_rng(0)
     adata.obs["age"] = rng.uniform(0, 10, adata.n_obs)
-    adata.obsm["X_tosica"][:, 40] *= np.exp(adata.obs["age"] / 10).to_numpy()
+    adata.obsm["X_tosica_attribution"][:, 40] *= np.exp(adata.obs["age"] / 10).to_numpy()
     return adata
 
 
@@ -273,7 +274,7 @@ def test_is_scipys_spearman():
     tosica.tl.correlate_gene_sets(adata, "age")
     table = adata.uns["correlate_gene_sets"].set_index("gene_set")
     for i in (0, 7, 40):
-        expected = stats.spearmanr(adata.obsm["X_tosica"][:, i], adata.obs["age"])
+        expected = stats.spearmanr(adata.obsm["X_tosica_attribution"][:, i], adata.obs["age"])
         row = table.loc[f"gene set {i:02d}"]
         assert row["correlation"] == pytest.approx(expected.statistic, abs=1e-9)
         assert row["pval"] == pytest.approx(expected.pvalue, rel=1e-6)
@@ -308,7 +309,7 @@ def test_samples_as_replicates():
 
 def test_attention_that_is_the_same_everywhere_has_no_correlation():
     adata = _staged()
-    adata.obsm["X_tosica"][:, 5] = 0.01
+    adata.obsm["X_tosica_attribution"][:, 5] = 0.01
     tosica.tl.correlate_gene_sets(adata, "age")
     row = adata.uns["correlate_gene_sets"].set_index("gene_set").loc["gene set 05"]
     assert row["correlation"] == 0

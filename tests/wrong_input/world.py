@@ -38,9 +38,8 @@ def make_world(query: AnnData, reference: AnnData, model: tosica.TOSICA, gene_se
     """Annotate the query, run every tool on it, and save the model."""
     query.layers["counts"] = query.X.copy()
     model.annotate(query, probabilities=True)
-    tosica.tl.attribute(query, model, n_steps=4)
+    tosica.tl.attribute(query, model, n_steps=4, cells=True)
     tosica.tl.rank_gene_sets(query, "kind")
-    tosica.tl.top_genes(query, model, n_cells=5)
     tosica.tl.faithfulness(query, model, n_cells=5, shares=(0, 1))
     tosica.pp.build_mask(query, gene_sets)
     rng = np.random.default_rng(0)
@@ -99,7 +98,6 @@ OF_FUNCTION: dict[str, dict[str, Any]] = {
     "gs.write_gmt": {"path": lambda w: w.folder / "other.gmt"},
     "tl.annotate_file": {"path": lambda w: w.folder / "seurat.h5ad"},
     "tl.majority_vote": {"over_clustering": "donor"},
-    "tl.top_genes": {"n_cells": 5},
     "io.read_seurat": {"path": lambda w: w.folder / "seurat.h5ad"},
     "TOSICA": {"adata": lambda w: w.untrained.adata},
     "TOSICA.setup_anndata": {"adata": lambda w: w.reference},

@@ -265,6 +265,7 @@ def explain_groups(
     gene_sets_of_cells, genes_of_cells
         Keep what each cell's gene sets and genes add.
     """
+    CellData(mudata=model.modalities[0].name is not None).check("adata", adata)
     read_annotation(adata, model, key, mudata=True)
     if target is not None and target not in model.labels:
         raise ValueError(f"target {target!r} is no label{only_known(target, model.labels)}")

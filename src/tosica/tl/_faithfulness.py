@@ -118,8 +118,8 @@ def faithfulness(
     True
     """
     share = _checked_shares(shares)
-    record = read_attribution(adata, key)
     read_annotation(adata, model, key.removesuffix("_attribution"))
+    record = read_attribution(adata, key)
     rng = np.random.default_rng(seed)
     groups = read_groups(adata, str(record["groupby"]))
     names = [str(name) for name in record["groups"]]
