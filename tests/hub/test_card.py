@@ -15,8 +15,7 @@ from sklearn.metrics import f1_score
 
 import tosica
 from tosica import TOSICA
-from tosica.hub import make_card
-from tosica.hub._card import one_line
+from tosica.hub import make_card, one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
