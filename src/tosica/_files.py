@@ -68,6 +68,26 @@ def new_in_cache(path: Path) -> Iterator[Path]:
         os.replace(folder / path.name, path)
 
 
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Check before the work that its result can be written.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no folder to write to.
+    PermissionError
+        If the folder is read-only.
+    FileExistsError
+        If there is something already that is not to be replaced.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {str(path.parent)!r} does not exist: create it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"the folder {str(path.parent)!r} is read-only: choose another one.")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{str(path)!r} exists: pass overwrite=True to replace it, or give another output.")
+
+
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, and let this file replace ``path`` at the end.

@@ -143,7 +143,11 @@ def format_thousands(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
-def warn_user(message: str | Warning, category: type[Warning] = UserWarning) -> None:
+class TosicaWarning(UserWarning):
+    """A warning of this package, so that the command line can tell it from those of libraries."""
+
+
+def warn_user(message: str | Warning) -> None:
     """Warn, with the line of the user's own code that called the package."""
     # The caller of the outermost function of the package: libraries may have called others.
     frames = []
@@ -151,7 +155,7 @@ def warn_user(message: str | Warning, category: type[Warning] = UserWarning) -> 
     while frame is not None:
         frames.append(frame.f_code.co_filename.startswith(_PACKAGE))
         frame = frame.f_back
-    warnings.warn(message, category, stacklevel=len(frames) - frames[::-1].index(True) + 1)
+    warnings.warn(message, TosicaWarning, stacklevel=len(frames) - frames[::-1].index(True) + 1)
 
 
 @contextmanager

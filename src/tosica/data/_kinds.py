@@ -18,7 +18,7 @@ from typing import (
 import numpy as np
 import scipy.sparse as sp
 
-from tosica._settings import query_logger, warn_user
+from tosica._settings import TosicaWarning, query_logger, warn_user
 from tosica.data._align import match_names, reindex_genes
 from tosica.data._matrix import BLOCK, check_unique
 from tosica.data._normalize import CenteredLogRatio, ChangeOfBase, LogNormalization
@@ -56,7 +56,7 @@ class CellBatch(NamedTuple):
     total: np.ndarray | None = None
 
 
-class EmptyCellsWarning(UserWarning):
+class EmptyCellsWarning(TosicaWarning):
     """Some cells of a query have nothing in any gene of the model.
 
     Parameters
