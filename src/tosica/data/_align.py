@@ -12,7 +12,7 @@ from tosica._checks import list_names
 from tosica._limits import LIMITS
 from tosica._settings import query_logger, warn_user
 from tosica.data._matrix import check_unique
-from tosica.gs._genes import hint_for_mismatch
+from tosica.gs._genes import GeneList, hint_for_mismatch
 from tosica.gs._match import match_genes, match_respelled, same_but_hyphens
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def _translate(
     one has its name. These genes are returned with their names in the query, too, and what the log
     is to say.
     """
-    match = match_genes(names, genes, var=var, identifiers="map")
+    match = match_genes(GeneList(names, var), GeneList(genes), identifiers="map")
     column = names if match.column is None or var is None else var[match.column].astype(str)
     given = np.asarray(column)
     pairs = pd.DataFrame({"gene": match.wanted, "row": match.rows})

@@ -1,7 +1,8 @@
 """Load, list and combine named collections of gene sets.
 
 ``human_gobp`` and ``mouse_gobp`` are in the folder ``resources``: ``<name>.json``, and
-``<name>.gmt.gz`` or the collection that it is mapped from. All others are files of MSigDB.
+``<name>.gmt.gz`` or the collection that it is mapped from. All others are files of MSigDB, which
+``msigdb.json`` lists.
 """
 
 from __future__ import annotations
@@ -22,61 +23,17 @@ from tosica._settings import format_thousands, logger
 from tosica.gs._genes import orthologs
 from tosica.gs._gmt import parse_gmt, read_gmt
 
-_RESOURCES: Final = files("tosica.gs").joinpath("resources")
+_PACKAGE: Final = files("tosica.gs")
+_RESOURCES: Final = _PACKAGE.joinpath("resources")
 _BUNDLED: Final = ("human_gobp", "mouse_gobp")
 
+# Collections of MSigDB: name of the file without version, organism, source and what to cite.
+_FILES: Final[dict[str, dict[str, Any]]] = json.loads(_PACKAGE.joinpath("msigdb.json").read_bytes())
 # Files are <server>/<version>.<species>/<file>.v<version>.<species>.symbols.gmt.
 _SERVER: Final = "https://data.broadinstitute.org/gsea-msigdb/msigdb/release"
 # Releases that have all files below.
 _VERSIONS: Final = ("2022.1", "2023.1", "2023.2", "2024.1", "2025.1")
 _DEFAULT_VERSION: Final = "2024.1"
-_ORGANISMS: Final = {"Hs": "Homo sapiens", "Mm": "Mus musculus"}
-
-_SUBRAMANIAN = (
-    "Subramanian et al. Gene set enrichment analysis: a knowledge-based approach for interpreting "
-    "genome-wide expression profiles. PNAS 102, 15545-15550 (2005), doi:10.1073/pnas.0506580102"
-)
-_LIBERZON = (
-    "Liberzon et al. The Molecular Signatures Database hallmark gene set collection. Cell Systems "
-    "1, 417-425 (2015), doi:10.1016/j.cels.2015.12.004"
-)
-_CASTANZA = (
-    "Castanza et al. Extending support for mouse data in the Molecular Signatures Database "
-    "(MSigDB). Nature Methods 20, 1619-1620 (2023), doi:10.1038/s41592-023-02014-7"
-)
-_REACTOME = (
-    "Milacic et al. The Reactome Pathway Knowledgebase 2024. Nucleic Acids Research 52, D672-D678 "
-    "(2024), doi:10.1093/nar/gkad1025"
-)
-_IMMUNE = (
-    "Godec et al. Compendium of immune signatures identifies conserved and species-specific "
-    "biology in response to inflammation. Immunity 44, 194-206 (2016), "
-    "doi:10.1016/j.immuni.2015.12.006"
-)
-
-
-class _File(NamedTuple):
-    """One file of MSigDB: its name without the version, its content, and what to cite."""
-
-    file: str
-    species: str
-    source: str
-    citation: tuple[str, ...]
-
-
-_FILES: Final = {
-    "human_reactome": _File("c2.cp.reactome", "Hs", "MSigDB C2, Reactome pathways", (_SUBRAMANIAN, _REACTOME)),
-    "human_immune": _File("c7.all", "Hs", "MSigDB C7, immunologic signatures", (_SUBRAMANIAN, _IMMUNE)),
-    "human_tf": _File("c3.tft", "Hs", "MSigDB C3, transcription factor targets", (_SUBRAMANIAN,)),
-    "human_hallmark": _File("h.all", "Hs", "MSigDB H, hallmarks", (_SUBRAMANIAN, _LIBERZON)),
-    "human_celltype": _File("c8.all", "Hs", "MSigDB C8, cell types", (_SUBRAMANIAN,)),
-    "mouse_reactome": _File("m2.cp.reactome", "Mm", "MSigDB M2, Reactome pathways", (_CASTANZA, _REACTOME)),
-    "mouse_tf": _File("m3.gtrd", "Mm", "MSigDB M3, transcription factor targets", (_CASTANZA,)),
-    "mouse_hallmark": _File("mh.all", "Mm", "MSigDB MH, hallmarks", (_CASTANZA, _LIBERZON)),
-    "mouse_celltype": _File("m8.all", "Mm", "MSigDB M8, cell types", (_CASTANZA,)),
-}
-
-
 _COLUMNS: Final = [
     *("source", "release", "version", "available", "licence", "organism", "identifier", "n_sets"),
     *("n_genes", "date", "url", "citation"),
@@ -174,26 +131,26 @@ class Collection(NamedTuple):
         available = path.is_file()
         n_sets, n_genes = _count(path, path.stat().st_mtime_ns) if available else (pd.NA, pd.NA)
         return {
-            "source": file.source,
-            "release": f"MSigDB {self.version}.{file.species}",
+            "source": file["source"],
+            "release": f"MSigDB {self.version}.{file['species']}",
             "version": self.version,
             "available": available,
             "licence": "CC BY 4.0",
-            "organism": _ORGANISMS[file.species],
+            "organism": file["organism"],
             "identifier": "gene symbol",
             "n_sets": n_sets,
             "n_genes": n_genes,
             "date": "",
             "url": self._url,
-            "citation": [*file.citation],
+            "citation": file["citation"],
         }
 
     @property
     def _location(self) -> str:
         """Path of a file of MSigDB, on the server and in the cache."""
         file = _FILES[self.name]
-        release = f"{self.version}.{file.species}"
-        return f"{release}/{file.file}.v{release}.symbols.gmt"
+        release = f"{self.version}.{file['species']}"
+        return f"{release}/{file['file']}.v{release}.symbols.gmt"
 
     @property
     def _url(self) -> str:
