@@ -511,7 +511,7 @@ def _twice(mdata):
     ("spoil", "error", "sentence"),
     [
         (_same, ValueError, r"mdata\['protein'\].X is the same in every cell"),
-        (_negative, ValueError, "holds negative counts of antibodies"),
+        (_negative, ValueError, "neither counts of antibodies nor normalised"),
         (_infinite, ValueError, r"mdata\['protein'\].X holds infinity"),
         (_linear, ValueError, "neither counts of antibodies nor normalised"),
         (_nothing, ValueError, r"mdata\['protein'\].X is (zero everywhere|the same in every cell)"),

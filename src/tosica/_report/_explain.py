@@ -77,9 +77,7 @@ def _by_model(source: ExpressionSource, evidence: Evidence, model: TOSICA) -> Ex
     if not labels:
         return Explanation("model", {})
     with ask_quietly():
-        sets, pairs = presence_of_groups(
-            source.data, model, evidence.asked, source.layer, source.use_raw, "report: gene sets"
-        )
+        sets, pairs = presence_of_groups(source, model, evidence.asked, "report: gene sets")
     rows = largest_weights(model, labels, sets, pairs, _N_GENE_SETS, _N_GENES)
     names = np.asarray(model.get_var_names()).astype(str)
     of_pair = model.module.embedding.genes.cpu().numpy()

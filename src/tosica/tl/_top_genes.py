@@ -22,14 +22,14 @@ from tosica._obs import UNKNOWN, read_groups
 from tosica._progress import progress
 from tosica._settings import logger, only_warnings, query_logger
 from tosica._stats import group_moments, standardized_difference
+from tosica.data import ExpressionSource
 from tosica.tl._attribute import default_baseline, iter_attributions, sum_by, token_of_pair
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from anndata import AnnData
-    from mudata import MuData
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
@@ -148,7 +148,7 @@ def top_genes(
     else:
         rng = np.random.default_rng(seed)
         chosen = [np.sort(rng.permutation(np.flatnonzero(cells == group))[:n_cells]) for group in wanted]
-        set_weights, pair_weights = presence_of_groups(adata, model, chosen, layer=layer, use_raw=use_raw)
+        set_weights, pair_weights = presence_of_groups(ExpressionSource(adata, layer, use_raw), model, chosen)
     table = largest_weights(model, wanted, set_weights, pair_weights, n_gene_sets, n_genes)
     if table.empty:
         raise ValueError("No gene set has a positive weight in any of the groups: name other groups.")
@@ -195,25 +195,21 @@ def _by_attention(
 
 
 def presence_of_groups(
-    adata: AnnData | MuData,
+    source: ExpressionSource,
     model: TOSICA,
     chosen: Sequence[NDArray[np.integer]],
-    layer: str | Mapping[str, str] | None,
-    use_raw: bool,
     bar: str = "top_genes",
 ) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
     """Average the presence over the cells of each group.
 
     Parameters
     ----------
-    adata
+    source
         The query.
     model
         The model that annotated it.
     chosen
         Positions of each group's cells.
-    layer, use_raw
-        Which matrix of ``adata`` to read.
     bar
         What the progress bar says before its figures.
 
@@ -228,11 +224,11 @@ def presence_of_groups(
     pair_weights = torch.zeros(len(chosen), len(token))
     for rows, _, attribution in iter_attributions(
         model,
-        adata,
+        source.data,
         baseline=default_baseline(model),
         rows=np.concatenate(chosen),
-        layer=layer,
-        use_raw=use_raw,
+        layer=source.layer,
+        use_raw=source.use_raw,
         bar=bar,
     ):
         pair_weights.index_add_(0, group_of_cell[rows], attribution.presence.cpu())
