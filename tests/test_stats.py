@@ -241,7 +241,7 @@ def test_what_no_threshold_can_promise():
 def test_label_sets_hold_the_labels_above_the_threshold(pbmc_model, pbmc_query):
     table = pbmc_model.predict_set(pbmc_query, coverage=0.9)
     soft = pbmc_model.predict(pbmc_query, soft=True)
-    least = conformal_threshold(pbmc_model.held_out_probabilities_[0], 0.9)
+    least = conformal_threshold(pbmc_model.training_.held_out_probabilities[0], 0.9)
     assert table.equals(soft >= least)
     assert list(table.index) == list(pbmc_query.obs_names)
     assert list(table.columns) == pbmc_model.labels
@@ -257,7 +257,7 @@ def test_more_coverage_never_takes_a_label_away(pbmc_model, pbmc_query):
 
 def test_held_out_cells_are_the_validation_cells(pbmc_model):
     # Their probabilities are from before the refit on them.
-    held_out = pbmc_model.held_out_probabilities_
+    held_out = pbmc_model.training_.held_out_probabilities
     assert held_out.shape == (1, len(pbmc_model.validation_indices))
     assert ((held_out > 0) & (held_out <= 1)).all()
 
@@ -268,7 +268,7 @@ def test_held_out_probabilities_are_those_of_the_right_labels(toy, train):
     soft = model.predict(indices=cells, soft=True).to_numpy()
     truth = [model.labels.index(label) for label in toy.obs["kind"].iloc[cells]]
     expected = soft[np.arange(len(cells)), truth]
-    np.testing.assert_allclose(np.sort(model.held_out_probabilities_[0]), np.sort(expected), atol=1e-5)
+    np.testing.assert_allclose(np.sort(model.training_.held_out_probabilities[0]), np.sort(expected), atol=1e-5)
 
 
 def test_not_calibrated(toy, train, toy_query):
@@ -282,7 +282,7 @@ def test_no_label_sets_after_a_second_training_with_refit(toy, train, toy_query,
     model = train(toy)
     model.save(tmp_path / "model")
     model = tosica.TOSICA.load(tmp_path / "model", adata=toy, accelerator="cpu")
-    assert model.held_out_probabilities_ is not None
+    assert model.training_.held_out_probabilities is not None
     with caplog.at_level("WARNING", logger="tosica"):
         model.train(**once)
     assert "the held-out cells were trained on in an earlier training" in caplog.text

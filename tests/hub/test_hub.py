@@ -17,7 +17,7 @@ import pytest
 
 import tosica
 from tosica import TOSICA
-from tosica.model import _save_load_mixin
+from tosica.model import _save_load
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -152,7 +152,7 @@ def test_who_uploads_nothing(hub: Hub, toy: AnnData, toy_model: TOSICA, monkeypa
     TOSICA.setup_anndata(toy, labels_key="kind")
     with pytest.raises(RuntimeError, match="not trained"):
         TOSICA(toy, embed_dim=8, n_heads=2).push_to_hub("lab/toy", **ABOUT)
-    monkeypatch.setattr(_save_load_mixin, "is_rank_zero", lambda _: False)
+    monkeypatch.setattr(_save_load, "is_rank_zero", lambda _: False)
     assert toy_model.push_to_hub("lab/toy", **ABOUT) == ""
     assert hub.calls == []
 

@@ -143,7 +143,7 @@ def test_modality_dropout_shows_each_cell_in_every_choice_of_modalities(model, d
 
 @pytest.mark.parametrize("modality", ["rna", "protein", None])
 def test_label_sets_for_what_the_query_has(model, query, modality):
-    held_out = model.held_out_probabilities_
+    held_out = model.training_.held_out_probabilities
     assert held_out.shape == (3, len(model.validation_indices))
     seen = query if modality is None else query[modality]
     coverage = 1 - 1.5 / (held_out.shape[1] + 1)
@@ -593,7 +593,7 @@ def test_recalibrated_for_every_choice_of_modalities(model, query, tmp_path):
     model.save(tmp_path / "model")
     recalibrated = tosica.TOSICA.load(tmp_path / "model")
     recalibrated.recalibrate(query, "kind")
-    assert recalibrated.held_out_probabilities_.shape == (3, query.n_obs)
+    assert recalibrated.training_.held_out_probabilities.shape == (3, query.n_obs)
     assert (recalibrated.module.temperature != model.module.temperature).all()
     rna = query["rna"].copy()
     rna.obs["kind"] = query.obs["kind"]
@@ -665,4 +665,4 @@ def test_the_card_of_a_joint_model(model):
     ):
         assert f"\n{line}" in card
     assert f"on {n_held_out} cells that were held out" in card
-    assert model.held_out_codes_.shape == (2, n_held_out)
+    assert model.training_.held_out_codes.shape == (2, n_held_out)

@@ -66,7 +66,7 @@ def test_a_new_type_is_found_and_the_others_are_kept(base, grown, unseen):
     assert (after[is_new] == NEW).mean() >= 0.8
     assert (after[~is_new] == before[~is_new]).mean() >= 0.97
     assert grown.labels == [*base.labels, NEW]
-    assert grown.label_counts_ == base.label_counts_ | {NEW: 30}
+    assert grown.training_.label_counts == base.training_.label_counts | {NEW: 30}
 
 
 def test_nothing_changes_before_the_new_label_is_fitted(base, query, unseen):
@@ -91,7 +91,7 @@ def test_the_model_that_is_extended_stays_as_it_is(base, query):
     tosica.TOSICA.load_query_data(query, base, "known", UNLABELED).train()
     assert base.fingerprint == fingerprint
     assert base.labels == labels
-    assert NEW not in base.label_counts_
+    assert NEW not in base.training_.label_counts
     np.testing.assert_array_equal(query.X, cells.X)
     pd.testing.assert_frame_equal(query.obs, cells.obs)
     assert not query.uns
@@ -123,7 +123,7 @@ def test_from_a_saved_model(base, query, tmp_path, grown):
 
 def test_no_cell_is_kept(grown, query):
     state = grown.module.state_dict().values()
-    arrays = [*state, *grown.novelty_statistics_.to_dict().values()]
+    arrays = [*state, *grown.training_.novelty_statistics.to_dict().values()]
     rows = [array.shape[0] for array in arrays if array.ndim == 2 and query.n_vars in array.shape]
     assert max(rows) <= max(len(grown.labels), query.n_vars)
     assert grown.adata is None
@@ -133,7 +133,7 @@ def test_trained_twice_is_trained_once(grown):
     fingerprint = grown.fingerprint
     grown.train()
     assert grown.fingerprint == fingerprint
-    assert len(grown.novelty_statistics_.labels) == len(grown.labels)
+    assert len(grown.training_.novelty_statistics.labels) == len(grown.labels)
 
 
 def test_extended_twice(grown, query, unseen):
@@ -230,7 +230,7 @@ def test_models_that_cannot_be_extended(base, query, pbmc_ref):
     with pytest.raises(ValueError, match=r"^The model has no linear branch, which new labels are"):
         tosica.TOSICA.load_query_data(query, alone, "known", UNLABELED)
     without = copy.copy(base)
-    without.novelty_statistics_ = None
+    without.training_.novelty_statistics = None
     with pytest.raises(ValueError, match=r"^The model has no statistics of its reference, because"):
         tosica.TOSICA.load_query_data(query, without, "known", UNLABELED)
 

@@ -40,7 +40,7 @@ def test_label_sets_follow_the_labelled_cells(model, labeled):
     model.recalibrate(labeled, "known")
     soft = model.predict(labeled, soft=True)
     of_truth = true_label_probabilities(soft, labeled.obs["known"])
-    np.testing.assert_allclose(model.held_out_probabilities_, of_truth[None], atol=1e-6)
+    np.testing.assert_allclose(model.training_.held_out_probabilities, of_truth[None], atol=1e-6)
     sets = model.predict_set(labeled, coverage=0.9)
     assert sets.equals(soft >= conformal_threshold(of_truth, 0.9))
     is_known = labeled.obs["known"].notna().to_numpy()
@@ -70,7 +70,7 @@ def test_only_labelled_cells_count(model, labeled):
     other = copy.deepcopy(model)
     model.recalibrate(labeled, "known")
     other.recalibrate(labeled[labeled.obs["known"].notna()].copy(), "known")
-    np.testing.assert_allclose(model.held_out_probabilities_, other.held_out_probabilities_, atol=1e-6)
+    np.testing.assert_allclose(model.training_.held_out_probabilities, other.training_.held_out_probabilities, atol=1e-6)
 
 
 def test_the_query_stays_as_it_was(model, labeled, contents):
@@ -95,7 +95,7 @@ def test_labels_that_the_model_lacks_are_left_out_and_named(model, labeled, capl
     labeled.obs["known"] = known
     with caplog.at_level(logging.INFO, logger="tosica"):
         model.recalibrate(labeled, "known")
-    assert model.held_out_probabilities_.shape == (1, n_known - 2)
+    assert model.training_.held_out_probabilities.shape == (1, n_known - 2)
     assert "left out cells labelled 'Platelets', which the model lacks" in caplog.text
     assert f"took {n_known - 2} labelled cells" in caplog.text
 

@@ -16,7 +16,7 @@ import torch
 from scvi.model.base import BaseModelClass
 
 from tosica import TOSICA, pp
-from tosica.model._checkpoint import digest, to_plain
+from tosica.model._model_file import digest, to_plain
 
 
 @pytest.fixture

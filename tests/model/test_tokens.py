@@ -13,7 +13,7 @@ import scipy.sparse as sp
 
 import tosica
 from tosica import TOSICA, pp
-from tosica.model._checkpoint import read_plain, write_plain
+from tosica.model._model_file import read_plain, write_plain
 from tosica.model._tokens import choose_tokens
 
 N_GENES, N_CELLS = 120, 90

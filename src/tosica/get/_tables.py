@@ -22,7 +22,7 @@ from tosica._checks import (
 )
 from tosica._obs import find_gene_sets, read_attention, read_groups, resolve_key
 from tosica._stats import group_moments
-from tosica.model._check_model import MODEL
+from tosica.model._tosica import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

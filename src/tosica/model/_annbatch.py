@@ -12,12 +12,11 @@ from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset
 
 from tosica._checks import Integer, list_names, validate_params
+from tosica.model._device import first_line
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
-
-    from mudata import MuData
 
     from tosica.data import Block
 
@@ -93,7 +92,7 @@ class AnnbatchDataModule:
             # Zarr has many errors for what is no store of its own.
             except Exception as error:
                 raise ValueError(
-                    f"{str(given)!r} is no collection of annbatch ({_first_line(error)}): make one "
+                    f"{str(given)!r} is no collection of annbatch ({first_line(error)}): make one "
                     "with annbatch.DatasetCollection(path).add_adatas([...])."
                 ) from error
         groups = [] if collection.is_empty else list(collection)
@@ -119,7 +118,7 @@ class AnnbatchDataModule:
         # What a damaged chunk raises depends on how it was compressed.
         except Exception as error:
             raise OSError(
-                f"the collection cannot be read ({_first_line(error)}): it is damaged, or somebody "
+                f"the collection cannot be read ({first_line(error)}): it is damaged, or somebody "
                 "writes to it; make it anew."
             ) from error
 
@@ -135,21 +134,6 @@ class AnnbatchDataModule:
         )
         loader.add_datasets([_matrix(group) for group in self._groups])
         return loader
-
-
-def check_datamodule(datamodule: AnnbatchDataModule, reference: AnnData | MuData) -> None:
-    """Check that a model was made from the cells that are to be read.
-
-    Raises
-    ------
-    ValueError
-        If it has other cells.
-    """
-    if datamodule.adata is not reference:
-        raise ValueError(
-            "datamodule has other cells than the model's reference: set up datamodule.adata, and "
-            "make the model from it."
-        )
 
 
 def _import_annbatch() -> Any:
@@ -205,7 +189,3 @@ def _concatenate(columns: list[pd.Series]) -> Any:
 
 def _matrix(group: Any) -> Any:
     return group["X"] if hasattr(group["X"], "shape") else sparse_dataset(group["X"])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

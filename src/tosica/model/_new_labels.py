@@ -47,11 +47,12 @@ def fit_new_labels_of(model: SetupMixin, query: QueryCells) -> None:
         logger.info("train: the query has no new label, and the model stays as it is")
         return
     with restore_on_failure(model), progress(None, "train: new labels"):
-        fit = NewLabelsFit(model.module, model.novelty_statistics_, query.n_before)
-        model.novelty_statistics_ = fit(query.minibatches, query.codes)
+        fit = NewLabelsFit(model.module, model.training_.novelty_statistics, query.n_before)
+        statistics = fit(query.minibatches, query.codes)
     counts = np.bincount(query.codes[query.codes >= 0], minlength=len(model.labels))
     added = {name: int(counts[query.n_before + i]) for i, name in enumerate(new)}
-    model.label_counts_ = (model.label_counts_ or {}) | added
+    counted = (model.training_.label_counts or {}) | added
+    model.training_ = replace(model.training_, label_counts=counted, novelty_statistics=statistics)
     shown = ", ".join(f"{name!r} ({n} cells)" for name, n in added.items())
     logger.info("train: added %s; the other labels' scores stay as they were", shown)
 
