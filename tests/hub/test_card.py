@@ -209,9 +209,9 @@ def card_of(labels: list[str], texts: list[str]) -> str:
         _state=lambda _: {"categorical_mapping": ["d1", "d2"]},
         registry_={"setup_args": {"batch_key": other}},
         labels=labels,
-        label_counts_=dict.fromkeys(labels, 5),
-        held_out_codes_=np.zeros((2, 1), int),
-        refitted_=True,
+        training_=SimpleNamespace(
+            label_counts=dict.fromkeys(labels, 5), held_out_codes=np.zeros((2, 1), int), refitted=True
+        ),
         fingerprint="0" * 16,
         ontology_term_ids_=dict.fromkeys(labels, other),
     )

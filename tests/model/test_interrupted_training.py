@@ -128,7 +128,7 @@ def test_an_own_handler_is_left_alone(new):
         "twice in an epoch",
         "_training.find_label_errors",
         "_linear_fit.cross_validate",
-        "_recalibrate.fit_temperature",
+        "_training.fit_temperature",
         "_linear_fit.LinearFit.refit",
         "_training.fit_novelty_statistics",
     ],
@@ -225,7 +225,7 @@ def assert_same(model: TOSICA, expected: TOSICA) -> None:
     assert [name for name in weights if not torch.equal(found[name], weights[name])] == []
     for name, table in expected.history.items():
         pd.testing.assert_frame_equal(model.history[name].astype(float), table.astype(float))
-    for name in ("train_indices_", "validation_indices_", "mislabeled_indices_"):
+    for name in ("train_indices_", "validation_indices_", "mislabeled_indices"):
         np.testing.assert_array_equal(getattr(model, name), getattr(expected, name))
     assert model.training_.label_counts == expected.training_.label_counts
     np.testing.assert_array_equal(model.training_.held_out_codes, expected.training_.held_out_codes)

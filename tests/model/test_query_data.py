@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -230,7 +231,7 @@ def test_models_that_cannot_be_extended(base, query, pbmc_ref):
     with pytest.raises(ValueError, match=r"^The model has no linear branch, which new labels are"):
         tosica.TOSICA.load_query_data(query, alone, "known", UNLABELED)
     without = copy.copy(base)
-    without.training_.novelty_statistics = None
+    without.training_ = replace(base.training_, novelty_statistics=None)
     with pytest.raises(ValueError, match=r"^The model has no statistics of its reference, because"):
         tosica.TOSICA.load_query_data(query, without, "known", UNLABELED)
 

@@ -70,7 +70,9 @@ def test_only_labelled_cells_count(model, labeled):
     other = copy.deepcopy(model)
     model.recalibrate(labeled, "known")
     other.recalibrate(labeled[labeled.obs["known"].notna()].copy(), "known")
-    np.testing.assert_allclose(model.training_.held_out_probabilities, other.training_.held_out_probabilities, atol=1e-6)
+    np.testing.assert_allclose(
+        model.training_.held_out_probabilities, other.training_.held_out_probabilities, atol=1e-6
+    )
 
 
 def test_the_query_stays_as_it_was(model, labeled, contents):

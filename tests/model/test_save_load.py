@@ -370,7 +370,7 @@ def test_to_plain():
 def test_what_cannot_be_plain_is_refused(toy_model, tmp_path, monkeypatch):
     with pytest.raises(TypeError, match=r"A saved model cannot hold a Path|PosixPath"):
         to_plain({"where": [tmp_path]})
-    monkeypatch.setattr(toy_model, "run_name_", object())
+    monkeypatch.setattr(toy_model, "history_", object())
     with pytest.raises(TypeError, match=r"A saved model cannot hold a object\."):
         toy_model.save(tmp_path / "model")
 
@@ -463,6 +463,24 @@ def test_a_model_of_another_class(folder):
     change = {"model_name": "SCANVI"}
     edit(folder, lambda c: c["attr_dict"]["registry_"].update(change), with_digest=True)
     with pytest.raises(ValueError, match="holds a SCANVI model"):
+        TOSICA.load(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.update(ontology_term_ids_={"a": 5}),
+        lambda a: a.update(ontology_term_ids_=[5]),
+        lambda a: a.update(ontology_term_ids_=None),
+        lambda a: a["training_"].update(another=5),
+        lambda a: a.pop("training_"),
+        lambda a: a["registry_"].pop("field_registries"),
+        lambda a: a["init_params_"]["non_kwargs"].update(embed_dim=32),
+    ],
+)
+def test_a_whole_file_with_other_contents(folder, change):
+    edit(folder, lambda held: change(held["attr_dict"]), with_digest=True)
+    with pytest.raises(ValueError, match=r"holds no model of this version|terms of the labels"):
         TOSICA.load(folder)
 
 

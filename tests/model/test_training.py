@@ -368,7 +368,7 @@ def test_parts_can_be_replaced(toy):
     class Own(TOSICA):
         _training_plan_cls = Plan
         _data_splitter_cls = Data
-        _training_phases = tuple(p for p in PHASES if type(p).__name__ != "Refit")
+        _training_phases = tuple(phase for phase in PHASES if phase.__name__ != "refit")
 
     Own.setup_anndata(toy, labels_key="kind")
     model = Own(toy, embed_dim=8, n_heads=2)

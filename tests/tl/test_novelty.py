@@ -222,7 +222,7 @@ def test_neighbors_of_many_cells(monkeypatch):
 def test_a_model_without_statistics_takes_the_reference(model, query, monkeypatch):
     """As one of the original code."""
     expected = tosica.tl.novelty(query, model, copy=True)
-    monkeypatch.setattr(model, "novelty_statistics_", None)
+    monkeypatch.setattr(model.training_, "novelty_statistics", None)
     tosica.tl.novelty(query, model, model.adata)
     for column in COLUMNS:
         np.testing.assert_allclose(query.obs[column], expected.obs[column], atol=1e-4)

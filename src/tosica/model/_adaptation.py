@@ -18,7 +18,8 @@ from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._device import find_device
 from tosica.model._fields import UNLABELED, LabelsField, refuse_unknown_label, typed_labels
 from tosica.model._new_labels import QueryCells
-from tosica.model._training import SCVI_ATTRS, fit_temperatures
+from tosica.model._setup import SCVI_ATTRS
+from tosica.model._training import fit_temperatures
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._ontology import label_key
 
@@ -44,6 +45,9 @@ _TEMPERATURE_SPREAD = 0.5
 
 class AdaptationMixin(SetupMixin):
     """Calibration and new labels from labeled cells of a query."""
+
+    if TYPE_CHECKING:
+        _query_cells: QueryCells | None
 
     @validate_params(
         adata=CellData(mudata=True), labels_key=String(), use_raw=Flag(), batch_size=Integer(optional=True)

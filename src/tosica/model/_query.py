@@ -15,6 +15,7 @@ from tosica.data import CellMatrix, cell_indexers, reindex_obs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mudata import MuData
     from torch import Tensor
 
     from tosica.data import AlignedCells, CellBatch, ExpressionSource
@@ -144,7 +145,8 @@ def _find_modality(source: ExpressionSource, modalities: list[Modality]) -> Part
 
 def _split(source: ExpressionSource, modalities: list[Modality]) -> Parts:
     """Find the model's modalities in a MuData, with the layer and the name of each."""
-    mdata, layers = source.data, source.layer or {}
+    mdata: MuData = source.data
+    layers: Mapping[str, str] = source.layer or {}  # type: ignore[assignment] # no name of one layer
     wanted = [str(modality.name) for modality in modalities]
     present = [name for name in wanted if name in mdata.mod]
     if not present:

@@ -23,8 +23,8 @@ from tosica.model._model_file import (
     to_plain,
     write_plain,
 )
+from tosica.model._setup import SCVI_ATTRS, TrainingResult
 from tosica.model._trainer import is_rank_zero
-from tosica.model._training import SCVI_ATTRS, TrainingResult
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

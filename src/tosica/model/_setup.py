@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+import torch
 from anndata import AnnData
 from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
 from scvi.data._constants import _SCVI_UUID_KEY
@@ -26,6 +28,7 @@ from tosica._checks import (
 )
 from tosica._settings import logger
 from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
+from tosica.linear import NoveltyStatistics
 from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskField, read_terms
 from tosica.model._modalities import field_keys, lay_out_tokens, place_of, read_modalities
 from tosica.model._model_file import fingerprint
@@ -40,14 +43,56 @@ if TYPE_CHECKING:
     from scvi.model.base import BaseModelClass as Base
 
     from tosica.model._modalities import Modality
-    from tosica.model._new_labels import QueryCells
-    from tosica.model._training import TrainingResult
     from tosica.module import TokenLayout, TOSICAModule
 else:
     Base = object
 
 # Arguments that scvi-tools passes on where a registry exists already.
 _TRANSFER_ARGS = ("source_registry", "extend_categories", "allow_missing_labels")
+
+
+# What scvi-tools keeps of a training.
+SCVI_ATTRS = ("is_trained_", "history_", "train_indices_", "validation_indices_", "test_indices_")
+
+
+@dataclass
+class TrainingResult:
+    """What a training leaves in a model, besides weights and what scvi-tools keeps; saved as a dict.
+
+    Parameters
+    ----------
+    label_counts
+        Number of cells of each label that the model was trained on or calibrated on.
+    mislabeled_indices
+        Positions of cells that were left out for their labels.
+    held_out_probabilities
+        Probability of the true label of each held-out cell, a row for each choice of modalities.
+    held_out_codes
+        Codes of the true and of the best label of each held-out cell, before the refit,
+        ``(2, n_cells)``.
+    novelty_statistics
+        Means, variances and components of the reference, by which the novelty of cells is scored.
+    refitted
+        Whether the model was trained on the held-out cells after calibration.
+    """
+
+    label_counts: dict[str, int] | None = None
+    mislabeled_indices: np.ndarray | None = None
+    held_out_probabilities: np.ndarray | None = None
+    held_out_codes: np.ndarray | None = None
+    novelty_statistics: NoveltyStatistics | None = None
+    refitted: bool = False
+
+    to_dict = asdict
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any], n_genes: int) -> Self:
+        """Read what :meth:`to_dict` gave and a file held, for a model of so many genes."""
+        parts: dict[str, Any] = {k: v.numpy() if torch.is_tensor(v) else v for k, v in saved.items()}
+        found = cls(**parts)
+        if saved["novelty_statistics"] is not None:
+            found.novelty_statistics = NoveltyStatistics.from_dict(saved["novelty_statistics"], n_genes)
+        return found
 
 
 class SetupMixin(Base):
@@ -59,7 +104,6 @@ class SetupMixin(Base):
         history_: Any
         training_: TrainingResult
         _starts_from_network: bool
-        _query_cells: QueryCells | None
 
     @property
     def mislabeled_indices(self) -> np.ndarray | None:
@@ -340,9 +384,7 @@ class SetupMixin(Base):
         CellData(mudata=True).check("adata", adata)
         manager = cls._setup_adata_manager_store.get(adata.uns.get(_SCVI_UUID_KEY))
         if manager is None or manager.adata is not adata:
-            what = (
-                "was not set up as a reference" if manager is None else "is a part or a copy of what was set up"
-            )
+            what = "is a copy or a part of the data that were set up" if manager else "was not set up as a reference"
             name = place_of(None, adata)
             method = "setup_mudata" if name == "mdata" else "setup_anndata"
             raise ValueError(f"{name} {what}: call TOSICA.{method}({name}, labels_key=...) first.")

@@ -14,9 +14,9 @@ from tosica._progress import progress
 from tosica.model._adaptation import AdaptationMixin
 from tosica.model._annotation import AnnotationMixin
 from tosica.model._save_load import SaveLoadMixin
-from tosica.model._setup import SetupMixin
+from tosica.model._setup import SetupMixin, TrainingResult
 from tosica.model._tokens import select_tokens
-from tosica.model._training import TrainingMixin, TrainingResult
+from tosica.model._training import TrainingMixin
 from tosica.module import TOSICAModule
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
-class TOSICA(SetupMixin, TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, BaseModelClass):
+class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, SetupMixin, BaseModelClass):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a

@@ -87,7 +87,7 @@ class ShowProgress(Callback):
         self._shown.close()
         self._step = None
 
-    on_exception = on_train_end
+    on_exception = on_train_end  # type: ignore[assignment] # whatever the arguments are
 
 
 class KeepBest(Callback):

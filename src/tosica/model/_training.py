@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from tosica._progress import progress
 from tosica._settings import logger, quiet_libraries, warn_user
 from tosica._stats import fit_temperature
 from tosica.data import CellMatrix
-from tosica.linear import NoveltyStatistics, find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
 from tosica.model._annbatch import AnnbatchDataModule
 from tosica.model._device import ACCELERATOR, check_devices, compiled
 from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
@@ -30,6 +30,7 @@ from tosica.model._model_file import find_not_finite
 from tosica.model._new_labels import fit_new_labels_of
 from tosica.model._reference import ReferenceData
 from tosica.model._reference_on_disk import BUFFER_SIZE
+from tosica.model._setup import TrainingResult
 from tosica.model._tokens import read_network_weights
 from tosica.model._trainer import (
     CHECKPOINT_FILE,
@@ -144,48 +145,6 @@ class TrainingState:
 
 Phase: TypeAlias = "Callable[[TrainingState], None]"
 
-# What scvi-tools keeps of a training.
-SCVI_ATTRS = ("is_trained_", "history_", "train_indices_", "validation_indices_", "test_indices_")
-
-
-@dataclass
-class TrainingResult:
-    """What a training leaves in a model, besides weights and what scvi-tools keeps; saved as a dict.
-
-    Parameters
-    ----------
-    label_counts
-        Number of cells of each label that the model was trained on or calibrated on.
-    mislabeled_indices
-        Positions of cells that were left out for their labels.
-    held_out_probabilities
-        Probability of the true label of each held-out cell, a row for each choice of modalities.
-    held_out_codes
-        Codes of the true and of the best label of each held-out cell, before the refit,
-        ``(2, n_cells)``.
-    novelty_statistics
-        Means, variances and components of the reference, by which the novelty of cells is scored.
-    refitted
-        Whether the model was trained on the held-out cells after calibration.
-    """
-
-    label_counts: dict[str, int] | None = None
-    mislabeled_indices: np.ndarray | None = None
-    held_out_probabilities: np.ndarray | None = None
-    held_out_codes: np.ndarray | None = None
-    novelty_statistics: NoveltyStatistics | None = None
-    refitted: bool = False
-
-    to_dict = asdict
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any], n_genes: int) -> Self:
-        """Read what :meth:`to_dict` gave and a file held, for a model of so many genes."""
-        found = cls(**{name: part.numpy() if torch.is_tensor(part) else part for name, part in saved.items()})
-        if saved["novelty_statistics"] is not None:
-            found.novelty_statistics = NoveltyStatistics.from_dict(saved["novelty_statistics"], n_genes)
-        return found
-
 
 # ------------------------------------------------------------------------------- phases, in their order
 
@@ -275,7 +234,7 @@ def make_trainer(state: TrainingState) -> None:
     if state.directions is not None:
         scaled = torch.from_numpy(_BATCH_EFFECT_SCALE * state.directions).float()
     state.plan = state.model._training_plan_cls(state.model.module, settings.plan, scaled)
-    kwargs = {"check_val_every_n_epoch": 1} if state.data.n_val else {"limit_val_batches": 0}
+    kwargs: dict[str, Any] = {"check_val_every_n_epoch": 1} if state.data.n_val else {"limit_val_batches": 0}
     kwargs |= state.trainer_kwargs
     callbacks = [*(kwargs.get("callbacks") or ()), state.show_cells("network", state.n_epochs)]
     if settings.early_stopping:
