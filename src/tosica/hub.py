@@ -246,7 +246,7 @@ def _table(columns: dict[str, Sequence[str]]) -> str:
 
 def _facts(model: BaseModelClass, said: dict[str, str | None]) -> dict[str, str]:
     """First table: what it is about, and its value."""
-    counts = model.label_counts_
+    counts = model.training_.label_counts
     batch_key = model.registry_["setup_args"].get("batch_key")
     batches = model._state(REGISTRY_KEYS.BATCH_KEY).get("categorical_mapping", ()) if batch_key else ()
     facts = {
@@ -274,7 +274,7 @@ def _facts(model: BaseModelClass, said: dict[str, str | None]) -> dict[str, str]
 
 def _labels_and_scores(model: BaseModelClass) -> tuple[dict[str, Sequence[str]], str]:
     """Table of the labels, and a sentence on the cells that were held out before the refit."""
-    counts, terms, codes = model.label_counts_ or {}, model.ontology_term_ids_, model.held_out_codes_
+    counts, terms, codes = model.training_.label_counts or {}, model.ontology_term_ids_, model.training_.held_out_codes
     columns: dict[str, Sequence[str]] = {"Label": model.labels}
     if terms:
         columns["Ontology term"] = [terms.get(name, "") for name in model.labels]
@@ -287,7 +287,7 @@ def _labels_and_scores(model: BaseModelClass) -> tuple[dict[str, Sequence[str]],
     columns["Held-out cells"] = [format_thousands(int(size)) for size in sizes]
     for name, values in (("Recall", recall), ("F1", f1)):
         columns[name] = [f"{x:.3f}" if n else "" for x, n in zip(values, sizes, strict=True)]
-    after = " Afterwards the model was trained on these cells, too." if model.refitted_ else ""
+    after = " Afterwards the model was trained on these cells, too." if model.training_.refitted else ""
     return columns, (
         f"Accuracy {(codes[0] == codes[1]).mean():.3f} and macro-F1 {f1[sizes > 0].mean():.3f} on "
         f"{format_thousands(codes.shape[1])} cells that were held out of training.{after} They are a "

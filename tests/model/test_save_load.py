@@ -433,7 +433,7 @@ def test_files_of_other_kinds(folder, start):
     [
         lambda a: a.update(is_trained_=False),
         lambda a: a["history_"].clear(),
-        lambda a: a.update(held_out_probabilities_=torch.ones(1, 9)),
+        lambda a: a["training_"].update(held_out_probabilities=torch.ones(1, 9)),
         lambda a: a["init_params_"]["non_kwargs"].update(n_layers=10**6),
         lambda a: a["registry_"].pop("field_registries"),
         lambda a: a["registry_"]["setup_args"].update(layer="counts"),

@@ -13,7 +13,7 @@ from tosica._settings import query_logger, warn_user
 from tosica.data import CellMatrix, cell_indexers, reindex_obs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mudata import MuData
     from torch import Tensor
