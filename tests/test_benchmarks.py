@@ -85,10 +85,7 @@ def cells() -> AnnData:
 RUNS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "accuracy": (["{data}", "--tasks", "pbmc68k", "--methods", "tosica", "svm", "--seeds=1"], {}),
     "first_gene_sets": (["{data}"], {"DATASETS": "made"}),
-    "missing_genes": (
-        ["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"],
-        {"SHARES": (0.3,)},
-    ),
+    "missing_genes": (["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"], {"SHARES": (0.3,)}),
     "damage": (["--mutants=2", "--kills=2"], {}),
 }
 

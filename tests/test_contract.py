@@ -161,12 +161,7 @@ def test_copies_keys_and_calls_that_are_repeated(
 @pytest.mark.parametrize("kept", ["view", "backed", "h5ad", "zarr", "mudata"])
 @pytest.mark.parametrize("name", NAMES)
 def test_what_the_data_are_kept_in(
-    name: str,
-    kept: str,
-    plain: AnnData,
-    annotated: AnnData,
-    toy_model: tosica.TOSICA,
-    folder: Path,
+    name: str, kept: str, plain: AnnData, annotated: AnnData, toy_model: tosica.TOSICA, folder: Path
 ) -> None:
     function = BY_NAME[name]
     stored = "annotated" if function in READERS else "plain"

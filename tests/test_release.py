@@ -69,10 +69,7 @@ def test_a_version_is_set_everywhere(clone: Path) -> None:
 
 @pytest.mark.parametrize(
     ("version", "sentence"),
-    [
-        ("next", "next is not a version; write it as 0.2.0."),
-        ("0.0.1", "0.0.1 is older than the present version"),
-    ],
+    [("next", "next is not a version; write it as 0.2.0."), ("0.0.1", "0.0.1 is older than the present version")],
 )
 def test_a_version_that_cannot_follow(clone: Path, version: str, sentence: str) -> None:
     with pytest.raises(SystemExit, match=re.escape(sentence)):

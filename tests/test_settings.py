@@ -24,8 +24,7 @@ def _as_before():
 
 
 @pytest.mark.parametrize(
-    ("given", "level"),
-    [("warning", 30), ("WARNING", 30), (logging.ERROR, 40), ("debug", 10), ("critical", 50)],
+    ("given", "level"), [("warning", 30), ("WARNING", 30), (logging.ERROR, 40), ("debug", 10), ("critical", 50)]
 )
 def test_the_verbosity_is_a_level_of_logging(given, level):
     tosica.settings.verbosity = given
@@ -165,12 +164,5 @@ def test_what_a_new_process_prints(verbosity):
         assert lines == []
         return
     steps = [line.partition(":")[0] for line in lines]
-    assert list(dict.fromkeys(steps)) == [
-        "build_mask",
-        "TOSICA",
-        "train",
-        "query",
-        "annotate",
-        "attribute",
-    ]
+    assert list(dict.fromkeys(steps)) == ["build_mask", "TOSICA", "train", "query", "annotate", "attribute"]
     assert len(lines) <= 10

@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
 import tosica
-from tosica._stats import (
-    conformal_threshold,
-    fit_temperature,
-    group_moments,
-    moderated_t,
-    standardized_difference,
-)
+from tosica._stats import conformal_threshold, fit_temperature, group_moments, moderated_t, standardized_difference
 from tosica.linear import linear_to_network_ratio
 
 
@@ -41,10 +35,7 @@ def _three_groups():
     return group_moments(np.concatenate(cells), groups), cells
 
 
-@pytest.mark.parametrize(
-    ("reference", "others"),
-    [("rest", [1, 2]), (1, [1]), (2, [2])],
-)
+@pytest.mark.parametrize(("reference", "others"), [("rest", [1, 2]), (1, [1]), (2, [2])])
 def test_difference_from_cells_in_deviations_of_both_sides(reference, others):
     moments, cells = _three_groups()
     side, other = cells[0], np.concatenate([cells[i] for i in others])
@@ -141,12 +132,7 @@ def test_finds_the_temperature_that_labels_were_sampled_with(truth):
 
 
 @settings(max_examples=20)
-@given(
-    seed=st.integers(0, 1000),
-    n_cells=st.integers(1, 60),
-    n_labels=st.integers(2, 6),
-    size=st.floats(0.01, 50),
-)
+@given(seed=st.integers(0, 1000), n_cells=st.integers(1, 60), n_labels=st.integers(2, 6), size=st.floats(0.01, 50))
 def test_no_temperature_within_the_limits_fits_better(seed, n_cells, n_labels, size):
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, size, (n_cells, n_labels))
@@ -211,11 +197,7 @@ def test_many_cells_outweigh_what_was_expected():
 
 
 @settings(max_examples=20)
-@given(
-    seed=st.integers(0, 1000),
-    n_cells=st.integers(20, 200),
-    coverage=st.floats(0.5, 0.95),
-)
+@given(seed=st.integers(0, 1000), n_cells=st.integers(20, 200), coverage=st.floats(0.5, 0.95))
 def test_coverage_of_exchangeable_cells_is_exact(seed, n_cells, coverage):
     # The guarantee is about the last of n + 1 cells in random order, with the threshold of the
     # other n. The average over all cells as the last one is exact.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -110,7 +110,6 @@ def replace_file(path: Path) -> Iterator[Path]:
                 shutil.copymode(path, temporary)
             sync(temporary)
             os.replace(temporary, path)
-            _sync_folder(path.parent)
     except OSError as error:
         why = str(error.strerror or error).strip().split("\n")[0]
         raise type(error)(
@@ -149,13 +148,3 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _sync_folder(folder: Path) -> None:
-    # Windows cannot open folders, and some file systems cannot write them on demand.
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

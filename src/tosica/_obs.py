@@ -293,11 +293,7 @@ def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str
 
 
 # What tools append to the key of an annotation, and the tools.
-_WRITERS = {
-    "_attribution": "attribute",
-    "_presence": "attribute",
-    "_weighted": "weight_attention",
-}
+_WRITERS = {"_attribution": "attribute", "_presence": "attribute", "_weighted": "weight_attention"}
 
 
 def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list[str]]:

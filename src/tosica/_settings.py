@@ -9,7 +9,7 @@ import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm.std import tqdm
 
@@ -120,11 +120,6 @@ class Settings:
     def shows_progress(self) -> bool:
         """Whether progress is shown: not if it is switched off or only warnings are logged."""
         return self._progress_bar and self.verbosity <= logging.INFO
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not hasattr(type(self), name):
-            raise AttributeError(f"tosica.settings has no {name!r}, only 'verbosity', 'progress_bar' and 'seed'.")
-        object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         names = {number: name for name, number in _LEVELS.items()}

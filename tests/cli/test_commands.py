@@ -113,13 +113,7 @@ def test_queries_in_every_format(
 
 @pytest.mark.parametrize(("ending", "table_ending"), [(".h5ad", ".tsv"), (".zarr", ".parquet")])
 def test_annotated_copy_and_table(
-    ending: str,
-    table_ending: str,
-    run: Any,
-    query: Path,
-    model_folder: Path,
-    tmp_path: Path,
-    expected: pd.DataFrame,
+    ending: str, table_ending: str, run: Any, query: Path, model_folder: Path, tmp_path: Path, expected: pd.DataFrame
 ) -> None:
     output, table = tmp_path / f"annotated{ending}", tmp_path / f"labels{table_ending}"
     arguments = ["annotate", query, "--model", model_folder, "-o", output, "--obs-out", table]
@@ -201,14 +195,7 @@ def test_parts_of_another_model_are_refused(
     ],
 )
 def test_wrong_input_exits_with_1_and_one_line(
-    name: str,
-    model: str,
-    words: str,
-    run: Any,
-    query: Path,
-    toy_query: AnnData,
-    model_folder: Path,
-    tmp_path: Path,
+    name: str, model: str, words: str, run: Any, query: Path, toy_query: AnnData, model_folder: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "folder").mkdir()
     for prefix in ("a_", "b_"):

@@ -191,11 +191,7 @@ def test_what_is_said(options: list[str], shown: str, evaluated: Any, monkeypatc
     if options == ["terminal"]:
         monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     result = evaluated(talk, *[option for option in options if option != "terminal"])
-    lines = {
-        "s": "a step",
-        "a": "tosica: warning: of tosica, in two lines",
-        "w": "tosica: warning: for users",
-    }
+    lines = {"s": "a step", "a": "tosica: warning: of tosica, in two lines", "w": "tosica: warning: for users"}
     assert result.err.splitlines() == [*(lines[each] for each in shown), "tosica: error: The end."]
     assert state() == before
 

@@ -93,10 +93,7 @@ def test_no_space(query: Path, model_folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tosica.cli", "annotate", query]
     command += ["--model", model_folder, "-o", output]
     done = subprocess.run(
-        ["bash", "-c", 'ulimit -f 30; "$@"', "bash", *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
+        ["bash", "-c", 'ulimit -f 30; "$@"', "bash", *map(str, command)], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("tosica: error: ")

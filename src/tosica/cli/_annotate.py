@@ -187,13 +187,7 @@ def _annotate_in_parts(
 @threads_option
 @click.pass_obj
 def report(
-    session: Session,
-    annotated: str,
-    output: Path,
-    model: str | None,
-    key: str,
-    overwrite: bool,
-    **options: Any,
+    session: Session, annotated: str, output: Path, model: str | None, key: str, overwrite: bool, **options: Any
 ) -> None:
     """Write an HTML page about the annotated cells in ANNOTATED.
 
@@ -220,12 +214,7 @@ def report(
 @click.option("--model", metavar="FOLDER", help="Refuse a file that another model has annotated.")
 @click.pass_obj
 def evaluate(
-    session: Session,
-    annotated: str,
-    labels_key: str,
-    key: str,
-    prediction: str | None,
-    model: str | None,
+    session: Session, annotated: str, labels_key: str, key: str, prediction: str | None, model: str | None
 ) -> None:
     """Compare the labels in ANNOTATED with known ones: accuracy, macro-F1, each label.
 

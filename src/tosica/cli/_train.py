@@ -145,12 +145,7 @@ def train(
 @click.option("--overwrite", is_flag=True, help="Replace the GMT file if it exists.")
 @click.pass_obj
 def gene_sets(
-    session: Session,
-    name: str | None,
-    reference: str | None,
-    organism: str,
-    output: Path | None,
-    overwrite: bool,
+    session: Session, name: str | None, reference: str | None, organism: str, output: Path | None, overwrite: bool
 ) -> None:
     """List the collections of gene sets; describe the collection NAME or the file GMT.
 

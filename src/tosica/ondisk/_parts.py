@@ -180,11 +180,7 @@ class PartAnnotator:
                 raise ValueError(f"{where}: {error}") from error
         # The other warnings are those of the sample, too.
         empty = [w.message for w in caught if isinstance(w.message, EmptyCellsWarning)]
-        with (
-            replace_file(part_file(self._folder, part)) as temporary,
-            as_os_error(),
-            h5py.File(temporary, "w") as file,
-        ):
+        with replace_file(part_file(self._folder, part)) as temporary, as_os_error(), h5py.File(temporary, "w") as file:
             write_elem(file, "arrays", result.arrays())
             write_elem(file, "n_empty", sum(warning.n_cells for warning in empty))
             write_elem(file, "empty_cells", empty[0].what if empty else "")
