@@ -190,6 +190,7 @@ def test_a_small_query(model, query):
         tosica.tl.novelty(query[:3].copy(), model)
 
 
+@pytest.mark.slow  # pynndescent compiles its functions first
 def test_many_cells_take_approximate_neighbors(model, query, monkeypatch):
     expected = tosica.tl.novelty(query, model, copy=True)
     monkeypatch.setattr("tosica.tl._novelty._MAX_CELLS_EXACT", 100)
