@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import logging
-import random
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -136,8 +135,9 @@ def test_mask_and_what_is_said_about_it() -> None:
 
 
 def test_key_added_moves_both_and_an_older_mask_is_replaced() -> None:
-    adata = data()
+    adata = AnnData(obs=pd.DataFrame(index=["c"]), var=pd.DataFrame(index=GENES))
     build_mask(adata, SETS, min_genes=np.int32(2), mask_ratio=np.float32(0.5), key_added="other")
+    assert adata.X is None
     assert list(adata.varm) == list(adata.uns) == ["other"]
     assert {type(value) for value in adata.uns["other"]["params"].values()} == {int, float, str}
     build_mask(adata, {"only": ["LYZ"]}, min_genes=1, key_added="other")
@@ -146,38 +146,6 @@ def test_key_added_moves_both_and_an_older_mask_is_replaced() -> None:
 
 
 # -------------------------------------------------------------------------------------- the rules
-
-
-@pytest.mark.parametrize(
-    ("limits", "kept"),
-    [
-        ({}, ["two", "three", "four", "three again", "two again"]),
-        ({"min_genes": 3}, ["three", "four", "three again"]),
-        ({"max_genes": 3}, ["two", "three", "three again", "two again"]),
-        ({"max_genes": 2}, ["two again"]),
-        ({"min_genes": 3, "max_genes": 3}, ["three", "three again"]),
-        ({"max_gene_sets": 1}, ["four"]),
-        ({"max_gene_sets": 2}, ["three", "four"]),
-        ({"max_gene_sets": 3}, ["three", "four", "three again"]),
-        ({"max_gene_sets": 4}, ["two", "three", "four", "three again"]),
-        ({"max_genes": 3, "max_gene_sets": 1}, ["three"]),
-    ],
-)
-def test_largest_are_kept_in_order_and_ties_go_to_the_earlier(limits: dict[str, int], kept: list[str]) -> None:
-    sets = {
-        "none": ["absent"],
-        "two": ["CD3D", "CD3E", "absent"],
-        "three": ["CD3D", "CD3E", "CD19"],
-        "four": ["CD3D", "CD3E", "CD19", "LYZ"],
-        "three again": ["LYZ", "CD2", "MS4A1"],
-        "two again": ["LYZ", "CD2"],
-    }
-    adata = data()
-    build_mask(adata, sets, **{"min_genes": 2, "n_unannotated": 0, **limits})
-    assert names_of(adata) == kept
-    for column, name in enumerate(kept):
-        inside = adata.var_names[mask_of(adata)[:, column]]
-        assert set(inside) == set(sets[name]) - {"absent"}
 
 
 def test_sizes_count_genes_in_the_data_by_their_exact_names_and_each_once() -> None:
@@ -361,57 +329,35 @@ def test_rows_with_missing_values_are_left_out_and_told(caplog: pytest.LogCaptur
 
 
 def test_random_sets() -> None:
-    genes = [f"G{i}" for i in range(2000)]
-    adata = data(genes, n_obs=1)
+    adata = data([f"G{i}" for i in range(2000)], n_obs=1)
     build_mask(adata, None, max_gene_sets=50, mask_ratio=0.03, n_unannotated=2)
-    assert names_of(adata) == [
-        *(f"random_{i}" for i in range(1, 51)),
-        "unannotated_1",
-        "unannotated_2",
-    ]
+    assert names_of(adata) == [*(f"random_{i}" for i in range(1, 51)), "unannotated_1", "unannotated_2"]
     mask = mask_of(adata)
     # 100 000 draws: five standard deviations are 0.0027.
     assert mask[:, :50].mean() == pytest.approx(0.03, abs=0.0027)
     assert mask[:, 50:].all()
     assert len(np.unique(mask[:, :50], axis=1).T) == 50
     assert adata.uns[KEY]["source"] == "random"
-    assert adata.uns[KEY]["organism"] == "unknown"
     assert adata.uns[KEY]["n_genes_covered"] == mask[:, :50].any(1).sum()
 
 
-def test_random_sets_follow_the_seed_alone() -> None:
-    genes = [f"G{i}" for i in range(300)]
+def test_random_sets_follow_the_seed_alone_and_are_topped_up() -> None:
     masks = []
     for global_seed, seed in [(0, 0), (1, 0), (0, 1)]:
         np.random.seed(global_seed)  # noqa: NPY002
-        random.seed(global_seed)
         state = np.random.get_state()[1].copy()  # noqa: NPY002
-        adata = data(genes, n_obs=1)
-        build_mask(adata, None, seed=seed)
+        adata = data([f"G{i}" for i in range(300)], n_obs=1)
+        build_mask(adata, None, seed=seed, mask_ratio=0.001, min_genes=4, max_genes=4)
         assert (np.random.get_state()[1] == state).all()  # noqa: NPY002
         masks.append(mask_of(adata))
     np.testing.assert_array_equal(masks[0], masks[1])
     assert (masks[0] != masks[2]).any()
-
-
-def test_random_sets_are_topped_up() -> None:
-    adata = data([f"G{i}" for i in range(40)])
-    build_mask(adata, None, mask_ratio=0.001, min_genes=4, max_genes=4)
-    sizes = mask_of(adata).sum(0)
-    assert sizes.min() == 4
-    assert sizes.max() <= 5
+    assert masks[0].sum(0).min() == 4
     # Topped up with genes from everywhere, not with the first ones.
-    assert mask_of(adata).any(1).all()
+    assert masks[0].any(1).mean() > 0.9
 
 
 # --------------------------------------------------------------------------- AnnData as they come
-
-
-def test_without_x() -> None:
-    adata = AnnData(obs=pd.DataFrame(index=["c"]), var=pd.DataFrame(index=GENES))
-    build_mask(adata, SETS, min_genes=2)
-    assert adata.X is None
-    assert adata.varm[KEY].shape == (6, 3)
 
 
 def test_view_becomes_actual_with_the_usual_warning() -> None:
@@ -523,17 +469,6 @@ def test_wrong_input_of_a_mudata_writes_nothing(mdata: Any, kwargs: Any, error: 
 
 
 # --------------------------------------------------------------------------------------- real data
-
-
-@pytest.mark.data
-def test_reactome_on_real_cells(shared: Path) -> None:
-    path = shared / "gene_sets" / "reactome.gmt.gz"
-    adata = ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
-    build_mask(adata, path, max_gene_sets=100)
-    names, mask = naive(list(adata.var_names), gs.read_gmt(path), 5, 300, 100, 0)
-    assert names_of(adata) == names
-    np.testing.assert_array_equal(mask_of(adata), mask)
-    assert adata.uns[KEY]["source"] == "reactome.gmt.gz"
 
 
 @pytest.mark.data
