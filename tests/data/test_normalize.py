@@ -8,7 +8,7 @@ import pytest
 import scanpy as sc
 import torch
 
-from tosica.module import log_normalize
+from tosica.data import log_normalize
 
 
 @pytest.fixture

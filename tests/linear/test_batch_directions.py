@@ -14,15 +14,14 @@ import scvi
 import torch
 
 import tosica
-from tosica.data import CellMatrix
+from tosica.data import CellMatrix, ModalitySlice
 from tosica.linear import (
     _logistic,
     find_batch_directions,
-    fit_logistic_regression,
+    fit_regressions,
     subsample_by_label,
 )
 from tosica.model import _linear_fit
-from tosica.module import ModalitySlice
 
 LOGGED = ModalitySlice(0, 20, None)
 LABELS = np.repeat([0, 1, 2], [300, 300, 150])
@@ -108,8 +107,8 @@ def test_a_regression_avoids_batch_directions():
     # The batch separates labels 0 and 1 almost as well as the gene of label 1 does.
     some = np.isin(LABELS * 10 + BATCHES, [0, 11, 20])
     directions = find(adata)
-    plain = fit_logistic_regression(adata.X[some], LABELS[some]).weights
-    corrected = fit_logistic_regression(adata.X[some], LABELS[some], batch_directions=directions).weights
+    plain = fit_regressions(adata.X[some], LABELS[some]).ridge.weights
+    corrected = fit_regressions(adata.X[some], LABELS[some], batch_directions=directions).ridge.weights
     assert np.abs(corrected @ directions.T).max() < 0.2 * np.abs(plain @ directions.T).max()
     # The genes of the labels still separate them.
     np.testing.assert_array_equal(corrected[:, :3].argmax(0), [0, 1, 2])

@@ -20,9 +20,8 @@ from tosica.linear import (
     LogisticRegression,
     RegressionConfig,
     cross_validate,
-    fit_averaged_regression,
     fit_linear_classifier,
-    fit_logistic_regression,
+    fit_regressions,
     linear_to_network_ratio,
     logit_adjustment,
     split_among_tokens,
@@ -127,15 +126,16 @@ def test_a_regression_without_gene_sets_is_refused():
 
 def test_the_regression_is_the_mean_of_two(toy):
     x, labels = expression(toy), codes(toy)
-    found = fit_averaged_regression(x, labels, TOKENS)
-    config = RegressionConfig()
-    ridge = fit_logistic_regression(x, labels, gene_sets=TOKENS, config=config.without_group_lasso())
-    lasso = fit_logistic_regression(x, labels, gene_sets=TOKENS, config=config)
+    ridge, lasso = fit_regressions(x, labels, gene_sets=TOKENS)
+    found = fit_regressions(x, labels, gene_sets=TOKENS).mean(0.5)
     np.testing.assert_allclose(found.weights, (ridge.weights + lasso.weights) / 2)
-    np.testing.assert_allclose(found.relevance, lasso.relevance)
-    strong = fit_averaged_regression(
-        x, labels, TOKENS, config=RegressionConfig(group_penalty=1e-2).without_nuisance_penalty()
+    np.testing.assert_array_equal(found.relevance, lasso.relevance)
+    without = RegressionConfig(group_penalty=0)
+    np.testing.assert_array_equal(
+        fit_regressions(x, labels, gene_sets=TOKENS, config=without).lasso.weights, ridge.weights
     )
+    strong = RegressionConfig(group_penalty=1e-2, batch_penalty=0, within_class_penalty=0)
+    strong = fit_regressions(x, labels, gene_sets=TOKENS, config=strong).mean(0.5)
     assert np.abs(strong.weights).sum() < np.abs(found.weights).sum()
 
 
@@ -144,18 +144,18 @@ def test_the_classifier_is_that_regression_times_its_weight(toy):
     cells = np.setdiff1d(np.arange(20, 90), np.flatnonzero(codes(toy) == 2)[10:-3])
     labels = codes(toy)[cells]
     found = fit(toy, cells, temperature=0.8)
-    expected = fit_averaged_regression(expression(toy, cells), labels, TOKENS)
+    expected = fit_regressions(expression(toy, cells), labels, gene_sets=TOKENS).mean(0.5)
     raised = logit_adjustment(labels)
     factor = linear_to_network_ratio(len(cells)) / 0.8
     pairs = factor * split_among_tokens(expected, TOKENS)
     biases = (factor + 1) * raised
     np.testing.assert_allclose(found.weights, pairs - pairs.mean(0), atol=0.02, rtol=1e-2)
     np.testing.assert_allclose(found.biases, biases - biases.mean(), atol=0.02, rtol=1e-2)
-    np.testing.assert_allclose(found.upper, expression(toy, cells).toarray().max(0), rtol=1e-6)
+    np.testing.assert_allclose(found.clip_max, expression(toy, cells).toarray().max(0), rtol=1e-6)
     # It separates the types, each by its own set.
     assert (scores_of(found, toy).argmax(1) == codes(toy)).mean() > 0.95
     assert not len(found.inactive)
-    of_all = fit_averaged_regression(expression(toy), codes(toy), TOKENS)
+    of_all = fit_regressions(expression(toy), codes(toy), gene_sets=TOKENS).lasso
     np.testing.assert_array_equal(of_all.relevance.argmax(1), [0, 1, 2])
 
 
@@ -166,7 +166,7 @@ def test_a_gene_that_no_cell_expresses_counts_nothing(toy):
     found = fit(toy)
     # But for rounding, which depends on the linear algebra of numpy and scipy.
     np.testing.assert_allclose(found.weights[:, TOKENS.indices == 5], 0, atol=1e-12)
-    assert found.upper[5] == 0
+    assert found.clip_max[5] == 0
 
 
 def test_a_label_without_cells_is_never_predicted(toy):
@@ -200,7 +200,7 @@ def test_new_cells_of_a_rare_label_are_found(seed):
     known, new = np.repeat([0, 1, 2], [100, 100, 3]), np.repeat([0, 1, 2], 200)
     mean = 0.5 + 1.5 * np.repeat(np.eye(3), 10, 1) @ np.eye(30, 200)
     x, query = (sp.csr_matrix(np.log1p(rng.poisson(mean[of]))) for of in (known, new))
-    scores = query @ fit_logistic_regression(x, known).weights.T
+    scores = query @ fit_regressions(x, known).ridge.weights.T
     plain, raised = (
         [(called == new)[new == label].mean() for label in range(3)]
         for called in (scores.argmax(1), (scores + logit_adjustment(known)).argmax(1))
@@ -294,7 +294,7 @@ def test_its_logits_are_added_to_the_networks(toy, toy_query, train):
     model = train(toy.copy())
     x = torch.from_numpy(toy_query.X.toarray())
     expected = network_logits(model, x).numpy()
-    normed = torch.minimum(normalize(x, model.module.slices), model.module.linear.upper)
+    normed = torch.minimum(normalize(x, model.module.slices), model.module.linear.clip_max)
     table = model.get_linear_weights()
     by_gene = table.groupby(level="gene").sum().reindex(toy.var_names).to_numpy()
     expected = expected + normed.numpy() @ by_gene + model.module.linear.bias.numpy()
@@ -336,7 +336,7 @@ def test_the_last_fit_has_all_cells(toy, train):
     model = train(toy.copy())
     np.testing.assert_allclose(model.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3)
     np.testing.assert_allclose(model.module.linear.bias, expected.biases, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(model.module.linear.upper, expected.upper, rtol=1e-6)
+    np.testing.assert_allclose(model.module.linear.clip_max, expected.clip_max, rtol=1e-6)
     before = train(toy.copy(), refit=False)
     expected = by_rows(toy, before.train_indices)
     np.testing.assert_allclose(before.get_linear_weights().T, expected.weights, rtol=1e-3, atol=1e-3)
@@ -357,7 +357,7 @@ def test_validation_is_the_networks_alone(toy, train):
     model = train(toy, refit=False, calibrate=False)
     for _ in range(2):
         validation = model.validation_indices
-        model.module.linear.upper.fill_(torch.inf)
+        model.module.linear.clip_max.fill_(torch.inf)
         logits = network_logits(model, torch.from_numpy(toy.X.toarray()[validation]))
         labels = torch.from_numpy(codes(toy)[validation])
         loss = torch.nn.functional.cross_entropy(logits, labels)
@@ -408,7 +408,7 @@ def test_expression_is_bounded_by_the_references(toy_model, toy_query):
     sc.pp.normalize_total(toy_query, target_sum=1e4)
     sc.pp.log1p(toy_query)
     x = toy_query.X.toarray()
-    x[:, 0] = float(toy_model.module.linear.upper[0])
+    x[:, 0] = float(toy_model.module.linear.clip_max[0])
     at_most = toy_model.module.annotate(torch.from_numpy(x)).logits
     x[:, 0] = 1e3
     beyond = toy_model.module.annotate(torch.from_numpy(x)).logits

@@ -11,10 +11,9 @@ import scipy.sparse as sp
 from sklearn.linear_model import LogisticRegression
 
 import tosica
-from tosica.data import CellMatrix, LogNormalization
+from tosica.data import CellMatrix, LogNormalization, ModalitySlice
 from tosica.linear import find_label_errors, flag_label_errors, subsample_by_label
 from tosica.linear._audit import fit_multinomial_regression, score_labels
-from tosica.module import ModalitySlice
 
 LOGGED = ModalitySlice(0, 765, None)
 QUIET = {"max_epochs": 1, "accelerator": "cpu", "enable_progress_bar": False}

@@ -102,7 +102,7 @@ def test_latent_representation_is_what_the_head_reads(pbmc_model, pbmc_query):
     logits = latent @ head.weight.detach().numpy().T + head.bias.detach().numpy()
     linear = pbmc_model.module.linear
     genes = pbmc_query[:, pbmc_model.get_var_names()].X.toarray()
-    genes = np.minimum(genes, linear.upper.numpy())
+    genes = np.minimum(genes, linear.clip_max.numpy())
     logits += genes @ linear.gene_weight.numpy().T + linear.bias.numpy()
     labels = np.array(pbmc_model.labels)[logits.argmax(1)]
     np.testing.assert_array_equal(labels, pbmc_model.predict(pbmc_query))

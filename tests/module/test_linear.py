@@ -91,8 +91,8 @@ def test_adds_nothing_until_it_is_fitted():
 def test_more_than_the_largest_value_counts_as_the_largest():
     branch, indptr = make([3, 5], 6)
     x = cells(6)
-    branch.upper.copy_(x.median(0).values)
-    bounded = np.minimum(x.numpy(), branch.upper.numpy())
+    branch.clip_max.copy_(x.median(0).values)
+    bounded = np.minimum(x.numpy(), branch.clip_max.numpy())
     assert (bounded < x.numpy()).any()
     np.testing.assert_array_equal(branch.expression(x), bounded)
     np.testing.assert_allclose(branch(x), summed(branch, indptr, bounded), atol=1e-10)
@@ -177,7 +177,7 @@ def test_contributions_sum_to_the_difference_of_the_scores():
 
 def test_what_is_saved_is_what_was_fitted():
     branch, _ = make([4, 7], 12, n_components=2)
-    assert set(branch.state_dict()) == {"weight", "bias", "upper", "mean", "loadings"}
+    assert set(branch.state_dict()) == {"weight", "bias", "clip_max", "mean", "loadings"}
     other, _ = make([4, 7], 12, n_components=2, seed=0)
     other.weight.zero_()
     other.load_state_dict(branch.state_dict())

@@ -13,7 +13,8 @@ from _literal import LiteralTOSICA
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tosica.module import REGISTRY_KEYS, TokenLayout, TOSICAModule, log_normalize
+from tosica.data import log_normalize
+from tosica.module import REGISTRY_KEYS, TokenLayout, TOSICAModule
 
 N_LABELS = 3
 
@@ -336,7 +337,7 @@ def with_branch(net: Net = ORDINARY) -> TOSICAModule:
     branch = module.linear
     branch.weight.copy_(torch.from_numpy(rng.normal(size=branch.weight.shape)))
     branch.bias.copy_(torch.from_numpy(rng.normal(size=N_LABELS)))
-    branch.upper.copy_(torch.from_numpy(rng.uniform(0.5, 2, net.n_genes)))
+    branch.clip_max.copy_(torch.from_numpy(rng.uniform(0.5, 2, net.n_genes)))
     branch.mean.copy_(torch.from_numpy(rng.random(net.n_genes)))
     branch.loadings = torch.from_numpy(rng.normal(size=(net.n_genes, 3)))
     return module
@@ -344,7 +345,7 @@ def with_branch(net: Net = ORDINARY) -> TOSICAModule:
 
 def test_logits_are_the_papers_and_the_branchs_of_bounded_expression() -> None:
     module, x = with_branch(), cells(ORDINARY)
-    bounded = torch.minimum(x, module.linear.upper)
+    bounded = torch.minimum(x, module.linear.clip_max)
     assert (bounded < x).any()
     latent, logits, attention = module.annotate(x)
     expected = as_literal(module)(bounded)
@@ -364,7 +365,7 @@ def test_expression_is_bounded_only_beside_a_branch() -> None:
     # Until the branch is fitted, no value is too large.
     torch.testing.assert_close(make(ORDINARY, linear=True).clip(x), x, rtol=0, atol=0)
     module = with_branch()
-    torch.testing.assert_close(module.clip(x), torch.minimum(x, module.linear.upper), rtol=0, atol=0)
+    torch.testing.assert_close(module.clip(x), torch.minimum(x, module.linear.clip_max), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("attention", [False, True])
@@ -384,7 +385,7 @@ def test_only_the_branch_expects_something_of_genes_that_are_lacking(attention: 
 
 def test_the_network_learns_as_if_there_were_no_branch() -> None:
     module, alone = with_branch(), make(ORDINARY)
-    module.linear.upper.fill_(torch.inf)
+    module.linear.clip_max.fill_(torch.inf)
     tensors = fields(cells(ORDINARY), [0, 1, 2, 0])
     losses = [one.train()(tensors)[2].loss for one in (module, alone)]
     torch.testing.assert_close(*losses, rtol=0, atol=0)

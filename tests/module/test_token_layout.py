@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tosica.data import CenteredLogRatio, LogNormalization
-from tosica.module import ModalitySlice, TokenLayout
+from tosica.data import CenteredLogRatio, LogNormalization, ModalitySlice
+from tosica.module import TokenLayout
 
 
 @pytest.fixture

@@ -179,7 +179,7 @@ def test_expression_above_the_references_largest_counts_as_that(model, query):
     tosica.tl.attribute(loud, model, n_steps=EXACT)
     np.testing.assert_allclose(loud.obsm[f"X_{KEY}"].sum(1), _differences(model, loud), atol=1e-4, rtol=0)
     x, _ = _expression(model, loud)
-    upper = model.module.linear.upper
+    upper = model.module.linear.clip_max
     assert bool((x > upper).any())
     capped = loud.copy()
     genes = pd.Index(model.get_var_names()).get_indexer(loud.var_names)

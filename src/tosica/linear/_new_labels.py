@@ -13,7 +13,7 @@ from tosica.linear._logistic import (
     DEFAULT_CONFIG,
     LogisticRegression,
     RegressionConfig,
-    fit_ridge_and_group_lasso,
+    fit_regressions,
 )
 from tosica.linear._novelty import TINY, distances_over_genes, gene_weights
 
@@ -110,7 +110,7 @@ def fit_new_labels(
     ones = sp.csr_matrix(np.ones((x.shape[0], 1)))
     with_bias = sp.hstack([x, ones]).tocsr()
     directions = None if shifts is None else np.hstack([shifts, np.zeros((len(shifts), 1))])
-    ridge, lasso = fit_ridge_and_group_lasso(
+    fitted = fit_regressions(
         with_bias,
         labels,
         batch_directions=directions,
@@ -119,10 +119,10 @@ def fit_new_labels(
         fitted=np.arange(n_known, n_known + n_new),
         offset=offset,
     )
-    assert lasso.relevance is not None
-    mean = (1 - lasso_share) * ridge.weights + lasso_share * lasso.weights
-    regression = LogisticRegression(mean[:, :-1], lasso.relevance[:, :-1])
-    return NewLabels(split_among_tokens(regression, tokens), mean[:, -1])
+    weights, relevance = fitted.mean(lasso_share)
+    assert relevance is not None
+    regression = LogisticRegression(weights[:, :-1], relevance[:, :-1])
+    return NewLabels(split_among_tokens(regression, tokens), weights[:, -1])
 
 
 # --------------------------------------------------------------------------- replay

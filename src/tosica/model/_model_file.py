@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _DIGEST = "digest"
 # Before training, expression is not clipped.
-_MAY_BE_INFINITE = ("linear.upper",)
+_MAY_BE_INFINITE = ("linear.clip_max",)
 
 
 def fingerprint(state: Mapping[str, Tensor], *names: Iterable[str]) -> str:

@@ -184,7 +184,7 @@ class SaveLoadMixin(Base):
         with refuse_other_versions(path):
             model = cls(adata, registry=None if adata is not None else registry, **parameters)
             model.module.load_state_dict(contents[_STATE])
-            model.training_ = TrainingResult.from_dict(attributes["training_"], len(model._var_names))
+            model.training_ = TrainingResult.from_dict(attributes["training_"])
             for name in SCVI_ATTRS:
                 value = attributes[name]
                 setattr(model, name, value.numpy() if torch.is_tensor(value) else value)

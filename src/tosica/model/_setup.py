@@ -86,12 +86,12 @@ class TrainingResult:
     to_dict = asdict
 
     @classmethod
-    def from_dict(cls, saved: dict[str, Any], n_genes: int) -> Self:
-        """Read what :meth:`to_dict` gave and a file held, for a model of so many genes."""
+    def from_dict(cls, saved: dict[str, Any]) -> Self:
+        """Read what :meth:`to_dict` gave and a file held."""
         parts: dict[str, Any] = {k: v.numpy() if torch.is_tensor(v) else v for k, v in saved.items()}
         found = cls(**parts)
         if saved["novelty_statistics"] is not None:
-            found.novelty_statistics = NoveltyStatistics.from_dict(saved["novelty_statistics"], n_genes)
+            found.novelty_statistics = NoveltyStatistics.from_dict(saved["novelty_statistics"])
         return found
 
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from tosica._settings import logger
 from tosica.data import pair_weights
-from tosica.linear import fit_logistic_regression, read_normalized, subsample_by_label
+from tosica.linear import fit_regressions, read_normalized, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._modalities import field_keys, open_matrix
 from tosica.pp._select import coexpression_sets
@@ -115,7 +115,7 @@ def _read_cells(model: SetupMixin, modality: Modality) -> tuple[sp.csr_matrix, N
 
 
 def _score_gene_sets(x: sp.csr_matrix, codes: NDArray[np.integer], gene_sets: sp.csr_matrix) -> NDArray[np.floating]:
-    found = fit_logistic_regression(x, codes, gene_sets=gene_sets)
+    found = fit_regressions(x, codes, gene_sets=gene_sets).lasso
     assert found.relevance is not None
     norms = found.relevance * np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
     total = norms.sum(1, keepdims=True)

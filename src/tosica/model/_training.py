@@ -260,7 +260,7 @@ def fit_linear(state: TrainingState) -> None:
     # The network trains by itself.
     module.linear.weight.zero_()
     module.linear.bias.zero_()
-    module.linear.upper.fill_(torch.inf)
+    module.linear.clip_max.fill_(torch.inf)
     with state.show("linear branch"):
         state.linear = LinearFit(module, data, model.labels, state.directions)
     state.linear.warn_of_inactive()

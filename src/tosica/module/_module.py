@@ -10,9 +10,8 @@ from scvi.module.base import BaseModuleClass, LossOutput, auto_move_data
 from torch import Tensor, nn
 
 from tosica.data import normalize
-from tosica.module._embedding import MaskedEmbedding
+from tosica.module._embedding import MaskedEmbedding, MixedEmbedding
 from tosica.module._linear import LinearBranch
-from tosica.module._mixed_embedding import MixedEmbedding
 from tosica.module._token_layout import REGISTRY_KEYS
 from tosica.module._transformer import Encoder
 
@@ -142,7 +141,7 @@ class TOSICAModule(BaseModuleClass):
         A gene that a query expresses more than any cell of the reference would otherwise outweigh
         all other genes. Models without a linear branch do not clip.
         """
-        return x if self.linear is None else torch.minimum(x, self.linear.upper)
+        return x if self.linear is None else torch.minimum(x, self.linear.clip_max)
 
     def score(self, vectors: Tensor) -> Tensor:
         """Score labels from the embeddings of gene sets; differentiable.
