@@ -18,27 +18,18 @@ def _keys(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in caplog.messages if text.startswith("key: ")]
 
 
-def test_presence_is_read_first(caplog):
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        assert resolve_key(add_presence(annotated_pbmc()), None) == "tosica_presence"
-    assert _keys(caplog) == ["key: 'tosica_presence', contributions to the labels' scores"]
-
-
-def test_attention_is_read_without_presence(caplog):
+def test_presence_is_read_first_else_attention(caplog):
     adata = annotated_pbmc()
     with caplog.at_level(logging.INFO, logger="tosica"):
+        assert resolve_key(add_presence(adata.copy()), None) == "tosica_presence"
         assert resolve_key(adata, None) == "tosica"
+        for key in ("tosica", "tosica_attribution", "mine"):  # what the caller says
+            assert resolve_key(add_presence(adata.copy()), key) == key
     assert _keys(caplog) == [
+        "key: 'tosica_presence', contributions to the labels' scores",
         "key: 'tosica', the attention; contributions to the labels' scores are read once "
-        "tosica.tl.attribute(adata, model) has written them"
+        "tosica.tl.attribute(adata, model) has written them",
     ]
-
-
-@pytest.mark.parametrize("key", ["tosica", "tosica_attribution", "mine"])
-def test_what_the_caller_says_is_read(key, caplog):
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        assert resolve_key(add_presence(annotated_pbmc()), key) == key
-    assert not caplog.messages
 
 
 def test_presence_of_another_model_is_refused():
