@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anndata as ad
 import numpy as np
@@ -25,9 +24,6 @@ from tosica.gs._genes import (
     orthologs,
 )
 from tosica.gs._match import match_respelled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 
@@ -105,20 +101,6 @@ def test_hint_names_the_column_that_fits(columns: dict[Any, Any], best: str | No
 
 
 # --------------------------------------------------------------------------- translation
-
-
-def test_tables_are_what_the_code_expects() -> None:
-    """What the script that builds them once a release has to keep."""
-    folder = files("tosica.gs") / "resources" / "genes"
-    sizes = [len((folder / f"{organism}.tsv.gz").read_bytes()) for organism in ORGANISMS]
-    assert sum(sizes) < 1_200_000
-    for organism, least in (("human", 35_000), ("mouse", 50_000)):
-        table = gene_table(organism)
-        assert len(table.symbols) > least
-        # No two symbols differ in case only, and every gene of the collections is known.
-        assert len(table.by_upper_case) == len(table.symbols)
-        genes = {gene for s in tosica.gs.load(f"{organism}_gobp").values() for gene in s}
-        assert genes <= table.symbols
 
 
 @pytest.mark.parametrize(
@@ -288,20 +270,6 @@ def test_organism_of_long_lists() -> None:
         ([f"{s}|{i}" for i, s in enumerate(human)], "human"),
     ):
         assert GeneList(names).organism == organism
-
-
-@pytest.mark.data
-def test_recognises_mouse_symbols_in_upper_case(shared: Path) -> None:
-    for file, organism in (("m_reactome", "mouse"), ("m_TF", "mouse"), ("reactome", "human")):
-        gene_sets = tosica.gs.read_gmt(shared / "gene_sets" / f"{file}.gmt.gz")
-        names = sorted({gene for s in gene_sets.values() for gene in s})
-        assert GeneList(names).organism == organism
-        found = GeneList(name.upper() for name in names).upper_case_mouse
-        assert bool(found) == (organism == "mouse")
-        assert not gene_table("human").symbols.intersection(found)
-    # Symbols in their usual spelling, and too few names, are not recognised.
-    for few in (gene_table("human").symbols, gene_table("mouse").symbols, [], ["CD3E", "H2-AA"]):
-        assert GeneList(few).upper_case_mouse == []
 
 
 # --------------------------------------------------------------------------- hyphens

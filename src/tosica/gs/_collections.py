@@ -126,23 +126,17 @@ class Collection(NamedTuple):
     def describe(self) -> dict[str, Any]:
         """Return the columns of :func:`collections`, without downloading anything."""
         if self.name in _BUNDLED:
-            return {"version": self.version, "available": True, **_read_metadata(self.name)}
-        file, path = _FILES[self.name], self._path
-        available = path.is_file()
-        n_sets, n_genes = _count(path, path.stat().st_mtime_ns) if available else (pd.NA, pd.NA)
+            return {**_read_metadata(self.name), "version": self.version, "available": True}
+        path, about = self._path, _FILES[self.name]
+        n_sets, n_genes = _count(path, path.stat().st_mtime_ns) if path.is_file() else (pd.NA, pd.NA)
         return {
-            "source": file["source"],
-            "release": f"MSigDB {self.version}.{file['species']}",
+            **about,
+            "release": f"MSigDB {self.version}.{about['species']}",
             "version": self.version,
-            "available": available,
-            "licence": "CC BY 4.0",
-            "organism": file["organism"],
-            "identifier": "gene symbol",
+            "available": path.is_file(),
             "n_sets": n_sets,
             "n_genes": n_genes,
-            "date": "",
             "url": self._url,
-            "citation": file["citation"],
         }
 
     @property

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
-import numpy as np
 import pandas as pd
 
 from tosica._checks import CellData, FilePath, Names, String, as_names, list_names, validate_params
 from tosica._files import replace_file
 from tosica._progress import progress
 from tosica._settings import logger
+from tosica.data import are_factor_codes
 from tosica.io._hdf5 import read_h5ad, read_h5seurat
 from tosica.io._parts import (
     Matrix,
@@ -180,7 +180,7 @@ def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: C
     na_strings = as_names(na_strings)
     notes: list[str] = []
     obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
-    codes = [str(name) for name in adata.obs if str(name) not in logicals and _looks_like_codes(adata.obs[name])]
+    codes = [str(name) for name in adata.obs if name not in logicals and are_factor_codes(adata, name)]
     if codes:
         notes.append(
             f"{list_names(codes)} may be codes of factors whose levels anndata dropped; "
@@ -197,14 +197,6 @@ def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: C
 
 def _values(matrix: Any) -> Any:
     return matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
-
-
-def _looks_like_codes(column: pd.Series) -> bool:
-    """Whether the column holds all integers from 0 to at most 99, as codes of a factor do."""
-    if not pd.api.types.is_integer_dtype(column.dtype):
-        return False
-    known = np.unique(column[column >= 0])
-    return 1 < len(known) <= 100 and bool((known == np.arange(len(known))).all())
 
 
 _LEVELS, _SCRIPT = "levels.csv", "add_to_seurat.R"

@@ -502,7 +502,7 @@ def _resolve_gobp(gene_sets: GeneSetsLike, genes: GeneList, organism: str) -> Ge
         if known is None:
             reason = "it is not clear whether adata holds human or mouse genes"
     logger.info("build_mask: took %s_%s, since %s", chosen, _GOBP, reason)
-    resolved = [f"{chosen}_{part}" if this else part for part, this in zip(parts, is_gobp, strict=True)]
+    resolved: list[Any] = [f"{chosen}_{part}" if this else part for part, this in zip(parts, is_gobp, strict=True)]
     return resolved if isinstance(gene_sets, list | tuple) else resolved[0]
 
 

@@ -94,10 +94,8 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
     # A name is that of a collection, also if there is such a file.
     is_named = [isinstance(part, str) and part.partition("@")[0] in collection_names() for part in parts]
     if isinstance(gene_sets, list | tuple):
-        named, source = (
-            join(gene_sets),
-            " + ".join(str(part) if this else Path(part).name for part, this in zip(parts, is_named, strict=True)),
-        )
+        named = join(gene_sets)
+        source = " + ".join(str(part) if this else Path(part).name for part, this in zip(parts, is_named, strict=True))
     elif not is_named[0] and (not isinstance(gene_sets, str) or is_gmt_path(gene_sets) or os.path.isfile(gene_sets)):
         named, source = read_gmt(gene_sets), Path(gene_sets).name
     else:
@@ -133,11 +131,9 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
     source = next((column for column in _SOURCE_COLUMNS if column in table), None)
     target = next((column for column in _TARGET_COLUMNS if column in table), None)
     if source is None or target is None:
-        lacking = [f"{n!r}" for n, c in (("source", source), ("target", target)) if c is None]
         raise ValueError(
-            f"the table of gene sets has no column {' and no column '.join(lacking)}: it needs "
-            "'source' (the gene set) and 'target' (the gene), but its columns are "
-            f"{', '.join(map(str, table.columns)) or 'none'}."
+            "the table of gene sets needs the columns 'source' (the gene set) and 'target' (the gene), but its "
+            f"columns are {', '.join(map(str, table.columns)) or 'none'}."
         )
     if (source, target) != ("source", "target"):
         logger.info(
@@ -148,7 +144,7 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
     pairs = pd.DataFrame({"source": table[source].array, "target": table[target].array})
     if "weight" in table:
         pairs["weight"] = pd.to_numeric(table["weight"], errors="coerce").to_numpy(np.float32, na_value=np.nan)
-        are_text = pairs["weight"].isna() & table["weight"].notna().array
+        are_text = pairs["weight"].isna() & table["weight"].notna().to_numpy()
         if (np.isinf(pairs["weight"]) | are_text).any():
             raise TypeError(
                 "the column 'weight' of the table of gene sets holds values that are not finite "
