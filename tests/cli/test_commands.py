@@ -496,23 +496,6 @@ def test_info_of_cells(
 # --------------------------------------------------------------------------- demo
 
 
-@pytest.mark.slow
-def test_demo_writes_what_it_says(run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    train = tosica.TOSICA.train
-    monkeypatch.setattr(tosica.TOSICA, "train", lambda self: train(self, max_epochs=2))
-    out = tmp_path / "made" / "by demo"
-    result = run("demo", "--out", out)
-    assert result.code == 0, result.err
-    for word in ("accuracy", "macro-F1", "seconds", "tosica", "logistic regression"):
-        assert word in result.out
-    names = {path.name for path in out.iterdir()}
-    assert names == {"annotated.h5ad", "umap.png", "confusion.png", "gene_set_heatmap.png"}
-    assert all(str(out / name) in result.out for name in names)
-    query = ad.read_h5ad(out / "annotated.h5ad")
-    assert query.shape == (210, 765)
-    assert list(query.obs_names) != list(_demo._split(seed=1)[1].obs_names)
-
-
 def test_scores_of_the_demo(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, run: Any) -> None:
     def scores(out: Path, *, seed: int) -> Any:
         return pd.DataFrame({"accuracy": [0.5]}, index=[f"seed {seed}"]), "a table"

@@ -75,6 +75,7 @@ def test_commands_of_the_table_are_all() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_rule_is_run_by_snakemake(
     tmp_path: Path, query: Path, toy_model: tosica.TOSICA, environment: dict[str, str]
 ) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.weekly]
 _SECONDS = 300  # a busy machine takes a minute for the imports
 
 

@@ -78,6 +78,7 @@ def test_an_error_of_a_worker_is_raised_here(
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_a_worker_that_is_killed_costs_no_cell(
     query: Path, toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
 ) -> None:
