@@ -242,7 +242,7 @@ def test_not_an_anndata(thing: Any) -> None:
 
 
 def test_no_cells() -> None:
-    with pytest.raises(ValueError, match=r"^The AnnData has no cells \(n_obs is 0\)\.$"):
+    with pytest.raises(ValueError, match=r"^adata\.X has no cells\.$"):
         CellMatrix(adata_with(values())[:0])
 
 

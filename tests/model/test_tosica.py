@@ -392,7 +392,7 @@ WRONG = {
     "infinity": (_set(-np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
     "negative": (_set(-1), ValueError, "adata.X holds negative values (first in cell 7)"),
     "fractions": (_change(lambda x: np.multiply(3.3, x**1.7, out=x)), ValueError, "neither counts nor log-normalised"),
-    "no cells": (lambda query: query[:0].copy(), ValueError, "has no cells (n_obs is 0)"),
+    "no cells": (lambda query: query[:0].copy(), ValueError, "adata.X has no cells"),
     "no genes": (lambda query: query[:, :0].copy(), ValueError, "adata.X has no genes"),
     "few genes": (
         lambda query: query[:, :14].copy(),
