@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import scanpy as sc
-import scipy.io
 import scipy.sparse as sp
+from _cells import GENES, write_10x_mtx
 
 import tosica
 from tosica import _demo, cli
@@ -30,37 +29,23 @@ if TYPE_CHECKING:
 # --------------------------------------------------------------------------- files
 
 
-def write_10x_mtx(adata: AnnData, folder: Path, prefix: str = "") -> None:
-    folder.mkdir(exist_ok=True)
-    # The first two genes have one name.
-    names = ["G0", "G0", *adata.var_names[2:]]
-    lines = {
-        "features": [f"ENSG{i}\t{name}\tGene Expression" for i, name in enumerate(names)],
-        "barcodes": list(adata.obs_names),
-    }
-    for name, rows in lines.items():
-        with gzip.open(folder / f"{prefix}{name}.tsv.gz", "wt") as file:
-            file.writelines(f"{row}\n" for row in rows)
-    with gzip.open(folder / f"{prefix}matrix.mtx.gz", "wb") as file:
-        scipy.io.mmwrite(file, sp.coo_matrix(adata.X.T.astype(int)))
+# The first two genes have one name.
+TWICE = ["G0", "G0", *GENES[2:]]
 
 
 def write_10x_h5(adata: AnnData, path: Path) -> None:
-    def text(values: list[str]) -> np.ndarray:
-        return np.array(values, dtype="S")
-
-    x = sp.csr_matrix(adata.X)
+    x = sp.csr_matrix(adata.X)  # by cells, as Cell Ranger's columns
+    texts = {
+        "barcodes": adata.obs_names,
+        "features/name": TWICE,
+        "features/id": [f"ENSG{i}" for i in range(30)],
+        "features/feature_type": ["Gene Expression"] * 30,
+        "features/genome": ["GRCh38"] * 30,
+    }
+    numbers = {"data": x.data.astype(np.int32), "indices": x.indices, "indptr": x.indptr, "shape": x.shape[::-1]}
     with h5py.File(path, "w") as file:
-        matrix = file.create_group("matrix")
-        matrix["barcodes"] = text(list(adata.obs_names))
-        # By cells, as CSR is.
-        matrix["data"], matrix["indices"] = x.data.astype(np.int32), x.indices
-        matrix["indptr"], matrix["shape"] = x.indptr, np.array(x.shape[::-1])
-        features = matrix.create_group("features")
-        features["name"] = text(["G0", "G0", *adata.var_names[2:]])
-        features["id"] = text([f"ENSG{i}" for i in range(30)])
-        features["feature_type"] = text(["Gene Expression"] * 30)
-        features["genome"] = text(["GRCh38"] * 30)
+        for name, values in (texts | numbers).items():
+            file[f"matrix/{name}"] = np.array(values, dtype="S" if name in texts else None)
 
 
 @pytest.fixture
@@ -100,7 +85,7 @@ def test_queries_in_every_format(
             query = tmp_path / "query.h5"
             write_10x_h5(toy_query, query)
         case "10x" | "GSM1_":
-            write_10x_mtx(toy_query, query, stored.removeprefix("10x"))
+            write_10x_mtx(toy_query, query, TWICE, stored.removeprefix("10x"))
         case _:
             write(toy_query, query)
     table = tmp_path / "labels.csv"
@@ -165,20 +150,6 @@ def test_majority_voting(run: Any, toy_query: AnnData, model_folder: Path, tmp_p
     assert set(voted) == {"Heterogeneous"}
 
 
-def test_parts_of_another_model_are_refused(
-    run: Any, query: Path, model_folder: Path, tmp_path: Path, train: Any, toy: AnnData
-) -> None:
-    output, other = tmp_path / "o.h5ad", tmp_path / "other"
-    train(toy, max_epochs=1).save(other)
-    annotate_file(query, other, output, array_task=(0, 1))
-    arguments = ["annotate", query, "--model", model_folder, "-o", output]
-    result = run(*arguments, "--cells-per-part", 49_152)
-    assert result.code == 1
-    assert "another model" in result.err
-    assert "--overwrite" in result.err
-    assert run(*arguments, "--overwrite").code == 0
-
-
 @pytest.mark.parametrize(
     ("name", "model", "words"),
     [
@@ -199,7 +170,7 @@ def test_wrong_input_exits_with_1_and_one_line(
 ) -> None:
     (tmp_path / "folder").mkdir()
     for prefix in ("a_", "b_"):
-        write_10x_mtx(toy_query, tmp_path / "two", prefix)
+        write_10x_mtx(toy_query, tmp_path / "two", TWICE, prefix)
     shutil.copytree(model_folder, tmp_path / "model")
     for text in ("q.txt", "table.csv"):
         (tmp_path / text).write_text("x")
@@ -224,29 +195,6 @@ def test_what_cannot_be_written_is_said_before_the_work(
     assert "does not exist" in run(*arguments, tmp_path / "no" / "o.h5ad").err
     monkeypatch.setattr("os.access", lambda *_: False)
     assert "read-only" in run(*arguments, tmp_path / "o.h5ad").err
-
-
-def test_scaled_cells_are_refused_with_the_option_that_helps(
-    run: Any, toy_query: AnnData, model_folder: Path, tmp_path: Path
-) -> None:
-    toy_query.raw = toy_query.copy()
-    toy_query.X = toy_query.X.toarray() - 1
-    toy_query.write_h5ad(tmp_path / "q.h5ad")
-    arguments = ["annotate", tmp_path / "q.h5ad", "--model", model_folder]
-    result = run(*arguments, "-o", tmp_path / "o.h5ad")
-    assert result.code == 1
-    assert "--use-raw" in result.err
-    assert run(*arguments, "-o", tmp_path / "o.h5ad", "--use-raw").code == 0
-
-
-def test_a_gpu_that_is_not_there(
-    run: Any, query: Path, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    arguments = ("annotate", query, "--model", model_folder, "-o", tmp_path / "o.h5ad")
-    result = run(*arguments, "--device", "cuda:0")
-    assert result.code == 1
-    assert "GPU" in result.err
 
 
 def test_defaults_are_those_of_python() -> None:

@@ -87,22 +87,6 @@ def test_stopped_killed_and_run_again(many: Path, model_folder: Path, tmp_path: 
     assert {path.name for path in tmp_path.iterdir()} == {many.name, output.name}
 
 
-def test_no_space(query: Path, model_folder: Path, tmp_path: Path) -> None:
-    """``ulimit -f`` counts blocks of 1 024 bytes."""
-    output = tmp_path / "o.h5ad"
-    command = [sys.executable, "-m", "tosica.cli", "annotate", query]
-    command += ["--model", model_folder, "-o", output]
-    done = subprocess.run(
-        ["bash", "-c", 'ulimit -f 30; "$@"', "bash", *map(str, command)], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("tosica: error: ")
-    assert "is the disk full" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not output.exists()
-    assert not list(tmp_path.rglob(".tosica-*"))
-
-
 def test_a_training_that_is_stopped(reference: Path, tmp_path: Path) -> None:
     """As Slurm and Nextflow stop it: SIGTERM, in a shell's background, where Ctrl-C is ignored."""
     sets = reference.with_name("sets.gmt")
