@@ -19,7 +19,6 @@ from tosica.linear import (
     _logistic,
     find_batch_directions,
     fit_regressions,
-    subsample_by_label,
 )
 from tosica.model import _linear_fit
 
@@ -61,43 +60,20 @@ def test_a_mean_takes_three_cells():
     assert find(expression(), batches=batches) is not None
 
 
-def test_only_the_subsample_is_read():
-    # Label 2 is in a single batch, so that it is not used.
-    pairs = np.unique(3 * LABELS + BATCHES, return_inverse=True)[1][:600]
-    subsample = subsample_by_label(pairs, 250)
-    assert len(subsample) == 250
-    adata = expression()
-    adata.X = adata.X.toarray()
-    adata.X[np.setdiff1d(np.arange(750), subsample)] = np.nan
-    found = find(adata, max_cells=250)
-    assert found.shape == (2, 20)
-    np.testing.assert_allclose(found[:, :10], 0, atol=1e-6)
-
-
 def test_differences_by_chance_are_no_direction():
     """Some of 30 batches always look different, but not more than permuted batches do."""
-    n_found = []
-    for seed in range(20):
-        x = np.random.default_rng(seed).random((150, 60)).astype(np.float32)
-        batches = np.arange(150) % 30
-        found = find_batch_directions(
-            CellMatrix(ad.AnnData(x)),
-            np.arange(150),
-            np.zeros(150, int),
-            batches,
-            ModalitySlice(0, 60, None),
-        )
-        n_found.append(len(found))
-    assert np.mean(n_found) < 0.3
+    batches, one_label = np.arange(150) % 30, np.zeros(150, int)
+
+    def found_in(x):
+        rows = CellMatrix(ad.AnnData(x))
+        return find_batch_directions(rows, np.arange(150), one_label, batches, ModalitySlice(0, 60, None))
+
+    drawn = [np.random.default_rng(seed).random((150, 60)).astype(np.float32) for seed in range(10)]
+    assert np.mean([len(found_in(x)) for x in drawn]) < 0.3
     # A batch that is different is found among them.
+    x = drawn[-1]
     x[batches == 3, :20] += 0.5
-    found = find_batch_directions(
-        CellMatrix(ad.AnnData(x)),
-        np.arange(150),
-        np.zeros(150, int),
-        batches,
-        ModalitySlice(0, 60, None),
-    )
+    found = found_in(x)
     assert len(found) == 1
     assert np.abs(found[0, :20]).mean() > 3 * np.abs(found[0, 20:]).mean()
 
@@ -167,24 +143,10 @@ def test_all_pairs_of_label_and_batch_are_used():
     rng = np.random.default_rng(0)
     x = rng.random((len(labels), 8), dtype=np.float32)
     x[:, 2] += rng.normal(0, 3, 100).astype(np.float32)[batches]
-    found = find_batch_directions(
-        CellMatrix(ad.AnnData(x)),
-        np.arange(len(labels)),
-        labels,
-        batches,
-        ModalitySlice(0, 8, None),
-    )
+    cells = np.arange(len(labels))
+    found = find_batch_directions(CellMatrix(ad.AnnData(x)), cells, labels, batches, ModalitySlice(0, 8, None))
     assert len(found) == 1
     assert np.abs(found[0]).argmax() == 2
-
-
-def test_labels_in_a_single_batch_are_left_out():
-    adata = expression()
-    expected = find(adata)
-    more = ad.AnnData(sp.vstack([adata.X, adata.X[:2], adata.X[:5]]).tocsr())
-    labels = np.concatenate([LABELS, LABELS[:2], np.full(5, 7)])
-    batches = np.concatenate([BATCHES, np.full(2, 8), np.full(5, 9)])
-    np.testing.assert_allclose(find(more, labels, batches), expected)
 
 
 def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypatch):
@@ -217,14 +179,13 @@ def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypa
     assert fitted[0]["batch_directions"] is None
 
 
-def test_cells_are_shifted_at_random_and_not_below_zero(confounded):
-    model = trained(confounded[0], max_epochs=1, linear=False)
-    directions = torch.zeros(2, 765)
+def test_cells_are_shifted_at_random_and_not_below_zero(toy_model):
+    directions = torch.zeros(2, 30)
     directions[0, 3], directions[1, 5] = 2.0, 0.5
-    cells = torch.full((4000, 765), 1.0)
+    cells = torch.full((4000, 30), 1.0)
     with torch.inference_mode():
-        x = model.module.inference(cells, batch_directions=directions)["x"]
-    untouched = torch.ones(765, dtype=bool)
+        x = toy_model.module.inference(cells, batch_directions=directions)["x"]
+    untouched = torch.ones(30, dtype=bool)
     untouched[[3, 5]] = False
     assert (x[:, untouched] == 1).all()
     assert x.min() == 0
@@ -244,21 +205,6 @@ def test_batches_by_chance_change_nothing(confounded, caplog):
     off = trained(reference, correct_batches=False, max_epochs=2)
     expected = off.predict(query, soft=True)
     pd.testing.assert_frame_equal(by_chance.predict(query, soft=True), expected)
-    # The split into training and held-out cells depends on the batches.
-    reference.obs["run"] = "one"
-    expected = trained(reference, correct_batches=False, max_epochs=2).predict(query, soft=True)
-    one = trained(reference, max_epochs=2)
-    pd.testing.assert_frame_equal(one.predict(query, soft=True), expected)
-
-
-def test_batches_that_are_labels_are_reported(confounded, caplog):
-    reference, _ = confounded
-    reference = reference.copy()
-    reference.obs["run"] = "of " + reference.obs["kind"]
-    with caplog.at_level(logging.WARNING, logger="tosica"):
-        model = trained(reference, max_epochs=1)
-    assert "no label has three cells in each of two batches" in caplog.text
-    assert model.is_trained
 
 
 def test_a_loaded_model_corrects_for_the_batches_of_its_new_reference(confounded, tmp_path, caplog):

@@ -106,21 +106,6 @@ def test_a_weight_is_divided_in_proportion_to_relevance():
     np.testing.assert_allclose(found, [[5, 3, 1, -3, 4]])
 
 
-def test_a_set_that_is_not_relevant_gets_the_genes_of_no_other():
-    tokens = members([[0, 1], [1, 2]], 3)
-    weights, relevance = np.array([[6.0, 8.0, 4.0]]), np.array([[1.0, 0.0]])
-    of_gene, one, other, alone = split_among_tokens(LogisticRegression(weights, relevance), tokens)[0]
-    assert (of_gene, alone) == (6, 4)
-    assert one == pytest.approx(8, rel=0.02)
-    assert one + other == pytest.approx(8)
-    assert 0 < other < 0.02 * one
-
-
-def test_a_regression_without_gene_sets_is_refused():
-    with pytest.raises(ValueError, match="fitted without gene sets"):
-        split_among_tokens(LogisticRegression(np.zeros((1, 3))), members([[0, 1, 2]], 3))
-
-
 # ------------------------------------------------------------------ the fit
 
 
@@ -178,25 +163,15 @@ def test_a_label_without_cells_is_never_predicted(toy):
     assert (scores[:, 1] < scores.max(1) - 50).all()
 
 
-def test_a_label_with_a_single_cell_is_predicted(toy):
-    single = np.setdiff1d(EVERY, np.flatnonzero(codes(toy) == 2)[1:])
-    found = fit(toy, single)
-    called = scores_of(found, toy).argmax(1)
-    # A gene set identifies its other cells, which are new.
-    assert (called[codes(toy) == 2] == 2).mean() > 0.6
-    assert (called == codes(toy))[codes(toy) < 2].mean() > 0.9
-
-
 def test_a_label_is_raised_by_how_few_its_cells_are():
     labels = np.repeat([0, 1, 2], [60, 40, 20])
     np.testing.assert_allclose(np.exp(logit_adjustment(labels)), [80 / 60, 60 / 40, 40 / 20])
     np.testing.assert_array_equal(logit_adjustment(labels, pseudocount=0), 0)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_new_cells_of_a_rare_label_are_found(seed):
+def test_new_cells_of_a_rare_label_are_found():
     """They score less than the three cells that the label was fitted to."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     known, new = np.repeat([0, 1, 2], [100, 100, 3]), np.repeat([0, 1, 2], 200)
     mean = 0.5 + 1.5 * np.repeat(np.eye(3), 10, 1) @ np.eye(30, 200)
     x, query = (sp.csr_matrix(np.log1p(rng.poisson(mean[of]))) for of in (known, new))
@@ -208,14 +183,6 @@ def test_new_cells_of_a_rare_label_are_found(seed):
     assert plain[2] < 0.35
     assert raised[2] > 0.5
     assert min(*plain[:2], *raised[:2]) > 0.98
-
-
-def test_the_regression_counts_more_if_there_are_few_cells():
-    weights = [linear_to_network_ratio(n) for n in (30, 300, 3000, 30_000, 10**9)]
-    assert (np.diff(weights) < 0).all()
-    assert weights[-1] > 1
-    assert weights[0] > 2 * weights[-1]
-    assert linear_to_network_ratio(50, weight=3, n_double=50) == 6
 
 
 # ------------------------------------------------------------------ temperature
@@ -238,10 +205,9 @@ def cells():
     return sc.datasets.pbmc68k_reduced().raw.to_adata()
 
 
-@pytest.mark.parametrize("overlapping", ["CD8", "CD4|CD8"])
-def test_types_that_overlap_have_a_higher_temperature_whatever_their_sizes(cells, overlapping):
+def test_types_that_overlap_have_a_higher_temperature_whatever_their_sizes(cells):
     kinds = cells.obs["bulk_labels"]
-    sizes = kinds[kinds.str.contains(overlapping)].value_counts()
+    sizes = kinds[kinds.str.contains("CD8")].value_counts()
     asked = []
     for types in (CLEAR, sizes.index[sizes > 30]):
         of_type = [np.flatnonzero(kinds == kind)[:31] for kind in types]
@@ -393,14 +359,6 @@ def test_tokens_start_from_it_once(toy, train, monkeypatch):
     assert len(calls) == 1
     train(toy, max_epochs=1, linear=False)
     assert len(calls) == 1
-
-
-def test_ppca_of_missing_genes_is_saved(toy_model, toy_query, tmp_path):
-    assert toy_model.module.linear.loadings.any()
-    toy_model.save(tmp_path / "model")
-    loaded = TOSICA.load(tmp_path / "model")
-    lacking = toy_query[:, 1:].copy()
-    assert loaded.predict(lacking, soft=True).equals(toy_model.predict(lacking, soft=True))
 
 
 def test_expression_is_bounded_by_the_references(toy_model, toy_query):

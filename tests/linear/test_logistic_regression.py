@@ -53,18 +53,6 @@ def test_within_class_directions_are_principal_components():
     np.testing.assert_allclose(found.T @ found, expected, atol=2e-3 * np.abs(expected).max())
 
 
-def test_single_cells_of_rare_labels_are_no_direction():
-    rng = np.random.default_rng(0)
-    labels = np.r_[np.repeat([0, 1, 2], 150), np.repeat(np.arange(3, 9), 3), [9, 10]]
-    x = rng.gamma(0.5, size=(len(labels), 500))
-    batch = np.zeros(500)
-    batch[:100] = 0.7
-    x[::2] += batch
-    length = np.linalg.norm(within_class_directions(sp.csr_matrix(x), labels) @ batch) / 0.7 / 10
-    # Half of the cells differ by it from the others.
-    assert length == pytest.approx(np.linalg.norm(batch) / 2, rel=0.15)
-
-
 @pytest.mark.parametrize("n_each", [1, 2, 4])
 def test_few_cells_differ_along_few_directions(n_each):
     labels = np.repeat([0, 1], n_each)
@@ -74,8 +62,7 @@ def test_few_cells_differ_along_few_directions(n_each):
     assert fit_lasso(x, labels).weights.shape == (2, 6)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(("dtype", "seed"), [(np.float32, 0), (np.float64, 1)])
 def test_identical_cells_differ_along_no_direction(dtype, seed):
     profiles = np.random.default_rng(seed).gamma(1.0, size=(3, 8)).astype(dtype)
     x = sp.csr_matrix(profiles[LABELS])
@@ -84,8 +71,7 @@ def test_identical_cells_differ_along_no_direction(dtype, seed):
     assert ((x @ weights.T).argmax(1) == LABELS).all()
 
 
-@pytest.mark.parametrize("with_batches", [False, True])
-@pytest.mark.parametrize("n_obs", [120, 1200])
+@pytest.mark.parametrize(("with_batches", "n_obs"), [(False, 1200), (True, 120)])
 def test_is_the_optimum_of_its_formula(with_batches, n_obs):
     x = sp.vstack([expression(seed) for seed in range(n_obs // 120)]).tocsr()
     labels = np.tile(LABELS, n_obs // 120)
@@ -196,7 +182,7 @@ class Objective:
         return self(v.ravel())[0]
 
 
-@pytest.mark.parametrize("penalty", [1e-4, 1e-2, 3e-2])
+@pytest.mark.parametrize("penalty", [1e-4, 3e-2])
 def test_with_gene_sets_it_is_the_optimum_of_its_formula(penalty):
     x, directions = expression(), np.random.default_rng(1).random((2, 20))
     objective = Objective(x, directions, penalty)
@@ -222,17 +208,8 @@ def test_genes_in_no_set_get_no_weight(penalty):
         assert relevance is None
 
 
-def test_a_very_strong_group_lasso_leaves_no_weights():
-    weights, relevance = fit_lasso(
-        expression(), LABELS, gene_sets=members(), config=RegressionConfig(group_penalty=1e3)
-    )
-    assert np.isfinite(np.concatenate([weights.ravel(), relevance.ravel()])).all()
-    np.testing.assert_allclose(weights, 0, atol=1e-6)
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_neither_the_order_of_genes_nor_of_sets_matters(seed):
-    rng = np.random.default_rng(seed)
+def test_neither_the_order_of_genes_nor_of_sets_matters():
+    rng = np.random.default_rng(0)
     cells, genes, sets = (rng.permutation(n) for n in (120, 20, len(SETS)))
     x, config = expression(), replace(CONVERGED, group_penalty=1e-3, tol=1e-7)
     one = fit_lasso(x, LABELS, gene_sets=members(), config=config)

@@ -149,15 +149,9 @@ def split_among_tokens(
     -------
     Shape ``(n_labels, n_pairs)``, ordered by token and then by gene. The sum over the tokens that
     hold a gene is its weight.
-
-    Raises
-    ------
-    ValueError
-        If the regression has no relevance of gene sets.
     """
     relevance = regression.relevance
-    if relevance is None:
-        raise ValueError("The regression was fitted without gene sets.")
+    assert relevance is not None
     largest = relevance.max(1, keepdims=True)
     # Weights of a label without any relevant set are split equally.
     is_active = ~_is_inactive(regression)[:, None]
