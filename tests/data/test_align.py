@@ -113,10 +113,7 @@ def test_every_gene_goes_to_its_place(
 
 def test_a_tenth_of_the_genes_missing(counts: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
     sentence = r"^The query has only 18 of the model's 20 genes \(90%\); the network sees the"
-    with (
-        caplog.at_level(logging.INFO, "tosica"),
-        pytest.warns(UserWarning, match=sentence),
-    ):
+    with caplog.at_level(logging.INFO, "tosica"), pytest.warns(UserWarning, match=sentence):
         got = together(query(np.delete(counts, [3, 8], 1), GENES.delete([3, 8])))
     expected = counts.copy()
     expected[:, [3, 8]] = 0
@@ -180,12 +177,7 @@ def test_duplicated_cells(counts: np.ndarray) -> None:
 @pytest.mark.parametrize("scale", [COUNTS, OVER_MATRIX])
 @pytest.mark.parametrize("block", [4096, 8])
 @pytest.mark.parametrize("batch_size", [1, 7, 512])
-def test_batches_of_any_size(
-    counts: np.ndarray,
-    batch_size: int,
-    block: int,
-    scale: Scale,
-) -> None:
+def test_batches_of_any_size(counts: np.ndarray, batch_size: int, block: int, scale: Scale) -> None:
     matrix = sp.csr_matrix(np.hstack([counts, np.ones((N_CELLS, 2))]))
     adata = query(matrix, [*GENES, "A", "B"])
     expected = together(adata, scale)
@@ -217,9 +209,7 @@ def test_cells_without_any_of_the_genes(counts: np.ndarray, format_: Any) -> Non
     assert caught[0].filename == __file__
 
 
-def test_empty_cells_before_others_do_not_decide_what_the_query_holds(
-    counts: np.ndarray,
-) -> None:
+def test_empty_cells_before_others_do_not_decide_what_the_query_holds(counts: np.ndarray) -> None:
     values = np.log1p(counts * 1.7)
     values[:7] = 0
     with pytest.warns(UserWarning, match="^7 cells"):

@@ -172,8 +172,7 @@ _texts = _names.filter(one_line)
 
 @settings(max_examples=20)
 @given(
-    labels=st.lists(_names, min_size=1, max_size=4, unique_by=one_line),
-    texts=st.lists(_texts, min_size=7, max_size=7),
+    labels=st.lists(_names, min_size=1, max_size=4, unique_by=one_line), texts=st.lists(_texts, min_size=7, max_size=7)
 )
 def test_no_text_breaks_a_card(labels: list[str], texts: list[str]) -> None:
     tissue, license_, organism, _, version, citation, other = texts

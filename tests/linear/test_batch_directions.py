@@ -15,11 +15,7 @@ import torch
 
 import tosica
 from tosica.data import CellMatrix, ModalitySlice
-from tosica.linear import (
-    _logistic,
-    find_batch_directions,
-    fit_regressions,
-)
+from tosica.linear import _logistic, find_batch_directions, fit_regressions
 from tosica.model import _linear_fit
 
 LOGGED = ModalitySlice(0, 20, None)
@@ -105,8 +101,7 @@ def confounded():
     effect = rng.random(adata.n_vars) < 0.2
     adata.X = sp.csr_matrix(adata.X.toarray() + batch[:, None] * effect, dtype=np.float32)
     adata.obs = pd.DataFrame(
-        {"kind": adata.obs["bulk_labels"].astype(str), "run": [f"run{i}" for i in batch]},
-        index=adata.obs_names,
+        {"kind": adata.obs["bulk_labels"].astype(str), "run": [f"run{i}" for i in batch]}, index=adata.obs_names
     )
     new = ((adata.obs["kind"] == kinds[0]) & (batch == 1)).to_numpy()
     reference, query = adata[~new].copy(), adata[new].copy()

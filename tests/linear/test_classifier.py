@@ -330,12 +330,7 @@ def test_validation_is_the_networks_alone(toy, train):
         last = float(model.history["validation_loss"].iloc[-1].iloc[0])
         assert last == pytest.approx(float(loss), rel=1e-3)
         model.train(
-            max_epochs=2,
-            accelerator="cpu",
-            enable_progress_bar=False,
-            batch_size=16,
-            refit=False,
-            calibrate=False,
+            max_epochs=2, accelerator="cpu", enable_progress_bar=False, batch_size=16, refit=False, calibrate=False
         )
 
 
@@ -395,10 +390,7 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     counts = rng.poisson(0.5, (90, 240)).astype(np.float32)
     for label in range(3):
         counts[labels == label, 40 * label : 40 * label + 40] += rng.poisson(0.25, (30, 40))
-    rows, modality_slice = (
-        CellMatrix(ad.AnnData(counts)),
-        ModalitySlice(0, 240, LogNormalization(1e4)),
-    )
+    rows, modality_slice = (CellMatrix(ad.AnnData(counts)), ModalitySlice(0, 240, LogNormalization(1e4)))
     true_sets = np.kron(np.eye(6), np.ones((1, 40)))
     shares = {}
     for name, sets in {"true": true_sets, "random": rng.permutation(true_sets.T).T}.items():

@@ -74,12 +74,7 @@ def test_types_that_are_hard_to_tell_apart_are_not_wrong():
     common = adata.obs["cell_type"].value_counts()
     adata = adata[adata.obs["cell_type"].isin(common.index[common > 1])].copy()
     labels = adata.obs["cell_type"].astype("category").cat.codes.to_numpy().astype(np.int64)
-    everything = (
-        CellMatrix(adata),
-        np.arange(adata.n_obs),
-        labels,
-        ModalitySlice(0, 400, LogNormalization(1e4)),
-    )
+    everything = (CellMatrix(adata), np.arange(adata.n_obs), labels, ModalitySlice(0, 400, LogNormalization(1e4)))
     is_error, is_misclassified = flag_label_errors(*everything)
     assert is_error.mean() > 0.1
     assert is_misclassified.mean() > 0.4

@@ -146,12 +146,7 @@ def test_weights_of_another_mask_are_refused(as_padded: bool) -> None:
 
 
 def started(
-    n_labels: int = 3,
-    *,
-    dim: int = 16,
-    seed: int = 0,
-    same_for_all: float = 0.0,
-    noise: float = 0.3,
+    n_labels: int = 3, *, dim: int = 16, seed: int = 0, same_for_all: float = 0.0, noise: float = 0.3
 ) -> tuple[MaskedEmbedding, torch.Tensor, torch.Tensor]:
     """An embedding that started from scores, the scores, and the cells that it was measured by."""
     embedding = make(MIXED, 90, dim=dim).float()

@@ -19,14 +19,7 @@
 """
 
 from tosica.data._align import find_genes
-from tosica.data._kinds import (
-    MODALITY_KINDS,
-    AlignedCells,
-    CellBatch,
-    EmptyCellsWarning,
-    ModalityKind,
-    ModalityScale,
-)
+from tosica.data._kinds import MODALITY_KINDS, AlignedCells, CellBatch, EmptyCellsWarning, ModalityKind, ModalityScale
 from tosica.data._matrix import (
     BLOCK,
     Block,

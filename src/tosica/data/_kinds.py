@@ -361,10 +361,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
     title = "antibodies"
     features = "antibodies"
     has_gene_sets = False
-    values: ClassVar[Mapping[str, str]] = {
-        "counts": "counts of antibodies",
-        "normalized": "normalised antibodies",
-    }
+    values: ClassVar[Mapping[str, str]] = {"counts": "counts of antibodies", "normalized": "normalised antibodies"}
     mismatch_advice = "is it another panel?"
 
     def detect_scale(self, matrix: CellMatrix) -> AntibodyScale:

@@ -122,14 +122,7 @@ class CellMatrix:
         are given, or if indices of a sparse matrix are outside of it (on disk: of the block read).
     """
 
-    def __init__(
-        self,
-        adata: AnnData,
-        *,
-        layer: str | None = None,
-        use_raw: bool = False,
-        name: str = "adata",
-    ) -> None:
+    def __init__(self, adata: AnnData, *, layer: str | None = None, use_raw: bool = False, name: str = "adata") -> None:
         CellData().check(name, adata)
         if layer is not None and use_raw:
             raise ValueError("Give either layer or use_raw=True, not both.")

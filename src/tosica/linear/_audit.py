@@ -13,13 +13,7 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica.data import BLOCK
-from tosica.linear._classifier import (
-    MAX_CELLS,
-    MAX_CELLS_CROSS_FIT,
-    cross_fit,
-    read_normalized,
-    subsample_by_label,
-)
+from tosica.linear._classifier import MAX_CELLS, MAX_CELLS_CROSS_FIT, cross_fit, read_normalized, subsample_by_label
 from tosica.linear._logistic import gene_scale
 
 if TYPE_CHECKING:

@@ -12,12 +12,7 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica._stats import fit_temperature
-from tosica.linear._logistic import (
-    DEFAULT_CONFIG,
-    LogisticRegression,
-    RegressionConfig,
-    fit_regressions,
-)
+from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, RegressionConfig, fit_regressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -263,11 +263,7 @@ def _nuisance(
 
 
 def within_class_directions(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    n_directions: int = 5,
-    *,
-    shrinkage: float = 10,
+    x: sp.csr_matrix, labels: NDArray[np.integer], n_directions: int = 5, *, shrinkage: float = 10
 ) -> NDArray[np.float64]:
     r"""Find the main directions of the variation within labels, scaled to the standard deviation.
 

@@ -9,12 +9,7 @@ import scipy.sparse as sp
 from scipy.special import logsumexp
 
 from tosica.linear._classifier import split_among_tokens
-from tosica.linear._logistic import (
-    DEFAULT_CONFIG,
-    LogisticRegression,
-    RegressionConfig,
-    fit_regressions,
-)
+from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, RegressionConfig, fit_regressions
 from tosica.linear._novelty import TINY, distances_over_genes, gene_weights
 
 if TYPE_CHECKING:
@@ -129,11 +124,7 @@ def fit_new_labels(
 
 
 def replay_cells(
-    statistics: NoveltyStatistics,
-    n_cells: int,
-    shifts: NDArray[np.floating] | None = None,
-    *,
-    seed: int = 0,
+    statistics: NoveltyStatistics, n_cells: int, shifts: NDArray[np.floating] | None = None, *, seed: int = 0
 ) -> tuple[sp.csr_matrix, NDArray[np.int64]]:
     r"""Draw cells of each label from its mean and the variation within labels.
 
@@ -264,11 +255,7 @@ def find_label_shifts(
 
 
 def _shifts(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    means: NDArray[np.float64],
-    min_cells: int,
-    shrinkage: float,
+    x: sp.csr_matrix, labels: NDArray[np.integer], means: NDArray[np.float64], min_cells: int, shrinkage: float
 ) -> NDArray[np.float64]:
     """Compute the shift of each label, shrunken towards the median of labels with enough cells."""
     counts = np.bincount(labels[labels >= 0], minlength=len(means))

@@ -73,10 +73,7 @@ class NoveltyStatistics:
         return cls(**{name: np.asarray(values) for name, values in arrays.items()})
 
     def score_cells(
-        self,
-        x: Matrix,
-        measured: NDArray[np.bool_] | None = None,
-        shift: NDArray[np.floating] | None = None,
+        self, x: Matrix, measured: NDArray[np.bool_] | None = None, shift: NDArray[np.floating] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Score single cells.
 
@@ -108,10 +105,7 @@ class NoveltyStatistics:
         return (over_genes / self.scales[0] + standardized) / 2, nearest
 
     def score_clusters(
-        self,
-        x: Matrix,
-        measured: NDArray[np.bool_] | None = None,
-        shift: NDArray[np.floating] | None = None,
+        self, x: Matrix, measured: NDArray[np.bool_] | None = None, shift: NDArray[np.floating] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """Score means of :data:`CLUSTER_SIZE` cells; parameters and results as `score_cells`."""
         distances = self._over_genes(x, self._centers(shift), _FLOOR_CLUSTER, measured)
@@ -125,11 +119,7 @@ class NoveltyStatistics:
         return np.asarray(self.means, dtype=np.float64) + (0 if shift is None else shift)
 
     def _over_genes(
-        self,
-        x: Matrix,
-        centers: NDArray[np.float64],
-        floor: float,
-        measured: NDArray[np.bool_] | None,
+        self, x: Matrix, centers: NDArray[np.float64], floor: float, measured: NDArray[np.bool_] | None
     ) -> NDArray[np.float64]:
         weights = gene_weights(self.variance, floor)
         if measured is not None:
@@ -168,11 +158,7 @@ def pvalues(scores: NDArray[np.floating], known: NDArray[np.floating]) -> NDArra
 
 
 def fit_novelty(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    *,
-    max_components: int = 30,
-    cells_per_component: int = 12,
+    x: sp.csr_matrix, labels: NDArray[np.integer], *, max_components: int = 30, cells_per_component: int = 12
 ) -> NoveltyStatistics | None:
     """Fit the statistics of novelty to labeled cells.
 
@@ -258,11 +244,7 @@ def _distances_of_held_out(
 
 
 def find_neighbor_components(
-    x: sp.csr_matrix,
-    scale: NDArray[np.floating],
-    random_state: int = 0,
-    *,
-    n_components: int = 20,
+    x: sp.csr_matrix, scale: NDArray[np.floating], random_state: int = 0, *, n_components: int = 20
 ) -> NDArray[np.float64]:
     """Find the principal components for neighbors, ``(n_genes, n_components)``.
 

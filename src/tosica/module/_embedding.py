@@ -59,12 +59,7 @@ class MaskedEmbedding(nn.Module):
     _row_of_pair: Tensor
 
     def __init__(
-        self,
-        indptr: np.ndarray,
-        genes: np.ndarray,
-        n_genes: int,
-        embed_dim: int,
-        no_dropout: np.ndarray | None = None,
+        self, indptr: np.ndarray, genes: np.ndarray, n_genes: int, embed_dim: int, no_dropout: np.ndarray | None = None
     ) -> None:
         super().__init__()
         token = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -336,13 +331,7 @@ class MaskedEmbedding(nn.Module):
         tables = self._padded(pairs) if fits else [weight.detach() for weight in self.weights]
         state_dict |= {f"{prefix}_weight_{i}": table for i, table in enumerate(tables)}
         super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict,
-            missing_keys,
-            unexpected_keys,
-            error_msgs,
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
 
     def gene_weights(self, how: str) -> Tensor:

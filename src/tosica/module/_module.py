@@ -271,10 +271,7 @@ class TOSICAModule(BaseModuleClass):
         label = tensors[REGISTRY_KEYS.LABELS_KEY].long().reshape(-1)
         weight = inference_outputs.get("weight")
         # Cells without a label have the code behind the last label.
-        options: dict[str, Any] = {
-            "label_smoothing": label_smoothing,
-            "ignore_index": logits.shape[1],
-        }
+        options: dict[str, Any] = {"label_smoothing": label_smoothing, "ignore_index": logits.shape[1]}
         if weight is None:
             loss = F.cross_entropy(logits, label, **options)
         else:
@@ -282,11 +279,7 @@ class TOSICAModule(BaseModuleClass):
             each = F.cross_entropy(logits, label, reduction="none", **options)
             loss = (each * weight).sum() / weight.sum()
         return LossOutput(
-            loss=loss,
-            classification_loss=loss,
-            logits=logits,
-            true_labels=label,
-            n_obs_minibatch=label.shape[0],
+            loss=loss, classification_loss=loss, logits=logits, true_labels=label, n_obs_minibatch=label.shape[0]
         )
 
 
