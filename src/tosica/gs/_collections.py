@@ -25,10 +25,13 @@ from tosica.gs._gmt import parse_gmt, read_gmt
 
 _PACKAGE: Final = files("tosica.gs")
 _RESOURCES: Final = _PACKAGE.joinpath("resources")
-_BUNDLED: Final = ("human_gobp", "mouse_gobp")
+# What is known of each collection: of MSigDB's the name of the file without version, too.
+_ABOUT: Final[dict[str, dict[str, Any]]] = {
+    **{name: json.loads(_RESOURCES.joinpath(f"{name}.json").read_bytes()) for name in ("human_gobp", "mouse_gobp")},
+    **json.loads(_PACKAGE.joinpath("msigdb.json").read_bytes()),
+}
+COLLECTIONS: Final = tuple(_ABOUT)
 
-# Collections of MSigDB: name of the file without version, organism, source and what to cite.
-_FILES: Final[dict[str, dict[str, Any]]] = json.loads(_PACKAGE.joinpath("msigdb.json").read_bytes())
 # Files are <server>/<version>.<species>/<file>.v<version>.<species>.symbols.gmt.
 _SERVER: Final = "https://data.broadinstitute.org/gsea-msigdb/msigdb/release"
 # Releases that have all files below.
@@ -111,7 +114,7 @@ class Collection(NamedTuple):
 
     def load(self) -> dict[str, list[str]]:
         """Return gene set name to list of genes, as new lists that the caller may change."""
-        if self.name in _BUNDLED:
+        if "file" not in _ABOUT[self.name]:
             return {gene_set: list(genes) for gene_set, genes in _read_bundled(self.name).items()}
         path = self._path
         if path.is_file():
@@ -125,9 +128,10 @@ class Collection(NamedTuple):
 
     def describe(self) -> dict[str, Any]:
         """Return the columns of :func:`collections`, without downloading anything."""
-        if self.name in _BUNDLED:
-            return {**_read_metadata(self.name), "version": self.version, "available": True}
-        path, about = self._path, _FILES[self.name]
+        about = _ABOUT[self.name]
+        if "file" not in about:
+            return {**about, "version": self.version, "available": True}
+        path = self._path
         n_sets, n_genes = _count(path, path.stat().st_mtime_ns) if path.is_file() else (pd.NA, pd.NA)
         return {
             **about,
@@ -142,9 +146,9 @@ class Collection(NamedTuple):
     @property
     def _location(self) -> str:
         """Path of a file of MSigDB, on the server and in the cache."""
-        file = _FILES[self.name]
-        release = f"{self.version}.{file['species']}"
-        return f"{release}/{file['file']}.v{release}.symbols.gmt"
+        about = _ABOUT[self.name]
+        release = f"{self.version}.{about['species']}"
+        return f"{release}/{about['file']}.v{release}.symbols.gmt"
 
     @property
     def _url(self) -> str:
@@ -156,25 +160,22 @@ class Collection(NamedTuple):
         return cache_folder() / self._location
 
 
-def collection_names() -> list[str]:
-    """List the names of all collections."""
-    return [*_BUNDLED, *_FILES]
-
-
 def find_collection(name: str, version: str | None = None) -> Collection:
     """Find a collection by ``name`` or ``name@version``."""
     bare, _, suffix = name.partition("@")
-    if bare not in collection_names():
+    if bare not in COLLECTIONS:
         # "gobp" may stand for human_gobp or mouse_gobp.
-        known = collection_names()
-        same = [each for each in known if each.endswith(f"_{bare.lower()}")]
-        hint = f"; did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(bare, known, 1)
+        same = [each for each in COLLECTIONS if each.endswith(f"_{bare.lower()}")]
+        hint = f"; did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(bare, COLLECTIONS, 1)
         raise ValueError(
-            f"There is no gene set collection {name!r}, only {', '.join(known)}{hint} To read a "
+            f"There is no gene set collection {name!r}, only {', '.join(COLLECTIONS)}{hint} To read a "
             "file, use tosica.gs.read_gmt."
         )
-    versions = (_bundled_version(bare),) if bare in _BUNDLED else _VERSIONS
-    wanted = version or suffix or (versions[0] if bare in _BUNDLED else _DEFAULT_VERSION)
+    versions, default = _VERSIONS, _DEFAULT_VERSION
+    if "file" not in _ABOUT[bare]:
+        default = _ABOUT[bare]["release"].removeprefix("GO ")
+        versions = (default,)
+    wanted = version or suffix or default
     if wanted not in versions:
         raise ValueError(f"There is no version {wanted!r} of {bare}; those that exist: {', '.join(versions)}.")
     return Collection(bare, wanted)
@@ -215,10 +216,10 @@ def collections() -> pd.DataFrame:
     >>> tosica.gs.collections().loc["human_gobp", ["source", "organism", "licence"]].to_list()
     ['Gene Ontology, biological process', 'Homo sapiens', 'CC BY 4.0']
     """
-    rows = [find_collection(name).describe() for name in collection_names()]
+    rows = [find_collection(name).describe() for name in COLLECTIONS]
     table = pd.DataFrame(
         [row | {"citation": "; ".join(row["citation"])} for row in rows],
-        index=pd.Index(collection_names(), name="name"),
+        index=pd.Index(COLLECTIONS, name="name"),
         columns=_COLUMNS,
     )
     return table.astype({"n_sets": "Int64", "n_genes": "Int64", "available": bool})
@@ -238,20 +239,9 @@ def _count(path: Path, _changed: int) -> tuple[int, int] | tuple[Any, Any]:
 
 
 @lru_cache(maxsize=2)
-def _read_metadata(name: str) -> dict[str, Any]:
-    """Read the metadata of a bundled collection; callers must not change them."""
-    metadata: dict[str, Any] = json.loads(_RESOURCES.joinpath(f"{name}.json").read_bytes())
-    return metadata
-
-
-def _bundled_version(name: str) -> str:
-    return str(_read_metadata(name)["release"]).removeprefix("GO ")
-
-
-@lru_cache(maxsize=2)
 def _read_bundled(name: str) -> Mapping[str, Iterable[str]]:
     """Read a bundled collection, or map one by orthology; callers must not change it."""
-    metadata = _read_metadata(name)
+    metadata = _ABOUT[name]
     if "orthologs_of" not in metadata:
         resource = _RESOURCES.joinpath(f"{name}.gmt.gz")
         return parse_gmt(resource.read_bytes(), resource.name)

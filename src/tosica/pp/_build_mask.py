@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -34,6 +34,7 @@ from tosica.gs._genes import ORGANISMS, GeneList
 from tosica.gs._match import Identifiers
 from tosica.pp._gene_sets import (
     LOW_COVERAGE,
+    MaskParams,
     explain_no_gene_sets,
     hint,
     match_gene_sets,
@@ -283,7 +284,7 @@ def build_mask(
     """
     if max_genes < min_genes:
         raise ValueError(f"max_genes ({max_genes}) must not be below min_genes ({min_genes}).")
-    params = _Params(
+    params = MaskParams(
         min_genes,
         max_genes,
         max_gene_sets,
@@ -314,49 +315,13 @@ def build_mask(
     return result if copy else None
 
 
-@dataclass(frozen=True)
-class _Params:
-    """Parameters of one mask, see :func:`build_mask`."""
-
-    min_genes: int
-    max_genes: int
-    max_gene_sets: int | None
-    n_unannotated: int
-    mask_ratio: float
-    seed: int
-    select: Select
-    max_jaccard: float | None
-    organism: str
-    identifiers: Identifiers
-    layer: str | None
-    # What to call the gene sets instead of their own source.
-    source: str = ""
-
-    def stored(self, max_jaccard: float) -> dict[str, Any]:
-        """Return them as files hold them, with the ``max_jaccard`` that was used.
-
-        Files cannot hold None, so 0 stands for no limit of ``max_gene_sets``.
-        """
-        return {
-            "min_genes": int(self.min_genes),
-            "max_genes": int(self.max_genes),
-            "max_gene_sets": int(self.max_gene_sets or 0),
-            "n_unannotated": int(self.n_unannotated),
-            "mask_ratio": float(self.mask_ratio),
-            "seed": int(self.seed),
-            "select": self.select,
-            "max_jaccard": float(max_jaccard),
-            "identifiers": self.identifiers,
-        }
-
-
 def _plan_modalities(
     mdata: MuData,
     gene_sets: GeneSetsLike | None,
-    params: _Params,
+    params: MaskParams,
     modalities: Mapping[str, str] | None,
     groups: Mapping[str, Any] | None,
-) -> list[tuple[str, Any, _Params]]:
+) -> list[tuple[str, Any, MaskParams]]:
     """Say which sets and parameters each modality of a MuData gets."""
     check_mudata(mdata)
     if modalities is None:
@@ -372,7 +337,7 @@ def _plan_modalities(
         )
     # Features of a panel are few and may have the names of other genes; variability is for RNA.
     of_panel = replace(params, min_genes=1, select="largest", organism="auto", identifiers="exact", layer=None)
-    plan: list[tuple[str, Any, _Params]] = []
+    plan: list[tuple[str, Any, MaskParams]] = []
     for role, name in roles.items():
         logger.info("build_mask: modality %r (%s)", name, role)
         adata, kind = mdata[name], MODALITY_KINDS[role]
@@ -404,7 +369,7 @@ def _plan_modalities(
 
 
 def _compute_mask(
-    adata: AnnData, gene_sets: GeneSetsLike | None, params: _Params, key_added: str
+    adata: AnnData, gene_sets: GeneSetsLike | None, params: MaskParams, key_added: str
 ) -> tuple[csr_matrix, dict[str, Any]]:
     """Compute the mask, ``(n_vars, n_gene_sets)`` bool, and its description for ``uns``."""
     _check_adata(adata, key_added)
@@ -507,20 +472,14 @@ def _resolve_gobp(gene_sets: GeneSetsLike, genes: GeneList, organism: str) -> Ge
 
 
 def _match_and_select(
-    adata: AnnData, genes: GeneList, gene_sets: GeneSets, params: _Params, *, log_organism: bool
+    adata: AnnData, genes: GeneList, gene_sets: GeneSets, params: MaskParams, *, log_organism: bool
 ) -> tuple[list[str], csr_matrix, dict[str, Any]]:
     """Match gene sets to the genes of the data, and select those to keep."""
-    members, weights, match = match_gene_sets(
-        genes,
-        gene_sets,
-        organism=params.organism,
-        identifiers=params.identifiers,
-        log_organism=log_organism,
-    )
+    members, match = match_gene_sets(genes, gene_sets, params, log_organism=log_organism)
     sizes = np.diff(members.indptr)
     fits = np.flatnonzero((sizes >= params.min_genes) & (gene_sets.lengths <= params.max_genes))
     if fits.size == 0:
-        raise ValueError(explain_no_gene_sets(genes, gene_sets, sizes, params.min_genes, params.max_genes))
+        raise ValueError(explain_no_gene_sets(genes, gene_sets, sizes, params))
     max_jaccard = params.max_jaccard
     if max_jaccard is None:
         max_jaccard = _MAX_JACCARD if gene_sets.is_named else 1.0
@@ -542,6 +501,6 @@ def _match_and_select(
         "n_genes_mapped": sum(match.kinds.values()),
         "params": params.stored(max_jaccard),
     }
-    if weights is not None:
-        about["weights"] = weights_table(weights, kept, names, genes)
+    if gene_sets.weights is not None:
+        about["weights"] = weights_table(genes, gene_sets, match, kept)
     return names, members[kept], about

@@ -17,12 +17,14 @@ from scipy.sparse import csr_matrix
 from tosica._checks import list_names, shown
 from tosica._settings import format_thousands, logger, warn_user
 from tosica.gs import join, read_gmt
-from tosica.gs._collections import collection_names, find_collection, is_gmt_path
+from tosica.gs._collections import COLLECTIONS, find_collection, is_gmt_path
 from tosica.gs._genes import GeneList, hint_for_mismatch
 from tosica.gs._match import GeneMatch, Identifiers, match_genes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from tosica.pp._select import Select
 
 _Parts: TypeAlias = list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
 GeneSetsLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Parts
@@ -92,7 +94,7 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
             f"{shown(gene_sets)}."
         )
     # A name is that of a collection, also if there is such a file.
-    is_named = [isinstance(part, str) and part.partition("@")[0] in collection_names() for part in parts]
+    is_named = [isinstance(part, str) and part.partition("@")[0] in COLLECTIONS for part in parts]
     if isinstance(gene_sets, list | tuple):
         named = join(gene_sets)
         source = " + ".join(str(part) if this else Path(part).name for part, this in zip(parts, is_named, strict=True))
@@ -193,26 +195,55 @@ def _to_gene_sets(
 # --------------------------------------------------------------------------- match
 
 
+@dataclass(frozen=True)
+class MaskParams:
+    """Parameters of one mask, see :func:`tosica.pp.build_mask`."""
+
+    min_genes: int
+    max_genes: int
+    max_gene_sets: int | None
+    n_unannotated: int
+    mask_ratio: float
+    seed: int
+    select: Select
+    max_jaccard: float | None
+    organism: str
+    identifiers: Identifiers
+    layer: str | None
+    # What to call the gene sets instead of their own source.
+    source: str = ""
+
+    def stored(self, max_jaccard: float) -> dict[str, Any]:
+        """Return them as files hold them, with the ``max_jaccard`` that was used.
+
+        Files cannot hold None, so 0 stands for no limit of ``max_gene_sets``.
+        """
+        return {
+            "min_genes": int(self.min_genes),
+            "max_genes": int(self.max_genes),
+            "max_gene_sets": int(self.max_gene_sets or 0),
+            "n_unannotated": int(self.n_unannotated),
+            "mask_ratio": float(self.mask_ratio),
+            "seed": int(self.seed),
+            "select": self.select,
+            "max_jaccard": float(max_jaccard),
+            "identifiers": self.identifiers,
+        }
+
+
 def match_gene_sets(
-    genes: GeneList,
-    gene_sets: GeneSets,
-    *,
-    organism: str,
-    identifiers: Identifiers,
-    log_organism: bool = True,
-) -> tuple[csr_matrix, pd.DataFrame | None, GeneMatch]:
+    genes: GeneList, gene_sets: GeneSets, params: MaskParams, *, log_organism: bool
+) -> tuple[csr_matrix, GeneMatch]:
     """Find the genes of the gene sets among the genes of the data.
 
     Returns
     -------
     members : scipy.sparse.csr_matrix
         Which gene is in which set, ``(n_gene_sets, n_vars)`` bool.
-    weights : pandas.DataFrame or None
-        For gene sets with weights, a row for each pair with one: ``set``, ``row`` (the gene, both
-        as positions) and ``weight``.
     match : tosica.gs._match.GeneMatch
         How the genes were matched.
     """
+    organism, identifiers = params.organism, params.identifiers
     match = match_genes(
         genes,
         gene_sets.genes,
@@ -235,47 +266,38 @@ def match_gene_sets(
     )
     members = (gene_sets.contains @ is_gene).astype(bool)
     members.sort_indices()
-    if gene_sets.weights is None:
-        return members, None, match
+    return members, match
+
+
+def weights_table(genes: GeneList, gene_sets: GeneSets, match: GeneMatch, kept: NDArray[np.intp]) -> pd.DataFrame:
+    """Name the genes and sets of weights in kept sets, in a form that h5ad and zarr can store."""
+    assert gene_sets.weights is not None
     found = pd.DataFrame({"wanted": match.wanted, "row": match.rows})
     pairs = gene_sets.weights.merge(found, on="wanted").drop_duplicates(["set", "row"])
-    return members, pairs, match
-
-
-def weights_table(weights: pd.DataFrame, kept: NDArray[np.intp], names: list[str], genes: GeneList) -> pd.DataFrame:
-    """Name the genes and sets of weights in kept sets, in a form that h5ad and zarr can store."""
-    column_of = pd.Series(np.arange(len(kept)), index=kept)
-    weights = weights[weights["set"].isin(column_of.index)]
-    column, row = column_of[weights["set"]].to_numpy(), weights["row"].to_numpy()
-    order = np.lexsort((row, column))
+    pairs = pairs[pairs["set"].isin(kept)].sort_values(["set", "row"])
+    names = pd.Index([gene_sets.names[i] for i in kept])
     return pd.DataFrame(
         {
-            "gene": genes.names.to_numpy(dtype=object)[row[order]],
-            "gene_set": pd.Categorical.from_codes(column[order], pd.Index(names)),
-            "weight": weights["weight"].to_numpy(dtype=np.float32)[order],
+            "gene": genes.names.to_numpy(dtype=object)[pairs["row"]],
+            "gene_set": pd.Categorical.from_codes(np.searchsorted(kept, pairs["set"]), names),
+            "weight": pairs["weight"].to_numpy(dtype=np.float32),
         },
-        index=np.arange(len(weights)).astype(str).astype(object),
+        index=np.arange(len(pairs)).astype(str).astype(object),
     )
 
 
 # --------------------------------------------------------------------------- explain
 
 
-def explain_no_gene_sets(
-    genes: GeneList,
-    gene_sets: GeneSets,
-    sizes: NDArray[np.intp],
-    min_genes: int,
-    max_genes: int,
-) -> str:
+def explain_no_gene_sets(genes: GeneList, gene_sets: GeneSets, sizes: NDArray[np.intp], params: MaskParams) -> str:
     """Explain in one sentence why no gene set was kept."""
     # If some sets have enough genes in the data, names match and limits do not.
-    advice = hint(genes, gene_sets) if sizes.max() < min_genes else ""
+    advice = hint(genes, gene_sets) if sizes.max() < params.min_genes else ""
     return (
-        f"none of {format_thousands(len(gene_sets.names))} gene sets ({gene_sets.source}) lists at most {max_genes} "
-        f"genes and has at least {min_genes} of them in adata (they list {gene_sets.lengths.min()} to "
-        f"{gene_sets.lengths.max()} and have {sizes.min()} to {sizes.max()}; adata has {genes.names[0]!r} and so on, "
-        f"they have {gene_sets.genes.names[0]!r}): "
+        f"none of {format_thousands(len(gene_sets.names))} gene sets ({gene_sets.source}) lists at most "
+        f"{params.max_genes} genes and has at least {params.min_genes} of them in adata (they list "
+        f"{gene_sets.lengths.min()} to {gene_sets.lengths.max()} and have {sizes.min()} to {sizes.max()}; adata has "
+        f"{genes.names[0]!r} and so on, they have {gene_sets.genes.names[0]!r}): "
         f"{advice or 'lower min_genes, raise max_genes, or pass gene sets with the names of adata'}."
     )
 
@@ -308,7 +330,7 @@ def _check_organism(gene_sets: GeneSets, match: GeneMatch, organism: str) -> Non
         and match.n_rows < LOW_COVERAGE * min(len(gene_sets.genes), len(match.names))
     ):
         counterpart = gene_sets.source.replace(wanted, given, 1)
-        offer = f"gene_sets={counterpart!r}, or " if counterpart in collection_names() else ""
+        offer = f"gene_sets={counterpart!r}, or " if counterpart in COLLECTIONS else ""
         mapping = f"pass {offer}organism={given!r} to map the gene sets by one-to-one orthology"
         raise ValueError(
             f"{holds}, but the gene sets ({gene_sets.source}) hold {wanted} genes ({gene_sets.genes.names[0]!r}): "
