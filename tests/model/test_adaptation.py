@@ -235,9 +235,7 @@ def test_names_that_a_model_cannot_hold(base, query, name, sentence):
 
 def test_queries_that_are_odd(base, query):
     query.obs["known"] = query.obs["known"].replace({NEW: base.labels[0].lower()})
-    with pytest.warns(
-        UserWarning, match=re.escape(f"becomes a label beside {base.labels[0]!r}: if they are ")
-    ):
+    with pytest.warns(UserWarning, match=re.escape(f"becomes a label beside {base.labels[0]!r}: if they are ")):
         model = tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
     assert len(model.labels) == len(base.labels) + 1
     query.var_names = [f"X{i}" for i in range(query.n_vars)]
