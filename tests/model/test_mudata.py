@@ -547,7 +547,7 @@ def test_queries_that_do_not_fit(model, multiome_model, query):
 
 
 def test_arguments_of_a_query_that_make_no_sense(model, query):
-    with pytest.raises(TypeError, match="layer must be a dict of modality and layer"):
+    with pytest.raises(TypeError, match="a dict of modality and layer, such as"):
         model.predict(query, layer="counts")
     with pytest.raises(TypeError, match="layer must be the name of one layer"):
         model.predict(query["rna"], layer={"rna": "counts"})
