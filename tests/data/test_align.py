@@ -111,17 +111,6 @@ def test_every_gene_goes_to_its_place(
     assert not got.is_counts
 
 
-def test_a_tenth_of_the_genes_missing(counts: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
-    sentence = r"^The query has only 18 of the model's 20 genes \(90%\); the network sees the"
-    with caplog.at_level(logging.INFO, "tosica"), pytest.warns(UserWarning, match=sentence):
-        got = together(query(np.delete(counts, [3, 8], 1), GENES.delete([3, 8])))
-    expected = counts.copy()
-    expected[:, [3, 8]] = 0
-    np.testing.assert_array_equal(got.values, expected)
-    assert "query: matched 18 of the model's 20 genes (90%)" in caplog.text
-    assert "query: adata.X holds counts" in caplog.text
-
-
 def test_edges_of_what_is_accepted(counts: np.ndarray) -> None:
     together(query(counts[:, :19], GENES[:19]))  # 95 %, no warning
     with pytest.warns(UserWarning, match=r"only 18 of the model's 20 genes \(90%\)"):
@@ -157,18 +146,6 @@ def test_duplicates_among_needed_genes(counts: np.ndarray) -> None:
     )
     with pytest.raises(ValueError, match=sentence):
         align(query(counts, names), GENES, COUNTS)
-
-
-@pytest.mark.filterwarnings("ignore:Observation names are not unique:UserWarning")
-def test_duplicated_cells(counts: np.ndarray) -> None:
-    adata = query(counts)
-    adata.obs_names = ["a", "a", *adata.obs_names[2:]]
-    sentence = (
-        r"^obs_names of the query are not unique \('a'\): call "
-        r"adata\.obs_names_make_unique\(\) first\.$"
-    )
-    with pytest.raises(ValueError, match=sentence):
-        align(adata, GENES, COUNTS)
 
 
 # ------------------------------------------------------------------ cells
@@ -260,18 +237,6 @@ def test_old_symbols_of_a_query() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
-def test_numbered_symbols_of_query_and_model() -> None:
-    symbols = real_genes()[:40]
-    values = np.random.default_rng(0).poisson(2, (5, 40)).astype(np.float32)
-    # Three of the query's genes are numbered. The model's last one is its first one's repeat.
-    names = [f"{s}.1" if i in (3, 4, 5) else s for i, s in enumerate(symbols)]
-    model = [*symbols[:-1], f"{symbols[0]}.1"]
-    got = together(query(values, names), genes=pd.Index(model))
-    values[:, 39] = 0
-    np.testing.assert_array_equal(got.values, values)
-
-
-@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 def test_query_of_the_mouse_is_refused() -> None:
     symbols = real_genes()
     mouse = gs.map_genes(symbols, organism="human", to_organism="mouse").dropna()
@@ -283,14 +248,3 @@ def test_query_of_the_mouse_is_refused() -> None:
     values = np.eye(2)[:, np.arange(len(back)) % 2]
     got = together(query(values, back), genes=pd.Index(back))
     np.testing.assert_array_equal(got.values, values)
-
-
-@pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
-def test_column_of_var_that_repeats_a_gene(counts: np.ndarray) -> None:
-    adata = query(counts, [f"row{i}" for i in range(N_GENES)])
-    adata.var["symbol"] = [*GENES[:-1], GENES[0]]
-    with pytest.warns(UserWarning, match=r"only 18 of the model's 20 genes \(90%\)"):
-        got = together(adata)
-    # Which of the two is meant is not guessed.
-    counts[:, [0, N_GENES - 1]] = 0
-    np.testing.assert_array_equal(got.values, counts)

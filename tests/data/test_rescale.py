@@ -64,26 +64,10 @@ def test_genes_that_were_left_out(counts: np.ndarray, format_: Any) -> None:
     assert scale.genes_range == pytest.approx([low, high], rel=1e-4)
 
 
-def test_duplicate_entries_are_summed_before_the_exponential(counts: np.ndarray) -> None:
-    tidy = sp.csr_matrix(normalised(counts))
-    halves = [np.repeat(tidy.data / 2, 2), np.repeat(tidy.indices, 2), tidy.indptr * 2]
-    assert fit_scale(rows(sp.csr_matrix(tuple(halves), shape=tidy.shape))).over == "genes"
-
-
 @each_format
 def test_all_zero(format_: Any) -> None:
     with pytest.raises(ValueError, match=r"^adata\.X is zero everywhere\.$"):
         fit_scale(rows(format_(np.zeros((20, 3)))))
-
-
-@each_format
-@pytest.mark.parametrize("counts_first", [True, False])
-def test_normalised_in_part(counts: np.ndarray, format_: Any, counts_first: bool) -> None:
-    matrix = normalised(counts)
-    whole = slice(10) if counts_first else slice(10, None)
-    matrix[whole] = counts[whole]
-    with pytest.raises(ValueError, match=REFUSAL):
-        fit_scale(rows(format_(matrix)))
 
 
 @pytest.mark.parametrize("counts_first", [True, False])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
-import re
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-import tosica
 from tosica import TOSICA
 from tosica.model import _save_load
 
@@ -162,13 +159,3 @@ def test_without_huggingface_hub(toy_model: TOSICA, monkeypatch: pytest.MonkeyPa
     for call in (TOSICA.from_hub, lambda name: toy_model.push_to_hub(name, **ABOUT)):
         with pytest.raises(ModuleNotFoundError, match=r"tosica\[hub\]"):
             call("lab/toy")
-
-
-def test_the_client_is_imported_only_when_it_is_needed() -> None:
-    found = [
-        path.name
-        for path in Path(tosica.__file__).parent.rglob("*.py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if re.search("huggingface_hub", ast.unparse(node)) and isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    assert found == []

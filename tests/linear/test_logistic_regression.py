@@ -218,40 +218,6 @@ def test_neither_the_order_of_genes_nor_of_sets_matters():
     np.testing.assert_allclose(other.relevance, one.relevance[:, sets], atol=1e-3)
 
 
-def simulate(seed: int) -> tuple[sp.csr_matrix, list[list[int]]]:
-    """Label k differs in genes 8 k to 8 k + 7, which are a set; others hold some of them."""
-    rng = np.random.default_rng(seed)
-    x = rng.gamma(1.0, size=(120, 100))
-    for label in range(3):
-        x[label == LABELS, 8 * label : 8 * label + 8] += 0.7
-    own = [list(range(8 * k, 8 * k + 8)) for k in range(3)]
-    rest = [rng.permutation(np.arange(24, 100)).tolist() for _ in range(36)]
-    larger = [genes + more[:32] for genes, more in zip(own, rest[:3], strict=True)]
-    some = [genes[:3] + more[:5] for genes, more in zip(own, rest[3:6], strict=True)]
-    others = [genes[:8] for genes in rest[6:]]
-    return sp.csr_matrix(x), [*own, *larger, *some, *others]
-
-
-@pytest.mark.parametrize(("penalty", "seed"), [(1e-4, 0), (1e-3, 1)])
-def test_the_simulated_set_is_the_most_relevant(seed, penalty):
-    x, sets = simulate(seed)
-    relevance = fit_lasso(
-        x, LABELS, gene_sets=members(sets, 100), config=RegressionConfig(group_penalty=penalty)
-    ).relevance
-    np.testing.assert_array_equal(relevance.argmax(1), [0, 1, 2])
-
-
-def test_nuisance_directions_can_be_left_out():
-    x, directions = expression(), np.random.default_rng(1).random((2, 20))
-    config = RegressionConfig(**NO_NUISANCE)
-    given = fit_lasso(x, LABELS, batch_directions=directions, config=config)
-    without = fit_lasso(x, LABELS, config=config)
-    np.testing.assert_array_equal(given.weights, without.weights)
-    penalized = fit_lasso(x, LABELS, batch_directions=directions)
-    along = [np.abs(fitted.weights @ directions.T).max() for fitted in (penalized, given)]
-    assert along[0] < along[1] / 2
-
-
 def many_labels(n_labels=DEFAULT.many_labels):
     """Four cells of each label, which has two genes of its own."""
     labels = np.repeat(np.arange(n_labels), 4)

@@ -226,17 +226,6 @@ def test_what_is_the_same_for_all_labels_says_nothing() -> None:
         assert torch.equal(tensor, state[name])
 
 
-def test_a_init_from_linear_follows_torchs_seed() -> None:
-    (one, *_), (same, *_), (other, *_) = started(), started(), started(seed=1)
-    assert torch.equal(one.pair_weights(), same.pair_weights())
-    assert torch.equal(one.bias, same.bias)
-    assert not torch.allclose(one.pair_weights(), other.pair_weights())
-    # There is nothing in the padding.
-    padded = torch.cat([weight.detach().reshape(-1, 16) for weight in one.weights])
-    padded[one._row_of_pair] = 0
-    assert not padded.any()
-
-
 # ------------------------------------------------------------------ a random part of the tokens
 
 

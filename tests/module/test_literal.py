@@ -90,20 +90,6 @@ def test_from_original_finds_the_architecture(mask: np.ndarray, x: torch.Tensor)
 # ------------------------------------------------------------------ the definition, without data
 
 
-def test_masked_weights_have_no_effect_and_no_gradient(mask: np.ndarray, x: torch.Tensor) -> None:
-    model, x = make(mask), x.double()
-    before = model(x)
-    before[1].sum().backward()
-    outside = model.embedding.mask == 0
-    assert outside.any()
-    assert (model.embedding.weight.grad[outside] == 0).all()
-    assert (model.embedding.weight.grad[~outside] != 0).any()
-    with torch.no_grad():
-        model.embedding.weight[outside] = 100.0
-    for got, expected in zip(model(x), before, strict=True):
-        torch.testing.assert_close(got, expected, rtol=0, atol=0)
-
-
 def test_blocks_agree_with_torchs_own_encoder_layer(mask: np.ndarray, x: torch.Tensor) -> None:
     model = make(mask)
     t = torch.cat([model.cls_token.expand(N_CELLS, -1, -1), model.embedding(x.double())], dim=1)

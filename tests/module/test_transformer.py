@@ -77,15 +77,6 @@ def test_a_row_times_the_weights(is_kept: bool, dtype: torch.dtype, monkeypatch:
     torch.testing.assert_close(multiply_row(row, kept).double(), expected, rtol=2e-6, atol=0)
 
 
-def test_cells_do_not_see_each_other() -> None:
-    qkv = projection(7, 50, 4, 12).requires_grad_()
-    (slope,) = torch.autograd.grad(attend(qkv)[0].square().sum(), qkv)
-    alone = qkv[3:4].detach().requires_grad_()
-    (slope_alone,) = torch.autograd.grad(attend(alone)[0].square().sum(), alone)
-    assert torch.equal(slope[3:4], slope_alone)
-    assert torch.equal(attend(qkv)[0][3:4], attend(alone)[0])
-
-
 @pytest.mark.parametrize("size", [8.0, 30.0, 1000.0])
 def test_sharp_attention_neither_overflows_nor_vanishes(size: float) -> None:
     qkv = projection(2, 20, 2, 5, size=size).requires_grad_()
@@ -197,26 +188,6 @@ def test_single_precision_without_gradients(
             torch.testing.assert_close(apart, together, rtol=0, atol=1e-6)
     torch.testing.assert_close(latent, expected, rtol=0, atol=3e-5)
     torch.testing.assert_close(attention, row, rtol=3e-5, atol=1e-7)
-
-
-def test_attention_without_preference_is_even() -> None:
-    encoder = make(2)
-    with torch.no_grad():
-        for block in encoder.blocks:
-            block.attention.qkv.weight[: 2 * DIM] = 0
-            block.attention.qkv.bias[: 2 * DIM] = 0
-    _, attention = encoder.rollout(tokens(n_tokens=9))
-    # (J / 10 + I) / 2, squared, is (3 J / 10 + I) / 4.
-    torch.testing.assert_close(attention, torch.full_like(attention, 0.075))
-
-
-def test_tokens_have_no_order() -> None:
-    encoder, t = make(), tokens()
-    order = torch.randperm(t.shape[1], generator=torch.Generator().manual_seed(1))
-    latent, attention = encoder.rollout(t)
-    other_latent, other_attention = encoder.rollout(t[:, order])
-    torch.testing.assert_close(other_latent, latent)
-    torch.testing.assert_close(other_attention, attention[:, order])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -44,8 +44,6 @@ from tosica.data._normalize import (
     LogNormalization,
     ModalitySlice,
     Normalization,
-    center_log_ratio,
-    log_normalize,
     log_normalize_block,
     normalize,
 )
@@ -53,7 +51,6 @@ from tosica.data._rescale import Scale
 from tosica.data._scale import (
     TARGET_SUM,
     are_factor_codes,
-    check_finite,
     checked_blocks,
     describe_unscaled,
     detect,

@@ -37,7 +37,6 @@ from tosica.linear._classifier import (
 from tosica.linear._logistic import LogisticRegression, RegressionConfig, fit_regressions
 from tosica.linear._new_labels import (
     LabeledCells,
-    LabelShifts,
     NewLabels,
     find_label_shifts,
     fit_new_labels,

@@ -76,6 +76,16 @@ class MaskedEmbedding(nn.Module):
         self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
         self.reset_parameters()
 
+    @property
+    def sizes(self) -> Tensor:
+        """Number of genes of each token, ``(n_tokens,)``."""
+        return self.indptr[1:] - self.indptr[:-1]
+
+    @property
+    def token_of_pair(self) -> Tensor:
+        """Token of each pair, ``(n_pairs,)``."""
+        return torch.repeat_interleave(torch.arange(self.n_tokens, device=self.indptr.device), self.sizes)
+
     def reset_parameters(self) -> None:
         """Draw weights so that a token's variance does not depend on the size of its gene set.
 
@@ -83,7 +93,7 @@ class MaskedEmbedding(nn.Module):
         norm keeps the sign only. Such tokens start with a bias as well, which has half of the
         variance.
         """
-        sizes = self.indptr[1:] - self.indptr[:-1]
+        sizes = self.sizes
         bound = torch.repeat_interleave(sizes.to(self.bias.dtype).rsqrt(), sizes)
         with torch.no_grad():
             drawn = self.bias.new_empty(len(self.genes), self.embed_dim)
@@ -108,8 +118,7 @@ class MaskedEmbedding(nn.Module):
             Shape ``(n_pairs,)``, in the order of ``genes``; NaN where a pair has no weight.
         """
         given = torch.as_tensor(pair_weights, dtype=self.bias.dtype, device=self.bias.device)
-        sizes = self.indptr[1:] - self.indptr[:-1]
-        token = torch.repeat_interleave(torch.arange(self.n_tokens, device=given.device), sizes)
+        sizes, token = self.sizes, self.token_of_pair
         has = ~given.isnan() & (sizes[token] > 0)
         square = given.new_zeros(self.n_tokens).index_add(0, token[has], given[has] ** 2)
         number = torch.bincount(token[has], minlength=self.n_tokens)
@@ -147,9 +156,7 @@ class MaskedEmbedding(nn.Module):
         """
         scores = scores.to(self.bias) - scores.to(self.bias).mean(0)
         n_labels, width = len(scores), self.embed_dim
-        token = torch.repeat_interleave(
-            torch.arange(self.n_tokens, device=scores.device), self.indptr[1:] - self.indptr[:-1]
-        )
+        token = self.token_of_pair
         above = (x - mean).to(scores)[:, self.genes]
         square = scores.new_zeros(())
         for of_label in scores:
@@ -310,15 +317,9 @@ class MaskedEmbedding(nn.Module):
         destination[f"{prefix}weight"] = self.of_pairs(tables)
 
     def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *problems: list[str]
     ) -> None:
+        missing_keys, _, error_msgs = problems
         name, shape = f"{prefix}weight", (len(self.genes), self.embed_dim)
         pairs = state_dict.pop(name, None)
         if pairs is None:
@@ -330,9 +331,7 @@ class MaskedEmbedding(nn.Module):
         fits = pairs is not None and pairs.shape == shape
         tables = self._padded(pairs) if fits else [weight.detach() for weight in self.weights]
         state_dict |= {f"{prefix}_weight_{i}": table for i, table in enumerate(tables)}
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *problems)
 
     def gene_weights(self, how: str) -> Tensor:
         """Reduce the weights of each (gene, set) pair over the width of a token.
