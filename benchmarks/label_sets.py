@@ -39,7 +39,7 @@ def runs_of(split: Split, seed: int, draws: int, **train: Any) -> list[dict[str,
     scvi.settings.seed = seed
     model = tosica.TOSICA(reference)
     model.train(enable_progress_bar=False, accelerator="cpu", **train)
-    trained = copy.deepcopy((model.module.temperature, model.held_out_probabilities_))
+    trained = copy.deepcopy((model.module.temperature, model.training_.held_out_probabilities))
     rng = np.random.default_rng(seed)
     runs = []
     for n_labeled in N_LABELED:
@@ -47,7 +47,7 @@ def runs_of(split: Split, seed: int, draws: int, **train: Any) -> list[dict[str,
             continue
         for draw in range(draws if n_labeled else 1):
             model.module.temperature.copy_(trained[0])
-            model.held_out_probabilities_ = trained[1]
+            model.training_.held_out_probabilities = trained[1]
             is_labeled = np.zeros(query.n_obs, dtype=bool)
             is_labeled[rng.choice(query.n_obs, n_labeled, replace=False)] = True
             if n_labeled:
@@ -67,10 +67,10 @@ def scores(model: tosica.TOSICA, query: Any) -> dict[str, float]:
         "accuracy": float(right.mean()),
         "calibration error": expected_calibration_error(calibration_bins(right, soft.to_numpy().max(1), 10)),
     }
-    assert model.held_out_probabilities_ is not None
+    assert model.training_.held_out_probabilities is not None
     for coverage in COVERAGES:
         try:
-            threshold = conformal_threshold(model.held_out_probabilities_[0], coverage)
+            threshold = conformal_threshold(model.training_.held_out_probabilities[0], coverage)
         except ValueError:  # too few cells for this coverage
             continue
         sets = soft.to_numpy() >= threshold

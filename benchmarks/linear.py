@@ -33,14 +33,13 @@ from benchmarks._accuracy_methods import standardised
 from benchmarks._accuracy_tasks import LABEL, few
 from benchmarks._references import REFERENCES, batch_effect, made_up, without_rarest
 from benchmarks._report import table, version_lines, versions, write
-from tosica.data import CellMatrix
+from tosica.data import CellMatrix, ModalitySlice
 from tosica.linear import (
     RegressionConfig,
     cross_validate,
-    fit_averaged_regression,
+    fit_regressions,
     logit_adjustment,
 )
-from tosica.module import ModalitySlice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +66,7 @@ class Variant(NamedTuple):
 
 
 DEFAULT = RegressionConfig()
+NO_NUISANCE = RegressionConfig(batch_penalty=0, within_class_penalty=0)
 
 
 def linear_branch(
@@ -86,13 +86,8 @@ def linear_branch(
     if intercept:
         x = sp.hstack([x, np.ones((x.shape[0], 1))], "csr")
         tokens = sp.block_diag([tokens, 1], "csr")
-    weights = fit_averaged_regression(
-        x,
-        labels,
-        tokens,
-        lasso_share=share if lasso_share is None else lasso_share,
-        config=config,
-    ).weights
+    fitted = fit_regressions(x, labels, gene_sets=tokens, config=config)
+    weights = fitted.mean(share if lasso_share is None else lasso_share).weights
     if intercept:
         return lambda query: query @ weights[:, :-1].T + weights[:, -1]
     return lambda query: query @ weights.T
@@ -137,7 +132,7 @@ VARIANTS: dict[str, Variant] = {
         for penalty in (1e-5, 3e-5, 3e-4, 1e-3)
     },
     "intercept": Variant("with an intercept", partial(linear_branch, intercept=True)),
-    "nuisance": Variant("no nuisance penalty", partial(linear_branch, config=DEFAULT.without_nuisance_penalty())),
+    "nuisance": Variant("no nuisance penalty", partial(linear_branch, config=NO_NUISANCE)),
     "unbounded": Variant("expression is not bounded", linear_branch, bounded=False),
     "as rare": Variant("logits of rare labels are not raised", linear_branch, adjusted=False),
     "svm": Variant("*linear SVM*", partial(support_vectors, scaled=False), **_SVM),

@@ -42,13 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 COLUMNS = ["symbol", "entrez", "ensembl", "aliases", "human_ortholog"]
-BIOMART_COLUMNS = [
-    "Gene stable ID",
-    "Gene name",
-    "Human gene name",
-    "Human gene stable ID",
-    "Human homology type",
-]
+BIOMART_COLUMNS = ["Gene stable ID", "Gene name", "Human gene name", "Human gene stable ID", "Human homology type"]
 HCOP_COLUMNS = ["Gene stable ID", "Human gene stable ID", "supporting_source"]
 
 

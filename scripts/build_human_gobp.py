@@ -37,14 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NAME = "human_gobp"
-NEEDED_METADATA = [
-    "DBSCHEMA",
-    "GOSOURCEDATE",
-    "GOSOURCEURL",
-    "GOEGSOURCEDATE",
-    "GOEGSOURCENAME",
-    "GOEGSOURCEURL",
-]
+NEEDED_METADATA = ["DBSCHEMA", "GOSOURCEDATE", "GOSOURCEURL", "GOEGSOURCEDATE", "GOEGSOURCENAME", "GOEGSOURCEURL"]
 # Number of terms of the releases that a database may contain without naming them, as announced at
 # https://github.com/geneontology/go-announcements/issues (776, 851, 899).
 RELEASE_OF_N_TERMS = {42_203: "2024-06-10", 40_939: "2024-09-08", 40_635: "2024-11-03"}
@@ -66,13 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--max-genes", type=int, default=300, help="default: %(default)s")
     args = parser.parse_args(argv)
     try:
-        metadata = build(
-            args.org_db,
-            args.go_db,
-            args.out,
-            min_genes=args.min_genes,
-            max_genes=args.max_genes,
-        )
+        metadata = build(args.org_db, args.go_db, args.out, min_genes=args.min_genes, max_genes=args.max_genes)
     except (OSError, ValueError) as error:
         parser.exit(1, f"{parser.prog}: {error}\n")
     size = (args.out / f"{NAME}.gmt.gz").stat().st_size
@@ -195,12 +182,7 @@ def read_genes(org_db: Path) -> dict[str, tuple[str, ...]]:
 def read_terms(go_db: Path) -> tuple[dict[str, str], dict[str, int]]:
     """GO identifier to name, and to the number of terms below, of all biological processes."""
     names = dict(query(go_db, "SELECT go_id, term FROM go_term WHERE ontology = 'BP'"))
-    n_below = dict(
-        query(
-            go_db,
-            "SELECT go_id, COUNT(*) FROM go_bp_offspring JOIN go_term USING (_id) GROUP BY go_id",
-        )
-    )
+    n_below = dict(query(go_db, "SELECT go_id, COUNT(*) FROM go_bp_offspring JOIN go_term USING (_id) GROUP BY go_id"))
     return names, n_below
 
 
@@ -231,10 +213,7 @@ def describe_package(name: str, path: Path, metadata: dict[str, str]) -> dict[st
                 described["version"] = line.removeprefix("Version:").strip()
             elif line.startswith("Packaged:"):
                 described["packaging_date"] = line.removeprefix("Packaged:").split()[0]
-    ontology = {
-        "ontology_date": metadata["GOSOURCEDATE"],
-        "ontology_url": metadata["GOSOURCEURL"],
-    }
+    ontology = {"ontology_date": metadata["GOSOURCEDATE"], "ontology_url": metadata["GOSOURCEURL"]}
     return described | {
         **{key: value for key, value in ontology.items() if value},
         "annotation_date": iso_date(metadata["GOEGSOURCEDATE"]),

@@ -4,7 +4,8 @@
 #
 #   scripts/check.sh test [ARG ...]    README's test command: make .venv, install, run all but the slow tests
 #   scripts/check.sh fast [ARG ...]    the same tests in an environment that exists
-#   scripts/check.sh slow [ARG ...]    the tests that README's command leaves out
+#   scripts/check.sh slow [ARG ...]    the tests that README's command leaves out, but for the weekly ones
+#   scripts/check.sh weekly [ARG ...]  the tests that protect from rare damage only
 #   scripts/check.sh lowest [ARG ...]  the fast tests with the lowest versions of pyproject.toml, in .venv-lowest
 #   scripts/check.sh coverage          report what `fast` and `slow` ran, and fail below the agreed share
 #   scripts/check.sh install GROUP ... install the package and dependency groups into .venv
@@ -48,9 +49,11 @@ with_coverage() {
   fi
 }
 
-# `fast` and `slow` together are all tests only as long as README leaves out exactly these.
+# `fast`, `slow` and `weekly` together are all tests only as long as README leaves out exactly these;
+# every weekly test is marked slow, too.
 FAST=(-n logical -m "not slow")
-SLOW=(-n logical -m slow)
+SLOW=(-n logical -m "slow and not weekly")
+WEEKLY=(-n logical -m weekly)
 LOWEST_WARNINGS=$'default\nerror:::tosica(\\..*)?'
 check_test_command() {
   case $(readme_command test) in
@@ -80,6 +83,9 @@ case $action in
     check_test_command
     with_coverage --cov-append
     tool pytest "${SLOW[@]}" "$@"
+    ;;
+  weekly)
+    tool pytest "${WEEKLY[@]}" "$@"
     ;;
   lowest)
     # pip always takes the newest version; uv can take the lowest of what pyproject.toml names itself.

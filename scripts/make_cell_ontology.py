@@ -58,17 +58,7 @@ CITATION = [
 ]
 # Abbreviations and short names that stand for one type of cell in every tissue, as far as we know.
 REVIEWED = {
-    *(
-        "B(reg)",
-        "B-cell",
-        "B-1 cell",
-        "B1 cell",
-        "GC B cell",
-        "Breg",
-        "CD19+ B cell",
-        "PBMC",
-        "WBC",
-    ),
+    *("B(reg)", "B-cell", "B-1 cell", "B1 cell", "GC B cell", "Breg", "CD19+ B cell", "PBMC", "WBC"),
     *("CD4+ TEMRA", "CD8+ TEMRA", "CD8+ Treg", "CD8+ regulatory T cell", "ILC2", "ILC3", "NK cell"),
     *("T(FH)", "T-cell", "TEMRA cell", "Tex cell", "Tfh", "Th1 cell", "Th17 cell", "Th2 cell"),
     *("Th22 cell", "Th9", "Treg", "exhausted CD4 T cell", "exhausted CD4-positive T cell", "iTreg"),

@@ -5,9 +5,10 @@ Each cached function is called once a process: what it returns is not to be chan
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Mapping
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -16,8 +17,13 @@ import scipy.sparse as sp
 import scvi
 from anndata import AnnData
 from mudata import MuData
+from scipy.io import mmwrite
 
 import tosica
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
 
 GENES = [f"G{i}" for i in range(30)]
 # Two names are a gene's and an antibody's.
@@ -207,3 +213,17 @@ def contents_of(adata: AnnData) -> dict[str, Any]:
         flat(adata.raw.X, "raw/X", out)
         flat(adata.raw.var, "raw/var", out)
     return out
+
+
+# --------------------------------------------------------------------------- files
+
+
+def write_10x_mtx(adata: AnnData, folder: Path, names: Sequence[str], prefix: str = "") -> None:
+    """Write the folder that Cell Ranger writes, with genes of these names."""
+    folder.mkdir(exist_ok=True)
+    features = [f"ENSG{i}\t{name}\tGene Expression" for i, name in enumerate(names)]
+    for name, rows in (("features", features), ("barcodes", adata.obs_names)):
+        with gzip.open(folder / f"{prefix}{name}.tsv.gz", "wt") as file:
+            file.writelines(f"{row}\n" for row in rows)
+    with gzip.open(folder / f"{prefix}matrix.mtx.gz", "wb") as file:
+        mmwrite(file, sp.coo_matrix(adata.X.T.astype(int)))

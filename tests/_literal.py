@@ -103,13 +103,7 @@ class Block(nn.Module):
     """Pre-norm Transformer block."""
 
     def __init__(
-        self,
-        dim: int,
-        n_heads: int,
-        mlp_ratio: float,
-        dropout: float,
-        attention_dropout: float,
-        drop_path: float,
+        self, dim: int, n_heads: int, mlp_ratio: float, dropout: float, attention_dropout: float, drop_path: float
     ) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim, eps=LAYER_NORM_EPS)

@@ -166,11 +166,7 @@ def log_map(rows: list[str], layers: dict[str, np.ndarray]) -> R:
     return matrix(marks, rows, list(layers)).having(**{"class": strings("LogMap")})
 
 
-def assay5(
-    layers: dict[str, tuple[sp.csr_matrix, np.ndarray, np.ndarray]],
-    cells: list[str],
-    genes: list[str],
-) -> R:
+def assay5(layers: dict[str, tuple[sp.csr_matrix, np.ndarray, np.ndarray]], cells: list[str], genes: list[str]) -> R:
     """Layers by name: values, and which cells and genes they have (as masks)."""
     return s4(
         "Assay5",
@@ -182,12 +178,7 @@ def assay5(
 
 
 def seurat(
-    obs: R,
-    *,
-    active: str = "RNA",
-    idents: R | None = None,
-    images: dict[str, R] | None = None,
-    **assays: R,
+    obs: R, *, active: str = "RNA", idents: R | None = None, images: dict[str, R] | None = None, **assays: R
 ) -> R:
     cells = obs.attributes["row.names"].value
     if idents is None:

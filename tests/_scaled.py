@@ -98,10 +98,7 @@ def log(counts: np.ndarray, total: float = 1e4) -> np.ndarray:
 # What counts may be made into: what it is taken as, and how it is made.
 TAKEN: dict[str, tuple[str, Callable[[np.ndarray], np.ndarray]]] = {
     "counts": ("counts", lambda c: c),
-    "counts, one fraction": (
-        "counts",
-        lambda c: np.where(np.arange(c.size).reshape(c.shape) == 9, 1.5, c),
-    ),
+    "counts, one fraction": ("counts", lambda c: np.where(np.arange(c.size).reshape(c.shape) == 9, 1.5, c)),
     "counts, shared out": ("counts", shared_out),
     "counts per million": ("counts", lambda c: 1e6 * shares(c)),
     "counts per 10 000": ("counts", lambda c: 1e4 * shares(c)),

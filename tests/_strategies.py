@@ -178,9 +178,6 @@ def annotated_cells(
     Cells sorted by their place are the same cells in another order.
     """
     cell = st.tuples(
-        st.sampled_from(groups),
-        st.sampled_from(predictions),
-        st.floats(0, 1, width=32),
-        st.integers(0, 2**32),
+        st.sampled_from(groups), st.sampled_from(predictions), st.floats(0, 1, width=32), st.integers(0, 2**32)
     )
     return st.lists(cell, min_size=1)

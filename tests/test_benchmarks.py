@@ -85,11 +85,7 @@ def cells() -> AnnData:
 RUNS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "accuracy": (["{data}", "--tasks", "pbmc68k", "--methods", "tosica", "svm", "--seeds=1"], {}),
     "first_gene_sets": (["{data}"], {"DATASETS": "made"}),
-    "missing_genes": (
-        ["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"],
-        {"SHARES": (0.3,)},
-    ),
-    "damage": (["--mutants=2", "--kills=2"], {}),
+    "missing_genes": (["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"], {"SHARES": (0.3,)}),
 }
 
 
@@ -105,16 +101,11 @@ def test_a_short_run(name, load, shared, tmp_path, monkeypatch, capsys):
     for attribute, value in smaller.items():
         monkeypatch.setattr(script, attribute, value)
     train = partialmethod(tosica.TOSICA.train, max_epochs=2)
-    if name not in ("missing_genes", "damage"):
+    if name != "missing_genes":
         monkeypatch.setattr(tosica.TOSICA, "train", train)
     given = [argument.format(data=shared) for argument in arguments]
-    if name == "damage":
-        with pytest.raises(SystemExit) as ended:
-            script.main(given)
-        assert ended.value.code == 0
-    else:
-        script.main([*given, "--out", str(tmp_path)])
-        result = json.loads((tmp_path / f"{name}.json").read_text())
-        assert (tmp_path / f"{name}.md").read_text() == script.report(result)
-        assert result.get("runs", True)
+    script.main([*given, "--out", str(tmp_path)])
+    result = json.loads((tmp_path / f"{name}.json").read_text())
+    assert (tmp_path / f"{name}.md").read_text() == script.report(result)
+    assert result.get("runs", True)
     assert "|" in capsys.readouterr().out

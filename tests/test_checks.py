@@ -5,16 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tosica._checks import (
-    Fraction,
-    Names,
-    Number,
-    as_names,
-    list_names,
-    only_known,
-    shown,
-    validate_params,
-)
+from tosica._checks import Fraction, Names, Number, as_names, list_names, only_known, shown, validate_params
 
 
 def test_names_in_a_message():

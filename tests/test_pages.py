@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gzip
 import os
 import re
 import shlex
@@ -17,8 +16,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import scanpy as sc
-from scipy.io import mmwrite
-from scipy.sparse import coo_matrix
+from _cells import write_10x_mtx
+from anndata import AnnData
 
 import tosica
 from tosica import cli
@@ -26,7 +25,6 @@ from tosica import cli
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from anndata import AnnData
 
 ROOT = Path(__file__).resolve().parents[1]
 HOW_TO = sorted(path for path in (ROOT / "docs" / "how_to").glob("*.md") if path.stem != "index")
@@ -149,28 +147,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     query.write_h5ad(path / "query.h5ad")
     checked = query.obs["bulk_labels"].sample(50, random_state=0).astype(str)
     checked.rename("tosica_prediction").to_csv(path / "checked.csv")
-    write_tenx(query[:80], path / "filtered_feature_bc_matrix")
+    # Counts that have about this expression.
+    counts = AnnData(np.rint(np.expm1(query.X[:80].toarray())), obs=query.obs[:80])
+    write_10x_mtx(counts, path / "filtered_feature_bc_matrix", query.var_names)
     tosica.pp.build_mask(ref)
     tosica.TOSICA.setup_anndata(ref, labels_key="cell_type")
     model = tosica.TOSICA(ref, embed_dim=8, max_gene_sets=50)
     model.train(max_epochs=1, enable_progress_bar=False)
     model.save(path / "model")
     return path
-
-
-def write_tenx(adata: AnnData, path: Path) -> None:
-    """The folder that Cell Ranger writes, with counts that have about this expression."""
-    path.mkdir()
-    counts = np.rint(np.expm1(adata.X.toarray())).astype(int)
-    with gzip.open(path / "matrix.mtx.gz", "wb") as file:
-        mmwrite(file, coo_matrix(counts.T))
-    lines = {
-        "features": [f"{name}\t{name}\tGene Expression" for name in adata.var_names],
-        "barcodes": list(adata.obs_names),
-    }
-    for name, rows in lines.items():
-        with gzip.open(path / f"{name}.tsv.gz", "wt") as file:
-            file.writelines(f"{row}\n" for row in rows)
 
 
 @pytest.fixture

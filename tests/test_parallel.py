@@ -31,12 +31,6 @@ def blas_threads() -> list[int]:
     return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
 
-def test_results_come_in_order(n_threads: int) -> None:
-    with thread_pool():
-        assert list(thread_map(lambda i: i**2, range(20))) == [i**2 for i in range(20)]
-        assert list(thread_map(str, [])) == []
-
-
 def test_as_many_threads_work_as_torch_has(n_threads: int) -> None:
     # Each call waits for all others, which works only if they run at the same time.
     barrier = threading.Barrier(n_threads, timeout=30)
@@ -50,9 +44,14 @@ def test_as_many_threads_work_as_torch_has(n_threads: int) -> None:
     assert len(names) == n_threads
 
 
-def test_without_a_pool_the_caller_does_all() -> None:
-    callers = set(thread_map(lambda _: threading.current_thread(), range(5)))
-    assert callers == {threading.current_thread()}
+def test_results_come_in_order(n_threads: int) -> None:
+    me = threading.current_thread()
+    assert set(thread_map(lambda _: threading.current_thread(), range(5))) == {me}  # without a pool
+    with thread_pool(torch.device("meta")):  # neither for another device
+        assert torch.get_num_threads() == n_threads
+    with thread_pool():
+        assert list(thread_map(lambda i: i**2, range(20))) == [i**2 for i in range(20)]
+        assert list(thread_map(str, [])) == []
 
 
 def test_items_are_read_when_threads_are_free(n_threads: int) -> None:
@@ -96,11 +95,6 @@ def test_what_fails_is_raised_and_threads_are_given_back(n_threads: int) -> None
     with pytest.raises(OSError, match="no such cell"), thread_pool():
         list(thread_map(call, range(50)))
     assert torch.get_num_threads() == n_threads
-
-
-def test_another_device_has_no_pool(n_threads: int) -> None:
-    with thread_pool(torch.device("meta")):
-        assert torch.get_num_threads() == n_threads
 
 
 def test_gradients_inference_mode_and_autocast_are_as_the_callers(n_threads: int) -> None:

@@ -61,13 +61,6 @@ def test_what_is_not_counted_shows_the_time(terminal):
     assert "%" not in terminal.getvalue()
 
 
-def test_short_work_has_none(terminal, monkeypatch):
-    monkeypatch.setattr(_progress, "DELAY", 60.0)
-    with progress(10, "work") as step:
-        step.update(10)
-    assert terminal.getvalue() == ""
-
-
 def test_a_file_has_a_line_now_and_then(monkeypatch, caplog):
     """Nothing else: what is drawn over and over would be a mess there."""
     stream = io.StringIO()
@@ -93,17 +86,16 @@ def test_there_is_one_bar_at_a_time(terminal):
     assert "inner" not in terminal.getvalue()
 
 
-@pytest.mark.parametrize("setting", [("verbosity", "warning"), ("progress_bar", False)])
-def test_there_is_none_if_it_is_switched_off(terminal, monkeypatch, setting):
+@pytest.mark.parametrize("setting", [("verbosity", "warning"), ("progress_bar", False), ("delay", 60.0)])
+def test_there_is_none_if_it_is_switched_off_or_the_work_is_short(terminal, monkeypatch, setting):
     name, value = setting
-    before = getattr(settings, name)
-    setattr(settings, name, value)
-    try:
-        with progress(10, "work") as step:
-            time.sleep(0.05)
-            step.update(10)
-    finally:
-        setattr(settings, name, before)
+    if name == "delay":
+        monkeypatch.setattr(_progress, "DELAY", value)
+    else:
+        monkeypatch.setattr(settings, name, value)
+    with progress(10, "work") as step:
+        time.sleep(0.05)
+        step.update(10)
     assert terminal.getvalue() == ""
 
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import subprocess
-import sys
 
 import pytest
 import scvi
+from _cells import TOY_SETS
 
 import tosica
 from tosica._settings import logger, only_warnings, query_logger, quiet_libraries, warn_user
@@ -23,19 +22,11 @@ def _as_before():
     tosica.settings.verbosity, tosica.settings.progress_bar = before
 
 
-@pytest.mark.parametrize(
-    ("given", "level"),
-    [("warning", 30), ("WARNING", 30), (logging.ERROR, 40), ("debug", 10), ("critical", 50)],
-)
-def test_the_verbosity_is_a_level_of_logging(given, level):
-    tosica.settings.verbosity = given
-    assert tosica.settings.verbosity == level
-    assert logger.level == level
-
-
-def test_defaults():
+def test_the_verbosity_is_a_level_of_logging():
     assert repr(tosica.settings) == "Settings(verbosity='info', progress_bar=True)"
-    tosica.settings.verbosity = 25
+    for given, level in {"warning": 30, "WARNING": 30, logging.ERROR: 40, "debug": 10, "critical": 50, 25: 25}.items():
+        tosica.settings.verbosity = given
+        assert tosica.settings.verbosity == logger.level == level
     tosica.settings.progress_bar = False
     assert repr(tosica.settings) == "Settings(verbosity=25, progress_bar=False)"
 
@@ -93,7 +84,7 @@ def levels() -> list[int]:
     return [logging.getLogger(name).level for name in TALKERS]
 
 
-def test_lightning_says_warnings_only_and_is_as_before_afterwards(caplog):
+def test_lightning_says_warnings_only_and_is_as_before_afterwards(caplog, monkeypatch):
     before = levels()
     talker = logging.getLogger("lightning.pytorch")
 
@@ -107,16 +98,11 @@ def test_lightning_says_warnings_only_and_is_as_before_afterwards(caplog):
         work()
     assert caplog.messages == ["a warning"]
     assert levels() == before
-
-
-def test_lightning_speaks_if_everything_is_to_be_said(caplog):
     tosica.settings.verbosity = "debug"
     with quiet_libraries():
-        logging.getLogger("lightning.pytorch").info("a line")
-    assert caplog.messages == ["a line"]
-
-
-def test_a_level_of_the_user_is_kept(monkeypatch):
+        talker.info("everything")
+    assert caplog.messages == ["a warning", "everything"]
+    tosica.settings.verbosity = "info"
     for name in TALKERS:
         monkeypatch.setattr(logging.getLogger(name), "level", logging.ERROR)
     with quiet_libraries():
@@ -125,52 +111,23 @@ def test_a_level_of_the_user_is_kept(monkeypatch):
 
 # --------------------------------------------------------------------------- a whole analysis
 
-STEPS = """
-import sys
-import numpy as np, pandas as pd, scipy.sparse as sp
-from anndata import AnnData
-import tosica
-tosica.settings.verbosity = sys.argv[1]
-tosica.settings.seed = 0
-rng = np.random.default_rng(0)
-counts = rng.poisson(3, (60, 24))
-counts[::2, :8] *= 3
-adata = AnnData(sp.csr_matrix(counts.astype(np.float32)))
-adata.var_names = [f"G{i}" for i in range(24)]
-adata.obs_names = [f"cell{i}" for i in range(60)]
-adata.obs["kind"] = pd.Categorical(np.array(["a", "b"])[np.arange(60) % 2])
-sets = {"alpha": [f"G{i}" for i in range(8)], "beta": [f"G{i}" for i in range(8, 16)]}
-tosica.pp.build_mask(adata, sets)
-tosica.TOSICA.setup_anndata(adata, labels_key="kind")
-model = tosica.TOSICA(adata, embed_dim=8, n_heads=2)
-model.train(max_epochs=3, accelerator="cpu", early_stopping=True, early_stopping_patience=1)
-model.annotate(adata)
-tosica.tl.attribute(adata, model)
-"""
 
-
-@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("verbosity", ["info", "warning"])
-def test_what_a_new_process_prints(verbosity):
+def test_what_an_analysis_prints(verbosity, toy, capsys):
     """One line or two a step, each with its name; nothing at all if only warnings are wanted."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::UserWarning", "-c", STEPS, verbosity],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout == ""
-    lines = done.stderr.splitlines()
-    if verbosity == "warning":
-        assert lines == []
-        return
-    steps = [line.partition(":")[0] for line in lines]
-    assert list(dict.fromkeys(steps)) == [
-        "build_mask",
-        "TOSICA",
-        "train",
-        "query",
-        "annotate",
-        "attribute",
-    ]
-    assert len(lines) <= 10
+    tosica.settings.verbosity = verbosity
+    tosica.settings.seed = 0
+    capsys.readouterr()
+    tosica.pp.build_mask(toy, TOY_SETS)
+    tosica.TOSICA.setup_anndata(toy, labels_key="kind")
+    model = tosica.TOSICA(toy, embed_dim=8, n_heads=2)
+    model.train(max_epochs=3, accelerator="cpu", early_stopping=True, early_stopping_patience=1)
+    model.annotate(toy)
+    tosica.tl.attribute(toy, model)
+    out, err = capsys.readouterr()
+    assert out == ""
+    steps = [line.partition(":")[0] for line in err.splitlines()]
+    wanted = ["build_mask", "TOSICA", "train", "query", "annotate", "attribute"] if verbosity == "info" else []
+    assert list(dict.fromkeys(steps)) == wanted
+    assert len(steps) <= 10

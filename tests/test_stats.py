@@ -10,17 +10,11 @@ from hypothesis import strategies as st
 from scipy.special import log_softmax, softmax
 
 import tosica
-from tosica._stats import (
-    conformal_threshold,
-    fit_temperature,
-    group_moments,
-    moderated_t,
-    standardized_difference,
-)
+from tosica._stats import conformal_threshold, fit_temperature, group_moments, moderated_t, standardized_difference
 from tosica.linear import linear_to_network_ratio
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 6), st.integers(6, 40))
 def test_moments_of_groups_add_up_to_those_of_all_cells(seed, n_groups, n_cells):
     rng = np.random.default_rng(seed)
@@ -41,10 +35,7 @@ def _three_groups():
     return group_moments(np.concatenate(cells), groups), cells
 
 
-@pytest.mark.parametrize(
-    ("reference", "others"),
-    [("rest", [1, 2]), (1, [1]), (2, [2])],
-)
+@pytest.mark.parametrize(("reference", "others"), [("rest", [1, 2]), (1, [1]), (2, [2])])
 def test_difference_from_cells_in_deviations_of_both_sides(reference, others):
     moments, cells = _three_groups()
     side, other = cells[0], np.concatenate([cells[i] for i in others])
@@ -75,13 +66,8 @@ def test_difference_where_nothing_varies():
     np.testing.assert_allclose(standardized_difference(moments, 0, within="all groups"), [1, 0, -5])
     constant = group_moments(values[:, :2], groups)
     np.testing.assert_allclose(standardized_difference(constant, 0, within="all groups"), [1, 0])
-
-
-@pytest.mark.parametrize("within", ["both sides", "all groups"])
-def test_a_single_group_differs_by_its_mean(within):
-    values = np.array([[1.0, 2.0], [3.0, 2.0]])
-    moments = group_moments(values, pd.Categorical(["a", "a"]))
-    np.testing.assert_array_equal(standardized_difference(moments, 0, within=within), [2.0, 2.0])
+    alone = group_moments(values, pd.Categorical(list("aaaa")))  # differs by its mean
+    np.testing.assert_allclose(standardized_difference(alone, 0, within="both sides"), values.mean(0))
 
 
 def _shares_below(df, prior, seed):
@@ -107,7 +93,7 @@ def test_moderated_p_values_are_uniform_where_nothing_differs(df, prior, seed):
 @pytest.mark.parametrize("prior", [4.0, 30.0])
 def test_with_one_degree_of_freedom_they_are_so_on_average(prior):
     """Of variances that vary this much the prior is hard to estimate: one draw in 15 is off."""
-    shares = np.mean([_shares_below(1, prior, seed) for seed in range(15)], axis=0)
+    shares = np.mean([_shares_below(1, prior, seed) for seed in range(10)], axis=0)
     assert (np.abs(shares - LEVELS) < SLACK / 1.5).all()
 
 
@@ -140,13 +126,8 @@ def test_finds_the_temperature_that_labels_were_sampled_with(truth):
     assert fit_temperature(logits, sample_labels(logits, truth)) == pytest.approx(truth, rel=0.05)
 
 
-@settings(max_examples=20)
-@given(
-    seed=st.integers(0, 1000),
-    n_cells=st.integers(1, 60),
-    n_labels=st.integers(2, 6),
-    size=st.floats(0.01, 50),
-)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 1000), n_cells=st.integers(1, 60), n_labels=st.integers(2, 6), size=st.floats(0.01, 50))
 def test_no_temperature_within_the_limits_fits_better(seed, n_cells, n_labels, size):
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, size, (n_cells, n_labels))
@@ -189,7 +170,7 @@ def test_without_a_linear_branch_the_networks_temperature_is_one(toy, train):
     assert model.module.temperature == 1
 
 
-def test_few_cells_move_the_expected_temperature_little():
+def test_the_more_cells_the_less_counts_what_was_expected():
     logits = np.repeat(np.eye(3) * 4, 2000, axis=0)
     labels = np.repeat(np.arange(3), 2000)
     found = [fit_temperature(logits[:: 6000 // n], labels[:: 6000 // n], expected=2) for n in (3, 60, 6000)]
@@ -200,22 +181,11 @@ def test_few_cells_move_the_expected_temperature_little():
     assert fit_temperature(logits[:0], labels[:0], expected=2) == pytest.approx(2, rel=1e-3)
 
 
-def test_many_cells_outweigh_what_was_expected():
-    logits = np.random.default_rng(0).normal(size=(20_000, 4)) * 3
-    labels = sample_labels(logits, 3.0)
-    free, bound = fit_temperature(logits, labels), fit_temperature(logits, labels, expected=1)
-    assert bound == pytest.approx(free, rel=0.1)
-
-
 # ------------------------------------------------------------------ label sets
 
 
-@settings(max_examples=20)
-@given(
-    seed=st.integers(0, 1000),
-    n_cells=st.integers(20, 200),
-    coverage=st.floats(0.5, 0.95),
-)
+@settings(max_examples=10)
+@given(seed=st.integers(0, 1000), n_cells=st.integers(20, 200), coverage=st.floats(0.5, 0.95))
 def test_coverage_of_exchangeable_cells_is_exact(seed, n_cells, coverage):
     # The guarantee is about the last of n + 1 cells in random order, with the threshold of the
     # other n. The average over all cells as the last one is exact.
@@ -241,23 +211,16 @@ def test_what_no_threshold_can_promise():
 def test_label_sets_hold_the_labels_above_the_threshold(pbmc_model, pbmc_query):
     table = pbmc_model.predict_set(pbmc_query, coverage=0.9)
     soft = pbmc_model.predict(pbmc_query, soft=True)
-    least = conformal_threshold(pbmc_model.held_out_probabilities_[0], 0.9)
+    least = conformal_threshold(pbmc_model.training_.held_out_probabilities[0], 0.9)
     assert table.equals(soft >= least)
     assert list(table.index) == list(pbmc_query.obs_names)
     assert list(table.columns) == pbmc_model.labels
     few = pbmc_model.predict_set(pbmc_query, indices=[5, 2], coverage=0.9)
     assert few.equals(table.iloc[[5, 2]])
-
-
-def test_more_coverage_never_takes_a_label_away(pbmc_model, pbmc_query):
-    narrow, wide = (pbmc_model.predict_set(pbmc_query, coverage=c) for c in (0.5, 0.9))
-    assert not (narrow & ~wide).to_numpy().any()
-    assert wide.to_numpy().sum() > narrow.to_numpy().sum()
-
-
-def test_held_out_cells_are_the_validation_cells(pbmc_model):
-    # Their probabilities are from before the refit on them.
-    held_out = pbmc_model.held_out_probabilities_
+    wide = pbmc_model.predict_set(pbmc_query, coverage=0.95)
+    assert not (table & ~wide).to_numpy().any()
+    # Probabilities of held-out cells are from before the refit on them.
+    held_out = pbmc_model.training_.held_out_probabilities
     assert held_out.shape == (1, len(pbmc_model.validation_indices))
     assert ((held_out > 0) & (held_out <= 1)).all()
 
@@ -268,7 +231,7 @@ def test_held_out_probabilities_are_those_of_the_right_labels(toy, train):
     soft = model.predict(indices=cells, soft=True).to_numpy()
     truth = [model.labels.index(label) for label in toy.obs["kind"].iloc[cells]]
     expected = soft[np.arange(len(cells)), truth]
-    np.testing.assert_allclose(np.sort(model.held_out_probabilities_[0]), np.sort(expected), atol=1e-5)
+    np.testing.assert_allclose(np.sort(model.training_.held_out_probabilities[0]), np.sort(expected), atol=1e-5)
 
 
 def test_not_calibrated(toy, train, toy_query):
@@ -282,7 +245,7 @@ def test_no_label_sets_after_a_second_training_with_refit(toy, train, toy_query,
     model = train(toy)
     model.save(tmp_path / "model")
     model = tosica.TOSICA.load(tmp_path / "model", adata=toy, accelerator="cpu")
-    assert model.held_out_probabilities_ is not None
+    assert model.training_.held_out_probabilities is not None
     with caplog.at_level("WARNING", logger="tosica"):
         model.train(**once)
     assert "the held-out cells were trained on in an earlier training" in caplog.text

@@ -43,6 +43,11 @@ class Constraint:
         """What the value must be, as the end of "n_genes must be"."""
         raise NotImplementedError
 
+    @property
+    def right(self) -> Any:
+        """A value that is taken, for the test of wrong input."""
+        return "a"
+
     def has_type(self, value: Any) -> bool:
         """Whether the type is right; if not, a ``TypeError`` is raised."""
         raise NotImplementedError
@@ -66,128 +71,122 @@ class Constraint:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Integer(Constraint):
-    """A whole number of at least ``least``."""
+class _OfType(Constraint):
+    """A value of some types, for which a condition holds."""
 
-    least: int = 1
-
-    @property
-    def wanted(self) -> str:
-        return f"a whole number of at least {self.least}"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, Integral) and not isinstance(value, bool)
-
-    def is_valid(self, value: Any) -> bool:
-        return bool(value >= self.least)
-
-    def wrong(self) -> list[Wrong]:
-        return [("8", TypeError), (1.5, TypeError), (True, TypeError), (self.least - 1, ValueError)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Number(Constraint):
-    """A finite number of at least ``least``, above ``above``, at most ``most``, below ``below``."""
-
-    least: float = -math.inf
-    above: float = -math.inf
-    most: float = math.inf
-    below: float = math.inf
-
-    @property
-    def wanted(self) -> str:
-        bounds = [
-            f"{words} {bound:g}"
-            for words, bound in (
-                ("at least", self.least),
-                ("above", self.above),
-                ("at most", self.most),
-                ("below", self.below),
-            )
-            if math.isfinite(bound)
-        ]
-        return ", ".join(["a finite number", " and ".join(bounds)]).rstrip(", ")
+    wanted: str = ""
+    types: tuple[type, ...] = ()
+    condition: Callable[[Any], bool] = lambda _: True
+    right: Any = "a"
+    refused: tuple[Any, ...] = ()
+    """Values of these types for which it does not hold."""
 
     def has_type(self, value: Any) -> bool:
-        return isinstance(value, Real) and not isinstance(value, bool)
+        # A bool is a whole number to Python.
+        return isinstance(value, self.types) and (bool in self.types or not isinstance(value, bool))
 
     def is_valid(self, value: Any) -> bool:
-        number = float(value)
-        return math.isfinite(number) and self.least <= number <= self.most and self.above < number < self.below
+        return self.condition(value)
 
     def wrong(self) -> list[Wrong]:
-        outside = [bound for bound in (self.above, self.below) if math.isfinite(bound)]
-        outside += [self.least - 1] if math.isfinite(self.least) else []
-        outside += [self.most + 1] if math.isfinite(self.most) else []
-        return [
-            ("a", TypeError),
-            (True, TypeError),
-            *((value, ValueError) for value in (math.nan, math.inf, *outside)),
-        ]
+        others = [value for value in ("8", 1.5, 5, True, ["a"], object()) if not self.has_type(value)]
+        return [*((value, TypeError) for value in others), *((value, ValueError) for value in self.refused)]
 
 
-def Fraction(*, zero: bool = True, one: bool = True, optional: bool = False) -> Number:
-    """A number from 0 to 1; ``zero`` and ``one`` say whether these may be."""
-    return Number(
-        **({"least": 0} if zero else {"above": 0}),  # type: ignore[arg-type]
-        **({"most": 1} if one else {"below": 1}),  # type: ignore[arg-type]
+def InstanceOf(words: str, *classes: type, optional: bool = False) -> Constraint:
+    """Take an object of one of several classes; ``words`` says which, as "a dict of markers"."""
+    plain: tuple[Any, ...] = ({}, [], "a")
+    right = next((value for value in plain if isinstance(value, classes)), None)
+    return _OfType(wanted=words, types=classes, right=right, optional=optional)
+
+
+def Integer(*, least: int = 1, optional: bool = False) -> Constraint:
+    """Take a whole number of at least ``least``."""
+    return _OfType(
+        wanted=f"a whole number of at least {least}",
+        types=(Integral,),
+        condition=lambda value: bool(value >= least),
+        right=least,
+        refused=(least - 1,),
         optional=optional,
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Flag(Constraint):
-    """``True`` or ``False``."""
+def Number(
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+    below: float = math.inf,
+    optional: bool = False,
+) -> Constraint:
+    """Take a finite number of at least ``least``, above ``above``, at most ``most``, below ``below``."""
+    bounds = {"at least": least, "above": above, "at most": most, "below": below}
+    words = " and ".join(f"{name} {bound:g}" for name, bound in bounds.items() if math.isfinite(bound))
 
-    wanted = "True or False"
+    def is_inside(value: Any) -> bool:
+        return math.isfinite(value) and least <= value <= most and above < value < below
 
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, bool | np.bool_)
-
-    def wrong(self) -> list[Wrong]:
-        return [("yes", TypeError), (2, TypeError)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class String(Constraint):
-    """A string."""
-
-    wanted = "a string"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, str)
-
-    def wrong(self) -> list[Wrong]:
-        return [(5, TypeError), (["a"], TypeError)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class FileKey(String):
-    """A string that can be a key of an AnnData in memory and in a file, as ``key_added``."""
-
-    wanted = "a name that a file can hold, without a slash"
-
-    def is_valid(self, value: Any) -> bool:
-        return is_file_key(value) and "/" not in value
-
-    def wrong(self) -> list[Wrong]:
-        return [(5, TypeError), *((key, ValueError) for key in ("", "a/b", ".", "a\0b"))]
+    outside = (above, below, least - 1, most + 1)
+    return _OfType(
+        wanted=f"a finite number, {words}" if words else "a finite number",
+        types=(Real,),
+        condition=is_inside,
+        right=next(value for value in (0.5, 1, least, most, above + 0.1) if is_inside(value)),
+        refused=(math.nan, math.inf, *(bound for bound in outside if math.isfinite(bound))),
+        optional=optional,
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class FilePath(Constraint):
-    """A path, as a string or ``pathlib.Path``."""
+def Fraction(*, zero: bool = True, one: bool = True, optional: bool = False) -> Constraint:
+    """Take a number from 0 to 1; ``zero`` and ``one`` say whether these may be."""
+    lower, upper = "least" if zero else "above", "most" if one else "below"
+    return Number(**{lower: 0, upper: 1}, optional=optional)  # type: ignore[arg-type]
 
-    wanted = "a path, as a string or pathlib.Path"
 
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, str | os.PathLike)
+def Flag(*, optional: bool = False) -> Constraint:
+    """Take ``True`` or ``False``."""
+    return _OfType(wanted="True or False", types=(bool, np.bool_), right=True, optional=optional)
 
-    def is_valid(self, value: Any) -> bool:
-        return bool(os.fspath(value))
 
-    def wrong(self) -> list[Wrong]:
-        return [(5, TypeError), (["a"], TypeError), ("", ValueError)]
+def String(*, optional: bool = False) -> Constraint:
+    """Take a string."""
+    return _OfType(wanted="a string", types=(str,), optional=optional)
+
+
+def FileKey(*, optional: bool = False) -> Constraint:
+    """Take a string that can be a key of an AnnData in memory and in a file, as ``key_added``."""
+    return _OfType(
+        wanted="a name that a file can hold, without a slash",
+        types=(str,),
+        condition=lambda value: is_file_key(value) and "/" not in value,
+        refused=("", "a/b", ".", "a\0b"),
+        optional=optional,
+    )
+
+
+def FilePath(*, optional: bool = False) -> Constraint:
+    """Take a path, as a string or ``pathlib.Path``."""
+    return _OfType(
+        wanted="a path, as a string or pathlib.Path",
+        types=(str, os.PathLike),
+        condition=lambda value: bool(os.fspath(value)),
+        refused=("",),
+        optional=optional,
+    )
+
+
+def OneOf(*options: str, optional: bool = False) -> Constraint:
+    """Take one of several strings."""
+    *most, last = map(repr, options)
+    return _OfType(
+        wanted=f"{', '.join(most)} or {last}" if most else last,
+        types=(str,),
+        condition=lambda value: value in options,
+        right=options[0],
+        refused=("nonsense",),
+        optional=optional,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,54 +209,6 @@ class Names(Constraint):
         return [(5, TypeError), ([1.5], TypeError), ([None], TypeError)]
 
 
-@dataclass(frozen=True, init=False)
-class OneOf(Constraint):
-    """One of several strings."""
-
-    options: tuple[str, ...] = ()
-
-    def __init__(self, *options: str, optional: bool = False) -> None:
-        object.__setattr__(self, "options", options)
-        object.__setattr__(self, "optional", optional)
-
-    @property
-    def wanted(self) -> str:
-        *most, last = map(repr, self.options)
-        return f"{', '.join(most)} or {last}" if most else last
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, str)
-
-    def is_valid(self, value: Any) -> bool:
-        return value in self.options
-
-    def wrong(self) -> list[Wrong]:
-        return [(5, TypeError), ("nonsense", ValueError)]
-
-
-@dataclass(frozen=True, init=False)
-class InstanceOf(Constraint):
-    """An object of one of several classes; ``words`` says which, as "a dict of markers"."""
-
-    words: str = ""
-    classes: tuple[type, ...] = ()
-
-    def __init__(self, words: str, *classes: type, optional: bool = False) -> None:
-        object.__setattr__(self, "words", words)
-        object.__setattr__(self, "classes", classes)
-        object.__setattr__(self, "optional", optional)
-
-    @property
-    def wanted(self) -> str:
-        return self.words
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, self.classes) and not (isinstance(value, bool) and bool not in self.classes)
-
-    def wrong(self) -> list[Wrong]:
-        return [(object(), TypeError)]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Either(Constraint):
     """What one of two constraints takes, as ``Either(first=OneOf("auto"), second=Fraction())``."""
@@ -268,6 +219,10 @@ class Either(Constraint):
     @property
     def wanted(self) -> str:
         return f"{self.first.wanted} or {self.second.wanted}"
+
+    @property
+    def right(self) -> Any:
+        return self.first.right
 
     def has_type(self, value: Any) -> bool:
         return self.first.has_type(value) or self.second.has_type(value)
@@ -291,6 +246,10 @@ class CellData(Constraint):
     @property
     def wanted(self) -> str:
         return "an AnnData or a MuData" if self.mudata else "an AnnData"
+
+    @property
+    def right(self) -> Any:
+        return AnnData(np.ones((2, 2), dtype=np.float32))
 
     def has_type(self, value: Any) -> bool:
         return isinstance(value, AnnData) or (self.mudata and isinstance(value, MuData))

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 _LABELS = "bulk_labels"
-_TEST_SIZE = 0.3
 
 
-def run_demo(out: Path, *, seed: int = 0) -> pd.DataFrame:
+def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
     """Train, annotate, compare and draw.
 
     Parameters
@@ -41,7 +40,7 @@ def run_demo(out: Path, *, seed: int = 0) -> pd.DataFrame:
     Returns
     -------
     Accuracy, macro-F1 and seconds of tosica and of a logistic regression on the same cells and
-    genes. Also printed.
+    genes, and the same as text, with the files that were written.
     """
     reference, query = _split(seed)
     scvi.settings.seed = seed
@@ -61,36 +60,32 @@ def run_demo(out: Path, *, seed: int = 0) -> pd.DataFrame:
     linear_labels = linear.predict(query.X)
     linear_seconds = time.perf_counter() - start
 
-    table = pd.DataFrame.from_dict(
-        {
-            "tosica": _scores(query, query.obs["tosica_prediction"].astype(str), seconds),
-            "logistic regression": _scores(query, linear_labels, linear_seconds),
-        },
-        orient="index",
+    table = pd.DataFrame(
+        [
+            _scores(query, query.obs["tosica_prediction"].astype(str), seconds),
+            _scores(query, linear_labels, linear_seconds),
+        ],
+        index=["tosica", "logistic regression"],
     )
     written = _write(query, out)
-    print(
+    text = (
         f"\n{reference.n_obs} reference cells, {query.n_obs} query cells, {query.n_vars} genes, "
-        f"{len(model.gene_sets)} gene sets, {len(model.labels)} labels\n"
+        f"{len(model.gene_sets)} gene sets, {len(model.labels)} labels\n\n"
+        f"{table.to_string(float_format='{:.3f}'.format, formatters={'seconds': '{:.1f}'.format})}\n\n"
+        + "\n".join(["Written:", *(f"  {path}" for path in written)])
     )
-    print(table.to_string(float_format="{:.3f}".format, formatters={"seconds": "{:.1f}".format}))
-    print("\nWritten:", *(f"  {path}" for path in written), sep="\n")
-    return table
+    return table, text
 
 
 def _split(seed: int) -> tuple[AnnData, AnnData]:
     # X of this dataset is scaled; .raw is log-normalised, as the model wants it.
-    adata = sc.datasets.pbmc68k_reduced()
-    unscaled = adata.raw.to_adata()
-    for key in (f"{_LABELS}_colors",):
-        unscaled.uns[key] = adata.uns[key]
+    scaled = sc.datasets.pbmc68k_reduced()
+    adata = scaled.raw.to_adata()
+    adata.uns[f"{_LABELS}_colors"] = scaled.uns[f"{_LABELS}_colors"]
     train, test = train_test_split(
-        np.arange(adata.n_obs),
-        test_size=_TEST_SIZE,
-        stratify=adata.obs[_LABELS],
-        random_state=seed,
+        np.arange(adata.n_obs), test_size=0.3, stratify=adata.obs[_LABELS], random_state=seed
     )
-    return unscaled[np.sort(train)].copy(), unscaled[np.sort(test)].copy()
+    return adata[np.sort(train)].copy(), adata[np.sort(test)].copy()
 
 
 def _scores(query: AnnData, predicted: pd.Series | np.ndarray, seconds: float) -> dict[str, float]:

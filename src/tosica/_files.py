@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -68,6 +68,26 @@ def new_in_cache(path: Path) -> Iterator[Path]:
         os.replace(folder / path.name, path)
 
 
+def check_output(path: Path, *, overwrite: bool) -> None:
+    """Check before the work that its result can be written.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no folder to write to.
+    PermissionError
+        If the folder is read-only.
+    FileExistsError
+        If there is something already that is not to be replaced.
+    """
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {str(path.parent)!r} does not exist: create it first.")
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(f"the folder {str(path.parent)!r} is read-only: choose another one.")
+    if path.exists() and not overwrite:
+        raise FileExistsError(f"{str(path)!r} exists: pass overwrite=True to replace it, or give another output.")
+
+
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to, and let this file replace ``path`` at the end.
@@ -90,7 +110,6 @@ def replace_file(path: Path) -> Iterator[Path]:
                 shutil.copymode(path, temporary)
             sync(temporary)
             os.replace(temporary, path)
-            _sync_folder(path.parent)
     except OSError as error:
         why = str(error.strerror or error).strip().split("\n")[0]
         raise type(error)(
@@ -129,13 +148,3 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _sync_folder(folder: Path) -> None:
-    # Windows cannot open folders, and some file systems cannot write them on demand.
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

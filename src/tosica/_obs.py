@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pandas as pd
-from anndata import AnnData
 
 from tosica._checks import CellData, Names, String, as_names, did_you_mean, is_file_key, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from anndata import AnnData
     from mudata import MuData
     from numpy.typing import NDArray
 

@@ -142,16 +142,9 @@ def thread_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
 
 
 def _call(
-    function: Callable[[Item], Result],
-    modes: tuple[bool, bool],
-    autocast: tuple[torch.dtype, bool],
-    item: Item,
+    function: Callable[[Item], Result], modes: tuple[bool, bool], autocast: tuple[torch.dtype, bool], item: Item
 ) -> Result:
     grad, inference = modes
     dtype, enabled = autocast
-    with (
-        torch.inference_mode(inference),
-        torch.set_grad_enabled(grad),
-        torch.autocast("cpu", dtype, enabled=enabled),
-    ):
+    with torch.inference_mode(inference), torch.set_grad_enabled(grad), torch.autocast("cpu", dtype, enabled=enabled):
         return function(item)

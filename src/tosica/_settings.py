@@ -1,20 +1,21 @@
-"""Settings of the package and its log: how much it says, and whether it draws progress bars."""
+"""Settings of the package, its log, its warnings, and numbers and names in sentences."""
 
 from __future__ import annotations
 
 import inspect
 import logging
+import math
 import os
 import sys
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tqdm.std import tqdm
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 logger = logging.getLogger("tosica")
 # How a query is read: left out where cells are read a second time.
@@ -121,11 +122,6 @@ class Settings:
         """Whether progress is shown: not if it is switched off or only warnings are logged."""
         return self._progress_bar and self.verbosity <= logging.INFO
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not hasattr(type(self), name):
-            raise AttributeError(f"tosica.settings has no {name!r}, only 'verbosity', 'progress_bar' and 'seed'.")
-        object.__setattr__(self, name, value)
-
     def __repr__(self) -> str:
         names = {number: name for name, number in _LEVELS.items()}
         level = names.get(self.verbosity, self.verbosity)
@@ -143,7 +139,47 @@ def format_thousands(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
-def warn_user(message: str | Warning, category: type[Warning] = UserWarning) -> None:
+def count(n: int) -> str:
+    """Write a number of cells with thin spaces between thousands."""
+    return f"{int(n):,}".replace(",", "\u202f")
+
+
+def count_cells(n: int) -> str:
+    """Write a number of cells with its noun."""
+    return f"{count(n)} cell" + ("" if n == 1 else "s")
+
+
+def percent(share: float) -> str:
+    """Write a share; a small one is not rounded to nothing."""
+    if not math.isfinite(share):
+        return "–"
+    if share == 0:
+        return "0\u00a0%"
+    if 0 < share < 0.001:
+        return "< 0.1\u00a0%"
+    written = f"{100 * share:.{0 if share >= 0.0995 else 1}f}".removesuffix(".0")
+    return f"{written}\u00a0%"
+
+
+def decimal(value: float, digits: int = 2) -> str:
+    """Write a number with a minus sign instead of a hyphen."""
+    return f"{value:.{digits}f}".replace("-", "−") if math.isfinite(value) else "–"
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Put names into a sentence; of many, count the rest."""
+    *shown, last = names[:most]
+    rest = len(names) - most
+    if rest > 0:
+        return f"{', '.join([*shown, last])} and {rest} more"
+    return f"{', '.join(shown)} and {last}" if shown else last
+
+
+class TosicaWarning(UserWarning):
+    """A warning of this package, so that the command line can tell it from those of libraries."""
+
+
+def warn_user(message: str | Warning) -> None:
     """Warn, with the line of the user's own code that called the package."""
     # The caller of the outermost function of the package: libraries may have called others.
     frames = []
@@ -151,7 +187,7 @@ def warn_user(message: str | Warning, category: type[Warning] = UserWarning) -> 
     while frame is not None:
         frames.append(frame.f_code.co_filename.startswith(_PACKAGE))
         frame = frame.f_back
-    warnings.warn(message, category, stacklevel=len(frames) - frames[::-1].index(True) + 1)
+    warnings.warn(message, TosicaWarning, stacklevel=len(frames) - frames[::-1].index(True) + 1)
 
 
 @contextmanager

@@ -86,11 +86,7 @@ def group_moments(values: NDArray[np.floating], groups: pd.Categorical) -> Group
 
 
 def standardized_difference(
-    moments: GroupMoments,
-    group: int,
-    reference: Reference = "rest",
-    *,
-    within: Literal["both sides", "all groups"],
+    moments: GroupMoments, group: int, reference: Reference = "rest", *, within: Literal["both sides", "all groups"]
 ) -> NDArray[np.float64]:
     """Difference between a group's mean and its reference's, in standard deviations (Cohen's d).
 
@@ -132,10 +128,7 @@ def standardized_difference(
 
 
 def moderated_t(
-    difference: NDArray[np.float64],
-    variance: NDArray[np.float64],
-    df: float,
-    scale: float,
+    difference: NDArray[np.float64], variance: NDArray[np.float64], df: float, scale: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Test differences of means with moderated variances (Smyth, 2004).
 
@@ -214,11 +207,7 @@ class TooFewSamplesError(ValueError):
 
 
 def sample_means(
-    values: NDArray[np.floating],
-    codes: NDArray[np.integer],
-    names: list[str],
-    rows: NDArray[np.bool_],
-    min_cells: int,
+    values: NDArray[np.floating], codes: NDArray[np.integer], names: list[str], rows: NDArray[np.bool_], min_cells: int
 ) -> SampleMeans:
     """Average the chosen cells of each sample that has at least ``min_cells`` of them.
 
@@ -238,10 +227,7 @@ def sample_means(
     sizes = np.bincount(codes[rows], minlength=len(names))
     kept = [code for code in range(len(names)) if sizes[code] >= max(min_cells, 1)]
     means = [values[rows & (codes == code)].mean(axis=0, dtype=np.float64) for code in kept]
-    return SampleMeans(
-        [names[code] for code in kept],
-        np.array(means).reshape(len(kept), values.shape[1]),
-    )
+    return SampleMeans([names[code] for code in kept], np.array(means).reshape(len(kept), values.shape[1]))
 
 
 def compare_samples(
@@ -326,12 +312,7 @@ def _signed_z(pvals: NDArray[np.float64], difference: NDArray[np.float64]) -> ND
 
 
 def fit_temperature(
-    logits: ArrayLike,
-    labels: ArrayLike,
-    *,
-    expected: float | None = None,
-    spread: float = 0.1,
-    max_factor: float = 5.0,
+    logits: ArrayLike, labels: ArrayLike, *, expected: float | None = None, spread: float = 0.1, max_factor: float = 5.0
 ) -> float:
     """Fit the temperature at which ``softmax(logits / temperature)`` is calibrated.
 

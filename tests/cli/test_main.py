@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import signal
@@ -19,8 +18,8 @@ import yaml
 
 import tosica
 from tosica import cli
-from tosica._settings import logger
-from tosica.cli._session import Session, _as_options
+from tosica._settings import logger, warn_user
+from tosica.cli._session import _as_options
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,64 +28,35 @@ COMMANDS = ["train", "annotate", "evaluate", "report", "gene-sets", "info", "dem
 HEAVY = ("torch", "scanpy", "anndata", "pandas", "numpy", "scvi", "lightning")
 
 
-def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize("option", ["--help", "--version", "--versions", "annotate --help"])
-def test_what_is_asked_first_imports_nothing_heavy(option: str) -> None:
+def test_what_is_asked_first_imports_nothing_heavy() -> None:
     code = (
         "import sys; from tosica.cli import main; "
-        f"code = main({option.split()!r}); "
-        f"print(code, sorted(set({HEAVY!r}) & set(sys.modules)))"
+        "codes = [main(words.split()) for words in ('--help', '--version', '--versions', 'annotate --help')]; "
+        f"print(codes, sorted(set({HEAVY!r}) & set(sys.modules)))"
     )
-    done = python("-c", code)
-    assert done.stdout.splitlines()[-1] == "0 []", done.stderr
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[0, 0, 0, 0] []", done.stderr
 
 
-def test_help_names_all_commands(run: Any) -> None:
+def test_every_command_and_option_says_what_it_is(run: Any) -> None:
     result = run("--help")
     assert result.code == 0
-    assert all(f"\n  {name} " in result.out for name in COMMANDS)
     assert set(cli.commands.commands) == set(COMMANDS)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_and_common_options(name: str, run: Any) -> None:
-    result = run(name, "--help")
-    assert result.code == 0
-    assert all(option in result.out for option in ("--json", "--quiet", "--verbose", "--debug"))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_says_what_it_is(name: str) -> None:
-    plain = {"batch_size", "precision"}
-    options = [p for p in cli.commands.commands[name].params if isinstance(p, click.Option)]
-    assert [p.name for p in options if not p.help and p.name not in plain] == []
-
-
-def test_version(run: Any) -> None:
-    assert run("--version") == (0, f"tosica {version('tosica')}\n", "")
+    for name in COMMANDS:
+        assert f"\n  {name} " in result.out
+        text = run(name, "--help").out
+        assert all(option in text for option in ("--json", "--quiet", "--verbose", "--debug"))
+        options = [each for each in cli.commands.commands[name].params if isinstance(each, click.Option)]
+        assert {each.name for each in options if not each.help} <= {"batch_size", "precision"}
 
 
 def test_versions_are_yaml_of_strings(run: Any) -> None:
-    result = run("--versions")
-    versions = yaml.safe_load(result.out)
+    assert run("--version") == (0, f"tosica {version('tosica')}\n", "")
+    versions = yaml.safe_load(run("--versions").out)
     assert next(iter(versions)) == "tosica"
     assert versions["tosica"] == version("tosica")
     assert {"python", "torch", "anndata", "scvi-tools"} <= set(versions)
     assert all(isinstance(value, str) for value in versions.values())
-
-
-def test_a_version_that_looks_like_a_number(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "version", lambda _: "1.10")
-    assert yaml.safe_load(run("--versions").out)["torch"] == "1.10"
 
 
 @pytest.mark.parametrize(
@@ -97,12 +67,17 @@ def test_a_version_that_looks_like_a_number(run: Any, monkeypatch: pytest.Monkey
         ["annotate", "query.h5ad", "--model", "m"],
         ["annotate", "query.h5ad", "--model", "m", "-o", "out.txt"],
         ["annotate", "query.h5ad", "--model", "m", "--obs-out", "out.h5ad"],
-        ["annotate", "q.h5ad", "--model", "m", "-o", "o.h5ad", "--layer", "a", "--use-raw"],
-        ["annotate", "q.h5ad", "--model", "m", "-o", "o.h5ad", "--over-clustering", "a"],
-        ["annotate", "q.h5ad", "--model", "m", "-o", "o.h5ad", "--device", "tpu"],
-        ["annotate", "q.h5ad", "--model", "m", "-o", "o.h5ad", "--device", "cpu:1"],
-        ["annotate", "q.h5ad", "--model", "m", "-o", "o.h5ad", "--threads", "0"],
-        ["annotate", "q.h5ad", "--model", "m", "-o", "o.h5ad", "--cutoff", "2"],
+        *(
+            ["annotate", "q.h5ad", "--model", "m", "-o", "o.h5ad", *wrong]
+            for wrong in (
+                ["--layer", "a", "--use-raw"],
+                ["--over-clustering", "a"],
+                ["--device", "tpu"],
+                ["--device", "cpu:1"],
+                ["--threads", "0"],
+                ["--cutoff", "2"],
+            )
+        ),
         ["train", "r.h5ad", "-o", "m"],
         ["train", "r.h5ad", "--labels-key", "k", "-o", "m", "--layer", "a", "--use-raw"],
         ["gene-sets", "--for", "r.h5ad"],
@@ -113,16 +88,14 @@ def test_a_version_that_looks_like_a_number(run: Any, monkeypatch: pytest.Monkey
 )
 def test_wrong_usage_exits_with_2(arguments: list[str], run: Any) -> None:
     result = run(*arguments)
-    assert result.code == 2
-    assert result.out == ""
+    assert (result.code, result.out) == (2, "")
     assert "Error: " in result.err
 
 
-def test_completion_is_that_of_click() -> None:
-    done = python("-m", "tosica.cli", _TOSICA_COMPLETE="bash_source")
-    assert done.returncode == 0
-    words = python("-m", "tosica.cli", _TOSICA_COMPLETE="bash_complete", COMP_WORDS="tosica an", COMP_CWORD="1")
-    assert words.stdout.split() == ["plain,annotate"]
+def test_completion_is_that_of_click(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_TOSICA_COMPLETE", "bash_complete"), ("COMP_WORDS", "tosica an"), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(name, value)
+    assert run().out.split() == ["plain,annotate"]
 
 
 def test_threads_are_set_before_torch_is_imported(run: Any, query: Path) -> None:
@@ -134,23 +107,6 @@ def test_threads_are_set_before_torch_is_imported(run: Any, query: Path) -> None
         assert os.environ["OMP_NUM_THREADS"] == os.environ["NUMBA_NUM_THREADS"] == "3"
     finally:
         torch.set_num_threads(before)
-
-
-def test_loggers_warnings_and_settings_are_as_before(run: Any, query: Path) -> None:
-    logger = logging.getLogger("tosica")
-    libraries = [logging.getLogger(name) for name in ("lightning.pytorch", "scvi")]
-
-    def state() -> Any:
-        return (
-            list(logger.handlers),
-            [library.level for library in libraries],
-            warnings.showwarning,
-            list(warnings.filters),
-        )
-
-    before = state()
-    assert run("info", query).code == 0
-    assert state() == before
 
 
 # --------------------------------------------------------------------------- errors and messages
@@ -190,12 +146,7 @@ def test_errors_are_one_line(error: BaseException, line: str, evaluated: Any) ->
     assert (result.code, result.out) == (1, "")
     assert result.err.startswith(f"tosica: error: {line}")
     assert result.err.count("\n") == 1
-
-
-def test_debug_shows_the_traceback(evaluated: Any) -> None:
-    result = evaluated(raising(ZeroDivisionError("division by zero")), "--debug")
-    assert "Traceback (most recent call last)" in result.err
-    assert result.err.splitlines()[-1].startswith("tosica: error: ZeroDivisionError")
+    assert ("Traceback" in evaluated(raising(error), "--debug").err) == isinstance(error, Exception)
 
 
 def test_a_reader_that_went_is_no_error(evaluated: Any) -> None:
@@ -216,47 +167,33 @@ def test_arguments_of_python_are_options(sentence: str, line: str) -> None:
     assert _as_options(sentence, cli.commands.commands["annotate"]) == line
 
 
-def test_only_warnings_of_tosica_are_shown(evaluated: Any) -> None:
-    evaluate = tosica.tl.evaluate
-
-    def warned(*arguments: Any, **options: Any) -> Any:
-        print("of a library")
-        warnings.warn("of a library", FutureWarning, stacklevel=1)
-        logger.warning("of tosica,\nin two lines")
-        # Of a module of tosica, each once.
-        for _ in range(2):
-            exec("import warnings\nwarnings.warn('for users')", {"__name__": "tosica.data._x"})
-        adata = arguments[0]
-        adata.obs["tosica_prediction"] = adata.obs["kind"].to_numpy()
-        adata.obs["tosica_probability"] = 1.0
-        return evaluate(*arguments, **options)
-
-    result = evaluated(warned)
-    assert result.out.startswith("Evaluation of")
-    assert result.err == ("tosica: warning: of tosica, in two lines\ntosica: warning: for users\n")
-    assert evaluated(warned, "--quiet").err == ""
-
-
 @pytest.mark.parametrize(
-    ("terminal", "options", "lines"),
-    [
-        (False, {}, 0),
-        (False, {"verbose": True}, 1),
-        (True, {}, 1),
-        (True, {"quiet": True}, 0),
-        (False, {"quiet": True, "verbose": True}, 0),
-    ],
+    ("options", "shown"),
+    [([], "aw"), (["--verbose"], "saw"), (["--quiet"], ""), (["--quiet", "--verbose"], ""), (["terminal"], "saw")],
 )
-def test_steps_are_logged_for_those_who_look(
-    terminal: bool, options: dict[str, bool], lines: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = io.StringIO()
-    stream.isatty = lambda: terminal  # type: ignore[method-assign]
-    monkeypatch.setattr(sys, "stderr", stream)
-    given = dict.fromkeys(("quiet", "verbose", "debug", "as_json"), False) | options
-    with Session(**given) as session, session.busy("reading …"):
+def test_what_is_said(options: list[str], shown: str, evaluated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warnings of tosica, each once, and steps for those who look; nothing of libraries."""
+
+    def talk(*_: Any, **__: Any) -> Any:
         logger.info("a step")
-    assert stream.getvalue().count("a step") == lines
+        logger.warning("of tosica,\nin two lines")
+        logging.getLogger("scvi").warning("of a library")
+        warnings.warn("of a library", FutureWarning, stacklevel=1)
+        for _ in range(2):
+            warn_user("for users")
+        raise ValueError("The end.")
+
+    def state() -> Any:
+        levels = [logging.getLogger(name).level for name in ("tosica", "lightning.pytorch", "scvi")]
+        return levels, [h.formatter for h in logger.handlers], warnings.showwarning, list(warnings.filters)
+
+    before = state()
+    if options == ["terminal"]:
+        monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    result = evaluated(talk, *[option for option in options if option != "terminal"])
+    lines = {"s": "a step", "a": "tosica: warning: of tosica, in two lines", "w": "tosica: warning: for users"}
+    assert result.err.splitlines() == [*(lines[each] for each in shown), "tosica: error: The end."]
+    assert state() == before
 
 
 @pytest.mark.parametrize("ctrl_c", [signal.SIG_IGN, signal.default_int_handler])

@@ -6,13 +6,13 @@ import json
 import os
 import re
 import shlex
-import stat
 import subprocess
 import sys
 import textwrap
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import pytest
@@ -21,6 +21,8 @@ import yaml
 from tosica import cli
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import tosica
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "command_line.md").read_text("utf-8")
@@ -31,13 +33,14 @@ def blocks(language: str) -> list[str]:
 
 
 @pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """The variables of a process that finds ``tosica`` on its PATH."""
+def call(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Start a process that finds ``tosica`` on its PATH."""
     command = tmp_path / "bin" / "tosica"
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tosica.cli "$@"\n')
-    command.chmod(command.stat().st_mode | stat.S_IXUSR)
-    return os.environ | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+    command.chmod(0o755)
+    environment = os.environ | {"PATH": f"{command.parent}{os.pathsep}{os.environ['PATH']}"}
+    return partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
 
 def shown_commands() -> list[list[str]]:
@@ -75,9 +78,8 @@ def test_commands_of_the_table_are_all() -> None:
 
 
 @pytest.mark.slow
-def test_rule_is_run_by_snakemake(
-    tmp_path: Path, query: Path, toy_model: tosica.TOSICA, environment: dict[str, str]
-) -> None:
+@pytest.mark.weekly
+def test_rule_is_run_by_snakemake(tmp_path: Path, query: Path, toy_model: tosica.TOSICA, call: Any) -> None:
     pytest.importorskip("snakemake", reason="snakemake is in the dependency group test")
     [rule] = [block for block in blocks("python") if block.startswith("rule ")]
     (tmp_path / "Snakefile").write_text(rule)
@@ -86,36 +88,26 @@ def test_rule_is_run_by_snakemake(
     toy_model.save(tmp_path / "pbmc_model")
     [line] = [line for block in blocks("bash") for line in block.splitlines() if "snakem" in line]
     words = [sys.executable, "-m", *shlex.split(line)]
-
-    def run() -> subprocess.CompletedProcess[str]:
-        return subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-
     # The reference's folder is no model yet: the log has the line, and no output is left.
     (tmp_path / "pbmc_model" / "model.pt").rename(tmp_path / "kept.pt")
-    assert run().returncode != 0
+    assert call(words).returncode != 0
     log = (tmp_path / "logs" / "annotate_patient1.log").read_text()
     assert log.startswith("tosica: error: ")
     assert log.count("\n") == 1
     assert not list(tmp_path.glob("annotated/*"))
 
     (tmp_path / "kept.pt").rename(tmp_path / "pbmc_model" / "model.pt")
-    done = run()
+    done = call(words)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "annotated"
-    assert {path.name for path in folder.iterdir()} == {
-        "patient1.h5ad",
-        "patient1.csv",
-        "patient1.json",
-    }
+    assert {path.name for path in folder.iterdir()} == {"patient1.h5ad", "patient1.csv", "patient1.json"}
     assert "tosica_prediction" in ad.read_h5ad(folder / "patient1.h5ad").obs
     summary = json.loads((folder / "patient1.json").read_text())
     assert summary["model"] == toy_model.fingerprint
 
 
 @pytest.mark.slow
-def test_script_of_the_process_runs(
-    tmp_path: Path, query: Path, toy_model: tosica.TOSICA, environment: dict[str, str]
-) -> None:
+def test_script_of_the_process_runs(tmp_path: Path, query: Path, toy_model: tosica.TOSICA, call: Any) -> None:
     """As Nextflow would run it: indentation and escapes are removed, and values put in."""
     toy_model.save(tmp_path / "pbmc_model")
     [process] = blocks("groovy")
@@ -133,14 +125,7 @@ def test_script_of_the_process_runs(
     for name, value in values.items():
         script = re.sub(rf"(?<!\\)\$(\{{{name}\}}|{name}\b)", value, script)
     script = script.replace("\\$", "$").replace("\\\\", "\\")
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", script],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = call(["bash", "-euo", "pipefail", "-c", script])
     assert done.returncode == 0, done.stderr
     outputs = set(re.findall(r'path\(?\s*"([^"]+)"', process))
     assert outputs == {"${prefix}.h5ad", "${prefix}.csv", "${prefix}.json", "versions.yml"}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from anndata import AnnData
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.weekly]
 _SECONDS = 300  # a busy machine takes a minute for the imports
 
 
@@ -85,25 +85,6 @@ def test_stopped_killed_and_run_again(many: Path, model_folder: Path, tmp_path: 
     probability = annotated.obs["tosica_probability"].to_numpy().reshape(60, 60)
     np.testing.assert_allclose(probability, np.tile(probability[0], (60, 1)), rtol=1e-5)
     assert {path.name for path in tmp_path.iterdir()} == {many.name, output.name}
-
-
-def test_no_space(query: Path, model_folder: Path, tmp_path: Path) -> None:
-    """``ulimit -f`` counts blocks of 1 024 bytes."""
-    output = tmp_path / "o.h5ad"
-    command = [sys.executable, "-m", "tosica.cli", "annotate", query]
-    command += ["--model", model_folder, "-o", output]
-    done = subprocess.run(
-        ["bash", "-c", 'ulimit -f 30; "$@"', "bash", *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("tosica: error: ")
-    assert "is the disk full" in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not output.exists()
-    assert not list(tmp_path.rglob(".tosica-*"))
 
 
 def test_a_training_that_is_stopped(reference: Path, tmp_path: Path) -> None:

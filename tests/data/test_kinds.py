@@ -28,11 +28,6 @@ def normalized(kind, values: np.ndarray) -> np.ndarray:
     return kind.normalization(scale).normalize(torch.from_numpy(values).float()).numpy()
 
 
-def test_the_order_of_modalities_in_a_model():
-    assert list(MODALITY_KINDS) == ["rna", "protein", "atac"]
-    assert [kind.role for kind in MODALITY_KINDS.values()] == list(MODALITY_KINDS)
-
-
 @pytest.mark.parametrize("form", [sp.csr_matrix, np.asarray])
 @pytest.mark.parametrize("role", MODALITY_KINDS)
 def test_blocks_are_normalized_as_minibatches(role, form):

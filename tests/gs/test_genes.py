@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anndata as ad
 import numpy as np
@@ -25,9 +24,6 @@ from tosica.gs._genes import (
     orthologs,
 )
 from tosica.gs._match import match_respelled
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 
@@ -71,13 +67,6 @@ def test_kinds(names: list[str], kind: str | None) -> None:
     assert describe_gene_names(names) == kind
 
 
-@settings(max_examples=50)
-@given(st.lists(st.text(max_size=20), max_size=30))
-def test_any_text_is_described_without_an_error(names: list[str]) -> None:
-    kind = describe_gene_names(names)
-    assert describe_gene_names(reversed(names + names)) == kind
-
-
 @pytest.mark.parametrize(
     ("query", "reference", "words"),
     [
@@ -99,37 +88,19 @@ def test_hint(query: list[str], reference: list[str], words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "index", "best"),
+    ("columns", "best"),
     [
-        ({"n": range(8), "type": "gene", "name": pd.Categorical(HUMAN)}, ENSG[:8], "name"),
-        ({"SYMBOL": HUMAN}, [f"GENE{i}" for i in range(8)], "SYMBOL"),
-        ({"marker": ["CD3E"] * 8, "symbol": HUMAN}, ENSG[:8], "symbol"),
-        ({0: HUMAN, "symbol": [None, *HUMAN[1:]]}, ENSG[:8], "symbol"),
-        ({"gene_name": HUMAN}, HUMAN, None),
-        ({}, ENSG[:8], None),
+        ({"n": range(8), "marker": ["CD3E"] * 8, "name": pd.Categorical(HUMAN)}, "name"),
+        ({0: HUMAN, "symbol": [None, *HUMAN[1:]]}, "symbol"),
+        ({}, None),
     ],
 )
-def test_hint_names_the_column_that_fits(columns: dict[Any, Any], index: list[str], best: str | None) -> None:
-    hint = hint_for_mismatch(index, HUMAN, var=pd.DataFrame(columns, index=index))
+def test_hint_names_the_column_that_fits(columns: dict[Any, Any], best: str | None) -> None:
+    hint = hint_for_mismatch(ENSG[:8], HUMAN, var=pd.DataFrame(columns, index=ENSG[:8]))
     assert (f"adata.var_names = adata.var[{best!r}].astype(str)" in hint) == (best is not None)
-    assert best or "var[" not in hint
 
 
 # --------------------------------------------------------------------------- translation
-
-
-def test_tables_are_what_the_code_expects() -> None:
-    """What the script that builds them once a release has to keep."""
-    folder = files("tosica.gs") / "resources" / "genes"
-    sizes = [len((folder / f"{organism}.tsv.gz").read_bytes()) for organism in ORGANISMS]
-    assert sum(sizes) < 1_200_000
-    for organism, least in (("human", 35_000), ("mouse", 50_000)):
-        table = gene_table(organism)
-        assert len(table.symbols) > least
-        # No two symbols differ in case only, and every gene of the collections is known.
-        assert len(table.by_upper_case) == len(table.symbols)
-        genes = {gene for s in tosica.gs.load(f"{organism}_gobp").values() for gene in s}
-        assert genes <= table.symbols
 
 
 @pytest.mark.parametrize(
@@ -240,9 +211,10 @@ def test_orthologs_are_one_to_one_both_ways() -> None:
     assert "LYZ" not in there
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(names=st.lists(st.text(max_size=12), max_size=20), organism=st.sampled_from(ORGANISMS))
-def test_any_text_is_translated_or_missing(names: list[str], organism: str) -> None:
+def test_any_text_is_described_and_translated_or_missing(names: list[str], organism: str) -> None:
+    assert describe_gene_names(reversed(names + names)) == describe_gene_names(names)
     found = tosica.gs.map_genes(names, organism=organism)
     assert list(found.index) == names
     assert all(gene is None or gene in gene_table(organism).symbols for gene in found)
@@ -252,7 +224,6 @@ def test_every_gene_is_found_by_a_composite_name_quickly() -> None:
     ids = {s: i[0] for s, i in gene_table("human").names_of("Ensembl IDs").items()}
     start = time.process_time()
     assert mapped(*(f"{symbol}_{i}" for symbol, i in ids.items())) == list(ids)
-    assert mapped(*(f"{symbol}|chr1" for symbol in ids)) == list(ids)
     # Every name against every other would take minutes.
     assert time.process_time() - start < 20
 
@@ -290,33 +261,15 @@ def test_organism_of_long_lists() -> None:
     human = sc.datasets.pbmc68k_reduced().var_names
     mouse = tosica.gs.map_genes(human, organism="human", to_organism="mouse").dropna()
     half = len(mouse) // 2
-    entrez = tosica.gs.map_genes(human, to="entrez").dropna()
     for names, organism in (
         (human, "human"),
         (mouse, "mouse"),
         ([*human[:half], *mouse[:half]], None),
-        (entrez, "human"),
+        (tosica.gs.map_genes(human, to="entrez").dropna(), "human"),
+        ([f"{s}_{i}" for s, i in tosica.gs.map_genes(mouse, to="ensembl", organism="mouse").items()], "mouse"),
+        ([f"{s}|{i}" for i, s in enumerate(human)], "human"),
     ):
         assert GeneList(names).organism == organism
-    for organism in ORGANISMS:
-        ids = gene_table(organism).names_of("Ensembl IDs")
-        symbols = list(ids)[::50]
-        assert GeneList(f"{s}_{ids[s][0]}" for s in symbols).organism == organism
-        assert GeneList(f"{s}|{i}" for i, s in enumerate(symbols)).organism == organism
-
-
-@pytest.mark.data
-def test_recognises_mouse_symbols_in_upper_case(shared: Path) -> None:
-    for file, organism in (("m_reactome", "mouse"), ("m_TF", "mouse"), ("reactome", "human")):
-        gene_sets = tosica.gs.read_gmt(shared / "gene_sets" / f"{file}.gmt.gz")
-        names = sorted({gene for s in gene_sets.values() for gene in s})
-        assert GeneList(names).organism == organism
-        found = GeneList(name.upper() for name in names).upper_case_mouse
-        assert bool(found) == (organism == "mouse")
-        assert not gene_table("human").symbols.intersection(found)
-    # Symbols in their usual spelling, and too few names, are not recognised.
-    for few in (gene_table("human").symbols, gene_table("mouse").symbols, [], ["CD3E", "H2-AA"]):
-        assert GeneList(few).upper_case_mouse == []
 
 
 # --------------------------------------------------------------------------- hyphens
@@ -324,7 +277,7 @@ def test_recognises_mouse_symbols_in_upper_case(shared: Path) -> None:
 _NAMES = st.lists(st.text("A-_", min_size=1, max_size=3), unique=True, max_size=8)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(_NAMES, _NAMES)
 def test_no_name_is_guessed(names: list[str], wanted: list[str]) -> None:
     """A name that differs in ``-`` and ``_`` is taken if only one fits."""
@@ -359,7 +312,7 @@ def test_gene_sets_find_genes_of_other_spelling(identifiers: Any) -> None:
 def test_query_of_seurat_is_as_good(toy, train, caplog) -> None:
     names = dict(zip(["G0", "G1", "G2", "G3"], ["X_0", "X_1-a", "X-2", "X_3"], strict=True))
     toy.var_names = [names.get(name, name) for name in toy.var_names]
-    model = train(toy)
+    model = train(toy, max_epochs=1, linear=False, modules=False)
     expected = model.predict(toy.copy(), soft=True)
     changed = toy.copy()
     changed.var_names = [name.replace("_", "-") for name in toy.var_names]

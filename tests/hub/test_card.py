@@ -15,8 +15,7 @@ from sklearn.metrics import f1_score
 
 import tosica
 from tosica import TOSICA
-from tosica.hub import make_card
-from tosica.hub._card import one_line
+from tosica.hub import make_card, one_line
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,9 +113,9 @@ def test_held_out_scores_are_those_of_the_held_out_cells(toy: AnnData, train: An
     known = toy.obs["kind"].to_numpy()[held_out]
     predicted = model.predict(indices=held_out)
     codes = [[model.labels.index(name) for name in names] for names in (known, predicted)]
-    order = np.lexsort(model.held_out_codes_[::-1])
+    order = np.lexsort(model.training_.held_out_codes[::-1])
     expected = np.array(codes)[:, np.lexsort(codes[::-1])]
-    np.testing.assert_array_equal(model.held_out_codes_[:, order], expected)
+    np.testing.assert_array_equal(model.training_.held_out_codes[:, order], expected)
     card = model.get_model_card(**ABOUT)
     accuracy, f1 = (known == predicted).mean(), f1_score(known, predicted, average="macro")
     assert f"Accuracy {accuracy:.3f} and macro-F1 {f1:.3f} on 9 cells that were held out" in card
@@ -134,8 +133,8 @@ def test_the_refit_is_mentioned(toy_model: TOSICA) -> None:
 def test_what_a_card_needs_is_saved(toy_model: TOSICA, tmp_path: Path) -> None:
     toy_model.save(tmp_path / "model")
     loaded = TOSICA.load(tmp_path / "model")
-    assert loaded.label_counts_ == toy_model.label_counts_ == {"a": 30, "b": 30, "c": 30}
-    np.testing.assert_array_equal(loaded.held_out_codes_, toy_model.held_out_codes_)
+    assert loaded.training_.label_counts == toy_model.training_.label_counts == {"a": 30, "b": 30, "c": 30}
+    np.testing.assert_array_equal(loaded.training_.held_out_codes, toy_model.training_.held_out_codes)
     assert loaded.get_model_card(**ABOUT) == toy_model.get_model_card(**ABOUT)
 
 
@@ -143,20 +142,20 @@ def test_cells_that_were_left_out_are_not_counted(toy: AnnData, train: Any) -> N
     toy.obs["kind"] = toy.obs["kind"].cat.add_categories("?")
     toy.obs.loc[toy.obs_names[:6], "kind"] = "?"
     model = train(toy, setup={"unlabeled_category": "?"}, check_labels=False)
-    assert model.label_counts_ == {"a": 28, "b": 28, "c": 28}
+    assert model.training_.label_counts == {"a": 28, "b": 28, "c": 28}
 
 
 def test_without_calibration_there_are_no_scores(toy: AnnData, train: Any) -> None:
     model = train(toy, max_epochs=1, calibrate=False, refit=False)
-    assert model.held_out_codes_ is None
+    assert model.training_.held_out_codes is None
     assert "None are kept in this model." in model.get_model_card(**ABOUT)
 
 
 def test_scores_of_cells_that_were_trained_on_are_dropped(toy: AnnData, train: Any) -> None:
     model = train(toy, max_epochs=1)
-    assert model.held_out_codes_ is not None
+    assert model.training_.held_out_codes is not None
     model.train(max_epochs=1, batch_size=16, accelerator="cpu", enable_progress_bar=False)
-    assert model.held_out_codes_ is None
+    assert model.training_.held_out_codes is None
 
 
 # ------------------------------------------------------------------------------- any text
@@ -173,8 +172,7 @@ _texts = _names.filter(one_line)
 
 @settings(max_examples=20)
 @given(
-    labels=st.lists(_names, min_size=1, max_size=4, unique_by=one_line),
-    texts=st.lists(_texts, min_size=7, max_size=7),
+    labels=st.lists(_names, min_size=1, max_size=4, unique_by=one_line), texts=st.lists(_texts, min_size=7, max_size=7)
 )
 def test_no_text_breaks_a_card(labels: list[str], texts: list[str]) -> None:
     tissue, license_, organism, _, version, citation, other = texts
@@ -210,9 +208,9 @@ def card_of(labels: list[str], texts: list[str]) -> str:
         _state=lambda _: {"categorical_mapping": ["d1", "d2"]},
         registry_={"setup_args": {"batch_key": other}},
         labels=labels,
-        label_counts_=dict.fromkeys(labels, 5),
-        held_out_codes_=np.zeros((2, 1), int),
-        refitted_=True,
+        training_=SimpleNamespace(
+            label_counts=dict.fromkeys(labels, 5), held_out_codes=np.zeros((2, 1), int), refitted=True
+        ),
         fingerprint="0" * 16,
         ontology_term_ids_=dict.fromkeys(labels, other),
     )

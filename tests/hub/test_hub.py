@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
-import re
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
@@ -15,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-import tosica
 from tosica import TOSICA
-from tosica.model import _save_load_mixin
+from tosica.model import _save_load
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -152,7 +149,7 @@ def test_who_uploads_nothing(hub: Hub, toy: AnnData, toy_model: TOSICA, monkeypa
     TOSICA.setup_anndata(toy, labels_key="kind")
     with pytest.raises(RuntimeError, match="not trained"):
         TOSICA(toy, embed_dim=8, n_heads=2).push_to_hub("lab/toy", **ABOUT)
-    monkeypatch.setattr(_save_load_mixin, "is_rank_zero", lambda _: False)
+    monkeypatch.setattr(_save_load, "is_rank_zero", lambda _: False)
     assert toy_model.push_to_hub("lab/toy", **ABOUT) == ""
     assert hub.calls == []
 
@@ -162,13 +159,3 @@ def test_without_huggingface_hub(toy_model: TOSICA, monkeypatch: pytest.MonkeyPa
     for call in (TOSICA.from_hub, lambda name: toy_model.push_to_hub(name, **ABOUT)):
         with pytest.raises(ModuleNotFoundError, match=r"tosica\[hub\]"):
             call("lab/toy")
-
-
-def test_the_client_is_imported_only_when_it_is_needed() -> None:
-    found = [
-        path.name
-        for path in Path(tosica.__file__).parent.rglob("*.py")
-        for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if re.search("huggingface_hub", ast.unparse(node)) and isinstance(node, ast.Import | ast.ImportFrom)
-    ]
-    assert found == []

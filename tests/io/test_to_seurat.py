@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -71,47 +72,8 @@ def test_not_annotated(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-_MAKE = """
-suppressPackageStartupMessages(library(Seurat))
-set.seed(1)
-names <- list(paste0("GENE", 1:120), paste0("cell", 1:90))
-counts <- matrix(rpois(120 * 90, 1.5), 120, 90, dimnames = names)
-counts[1:40, 1:45] <- counts[1:40, 1:45] + 4L
-object <- CreateSeuratObject(as(counts, "CsparseMatrix"))
-object$kind <- factor(rep(c("T cell", "B cell"), each = 45), levels = c("T cell", "B cell", "none"))
-object$partly <- object$kind
-object$partly[3] <- NA
-object$note <- ifelse(seq_len(90) %% 2 == 0, "NA", NA)
-object <- FindVariableFeatures(NormalizeData(object, verbose = FALSE), verbose = FALSE)
-saveRDS(object, commandArgs(TRUE)[1])
-write.csv(as.matrix(counts), commandArgs(TRUE)[2])
-"""
-_TAKE_BACK = """
-suppressPackageStartupMessages(library(Seurat))
-arguments <- commandArgs(TRUE)
-object <- readRDS(arguments[1])
-before <- object@meta.data
-source(file.path(arguments[2], "add_to_seurat.R"))
-object <- add_tosica(object, arguments[2])
-metadata <- read.csv(file.path(arguments[2], "metadata.csv"), row.names = 1)[colnames(object), ]
-stopifnot(identical(as.character(object$tosica_prediction), metadata$tosica_prediction))
-levels <- read.csv(file.path(arguments[2], "levels.csv"))[[1]]
-stopifnot(identical(levels(object$tosica_prediction), levels))
-stopifnot(isTRUE(all.equal(unname(object$tosica_probability), metadata$tosica_probability)))
-stopifnot(identical(object@meta.data[, colnames(before)], before))
-embedding <- read.csv(file.path(arguments[2], "X_tosica.csv"), row.names = 1, check.names = FALSE)
-stopifnot(isTRUE(all.equal(unname(Embeddings(object, "tosica")),
-                           unname(as.matrix(embedding[colnames(object), ])))))
-stopifnot(identical(object[["tosica"]]@misc$names, colnames(embedding)))
-pdf(NULL)
-print(DimPlot(object, reduction = "tosica", group.by = "tosica_prediction"))
-"""
-
-
-def r(tmp_path, script: str, *arguments) -> None:
-    path = tmp_path / "script.R"
-    path.write_text(script)
-    command = ["Rscript", str(path), *map(str, arguments)]
+def r(script: str, *arguments) -> None:
+    command = ["Rscript", str(Path(__file__).with_name(script)), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -122,7 +84,7 @@ def test_there_and_back(tmp_path):
     ready = "quit(status = !requireNamespace('Seurat', quietly = TRUE))"
     if subprocess.run(["Rscript", "-e", ready], check=False, capture_output=True).returncode:
         pytest.skip("needs Seurat in R")
-    r(tmp_path, _MAKE, tmp_path / "object.rds", tmp_path / "counts.csv")
+    r("make.R", tmp_path / "object.rds", tmp_path / "counts.csv")
     adata = tosica.io.read_seurat(tmp_path / "object.rds")
     counts = pd.read_csv(tmp_path / "counts.csv", index_col=0).T
     np.testing.assert_array_equal(adata.layers["counts"].toarray(), counts)
@@ -141,4 +103,4 @@ def test_there_and_back(tmp_path):
     model.annotate(adata)
     assert adata.obs["tosica_prediction"].cat.categories.tolist() == ["T cell", "B cell"]
     tosica.io.to_seurat(adata, tmp_path / "annotation")
-    r(tmp_path, _TAKE_BACK, tmp_path / "object.rds", tmp_path / "annotation")
+    r("take_back.R", tmp_path / "object.rds", tmp_path / "annotation")

@@ -14,15 +14,9 @@ import scvi
 import torch
 
 import tosica
-from tosica.data import CellMatrix
-from tosica.linear import (
-    _logistic,
-    find_batch_directions,
-    fit_logistic_regression,
-    subsample_by_label,
-)
+from tosica.data import CellMatrix, ModalitySlice
+from tosica.linear import _logistic, find_batch_directions
 from tosica.model import _linear_fit
-from tosica.module import ModalitySlice
 
 LOGGED = ModalitySlice(0, 20, None)
 LABELS = np.repeat([0, 1, 2], [300, 300, 150])
@@ -62,57 +56,22 @@ def test_a_mean_takes_three_cells():
     assert find(expression(), batches=batches) is not None
 
 
-def test_only_the_subsample_is_read():
-    # Label 2 is in a single batch, so that it is not used.
-    pairs = np.unique(3 * LABELS + BATCHES, return_inverse=True)[1][:600]
-    subsample = subsample_by_label(pairs, 250)
-    assert len(subsample) == 250
-    adata = expression()
-    adata.X = adata.X.toarray()
-    adata.X[np.setdiff1d(np.arange(750), subsample)] = np.nan
-    found = find(adata, max_cells=250)
-    assert found.shape == (2, 20)
-    np.testing.assert_allclose(found[:, :10], 0, atol=1e-6)
-
-
 def test_differences_by_chance_are_no_direction():
     """Some of 30 batches always look different, but not more than permuted batches do."""
-    n_found = []
-    for seed in range(20):
-        x = np.random.default_rng(seed).random((150, 60)).astype(np.float32)
-        batches = np.arange(150) % 30
-        found = find_batch_directions(
-            CellMatrix(ad.AnnData(x)),
-            np.arange(150),
-            np.zeros(150, int),
-            batches,
-            ModalitySlice(0, 60, None),
-        )
-        n_found.append(len(found))
-    assert np.mean(n_found) < 0.3
+    batches, one_label = np.arange(150) % 30, np.zeros(150, int)
+
+    def found_in(x):
+        rows = CellMatrix(ad.AnnData(x))
+        return find_batch_directions(rows, np.arange(150), one_label, batches, ModalitySlice(0, 60, None))
+
+    drawn = [np.random.default_rng(seed).random((150, 60)).astype(np.float32) for seed in range(10)]
+    assert np.mean([len(found_in(x)) for x in drawn]) < 0.3
     # A batch that is different is found among them.
+    x = drawn[-1]
     x[batches == 3, :20] += 0.5
-    found = find_batch_directions(
-        CellMatrix(ad.AnnData(x)),
-        np.arange(150),
-        np.zeros(150, int),
-        batches,
-        ModalitySlice(0, 60, None),
-    )
+    found = found_in(x)
     assert len(found) == 1
     assert np.abs(found[0, :20]).mean() > 3 * np.abs(found[0, 20:]).mean()
-
-
-def test_a_regression_avoids_batch_directions():
-    adata = expression(strength=3, noise=0.5)
-    # The batch separates labels 0 and 1 almost as well as the gene of label 1 does.
-    some = np.isin(LABELS * 10 + BATCHES, [0, 11, 20])
-    directions = find(adata)
-    plain = fit_logistic_regression(adata.X[some], LABELS[some]).weights
-    corrected = fit_logistic_regression(adata.X[some], LABELS[some], batch_directions=directions).weights
-    assert np.abs(corrected @ directions.T).max() < 0.2 * np.abs(plain @ directions.T).max()
-    # The genes of the labels still separate them.
-    np.testing.assert_array_equal(corrected[:, :3].argmax(0), [0, 1, 2])
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +89,7 @@ def confounded():
     effect = rng.random(adata.n_vars) < 0.2
     adata.X = sp.csr_matrix(adata.X.toarray() + batch[:, None] * effect, dtype=np.float32)
     adata.obs = pd.DataFrame(
-        {"kind": adata.obs["bulk_labels"].astype(str), "run": [f"run{i}" for i in batch]},
-        index=adata.obs_names,
+        {"kind": adata.obs["bulk_labels"].astype(str), "run": [f"run{i}" for i in batch]}, index=adata.obs_names
     )
     new = ((adata.obs["kind"] == kinds[0]) & (batch == 1)).to_numpy()
     reference, query = adata[~new].copy(), adata[new].copy()
@@ -168,24 +126,10 @@ def test_all_pairs_of_label_and_batch_are_used():
     rng = np.random.default_rng(0)
     x = rng.random((len(labels), 8), dtype=np.float32)
     x[:, 2] += rng.normal(0, 3, 100).astype(np.float32)[batches]
-    found = find_batch_directions(
-        CellMatrix(ad.AnnData(x)),
-        np.arange(len(labels)),
-        labels,
-        batches,
-        ModalitySlice(0, 8, None),
-    )
+    cells = np.arange(len(labels))
+    found = find_batch_directions(CellMatrix(ad.AnnData(x)), cells, labels, batches, ModalitySlice(0, 8, None))
     assert len(found) == 1
     assert np.abs(found[0]).argmax() == 2
-
-
-def test_labels_in_a_single_batch_are_left_out():
-    adata = expression()
-    expected = find(adata)
-    more = ad.AnnData(sp.vstack([adata.X, adata.X[:2], adata.X[:5]]).tocsr())
-    labels = np.concatenate([LABELS, LABELS[:2], np.full(5, 7)])
-    batches = np.concatenate([BATCHES, np.full(2, 8), np.full(5, 9)])
-    np.testing.assert_allclose(find(more, labels, batches), expected)
 
 
 def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypatch):
@@ -218,14 +162,13 @@ def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypa
     assert fitted[0]["batch_directions"] is None
 
 
-def test_cells_are_shifted_at_random_and_not_below_zero(confounded):
-    model = trained(confounded[0], max_epochs=1, linear=False)
-    directions = torch.zeros(2, 765)
+def test_cells_are_shifted_at_random_and_not_below_zero(toy_model):
+    directions = torch.zeros(2, 30)
     directions[0, 3], directions[1, 5] = 2.0, 0.5
-    cells = torch.full((4000, 765), 1.0)
+    cells = torch.full((4000, 30), 1.0)
     with torch.inference_mode():
-        x = model.module.inference(cells, batch_directions=directions)["x"]
-    untouched = torch.ones(765, dtype=bool)
+        x = toy_model.module.inference(cells, batch_directions=directions)["x"]
+    untouched = torch.ones(30, dtype=bool)
     untouched[[3, 5]] = False
     assert (x[:, untouched] == 1).all()
     assert x.min() == 0
@@ -245,21 +188,6 @@ def test_batches_by_chance_change_nothing(confounded, caplog):
     off = trained(reference, correct_batches=False, max_epochs=2)
     expected = off.predict(query, soft=True)
     pd.testing.assert_frame_equal(by_chance.predict(query, soft=True), expected)
-    # The split into training and held-out cells depends on the batches.
-    reference.obs["run"] = "one"
-    expected = trained(reference, correct_batches=False, max_epochs=2).predict(query, soft=True)
-    one = trained(reference, max_epochs=2)
-    pd.testing.assert_frame_equal(one.predict(query, soft=True), expected)
-
-
-def test_batches_that_are_labels_are_reported(confounded, caplog):
-    reference, _ = confounded
-    reference = reference.copy()
-    reference.obs["run"] = "of " + reference.obs["kind"]
-    with caplog.at_level(logging.WARNING, logger="tosica"):
-        model = trained(reference, max_epochs=1)
-    assert "no label has three cells in each of two batches" in caplog.text
-    assert model.is_trained
 
 
 def test_a_loaded_model_corrects_for_the_batches_of_its_new_reference(confounded, tmp_path, caplog):

@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 import scvi
 
-from tosica.linear import cross_fit, fit_logistic_regression, subsample_by_label
+from tosica.linear import cross_fit, fit_regressions, subsample_by_label
 
 # The last label has a single cell.
 LABELS = np.repeat([0, 1, 2, 3], [50, 20, 2, 1])
@@ -40,11 +40,11 @@ def test_every_classifier_has_every_label():
 
 def test_a_classifier_is_fitted_to_the_other_folds_alone():
     x = expression()
-    for held, found in cross_fit(x, LABELS, fit_logistic_regression):
+    for held, found in cross_fit(x, LABELS, fit_regressions):
         changed = x.toarray()
         changed[held] = 100
-        expected = fit_logistic_regression(sp.csr_matrix(changed)[~held], LABELS[~held])
-        np.testing.assert_allclose(found.weights, expected.weights)
+        expected = fit_regressions(sp.csr_matrix(changed)[~held], LABELS[~held])
+        np.testing.assert_allclose(found.lasso.weights, expected.lasso.weights)
 
 
 def test_there_is_no_fold_without_cells():

@@ -48,6 +48,7 @@ def test_compiled_steps_are_the_same_steps():
         torch.testing.assert_close(parameter.grad, expected[name], **CLOSE)
 
 
+@pytest.mark.slow  # imports the compiler
 def test_without_a_compiler_there_is_one_warning(toy, toy_query, train, fast_plan, monkeypatch):
     expected = train(toy, max_epochs=3, plan_kwargs=fast_plan).predict(toy_query, soft=True)
     monkeypatch.setattr(torch, "compile", no_compiler)

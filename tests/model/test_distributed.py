@@ -14,26 +14,16 @@ import scvi
 import torch
 
 import tosica
-from tosica.model._device import check_devices
 
 # --------------------------------------------------------------------------- wrong input
 
 
-@pytest.mark.parametrize("devices", [3, "3", [0, 2], "0,2"])
-def test_more_gpus_than_there_are(monkeypatch, devices):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ValueError, match=re.escape("torch finds 2 GPUs here: pass at most")):
-        check_devices(devices, torch.device("cuda"))
-
-
-@pytest.mark.parametrize("devices", ["auto", -1, "-1", 2, "2", [0, 1], [1]])
-def test_gpus_that_there_are(monkeypatch, devices):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    check_devices(devices, torch.device("cuda"))
-
-
-def test_any_number_of_processes_on_the_cpu():
-    check_devices(50, torch.device("cpu"))
+@pytest.mark.parametrize("devices", [0, "two", [0, 0], "1.5"])
+def test_devices_that_there_are_not(toy, devices):
+    tosica.TOSICA.setup_anndata(toy, labels_key="kind")
+    model = tosica.TOSICA(toy, embed_dim=8, n_heads=2, n_layers=1)
+    with pytest.raises(ValueError, match=f"devices={re.escape(repr(devices))} cannot be used here"):
+        model.train(accelerator="cpu", devices=devices)
 
 
 def test_what_is_for_one_process(toy, tmp_path):

@@ -346,7 +346,7 @@ def test_wrong_input_is_refused_and_left_alone(toy, contents, change, error, sen
 
 
 def test_no_cells(toy):
-    with pytest.raises(ValueError, match=re.escape("The AnnData has no cells (n_obs is 0).")):
+    with pytest.raises(ValueError, match=re.escape("adata.X has no cells.")):
         setup(toy[:0].copy())
 
 

@@ -79,7 +79,7 @@ def test_the_first_one_leaves_a_model_to_use(new, toy_query, tmp_path, caplog, s
     epoch = -(-step // 6)
     assert f"train: ended early, after step {step}, in epoch {epoch} of 4" in caplog.text
     assert model.is_trained
-    assert not model.refitted_
+    assert not model.training_.refitted
     assert not model.module.training
     assert len(model.history["train_loss"]) == epoch
     assert model.predict_set(toy_query, coverage=0.5).shape == (60, 3)
@@ -103,7 +103,7 @@ def test_in_the_refit(new, toy_query, monkeypatch, caplog):
     with pytest.raises(KeyboardInterrupt):
         model.train(**ONCE)
     assert "after step 2, in epoch 1 of 1 of the refit:" in caplog.text
-    assert model.refitted_
+    assert model.training_.refitted
     assert len(model.history["train_loss"]) == 4
     assert model.predict_set(toy_query, coverage=0.5).shape == (60, 3)
 
@@ -128,7 +128,7 @@ def test_an_own_handler_is_left_alone(new):
         "twice in an epoch",
         "_training.find_label_errors",
         "_linear_fit.cross_validate",
-        "_recalibrate.fit_temperature",
+        "_training.fit_temperature",
         "_linear_fit.LinearFit.refit",
         "_training.fit_novelty_statistics",
     ],
@@ -225,10 +225,10 @@ def assert_same(model: TOSICA, expected: TOSICA) -> None:
     assert [name for name in weights if not torch.equal(found[name], weights[name])] == []
     for name, table in expected.history.items():
         pd.testing.assert_frame_equal(model.history[name].astype(float), table.astype(float))
-    for name in ("train_indices_", "validation_indices_", "mislabeled_indices_"):
+    for name in ("train_indices_", "validation_indices_", "mislabeled_indices"):
         np.testing.assert_array_equal(getattr(model, name), getattr(expected, name))
-    assert model.label_counts_ == expected.label_counts_
-    np.testing.assert_array_equal(model.held_out_codes_, expected.held_out_codes_)
+    assert model.training_.label_counts == expected.training_.label_counts
+    np.testing.assert_array_equal(model.training_.held_out_codes, expected.training_.held_out_codes)
 
 
 STOPPING = {"early_stopping": True, "early_stopping_patience": 1, "plan_kwargs": {"lr": 0.1}}
@@ -280,7 +280,7 @@ def test_a_full_disk_does_not_end_the_training(new, monkeypatch, tmp_path, caplo
     model = new()
     model.train(**ONCE, checkpoint_dir=tmp_path)
     assert "goes on without a new checkpoint (No space left on device)" in caplog.text
-    assert model.refitted_
+    assert model.training_.refitted
 
 
 def test_another_training_is_refused(new, toy, tmp_path):

@@ -98,7 +98,7 @@ def test_a_query_gets_the_labels_that_it_has_in_memory(
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("format_", ["csr", "dense"])
+@pytest.mark.parametrize("format_", ["csr"])
 def test_a_reference_gives_the_model_that_it_gives_in_memory(
     format_: str,
     way: Callable[..., AnnData],

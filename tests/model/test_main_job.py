@@ -86,7 +86,7 @@ def kang_job(shared: Path, tmp_path_factory: pytest.TempPathFactory) -> Job:
     )
 
 
-@pytest.fixture(params=["pbmc", "kang"])
+@pytest.fixture(params=["pbmc", pytest.param("kang", marks=pytest.mark.slow)])
 def job(request: pytest.FixtureRequest) -> Job:
     found: Job = request.getfixturevalue(f"{request.param}_job")
     return found._replace(query=found.query.copy())
@@ -172,6 +172,7 @@ def test_folder_holds_the_model_and_no_cells(pbmc_job):
         assert name.encode() not in held
 
 
+@pytest.mark.slow  # numba compiles the UMAP first
 def test_scanpy_goes_on_with_it(pbmc_job):
     query = pbmc_job.query.copy()
     sc.pp.neighbors(query, use_rep="X_tosica")

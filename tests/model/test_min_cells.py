@@ -30,7 +30,7 @@ def test_rare_labels_are_unlabeled_and_named(rare, toy_query, train, caplog, con
     assert model.labels == ["a", "b", "c", "three"]
     trained = np.union1d(model.train_indices, model.validation_indices)
     assert not {4, 10, 11} & set(trained)
-    assert sum(model.label_counts_.values()) == len(trained) == 87
+    assert sum(model.training_.label_counts.values()) == len(trained) == 87
     assert contents(rare)["obs/kind"] == before
     assert set(model.predict(toy_query)) <= set(model.labels)
     assert model.predict(rare, soft=True).shape == (90, 4)
@@ -40,7 +40,7 @@ def test_rare_labels_are_unlabeled_and_named(rare, toy_query, train, caplog, con
     loaded = tosica.TOSICA.load(tmp_path / "model", adata=rare)
     assert loaded.labels == model.labels
     loaded.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
-    assert loaded.label_counts_["three"] == 2
+    assert loaded.training_.label_counts["three"] == 2
 
 
 def test_by_default_no_label_is_left_out(rare, caplog):
@@ -77,7 +77,7 @@ def test_another_reference_has_a_rare_label(toy, train, tmp_path):
     loaded = tosica.TOSICA.load(tmp_path / "model", adata=toy)
     loaded.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
     assert loaded.labels == ["a", "b", "c"]
-    assert sum(loaded.label_counts_.values()) == 89
+    assert sum(loaded.training_.label_counts.values()) == 89
     toy.obs.loc[["cell5", "cell6"], "kind"] = "rare"
     with pytest.raises(ValueError, match="has labels that the model does not know: 'rare'"):
         tosica.TOSICA.load(tmp_path / "model", adata=toy)

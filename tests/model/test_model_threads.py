@@ -26,10 +26,11 @@ def keep_threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_training_gives_the_same_weights_on_any_number_of_threads(pbmc_ref: AnnData) -> None:
     states = []
     reference = pbmc_ref.copy()
-    for n_threads in (1, 2, 3):
+    for n_threads in (1, 3):
         torch.set_num_threads(n_threads)
         scvi.settings.seed = 0
         tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels")
@@ -43,12 +44,12 @@ def test_training_gives_the_same_weights_on_any_number_of_threads(pbmc_ref: AnnD
 
 def test_results_are_the_same_on_any_number_of_threads(pbmc_ref: AnnData, pbmc_model: tosica.TOSICA) -> None:
     results = []
-    for n_threads in (1, 2, 3):
+    for n_threads in (1, 3):
         torch.set_num_threads(n_threads)
         query = pbmc_ref.copy()
         pbmc_model.annotate(query, probabilities=True)
-        tosica.tl.attribute(query, pbmc_model)
-        tosica.tl.faithfulness(query, pbmc_model)
+        tosica.tl.attribute(query, pbmc_model, n_steps=8)
+        tosica.tl.faithfulness(query, pbmc_model, n_cells=50)
         tosica.tl.rank_gene_sets(query, "tosica_prediction")
         assert torch.get_num_threads() == n_threads
         results.append(query)

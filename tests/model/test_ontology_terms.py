@@ -16,7 +16,7 @@ from mudata import MuData
 
 import tosica
 from tosica.model import AnnotationResult
-from tosica.model._checkpoint import read_plain, write_plain
+from tosica.model._model_file import read_plain, write_plain
 from tosica.onto._ontology import LabelTerms
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ import scipy.sparse as sp
 
 import tosica
 from tosica import TOSICA, pp
-from tosica.model._checkpoint import read_plain, write_plain
-from tosica.model._tokens import choose_tokens
+from tosica.linear import read_normalized
+from tosica.model import _tokens
+from tosica.model._model_file import read_plain, write_plain
 
 N_GENES, N_CELLS = 120, 90
 NAMES = np.array([f"G{i}" for i in range(N_GENES)], dtype=object)
@@ -211,36 +212,26 @@ def test_unlabelled_cells_are_not_used(reference):
         np.testing.assert_array_equal(members_of(model)[name], genes)
 
 
-def test_many_cells_are_drawn_from():
+def test_some_labelled_cells_are_drawn_from(reference, monkeypatch):
     read = []
 
-    def take(cells):
+    def take(rows, cells, part):
         read.append(cells)
-        return x[cells]
+        return read_normalized(rows, cells, part)
 
-    x = sp.csr_matrix(np.log1p(make().X))
-    candidates = sp.csr_matrix([[float(name in genes) for name in NAMES] for genes in make_sets().values()])
-    names = np.array(list(make_sets()), dtype=object)
-    how = {"max_gene_sets": 3, "modules": True, "max_cells": 60}
-    found = choose_tokens(take, np.where(LABELS == 2, -1, LABELS), candidates, names, NAMES, **how)
+    monkeypatch.setattr(_tokens, "_MAX_CELLS", 60)
+    monkeypatch.setattr(_tokens, "read_normalized", take)
+    reference.obs["kind"] = reference.obs["kind"].cat.add_categories("?")
+    reference.obs.loc[LABELS == 2, "kind"] = "?"
+    TOSICA.setup_anndata(reference, labels_key="kind", unlabeled_category="?")
+    model = TOSICA(reference, embed_dim=8, n_heads=2, max_gene_sets=3)
     (cells,) = read
     assert len(cells) <= 60
     assert not (LABELS[cells] == 2).any()
-    assert {"type a", "type b"} & set(found.names)
-    assert len(found.indptr) == len(found.names) + 1 == len(found.columns) + 1
-
-
-def test_nothing_is_read_if_nothing_is_to_be_chosen():
-    def take(cells):
-        raise AssertionError("read")
-
-    candidates = sp.csr_matrix(np.eye(3, N_GENES))
-    names = np.array(["x", "y", "z"], dtype=object)
-    how = {"max_gene_sets": 3, "modules": False}
-    found = choose_tokens(take, LABELS, candidates, names, NAMES, **how)
-    assert found.names.tolist() == ["x", "y", "z"]
-    assert found.columns.tolist() == [0, 1, 2]
-    assert found.genes.tolist() == [0, 1, 2]
+    assert {"type a", "type b"} & set(model.gene_sets)
+    # Nothing is read if nothing is to be chosen.
+    TOSICA(reference, embed_dim=8, n_heads=2, modules=False)
+    assert len(read) == 1
 
 
 # --------------------------------------------------------------------------- what it says
@@ -321,7 +312,7 @@ def test_training_goes_on_with_the_same_tokens(reference, tmp_path, monkeypatch)
     model = quick(model_of(reference))
     model.save(tmp_path / "model")
     # Chosen once, and not anew by other cells, which could choose the same by chance.
-    monkeypatch.setattr("tosica.model._tokens.choose_tokens", None)
+    monkeypatch.setattr("tosica.model._tokens._choose", None)
     other = make(seed=7)
     other.varm, other.uns = reference.varm, reference.uns
     loaded = TOSICA.load(tmp_path / "model", adata=other)

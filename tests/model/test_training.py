@@ -114,7 +114,7 @@ def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(toy, toy_query, t
     assert not set(single) & set(model.validation_indices)
     assert len(model.mislabeled_indices) == 0
     # One probability a held-out cell, from which the temperature is, too.
-    assert model.held_out_probabilities_.shape == (1, len(model.validation_indices))
+    assert model.training_.held_out_probabilities.shape == (1, len(model.validation_indices))
     truth = toy_query.obs["kind"].astype(str).to_numpy()
     found = model.predict(toy_query)
     assert (found == truth)[truth != "c"].mean() > 0.9
@@ -136,7 +136,7 @@ def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
     model = train(toy[:3].copy(), linear=linear)
     np.testing.assert_array_equal(model.train_indices, [0, 1, 2])
     assert len(model.validation_indices) == 0
-    assert model.held_out_probabilities_ is None
+    assert model.training_.held_out_probabilities is None
     assert np.isfinite(model.predict(toy_query, soft=True).to_numpy()).all()
     if linear:
         truth = toy_query.obs["kind"].astype(str).to_numpy()
@@ -368,10 +368,10 @@ def test_parts_can_be_replaced(toy):
     class Own(TOSICA):
         _training_plan_cls = Plan
         _data_splitter_cls = Data
-        _training_phases = tuple(p for p in PHASES if type(p).__name__ != "Refit")
+        _training_phases = tuple(phase for phase in PHASES if phase.__name__ != "refit")
 
     Own.setup_anndata(toy, labels_key="kind")
     model = Own(toy, embed_dim=8, n_heads=2)
     model.train(max_epochs=1, batch_size=16, accelerator="cpu", enable_progress_bar=False)
     assert Plan.n_steps == 6
-    assert not model.refitted_
+    assert not model.training_.refitted

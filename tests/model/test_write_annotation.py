@@ -8,11 +8,9 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
-import scanpy as sc
 import torch
 from anndata import AnnData
 
-import tosica
 from tosica.model import AnnotationResult
 
 GREY = "#d3d3d3"
@@ -66,24 +64,16 @@ def test_label_or_unknown(cells):
     assert prediction.cat.categories.tolist() == ["b", "a", "Unknown"]
     assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
     np.testing.assert_array_equal(cells.obs["tosica_probability"], np.array([0.7, 0.4, 0.9, 0.5], dtype=np.float32))
-
-
-def test_nobody_unknown(cells):
+    # The colour of cells without a label is not mistaken for one.
+    write(cells, PROBABILITIES, colors=["#00000b", "#00000a", "#00000c", "#ffffff"])
+    assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
     write(cells, PROBABILITIES, cutoff=0.0)
     assert cells.obs["tosica_prediction"].cat.categories.tolist() == ["b", "a"]
     assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a"]
-
-
-def test_everybody_unknown(cells):
     write(cells, PROBABILITIES, cutoff=1.0)
     assert cells.obs["tosica_prediction"].cat.categories.tolist() == ["Unknown"]
     assert cells.uns["tosica_prediction_colors"] == [GREY]
     assert cells.uns["tosica"]["labels"].tolist() == ["b", "a", "c"]
-
-
-def test_colour_of_cells_without_a_label_is_not_mistaken_for_one(cells):
-    write(cells, PROBABILITIES, colors=["#00000b", "#00000a", "#00000c", "#ffffff"])
-    assert cells.uns["tosica_prediction_colors"] == ["#00000b", "#00000a", GREY]
 
 
 # --------------------------------------------------------------------------- annotate
@@ -147,26 +137,29 @@ def test_key_added_moves_all_together(toy_model, toy_query, contents, new_keys):
     added = {key for key in new_keys(before, contents(toy_query)) if "probabilities" not in key}
     assert added == {k.replace("tosica", "second") for k in KEYS}
     assert toy_query.obsm["second_probabilities"].columns.tolist() == ["a", "b", "c"]
+    # Another call replaces all.
+    toy_model.annotate(toy_query, cutoff=1.0, key_added="second")
+    assert "Unknown" in set(toy_query.obs["second_prediction"])
+    assert set(toy_query.obsm) == {"X_first", "X_second"}
 
 
-def test_probabilities_of_an_earlier_call_do_not_stay(toy_model, toy_query):
-    toy_model.annotate(toy_query, probabilities=True)
-    assert "tosica_probabilities" in toy_query.obsm
-    toy_model.annotate(toy_query)
-    assert "tosica_probabilities" not in toy_query.obsm
-
-
-def test_probabilities_only_on_request(toy_model, toy_query):
-    toy_model.annotate(toy_query)
-    assert set(toy_query.obsm) == {"X_tosica"}
-
-
-def test_annotating_again_replaces(toy_model, toy_query):
-    toy_model.annotate(toy_query, cutoff=1.0)
-    assert toy_query.obs["tosica_prediction"].cat.categories[-1] == "Unknown"
-    toy_model.annotate(toy_query)
-    assert set(toy_query.obs["tosica_prediction"]) == {"a", "b", "c"}
-    assert len(toy_query.uns["tosica_prediction_colors"]) == 3
+def test_copies_views_and_the_reference(toy_model, toy_query, contents, new_keys):
+    before = contents(toy_query)
+    result = toy_model.annotate(toy_query, copy=True)
+    assert contents(toy_query) == before
+    assert new_keys(before, contents(result)) == KEYS
+    expected = toy_model.infer(toy_query)
+    own = toy_query.copy()
+    expected.to_adata(own)
+    assert contents(own) == contents(result)
+    view = toy_query[:20]
+    assert toy_model.annotate(view, copy=True).obsm["X_tosica"].shape == (20, 5)
+    assert view.is_view
+    with pytest.warns(anndata.ImplicitModificationWarning):
+        toy_model.annotate(view)
+    assert not view.is_view
+    assert contents(toy_query) == before
+    assert toy_model.annotate(copy=True).obsm["X_tosica"].shape == (90, 5)
 
 
 def test_colours_are_the_references(pbmc_model, pbmc_ref, pbmc_query):
@@ -175,14 +168,6 @@ def test_colours_are_the_references(pbmc_model, pbmc_ref, pbmc_query):
     prediction = pbmc_query.obs["tosica_prediction"]
     expected = [colour_of[label] for label in prediction.cat.categories]
     assert pbmc_query.uns["tosica_prediction_colors"] == expected
-
-
-def test_without_colours_scanpys_are_taken(toy, toy_query, train):
-    del toy.uns["kind_colors"]
-    train(toy, max_epochs=1).annotate(toy_query, cutoff=0)
-    codes = [["a", "b", "c"].index(k) for k in toy_query.obs["tosica_prediction"].cat.categories]
-    expected = [sc.pl.palettes.default_20[i] for i in codes]
-    assert toy_query.uns["tosica_prediction_colors"] == expected
 
 
 def test_cutoff(pbmc_model, pbmc_query):
@@ -207,40 +192,6 @@ def test_cutoff(pbmc_model, pbmc_query):
     pbmc_model.annotate(pbmc_query, cutoff=above)
     assert set(pbmc_query.obs["tosica_prediction"]) == {"Unknown"}
     assert pbmc_query.uns["tosica"]["cutoff"] == above
-
-
-def test_copy(toy_model, toy_query, contents, new_keys):
-    before = contents(toy_query)
-    result = toy_model.annotate(toy_query, copy=True)
-    assert contents(toy_query) == before
-    assert new_keys(before, contents(result)) == KEYS
-
-
-def test_copy_of_a_view(toy_model, toy_query, contents):
-    before = contents(toy_query)
-    view = toy_query[:20]
-    result = toy_model.annotate(view, copy=True)
-    assert view.is_view
-    assert not result.is_view
-    assert result.obsm["X_tosica"].shape == (20, 5)
-    assert contents(toy_query) == before
-
-
-def test_without_adata_the_reference_is_annotated(toy, train):
-    model = train(toy, max_epochs=1)
-    model.annotate()
-    assert toy.obsm["X_tosica"].shape == (90, 5)
-
-
-def test_layer_and_raw(toy_model, toy_query):
-    expected = toy_model.annotate(toy_query, copy=True)
-    toy_query.raw = toy_query.copy()
-    toy_query.layers["counts"] = toy_query.X.copy()
-    toy_query.X = toy_query.X.toarray() - 1
-    toy_model.annotate(toy_query, use_raw=True, key_added="raw")
-    toy_model.annotate(toy_query, layer="counts", key_added="layer")
-    for key in ("raw", "layer"):
-        np.testing.assert_allclose(toy_query.obsm[f"X_{key}"], expected.obsm["X_tosica"], atol=1e-6)
 
 
 def test_backed_query_stays_on_disk(toy_model, toy_query, tmp_path):
@@ -340,12 +291,3 @@ def test_automatic_cutoff_calls_cells_unknown_with_two_labels(toy, toy_query, tr
         'annotate: cutoff=0.5 calls no cell "Unknown", because the best of 2 labels always has a '
         "probability of at least 0.5: pass a higher one, or cutoff='auto', which is 0.75 here"
     ) in caplog.messages
-
-
-def test_automatic_cutoff_on_disk(toy_model, toy_query, tmp_path):
-    toy_query.write_h5ad(tmp_path / "query.h5ad")
-    tosica.tl.annotate_file(tmp_path / "query.h5ad", toy_model, tmp_path / "annotated.h5ad", cutoff="auto")
-    toy_model.annotate(toy_query, cutoff="auto")
-    found = anndata.read_h5ad(tmp_path / "annotated.h5ad")
-    assert found.uns["tosica"]["cutoff"] == toy_query.uns["tosica"]["cutoff"] == (1 + 1 / 3) / 2
-    assert list(found.obs["tosica_prediction"]) == list(toy_query.obs["tosica_prediction"])

@@ -60,11 +60,7 @@ def test_the_labels_are_those_of_one_process(
 
 
 def test_a_worker_with_another_version(
-    client: Any,
-    query: Path,
-    toy_model: tosica.TOSICA,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    client: Any, query: Path, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tosica.ondisk._parts.version", lambda name: "0.0.1")
     with pytest.raises(RuntimeError, match=r"this worker has tosica 0\.0\.1, but the work was beg"):
@@ -82,6 +78,7 @@ def test_an_error_of_a_worker_is_raised_here(
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_a_worker_that_is_killed_costs_no_cell(
     query: Path, toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
 ) -> None:

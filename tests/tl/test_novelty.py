@@ -190,6 +190,7 @@ def test_a_small_query(model, query):
         tosica.tl.novelty(query[:3].copy(), model)
 
 
+@pytest.mark.slow  # pynndescent compiles its functions first
 def test_many_cells_take_approximate_neighbors(model, query, monkeypatch):
     expected = tosica.tl.novelty(query, model, copy=True)
     monkeypatch.setattr("tosica.tl._novelty._MAX_CELLS_EXACT", 100)
@@ -222,7 +223,7 @@ def test_neighbors_of_many_cells(monkeypatch):
 def test_a_model_without_statistics_takes_the_reference(model, query, monkeypatch):
     """As one of the original code."""
     expected = tosica.tl.novelty(query, model, copy=True)
-    monkeypatch.setattr(model, "novelty_statistics_", None)
+    monkeypatch.setattr(model.training_, "novelty_statistics", None)
     tosica.tl.novelty(query, model, model.adata)
     for column in COLUMNS:
         np.testing.assert_allclose(query.obs[column], expected.obs[column], atol=1e-4)

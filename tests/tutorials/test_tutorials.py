@@ -1,27 +1,17 @@
-"""The tutorials: that outputs are in the files, that no machine is named, and that they run.
+"""The tutorials: that outputs are in the files, that no machine is named, and how they are checked.
 
-Only one of them is run here. `scripts/check.sh tutorials` runs all, every night.
+`scripts/check.sh tutorials` runs them, every night.
 """
 
 from __future__ import annotations
 
-import base64
-import importlib.util
-import io
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
-
-if TYPE_CHECKING:
-    from types import ModuleType
+from test_distribution import script as load_script
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "tutorials").glob("*.ipynb"))
@@ -72,32 +62,9 @@ def test_are_all_listed():
     assert sorted(re.findall(r"^(\w+)$", listed, re.MULTILINE)) == NAMES
 
 
-@pytest.mark.slow
-def test_new_type_runs(tmp_path):
-    script = tmp_path / "new_type.py"
-    script.write_text("\n\n".join("".join(cell["source"]) for cell in _code("new_type")))
-    done = subprocess.run(
-        [sys.executable, script.name],
-        cwd=tmp_path,
-        env=os.environ | {"MPLBACKEND": "agg"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+def test_a_check_names_what_fails_and_changes_no_file(tmp_path, monkeypatch, capsys):
+    script = load_script("run_tutorials")
 
-
-@pytest.fixture
-def script() -> ModuleType:
-    """The script that runs the tutorials."""
-    path = ROOT / "scripts" / "run_tutorials.py"
-    spec = importlib.util.spec_from_file_location("run_tutorials", path)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    return script
-
-
-def test_a_check_names_what_fails_and_changes_no_file(script, tmp_path, monkeypatch, capsys):
     def run(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
         assert folder.is_dir()
         if not notebook["cells"]:
@@ -118,31 +85,3 @@ def test_a_check_names_what_fails_and_changes_no_file(script, tmp_path, monkeypa
     with pytest.raises(SystemExit) as ended:
         script.main(["--check", str(paths[0])])
     assert ended.value.code == 0
-
-
-def test_pictures_are_kept_in_few_colours(script):
-    rng = np.random.default_rng(0)
-    pixels = np.full((80, 120, 4), 255, dtype=np.uint8)
-    pixels[10:70, 10:110, :3] = rng.choice([(31, 119, 180), (255, 127, 14)], (60, 100))
-    pixels[:5, :, 3] = 0
-    png = io.BytesIO()
-    Image.fromarray(pixels).save(png, "PNG")
-    picture = base64.b64encode(png.getvalue()).decode()
-    output = {"data": {"image/png": picture + "\n", "text/plain": "<Figure>"}}
-    said = {"text": ["\x1b[34mINFO\x1b[0m trained\n", "done\n"]}
-    cell = {"metadata": {"execution": {}, "tags": ["x"]}, "outputs": [output, said]}
-    notebook = {"metadata": {"language_info": {"version": "3"}}, "cells": [cell]}
-
-    script.tidy(notebook)
-
-    smaller = output["data"]["image/png"]
-    assert len(smaller) < len(picture)
-    shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(smaller))).convert("RGB"))
-    pixels[:5, :, :3] = 255  # what lets the page shine through is white in the notebook
-    np.testing.assert_array_equal(shown, pixels[..., :3])
-    assert said["text"] == "INFO trained\ndone\n"
-    assert cell["metadata"] == {"tags": ["x"]}
-    assert notebook["metadata"]["language_info"] == {"name": "python"}
-    # A second time changes nothing.
-    script.tidy(notebook)
-    assert output["data"]["image/png"] == smaller

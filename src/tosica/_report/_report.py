@@ -12,8 +12,7 @@ from tosica._files import replace_file
 from tosica._limits import LIMITS
 from tosica._report import _facts
 from tosica._report._map import NOVELTY_RANGE, check_bokeh, draw_map, find_positions
-from tosica._settings import logger
-from tosica._words import count, count_cells, decimal, percent
+from tosica._settings import count, count_cells, decimal, logger, percent
 from tosica.data import ExpressionSource
 from tosica.model import TOSICA
 from tosica.pl._figure import group_colors

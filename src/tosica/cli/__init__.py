@@ -6,9 +6,8 @@
 
 from __future__ import annotations
 
-import json
 import platform
-import re
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
@@ -21,24 +20,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _PACKAGES = (
-    *("tosica", "torch", "lightning", "scvi-tools", "anndata", "scanpy", "numpy", "scipy"),
-    *("pandas", "scikit-learn", "h5py", "zarr", "rdata"),
+    *("anndata", "h5py", "lightning", "numpy", "pandas", "rdata", "scanpy", "scikit-learn", "scipy"),
+    *("scvi-tools", "torch", "zarr"),
 )
 
 
 def _print_versions(context: click.Context, _: click.Parameter, value: bool) -> None:
     if not value or context.resilient_parsing:
         return
-    versions = {"python": platform.python_version()}
+    click.echo(f'tosica: "{version("tosica")}"')
+    click.echo(f'python: "{platform.python_version()}"')
     for name in _PACKAGES:
-        try:
-            versions[name] = version(name)
-        except PackageNotFoundError:  # of an extra
-            continue
-    for name in sorted(versions, key=lambda name: (name != "tosica", name)):
-        # YAML would read 1.10 as a number.
-        is_number = re.fullmatch(r"[\d.]+", versions[name]) and versions[name].count(".") < 2
-        click.echo(f"{name}: {json.dumps(versions[name]) if is_number else versions[name]}")
+        with suppress(PackageNotFoundError):  # of an extra
+            # YAML would read 1.10 as a number without the quotes.
+            click.echo(f'{name}: "{version(name)}"')
     context.exit()
 
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica.cli._files import CELLS, TABLES, OutputPath, check_output
-from tosica.cli._session import Command, device_option, seurat_option, threads_option
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica.cli._files import CELLS, TABLES, OutputPath, check_outputs
+from tosica.cli._session import Command, default_option, device_option, load, seurat_option, threads_option
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import ModuleType
 
     import pandas as pd
     from anndata import AnnData
@@ -24,68 +25,45 @@ if TYPE_CHECKING:
 # Entries of a list that a line of ``tosica info`` shows.
 _MOST_SHOWN = 12
 
+key_option = default_option("--key", default="tosica", help="--key-added of tosica annotate.")
 
-class _ShareOrAuto(click.ParamType):
-    """A number from 0 to 1, or ``auto``."""
 
-    name = "float or auto"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float | str:
-        return value if value == "auto" else click.FloatRange(0, 1).convert(value, param, ctx)
+def _share_or_auto(ctx: click.Context, param: click.Parameter, value: Any) -> float | str:
+    return value if value == "auto" else click.FloatRange(0, 1).convert(value, param, ctx)
 
 
 @click.command(cls=Command, short_help="Label the cells of a query.")
 @click.argument("query")
 @click.option("--model", required=True, metavar="FOLDER", help="Folder that train wrote.")
-@click.option(
-    "-o",
-    "--output",
-    type=OutputPath(*CELLS),
-    help="Annotated copy of the query, .h5ad or .zarr.",
-)
-@click.option(
-    "--obs-out",
-    type=OutputPath(*TABLES),
-    help="Table of the cells, obs: .csv, .tsv or .parquet.",
-)
+@click.option("-o", "--output", type=OutputPath(*CELLS), help="Annotated copy of the query, .h5ad or .zarr.")
+@click.option("--obs-out", type=OutputPath(*TABLES), help="Table of the cells, obs: .csv, .tsv or .parquet.")
 @click.option("--layer", help="Layer with the expression.")
 @click.option("--use-raw", is_flag=True, help="Read raw instead.")
 @seurat_option
-@click.option(
+@default_option(
     "--cutoff",
-    type=_ShareOrAuto(),
+    type=str,
+    callback=_share_or_auto,
     metavar="P|auto",
     default=0.1,
-    show_default=True,
     help='Cells whose best label is less probable are "Unknown"; "auto" is halfway between chance and certainty.',
 )
 @click.option("--probabilities", is_flag=True, help="Also write the probability of each label.")
 @click.option("--majority-voting", is_flag=True, help="Also give all cells of a small cluster one label.")
-@click.option(
-    "--over-clustering",
-    metavar="KEY",
-    help="Column of obs with these clusters.  [default: Leiden clusters]",
-)
-@click.option(
+@click.option("--over-clustering", metavar="KEY", help="Column of obs with these clusters.  [default: Leiden clusters]")
+@default_option(
     "--min-prop",
     type=click.FloatRange(0, 1),
     default=0.0,
-    show_default=True,
     help='Share that the label of a cluster needs; below it, cells are "Heterogeneous".',
 )
 @click.option("--batch-size", type=click.IntRange(min=1), help="Cells in a minibatch.")
-@click.option(
-    "--precision",
-    type=click.Choice(["32-true", "bf16-mixed"]),
-    default="32-true",
-    show_default=True,
-)
-@click.option("--key-added", default="tosica", show_default=True, help="First part of the names written.")
-@click.option(
+@default_option("--precision", type=click.Choice(["32-true", "bf16-mixed"]), default="32-true")
+@default_option("--key-added", default="tosica", help="First part of the names written.")
+@default_option(
     "--cells-per-part",
     type=click.IntRange(min=1),
     default=8_192,
-    show_default=True,
     help="Cells of an .h5ad or .zarr that are in memory at a time.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace outputs, and begin anew.")
@@ -119,9 +97,8 @@ def annotate(
         raise click.UsageError("Give either --layer or --use-raw, not both.")
     if not majority_voting and (over_clustering is not None or min_prop):
         raise click.UsageError("--over-clustering and --min-prop need --majority-voting.")
-    check_output(output, overwrite=overwrite)
-    check_output(obs_out, overwrite=overwrite)
-    tosica = session.load("tosica.tl")
+    check_outputs(output, obs_out, overwrite=overwrite)
+    tosica = load("tosica.tl")
     from tosica.cli._files import kind_of, read_cells, write_cells, write_table
     from tosica.ondisk import StoredByGenesError
 
@@ -129,29 +106,26 @@ def annotate(
     loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
     obs: pd.DataFrame | None = None
     if kind in ("h5ad", "zarr") and not (majority_voting or seurat):
+        session.advice = "; the same command goes on where it ended"
         more = {"cells_per_part": cells_per_part, "overwrite": overwrite, **options}
         try:
-            obs = _annotate_in_parts(session, query, loaded, output, obs_out, more)
+            obs = _annotate_in_parts(query, loaded, output, obs_out, more)
         except StoredByGenesError:
-            session.note(f"{query} is stored by genes (CSC) and is read as a whole")
+            logger.info("%s is stored by genes (CSC) and is read as a whole", query)
     if obs is None:
-        with session.busy(f"reading {query} …"):
+        with progress(None, f"reading {query}"):
             adata = read_cells(query, seurat=seurat)
-        loaded.annotate(adata, enable_progress_bar=not session.quiet, **options)
+        loaded.annotate(adata, **options)
         if majority_voting:
-            with session.busy("majority voting …"):
-                tosica.tl.majority_vote(adata, over_clustering, min_prop, key=options["key_added"])
+            tosica.tl.majority_vote(adata, over_clustering, min_prop, key=options["key_added"])
         if output is not None:
-            with session.busy(f"writing {output} …"):
+            with progress(None, f"writing {output}"):
                 write_cells(adata, output)
         obs = adata.obs
     if obs_out is not None:
         write_table(obs, obs_out)
-    for path in (output, obs_out):
-        if path is not None:
-            session.note(f"wrote {path}")
-    voted = "majority_vote" if majority_voting else "prediction"
-    labels = obs[f"{options['key_added']}_{voted}"].value_counts(sort=False)
+    key = options["key_added"]
+    labels = obs[f"{key}_majority_vote" if majority_voting else f"{key}_prediction"].value_counts(sort=False)
     session.show(
         {
             "query": query,
@@ -159,7 +133,7 @@ def annotate(
             "obs_out": None if obs_out is None else str(obs_out),
             "n_cells": len(obs),
             "labels": {str(label): int(n) for label, n in labels.items()},
-            "mean_probability": float(obs[f"{options['key_added']}_probability"].mean()),
+            "mean_probability": float(obs[f"{key}_probability"].mean()),
             "model": loaded.fingerprint,
             "tosica": tosica.__version__,
         }
@@ -167,31 +141,28 @@ def annotate(
 
 
 def _annotate_in_parts(
-    session: Session,
-    query: str,
-    model: TOSICA,
-    output: Path | None,
-    obs_out: Path | None,
-    options: dict[str, Any],
+    query: str, model: TOSICA, output: Path | None, obs_out: Path | None, options: dict[str, Any]
 ) -> pd.DataFrame:
     """Annotate from disk to disk, and return the table of the cells."""
-    from tosica.cli._files import read_obs
+    from anndata.io import read_elem
+
+    from tosica.ondisk import open_store
     from tosica.tl import annotate_file
 
-    session.advice = "; the same command goes on where it ended"
-    options = {**options, "enable_progress_bar": not session.quiet}
-    if output is not None:
-        annotate_file(query, model, output, **options)
-        return read_obs(output)
-    assert obs_out is not None
-    # Parts need a place that the next call finds; only the table is asked for.
-    folder = obs_out.with_name(f"{obs_out.name}.parts")
-    folder.mkdir(exist_ok=True)
-    whole = folder / "annotated.h5ad"
-    whole.unlink(missing_ok=True)
-    annotate_file(query, model, whole, include_x=False, **options)
-    obs = read_obs(whole)
-    shutil.rmtree(folder, ignore_errors=True)
+    whole, folder = output, None
+    if whole is None:
+        assert obs_out is not None
+        # Parts need a place that the next call finds; only the table is asked for.
+        folder = obs_out.with_name(f"{obs_out.name}.parts")
+        folder.mkdir(exist_ok=True)
+        whole = folder / "annotated.h5ad"
+        whole.unlink(missing_ok=True)
+    annotate_file(query, model, whole, include_x=output is not None, **options)
+    root = open_store(str(whole))
+    obs = read_elem(root["obs"])
+    if folder is not None:
+        root.close()
+        shutil.rmtree(folder, ignore_errors=True)
     return obs
 
 
@@ -211,66 +182,55 @@ def _annotate_in_parts(
 @click.option("--layer", help="Layer with expression that is not scaled.")
 @click.option("--use-raw", is_flag=True, help="Read expression from raw.")
 @click.option("--title", help="Title of the page.")
-@click.option("--key", default="tosica", show_default=True, help="--key-added of tosica annotate.")
+@key_option
 @click.option("--overwrite", is_flag=True, help="Replace the page if it exists.")
 @threads_option
 @click.pass_obj
 def report(
-    session: Session,
-    annotated: str,
-    output: Path,
-    model: str | None,
-    key: str,
-    overwrite: bool,
-    **options: Any,
+    session: Session, annotated: str, output: Path, model: str | None, key: str, overwrite: bool, **options: Any
 ) -> None:
     """Write an HTML page about the annotated cells in ANNOTATED.
 
     ANNOTATED is an .h5ad or .zarr file that annotate wrote.
     """
-    check_output(output, overwrite=overwrite)
-    tosica = session.load("tosica._report")
+    check_outputs(output, overwrite=overwrite)
+    tosica = load("tosica._report")
     from tosica.cli._files import read_cells
 
-    with session.busy(f"reading {annotated} …"):
+    with progress(None, f"reading {annotated}"):
         adata = read_cells(annotated)
     if model is not None:
-        options["model"] = _load_its_model(adata, annotated, model, key)
-    with session.busy("drawing …"):
+        options["model"] = tosica.TOSICA.load(model, accelerator="cpu")
+    with progress(None, "drawing"):
         tosica.report(adata, output, key=key, **options)
-    session.note(f"wrote {output}")
     session.show({"annotated": annotated, "report": str(output), "n_cells": adata.n_obs})
 
 
 @click.command(cls=Command, short_help="Compare an annotation with known labels.")
 @click.argument("annotated")
 @click.option("--labels-key", required=True, help="Column of obs with the known labels.")
-@click.option("--key", default="tosica", show_default=True, help="--key-added of tosica annotate.")
-@click.option(
-    "--prediction",
-    metavar="COLUMN",
-    help="Other column to evaluate, such as tosica_majority_vote.",
-)
+@key_option
+@click.option("--prediction", metavar="COLUMN", help="Other column to evaluate, such as tosica_majority_vote.")
 @click.option("--model", metavar="FOLDER", help="Refuse a file that another model has annotated.")
 @click.pass_obj
 def evaluate(
-    session: Session,
-    annotated: str,
-    labels_key: str,
-    key: str,
-    prediction: str | None,
-    model: str | None,
+    session: Session, annotated: str, labels_key: str, key: str, prediction: str | None, model: str | None
 ) -> None:
     """Compare the labels in ANNOTATED with known ones: accuracy, macro-F1, each label.
 
     ANNOTATED is what annotate wrote: .h5ad, .zarr, or a table of the cells.
     """
-    tosica = session.load("tosica.tl")
+    tosica = load("tosica.tl")
     from tosica.cli._files import read_cells
 
     adata = read_cells(annotated, backed=True)
     if model is not None:
-        _load_its_model(adata, annotated, model, key)
+        expected = tosica.TOSICA.load(model, accelerator="cpu").fingerprint
+        if adata.uns.get(key, {}).get("model") != expected:
+            raise ValueError(
+                f"{annotated!r} was not annotated by the model in {model!r}, or does not say so under uns[{key!r}]: "
+                "annotate it again, name the other model, or leave --model out."
+            )
     found = tosica.tl.evaluate(adata, labels_key, key=key, prediction=prediction)
     result: dict[str, Any] = {
         "annotated": annotated,
@@ -281,34 +241,6 @@ def evaluate(
     }
     result["n_cells"] = int(result["n_cells"])
     session.show(result, repr(found))
-
-
-def _load_its_model(adata: AnnData, path: str, folder: str, key: str) -> TOSICA:
-    """Load the model that has annotated cells.
-
-    Raises
-    ------
-    KeyError
-        If the file does not say which model it was.
-    ValueError
-        If it was another one.
-    """
-    from tosica.model import TOSICA
-
-    model = TOSICA.load(folder, accelerator="cpu")
-    expected = model.fingerprint
-    record = adata.uns.get(key)
-    if not hasattr(record, "get") or "model" not in record:
-        raise KeyError(
-            f"{path!r} does not say under uns[{key!r}] which model has annotated it: annotate it "
-            "with tosica annotate, or leave --model out."
-        )
-    if str(record["model"]) != expected:
-        raise ValueError(
-            f"{path!r} was annotated by another model ({record['model']}) than the one in "
-            f"{folder!r} ({expected}): annotate it again, or name the other model."
-        )
-    return model
 
 
 # --------------------------------------------------------------------------- info
@@ -327,21 +259,19 @@ def info(session: Session, path: str) -> None:
 
     kind = kind_of(path)
     if kind == "model":
-        result = _of_model(session.load("tosica.model"), path)
+        result = _of_model(load("tosica.model").TOSICA.load(path, accelerator="cpu"))
     else:
-        with session.busy(f"reading {path} …"):
-            result = {"path": path, "kind": kind, **_of_cells(read_cells(path, backed=True))}
+        with progress(None, f"reading {path}"):
+            result = _of_cells(read_cells(path, backed=True))
+    result = {"path": path, "kind": kind, **result}
     session.show(result, "\n".join(_lines(result)))
 
 
-def _of_model(tosica: ModuleType, path: str) -> dict[str, Any]:
-    model = tosica.TOSICA.load(path, accelerator="cpu")
+def _of_model(model: TOSICA) -> dict[str, Any]:
     arguments = model.registry_["setup_args"]
     names = ("labels_key", "batch_key", "layer", "unlabeled_category")
     modalities = [m.name for m in model.modalities if m.name is not None]
     return {
-        "path": path,
-        "kind": "model",
         "is_trained": bool(model.is_trained),
         "fingerprint": model.fingerprint,
         **({"modalities": modalities} if modalities else {}),
@@ -361,7 +291,7 @@ def _of_cells(adata: AnnData) -> dict[str, Any]:
             "model": record["model"],
             "tosica": record.get("version"),
             "n_gene_sets": len(record["gene_sets"]),
-            "labels": [str(label) for label in record["labels"]],
+            "labels": list(record["labels"]),
         }
         for key, record in adata.uns.items()
         if isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= set(record)
@@ -369,30 +299,25 @@ def _of_cells(adata: AnnData) -> dict[str, Any]:
     return {
         "n_cells": adata.n_obs,
         "n_genes": adata.n_vars,
-        "genes": [str(name) for name in adata.var_names[:5]],
+        "genes": list(adata.var_names[:5]),
         "X": _scale(adata),
         "layers": {str(k): _scale(adata, layer=k) for k in adata.layers if k is not None},
         "raw": None if adata.raw is None else _scale(adata, use_raw=True),
-        "obs": [str(name) for name in adata.obs],
-        "obsm": [str(name) for name in adata.obsm],
+        "obs": list(adata.obs),
+        "obsm": list(adata.obsm),
         "annotations": annotations,
     }
 
 
 def _scale(adata: AnnData, **which: Any) -> str | None:
     """What a matrix holds: ``"counts"``, ``"log1p"``, or why it is neither."""
-    from tosica.data import (
-        CellMatrix,
-        detect_values,
-        sample_positions,
-    )
+    from tosica.data import CellMatrix, detect_values, sample_positions
 
     if not adata.n_vars or (not which and not adata.isbacked and adata.X is None):
         return None
     try:
         rows = CellMatrix(adata, **which)
-        cells = rows.take(sample_positions(rows.n_obs))
-        return detect_values(cells, rows.where)
+        return detect_values(rows.take(sample_positions(rows.n_obs)), rows.where)
     except (TypeError, ValueError) as error:
         return f"neither counts nor log-normalised: {error}"
 
@@ -401,13 +326,11 @@ def _lines(result: Mapping[str, Any], indent: str = "") -> list[str]:
     """Write a result as text, a line each; what is empty is left out, and long lists are cut."""
     lines = []
     for name, value in result.items():
-        if value is None or value in ({}, []):
-            continue
         if isinstance(value, Mapping):
-            lines += [f"{indent}{name}:", *_lines(value, f"{indent}  ")]
-            continue
-        if isinstance(value, list):
+            lines += [f"{indent}{name}:", *_lines(value, f"{indent}  ")] if value else []
+        elif isinstance(value, list):
             more = f", … ({len(value)})" if len(value) > _MOST_SHOWN else ""
-            value = ", ".join(map(str, value[:_MOST_SHOWN])) + more
-        lines.append(f"{indent}{name}: {value}")
+            lines += [f"{indent}{name}: {', '.join(map(str, value[:_MOST_SHOWN]))}{more}"] if value else []
+        elif value is not None:
+            lines.append(f"{indent}{name}: {value}")
     return lines

@@ -40,18 +40,16 @@ def kind_of(path: str) -> str:
         return "zarr"
     if not os.path.exists(path):
         raise FileNotFoundError(f"There is no file or folder {path!r}.")
-    if os.path.isfile(path):
-        if suffix not in _KINDS:
-            raise ValueError(f"{path!r} has no known suffix: give {_KNOWN}.")
+    names = {suffix} if os.path.isfile(path) else set(os.listdir(path))
+    if os.path.isfile(path) and suffix in _KINDS:
         return _KINDS[suffix]
-    names = os.listdir(path)
-    if suffix == ".zarr" or {".zgroup", "zarr.json"} & set(names):
+    if suffix == ".zarr" or {".zgroup", "zarr.json"} & names:
         return "zarr"
     if "model.pt" in names:
         return "model"
     if any(name.endswith(("matrix.mtx", "matrix.mtx.gz")) for name in names):
         return "10x_mtx"
-    raise ValueError(f"The folder {path!r} holds neither cells nor a model: give {_KNOWN}, or the folder of a model.")
+    raise ValueError(f"{path!r} holds neither cells nor a model: give {_KNOWN}, or the folder of a model.")
 
 
 def read_cells(path: str, *, seurat: bool = False, backed: bool = False) -> AnnData:
@@ -96,32 +94,19 @@ def read_cells(path: str, *, seurat: bool = False, backed: bool = False) -> AnnD
             return ad.AnnData(obs=_read_table(path))
         if kind == "h5ad":
             return ad.read_h5ad(path, backed="r" if backed else None)
-        if kind == "zarr":
-            if backed:
-                # What it needs comes with the extra "atlas", but not with zarr.
-                with suppress(ImportError):
-                    adata = ad.experimental.read_lazy(path)
-                    load_annotations(adata)
-                    return adata
-            return ad.read_zarr(path)
+        if kind == "10x_mtx":
+            return sc.read_10x_mtx(path, prefix=_prefix(path))
         if kind == "10x_h5":
             adata = sc.read_10x_h5(path)
             adata.var_names_make_unique()
             return adata
-        return sc.read_10x_mtx(path, prefix=_prefix(path))
-
-
-def read_obs(path: Path) -> pd.DataFrame:
-    """Read the table of the cells from an ``.h5ad`` file or a Zarr store, and nothing else."""
-    import h5py
-    from anndata.io import read_elem
-
-    if path.suffix.lower() == ".h5ad":
-        with h5py.File(path, "r") as file:
-            return read_elem(file["obs"])
-    import zarr
-
-    return read_elem(zarr.open_group(path, mode="r")["obs"])
+        if backed:
+            # What it needs comes with the extra "atlas", but not with zarr.
+            with suppress(ImportError):
+                adata = ad.experimental.read_lazy(path)
+                load_annotations(adata)
+                return adata
+        return ad.read_zarr(path)
 
 
 def _read_table(path: str) -> pd.DataFrame:
@@ -136,12 +121,11 @@ def _read_table(path: str) -> pd.DataFrame:
 
 def _prefix(folder: str) -> str | None:
     """Find what stands before ``matrix.mtx`` in a folder's names, as in files of GEO."""
-    names = sorted(name.removesuffix(".gz") for name in os.listdir(folder))
-    found = sorted({n.removesuffix("matrix.mtx") for n in names if n.endswith("matrix.mtx")})
+    names = [name.removesuffix(".gz") for name in os.listdir(folder)]
+    found = sorted({name.removesuffix("matrix.mtx") for name in names if name.endswith("matrix.mtx")})
     if len(found) > 1:
         raise ValueError(
-            f"The folder {folder!r} holds {len(found)} matrices ({', '.join(found)}): give each "
-            "one a folder of its own."
+            f"{folder!r} holds {len(found)} matrices ({', '.join(found)}): give each one a folder of its own."
         )
     return found[0] or None
 
@@ -157,44 +141,34 @@ class OutputPath(click.ParamType):
     def __init__(self, *suffixes: str) -> None:
         self.suffixes = suffixes
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Check the suffix."""
         path = Path(value)
         if self.suffixes and path.suffix.lower() not in self.suffixes:
-            *most, last = self.suffixes
-            ends = f"{', '.join(most)} or {last}" if most else last
-            self.fail(f"{str(path)!r} must end in {ends}.", param, ctx)
+            self.fail(f"{str(path)!r} must end in {' or '.join(self.suffixes)}.", param, ctx)
         return path
 
 
-def check_output(path: Path | None, *, overwrite: bool) -> None:
-    """Check before the work that its result can be written.
+def check_outputs(*paths: Path | None, overwrite: bool) -> None:
+    """Check before the work that its results can be written.
 
     Raises
     ------
-    FileNotFoundError
-        If there is no folder to write to.
-    FileExistsError
-        If there is something already that is not to be replaced.
-    PermissionError
-        If the folder is read-only.
+    OSError
+        If there is no folder to write to, or something is there that is not to be replaced.
     ModuleNotFoundError
         If a package is missing that writes such a file.
     """
-    if path is None:
-        return
-    folder = path.parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"the folder {str(folder)!r} does not exist: create it first.")
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"the folder {str(folder)!r} is read-only: choose another one.")
-    if path.exists() and not overwrite:
-        raise FileExistsError(f"{str(path)!r} exists: pass --overwrite to replace it, or give another output.")
-    if path.suffix.lower() == ".parquet":
-        # Fails before the work if no package is there that writes it.
-        import pandas as pd
+    from tosica._files import check_output
 
-        pd.DataFrame({"cell": ["a"]}).to_parquet()
+    for path in paths:
+        if path is not None:
+            check_output(path, overwrite=overwrite)
+            if path.suffix.lower() == ".parquet":
+                # Fails before the work if no package is there that writes it.
+                import pandas as pd
+
+                pd.DataFrame({"cell": ["a"]}).to_parquet()
 
 
 def write_cells(adata: AnnData, path: Path) -> None:
@@ -205,21 +179,11 @@ def write_cells(adata: AnnData, path: Path) -> None:
     OSError
         If they cannot be written; what was there is unchanged.
     """
-    if path.suffix.lower() == ".h5ad":
-        from tosica._files import as_os_error, replace_file
-
-        with replace_file(path) as temporary, as_os_error():
-            adata.write_h5ad(temporary)
-        return
     from anndata.io import write_elem
 
     from tosica.ondisk import open_for_writing, replacing_store
 
-    # As tosica.tl.annotate_file writes it.
-    with (
-        replacing_store(path) as temporary,
-        open_for_writing(temporary, "zarr", new=True) as root,
-    ):
+    with replacing_store(path) as temporary, open_for_writing(temporary, new=True) as root:
         write_elem(root, "/", adata)
 
 

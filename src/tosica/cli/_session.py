@@ -1,8 +1,7 @@
-"""Commands: common options, results on stdout, messages on stderr, one line for an error."""
+"""What commands share: their options, results on stdout, and one line on stderr for an error."""
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import math
@@ -10,16 +9,18 @@ import os
 import re
 import signal
 import sys
-import threading
 import traceback
 import warnings
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica._settings import settings
+from tosica._progress import progress
+from tosica._settings import TosicaWarning, logger, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,185 +30,107 @@ _LIBRARIES = ("lightning", "lightning.fabric", "lightning.pytorch", "scvi", "dis
 # Read by OpenMP, MKL, OpenBLAS and numba when they are first imported.
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS")
 # What tosica raises with a sentence for its users.
-_EXPECTED = (
-    *(ValueError, KeyError, TypeError, OSError, RuntimeError, ImportError, MemoryError),
-    NotImplementedError,
-)
+_EXPECTED = (ValueError, KeyError, TypeError, OSError, RuntimeError, ImportError, MemoryError)
 
 
-class Command(click.Command):
-    """A command that exits with 1 and one line on stderr if the data do not allow it.
-
-    ``context.obj`` is its :class:`Session`. Wrong usage is reported by click, which exits with 2.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.params += [
-            click.Option(["--json", "as_json"], is_flag=True, help="Print the result as JSON."),
-            click.Option(["-q", "--quiet"], is_flag=True, help="Show errors only."),
-            click.Option(
-                ["-v", "--verbose"],
-                is_flag=True,
-                help="Log each step, also where stderr is no terminal.",
-            ),
-            click.Option(["--debug"], is_flag=True, help="Show the traceback of an error."),
-        ]
-
-    def invoke(self, ctx: click.Context) -> Any:
-        """Run the command."""
-        common = ("quiet", "verbose", "debug", "as_json")
-        session = ctx.obj = Session(**{name: ctx.params.pop(name) for name in common})
-        with _sigterm_as_interrupt(), session:
-            try:
-                return super().invoke(ctx)
-            except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
-                raise
-            except KeyboardInterrupt:
-                click.echo(f"tosica: error: stopped{session.advice}.", err=True)
-            except Exception as error:
-                if session.debug:
-                    traceback.print_exc()
-                click.echo(f"tosica: error: {_sentence(error, self)}", err=True)
-        # Pipelines take 130, the shell's code of Ctrl-C, for a reason to try again.
-        return ctx.exit(1)
-
-
+@dataclass
 class Session:
-    """One run of a command.
+    """One run of a command, as ``context.obj``."""
 
-    Results are printed to stdout. All else goes to stderr: warnings and errors always, progress if
-    stderr is a terminal, so that the logs of a pipeline have one line where something went wrong.
-
-    Parameters
-    ----------
-    quiet
-        Show errors only.
-    verbose
-        Log each step where stderr is no terminal, too.
-    debug
-        Show the traceback of an error.
-    as_json
-        Print the result as JSON.
-    """
-
-    def __init__(self, *, quiet: bool, verbose: bool, debug: bool, as_json: bool) -> None:
-        self.quiet, self.debug, self.as_json = quiet, debug, as_json
-        self.advice = ""
-        """What to do if the command is stopped from now on, as the end of a sentence."""
-        self.is_watched = not quiet and sys.stderr.isatty()
-        self.shows_steps = self.is_watched or (verbose and not quiet)
-        self.stdout = sys.stdout
-        self._exits = ExitStack()
-
-    def note(self, text: str) -> None:
-        """Say how the work went on, if somebody listens."""
-        if self.shows_steps:
-            click.echo(text, err=True)
-
-    def warn(self, text: str) -> None:
-        """Say in one line what may be wrong."""
-        if not self.quiet:
-            click.echo(f"tosica: warning: {' '.join(text.split())}", err=True)
+    as_json: bool
+    """Whether the result is printed as JSON."""
+    advice: str = ""
+    """What to do if the command is stopped from now on, as the end of a sentence."""
 
     def show(self, result: dict[str, Any], text: str | None = None) -> None:
         """Print a result: with ``--json`` as JSON, else as text, if there is any."""
         if self.as_json:
             text = json.dumps(_plain(result), indent=2, ensure_ascii=False)
         if text is not None:
-            click.echo(text, file=self.stdout)
-
-    @contextmanager
-    def busy(self, text: str) -> Iterator[None]:
-        """Show on a terminal that something is going on whose end is not known."""
-        if not self.is_watched:
-            yield
-            return
-        from rich.console import Console
-
-        with Console(stderr=True).status(text):
-            yield
-
-    def load(self, *modules: str) -> ModuleType:
-        """Import tosica and modules that take seconds to import, and keep the libraries silent."""
-        with self.busy("loading …"):
-            for name in modules:
-                import_module(name)
-        for name in _LIBRARIES:
-            library = logging.getLogger(name)
-            self._exits.callback(library.setLevel, library.level)
-            library.setLevel(logging.ERROR)
-        return import_module("tosica")
-
-    def __enter__(self) -> Self:
-        enter = self._exits.enter_context
-        # What libraries print is no result.
-        enter(redirect_stdout(io.StringIO()))
-        enter(warnings.catch_warnings())
-        warnings.simplefilter("always")
-        warned: set[str] = set()
-
-        def show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-            text = str(message)
-            if text not in warned and _is_from_tosica():
-                warned.add(text)
-                self.warn(text)
-
-        warnings.showwarning = show_warning
-        logger = logging.getLogger("tosica")
-        self._exits.callback(setattr, logger, "handlers", logger.handlers)
-        logger.handlers = [_Lines(self)]
-        for name, value in {
-            "verbosity": logging.ERROR if self.quiet else logging.INFO,
-            "progress_bar": self.shows_steps,
-        }.items():
-            self._exits.callback(setattr, settings, name, getattr(settings, name))
-            setattr(settings, name, value)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._exits.close()
+            click.echo(text)
 
 
-class _Lines(logging.Handler):
-    """Show what tosica logs as the lines of a command."""
+class Command(click.Command):
+    """A command that exits with 1 and one line on stderr if the data do not allow it.
 
-    def __init__(self, session: Session) -> None:
-        super().__init__()
-        self._session = session
+    Progress and log lines are shown if stderr is a terminal, warnings and errors always. Wrong usage is
+    reported by click, which exits with 2.
+    """
 
-    def emit(self, record: logging.LogRecord) -> None:
-        show = self._session.warn if record.levelno >= logging.WARNING else self._session.note
-        show(record.getMessage())
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        for names, text in (
+            (("--json", "as_json"), "Print the result as JSON."),
+            (("-q", "--quiet"), "Show errors only."),
+            (("-v", "--verbose"), "Log each step, also where stderr is no terminal."),
+            (("--debug",), "Show the traceback of an error."),
+        ):
+            self.params.append(click.Option(names, is_flag=True, help=text))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        quiet, verbose, debug = (ctx.params.pop(name) for name in ("quiet", "verbose", "debug"))
+        session = ctx.obj = Session(ctx.params.pop("as_json"))
+        speaks = not quiet and (verbose or sys.stderr.isatty())
+        try:
+            with _says(logging.ERROR if quiet else logging.INFO if speaks else logging.WARNING):
+                return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except KeyboardInterrupt:
+            click.echo(f"tosica: error: stopped{session.advice}.", err=True)
+        except Exception as error:
+            if debug:
+                traceback.print_exc()
+            click.echo(f"tosica: error: {_sentence(error, self)}", err=True)
+        # Pipelines take 130, the shell's code of Ctrl-C, for a reason to try again.
+        return ctx.exit(1)
 
 
-def _is_from_tosica() -> bool:
-    """Whether a module of tosica called ``warnings.warn``, which calls this."""
-    frame = sys._getframe(1)
-    inside = (__name__, "warnings")
-    while frame.f_back is not None and frame.f_globals.get("__name__") in inside:
-        frame = frame.f_back
-    return str(frame.f_globals.get("__name__")).partition(".")[0] == "tosica"
+class _Line(logging.Formatter):
+    """A warning as one line that says where it is from."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return f"tosica: warning: {' '.join(text.split())}" if record.levelno >= logging.WARNING else text
 
 
 @contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does: schedulers stop a command with it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+def _says(verbosity: int) -> Iterator[None]:
+    """Log from a level on, log tosica's warnings at the end, and let SIGTERM do what Ctrl-C does."""
+    with ExitStack() as stack:
+        stack.callback(setattr, settings, "verbosity", settings.verbosity)
+        settings.verbosity = verbosity
+        for handler in logger.handlers:
+            stack.callback(handler.setFormatter, handler.formatter)
+            handler.setFormatter(_Line())
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt))
+        caught = stack.enter_context(warnings.catch_warnings(record=True))
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", TosicaWarning)
+        try:
+            yield
+        finally:
+            for text in dict.fromkeys(str(warning.message) for warning in caught or ()):
+                logger.warning("%s", text)
 
-    def interrupt(number: int, frame: Any) -> None:
-        handler = signal.getsignal(signal.SIGINT)
-        if not callable(handler):  # as in a background job of a shell
-            raise KeyboardInterrupt
-        handler(number, frame)
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _interrupt(*_: object) -> None:
+    """Press Ctrl-C, also in a background job of a shell, which ignores it."""
+    if not callable(signal.getsignal(signal.SIGINT)):
+        raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
+
+
+def load(*modules: str) -> ModuleType:
+    """Import tosica and modules that take seconds to import, and keep the libraries silent."""
+    with progress(None, "loading"):
+        for name in modules:
+            import_module(name)
+    for library in map(logging.getLogger, _LIBRARIES):
+        click.get_current_context().call_on_close(partial(library.setLevel, library.level))
+        library.setLevel(logging.ERROR)
+    return import_module("tosica")
 
 
 def _plain(value: Any) -> Any:
@@ -243,13 +166,9 @@ def _sentence(error: Exception, command: click.Command) -> str:
 def _as_options(text: str, command: click.Command) -> str:
     """Write arguments of Python as options: ``overwrite=True`` is ``--overwrite``."""
     text = re.sub(r"model\.annotate\([^()]*\)", "tosica annotate", text)
-    options = {
-        str(parameter.name): max(parameter.opts, key=len)
-        for parameter in command.params
-        if max(parameter.opts, key=len).startswith("--")
-    }
+    options = {str(each.name): max(each.opts, key=len) for each in command.params if isinstance(each, click.Option)}
     if "seurat" in options:
-        text = re.sub(r"read its file with tosica\.io\.read_seurat", "pass --seurat", text)
+        text = text.replace("read its file with tosica.io.read_seurat", "pass --seurat")
     if "device" in options:
         options["accelerator"] = options["device"]
     for name, option in options.items():
@@ -262,12 +181,23 @@ def _as_options(text: str, command: click.Command) -> str:
 
 
 def _set_threads(_: click.Context, __: click.Parameter, value: int | None) -> None:
-    if value is None:
-        return
-    for name in _THREADS:
-        os.environ[name] = str(value)
-    if "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(value)
+    if value is not None:
+        os.environ.update(dict.fromkeys(_THREADS, str(value)))
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(value)
+
+
+def _split_device(_: click.Context, __: click.Parameter, value: str) -> tuple[str, int | str]:
+    """Split ``"cuda:1"`` into ``("gpu", 1)``, as ``accelerator`` and number; without a number it is "auto"."""
+    match = re.fullmatch(r"(auto|cpu|mps)|(?:gpu|cuda)(?::(\d+))?", value)
+    if match is None:
+        raise click.BadParameter(f"{value!r} is none of auto, cpu, gpu, gpu:1, cuda:1, mps.")
+    return match[1] or "gpu", int(match[2]) if match[2] else "auto"
+
+
+def default_option(*names: str, **settings: Any) -> Any:
+    """Make an option whose help shows its default."""
+    return click.option(*names, show_default=True, **settings)
 
 
 threads_option = click.option(
@@ -278,39 +208,10 @@ threads_option = click.option(
     help="Number of threads.  [default: one a core]",
 )
 seurat_option = click.option("--seurat", is_flag=True, help="Repair an .h5ad that was converted from a Seurat object.")
-seed_option = click.option(
-    "--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed."
+seed_option = default_option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Random seed.")
+organism_option = default_option(
+    "--organism", type=click.Choice(["auto", "human", "mouse"]), default="auto", help="Organism of the reference."
 )
-organism_option = click.option(
-    "--organism",
-    type=click.Choice(["auto", "human", "mouse"]),
-    default="auto",
-    show_default=True,
-    help="Organism of the reference.",
-)
-
-
-class _Device(click.ParamType):
-    """A device as torch names it, to be passed on as ``accelerator`` and number."""
-
-    name = "device"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | str]:
-        """Split ``"cuda:1"`` into ``("gpu", 1)``; without a number it is "auto"."""
-        if isinstance(value, tuple):
-            return value
-        kind, colon, number = str(value).partition(":")
-        known = {"auto": "auto", "cpu": "cpu", "gpu": "gpu", "cuda": "gpu", "mps": "mps"}
-        numbered = kind in ("gpu", "cuda") and number.isdecimal()
-        if kind not in known or (colon and not numbered):
-            self.fail(f"{value!r} is none of auto, cpu, gpu, gpu:1, cuda:1, mps.", param, ctx)
-        return known[kind], int(number) if colon else "auto"
-
-
-device_option = click.option(
-    "--device",
-    type=_Device(),
-    default="auto",
-    show_default=True,
-    help="Where to compute: auto, cpu, gpu, cuda:1, mps.",
+device_option = default_option(
+    "--device", callback=_split_device, default="auto", help="Where to compute: auto, cpu, gpu, cuda:1, mps."
 )

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica.cli._files import OutputPath, check_output
+from tosica._progress import progress
+from tosica._settings import logger
+from tosica.cli._files import OutputPath, check_outputs
 from tosica.cli._session import (
     Command,
+    default_option,
     device_option,
+    load,
     organism_option,
     seed_option,
     seurat_option,
@@ -21,7 +24,6 @@ from tosica.cli._session import (
 
 if TYPE_CHECKING:
     from tosica.cli._session import Session
-    from tosica.model import TOSICA
 
 # The collection of the Gene Ontology, for the organism of the reference.
 _DEFAULT = "gobp"
@@ -32,13 +34,7 @@ _DEFAULT = "gobp"
 @click.option("--labels-key", required=True, help="Column of obs with the labels.")
 @click.option("--batch-key", help="Column of obs with the batches.")
 @click.option("--unlabeled-category", help="Value of that column in cells without a label.")
-@click.option(
-    "--min-cells",
-    type=click.IntRange(min=1),
-    default=1,
-    show_default=True,
-    help="Leave out labels with fewer cells.",
-)
+@default_option("--min-cells", type=click.IntRange(min=1), default=1, help="Leave out labels with fewer cells.")
 @click.option(
     "--gene-sets",
     multiple=True,
@@ -49,29 +45,18 @@ _DEFAULT = "gobp"
 @click.option("--use-raw", is_flag=True, help="Take expression and genes from raw.")
 @seurat_option
 @organism_option
-@click.option(
-    "--max-gene-sets",
-    type=click.IntRange(min=1),
-    default=300,
-    show_default=True,
-    help="Largest number of gene sets that become tokens.",
+@default_option(
+    "--max-gene-sets", type=click.IntRange(min=1), default=300, help="Largest number of gene sets that become tokens."
 )
 @click.option("--max-epochs", type=click.IntRange(min=1), help="Passes over the cells.")
-@click.option("--batch-size", type=click.IntRange(min=1), default=64, show_default=True)
+@default_option("--batch-size", type=click.IntRange(min=1), default=64)
 @seed_option
 @click.option(
     "--checkpoint-dir",
     type=click.Path(path_type=Path),
     help="Folder for checkpoints, from which the same command goes on.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=OutputPath(),
-    required=True,
-    help="Folder for the model.",
-    metavar="FOLDER",
-)
+@click.option("-o", "--output", type=OutputPath(), required=True, help="Folder for the model.", metavar="FOLDER")
 @click.option("--overwrite", is_flag=True, help="Write into a folder that exists.")
 @device_option
 @threads_option
@@ -102,10 +87,10 @@ def train(
         raise PermissionError(f"{str(there)!r} is no folder to write to: choose another one.")
     if not overwrite and output.exists() and any(output.iterdir()):
         raise FileExistsError(f"{str(output)!r} is not empty: pass --overwrite, or choose another.")
-    tosica = session.load("tosica.model", "tosica.pp")
+    tosica = load("tosica.model", "tosica.pp")
     from tosica.cli._files import read_cells
 
-    with session.busy(f"reading {reference} …"):
+    with progress(None, f"reading {reference}"):
         adata = read_cells(reference, seurat=seurat)
     if use_raw:
         if adata.raw is None:
@@ -128,25 +113,25 @@ def train(
         devices=1 if number == "auto" else [int(number)],
         checkpoint_dir=checkpoint_dir,
         resume=resume,
-        enable_progress_bar=not session.quiet,
         **fit,
     )
     model.save(output, overwrite=overwrite)
-    session.note(f"wrote the model to {output}")
-    about = {"model": str(output), "reference": reference, "seed": seed}
-    session.show({**about, "tosica": tosica.__version__, **_summary(model)})
-
-
-def _summary(model: TOSICA) -> dict[str, Any]:
+    logger.info("wrote the model to %s", output)
     mislabeled = model.mislabeled_indices
-    return {
-        "fingerprint": model.fingerprint,
-        "n_cells": model.adata.n_obs,
-        "n_genes": model.adata.n_vars,
-        "n_gene_sets": len(model.gene_sets),
-        "labels": model.labels,
-        "n_mislabeled": 0 if mislabeled is None else len(mislabeled),
-    }
+    session.show(
+        {
+            "model": str(output),
+            "reference": reference,
+            "seed": seed,
+            "tosica": tosica.__version__,
+            "fingerprint": model.fingerprint,
+            "n_cells": adata.n_obs,
+            "n_genes": adata.n_vars,
+            "n_gene_sets": len(model.gene_sets),
+            "labels": model.labels,
+            "n_mislabeled": 0 if mislabeled is None else len(mislabeled),
+        }
+    )
 
 
 # --------------------------------------------------------------------------- gene sets
@@ -160,12 +145,7 @@ def _summary(model: TOSICA) -> dict[str, Any]:
 @click.option("--overwrite", is_flag=True, help="Replace the GMT file if it exists.")
 @click.pass_obj
 def gene_sets(
-    session: Session,
-    name: str | None,
-    reference: str | None,
-    organism: str,
-    output: Path | None,
-    overwrite: bool,
+    session: Session, name: str | None, reference: str | None, organism: str, output: Path | None, overwrite: bool
 ) -> None:
     """List the collections of gene sets; describe the collection NAME or the file GMT.
 
@@ -174,14 +154,14 @@ def gene_sets(
     """
     if name is None and (reference is not None or output is not None):
         raise click.UsageError("Name a collection or a GMT file.")
-    check_output(output, overwrite=overwrite)
-    tosica = session.load("tosica.gs")
+    check_outputs(output, overwrite=overwrite)
+    tosica = load("tosica.gs")
     if name is None:
         table = tosica.gs.collections()
         shown = ["organism", "n_sets", "available", "version", "licence", "source"]
         session.show({"collections": table.reset_index().to_dict("records")}, table[shown].to_string())
         return
-    mask = None if reference is None else _mask_of(session, name, reference, organism)
+    mask = None if reference is None else _mask_of(name, reference, organism)
     if name == _DEFAULT:
         name = f"human_{_DEFAULT}" if mask is None else str(mask["source"])
     is_file = Path(name).exists() or name.lower().endswith((".gmt", ".gmt.gz"))
@@ -194,28 +174,23 @@ def gene_sets(
     text = f"{name}: {result['n_sets']} gene sets with {result['n_genes']} genes"
     if mask is not None:
         kept = [str(one) for one in mask["gene_sets"]]
-        names = ("n_genes", "n_genes_covered", "coverage", "organism", "matched_by")
-        result["reference"] = {
-            "path": reference,
-            "n_sets": len(kept),
-            **{key: mask[key] for key in (*names, "n_genes_mapped")},
-        }
+        names = ("n_genes", "n_genes_covered", "coverage", "organism", "matched_by", "n_genes_mapped")
+        result["reference"] = {"path": reference, "n_sets": len(kept), **{key: mask[key] for key in names}}
         text += (
-            f"\n{reference}: {len(kept)} of them are kept, with {mask['n_genes_covered']} of "
-            f"{mask['n_genes']} genes ({100 * mask['coverage']:.1f} %); {mask['n_genes_mapped']} "
-            "genes were matched by another name"
+            f"\n{reference}: {len(kept)} of them are kept, with {mask['n_genes_covered']} of {mask['n_genes']} genes "
+            f"({100 * mask['coverage']:.1f} %); {mask['n_genes_mapped']} genes were matched by another name"
         )
         sets = {one: sets[one] for one in kept if one in sets}
     if output is not None:
         tosica.gs.write_gmt(sets, output)
-        session.note(f"wrote {len(sets)} gene sets to {output}")
+        logger.info("wrote %d gene sets to %s", len(sets), output)
         result["output"] = str(output)
     session.show(result, text)
 
 
-def _mask_of(session: Session, name: str, reference: str, organism: str) -> dict[str, Any]:
+def _mask_of(name: str, reference: str, organism: str) -> dict[str, Any]:
     """Build the mask of a reference, which needs only the names of the genes."""
-    tosica = session.load("tosica.pp")
+    tosica = load("tosica.pp")
     import anndata as ad
     import numpy as np
 
@@ -231,11 +206,10 @@ def _mask_of(session: Session, name: str, reference: str, organism: str) -> dict
 
 
 @click.command(cls=Command, short_help="Train, annotate and draw on real cells, offline.")
-@click.option(
+@default_option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path("tosica_demo"),
-    show_default=True,
     help="Folder for the annotated .h5ad and the figures.",
 )
 @seed_option
@@ -247,10 +221,8 @@ def demo(session: Session, out: Path, seed: int) -> None:
     The labels are held against the known ones and against a logistic regression. Works offline, in
     about a minute on two cores.
     """
-    session.load("tosica._demo")
+    load("tosica._demo")
     from tosica._demo import run_demo
 
-    # The demo prints a table.
-    with nullcontext() if session.as_json else redirect_stdout(session.stdout):
-        table = run_demo(out, seed=seed)
-    session.show({"out": str(out), "scores": table.to_dict("index")})
+    table, text = run_demo(out, seed=seed)
+    session.show({"out": str(out), "scores": table.to_dict("index")}, text)

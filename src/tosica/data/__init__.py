@@ -19,14 +19,7 @@
 """
 
 from tosica.data._align import find_genes
-from tosica.data._kinds import (
-    MODALITY_KINDS,
-    AlignedCells,
-    CellBatch,
-    EmptyCellsWarning,
-    ModalityKind,
-    ModalityScale,
-)
+from tosica.data._kinds import MODALITY_KINDS, AlignedCells, CellBatch, EmptyCellsWarning, ModalityKind, ModalityScale
 from tosica.data._matrix import (
     BLOCK,
     Block,
@@ -51,8 +44,6 @@ from tosica.data._normalize import (
     LogNormalization,
     ModalitySlice,
     Normalization,
-    center_log_ratio,
-    log_normalize,
     log_normalize_block,
     normalize,
 )
@@ -60,53 +51,9 @@ from tosica.data._rescale import Scale
 from tosica.data._scale import (
     TARGET_SUM,
     are_factor_codes,
-    check_finite,
     checked_blocks,
     describe_unscaled,
     detect,
     detect_values,
     sample_positions,
 )
-
-__all__ = [
-    "BLOCK",
-    "DEFAULT_MODALITIES",
-    "MODALITY_KINDS",
-    "TARGET_SUM",
-    "AlignedCells",
-    "Block",
-    "CellBatch",
-    "CellMatrix",
-    "CenteredLogRatio",
-    "EmptyCellsWarning",
-    "ExpressionSource",
-    "JointMatrix",
-    "LogNormalization",
-    "ModalityKind",
-    "ModalityScale",
-    "ModalitySlice",
-    "Normalization",
-    "Scale",
-    "are_factor_codes",
-    "cell_indexers",
-    "center_log_ratio",
-    "check_finite",
-    "check_mudata",
-    "check_unique",
-    "check_varies",
-    "checked_blocks",
-    "describe_unscaled",
-    "detect",
-    "detect_values",
-    "find_genes",
-    "load_annotations",
-    "load_table",
-    "log_normalize",
-    "log_normalize_block",
-    "network_weights",
-    "normalize",
-    "pair_weights",
-    "reindex_obs",
-    "resolve_modalities",
-    "sample_positions",
-]

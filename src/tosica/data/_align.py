@@ -12,24 +12,17 @@ from tosica._checks import list_names
 from tosica._limits import LIMITS
 from tosica._settings import query_logger, warn_user
 from tosica.data._matrix import check_unique
-from tosica.gs._genes import hint_for_mismatch
+from tosica.gs._genes import GeneList, hint_for_mismatch
 from tosica.gs._match import match_genes, match_respelled, same_but_hyphens
 
 if TYPE_CHECKING:
-    from tosica.data._matrix import Block
+    from tosica.data._matrix import Block, CellMatrix
 
 _REFUSE_BELOW = 0.5
 
 
 def match_names(
-    names: pd.Index,
-    model_names: pd.Index,
-    var: pd.DataFrame | None,
-    *,
-    name: str,
-    features: str,
-    advice: str,
-    translate: bool,
+    matrix: CellMatrix, model_names: pd.Index, features: str, advice: str, *, translate: bool
 ) -> np.ndarray:
     """Find each column of a query among a model's genes.
 
@@ -37,14 +30,10 @@ def match_names(
 
     Parameters
     ----------
-    names
-        Names of the query's columns, ``(n_vars,)``.
+    matrix
+        Matrix of the query.
     model_names
         The model's genes, ``(n_genes,)``.
-    var
-        Table of the query's genes, ``None`` for those of ``raw``.
-    name
-        What the query is called in messages.
     features
         What the columns are, such as ``"genes"``.
     advice
@@ -66,7 +55,7 @@ def match_names(
     UserWarning
         If under 95 % of the model's genes are found.
     """
-    names = names.astype(str)
+    names, var, name = matrix.names.astype(str), matrix.var, matrix.name
     remedy = f"{name}.var_names_make_unique()"
     if var is None:
         remedy = f"{name} = {name}.raw.to_adata() and {remedy}"
@@ -79,15 +68,13 @@ def match_names(
     share = n_found / len(model_names)
     query = "The query" if name == "adata" else f"The query's {name}"
     found = f"{n_found} of the model's {len(model_names)} {features} ({share:.0%})"
-    if repeated and n_found + len(repeated) >= _REFUSE_BELOW * len(model_names) > n_found:
-        first = next(iter(repeated.values()))
-        raise ValueError(
-            f"{query} has only {found} under one name, and {len(repeated)} under several names "
-            f"({list_names(first, 3)}, …), of which none is taken: keep one column of each gene, "
-            f"or add them up, and give it the model's name ({next(iter(repeated))!r})."
-        )
     if share < _REFUSE_BELOW:
         hint = hint_for_mismatch(names, model_names, var=var)
+        if n_found + len(repeated) >= _REFUSE_BELOW * len(model_names):
+            first = list_names(next(iter(repeated.values())), 3)
+            hint = (
+                f"{len(repeated)} are under several names ({first}, …), of which none is taken: keep one column of each"
+            )
         raise ValueError(
             f"{query} has only {found} among its var_names, and at least half are needed"
             + (f"; {hint}." if hint else f": {advice}")
@@ -154,7 +141,7 @@ def _translate(
     one has its name. These genes are returned with their names in the query, too, and what the log
     is to say.
     """
-    match = match_genes(names, genes, var=var, identifiers="map")
+    match = match_genes(GeneList(names, var), GeneList(genes), identifiers="map")
     column = names if match.column is None or var is None else var[match.column].astype(str)
     given = np.asarray(column)
     pairs = pd.DataFrame({"gene": match.wanted, "row": match.rows})

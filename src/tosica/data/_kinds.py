@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Final,
-    Generic,
-    Literal,
-    NamedTuple,
-    Protocol,
-    TypeVar,
-)
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
-from tosica._settings import query_logger, warn_user
+from tosica._settings import TosicaWarning, query_logger, warn_user
 from tosica.data._align import match_names, reindex_genes
 from tosica.data._matrix import BLOCK, check_unique
 from tosica.data._normalize import CenteredLogRatio, ChangeOfBase, LogNormalization
@@ -40,6 +31,24 @@ _LARGEST_NORMALIZED = 100.0
 # A cell's mean, in standard deviations of all values, that counts as zero.
 _CENTERED = 0.01
 
+AntibodyValues = Literal["counts", "normalized"]
+
+
+class AntibodyScale(NamedTuple):
+    """How a reference's antibodies were scaled, so that a query can be scaled alike.
+
+    ``kind`` is what the reference's matrix holds. ``centered`` says whether each cell's values have
+    a mean of zero once they are normalized, as the centred log-ratio of a cell leaves them.
+    """
+
+    kind: AntibodyValues
+    centered: bool
+
+
+# How the matrix of a reference is scaled; a model saves it as a dict.
+ModalityScale: TypeAlias = Scale | AntibodyScale
+S = TypeVar("S", Scale, AntibodyScale)
+
 
 class CellBatch(NamedTuple):
     """Some cells of a query.
@@ -56,7 +65,7 @@ class CellBatch(NamedTuple):
     total: np.ndarray | None = None
 
 
-class EmptyCellsWarning(UserWarning):
+class EmptyCellsWarning(TosicaWarning):
     """Some cells of a query have nothing in any gene of the model.
 
     Parameters
@@ -71,22 +80,6 @@ class EmptyCellsWarning(UserWarning):
         super().__init__(f"{n_cells} cells of the query {what}; their labels mean nothing.")
         self.n_cells = n_cells
         self.what = what
-
-
-class ModalityScale(Protocol):
-    """How the matrix of a reference is scaled: a named tuple that a model saves as a dict.
-
-    ``kind`` is ``"counts"``, or what else the matrix holds.
-    """
-
-    @property
-    def kind(self) -> str:
-        """What the matrix holds."""
-
-    def _asdict(self) -> dict[str, Any]: ...
-
-
-S = TypeVar("S", bound=ModalityScale)
 
 
 class ModalityKind(ABC, Generic[S]):
@@ -133,33 +126,8 @@ class ModalityKind(ABC, Generic[S]):
         """How counts become what the model takes; ``None`` if that cannot be known."""
 
     @abstractmethod
-    def read_query(
-        self,
-        matrix: CellMatrix,
-        scale: S,
-        columns: np.ndarray,
-        share: float,
-        size: int,
-        sample: CellMatrix,
-    ) -> Iterator[CellBatch]:
-        """Read a query in blocks of ``size`` cells, each checked and brought to the scale.
-
-        Parameters
-        ----------
-        matrix
-            Matrix of the query.
-        scale
-            Scale of the reference.
-        columns
-            Which columns are features of the model, bool, ``(n_vars,)``.
-        share
-            Share of the model's features that the query has.
-        size
-            Cells in a block.
-        sample
-            Matrix by which the scale is recognized: ``matrix``, or cells from all over the query
-            if ``matrix`` is a part of it.
-        """
+    def read_query(self, query: AlignedCells[S]) -> Iterator[CellBatch]:
+        """Read a query in blocks, with all of its columns, each checked and brought to the scale."""
 
     def reference_normalization(self, scale: S) -> Normalization | None:
         """How the reference becomes what the model takes; ``None`` if it is that already."""
@@ -192,7 +160,7 @@ class ModalityKind(ABC, Generic[S]):
         batch_size: int = 256,
         block_size: int = BLOCK,
         sample: CellMatrix | None = None,
-    ) -> AlignedCells:
+    ) -> AlignedCells[S]:
         """Check a query, and give its cells in batches on the model's features.
 
         What names alone can tell is checked here, values are checked as they are read. Features
@@ -237,72 +205,50 @@ class ModalityKind(ABC, Generic[S]):
         whose = "the query" if name == "adata" else name
         check_unique(matrix.adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()")
         self.check_names(matrix.names, name)
-        indexer = match_names(
-            matrix.names,
-            names,
-            matrix.var,
-            name=name,
-            features=self.features,
-            advice=self.mismatch_advice,
-            # Antibodies have names of their own, which may be aliases of genes.
-            translate=self.has_gene_sets,
-        )
-        return AlignedCells(
-            self,
-            matrix,
-            scale,
-            indexer,
-            len(names),
-            # Blocks of whole batches, so that only the last batch is short.
-            (batch_size, max(block_size // batch_size, 1) * batch_size),
-            sample or matrix,
-        )
+        # Antibodies have names of their own, which may be aliases of genes.
+        indexer = match_names(matrix, names, self.features, self.mismatch_advice, translate=self.has_gene_sets)
+        measured = np.zeros(len(names), dtype=bool)
+        measured[indexer[indexer >= 0]] = True
+        # Blocks of whole batches, so that only the last batch is short.
+        block_size = max(block_size // batch_size, 1) * batch_size
+        return AlignedCells(self, matrix, scale, indexer, measured, batch_size, block_size, sample or matrix)
 
 
+@dataclass(frozen=True, eq=False)
 class AlignedCells(Generic[S]):
     """A query's cells in batches on the model's genes; made by :meth:`ModalityKind.align`.
 
-    ``measured`` says which of the model's genes the query has, ``(n_genes,)``.
+    Parameters
+    ----------
+    kind, matrix, scale, batch_size, block_size, sample
+        As in :meth:`ModalityKind.align`; ``sample`` may be ``matrix`` itself.
+    indexer
+        Position in the model of each column, -1 for those that the model does not have,
+        ``(n_vars,)``.
+    measured
+        Which of the model's genes the query has, ``(n_genes,)``.
     """
 
-    def __init__(
-        self,
-        kind: ModalityKind[S],
-        matrix: CellMatrix,
-        scale: S,
-        indexer: np.ndarray,
-        n_genes: int,
-        sizes: tuple[int, int],
-        sample: CellMatrix,
-    ) -> None:
-        self._kind = kind
-        self._matrix = matrix
-        self._scale = scale
-        self._indexer = indexer
-        self._batch_size, self._block_size = sizes
-        self._sample = sample
-        self.measured: np.ndarray = np.zeros(n_genes, dtype=bool)
-        self.measured[indexer[indexer >= 0]] = True
+    kind: ModalityKind[S]
+    matrix: CellMatrix
+    scale: S
+    indexer: np.ndarray
+    measured: np.ndarray
+    batch_size: int
+    block_size: int
+    sample: CellMatrix
 
     def __iter__(self) -> Iterator[CellBatch]:
-        n_empty, step = 0, self._batch_size
-        blocks = self._kind.read_query(
-            self._matrix,
-            self._scale,
-            self._indexer >= 0,
-            float(self.measured.mean()),
-            self._block_size,
-            self._sample,
-        )
-        for block in blocks:
+        n_empty, step = 0, self.batch_size
+        for block in self.kind.read_query(self):
             for offset in range(0, block.values.shape[0], step):
                 part = slice(offset, offset + step)
-                values = reindex_genes(block.values[part], self._indexer, len(self.measured))
+                values = reindex_genes(block.values[part], self.indexer, len(self.measured))
                 n_empty += int((~values.any(1)).sum())
                 total = None if block.total is None else block.total[part]
                 yield CellBatch(block.start + offset, values, block.is_counts, total)
-        if n_empty and self._kind.empty_cells is not None:
-            warn_user(EmptyCellsWarning(n_empty, self._kind.empty_cells))
+        if n_empty and self.kind.empty_cells is not None:
+            warn_user(EmptyCellsWarning(n_empty, self.kind.empty_cells))
 
 
 # ------------------------------------------------------------------ RNA and gene activity
@@ -345,15 +291,7 @@ class LogNormalizedKind(ModalityKind[Scale]):
             return ChangeOfBase(2 if scale.kind == "log2" else 10)
         return super().reference_normalization(scale)
 
-    def read_query(
-        self,
-        matrix: CellMatrix,
-        scale: Scale,
-        columns: np.ndarray,
-        share: float,
-        size: int,
-        sample: CellMatrix,
-    ) -> Iterator[CellBatch]:
+    def read_query(self, query: AlignedCells[Scale]) -> Iterator[CellBatch]:
         """Read a query; log-normalized cells are brought to the reference's total if it is known.
 
         They are taken as they are if it is not plain how they were scaled.
@@ -364,11 +302,12 @@ class LogNormalizedKind(ModalityKind[Scale]):
             If values are negative, missing, infinite, neither counts nor log-normalized, or not on
             one scale in all cells.
         """
-        to_scale = fit_query_scale(sample, scale, columns, share)
+        matrix, scale = query.matrix, query.scale
+        to_scale = fit_query_scale(query.sample, scale, query.indexer >= 0, float(query.measured.mean()))
         values = to_scale.values
         if values is not None:
             query_logger.info("query: %s holds %s", matrix.where, self.values[values.kind])
-        for start, block in checked_blocks(matrix, values, size):
+        for start, block in checked_blocks(matrix, values, query.block_size):
             total = None
             if not to_scale.is_counts:
                 block = to_scale.log_normalized(block, start, matrix.where)
@@ -413,19 +352,6 @@ class GeneActivity(LogNormalizedKind):
 
 # ------------------------------------------------------------------ antibodies
 
-AntibodyValues = Literal["counts", "normalized"]
-
-
-class AntibodyScale(NamedTuple):
-    """How a reference's antibodies were scaled, so that a query can be scaled alike.
-
-    ``kind`` is what the reference's matrix holds. ``centered`` says whether each cell's values have
-    a mean of zero once they are normalized, as the centred log-ratio of a cell leaves them.
-    """
-
-    kind: AntibodyValues
-    centered: bool
-
 
 class Antibodies(ModalityKind[AntibodyScale]):
     """Antibodies: counts, or values normalized by CLR or dsb."""
@@ -435,10 +361,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
     title = "antibodies"
     features = "antibodies"
     has_gene_sets = False
-    values: ClassVar[Mapping[str, str]] = {
-        "counts": "counts of antibodies",
-        "normalized": "normalised antibodies",
-    }
+    values: ClassVar[Mapping[str, str]] = {"counts": "counts of antibodies", "normalized": "normalised antibodies"}
     mismatch_advice = "is it another panel?"
 
     def detect_scale(self, matrix: CellMatrix) -> AntibodyScale:
@@ -458,15 +381,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
         """Take the centred log-ratio, unless the reference was normalized in another way."""
         return CenteredLogRatio() if scale.centered else None
 
-    def read_query(
-        self,
-        matrix: CellMatrix,
-        scale: AntibodyScale,
-        columns: np.ndarray,
-        share: float,
-        size: int,
-        sample: CellMatrix,
-    ) -> Iterator[CellBatch]:
+    def read_query(self, query: AlignedCells[AntibodyScale]) -> Iterator[CellBatch]:
         """Read a query; counts are normalized as the reference, other values are not changed.
 
         Raises
@@ -476,24 +391,23 @@ class Antibodies(ModalityKind[AntibodyScale]):
             counts in some cells and normalized in others; if the query holds counts and the
             reference was normalized in a way that cannot be known.
         """
-        logged = False
-        means = _CellMeans()
-        for start, block, found in _antibody_blocks(matrix, size, sample):
+        where, is_centered = query.matrix.where, query.scale.centered
+        logged, found, means = False, None, _CellMeans()
+        for start, block, found in _antibody_blocks(query.matrix, query.block_size, query.sample):
             if found is not None and not logged:
-                query_logger.info("query: %s holds %s", matrix.where, self.values[found])
+                query_logger.info("query: %s holds %s", where, self.values[found])
                 logged = True
-            if found == "counts" and not scale.centered:
+            if found == "counts" and not is_centered:
                 raise ValueError(
-                    f"{matrix.where} holds counts of antibodies, but the model's reference was "
-                    "normalised before, in a way that cannot be told from its values: normalise "
-                    "the query alike."
+                    f"{where} holds counts of antibodies, but the model's reference was normalised before, "
+                    "in a way that cannot be told from its values: normalise the query alike."
                 )
             if found == "normalized":
                 means.add(block)
-            yield CellBatch(start, block, found != "normalized" and scale.centered)
-        if found == "normalized" and scale.centered and not means.are_zero():
+            yield CellBatch(start, block, found != "normalized" and is_centered)
+        if found == "normalized" and is_centered and not means.are_zero():
             warn_user(
-                f"{matrix.where} holds normalised antibodies whose mean in a cell is not zero, so "
+                f"{where} holds normalised antibodies whose mean in a cell is not zero, so "
                 "they were not normalised as the model's reference, by the centred log-ratio of "
                 "each cell; labels may suffer: give the counts."
             )
@@ -514,61 +428,34 @@ def _antibody_blocks(
     Raises
     ------
     ValueError
-        If cells hold counts in one block and other values in another.
+        If values are missing or infinite, or not counts in all cells, or normalized in all cells.
     """
     found: AntibodyValues | None = None
     if sample is not None and sample is not matrix:
-        found = values_of(sample.block(0, sample.n_obs), sample.where)
+        found = _antibody_values(sample.block(0, sample.n_obs), sample.where, 0)
     for start, block in matrix.blocks(size):
-        kind = values_of(block, matrix.where, first_cell=start)
-        if found is not None and kind not in (None, found):
-            raise ValueError(
-                f"{matrix.where} holds counts of antibodies in some cells and fractions in others "
-                f"(it changes at about cell {start}): give counts for all of them."
-            )
-        found = found or kind
+        found = _antibody_values(block, matrix.where, start, found)
         yield start, block, found
 
 
-def values_of(block: Block, where: str, *, first_cell: int = 0) -> AntibodyValues | None:
-    """Say what a block of antibodies holds; ``None`` if it is all zero.
-
-    Parameters
-    ----------
-    block
-        Some rows of a matrix of antibodies.
-    where
-        Name of the matrix in messages.
-    first_cell
-        Position of the block's first row.
-
-    Raises
-    ------
-    ValueError
-        If values are missing or infinite, negative counts, or neither counts nor normalized.
-    """
-    data = block.data if sp.issparse(block) else block
-    if data.size == 0:
-        return None
+def _antibody_values(
+    block: Block, where: str, first_cell: int, before: AntibodyValues | None = None
+) -> AntibodyValues | None:
+    """Say what a block of antibodies and those before it hold; ``None`` if they are all zero."""
     check_finite(block, where, first_cell)
-    smallest, largest = data.min(), data.max()
-    if smallest == largest == 0:
-        return None
-    if (data == np.rint(data)).all():
-        if smallest < 0:
-            cell = row_of(block, data < 0) + first_cell
-            raise ValueError(
-                f"{where} holds negative counts of antibodies (first in cell {cell}), as a "
-                "subtracted background leaves them: give the counts from before, or values "
-                "normalised by CLR or dsb."
-            )
-        return "counts"
-    if max(largest, -smallest) > _LARGEST_NORMALIZED:
+    data = block.data if sp.issparse(block) else block
+    if not data.any():
+        return before
+    found: AntibodyValues = "counts" if (data == np.rint(data)).all() else "normalized"
+    wrong = data < 0 if found == "counts" else np.abs(data) > _LARGEST_NORMALIZED
+    if before not in (None, found):
+        wrong = data != 0
+    if wrong.any():
         raise ValueError(
-            f"{where} holds fractions of up to {max(largest, -smallest):.4g}: neither counts of "
-            "antibodies nor normalised. Give the counts, or values normalised by CLR or dsb."
+            f"{where} holds values (see cell {row_of(block, wrong) + first_cell}) that are neither counts of "
+            "antibodies nor normalised by CLR or dsb, or not alike in all cells: give counts for all cells."
         )
-    return "normalized"
+    return found
 
 
 class _CellMeans:

@@ -62,19 +62,16 @@ class ExpressionSource:
     def __post_init__(self) -> None:
         if self.layer is not None and self.use_raw:
             raise ValueError("Give either layer or use_raw=True, not both.")
-        if isinstance(self.data, AnnData):
-            if isinstance(self.layer, Mapping):
-                raise TypeError("layer must be the name of one layer for an AnnData, not a dict.")
-            return
-        if self.use_raw:
+        is_adata = isinstance(self.data, AnnData)
+        if self.layer is not None and is_adata == isinstance(self.layer, Mapping):
+            raise TypeError(
+                f"layer must be the name of one layer for an AnnData, and a dict of modality and layer, such as "
+                f"{{'rna': 'counts'}}, for a MuData, not {self.layer!r}."
+            )
+        if self.use_raw and not is_adata:
             raise ValueError(
                 "use_raw=True is for an AnnData: set each modality to its raw first, as in "
                 "mdata.mod['rna'] = mdata['rna'].raw.to_adata()."
-            )
-        if self.layer is not None and not isinstance(self.layer, Mapping):
-            raise TypeError(
-                f"layer must be a dict of modality and layer for a MuData, such as "
-                f"{{'rna': {self.layer!r}}}, not {self.layer!r}."
             )
 
     def __getitem__(self, cells: Any) -> ExpressionSource:
@@ -125,23 +122,14 @@ class CellMatrix:
         are given, or if indices of a sparse matrix are outside of it (on disk: of the block read).
     """
 
-    def __init__(
-        self,
-        adata: AnnData,
-        *,
-        layer: str | None = None,
-        use_raw: bool = False,
-        name: str = "adata",
-    ) -> None:
+    def __init__(self, adata: AnnData, *, layer: str | None = None, use_raw: bool = False, name: str = "adata") -> None:
         CellData().check(name, adata)
-        if adata.n_obs == 0:
-            of = "The AnnData" if name == "adata" else name
-            raise ValueError(f"{of} has no cells (n_obs is 0).")
         if layer is not None and use_raw:
             raise ValueError("Give either layer or use_raw=True, not both.")
         # Looking at the matrix of a view on disk would read it whole, so that of the file is read.
         view_on_disk = adata.isbacked and adata.is_view
         source = adata._adata_ref if view_on_disk else adata
+        names = adata.var_names
         if use_raw:
             if adata.raw is None:
                 raise ValueError(f"use_raw=True was given, but {name}.raw is None.")
@@ -150,20 +138,18 @@ class CellMatrix:
             if layer not in adata.layers:
                 known = [key for key in adata.layers if key is not None]
                 raise KeyError(f"{name} has no layer {layer!r}{only_known(layer, known)}")
-            self.where, names = f"{name}.layers[{layer!r}]", adata.var_names
-            matrix = adata.layers[layer]
+            self.where, matrix = f"{name}.layers[{layer!r}]", adata.layers[layer]
         else:
-            self.where, names = f"{name}.X", adata.var_names
-            matrix = _x(source)
+            self.where, matrix = f"{name}.X", _x(source)
             if matrix is None:
                 raise ValueError(f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True.")
-        if len(names) == 0:
-            raise ValueError(f"{self.where} has no genes.")
+        if not adata.n_obs or not len(names):
+            raise ValueError(f"{self.where} has no {'genes' if adata.n_obs else 'cells'}.")
+        if not (np.issubdtype(matrix.dtype, np.number) or np.issubdtype(matrix.dtype, np.bool_)):
+            raise TypeError(f"{self.where} holds {matrix.dtype} values instead of numbers.")
         self.names: pd.Index = names
         self.n_obs: int = adata.n_obs
         self.adata, self.name = adata, name
-        if not (np.issubdtype(matrix.dtype, np.number) or np.issubdtype(matrix.dtype, np.bool_)):
-            raise TypeError(f"{self.where} holds {matrix.dtype} values instead of numbers.")
         # Rows and columns of the matrix to read; None for all of them in their order.
         self._cells: np.ndarray | None = None
         self._genes: np.ndarray | None = None
@@ -171,13 +157,13 @@ class CellMatrix:
         if view_on_disk and layer is None:
             self._cells = _positions(adata._oidx, source.n_obs)
             self._genes = None if use_raw else _positions(adata._vidx, source.n_vars)
-        if _format(matrix) == "csc":
-            # Rows of a CSC matrix are scattered: convert it once instead of at every block.
-            matrix = _to_memory(matrix)
+        is_csc = _format(matrix) == "csc"
+        # Rows of a CSC matrix are scattered: convert it once instead of at every block.
+        matrix = _to_memory(matrix) if is_csc else matrix
+        if sp.issparse(matrix):
             _check_indices(matrix, self.where)
+        if is_csc:
             matrix = matrix.tocsr()
-        elif sp.issparse(matrix):
-            _check_indices(matrix, self.where)
         self._matrix = matrix
         self._in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
         self._in_hdf5 = isinstance(getattr(matrix, "group", matrix), h5py.Group | h5py.Dataset)

@@ -62,24 +62,19 @@ def resolve_modalities(mdata: MuData, modalities: Mapping[str, str] | None) -> d
         raise TypeError(
             f"modalities must be a dict of roles and names, such as {DEFAULT_MODALITIES}, not {modalities!r}."
         )
-    if not modalities:
-        raise ValueError(f"modalities is empty: name one at least, such as {DEFAULT_MODALITIES}.")
-    unknown = [role for role in modalities if role not in MODALITY_KINDS]
-    if unknown:
+    names = set(modalities.values())
+    if not names or len(names) < len(modalities) or not set(modalities) <= set(MODALITY_KINDS):
         raise ValueError(
-            f"modalities has a role {unknown[0]!r}; the roles, which say how counts are "
-            f"normalised, are {', '.join(map(repr, MODALITY_KINDS))}, as in "
-            "{'protein': 'name in mdata'}."
+            f"modalities must name a modality of its own for one or more of the roles, which say how counts are "
+            f"normalised: {', '.join(map(repr, MODALITY_KINDS))}, as in {{'protein': 'name in mdata'}}, "
+            f"not {dict(modalities)}."
         )
-    for name in modalities.values():
-        if name not in mdata.mod:
-            known = ", ".join(map(repr, mdata.mod)) or "none"
-            raise KeyError(
-                f"mdata has no modality {name!r}; its modalities: {known}. Say which is which, as "
-                f"in modalities={{'rna': {next(iter(mdata.mod), 'rna')!r}, …}}."
-            )
-    if len(set(modalities.values())) < len(modalities):
-        raise ValueError(f"modalities gives one modality two roles: {dict(modalities)}.")
+    missing = [name for name in modalities.values() if name not in mdata.mod]
+    if missing:
+        raise KeyError(
+            f"mdata has no modality {missing[0]!r}; its modalities: {', '.join(map(repr, mdata.mod)) or 'none'}. Say "
+            f"which is which, as in modalities={{'rna': {next(iter(mdata.mod), 'rna')!r}, …}}."
+        )
     return {role: modalities[role] for role in MODALITY_KINDS if role in modalities}
 
 
@@ -111,15 +106,10 @@ def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
     indexers = {name: mdata[name].obs_names.get_indexer(mdata.obs_names) for name in names}
     if all(mdata[name].n_obs == mdata.n_obs and (indexer >= 0).all() for name, indexer in indexers.items()):
         return indexers
-    common = mdata[names[0]].obs_names
-    for name in names[1:]:
-        common = common.intersection(mdata[name].obs_names)
     sizes = ", ".join(f"{name!r} {mdata[name].n_obs}" for name in names)
-    joined = ".intersection(".join(f"mdata[{name!r}].obs_names" for name in names)
     raise ValueError(
-        f"mdata's modalities have different cells ({sizes}, mdata itself {mdata.n_obs}; "
-        f"{len(common)} are in all): keep these, with muon.pp.intersect_obs(mdata) or "
-        f"mdata = mdata[{joined}{')' * (len(names) - 1)}].copy()."
+        f"mdata's modalities have different cells ({sizes}, mdata itself {mdata.n_obs}): keep the cells that are in "
+        "all of them, as muon.pp.intersect_obs(mdata) does."
     )
 
 

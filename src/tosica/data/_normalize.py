@@ -63,13 +63,24 @@ class LogNormalization(Normalization):
         return log_normalize_block(counts, self.target_sum)
 
     def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
-        """Log-normalize a minibatch, see :func:`log_normalize`; missing genes are zero."""
-        return log_normalize(counts, self.target_sum, total)
+        """Log-normalize a minibatch; missing genes, and cells without counts, are zero."""
+        if total is None:
+            # In double precision, so that the order of the genes does not change the result.
+            total = counts.sum(1, dtype=torch.float64)
+        factor = torch.where(total > 0, self.target_sum / total, 0.0).to(counts.dtype)
+        return torch.log1p(counts * factor[:, None])
 
 
 @dataclass(frozen=True)
 class CenteredLogRatio(Normalization):
-    """Take each cell's ``log(1 + x)`` less its mean, see :func:`center_log_ratio`."""
+    r"""Take each cell's ``log(1 + x)`` less its mean over the antibodies (Stoeckius et al., 2017).
+
+    .. math:: \log(1 + x_{ca}) - \frac1A \sum_{a'} \log(1 + x_{ca'})
+
+    A count of 1 is added, so that antibodies without counts have a logarithm. The mean is that of
+    the cell, not that of the antibody over all cells, so that a cell's result depends on that cell
+    alone.
+    """
 
     def __str__(self) -> str:
         return "the centred log-ratio of each cell"
@@ -81,8 +92,14 @@ class CenteredLogRatio(Normalization):
         return logs - logs.mean(1, keepdims=True)
 
     def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
-        """Take the centred log-ratio of a minibatch over the features that were measured."""
-        return center_log_ratio(counts, measured)
+        """Take the centred log-ratio over the features that were measured; the others become zero, the mean."""
+        logs = torch.log1p(counts)
+        # In double precision, so that the order of the antibodies does not change the result.
+        if measured is None:
+            return (logs - logs.mean(1, keepdim=True, dtype=torch.float64)).to(counts.dtype)
+        weights = measured.to(torch.float64)
+        mean = (logs.double() @ weights) / weights.sum()
+        return ((logs - mean[:, None]) * weights).to(counts.dtype)
 
 
 @dataclass(frozen=True)
@@ -160,57 +177,3 @@ def normalize(x: Tensor, slices: tuple[ModalitySlice, ...]) -> Tensor:
             part = modality.normalization.normalize(part)
         parts.append(part)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
-
-
-def log_normalize(counts: Tensor, target_sum: float, total: Tensor | None = None) -> Tensor:
-    """Scale each cell to the same total and take ``log(1 + x)``.
-
-    Parameters
-    ----------
-    counts
-        Shape ``(n_cells, n_genes)``.
-    target_sum
-        Total that each cell is scaled to.
-    total
-        Shape ``(n_cells,)``. Total counts of each cell, where they are more than the sum over
-        the genes at hand. A cell without counts stays zero.
-
-    Returns
-    -------
-    Shape ``(n_cells, n_genes)``, dtype of ``counts``.
-    """
-    if total is None:
-        # In double precision, so that the order of the genes does not change the result.
-        total = counts.sum(1, dtype=torch.float64)
-    factor = torch.where(total > 0, target_sum / total, 0.0).to(counts.dtype)
-    return torch.log1p(counts * factor[:, None])
-
-
-def center_log_ratio(counts: Tensor, measured: Tensor | None = None) -> Tensor:
-    r"""Take each cell's ``log(1 + x)`` less its mean over the antibodies (Stoeckius et al., 2017).
-
-    .. math:: \log(1 + x_{ca}) - \frac1A \sum_{a'} \log(1 + x_{ca'})
-
-    A count of 1 is added, so that antibodies without counts have a logarithm. The mean is that of
-    the cell, not that of the antibody over all cells, so that a cell's result depends on that cell
-    alone.
-
-    Parameters
-    ----------
-    counts
-        Shape ``(n_cells, n_antibodies)``.
-    measured
-        Shape ``(n_antibodies,)``, bool. Antibodies that the data have; the others are left out of
-        the mean and become zero, which is the cell's mean. By default all.
-
-    Returns
-    -------
-    Shape ``(n_cells, n_antibodies)``, dtype of ``counts``.
-    """
-    logs = torch.log1p(counts)
-    # In double precision, so that the order of the antibodies does not change the result.
-    if measured is None:
-        return (logs - logs.mean(1, keepdim=True, dtype=torch.float64)).to(counts.dtype)
-    weights = measured.to(torch.float64)
-    mean = (logs.double() @ weights) / weights.sum()
-    return ((logs - mean[:, None]) * weights).to(counts.dtype)

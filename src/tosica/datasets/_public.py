@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import warnings
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +22,7 @@ from tosica._settings import logger
 from tosica.io._rds import RObject, parse_rda
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _VARIABLE = "TOSICA_DATA"
 # Genes in fewer cells are left out, and the prefix of human genes is removed.
@@ -250,8 +249,7 @@ def _citefuse(example: RObject) -> MuData:
     clusters = pd.Series([f"adt_{number}" for number in _CLUSTERS], dtype="category")
     clusters.index = np.sort(rna.obs_names)
     rna.obs["adt_cluster"] = clusters[rna.obs_names]
-    with _quiet_mudata():
-        made = MuData({"rna": rna, "protein": protein[rna.obs_names].copy()})
+    made = _quietly(lambda: MuData({"rna": rna, "protein": protein[rna.obs_names].copy()}))
     made.obs["adt_cluster"] = rna.obs["adt_cluster"]
     return made
 
@@ -260,13 +258,15 @@ class Published(NamedTuple):
     """A data set in an R package.
 
     Its file in a folder, the address of the ``.rda`` file of one commit, the name of the object in
-    it, what makes annotated data of this, and the hash of the contents (:func:`contents_hash`).
+    it, what makes annotated data of this, the columns of ``obs`` that are kept of a file, and the
+    hash of the contents (:func:`contents_hash`).
     """
 
     file: str
     url: str
     name: str
     convert: Callable[[RObject], AnnData | MuData]
+    columns: list[str]
     sha256: str
 
 
@@ -277,6 +277,7 @@ PUBLISHED = {
         f"{_GITHUB}HelenaLC/muscat/7fbf4a3d7a1a6f20d5f64e1ddd122acfa977e62d/data/example_sce.rda",
         "example_sce",
         _muscat,
+        ["cluster_id", "sample_id", "group_id"],
         "17fb55aecbc0632f9a0f1d68da3f2cbd96001ea88bc17689ff9d90014574a774",
     ),
     "kang_unlabeled": Published(
@@ -284,6 +285,7 @@ PUBLISHED = {
         f"{_GITHUB}immunogenomics/harmony/0c5b606536778aa7e104ee5fda7ed55da140307e/data/pbmc_stim.RData",
         "pbmc.ctrl",
         lambda counts: _counts(counts, "pbmc.ctrl"),
+        [],
         "1d9da12ad8bc2c737f992ceb8cd759ed1a168bb356afaf8926c8719afeec87ad",
     ),
     "dc_progenitors": Published(
@@ -291,6 +293,7 @@ PUBLISHED = {
         f"{_GITHUB}rcannood/SCORPIUS/17f1a798e6eb7d7d16eeac84ed0d79dffeb46528/data/ginhoux.rda",
         "ginhoux",
         _scorpius,
+        ["stage"],
         "e12dec088f03669a105a44d17b55cfd0cf0de6a2bf618959d506b671ac08f561",
     ),
     "cite_pbmc": Published(
@@ -298,6 +301,7 @@ PUBLISHED = {
         f"{_GITHUB}SydneyBioX/CiteFuse/d13b3921ebd877b40f9d5b12bd36e7bbf4051602/data/CITEseq_example.rda",
         "CITEseq_example",
         _citefuse,
+        ["adt_cluster"],
         "b522df0ea6c918ccb10f8488a30351588af0688880b3a73f51146639bed3f661",
     ),
 }
@@ -317,15 +321,12 @@ def _load(name: str) -> Any:
     if not path.is_file():
         _fetch(data, path)
     try:
-        with _quiet_mudata():
-            found = read_h5ad(path) if path.suffix == ".h5ad" else mudata.read_h5mu(path)
+        found = read_h5ad(path) if path.suffix == ".h5ad" else _quietly(lambda: mudata.read_h5mu(path))
     except Exception as error:
         raise OSError(
             f"{path} cannot be read ({type(error).__name__}): delete it, or replace it by a whole copy."
         ) from error
-    if name == "kang_unlabeled":
-        # Files in a folder may have a column that says nothing of the cells.
-        found.obs = found.obs[[]]
+    found.obs = found.obs[data.columns]
     _check(found, data, str(path))
     return found
 
@@ -388,18 +389,8 @@ def _check(found: AnnData | MuData, data: Published, where: str) -> None:
         )
 
 
-@contextmanager
-def _quiet_mudata() -> Iterator[None]:
-    """Without warnings about its next version, and about names of genes that antibodies share."""
-    # mudata 0.4 does not have the option any more, and does what it asks for. Not in a with
-    # statement: there mudata logs to the root logger, which from then on shows each line of
-    # tosica's log a second time.
-    set_options = getattr(mudata, "set_options", None)
-    before = set_options(pull_on_update=False).opts if set_options else {}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        if set_options:
-            set_options(**before)
+def _quietly(make: Callable[[], MuData]) -> MuData:
+    """Without warnings about mudata's next version, and about names of genes that antibodies share."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return make()

@@ -22,7 +22,7 @@ from tosica._checks import (
     validate_params,
 )
 from tosica._obs import ATTRIBUTION, find_gene_sets, read_attention, read_attribution
-from tosica.model._check_model import MODEL
+from tosica.model._tosica import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

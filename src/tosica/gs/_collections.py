@@ -1,7 +1,8 @@
 """Load, list and combine named collections of gene sets.
 
 ``human_gobp`` and ``mouse_gobp`` are in the folder ``resources``: ``<name>.json``, and
-``<name>.gmt.gz`` or the collection that it is mapped from. All others are files of MSigDB.
+``<name>.gmt.gz`` or the collection that it is mapped from. All others are files of MSigDB, which
+``msigdb.json`` lists.
 """
 
 from __future__ import annotations
@@ -22,61 +23,20 @@ from tosica._settings import format_thousands, logger
 from tosica.gs._genes import orthologs
 from tosica.gs._gmt import parse_gmt, read_gmt
 
-_RESOURCES: Final = files("tosica.gs").joinpath("resources")
-_BUNDLED: Final = ("human_gobp", "mouse_gobp")
+_PACKAGE: Final = files("tosica.gs")
+_RESOURCES: Final = _PACKAGE.joinpath("resources")
+# What is known of each collection: of MSigDB's the name of the file without version, too.
+_ABOUT: Final[dict[str, dict[str, Any]]] = {
+    **{name: json.loads(_RESOURCES.joinpath(f"{name}.json").read_bytes()) for name in ("human_gobp", "mouse_gobp")},
+    **json.loads(_PACKAGE.joinpath("msigdb.json").read_bytes()),
+}
+COLLECTIONS: Final = tuple(_ABOUT)
 
 # Files are <server>/<version>.<species>/<file>.v<version>.<species>.symbols.gmt.
 _SERVER: Final = "https://data.broadinstitute.org/gsea-msigdb/msigdb/release"
 # Releases that have all files below.
 _VERSIONS: Final = ("2022.1", "2023.1", "2023.2", "2024.1", "2025.1")
 _DEFAULT_VERSION: Final = "2024.1"
-_ORGANISMS: Final = {"Hs": "Homo sapiens", "Mm": "Mus musculus"}
-
-_SUBRAMANIAN = (
-    "Subramanian et al. Gene set enrichment analysis: a knowledge-based approach for interpreting "
-    "genome-wide expression profiles. PNAS 102, 15545-15550 (2005), doi:10.1073/pnas.0506580102"
-)
-_LIBERZON = (
-    "Liberzon et al. The Molecular Signatures Database hallmark gene set collection. Cell Systems "
-    "1, 417-425 (2015), doi:10.1016/j.cels.2015.12.004"
-)
-_CASTANZA = (
-    "Castanza et al. Extending support for mouse data in the Molecular Signatures Database "
-    "(MSigDB). Nature Methods 20, 1619-1620 (2023), doi:10.1038/s41592-023-02014-7"
-)
-_REACTOME = (
-    "Milacic et al. The Reactome Pathway Knowledgebase 2024. Nucleic Acids Research 52, D672-D678 "
-    "(2024), doi:10.1093/nar/gkad1025"
-)
-_IMMUNE = (
-    "Godec et al. Compendium of immune signatures identifies conserved and species-specific "
-    "biology in response to inflammation. Immunity 44, 194-206 (2016), "
-    "doi:10.1016/j.immuni.2015.12.006"
-)
-
-
-class _File(NamedTuple):
-    """One file of MSigDB: its name without the version, its content, and what to cite."""
-
-    file: str
-    species: str
-    source: str
-    citation: tuple[str, ...]
-
-
-_FILES: Final = {
-    "human_reactome": _File("c2.cp.reactome", "Hs", "MSigDB C2, Reactome pathways", (_SUBRAMANIAN, _REACTOME)),
-    "human_immune": _File("c7.all", "Hs", "MSigDB C7, immunologic signatures", (_SUBRAMANIAN, _IMMUNE)),
-    "human_tf": _File("c3.tft", "Hs", "MSigDB C3, transcription factor targets", (_SUBRAMANIAN,)),
-    "human_hallmark": _File("h.all", "Hs", "MSigDB H, hallmarks", (_SUBRAMANIAN, _LIBERZON)),
-    "human_celltype": _File("c8.all", "Hs", "MSigDB C8, cell types", (_SUBRAMANIAN,)),
-    "mouse_reactome": _File("m2.cp.reactome", "Mm", "MSigDB M2, Reactome pathways", (_CASTANZA, _REACTOME)),
-    "mouse_tf": _File("m3.gtrd", "Mm", "MSigDB M3, transcription factor targets", (_CASTANZA,)),
-    "mouse_hallmark": _File("mh.all", "Mm", "MSigDB MH, hallmarks", (_CASTANZA, _LIBERZON)),
-    "mouse_celltype": _File("m8.all", "Mm", "MSigDB M8, cell types", (_CASTANZA,)),
-}
-
-
 _COLUMNS: Final = [
     *("source", "release", "version", "available", "licence", "organism", "identifier", "n_sets"),
     *("n_genes", "date", "url", "citation"),
@@ -154,7 +114,7 @@ class Collection(NamedTuple):
 
     def load(self) -> dict[str, list[str]]:
         """Return gene set name to list of genes, as new lists that the caller may change."""
-        if self.name in _BUNDLED:
+        if "file" not in _ABOUT[self.name]:
             return {gene_set: list(genes) for gene_set, genes in _read_bundled(self.name).items()}
         path = self._path
         if path.is_file():
@@ -168,32 +128,27 @@ class Collection(NamedTuple):
 
     def describe(self) -> dict[str, Any]:
         """Return the columns of :func:`collections`, without downloading anything."""
-        if self.name in _BUNDLED:
-            return {"version": self.version, "available": True, **_read_metadata(self.name)}
-        file, path = _FILES[self.name], self._path
-        available = path.is_file()
-        n_sets, n_genes = _count(path, path.stat().st_mtime_ns) if available else (pd.NA, pd.NA)
+        about = _ABOUT[self.name]
+        if "file" not in about:
+            return {**about, "version": self.version, "available": True}
+        path = self._path
+        n_sets, n_genes = _count(path, path.stat().st_mtime_ns) if path.is_file() else (pd.NA, pd.NA)
         return {
-            "source": file.source,
-            "release": f"MSigDB {self.version}.{file.species}",
+            **about,
+            "release": f"MSigDB {self.version}.{about['species']}",
             "version": self.version,
-            "available": available,
-            "licence": "CC BY 4.0",
-            "organism": _ORGANISMS[file.species],
-            "identifier": "gene symbol",
+            "available": path.is_file(),
             "n_sets": n_sets,
             "n_genes": n_genes,
-            "date": "",
             "url": self._url,
-            "citation": [*file.citation],
         }
 
     @property
     def _location(self) -> str:
         """Path of a file of MSigDB, on the server and in the cache."""
-        file = _FILES[self.name]
-        release = f"{self.version}.{file.species}"
-        return f"{release}/{file.file}.v{release}.symbols.gmt"
+        about = _ABOUT[self.name]
+        release = f"{self.version}.{about['species']}"
+        return f"{release}/{about['file']}.v{release}.symbols.gmt"
 
     @property
     def _url(self) -> str:
@@ -205,25 +160,22 @@ class Collection(NamedTuple):
         return cache_folder() / self._location
 
 
-def collection_names() -> list[str]:
-    """List the names of all collections."""
-    return [*_BUNDLED, *_FILES]
-
-
 def find_collection(name: str, version: str | None = None) -> Collection:
     """Find a collection by ``name`` or ``name@version``."""
     bare, _, suffix = name.partition("@")
-    if bare not in collection_names():
+    if bare not in COLLECTIONS:
         # "gobp" may stand for human_gobp or mouse_gobp.
-        known = collection_names()
-        same = [each for each in known if each.endswith(f"_{bare.lower()}")]
-        hint = f"; did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(bare, known, 1)
+        same = [each for each in COLLECTIONS if each.endswith(f"_{bare.lower()}")]
+        hint = f"; did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(bare, COLLECTIONS, 1)
         raise ValueError(
-            f"There is no gene set collection {name!r}, only {', '.join(known)}{hint} To read a "
+            f"There is no gene set collection {name!r}, only {', '.join(COLLECTIONS)}{hint} To read a "
             "file, use tosica.gs.read_gmt."
         )
-    versions = (_bundled_version(bare),) if bare in _BUNDLED else _VERSIONS
-    wanted = version or suffix or (versions[0] if bare in _BUNDLED else _DEFAULT_VERSION)
+    versions, default = _VERSIONS, _DEFAULT_VERSION
+    if "file" not in _ABOUT[bare]:
+        default = _ABOUT[bare]["release"].removeprefix("GO ")
+        versions = (default,)
+    wanted = version or suffix or default
     if wanted not in versions:
         raise ValueError(f"There is no version {wanted!r} of {bare}; those that exist: {', '.join(versions)}.")
     return Collection(bare, wanted)
@@ -264,10 +216,10 @@ def collections() -> pd.DataFrame:
     >>> tosica.gs.collections().loc["human_gobp", ["source", "organism", "licence"]].to_list()
     ['Gene Ontology, biological process', 'Homo sapiens', 'CC BY 4.0']
     """
-    rows = [find_collection(name).describe() for name in collection_names()]
+    rows = [find_collection(name).describe() for name in COLLECTIONS]
     table = pd.DataFrame(
         [row | {"citation": "; ".join(row["citation"])} for row in rows],
-        index=pd.Index(collection_names(), name="name"),
+        index=pd.Index(COLLECTIONS, name="name"),
         columns=_COLUMNS,
     )
     return table.astype({"n_sets": "Int64", "n_genes": "Int64", "available": bool})
@@ -287,20 +239,9 @@ def _count(path: Path, _changed: int) -> tuple[int, int] | tuple[Any, Any]:
 
 
 @lru_cache(maxsize=2)
-def _read_metadata(name: str) -> dict[str, Any]:
-    """Read the metadata of a bundled collection; callers must not change them."""
-    metadata: dict[str, Any] = json.loads(_RESOURCES.joinpath(f"{name}.json").read_bytes())
-    return metadata
-
-
-def _bundled_version(name: str) -> str:
-    return str(_read_metadata(name)["release"]).removeprefix("GO ")
-
-
-@lru_cache(maxsize=2)
 def _read_bundled(name: str) -> Mapping[str, Iterable[str]]:
     """Read a bundled collection, or map one by orthology; callers must not change it."""
-    metadata = _read_metadata(name)
+    metadata = _ABOUT[name]
     if "orthologs_of" not in metadata:
         resource = _RESOURCES.joinpath(f"{name}.gmt.gz")
         return parse_gmt(resource.read_bytes(), resource.name)

@@ -214,17 +214,6 @@ class GeneMatch:
 
 
 def match_genes(
-    names: pd.Index,
-    wanted: pd.Index,
-    *,
-    var: pd.DataFrame | None = None,
-    identifiers: Identifiers = "auto",
-) -> GeneMatch:
-    """Find wanted genes among names, see :func:`match_gene_lists`."""
-    return match_gene_lists(GeneList(names, var), GeneList(wanted), identifiers=identifiers)
-
-
-def match_gene_lists(
     given: GeneList,
     wanted: GeneList,
     *,

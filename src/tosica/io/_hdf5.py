@@ -82,7 +82,7 @@ def _element(element: h5py.Group | h5py.Dataset) -> Any:
         return ad.io.read_elem(element)
 
 
-def _table(group: h5py.Group, index: Sequence[str] | None = None) -> pd.DataFrame:
+def _table(group: h5py.Group, index: Sequence[str] | pd.Index | None = None) -> pd.DataFrame:
     """A table of cells or genes, with names of its own if ``index`` is not given.
 
     Seurat keeps a factor as codes from 1 on beside its levels; SeuratDisk's h5ad keeps the levels

@@ -209,11 +209,11 @@ def repair_columns(
     if unknown:
         known = list_names([str(name) for name in table])
         raise ReadError(f"There is no column {unknown[0]!r} in the cells' table; it has {known}.", KeyError)
-    repaired = {}
+    repaired: dict[Any, pd.Series] = {}
     maybe_logical: list[str] = []
     maybe_missing: list[str] = []
-    for name in table:
-        column = table[name]
+    for name, column in table.items():
+        are_na = column.isin([_MISSING_STRING])
         if name in logicals:
             column = _as_logical(column)
         elif pd.api.types.is_integer_dtype(column.dtype):
@@ -221,11 +221,10 @@ def repair_columns(
                 column = column.astype("Int32").mask(column == _R_MISSING)
             elif column.isin([0, 1, _MISSING_LOGICAL]).all() and column.nunique() > 1:
                 maybe_logical.append(str(name))
-        elif (_strings(column) == _MISSING_STRING).any():
-            if name in na_strings:
-                column = _without_na(column)
-            else:
-                maybe_missing.append(str(name))
+        elif are_na.any() and name in na_strings:
+            column = column.mask(are_na)
+        elif are_na.any():
+            maybe_missing.append(str(name))
         repaired[name] = column
     if maybe_logical:
         notes.append(
@@ -257,19 +256,6 @@ def _as_logical(column: pd.Series) -> pd.Series:
     return (column == 1).astype("boolean").mask(missing)
 
 
-def _without_na(column: pd.Series) -> pd.Series:
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return column.cat.remove_categories([_MISSING_STRING])
-    return column.astype(object).mask(column == _MISSING_STRING, np.nan)
-
-
-def _strings(column: pd.Series) -> pd.Series:
-    """Strings or categories of the column; empty if it holds anything else."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        return pd.Series(column.cat.categories)
-    return column if pd.api.types.is_string_dtype(column.dtype) or column.dtype == object else column[:0].astype(object)
-
-
 def decode(values: Any) -> list[str]:
     """Strings of an HDF5 data set or attribute."""
     return [v.decode() if isinstance(v, bytes) else str(v) for v in np.atleast_1d(values)]
@@ -277,10 +263,6 @@ def decode(values: Any) -> list[str]:
 
 # --------------------------------------------------------------------------- matrices
 
-# Cells on which a recovery of counts is tried before it is computed for all of them.
-_N_TRIED = 200
-# Values that are compared at a time.
-_VALUES = 2**20
 # The logarithm of a count: the largest one that R can hold is below it.
 _LARGEST_LOG = 50.0
 # Ones that a cell must have before its smallest value is taken for a count of one.
@@ -383,9 +365,7 @@ def to_csr(values: sp.csr_matrix | np.ndarray) -> sp.csr_matrix:
 
 def _is_integral(matrix: sp.csr_matrix) -> bool:
     """Whether all values are whole and none is negative."""
-    # In chunks, because the result of a comparison takes memory beside the matrix.
-    chunks = (matrix.data[i : i + _VALUES] for i in range(0, matrix.nnz, _VALUES))
-    return all(bool(((v >= 0) & (v == np.rint(v))).all()) for v in chunks)
+    return bool(((matrix.data >= 0) & (matrix.data % 1 == 0)).all())
 
 
 def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matrix | None, str]:
@@ -415,13 +395,13 @@ def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matri
         if not pd.api.types.is_numeric_dtype(obs[column].dtype) or obs[column].isna().any():
             continue
         factor = obs[column].to_numpy(dtype=np.float64) / TARGET_SUM
-        counts = _whole(unlogged, np.repeat(factor, n_per_cell), data.indptr, tolerance)
+        counts = _whole(unlogged, np.repeat(factor, n_per_cell), tolerance)
         if counts is not None:
             return _with_values(data, counts), f"counts were recovered exactly with {column!r}"
     smallest = np.ones(len(n_per_cell))
     filled = n_per_cell > 0
     smallest[filled] = np.minimum.reduceat(unlogged, data.indptr[:-1][filled])
-    counts = _whole(unlogged, np.repeat(1 / smallest, n_per_cell), data.indptr, tolerance)
+    counts = _whole(unlogged, np.repeat(1 / smallest, n_per_cell), tolerance)
     if counts is not None:
         ones = np.add.reduceat(counts == 1, data.indptr[:-1][filled])
         if (ones >= np.minimum(_MIN_ONES, n_per_cell[filled])).all():
@@ -430,16 +410,13 @@ def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matri
     return None, "there are no counts, and they cannot be recovered from the values"
 
 
-def _whole(values: np.ndarray, factor: np.ndarray, indptr: np.ndarray, tolerance: float) -> np.ndarray | None:
+def _whole(values: np.ndarray, factor: np.ndarray, tolerance: float) -> np.ndarray | None:
     """Values times factors, rounded, if all are whole up to rounding errors."""
-    first_cells = slice(0, int(indptr[min(_N_TRIED, len(indptr) - 1)]))
+    products = values * factor
+    whole = np.rint(products)
     absolute = 1e-6 + (1e-3 if tolerance > 1e-8 else 0)
-    for part in (first_cells, slice(None)):
-        products = values[part] * factor[part]
-        whole = np.rint(products)
-        if (np.abs(products - whole) > absolute + tolerance * products).any() or (whole < 1).any():
-            return None
-    return whole
+    is_wrong = (np.abs(products - whole) > absolute + tolerance * products) | (whole < 1)
+    return None if is_wrong.any() else whole
 
 
 def _with_values(matrix: sp.csr_matrix, values: np.ndarray) -> sp.csr_matrix:

@@ -75,7 +75,7 @@ def read_rds(path: Path, *, assay: str | None) -> Parts:
             varm["PCs"] = align_loadings(loadings.array(), loadings.dimnames()[0], var.index)
     if seurat["graphs"].items():
         notes.append(GRAPHS_NOTE)
-    if "images" in seurat.attributes and seurat["images"].items():
+    if seurat.items("images"):
         notes.append("images and the positions of spots were left out")
     identities = pd.Series(seurat["active.ident"].column(), index=obs.index).astype(str)
     if identities.nunique() > 1 and not any((obs[column].astype(str) == identities).all() for column in obs):
@@ -98,8 +98,7 @@ def _read_assay_v3(assay: RObject, name: str, cells: list[str]) -> _Assay:
             raise ReadError(f"{slot} of assay {name!r} has other cells or genes than the rest of the object.")
         matrices[slot] = stored.cells_by_genes(f"{slot} of assay {name!r}")
         assay.drop(slot)
-    variable = assay["var.features"].strings() if "var.features" in assay.attributes else []
-    return _Assay(matrices, genes, variable)
+    return _Assay(matrices, genes, assay.strings("var.features"))
 
 
 def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
@@ -117,7 +116,7 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
         raise ReadError(f"Assay {name!r} has other cells than the table of the cells.")
     matrices: dict[str, sp.csr_matrix] = {}
     for slot in _SLOTS:
-        parts, covered = [], np.zeros(len(cells), dtype=bool)
+        joined, covered = None, np.zeros(len(cells), dtype=bool)
         for key in layers:
             if key != slot and not key.startswith(f"{slot}."):
                 continue
@@ -133,17 +132,15 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
                 entries = sp.coo_matrix(layer)
                 indices = (rows[entries.row], columns[entries.col])
                 layer = sp.csr_matrix((entries.data, indices), shape=(len(cells), len(genes)))
-            parts.append(layer)
-        if parts and covered.all():
-            matrices[slot] = sum(parts[1:], parts[0])
-        elif parts and slot == "counts":
+            joined = layer if joined is None else joined + layer
+        if joined is not None and covered.all():
+            matrices[slot] = joined
+        elif joined is not None and slot == "counts":
             raise ReadError(
                 f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; subset the object in R."
             )
-    variable: list[str] = []
-    described = assay["meta.data"].items() if "meta.data" in assay.attributes else {}
-    if "var.features" in described:
-        variable = [gene for gene in described["var.features"].strings() if isinstance(gene, str)]
+    described = assay.items("meta.data").get("var.features")
+    variable = [] if described is None else [gene for gene in described.strings() if isinstance(gene, str)]
     return _Assay(matrices, genes, variable)
 
 
@@ -151,20 +148,15 @@ def _read_experiment(experiment: RObject) -> Parts:
     """Read ``counts``, ``logcounts`` and reduced dimensions of a SingleCellExperiment."""
     cells = experiment["colData"]["rownames"].strings()
     obs = experiment["colData"]["listData"].table(cells)
-    genes = experiment["NAMES"].strings() if "NAMES" in experiment.attributes else []
-    if not genes and "rowRanges" in experiment.attributes:
-        ranges = experiment["rowRanges"]
-        genes = ranges["partitioning"]["NAMES"].strings() if "partitioning" in ranges.attributes else []
+    genes = experiment.strings("NAMES") or experiment.strings("rowRanges", "partitioning", "NAMES")
     stored = experiment["assays"]["data"]["listData"].items()
     counts, data = (
         stored[key].cells_by_genes(f"assay {key!r}") if key in stored else None for key in ("counts", "logcounts")
     )
     genes = genes or next((values.dimnames()[0] for values in stored.values()), [])
-    obsm = {}
-    internal = experiment["int_colData"]["listData"].items() if "int_colData" in experiment.attributes else {}
-    if "reducedDims" in internal:
-        for key, embedding in internal["reducedDims"]["listData"].items().items():
-            obsm[f"X_{key.lower()}"] = np.ma.getdata(embedding.array())
+    reduced = experiment.items("int_colData", "listData").get("reducedDims")
+    embeddings = {} if reduced is None else reduced.items("listData")
+    obsm = {f"X_{key.lower()}": np.ma.getdata(embedding.array()) for key, embedding in embeddings.items()}
     return Parts(obs, pd.DataFrame(index=pd.Index(genes, dtype=object)), counts, data, obsm)
 
 
@@ -229,19 +221,26 @@ class RObject:
     @property
     def classes(self) -> list[str]:
         """Names of the R classes, the most specific one first."""
-        found = self.attributes.get("class")
-        return [] if found is None else [str(name) for name in found.strings()]
+        return [str(name) for name in self.strings("class")]
 
     @property
     def description(self) -> str:
         """What the object is, for messages."""
         return f"an R object of class {' '.join(self.classes)}" if self.classes else f"an R value of type {self.kind}"
 
-    def strings(self) -> list[Any]:
-        """The values of a character vector; missing ones are ``nan``."""
-        if self.kind != "STR":
+    def _at(self, path: tuple[str, ...]) -> RObject | None:
+        """Follow names of attributes; ``None`` if one is missing."""
+        found: RObject | None = self
+        for name in path:
+            found = None if found is None else found.attributes.get(name)
+        return found
+
+    def strings(self, *path: str) -> list[Any]:
+        """The values of a character vector, or of one in the attributes; missing ones are ``nan``."""
+        found = self._at(path)
+        if found is None or found.kind != "STR":
             return []
-        return [np.nan if v.value is None else v.value.decode("utf-8", "replace") for v in self._parsed.value]
+        return [np.nan if v.value is None else v.value.decode("utf-8", "replace") for v in found._parsed.value]
 
     def array(self) -> np.ndarray:
         """The values of a numeric or logical vector or matrix, masked where they are missing."""
@@ -252,12 +251,13 @@ class RObject:
             values = values.reshape(np.ma.getdata(self["dim"].array()), order="F")
         return values
 
-    def items(self) -> dict[str, RObject]:
-        """The elements of a list by name, or by number where they have no names."""
-        if self.kind != "VEC":
+    def items(self, *path: str) -> dict[str, RObject]:
+        """The elements of a list, or of one in the attributes, by name or else by number."""
+        found = self._at(path)
+        if found is None or found.kind != "VEC":
             return {}
-        names = self["names"].strings() if "names" in self.attributes else []
-        values = [RObject(v) for v in self._parsed.value]
+        values = [RObject(v) for v in found._parsed.value]
+        names = found.strings("names")
         names += [str(i) for i in range(len(names), len(values))]
         return dict(zip(names, values, strict=True))
 

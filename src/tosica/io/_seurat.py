@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
-import numpy as np
 import pandas as pd
 
 from tosica._checks import CellData, FilePath, Names, String, as_names, list_names, validate_params
 from tosica._files import replace_file
 from tosica._progress import progress
 from tosica._settings import logger
+from tosica.data import are_factor_codes
 from tosica.io._hdf5 import read_h5ad, read_h5seurat
 from tosica.io._parts import (
     Matrix,
@@ -179,7 +180,7 @@ def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: C
     na_strings = as_names(na_strings)
     notes: list[str] = []
     obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
-    codes = [str(name) for name in adata.obs if str(name) not in logicals and _looks_like_codes(adata.obs[name])]
+    codes = [str(name) for name in adata.obs if name not in logicals and are_factor_codes(adata, name)]
     if codes:
         notes.append(
             f"{list_names(codes)} may be codes of factors whose levels anndata dropped; "
@@ -198,15 +199,7 @@ def _values(matrix: Any) -> Any:
     return matrix.to_memory() if hasattr(matrix, "to_memory") else matrix
 
 
-def _looks_like_codes(column: pd.Series) -> bool:
-    """Whether the column holds all integers from 0 to at most 99, as codes of a factor do."""
-    if not pd.api.types.is_integer_dtype(column.dtype):
-        return False
-    known = np.unique(column[column >= 0])
-    return 1 < len(known) <= 100 and bool((known == np.arange(len(known))).all())
-
-
-_LEVELS, _SCRIPT_FILE = "levels.csv", "add_to_seurat.R"
+_LEVELS, _SCRIPT = "levels.csv", "add_to_seurat.R"
 _COLUMNS = (
     "prediction",
     "prediction_ontology_term_id",
@@ -264,16 +257,12 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     ...     sorted(path.name for path in Path(folder).iterdir())
     ['X_tosica.csv', 'X_umap.csv', 'add_to_seurat.R', 'levels.csv', 'metadata.csv']
     """
-    embedding = f"X_{key}"
-    missing = [
-        name
-        for name, exists in {
-            f"obs[{f'{key}_prediction'!r}]": f"{key}_prediction" in adata.obs,
-            f"obsm[{embedding!r}]": embedding in adata.obsm,
-            f"uns[{key!r}]": key in adata.uns,
-        }.items()
-        if not exists
-    ]
+    needed = {
+        f"obs['{key}_prediction']": f"{key}_prediction" in adata.obs,
+        f"obsm['X_{key}']": f"X_{key}" in adata.obsm,
+        f"uns[{key!r}]": key in adata.uns,
+    }
+    missing = [name for name, exists in needed.items() if not exists]
     if missing:
         raise KeyError(
             f"There is no {', '.join(missing)}: call model.annotate(adata) first, or name its key_added in key=."
@@ -281,23 +270,19 @@ def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> Non
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tables = _tables(adata, key)
-    again = (folder / _SCRIPT_FILE).exists()
+    again = (folder / _SCRIPT).exists()
     with ExitStack() as stack:
-        script = stack.enter_context(replace_file(folder / _SCRIPT_FILE))
-        script.write_text(_SCRIPT.replace("@KEY@", key))
+        script = stack.enter_context(replace_file(folder / _SCRIPT))
+        script.write_text(files("tosica.io").joinpath(_SCRIPT).read_text("utf-8").replace("@KEY@", key))
         for name, table in tables.items():
             path = stack.enter_context(replace_file(folder / name))
             table.to_csv(path, float_format="%.6g", na_rep="NA", index=name != _LEVELS)
         # The script is replaced last, so that nobody reads tables of two calls with it.
-        (folder / _SCRIPT_FILE).unlink(missing_ok=True)
+        (folder / _SCRIPT).unlink(missing_ok=True)
     # Those of an earlier call would contradict the new labels.
     for old in {"probabilities.csv", "X_umap.csv"} - set(tables) if again else ():
         (folder / old).unlink(missing_ok=True)
-    logger.info(
-        "to_seurat: wrote %s and add_to_seurat.R to %s",
-        ", ".join(tables),
-        folder,
-    )
+    logger.info("to_seurat: wrote %s and %s to %s", ", ".join(tables), _SCRIPT, folder)
 
 
 def _tables(adata: AnnData, key: str) -> dict[str, pd.DataFrame]:
@@ -316,42 +301,3 @@ def _tables(adata: AnnData, key: str) -> dict[str, pd.DataFrame]:
     if "X_umap" in adata.obsm:
         tables["X_umap.csv"] = pd.DataFrame(adata.obsm["X_umap"], index=adata.obs_names, columns=["UMAP_1", "UMAP_2"])
     return {name: table.rename_axis("cell") for name, table in tables.items()}
-
-
-_SCRIPT = """\
-# Adds an annotation by tosica to a Seurat object of version 4 or 5:
-#   source("add_to_seurat.R")
-#   object <- add_tosica(object, "folder with this script")
-#   DimPlot(object, reduction = "@KEY@_umap", group.by = "@KEY@_prediction")
-add_tosica <- function(object, folder = ".") {
-  read <- function(name) {
-    read.csv(file.path(folder, name), row.names = 1, check.names = FALSE)
-  }
-  metadata <- read("metadata.csv")
-  cells <- colnames(object)
-  if (!all(cells %in% rownames(metadata))) {
-    stop(sum(!cells %in% rownames(metadata)), " cells of the object were not annotated, first ",
-         cells[!cells %in% rownames(metadata)][1],
-         ": subset the object, or check that cells have the same names")
-  }
-  metadata <- metadata[cells, , drop = FALSE]
-  levels <- read.csv(file.path(folder, "levels.csv"), check.names = FALSE)[[1]]
-  metadata[["@KEY@_prediction"]] <- factor(metadata[["@KEY@_prediction"]], levels = levels)
-  object <- Seurat::AddMetaData(object, metadata)
-  add <- function(object, file, name, key) {
-    if (!file.exists(file.path(folder, file))) return(object)
-    values <- as.matrix(read(file)[cells, , drop = FALSE])
-    columns <- colnames(values)
-    colnames(values) <- paste0(key, seq_len(ncol(values)))
-    reduction <- SeuratObject::CreateDimReducObject(
-      embeddings = values, key = key, assay = SeuratObject::DefaultAssay(object),
-      misc = list(names = columns))
-    object[[name]] <- reduction
-    object
-  }
-  # The names of the gene sets are in object[["@KEY@"]]@misc$names.
-  object <- add(object, "X_@KEY@.csv", "@KEY@", "TOSICA_")
-  object <- add(object, "probabilities.csv", "@KEY@_probabilities", "TOSICAPROBABILITY_")
-  add(object, "X_umap.csv", "@KEY@_umap", "TOSICAUMAP_")
-}
-"""

@@ -26,7 +26,6 @@ from tosica.linear._classifier import (
     LinearClassifier,
     cross_fit,
     cross_validate,
-    fit_averaged_regression,
     fit_linear_classifier,
     fit_ppca,
     linear_to_network_ratio,
@@ -35,14 +34,9 @@ from tosica.linear._classifier import (
     split_among_tokens,
     subsample_by_label,
 )
-from tosica.linear._logistic import (
-    LogisticRegression,
-    RegressionConfig,
-    fit_logistic_regression,
-)
+from tosica.linear._logistic import LogisticRegression, RegressionConfig, fit_regressions
 from tosica.linear._new_labels import (
     LabeledCells,
-    LabelShifts,
     NewLabels,
     find_label_shifts,
     fit_new_labels,
@@ -57,38 +51,3 @@ from tosica.linear._novelty import (
     fit_novelty,
     pvalues,
 )
-
-__all__ = [
-    "CLUSTER_SIZE",
-    "MAX_CELLS",
-    "MAX_CELLS_NOVELTY",
-    "CrossValidated",
-    "LabelShifts",
-    "LabeledCells",
-    "LinearClassifier",
-    "LogisticRegression",
-    "NewLabels",
-    "NoveltyStatistics",
-    "RegressionConfig",
-    "averages_of",
-    "cross_fit",
-    "cross_validate",
-    "find_batch_directions",
-    "find_label_errors",
-    "find_label_shifts",
-    "find_neighbor_components",
-    "fit_averaged_regression",
-    "fit_linear_classifier",
-    "fit_logistic_regression",
-    "fit_new_labels",
-    "fit_novelty",
-    "fit_ppca",
-    "flag_label_errors",
-    "linear_to_network_ratio",
-    "logit_adjustment",
-    "pvalues",
-    "read_normalized",
-    "replay_cells",
-    "split_among_tokens",
-    "subsample_by_label",
-]

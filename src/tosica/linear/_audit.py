@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,37 +13,13 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica.data import BLOCK
-from tosica.linear._classifier import (
-    MAX_CELLS,
-    MAX_CELLS_CROSS_FIT,
-    cross_fit,
-    read_normalized,
-    subsample_by_label,
-)
+from tosica.linear._classifier import MAX_CELLS, MAX_CELLS_CROSS_FIT, cross_fit, read_normalized, subsample_by_label
 from tosica.linear._logistic import gene_scale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.data import CellMatrix, ModalitySlice
-
-
-class LabelErrors(NamedTuple):
-    """Which labels look wrong, each ``(n_cells,)``.
-
-    ``is_error`` is whether a cell is confidently predicted to have another label;
-    ``is_misclassified`` whether it is predicted to have another label at all.
-    """
-
-    is_error: NDArray[np.bool_]
-    is_misclassified: NDArray[np.bool_]
-
-
-class MultinomialRegression(NamedTuple):
-    """Weights ``(n_labels, n_genes)`` and biases ``(n_labels,)`` of a multinomial regression."""
-
-    weights: NDArray[np.float64]
-    biases: NDArray[np.float64]
 
 
 def find_label_errors(
@@ -96,7 +72,7 @@ def flag_label_errors(
     max_cells: int = MAX_CELLS_CROSS_FIT,
     block_size: int = BLOCK,
     C: float = 0.3,
-) -> LabelErrors:
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Flag cells whose label is improbable, while another label is probable.
 
     Probabilities are those of a classifier that was not fitted to the cell (confident learning;
@@ -130,12 +106,13 @@ def flag_label_errors(
 
     Returns
     -------
-    Flags of each cell.
+    Whether each cell is confidently predicted to have another label, and whether it is predicted to
+    have another label at all, ``(n_cells,)`` each.
     """
     _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     if sizes.max() < 2:
         # No cell can be held out.
-        return LabelErrors(np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool))
+        return np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool)
     self_confidence, confidence = _cross_fitted_confidence(rows, cells, codes, modality_slice, max_cells, block_size, C)
     is_error = (self_confidence < max_self_confidence) & (confidence > min_confidence)
     for code, size in enumerate(sizes):
@@ -143,7 +120,7 @@ def flag_label_errors(
         n_flagged = int(max_share_of_label * size) if size >= min_cells_of_label else 0
         by_confidence = np.argsort(self_confidence[flagged], kind="stable")
         is_error[flagged[by_confidence[n_flagged:]]] = False
-    return LabelErrors(is_error, self_confidence < confidence)
+    return is_error, self_confidence < confidence
 
 
 def _cross_fitted_confidence(
@@ -170,7 +147,7 @@ def _cross_fitted_confidence(
     # No regression was fitted to cells outside the subsample.
     rest = np.setdiff1d(np.arange(len(cells)), subsample)
     weights, biases = zip(*regressions, strict=True)
-    mean = MultinomialRegression(np.mean(weights, axis=0), np.mean(biases, axis=0))
+    mean = np.mean(weights, axis=0), np.mean(biases, axis=0)
     for start in range(0, len(rest), block_size):
         block = rest[start : start + block_size]
         x = read_normalized(rows, cells[block], modality_slice)
@@ -180,7 +157,7 @@ def _cross_fitted_confidence(
 
 def fit_multinomial_regression(
     x: sp.csr_matrix, labels: NDArray[np.integer], *, C: float = 0.3, max_iter: int = 200
-) -> MultinomialRegression:
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Fit scikit-learn's multinomial logistic regression, with scaled genes and balanced labels.
 
     It has no nuisance penalty: where labels are wrong, cells differ within labels as they do
@@ -197,7 +174,7 @@ def fit_multinomial_regression(
 
     Returns
     -------
-    Weights and biases, one row a label.
+    Weights, ``(n_labels, n_genes)``, and biases, ``(n_labels,)``.
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -210,13 +187,13 @@ def fit_multinomial_regression(
         regression.fit(sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)), labels)
     weights, biases = regression.coef_ / scale, regression.intercept_
     if len(weights) > 1:
-        return MultinomialRegression(weights, biases)
+        return weights, biases
     # With two labels there is one score: of the second label against the first.
-    return MultinomialRegression(np.vstack([-weights, weights]) / 2, np.append(-biases, biases) / 2)
+    return np.vstack([-weights, weights]) / 2, np.append(-biases, biases) / 2
 
 
 def score_labels(
-    x: sp.csr_matrix, regression: MultinomialRegression, labels: NDArray[np.integer]
+    x: sp.csr_matrix, regression: tuple[NDArray[np.float64], NDArray[np.float64]], labels: NDArray[np.integer]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute the probability of each cell's own label and of its most probable label.
 
@@ -233,7 +210,8 @@ def score_labels(
     -------
     Both probabilities, ``(n_cells,)`` each.
     """
-    probability = softmax(x @ regression.weights.T + regression.biases, axis=1)
+    weights, biases = regression
+    probability = softmax(x @ weights.T + biases, axis=1)
     return probability[np.arange(len(labels)), labels], probability.max(1)
 
 

@@ -12,12 +12,7 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica._stats import fit_temperature
-from tosica.linear._logistic import (
-    DEFAULT_CONFIG,
-    LogisticRegression,
-    RegressionConfig,
-    fit_ridge_and_group_lasso,
-)
+from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, RegressionConfig, fit_regressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,14 +38,14 @@ class LinearClassifier(NamedTuple):
     """Parameters of the linear branch, which adds its logits to those of the network.
 
     ``weights`` are ``(n_labels, n_pairs)``, for pairs of gene and token in the order of a CSC
-    matrix ``(n_genes, n_tokens)``; ``biases`` are ``(n_labels,)``; ``upper`` is the largest
+    matrix ``(n_genes, n_tokens)``; ``biases`` are ``(n_labels,)``; ``clip_max`` is the largest
     expression of each gene, ``(n_genes,)``; ``inactive`` are the codes of labels to which no gene
     set contributes in the group lasso.
     """
 
     weights: NDArray[np.float64]
     biases: NDArray[np.float64]
-    upper: NDArray[np.float64]
+    clip_max: NDArray[np.float64]
     inactive: NDArray[np.integer]
 
 
@@ -114,7 +109,8 @@ def fit_linear_classifier(
     subsample = subsample_by_label(labels, max_cells)
     present, codes = np.unique(labels[subsample], return_inverse=True)
     x = read_normalized(rows, cells[subsample], modality_slice)
-    regression = fit_averaged_regression(x, codes, tokens, batch_directions, lasso_share=lasso_share, config=config)
+    fitted = fit_regressions(x, codes, batch_directions=batch_directions, gene_sets=tokens, config=config)
+    regression = fitted.mean(lasso_share)
     weight = linear_to_network_ratio(len(cells)) if weight is None else weight
     factor, adjustment = weight / temperature, logit_adjustment(codes)
     pair_weights = split_among_tokens(regression, tokens)
@@ -125,42 +121,8 @@ def fit_linear_classifier(
     added = factor * pair_weights, factor * adjustment + adjustment
     # Softmax does not depend on what is the same for all labels.
     weights[present], biases[present] = (values - values.mean(0) for values in added)
-    upper = x.max(0).toarray().ravel().astype(np.float64)
-    return LinearClassifier(weights, biases, upper, present[_is_inactive(regression)])
-
-
-def fit_averaged_regression(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    tokens: sp.csr_matrix,
-    batch_directions: NDArray[np.floating] | None = None,
-    *,
-    lasso_share: float = LASSO_SHARES[-1],
-    config: RegressionConfig = DEFAULT_CONFIG,
-) -> LogisticRegression:
-    """Fit two logistic regressions, without and with group lasso, and average their weights.
-
-    The first uses many genes, the second few gene sets. They make different errors, and their mean
-    is more accurate than either (benchmarks/linear.py).
-
-    Parameters
-    ----------
-    x, labels, batch_directions, config
-        As in :func:`~tosica.linear.fit_logistic_regression`.
-    tokens
-        Which gene is in which token, shape ``(n_tokens, n_genes)``.
-    lasso_share
-        Weight of the regression with group lasso in the mean, as from :func:`cross_validate`.
-
-    Returns
-    -------
-    The mean, with the relevance of the group lasso.
-    """
-    ridge, lasso = fit_ridge_and_group_lasso(
-        x, labels, batch_directions=batch_directions, gene_sets=tokens, config=config
-    )
-    weights = (1 - lasso_share) * ridge.weights + lasso_share * lasso.weights
-    return LogisticRegression(weights, lasso.relevance)
+    clip_max = x.max(0).toarray().ravel().astype(np.float64)
+    return LinearClassifier(weights, biases, clip_max, present[_is_inactive(regression)])
 
 
 def split_among_tokens(
@@ -182,15 +144,9 @@ def split_among_tokens(
     -------
     Shape ``(n_labels, n_pairs)``, ordered by token and then by gene. The sum over the tokens that
     hold a gene is its weight.
-
-    Raises
-    ------
-    ValueError
-        If the regression has no relevance of gene sets.
     """
     relevance = regression.relevance
-    if relevance is None:
-        raise ValueError("The regression was fitted without gene sets.")
+    assert relevance is not None
     largest = relevance.max(1, keepdims=True)
     # Weights of a label without any relevant set are split equally.
     is_active = ~_is_inactive(regression)[:, None]
@@ -261,12 +217,7 @@ def cross_validate(
     x = read_normalized(rows, cells[subsample], modality_slice)
     shape = (len(codes), codes.max() + 1)
     ridge_logits, lasso_logits = np.full(shape, np.nan), np.full(shape, np.nan)
-    fit = partial(
-        fit_ridge_and_group_lasso,
-        batch_directions=batch_directions,
-        gene_sets=tokens,
-        config=config,
-    )
+    fit = partial(fit_regressions, batch_directions=batch_directions, gene_sets=tokens, config=config)
     n_folds = 5 if shape[1] < config.many_labels else 3
     for held_out, (ridge, lasso) in cross_fit(x, codes, fit, n_folds=n_folds):
         ridge_logits[held_out] = x[held_out] @ ridge.weights.T

@@ -9,12 +9,7 @@ import scipy.sparse as sp
 from scipy.special import logsumexp
 
 from tosica.linear._classifier import split_among_tokens
-from tosica.linear._logistic import (
-    DEFAULT_CONFIG,
-    LogisticRegression,
-    RegressionConfig,
-    fit_ridge_and_group_lasso,
-)
+from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, RegressionConfig, fit_regressions
 from tosica.linear._novelty import TINY, distances_over_genes, gene_weights
 
 if TYPE_CHECKING:
@@ -110,7 +105,7 @@ def fit_new_labels(
     ones = sp.csr_matrix(np.ones((x.shape[0], 1)))
     with_bias = sp.hstack([x, ones]).tocsr()
     directions = None if shifts is None else np.hstack([shifts, np.zeros((len(shifts), 1))])
-    ridge, lasso = fit_ridge_and_group_lasso(
+    fitted = fit_regressions(
         with_bias,
         labels,
         batch_directions=directions,
@@ -119,21 +114,17 @@ def fit_new_labels(
         fitted=np.arange(n_known, n_known + n_new),
         offset=offset,
     )
-    assert lasso.relevance is not None
-    mean = (1 - lasso_share) * ridge.weights + lasso_share * lasso.weights
-    regression = LogisticRegression(mean[:, :-1], lasso.relevance[:, :-1])
-    return NewLabels(split_among_tokens(regression, tokens), mean[:, -1])
+    weights, relevance = fitted.mean(lasso_share)
+    assert relevance is not None
+    regression = LogisticRegression(weights[:, :-1], relevance[:, :-1])
+    return NewLabels(split_among_tokens(regression, tokens), weights[:, -1])
 
 
 # --------------------------------------------------------------------------- replay
 
 
 def replay_cells(
-    statistics: NoveltyStatistics,
-    n_cells: int,
-    shifts: NDArray[np.floating] | None = None,
-    *,
-    seed: int = 0,
+    statistics: NoveltyStatistics, n_cells: int, shifts: NDArray[np.floating] | None = None, *, seed: int = 0
 ) -> tuple[sp.csr_matrix, NDArray[np.int64]]:
     r"""Draw cells of each label from its mean and the variation within labels.
 
@@ -264,11 +255,7 @@ def find_label_shifts(
 
 
 def _shifts(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    means: NDArray[np.float64],
-    min_cells: int,
-    shrinkage: float,
+    x: sp.csr_matrix, labels: NDArray[np.integer], means: NDArray[np.float64], min_cells: int, shrinkage: float
 ) -> NDArray[np.float64]:
     """Compute the shift of each label, shrunken towards the median of labels with enough cells."""
     counts = np.bincount(labels[labels >= 0], minlength=len(means))

@@ -6,18 +6,20 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
+import pandas as pd
 import torch
 
 from tosica._checks import CellData, FilePath, Flag, Integer, String, list_names, validate_params
-from tosica._obs import UNKNOWN, default_palette, file_columns, read_groups
+from tosica._obs import default_palette, file_columns, read_groups
+from tosica._parallel import thread_map, thread_pool
 from tosica._settings import format_thousands, logger, warn_user
+from tosica.data import ExpressionSource
 from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._device import find_device
-from tosica.model._labels_field import UNLABELED, LabelsField, LabelType
-from tosica.model._modalities import is_joint
+from tosica.model._fields import UNLABELED, LabelsField, refuse_unknown_label, typed_labels
 from tosica.model._new_labels import QueryCells
-from tosica.model._recalibrate import recalibrate
-from tosica.model._save_load_mixin import TRAINING_ATTRS
+from tosica.model._setup import SCVI_ATTRS
+from tosica.model._training import fit_temperatures
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._ontology import label_key
 
@@ -25,10 +27,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    import pandas as pd
     from anndata import AnnData
     from mudata import MuData
 
+    from tosica.model._query import Minibatch, QueryLoader
     from tosica.model._setup import SetupMixin
 else:
     # TOSICA's classes do not inherit from one another.
@@ -36,12 +38,16 @@ else:
 
 # Calibrated logit of a new label before it is fitted: no cell gets it.
 _UNREACHABLE = -100.0
+# Standard deviation of the logarithm of the temperature that a new batch is expected to need,
+# relative to that of the reference. It matters for a few cells, and thousands outweigh it.
+_TEMPERATURE_SPREAD = 0.5
 
 
 class AdaptationMixin(SetupMixin):
     """Calibration and new labels from labeled cells of a query."""
 
-    _query_cells: QueryCells | None = None
+    if TYPE_CHECKING:
+        _query_cells: QueryCells | None
 
     @validate_params(
         adata=CellData(mudata=True), labels_key=String(), use_raw=Flag(), batch_size=Integer(optional=True)
@@ -108,8 +114,33 @@ class AdaptationMixin(SetupMixin):
         >>> model.predict_set(query, coverage=0.9).shape
         (350, 10)
         """
-        adata = self._query(adata)
-        recalibrate(self, adata, labels_key, layer=layer, use_raw=use_raw, batch_size=batch_size)
+        source = self._source(adata, None, layer, use_raw)
+        groups = read_groups(source.data, labels_key, name="labels_key", allow_missing=True)
+        foreign = [name for name in groups.categories if name not in self.labels]
+        codes = groups.set_categories(self.labels).codes.astype(np.int64)
+        rows = np.flatnonzero(codes >= 0)
+        if not len(rows):
+            raise ValueError(
+                f"No cell of adata.obs[{labels_key!r}] has a label of the model, which are "
+                f"{list_names(self.labels)}: spell labels as the reference does."
+            )
+        query = self._load_query(source if len(rows) == len(codes) else source[rows], batch_size)
+        if query.modalities != self.module.modality_choices[-1]:
+            missing = [repr(str(m.name)) for i, m in enumerate(self.modalities) if i not in query.modalities]
+            raise ValueError(
+                f"The cells lack the modality {' and '.join(missing)} of the model, and with it "
+                "what its label sets are calibrated on: pass cells with all modalities."
+            )
+        logits, truth = _logits_by_choice(self, query), torch.from_numpy(codes[rows])
+        before = self.module.temperature.view(-1).tolist()
+        fit_temperatures(self, logits, truth, before, spread=_TEMPERATURE_SPREAD)
+        logger.info(
+            "recalibrate: took %d labelled cells; temperature %.3g, before %.3g%s",
+            len(rows),
+            float(self.module.temperature.view(-1)[-1]),
+            before[-1],
+            f"; left out cells labelled {list_names(foreign)}, which the model lacks" if foreign else "",
+        )
 
     @classmethod
     @validate_params(adata=CellData(), labels_key=String(optional=True), layer=String(optional=True), use_raw=Flag())
@@ -228,27 +259,31 @@ class AdaptationMixin(SetupMixin):
         base._check_extensible()
         key = base.registry_["setup_args"]["labels_key"] if labels_key is None else labels_key
         groups = read_groups(adata, key, name="labels_key", allow_missing=True)
-        named = [_read_label(name, unlabeled_category, key) for name in groups.categories]
-        new = [name for name in named if name is not None and name not in base.labels]
-        _check_new_labels(new, base.labels, key)
-        model = base._extended(new, _type_of_new(adata.obs[key], new))
-        code_of = {name: code for code, name in enumerate(model.labels)}
-        # The last is for cells without a value, whose code is -1.
-        of_group = [-1 if name is None else code_of[name] for name in named]
-        codes = np.array([*of_group, -1], dtype=np.int64)[groups.codes]
+        if unlabeled_category is not None:
+            groups = groups.set_categories([name for name in groups.categories if name != str(unlabeled_category)])
+        new = [name for name in groups.categories if name not in base.labels]
+        _check_new_labels(new, base.labels, f"adata.obs[{key!r}]")
+        model = base._extended(new, _values_of(adata.obs[key], new))
+        codes = groups.set_categories(model.labels).codes.astype(np.int64)
         # More cells without a label hardly change how the batch differs.
         unlabeled = np.flatnonzero(codes < 0)
         drawn = subsample_by_label(np.zeros(len(unlabeled), dtype=np.int64), MAX_CELLS)
         cells = np.union1d(np.flatnonzero(codes >= 0), unlabeled[drawn])
-        adata = adata if len(cells) == adata.n_obs else adata[cells]
-        query = base._minibatches(adata, layer, use_raw, None)
-        _log_query(query.measured, adata.n_vars, new)
+        source = ExpressionSource(adata if len(cells) == adata.n_obs else adata[cells], layer, use_raw)
+        query = base._load_query(source)
+        logger.info(
+            "load_query_data: new labels: %s; %s of the query's %s genes are genes of the model, and "
+            "new labels rest on these alone",
+            list_names(new) if new else "none",
+            format_thousands(adata.n_vars if query.measured is None else min(int(query.measured.sum()), adata.n_vars)),
+            format_thousands(adata.n_vars),
+        )
         model._query_cells = QueryCells(query, codes[cells], len(base.labels))
         return model
 
     def _check_extensible(self) -> None:
         """Refuse a model that no label can be added to."""
-        if is_joint(self.registry_):
+        if self.modalities[0].name is not None:
             raise TypeError(
                 "The model is one of a MuData, to which no labels can be added: train a model on "
                 "the RNA alone, or a new one on all labels."
@@ -259,43 +294,43 @@ class AdaptationMixin(SetupMixin):
             raise ValueError(
                 "The model has no linear branch, which new labels are added to: train a model with linear=True."
             )
-        if self.novelty_statistics_ is None:
+        if self.training_.novelty_statistics is None:
             raise ValueError(
                 "The model has no statistics of its reference, because it is of an older version "
                 "or of very few cells: train it anew, on labels old and new."
             )
 
-    def _extended(self, new: list[str], label_type: LabelType) -> Self:
+    def _extended(self, new: list[str], values: np.ndarray) -> Self:
         """Make a copy of the model with more labels, which no cell gets yet.
 
-        All labels become text if the new ones, whose type is given, have another one than those of
-        the model. They have no place in its order.
+        All labels become text if the new ones, which are given as text and in their own type, have
+        another type than those of the model. They have no place in its order.
         """
-        registry = deepcopy(self.registry_)
+        registry, n_before = deepcopy(self.registry_), len(self.labels)
         field = registry["field_registries"][REGISTRY_KEYS.LABELS_KEY]
-        state, n_before = field["state_registry"], len(self.labels)
-        key = LabelsField.CATEGORICAL_MAPPING_KEY
-        names = list(state[key])
-        state[key] = np.array([*names[:n_before], *new, *names[n_before:]], dtype=object)
-        colors = list(state[LabelsField.COLORS_KEY])
-        more = _unused_colors(colors, len(new))
-        state[LabelsField.COLORS_KEY] = [*colors[:n_before], *more, *colors[n_before:]]
+        state = field["state_registry"]
+        names, colors = (list(state[key]) for key in (LabelsField.CATEGORICAL_MAPPING_KEY, LabelsField.COLORS_KEY))
+        names[n_before:n_before] = new
+        # As unlike those in use as the default palette allows.
+        palette = default_palette(len(colors) + len(new))
+        unused = [color for color in palette if color not in colors] + palette[len(colors) :]
+        colors[n_before:n_before] = unused[: len(new)]
+        state |= {LabelsField.CATEGORICAL_MAPPING_KEY: np.array(names, dtype=object), LabelsField.COLORS_KEY: colors}
         if new:
-            dtype = LabelType.of(self._label_dtype.categories).dtype
-            both = LabelType(dtype if dtype == label_type.dtype else None)
-            state[LabelsField.TYPE_KEY] = both._asdict()
+            before = state[LabelsField.VALUES_KEY]
+            both = [before, values] if before.dtype == values.dtype else [np.array([*self.labels, *new], dtype=object)]
+            state |= {LabelsField.VALUES_KEY: np.concatenate(both), LabelsField.ORDERED_KEY: False}
         if "n_labels" in field.get("summary_stats", {}):
-            field["summary_stats"]["n_labels"] = len(state[key])
+            field["summary_stats"]["n_labels"] = len(names)
         model = type(self)(None, registry=registry, **self.init_params_["non_kwargs"])
         kept = self.module.state_dict()
         unreachable = _UNREACHABLE * float(self.module.temperature)
-        rows = {"linear.bias": unreachable, "head.weight": 0, "head.bias": 0, "linear.weight": 0}
-        for name, value in rows.items():
-            tensor = kept[name]
-            added = tensor.new_full((len(new), *tensor.shape[1:]), value)
-            kept[name] = torch.cat([tensor, added])
+        for name, value in {"linear.bias": unreachable, "head.weight": 0, "head.bias": 0, "linear.weight": 0}.items():
+            added = kept[name].new_full((len(new), *kept[name].shape[1:]), value)
+            kept[name] = torch.cat([kept[name], added])
         model.module.load_state_dict(kept)
-        for name in TRAINING_ATTRS:
+        model.training_ = deepcopy(self.training_)
+        for name in SCVI_ATTRS:
             setattr(model, name, deepcopy(getattr(self, name, None)))
         model.ontology_term_ids_ = self.ontology_term_ids_
         model.to_device(self.module.device)
@@ -303,56 +338,44 @@ class AdaptationMixin(SetupMixin):
         return model
 
 
-def _type_of_new(column: pd.Series, new: list[str]) -> LabelType:
-    """Type of the labels that are new to a model."""
+def _values_of(column: pd.Series, names: list[str]) -> np.ndarray:
+    """Values of a column in their own type, by their text."""
     categories = column.astype("category").cat.categories
-    return LabelType.of(categories[categories.astype(str).isin(new)])
+    chosen = categories[categories.astype(str).isin(names)]
+    return typed_labels(chosen)[pd.Index(chosen.astype(str)).get_indexer(names)]
 
 
-def _read_label(name: str, unlabeled_category: str | None, key: str) -> str | None:
-    """Name of a label, or ``None`` if it marks cells without one."""
-    if unlabeled_category is not None and name == str(unlabeled_category):
-        return None
-    if name == UNKNOWN:
-        raise ValueError(
-            f"adata.obs[{key!r}] has a label {UNKNOWN!r}, which annotate writes where it is in "
-            f"doubt: rename it, or pass unlabeled_category={UNKNOWN!r}."
-        )
-    return name
-
-
-def _check_new_labels(new: list[str], known: list[str], key: str) -> None:
+def _check_new_labels(new: list[str], known: list[str], where: str) -> None:
     """Refuse names that a model cannot hold, and say which may be other spellings."""
-    file_columns([*known, *new], f"adata.obs[{key!r}]")
+    refuse_unknown_label(new, where)
+    file_columns([*known, *new], where)
     spelled: dict[str, str] = {label_key(name): name for name in known}
     for name in new:
         other = spelled.setdefault(label_key(name), name)
         if other != name:
             warn_user(
-                f"{name!r} in adata.obs[{key!r}] becomes a label beside {other!r}: if they are the "
+                f"{name!r} in {where} becomes a label beside {other!r}: if they are the "
                 "same cell type, spell them alike and load the query again."
             )
     if not new:
         warn_user(
-            f"adata.obs[{key!r}] has no label that the model lacks, so that train will change "
+            f"{where} has no label that the model lacks, so that train will change "
             f"nothing (labels of the model are {list_names(known)}): call annotate, or recalibrate "
             "to adapt probabilities to the query."
         )
 
 
-def _unused_colors(used: list[str], n: int) -> list[str]:
-    """Colors for new labels, as unlike those in use as the default palette allows."""
-    palette = default_palette(len(used) + n)
-    free = [color for color in palette if color not in used]
-    return (free + palette[len(used) :])[:n]
+@torch.inference_mode()
+def _logits_by_choice(model: AdaptationMixin, query: QueryLoader) -> list[torch.Tensor]:
+    """Compute logits of all cells, ``(n_cells, n_labels)``, for each choice of modalities."""
+    module = model.module
 
+    def score(batch: Minibatch) -> list[torch.Tensor]:
+        return [
+            module.annotate(batch.x, attention=False, modalities=choice, measured=batch.measured).logits.float()
+            for choice in module.modality_choices
+        ]
 
-def _log_query(measured: torch.Tensor | None, n_vars: int, new: list[str]) -> None:
-    n_read = n_vars if measured is None else int(measured.sum())
-    logger.info(
-        "load_query_data: new labels: %s; %s of the query's %s genes are genes of the model, and "
-        "new labels rest on these alone",
-        list_names(new) if new else "none",
-        format_thousands(min(n_read, n_vars)),
-        format_thousands(n_vars),
-    )
+    with thread_pool(module.device):
+        parts = list(thread_map(score, query))
+    return [torch.cat(of_choice) for of_choice in zip(*parts, strict=True)]

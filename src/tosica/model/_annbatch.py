@@ -11,13 +11,12 @@ import pandas as pd
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset
 
-from tosica._checks import Integer, list_names, validate_params
+from tosica._checks import FilePath, Integer, list_names, validate_params
+from tosica.model._device import first_line
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
-
-    from mudata import MuData
 
     from tosica.data import Block
 
@@ -81,10 +80,7 @@ class AnnbatchDataModule:
         """The stores of a collection, which is not changed by opening it."""
         given = collection
         if not isinstance(collection, self._annbatch.DatasetCollection):
-            if not isinstance(collection, str) and not hasattr(collection, "__fspath__"):
-                raise TypeError(
-                    f"collection must be a path or an annbatch.DatasetCollection, not {type(collection).__name__}."
-                )
+            FilePath().check("collection", collection)
             try:
                 with warnings.catch_warnings():
                     # annbatch recommends a name that ends in .zarr.
@@ -92,17 +88,10 @@ class AnnbatchDataModule:
                     collection = self._annbatch.DatasetCollection(str(collection), mode="r")
             # Zarr has many errors for what is no store of its own.
             except Exception as error:
-                raise ValueError(
-                    f"{str(given)!r} is no collection of annbatch ({_first_line(error)}): make one "
-                    "with annbatch.DatasetCollection(path).add_adatas([...])."
-                ) from error
-        groups = [] if collection.is_empty else list(collection)
-        if not groups:
-            raise ValueError(
-                f"{str(given)!r} is no collection of annbatch, or an empty one: make one with "
-                "annbatch.DatasetCollection(path).add_adatas([...])."
-            )
-        return groups
+                raise _no_collection(given) from error
+        if collection.is_empty:
+            raise _no_collection(given)
+        return list(collection)
 
     @property
     def n_blocks(self) -> int:
@@ -119,7 +108,7 @@ class AnnbatchDataModule:
         # What a damaged chunk raises depends on how it was compressed.
         except Exception as error:
             raise OSError(
-                f"the collection cannot be read ({_first_line(error)}): it is damaged, or somebody "
+                f"the collection cannot be read ({first_line(error)}): it is damaged, or somebody "
                 "writes to it; make it anew."
             ) from error
 
@@ -137,21 +126,6 @@ class AnnbatchDataModule:
         return loader
 
 
-def check_datamodule(datamodule: AnnbatchDataModule, reference: AnnData | MuData) -> None:
-    """Check that a model was made from the cells that are to be read.
-
-    Raises
-    ------
-    ValueError
-        If it has other cells.
-    """
-    if datamodule.adata is not reference:
-        raise ValueError(
-            "datamodule has other cells than the model's reference: set up datamodule.adata, and "
-            "make the model from it."
-        )
-
-
 def _import_annbatch() -> Any:
     try:
         import annbatch
@@ -167,6 +141,13 @@ def _import_annbatch() -> Any:
     return annbatch
 
 
+def _no_collection(given: Any) -> ValueError:
+    return ValueError(
+        f"{str(given)!r} is no collection of annbatch, or an empty one: make one with "
+        "annbatch.DatasetCollection(path).add_adatas([...])."
+    )
+
+
 def _join(groups: list[Any]) -> AnnData:
     """One AnnData of all stores; matrices stay on disk."""
     import dask.array as da
@@ -175,20 +156,12 @@ def _join(groups: list[Any]) -> AnnData:
     tables = [read_elem(group["obs"]) for group in groups]
     genes = [read_elem(group["var"]) for group in groups]
     for i, (table, var) in enumerate(zip(tables, genes, strict=True)):
-        if not var.index.equals(genes[0].index):
-            other = var.index.symmetric_difference(genes[0].index)
-            some = [str(gene) for gene in other]
-            what = f"such as {list_names(some, 3)}" if some else "or in another order"
+        others = [*var.index.symmetric_difference(genes[0].index), *(set(tables[0]) ^ set(table))]
+        if others or not var.index.equals(genes[0].index):
+            what = list_names([str(name) for name in others], 3) or "their order"
             raise ValueError(
-                f"dataset_{i} of the collection has other genes than dataset_0 ({what}): make the "
-                "collection anew, of files with the same genes."
-            )
-        lacking = set(tables[0]) ^ set(table)
-        if lacking:
-            raise ValueError(
-                f"dataset_{i} and dataset_0 of the collection do not have the same columns of obs "
-                f"({list_names(sorted(map(str, lacking)), 3)}): cells would have no labels; make "
-                "the collection anew."
+                f"dataset_{i} and dataset_0 of the collection do not have the same genes and columns of obs ({what}): "
+                "make the collection anew, of files that have."
             )
     x = da.concatenate([read_elem_lazy(group["X"]) for group in groups])
     columns = {name: _concatenate([table[name] for table in tables]) for name in tables[0]}
@@ -205,7 +178,3 @@ def _concatenate(columns: list[pd.Series]) -> Any:
 
 def _matrix(group: Any) -> Any:
     return group["X"] if hasattr(group["X"], "shape") else sparse_dataset(group["X"])
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -29,11 +29,11 @@ from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
 from tosica._settings import format_thousands, logger
 from tosica._stats import conformal_threshold, label_sets
-from tosica.data import load_annotations
+from tosica.data import ExpressionSource, load_annotations
 from tosica.linear import pvalues
 from tosica.model._annotation_result import CUTOFF, DEFAULT_CUTOFF, AnnotationResult, sets_as_terms, warn_of_cutoff
 from tosica.model._device import check_device
-from tosica.model._labels_field import LabelsField
+from tosica.model._fields import LabelsField
 from tosica.model._query import QueryLoader
 from tosica.module import REGISTRY_KEYS
 
@@ -113,9 +113,9 @@ class AnnotationMixin(Base):
         wanted = {want} if isinstance(want, str) else set(want)
         for name in wanted - _WANTED:
             raise ValueError(f"want cannot be {name!r}{did_you_mean(name, _WANTED)}")
-        adata = self._query(adata, indices)
-        tokens = self.tokens
-        query = self._minibatches(adata, layer, use_raw, batch_size, sample)
+        source = self._source(adata, indices, layer, use_raw)
+        adata, tokens = source.data, self.tokens
+        query = self._load_query(source, batch_size, sample)
         columns = tokens.tokens_of(query.modalities)
         if "unannotated" not in wanted:
             # Unannotated tokens come last.
@@ -131,14 +131,14 @@ class AnnotationMixin(Base):
                         found[name] = np.empty((adata.n_obs, *part.shape[1:]), dtype=np.float32)
                     found[name][start : start + len(part)] = part
                 step.update(len(part))
+        statistics = self.training_.novelty_statistics
         if "probabilities" in found:
             found["codes"] = found["probabilities"].argmax(1).astype(np.int32)
             found["probability"] = found["probabilities"].max(1)
         if "attention" in found:
             found["attention"] = np.ascontiguousarray(found["attention"][:, : len(columns)])
-        if "novelty" in found and self.novelty_statistics_ is not None:
-            reference = self.novelty_statistics_.cells
-            found["novelty_pvalue"] = pvalues(found["novelty"], reference).astype(np.float32)
+        if "novelty" in found and statistics is not None:
+            found["novelty_pvalue"] = pvalues(found["novelty"], statistics.cells).astype(np.float32)
         names = [modality.name for modality in self.modalities]
         return AnnotationResult(
             obs_names=adata.obs_names,
@@ -169,9 +169,10 @@ class AnnotationMixin(Base):
         if output.attention is not None:
             values["attention"] = output.attention
         arrays = {name: value.float().cpu().numpy() for name, value in values.items()}
-        if "novelty" in wanted and self.novelty_statistics_ is not None:
+        statistics = self.training_.novelty_statistics
+        if "novelty" in wanted and statistics is not None:
             known = None if measured is None else measured.cpu().numpy()
-            arrays["novelty"], _ = self.novelty_statistics_.score_cells(minibatch.x.cpu().numpy(), known)
+            arrays["novelty"], _ = statistics.score_cells(minibatch.x.cpu().numpy(), known)
         return minibatch.start, arrays
 
     @validate_params(
@@ -292,7 +293,7 @@ class AnnotationMixin(Base):
         """
         if probabilities:
             file_columns(self.labels, "the model")
-        adata = self._query(adata)
+        adata = self._source(adata).data
         # anndata would refuse this only after the work, when the result is written.
         if adata.isbacked and (copy or adata.is_view):
             what = "a view of a backed AnnData" if adata.is_view else "a backed AnnData with copy=True"
@@ -428,8 +429,9 @@ class AnnotationMixin(Base):
                 "ontology=True was given, but no label of the model has a term: assign a dict of "
                 "label and identifier to model.ontology_term_ids_."
             )
-        if self.held_out_probabilities_ is None:
-            self._query(adata)
+        held_out = self.training_.held_out_probabilities
+        if held_out is None:
+            self._source(adata)
             raise ValueError(
                 "The model has no held-out cells to calibrate label sets by: make a new model of a "
                 "reference with several cells of a label, and train it once with calibrate=True, "
@@ -437,7 +439,7 @@ class AnnotationMixin(Base):
             )
         result = self.infer(adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
         choice = self.module.modality_choices.index(result.present)
-        threshold = conformal_threshold(self.held_out_probabilities_[choice], coverage)
+        threshold = conformal_threshold(held_out[choice], coverage)
         assert result.probabilities is not None
         inside, n_empty = label_sets(result.probabilities, threshold, allow_empty=allow_empty)
         if n_empty:
@@ -555,7 +557,7 @@ class AnnotationMixin(Base):
         >>> [(batch.start, tuple(batch.x.shape)) for batch in model.iter_batches(batch_size=500)]
         [(0, (500, 765)), (500, (25, 765))]
         """
-        return iter(self._minibatches(self._query(adata), layer, use_raw, batch_size))
+        return iter(self._load_query(self._source(adata, None, layer, use_raw), batch_size))
 
     def to_device(self, device: str | int | torch.device) -> None:
         """Move the model to a CPU or a GPU, where it then annotates.
@@ -583,42 +585,42 @@ class AnnotationMixin(Base):
         """
         super().to_device(check_device(device))
 
-    def _query(self, adata: AnnData | MuData | None, indices: Sequence[int] | slice | None = None) -> AnnData | MuData:
+    def _source(
+        self,
+        adata: AnnData | MuData | None,
+        indices: Sequence[int] | slice | None = None,
+        layer: str | Mapping[str, str] | None = None,
+        use_raw: bool = False,
+    ) -> ExpressionSource:
         """Take cells to annotate, if the model is trained; by default its reference."""
         self._check_if_trained(
             warn=False, message="The model is not trained: call model.train() first, or load a trained one."
         )
-        if adata is None:
-            adata = self.adata
+        adata = self.adata if adata is None else adata
         if adata is None:
             raise ValueError("The model was loaded without a reference: pass the query as adata.")
         CellData(mudata=self.modalities[0].name is not None).check("adata", adata)
+        source = ExpressionSource(adata, layer, use_raw)
         if indices is None:
-            return adata
-        n_obs = adata.n_obs
-        chosen = np.arange(n_obs)[indices] if isinstance(indices, slice) else np.asarray(indices)
-        is_mask = chosen.dtype == bool and chosen.shape == (n_obs,)
-        if not is_mask and not (
-            chosen.ndim == 1 and chosen.dtype.kind in "iu" and ((-n_obs <= chosen) & (chosen < n_obs)).all()
-        ):
-            raise ValueError(f"indices must be positions of the {n_obs} cells, a slice, or a boolean for each of them.")
-        return adata[chosen]
+            return source
+        try:
+            chosen = np.arange(adata.n_obs)[indices if isinstance(indices, slice) else np.asarray(indices)]
+        except IndexError:
+            chosen = None
+        if chosen is None or chosen.ndim != 1:
+            raise ValueError(
+                f"indices must be positions of the {adata.n_obs} cells, a slice, or a boolean for each of them."
+            )
+        return source[chosen]
 
-    def _minibatches(
-        self,
-        adata: AnnData | MuData,
-        layer: str | Mapping[str, str] | None,
-        use_raw: bool,
-        batch_size: int | None,
-        sample: AnnData | None = None,
+    def _load_query(
+        self, source: ExpressionSource, batch_size: int | None = None, sample: AnnData | None = None
     ) -> QueryLoader:
-        """Cells as the network reads them, in minibatches of a size that suits the device."""
+        """Read cells as the network takes them, in minibatches of a size that suits the device."""
         device = self.module.device
         if batch_size is None:
             batch_size = _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
-        return QueryLoader(
-            adata, self.modalities, layer=layer, use_raw=use_raw, batch_size=batch_size, device=device, sample=sample
-        )
+        return QueryLoader(source, self.modalities, batch_size=batch_size, device=device, sample=sample)
 
 
 def _check_finite(name: str, values: np.ndarray) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import re
+import warnings
 from contextlib import contextmanager
 from numbers import Integral
 from typing import TYPE_CHECKING
 
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.accelerators import AcceleratorRegistry
+from scvi.model._utils import parse_device_args
 
-from tosica._checks import Either, Integer, OneOf
+from tosica._checks import Either, InstanceOf, Integer, OneOf
 from tosica._settings import warn_user
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 ACCELERATOR = OneOf("auto", "gpu", *AcceleratorRegistry.available_accelerators())
 DEVICE = Either(first=OneOf("auto"), second=Integer(least=0))
+_DEVICE_OF_TORCH = InstanceOf("'cpu', 'cuda', 'cuda:0' and so on, or the number of a GPU", str, Integral, torch.device)
 
 
 def find_device(accelerator: str, device: int | str) -> torch.device:
@@ -54,63 +57,40 @@ def check_device(device: str | int | torch.device) -> torch.device:
     TypeError
         If it is neither a name, nor the number of a GPU, nor a device of torch.
     ValueError
-        If torch does not know the name, or a GPU is asked for where torch finds none.
+        If torch does not know the name, or finds no such GPU.
     """
-    expected = "device must be 'cpu', 'cuda', 'cuda:0' and so on, or the number of a GPU"
-    if isinstance(device, bool) or not isinstance(device, str | Integral | torch.device):
-        raise TypeError(f"{expected}, not {device!r:.60}.")
+    _DEVICE_OF_TORCH.check("device", device)
     try:
-        found = torch.device("cuda", int(device)) if isinstance(device, Integral) else device
-        found = torch.device(found)
-    except RuntimeError as error:
-        raise ValueError(f"{expected}, not {device!r:.60}.") from error
-    n_gpus = torch.cuda.device_count()
-    if found.type == "cuda" and (found.index or 0) >= n_gpus:
-        there = f"GPUs up to number {n_gpus - 1}" if n_gpus else "no GPU"
-        cure = "'cpu', or one of these numbers" if n_gpus else "'cpu'"
-        raise ValueError(f"device={device!r} was asked for, but torch finds {there} here: pass {cure}.")
+        found = torch.device("cuda", int(device)) if isinstance(device, Integral) else torch.device(device)
+        torch.empty(0, device=found)
+    # AssertionError is what torch raises if it was built without GPUs.
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(
+            f"device={device!r} cannot be used here ({first_line(error)}): pass 'cpu', or 'cuda:0' and so on for one "
+            f"of the {torch.cuda.device_count()} GPUs that torch finds."
+        ) from error
     return found
 
 
-def check_devices(devices: int | list[int] | str, device: torch.device) -> None:
-    """Check what is asked for as the devices of a training.
-
-    Parameters
-    ----------
-    devices
-        Number of devices, or their numbers.
-    device
-        Of the same kind. On the CPU, which each process uses a part of, there are any number.
+def check_devices(accelerator: str, devices: int | list[int] | str) -> torch.device:
+    """First of the devices of a training, which Lightning finds.
 
     Raises
     ------
-    TypeError
-        If it is neither a whole number, nor a list of them, nor a string.
     ValueError
-        If it is a number below 1 other than -1, a string that lists no numbers, or if there are
-        fewer GPUs.
+        If there are no such devices.
     """
-    asked = "devices must be 'auto', a number of devices of at least 1, -1 for all, or a list"
-    if isinstance(devices, str):
-        if devices != "auto" and not re.fullmatch(r"-1|\d+(,\d+)*", devices.replace(" ", "")):
-            raise ValueError(f"{asked}, not {devices!r}.")
-        if devices == "auto":
-            return
-        numbers = [int(one) for one in devices.split(",")]
-        devices = numbers if len(numbers) > 1 else numbers[0]
-    listed = devices if isinstance(devices, list | tuple) else [devices]
-    if any(isinstance(one, bool) or not isinstance(one, Integral) for one in listed):
-        raise TypeError(f"{asked}, not {devices!r}.")
-    if isinstance(devices, Integral) and devices != -1 and int(devices) < 1:
-        raise ValueError(f"{asked}, not {devices!r}.")
-    if device.type == "cuda" and devices != -1:
-        n_gpus = torch.cuda.device_count()
-        n_asked = max(listed) + 1 if isinstance(devices, list | tuple) else int(devices)
-        if n_asked > n_gpus:
-            raise ValueError(
-                f"devices={devices!r} was asked for, but torch finds {n_gpus} "
-                f"GPU{'s' if n_gpus > 1 else ''} here: pass at most as many."
-            )
+    try:
+        with warnings.catch_warnings():
+            # The trainer will say it.
+            warnings.simplefilter("ignore")
+            _, _, device = parse_device_args(accelerator, devices, return_device="torch")
+    except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"accelerator={accelerator!r} and devices={devices!r} cannot be used here ({first_line(error)}): pass "
+            "others, or leave them out."
+        ) from error
+    return torch.device(device)
 
 
 @contextmanager
@@ -157,5 +137,10 @@ def _why_not(device: torch.device) -> str:
         torch.compile(torch.neg)(torch.ones(2, device=device))
     # A missing or broken compiler may raise anything.
     except Exception as error:
-        return str(error).strip().partition("\n")[0] or type(error).__name__
+        return first_line(error)
     return ""
+
+
+def first_line(error: BaseException) -> str:
+    """Beginning of what a library says."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,4 +1,4 @@
-"""What is registered of a modality: the scale of its expression, and its mask.
+"""What is registered of a reference: the scale of its expression, its masks, its labels.
 
 Everything that a model needs to exist without its reference is kept in the registry.
 """
@@ -6,18 +6,31 @@ Everything that a model needs to exist without its reference is kept in the regi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-from scvi.data.fields import BaseAnnDataField, LayerField
+from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
-from tosica._checks import list_names
-from tosica.data import MODALITY_KINDS, CellMatrix, ModalityKind, check_unique, check_varies
+from tosica._checks import InstanceOf, did_you_mean, list_names
+from tosica._obs import UNKNOWN, default_palette, file_columns
+from tosica._settings import logger, warn_user
+from tosica.data import MODALITY_KINDS, CellMatrix, ModalityKind, are_factor_codes, check_unique, check_varies
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_problem
 
 if TYPE_CHECKING:
     from anndata import AnnData
+
+# Labels may be numbers.
+UNLABELED = InstanceOf("a label", str, Real, bool, optional=True)
+# The schema of CELLxGENE has this for cell lines.
+_NO_TERMS = {NO_TERM, "na", "nan", ""}
+# That of cells without a label, which annotate never writes.
+_UNLABELED_COLOR = "#d3d3d3"
+# Types of numpy that Python's own values have, as pandas calls these.
+_OF_PYTHON = {"integer": "int64", "boolean": "bool", "floating": "float64"}
 
 
 class ExpressionField(LayerField):
@@ -160,17 +173,7 @@ class MaskField(BaseAnnDataField):
     def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
         """Accept another reference only with the mask that the model chose its tokens from."""
         self.validate_field(adata_target)
-        given, known = (
-            [
-                (str(name), members.tolist())
-                for name, members in zip(
-                    state["gene_sets"],
-                    np.split(np.asarray(state["genes"]), np.asarray(state["indptr"])[1:-1]),
-                    strict=True,
-                )
-            ]
-            for state in (self._read(adata_target), state_registry)
-        )
+        given, known = _members(self._read(adata_target)), _members(state_registry)
         columns = np.asarray(state_registry.get(self.COLUMNS_KEY, np.arange(len(known))))
         for token, column in enumerate(columns):
             if column >= len(given) or (column >= 0 and given[column] != known[token]):
@@ -188,3 +191,220 @@ class MaskField(BaseAnnDataField):
 
     def view_state_registry(self, state_registry: dict[str, Any]) -> None:
         """Show nothing: ``repr`` of the model has a better table."""
+
+
+def _members(state: dict[str, Any]) -> list[tuple[str, list[int]]]:
+    """Names of the tokens of a mask, with the positions of their genes."""
+    parts = np.split(np.asarray(state["genes"]), np.asarray(state["indptr"])[1:-1])
+    return [(str(name), part.tolist()) for name, part in zip(state["gene_sets"], parts, strict=True)]
+
+
+class LabelsField(CategoricalObsField):
+    """Labels in the reference's order with their colours; cells without a label come last.
+
+    Parameters
+    ----------
+    registry_key
+        Key to register the field under.
+    obs_key
+        Column of ``obs``.
+    unlabeled_category
+        What marks a cell without a label, or ``None`` if every cell has one.
+    name
+        What the AnnData is called in messages.
+    min_cells
+        Labels with fewer cells are left out, and their cells have no label.
+    """
+
+    COLORS_KEY = "colors"
+    UNLABELED_KEY = "unlabeled_category"
+    # The labels in their own type, and whether they are ordered.
+    VALUES_KEY = "labels"
+    ORDERED_KEY = "ordered"
+
+    def __init__(
+        self,
+        registry_key: str,
+        obs_key: str,
+        unlabeled_category: str | None = None,
+        name: str = "adata",
+        min_cells: int = 1,
+    ) -> None:
+        super().__init__(registry_key, obs_key)
+        self._where = f"{name}.obs[{obs_key!r}]"
+        self._unlabeled = None if unlabeled_category is None else str(unlabeled_category)
+        self._min_cells = min_cells
+
+    def validate_field(self, adata: AnnData) -> None:
+        """Refuse labels that a model cannot learn from."""
+        key, where = self._original_attr_key, self._where
+        n_missing = int(adata.obs[key].isna().sum())
+        if n_missing:
+            raise ValueError(
+                f"{n_missing} cells have no label (NaN) in {where}: leave them out, "
+                "or give them a name of their own and pass it as unlabeled_category."
+            )
+        if are_factor_codes(adata, key):
+            raise ValueError(
+                f"{where} holds numbers from 0 on, which may be codes of a factor whose levels were lost on the way "
+                "from Seurat: tosica.io.read_seurat gets them back from the file; if the numbers are the labels, make "
+                f"them strings ({where}.astype(str))."
+            )
+        text = adata.obs[key].astype("category").cat.categories.astype(str)
+        if not text.is_unique:
+            twice = ", ".join(repr(name) for name in text[text.duplicated()].unique())
+            raise ValueError(
+                f"{where} has different labels with the same text ({twice}): make them one type, e.g. by "
+                f"{where}.astype(str)."
+            )
+        every = self._sizes(adata)
+        names = list(every.index[every >= self._min_cells])
+        file_columns(names, where)
+        if len(names) < 2:
+            of_size = f" of min_cells={self._min_cells} cells or more" if len(every) > 1 else ""
+            raise ValueError(
+                f"{where} needs at least two different labels{of_size} to tell apart; "
+                f"found {list_names(names) or 'none'}."
+            )
+        refuse_unknown_label(names, where)
+
+    def register_field(self, adata: AnnData) -> dict[str, Any]:
+        """Give each label a code, in the order of its category; unused categories get none."""
+        self.validate_field(adata)
+        sizes, known = self._sizes(adata), adata.obs[self._original_attr_key].astype(str).unique()
+        self._warn_of_odd_labels(sizes, known)
+        rare = self._leave_out(sizes)
+        column = adata.obs[self._original_attr_key].astype("category")
+        used = np.flatnonzero(np.bincount(column.cat.codes, minlength=len(column.cat.categories)))
+        names = column.cat.categories.astype(str).to_numpy()[used]
+        colors = _colors(adata, self._original_attr_key, len(column.cat.categories), used)
+        color_of = dict(zip(names, colors, strict=True))
+        is_label = np.array([name not in {*rare, self._unlabeled} for name in names])
+        mapping = names[is_label].astype(object)
+        if rare or self._unlabeled in color_of:
+            mapping = np.append(mapping, str(self._unlabeled))
+        self._write_codes(adata, mapping)
+        return {
+            self.CATEGORICAL_MAPPING_KEY: mapping,
+            self.ORIGINAL_ATTR_KEY: self._original_attr_key,
+            self.UNLABELED_KEY: self._unlabeled,
+            self.COLORS_KEY: [color_of.get(name, _UNLABELED_COLOR) for name in mapping],
+            self.VALUES_KEY: typed_labels(column.cat.categories[used[is_label]]),
+            self.ORDERED_KEY: bool(column.cat.ordered),
+        }
+
+    def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
+        """Give the labels of another reference the codes that they have in the model."""
+        self.validate_field(adata_target)
+        names = np.asarray(state_registry[self.CATEGORICAL_MAPPING_KEY], dtype=object)
+        # Of a model that min_cells made one for.
+        self._unlabeled = state_registry[self.UNLABELED_KEY]
+        sizes = self._sizes(adata_target)
+        sizes = sizes[~sizes.index.isin(names)]
+        self._leave_out(sizes)
+        new = sizes.index[sizes >= self._min_cells]
+        if len(new):
+            raise ValueError(
+                f"{self._where} has labels that the model does not know: {', '.join(map(repr, sorted(new)))}."
+            )
+        if self._unlabeled is not None and self._unlabeled not in names:
+            names = np.append(names, self._unlabeled)
+        self._write_codes(adata_target, names)
+        return state_registry | {self.CATEGORICAL_MAPPING_KEY: names, self.UNLABELED_KEY: self._unlabeled}
+
+    def _sizes(self, adata: AnnData) -> pd.Series:
+        """Number of cells of each label, the most frequent first."""
+        sizes = adata.obs[self._original_attr_key].astype(str).value_counts()
+        return sizes[sizes.index != self._unlabeled]
+
+    def _leave_out(self, sizes: pd.Series) -> list[str]:
+        """Find labels with too few cells, whose cells get none, and name them in the log."""
+        rare = sizes[sizes < self._min_cells].sort_index(key=lambda names: names.astype(str))
+        if not len(rare):
+            return []
+        if self._unlabeled is None:
+            # No label has this name.
+            self._unlabeled = UNKNOWN
+        logger.info(
+            "setup: labels with fewer than min_cells=%d cells are left out (%s), and their cells count as unlabeled",
+            self._min_cells,
+            ", ".join(f"{name!r} with {n}" for name, n in rare.items()),
+        )
+        return [str(name) for name in rare.index]
+
+    def _warn_of_odd_labels(self, sizes: pd.Series, known: np.ndarray) -> None:
+        single = sorted(sizes.index[(sizes == 1) & (sizes >= self._min_cells)])
+        if single:
+            warn_user(
+                f"labels with a single cell in {self._where}: {', '.join(map(repr, single))}. They are learnt, but "
+                "neither validated nor calibrated: add cells, merge the label, or leave such labels out by min_cells=2."
+            )
+        if self._unlabeled is not None and self._unlabeled not in known:
+            logger.warning(
+                "setup: unlabeled_category %r is no value of %s, so that every cell counts as labeled%s",
+                self._unlabeled,
+                self._where,
+                did_you_mean(self._unlabeled, known, 1),
+            )
+
+    def _write_codes(self, adata: AnnData, names: np.ndarray) -> None:
+        codes = pd.Index(names).get_indexer(adata.obs[self._original_attr_key].astype(str)).astype(np.int64)
+        # Labels that were left out are unlabeled, whose code is the last.
+        adata.obs[self.attr_key] = np.where(codes < 0, len(names) - 1, codes)
+
+
+def typed_labels(labels: pd.Index) -> np.ndarray:
+    """Labels as numbers or booleans of numpy if they are, otherwise as text, ``(n_labels,)``."""
+    dtype: Any = labels.dtype
+    if pd.api.types.is_numeric_dtype(dtype):
+        return labels.to_numpy(getattr(dtype, "numpy_dtype", dtype))
+    of_python = _OF_PYTHON.get(pd.api.types.infer_dtype(labels)) if pd.api.types.is_object_dtype(dtype) else None
+    return labels.to_numpy(of_python) if of_python else np.array(labels.astype(str), dtype=object)
+
+
+def refuse_unknown_label(names: list[str], where: str) -> None:
+    """Refuse the name that ``annotate`` writes where it is in doubt."""
+    if UNKNOWN in names:
+        raise ValueError(
+            f"{where} has a label {UNKNOWN!r}, which annotate writes where it is in doubt: rename it, or pass "
+            f"unlabeled_category={UNKNOWN!r}."
+        )
+
+
+def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str] | None:
+    """Read the Cell Ontology terms of labels from a reference, ``None`` if it has none.
+
+    Parameters
+    ----------
+    obs
+        Table of the reference's cells.
+    key
+        Its column with the labels; that with the terms has a suffix.
+    labels
+        Labels that the model knows.
+    """
+    column = f"{key}{TERM_SUFFIX}"
+    if column not in obs:
+        return None
+    pairs = obs[[key, column]].dropna().astype(str).drop_duplicates()
+    pairs = pairs[pairs[key].isin(labels) & ~pairs[column].isin(_NO_TERMS)]
+    terms = dict(zip(pairs[key], pairs[column], strict=True))
+    several = set(pairs[key][pairs[key].duplicated()])
+    problems = dict.fromkeys(several, "several terms") | {
+        k: problem for k, term in terms.items() if k not in several and (problem := term_problem(term))
+    }
+    if problems:
+        named = ", ".join(f"{k!r} ({problems[k]})" for k in labels if k in problems)
+        warn_user(
+            f"adata.obs[{column!r}] has no term that can be taken for {named}, so these labels "
+            "have no term: assign model.ontology_term_ids_ to give them one."
+        )
+    return {k: terms[k] for k in labels if k in terms and k not in problems}
+
+
+def _colors(adata: AnnData, key: str, n_categories: int, used: np.ndarray) -> list[str]:
+    """The colours that scanpy keeps for these categories, or those that it would give them."""
+    kept = adata.uns.get(f"{key}_colors")
+    if kept is not None and len(kept) >= n_categories:
+        return [str(kept[i]) for i in used]
+    return default_palette(len(used))

@@ -110,15 +110,8 @@ def load_legacy(
     model.is_trained_ = True
     model.to_device(device)
     model.module.eval()
-    logger.info(
-        "load_legacy: read %s: %d genes, %d tokens, %d labels, width %d, %d layers",
-        project.weights,
-        len(project.genes),
-        len(project.gene_sets),
-        len(project.labels),
-        project.embed_dim,
-        project.n_layers,
-    )
+    sizes = f"{len(project.genes)} genes, {len(project.gene_sets)} tokens, {len(project.labels)} labels"
+    logger.info("load_legacy: read %s: %s, %d layers", project.weights, sizes, project.n_layers)
     warn_user(
         "In a model of the original code each token mixes numbers of several gene sets, so attention under "
         "a gene set's name is what the original reported, but is not about that set alone."

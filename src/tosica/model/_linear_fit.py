@@ -78,7 +78,7 @@ class LinearFit:
         if linear is not None:
             linear.weight.copy_(torch.from_numpy(fitted.weights))
             linear.bias.copy_(torch.from_numpy(fitted.biases))
-            linear.upper.copy_(torch.from_numpy(fitted.upper))
+            linear.clip_max.copy_(torch.from_numpy(fitted.clip_max))
 
     def init_tokens(self) -> None:
         """Initialize each token from the weights of its genes in the regressions."""

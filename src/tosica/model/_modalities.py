@@ -15,7 +15,7 @@ import pandas as pd
 import scipy.sparse as sp
 from mudata import MuData
 
-from tosica.data import MODALITY_KINDS, ModalityKind, ModalityScale, ModalitySlice
+from tosica.data import MODALITY_KINDS, CellMatrix, JointMatrix, ModalityKind, ModalityScale, ModalitySlice
 from tosica.model._fields import ExpressionField, MaskField
 from tosica.module import REGISTRY_KEYS, TokenLayout
 
@@ -109,7 +109,7 @@ def place_of(name: str | None, data: AnnData | MuData | None = None) -> str:
     return whole if name is None else f"mdata[{name!r}]"
 
 
-def field_keys(role: str, name: str | None = "") -> tuple[str, str]:
+def field_keys(role: str, name: str | None) -> tuple[str, str]:
     """Registry keys of a modality's expression and mask; those of an AnnData have no role."""
     role = "" if name is None else f"_{role}"
     return f"{REGISTRY_KEYS.X_KEY}{role}", f"{REGISTRY_KEYS.MASK_KEY}{role}"
@@ -137,9 +137,12 @@ def read_modalities(registry: dict[str, Any]) -> list[Modality]:
     return modalities
 
 
-def is_joint(registry: dict[str, Any]) -> bool:
-    """Whether a model was set up with a MuData."""
-    return registry.get("setup_method_name") == "setup_mudata"
+def open_matrix(data: AnnData | MuData, modalities: list[Modality]) -> CellMatrix | JointMatrix:
+    """Open the expression of a reference: of the modality without a name, or several side by side."""
+    first = modalities[0]
+    if first.name is None:
+        return CellMatrix(data, layer=first.layer)
+    return JointMatrix(data, {str(modality.name): modality.layer for modality in modalities})
 
 
 def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
@@ -150,40 +153,33 @@ def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
     modalities
         The modalities of a model, in its order.
     """
-    n_genes = np.array([len(m.genes) for m in modalities])
-    first_gene = np.append(0, np.cumsum(n_genes))
-    first_pair = np.append(0, np.cumsum([len(m.mask["genes"]) for m in modalities]))
-    names: list[str] = []
-    owners: list[int] = []
-    pairs: list[np.ndarray] = []
-    genes: list[np.ndarray] = []
-    for annotated in (True, False):
-        for i, modality in enumerate(modalities):
-            mask = modality.mask
-            token_names = modality.label(mask["gene_sets"])
-            n_sets = len(token_names) - int(mask["n_unannotated"])
-            for p in range(n_sets) if annotated else range(n_sets, len(token_names)):
-                of_token = np.arange(int(mask["indptr"][p]), int(mask["indptr"][p + 1]))
-                names.append(token_names[p])
-                owners.append(i)
-                pairs.append(of_token + first_pair[i])
-                genes.append(np.asarray(mask["genes"])[of_token] + first_gene[i])
-    sizes = np.array([len(part) for part in genes])
-    no_dropout = sizes == n_genes[owners]
+    masks = [modality.mask for modality in modalities]
+    n_genes = np.array([len(modality.genes) for modality in modalities])
+    first_gene = np.cumsum(n_genes) - n_genes
+    n_tokens = [len(mask["gene_sets"]) for mask in masks]
+    names = [name for modality in modalities for name in modality.label(modality.mask["gene_sets"])]
+    is_set = [np.arange(n) < n - int(mask["n_unannotated"]) for n, mask in zip(n_tokens, masks, strict=True)]
+    order = np.argsort(~np.concatenate(is_set), kind="stable")
+    sizes = np.concatenate([np.diff(np.asarray(mask["indptr"])) for mask in masks])
+    starts = np.cumsum(sizes) - sizes
+    pair_order = np.concatenate([np.arange(starts[token], starts[token] + sizes[token]) for token in order])
+    genes = [np.asarray(mask["genes"]) + start for mask, start in zip(masks, first_gene, strict=True)]
+    owner, sizes = np.repeat(np.arange(len(modalities)), n_tokens)[order], sizes[order]
+    no_dropout = sizes == n_genes[owner]
     if len(modalities) > 1 or not modalities[0].kind.has_gene_sets:
         # Gene dropout hides a token of one gene already; token dropout as well is too much.
         no_dropout |= sizes == 1
     return TokenLayout(
         np.append(0, np.cumsum(sizes)),
-        np.concatenate(genes).astype(np.int64),
+        np.concatenate(genes)[pair_order].astype(np.int64),
         tuple(
             m.slice._replace(start=int(start), stop=int(start) + len(m.genes))
-            for m, start in zip(modalities, first_gene, strict=False)
+            for m, start in zip(modalities, first_gene, strict=True)
         ),
-        np.array(owners),
+        owner,
         no_dropout,
-        names=tuple(names),
-        n_unannotated=sum(int(m.mask["n_unannotated"]) for m in modalities),
-        mixed=bool(modalities[0].mask.get(MaskField.MIXED_KEY, False)),
-        pair_order=np.concatenate(pairs),
+        names=tuple(names[token] for token in order),
+        n_unannotated=sum(int(mask["n_unannotated"]) for mask in masks),
+        mixed=bool(masks[0].get(MaskField.MIXED_KEY, False)),
+        pair_order=pair_order,
     )

@@ -47,11 +47,12 @@ def fit_new_labels_of(model: SetupMixin, query: QueryCells) -> None:
         logger.info("train: the query has no new label, and the model stays as it is")
         return
     with restore_on_failure(model), progress(None, "train: new labels"):
-        fit = NewLabelsFit(model.module, model.novelty_statistics_, query.n_before)
-        model.novelty_statistics_ = fit(query.minibatches, query.codes)
+        fit = NewLabelsFit(model.module, model.training_.novelty_statistics, query.n_before)
+        statistics = fit(query.minibatches, query.codes)
     counts = np.bincount(query.codes[query.codes >= 0], minlength=len(model.labels))
     added = {name: int(counts[query.n_before + i]) for i, name in enumerate(new)}
-    model.label_counts_ = (model.label_counts_ or {}) | added
+    counted = (model.training_.label_counts or {}) | added
+    model.training_ = replace(model.training_, label_counts=counted, novelty_statistics=statistics)
     shown = ", ".join(f"{name!r} ({n} cells)" for name, n in added.items())
     logger.info("train: added %s; the other labels' scores stay as they were", shown)
 
@@ -96,7 +97,7 @@ class NewLabelsFit:
         x = self._read(query)
         is_new = codes >= self._n_before
         new = LabeledCells(x[is_new], codes[is_new] - self._n_before)
-        self._raise_upper(new.x)
+        self._raise_clip_max(new.x)
         means = self._means(new)
         measured = None if self._measured is None else self._measured.cpu().numpy()
         known, shifts = self._compare(x[~is_new], codes[~is_new], means, measured)
@@ -124,14 +125,14 @@ class NewLabelsFit:
         """Mean expression of each label, with missing genes imputed, ``(n_labels, n_genes)``."""
         labels = range(int(cells.labels.max()) + 1)
         means = np.vstack([np.asarray(cells.x[cells.labels == k].mean(0)) for k in labels])
-        found = torch.from_numpy(means).to(self._linear.upper)
+        found = torch.from_numpy(means).to(self._linear.clip_max)
         return self._linear.expression(found, self._measured).cpu().numpy().astype(np.float64)
 
-    def _raise_upper(self, x: sp.csr_matrix) -> None:
+    def _raise_clip_max(self, x: sp.csr_matrix) -> None:
         """Let genes be as high as in the new labels, where they may be markers."""
-        upper = self._linear.upper
-        highest = torch.from_numpy(x.max(0).toarray().ravel()).to(upper)
-        upper.copy_(torch.maximum(upper, highest))
+        clip_max = self._linear.clip_max
+        highest = torch.from_numpy(x.max(0).toarray().ravel()).to(clip_max)
+        clip_max.copy_(torch.maximum(clip_max, highest))
 
     def _compare(
         self,

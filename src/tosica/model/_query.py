@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,12 +13,12 @@ from tosica._settings import query_logger, warn_user
 from tosica.data import CellMatrix, cell_indexers, reindex_obs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mudata import MuData
     from torch import Tensor
 
-    from tosica.data import AlignedCells, CellBatch
+    from tosica.data import AlignedCells, CellBatch, ExpressionSource
     from tosica.model._modalities import Modality
 
 
@@ -46,20 +45,16 @@ class QueryLoader:
 
     Parameters
     ----------
-    data
+    source
         The query. An AnnData is taken as the one modality that it has half of the genes of.
     modalities
         The model's modalities.
-    layer
-        Layer to read; for a MuData a dict of modality and layer.
-    use_raw
-        Read ``raw`` of an AnnData.
     batch_size
         Cells in a minibatch.
     device
         Where minibatches are normalized.
     sample
-        If ``data`` is a part of a query, cells from all over that query, by which the scale of the
+        If the source is a part of a query, cells from all over that query, by which the scale of the
         expression is recognized.
 
     Raises
@@ -67,37 +62,28 @@ class QueryLoader:
     ValueError
         If the query has none of the model's modalities, different cells in them, or too few of
         the model's genes.
-    TypeError
-        If ``layer`` is not of the kind that the query needs.
     """
 
     def __init__(
         self,
-        data: AnnData | MuData,
+        source: ExpressionSource,
         modalities: list[Modality],
         *,
-        layer: str | Mapping[str, str] | None,
-        use_raw: bool,
         batch_size: int,
         device: torch.device,
         sample: AnnData | None = None,
     ) -> None:
-        if isinstance(data, AnnData):
-            if isinstance(layer, Mapping):
-                raise TypeError("layer must be the name of one layer for an AnnData, not a dict.")
-            parts = {_find_modality(data, modalities, use_raw): (data, layer, "adata")}
-        else:
-            parts = _split(data, modalities, layer, use_raw)
         self._modalities = modalities
         self._device = device
         self._cells: dict[int, AlignedCells] = {}
         self._measured: dict[int, Tensor | None] = {}
-        for position, (adata, chosen, name) in parts.items():
+        split = _find_modality if isinstance(source.data, AnnData) else _split
+        for position, (adata, layer, name) in split(source, modalities).items():
             modality = modalities[position]
             # The layer of the reference, if the query has it and none was named.
-            if chosen is None and not use_raw and modality.layer in adata.layers:
-                chosen = modality.layer
-            read = partial(CellMatrix, layer=chosen, use_raw=use_raw, name=name)
+            if layer is None and not source.use_raw and modality.layer in adata.layers:
+                layer = modality.layer
+            read = partial(CellMatrix, layer=layer, use_raw=source.use_raw, name=name)
             cells = modality.kind.align(
                 read(adata),
                 modality.genes,
@@ -112,9 +98,7 @@ class QueryLoader:
 
     def __iter__(self) -> Iterator[Minibatch]:
         for batches in zip(*self._cells.values(), strict=True):
-            found = {
-                position: self._normalize(position, batch) for position, batch in zip(self._cells, batches, strict=True)
-            }
+            found = {i: self._normalize(i, batch) for i, batch in zip(self._cells, batches, strict=True)}
             first = next(iter(found.values()))
             columns = [
                 found[i] if i in found else first.new_zeros(len(first), len(modality.genes))
@@ -134,44 +118,37 @@ class QueryLoader:
         return normalization.normalize(x, total=total, measured=self._measured[position])
 
 
-def _find_modality(adata: AnnData, modalities: list[Modality], use_raw: bool) -> int:
+Parts = dict[int, tuple[AnnData, str | None, str]]
+
+
+def _find_modality(source: ExpressionSource, modalities: list[Modality]) -> Parts:
     """Find the one modality of the model whose genes an AnnData has."""
-    if len(modalities) == 1:
-        return 0
-    names = adata.raw.var_names if use_raw and adata.raw is not None else adata.var_names
-    shared = [int(names.astype(str).isin(m.genes).sum()) for m in modalities]
-    likely = [i for i, m in enumerate(modalities) if 2 * shared[i] >= len(m.genes)]
-    if len(likely) != 1:
-        known = ", ".join(f"{m.name!r} with {len(m.genes)}" for m in modalities)
-        which = "several modalities" if likely else "no modality"
-        raise ValueError(
-            f"The query has half the genes of {which} of the model ({known}): say which one it "
-            f"holds, as in "
-            f"mudata.MuData({{{str(modalities[0].name)!r}: adata}})."
+    adata, best = source.data, 0
+    if len(modalities) > 1:
+        names = adata.raw.var_names if source.use_raw and adata.raw is not None else adata.var_names
+        shared = [int(names.astype(str).isin(m.genes).sum()) for m in modalities]
+        likely = [i for i, m in enumerate(modalities) if 2 * shared[i] >= len(m.genes)]
+        if len(likely) != 1:
+            known = ", ".join(f"{m.name!r} with {len(m.genes)}" for m in modalities)
+            which = "several modalities" if likely else "no modality"
+            raise ValueError(
+                f"The query has half the genes of {which} of the model ({known}): say which one it "
+                f"holds, as in mudata.MuData({{{str(modalities[0].name)!r}: adata}})."
+            )
+        best = likely[0]
+        query_logger.info(
+            "query: taken as the model's modality %r, to which %d of its %d names belong",
+            modalities[best].name,
+            shared[best],
+            len(names),
         )
-    best = likely[0]
-    query_logger.info(
-        "query: taken as the model's modality %r, to which %d of its %d names belong",
-        modalities[best].name,
-        shared[best],
-        len(names),
-    )
-    return best
+    return {best: (adata, source.layer, "adata")}  # type: ignore[dict-item] # no dict of layers
 
 
-def _split(
-    mdata: MuData, modalities: list[Modality], layer: str | Mapping[str, str] | None, use_raw: bool
-) -> dict[int, tuple[AnnData, str | None, str]]:
+def _split(source: ExpressionSource, modalities: list[Modality]) -> Parts:
     """Find the model's modalities in a MuData, with the layer and the name of each."""
-    if use_raw:
-        raise ValueError(
-            "use_raw=True is for an AnnData: set each modality to its raw first, as in "
-            "mdata.mod['rna'] = mdata['rna'].raw.to_adata()."
-        )
-    if layer is not None and not isinstance(layer, Mapping):
-        raise TypeError(
-            f"layer must be a dict of modality and layer for a MuData, such as {{'rna': {layer!r}}}, not {layer!r}."
-        )
+    mdata: MuData = source.data
+    layers: Mapping[str, str] = source.layer or {}  # type: ignore[assignment] # no name of one layer
     wanted = [str(modality.name) for modality in modalities]
     present = [name for name in wanted if name in mdata.mod]
     if not present:
@@ -181,7 +158,7 @@ def _split(
             f"mdata.mod[{wanted[0]!r}] = mdata.mod.pop({next(iter(mdata.mod), '…')!r}), or pass "
             "one as an AnnData."
         )
-    for name in layer or ():
+    for name in layers:
         if name not in present:
             raise KeyError(f"layer names no modality {name!r} that is read{only_known(name, present)}")
     missing = [name for name in wanted if name not in present]
@@ -196,6 +173,6 @@ def _split(
             )
     indexers = cell_indexers(mdata, present)
     return {
-        wanted.index(name): (reindex_obs(mdata[name], indexers[name]), (layer or {}).get(name), f"mdata[{name!r}]")
+        wanted.index(name): (reindex_obs(mdata[name], indexers[name]), layers.get(name), f"mdata[{name!r}]")
         for name in present
     }

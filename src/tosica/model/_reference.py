@@ -15,7 +15,6 @@ from tosica.data import CellMatrix
 from tosica.model._reference_on_disk import (
     ContiguousBlocks,
     ShuffleBuffer,
-    StreamedMinibatches,
     as_minibatch,
     read_ahead,
 )
@@ -145,7 +144,7 @@ class ReferenceData(LightningDataModule):
         self._has_all_cells = False
         self._blocks = blocks
 
-    def train_dataloader(self) -> Minibatches | StreamedMinibatches:
+    def train_dataloader(self) -> Minibatches | ShuffleBuffer:
         """Training cells, each label equally often; of several processes, this one's share."""
         rank, n_processes = self._process()
         size = max(min(self.batch_size, self.n_train // n_processes), 1)
@@ -158,8 +157,7 @@ class ReferenceData(LightningDataModule):
             # As many cells are read as are drawn.
             n_drawn = min(n_batches * together, self.n_train)
             n_blocks = -(-blocks.n_blocks * n_drawn // self.n_train)
-            buffer = ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches, n_blocks)
-            return StreamedMinibatches(buffer, (*seed, rank))
+            return ShuffleBuffer(self.rows, blocks, self.train_idx, codes, size, n_batches, (*seed, rank), n_blocks)
         sampler = BalancedSampler(self.train_idx, codes, together, seed=seed)
         batches = BatchSampler(sampler, together, drop_last=False)
         return Minibatches(self.rows, self.codes, batches, slice(rank * size, (rank + 1) * size))
@@ -182,17 +180,16 @@ class ReferenceData(LightningDataModule):
         All processes have as many minibatches. The last one may be empty for some of them.
         """
         rank, n_processes = self._process()
-        together = self.batch_size * n_processes
-        starts = range(0, self.n_val, together)
-        cells = [self.val_idx[start : start + together] for start in starts]
-        shares = [np.array_split(of_all, n_processes)[rank] for of_all in cells]
+        shares = [np.array_split(of_all, n_processes)[rank] for of_all in self._val_batches(n_processes)]
         return Minibatches(self.rows, self.codes, shares)
 
     def held_out(self) -> Minibatches:
         """All validation cells, in order, whatever the number of processes."""
-        starts = range(0, self.n_val, self.batch_size)
-        cells = [self.val_idx[start : start + self.batch_size] for start in starts]
-        return Minibatches(self.rows, self.codes, cells)
+        return Minibatches(self.rows, self.codes, self._val_batches(1))
+
+    def _val_batches(self, n_processes: int) -> list[np.ndarray]:
+        size = self.batch_size * n_processes
+        return [self.val_idx[start : start + size] for start in range(0, self.n_val, size)]
 
     def _process(self) -> tuple[int, int]:
         """Get the rank of this process and the number of processes."""

@@ -78,7 +78,9 @@ class ContiguousBlocks:
 
 
 class ShuffleBuffer:
-    """Dense minibatches with each label equally often, drawn from a buffer.
+    """Dense minibatches with each label equally often, drawn from a buffer and read in advance.
+
+    Lightning looks for ``sampler``, and tells it the epoch.
 
     Parameters
     ----------
@@ -94,10 +96,10 @@ class ShuffleBuffer:
         Cells in a minibatch.
     n_batches
         Minibatches of an epoch.
+    seed
+        The draws of an epoch depend on it and on the number of the epoch alone.
     n_blocks
         Blocks that an epoch reads, by default all.
-    size
-        Cells in the buffer.
     """
 
     def __init__(
@@ -108,35 +110,37 @@ class ShuffleBuffer:
         codes: np.ndarray,
         batch_size: int,
         n_batches: int,
+        seed: tuple[int, ...],
         n_blocks: int | None = None,
-        *,
-        size: int = BUFFER_SIZE,
     ) -> None:
-        self._rows = rows
-        self._blocks = blocks
-        self._cells = cells
-        self._codes = codes
-        self._batch_size = batch_size
+        self._rows, self._blocks = rows, blocks
+        self._cells, self._codes = cells, codes
+        self._batch_size, self._n_batches = batch_size, n_batches
+        self._seed, self._epoch = seed, 0
+        self._n_blocks = blocks.n_blocks if n_blocks is None else n_blocks
+        self.sampler = self
         self._labels, n_cells = np.unique(codes, return_counts=True)
-        self._first = subsample_by_label(codes, size)
+        self._first = subsample_by_label(codes, BUFFER_SIZE)
         n_first = np.bincount(np.searchsorted(self._labels, codes[self._first]))
         # Labels all of whose cells are in the buffer from the start need no others.
         self._is_whole = n_first == n_cells
-        self._n_batches = n_batches
-        self._n_blocks = blocks.n_blocks if n_blocks is None else n_blocks
         self._code_of = np.full(rows.n_obs, -1)
         self._code_of[cells] = np.searchsorted(self._labels, codes)
 
     def __len__(self) -> int:
         return self._n_batches
 
-    def draw(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Draw the minibatches of an epoch.
+    def set_epoch(self, epoch: int) -> None:
+        """Draw the cells of this epoch next."""
+        self._epoch = epoch
 
-        Yields
-        ------
-        Expression, ``(batch_size, n_genes)`` float32, and codes of the labels, ``(batch_size,)``.
-        """
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        batches = self._draw(np.random.default_rng([*self._seed, self._epoch]))
+        self._epoch += 1
+        return read_ahead(range(len(self)), lambda _: next(batches), _N_PREFETCHED)
+
+    def _draw(self, rng: np.random.Generator) -> Iterator[dict[str, torch.Tensor]]:
+        """Draw the minibatches of an epoch."""
         pools = self._fill(rng)
         n_labels = len(pools)
         share = -(-self._n_batches * self._batch_size // n_labels)
@@ -146,14 +150,16 @@ class ShuffleBuffer:
             # Blocks are read in step with the minibatches.
             while n_read < (i + 1) * self._n_blocks // self._n_batches:
                 positions, block = next(blocks)
-                self._put(pools, positions, block, rng)
+                codes = self._code_of[positions]
+                wanted = (codes >= 0) & ~self._is_whole[codes]
+                self._add(pools, positions[wanted], block[wanted], rng)
                 n_read += 1
             labels = order[i * self._batch_size : (i + 1) * self._batch_size]
-            drawn = [pools[label].draw(rng) for label in labels]
             x = np.zeros((len(labels), len(self._rows.names)), dtype=np.float32)
-            for row, (genes, values) in enumerate(drawn):
+            for row, label in enumerate(labels):
+                genes, values = pools[label].draw(rng)
                 x[row, genes] = values
-            yield x, self._labels[labels]
+            yield as_minibatch(x, self._labels[labels])
 
     def _fill(self, rng: np.random.Generator) -> list[_Pool]:
         """Start with equally many cells of each label, or all that it has."""
@@ -164,13 +170,6 @@ class ShuffleBuffer:
             self._add(pools, positions, self._rows.take(positions), rng)
         return pools
 
-    def _put(self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator) -> None:
-        """Put the training cells of a block into the buffer, in the place of others."""
-        codes = self._code_of[positions]
-        wanted = (codes >= 0) & ~self._is_whole[codes]
-        if wanted.any():
-            self._add(pools, positions[wanted], block[wanted], rng)
-
     def _add(self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator) -> None:
         block = sp.csr_matrix(block)
         codes = self._code_of[positions]
@@ -178,39 +177,6 @@ class ShuffleBuffer:
             # Copies, so that the block need not stay in memory for one of its cells.
             cell = block.indices[start:stop].copy(), block.data[start:stop].astype(np.float32)
             pools[code].add(cell, rng)
-
-
-class StreamedMinibatches:
-    """Minibatches of a :class:`ShuffleBuffer`, read in advance by a thread.
-
-    Lightning looks for ``sampler``, and tells it the epoch.
-
-    Parameters
-    ----------
-    buffer
-        Draws the minibatches.
-    seed
-        The draws of an epoch depend on it and on the number of the epoch alone.
-    """
-
-    def __init__(self, buffer: ShuffleBuffer, seed: tuple[int, ...]) -> None:
-        self.buffer = buffer
-        self.sampler = self
-        self._seed = seed
-        self._epoch = 0
-
-    def __len__(self) -> int:
-        return len(self.buffer)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Draw the cells of this epoch next."""
-        self._epoch = epoch
-
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        batches = self.buffer.draw(np.random.default_rng([*self._seed, self._epoch]))
-        self._epoch += 1
-        drawn = read_ahead(range(len(self)), lambda _: next(batches), _N_PREFETCHED)
-        return (as_minibatch(x, codes) for x, codes in drawn)
 
 
 def read_ahead(items: Iterable[Item], read: Callable[[Item], Result], n_ahead: int) -> Iterator[Result]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
+import torch
 from anndata import AnnData
 from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
 from scvi.data._constants import _SCVI_UUID_KEY
@@ -26,10 +28,10 @@ from tosica._checks import (
 )
 from tosica._settings import logger
 from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
-from tosica.model._checkpoint import fingerprint
-from tosica.model._fields import ExpressionField, MaskField
-from tosica.model._labels_field import UNLABELED, LabelsField, LabelType, read_terms
+from tosica.linear import NoveltyStatistics
+from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskField, read_terms
 from tosica.model._modalities import field_keys, lay_out_tokens, place_of, read_modalities
+from tosica.model._model_file import fingerprint
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._ontology import NO_TERM, check_mapping
 
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from scvi.data.fields import BaseAnnDataField
     from scvi.model.base import BaseModelClass as Base
 
-    from tosica.linear import NoveltyStatistics
     from tosica.model._modalities import Modality
     from tosica.module import TokenLayout, TOSICAModule
 else:
@@ -50,6 +51,50 @@ else:
 _TRANSFER_ARGS = ("source_registry", "extend_categories", "allow_missing_labels")
 
 
+# What scvi-tools keeps of a training.
+SCVI_ATTRS = ("is_trained_", "history_", "train_indices_", "validation_indices_", "test_indices_")
+
+
+@dataclass
+class TrainingResult:
+    """What a training leaves in a model, besides weights and what scvi-tools keeps; saved as a dict.
+
+    Parameters
+    ----------
+    label_counts
+        Number of cells of each label that the model was trained on or calibrated on.
+    mislabeled_indices
+        Positions of cells that were left out for their labels.
+    held_out_probabilities
+        Probability of the true label of each held-out cell, a row for each choice of modalities.
+    held_out_codes
+        Codes of the true and of the best label of each held-out cell, before the refit,
+        ``(2, n_cells)``.
+    novelty_statistics
+        Means, variances and components of the reference, by which the novelty of cells is scored.
+    refitted
+        Whether the model was trained on the held-out cells after calibration.
+    """
+
+    label_counts: dict[str, int] | None = None
+    mislabeled_indices: np.ndarray | None = None
+    held_out_probabilities: np.ndarray | None = None
+    held_out_codes: np.ndarray | None = None
+    novelty_statistics: NoveltyStatistics | None = None
+    refitted: bool = False
+
+    to_dict = asdict
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Self:
+        """Read what :meth:`to_dict` gave and a file held."""
+        parts: dict[str, Any] = {k: v.numpy() if torch.is_tensor(v) else v for k, v in saved.items()}
+        found = cls(**parts)
+        if saved["novelty_statistics"] is not None:
+            found.novelty_statistics = NoveltyStatistics.from_dict(saved["novelty_statistics"])
+        return found
+
+
 class SetupMixin(Base):
     """Setting up an AnnData or a MuData as the reference, and what a model knows of it."""
 
@@ -57,20 +102,8 @@ class SetupMixin(Base):
         module: TOSICAModule
         registry_: dict[str, Any]
         history_: Any
-
-    held_out_probabilities_: np.ndarray | None = None
-    """Probability of the true label of each held-out cell, a row for each choice of modalities."""
-    held_out_codes_: np.ndarray | None = None
-    """Codes of the true and of the best label of each held-out cell, before the refit,
-    ``(2, n_cells)``."""
-    label_counts_: dict[str, int] | None = None
-    """Number of cells of each label that the model was trained on or calibrated on."""
-    novelty_statistics_: NoveltyStatistics | None = None
-    """Means, variances and components of the reference, by which the novelty of cells is scored."""
-    refitted_: bool = False
-    """Whether the model was trained on the held-out cells after calibration."""
-    # Positions in the reference; users read `mislabeled_indices`.
-    mislabeled_indices_: np.ndarray | None = None
+        training_: TrainingResult
+        _starts_from_network: bool
 
     @property
     def mislabeled_indices(self) -> np.ndarray | None:
@@ -80,7 +113,7 @@ class SetupMixin(Base):
         not checked. ``None`` before training, and for models that were trained before labels were
         checked or by the original code.
         """
-        return self.mislabeled_indices_
+        return self.training_.mislabeled_indices
 
     _term_of_label: Mapping[str, str] | None = None
 
@@ -324,22 +357,19 @@ class SetupMixin(Base):
         # All are checked before the first one writes to the reference.
         for field in fields:
             field.validate_field(data)
-        labels_key, batch_key = arguments["labels_key"], arguments["batch_key"]
-        owner = _find_column(data, labels_key, "labels_key", roles.values())
-        place = place_of(owner, data)
-        unlabeled, min_cells = arguments["unlabeled_category"], arguments["min_cells"]
-        labels = _field(LabelsField, data, owner, REGISTRY_KEYS.LABELS_KEY, labels_key, unlabeled, place, min_cells)
-        owner = None
-        if batch_key is not None:
-            owner = _find_column(data, batch_key, "batch_key", roles.values())
-        labels.validate_field(data)
-        obs = data.obs if owner is None else data[owner].obs
-        if batch_key is not None and obs[batch_key].isna().any():
-            place = place_of(owner, data)
-            raise ValueError(f"{place}.obs[{batch_key!r}] has cells without a batch (NaN).")
-        batch = _field(CategoricalObsField, data, owner, REGISTRY_KEYS.BATCH_KEY, batch_key)
+        key = arguments["labels_key"]
+        owner = _find_column(data, key, "labels_key", roles.values())
+        options = arguments["unlabeled_category"], place_of(owner, data), arguments["min_cells"]
+        fields.append(_field(LabelsField, data, owner, REGISTRY_KEYS.LABELS_KEY, key, *options))
+        fields[-1].validate_field(data)
+        key, owner = arguments["batch_key"], None
+        if key is not None:
+            owner = _find_column(data, key, "batch_key", roles.values())
+            obs = data.obs if owner is None else data[owner].obs
+            if obs[key].isna().any():
+                raise ValueError(f"{place_of(owner, data)}.obs[{key!r}] has cells without a batch (NaN).")
         manager = AnnDataManager(
-            fields=[*fields, labels, batch],
+            fields=[*fields, _field(CategoricalObsField, data, owner, REGISTRY_KEYS.BATCH_KEY, key)],
             setup_method_args=method_args,
             # Cells were compared above, for the modalities that are used.
             validation_checks=AnnDataManagerValidationCheck(check_fully_paired_mudata=False),
@@ -352,14 +382,10 @@ class SetupMixin(Base):
     def _check_set_up(cls, adata: Any) -> None:
         """Refuse data that were not set up as a reference, or a copy or part of such data."""
         CellData(mudata=True).check("adata", adata)
-        name = place_of(None, adata)
         manager = cls._setup_adata_manager_store.get(adata.uns.get(_SCVI_UUID_KEY))
         if manager is None or manager.adata is not adata:
-            what = (
-                "was not set up as a reference"
-                if manager is None
-                else "is a copy or a part of the data that were set up"
-            )
+            what = "is a copy or a part of the data that were set up" if manager else "was not set up as a reference"
+            name = place_of(None, adata)
             method = "setup_mudata" if name == "mdata" else "setup_anndata"
             raise ValueError(f"{name} {what}: call TOSICA.{method}({name}, labels_key=...) first.")
 
@@ -384,10 +410,8 @@ class SetupMixin(Base):
     @property
     def _label_dtype(self) -> pd.CategoricalDtype:
         """The labels in the type of the reference's."""
-        state = self._state(REGISTRY_KEYS.LABELS_KEY).get(LabelsField.TYPE_KEY)
-        label_type = LabelType(**(state or {}))
-        labels = pd.Index(label_type.values(self.labels))
-        return pd.CategoricalDtype(labels, ordered=label_type.ordered)
+        state = self._state(REGISTRY_KEYS.LABELS_KEY)
+        return pd.CategoricalDtype(pd.Index(state[LabelsField.VALUES_KEY]), ordered=state[LabelsField.ORDERED_KEY])
 
     @property
     def ontology_term_ids_(self) -> dict[str, str]:
@@ -408,7 +432,7 @@ class SetupMixin(Base):
 
     def _restore_terms(self, terms: Mapping[str, str]) -> None:
         """Take terms from a file; another release of the ontology may have had other terms."""
-        if not all(k in self.labels and isinstance(terms[k], str) for k in terms):
+        if not all(label in self.labels and isinstance(term, str) for label, term in terms.items()):
             raise ValueError("The terms of the labels are not those of a model.")
         self._term_of_label = dict(terms)
 
@@ -514,8 +538,14 @@ class SetupMixin(Base):
     def _state(self, registry_key: str) -> dict[str, Any]:
         return self.registry_["field_registries"][registry_key]["state_registry"]
 
+    @property
+    def _label_codes(self) -> np.ndarray:
+        """Position of each cell's label in ``labels``, of the reference's cells; -1 for none."""
+        codes = self._codes(REGISTRY_KEYS.LABELS_KEY).astype(np.int64)
+        return np.where(codes < len(self.labels), codes, -1)
+
     def _codes(self, key: str) -> np.ndarray:
-        """Codes of the labels or batches, in the order of the reference's cells."""
+        """Codes of a field, in the order of the reference's cells."""
         codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
         mod_key = self.adata_manager.data_registry[key].get("mod_key")
         return codes if mod_key is None else codes[cell_indexers(self.adata, [mod_key])[mod_key]]
@@ -524,9 +554,6 @@ class SetupMixin(Base):
     def _var_names(self) -> np.ndarray:
         names = [name for modality in self.modalities for name in modality.label(modality.genes)]
         return np.array(names, dtype=object)
-
-    # Old names, until nothing uses them.
-    _modalities, _tokens = modalities, tokens
 
 
 def _field(kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | None, *args: Any) -> BaseAnnDataField:

@@ -13,8 +13,8 @@ from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica.model._adaptation import AdaptationMixin
 from tosica.model._annotation import AnnotationMixin
-from tosica.model._save_load_mixin import SaveLoadMixin
-from tosica.model._setup import SetupMixin
+from tosica.model._save_load import SaveLoadMixin
+from tosica.model._setup import SetupMixin, TrainingResult
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
 from tosica.module import TOSICAModule
@@ -117,7 +117,8 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, Set
             for modality in self.modalities:
                 modality.check_genes(adata)
             with thread_pool(), progress(None, "TOSICA: gene sets"):
-                self.registry_ = select_tokens(self.registry_, adata, self._codes, max_gene_sets, modules)
+                select_tokens(self, max_gene_sets, modules)
+        self.training_ = TrainingResult()
         self.module = self._module_cls(
             self.tokens,
             len(self.labels),
@@ -152,3 +153,7 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, Set
                 + ("; beside it a linear branch" if self.module.linear is not None else ""),
             ]
         )
+
+
+MODEL = InstanceOf("a TOSICA model, which tosica.TOSICA.load(folder) returns", TOSICA)
+"""Constraint of parameters that take a model."""

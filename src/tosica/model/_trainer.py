@@ -1,18 +1,25 @@
-"""The trainer: its arguments and callbacks, Ctrl-C, several processes."""
+"""The trainer: its arguments and callbacks, checkpoints once an epoch, Ctrl-C."""
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import signal
 import threading
 import time
 import warnings
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import lightning.pytorch
+import pandas as pd
 import scvi.train
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch import Callback
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.callbacks import ProgressBar as LightningProgressBar
 from lightning.pytorch.strategies import DDPStrategy
 from scvi import settings
@@ -23,6 +30,7 @@ from tqdm.auto import tqdm
 from tosica._checks import Flag
 from tosica._progress import progress
 from tosica._settings import format_thousands, logger
+from tosica.model._model_file import to_plain
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -74,17 +82,12 @@ class ShowProgress(Callback):
         """Count the cells of a minibatch in all processes."""
         self._step.update(len(batch[REGISTRY_KEYS.X_KEY]) * trainer.world_size)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, *_: Any) -> None:
         """End the bar."""
-        self._end()
-
-    def on_exception(self, *_: Any) -> None:
-        """End the bar of a training that fails."""
-        self._end()
-
-    def _end(self) -> None:
         self._shown.close()
         self._step = None
+
+    on_exception = on_train_end  # type: ignore[assignment] # whatever the arguments are
 
 
 class KeepBest(Callback):
@@ -146,6 +149,9 @@ def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, A
     return wanted, rest
 
 
+CHECKPOINT_FILE = "training.pt"
+# Key of our own part of Lightning's checkpoint.
+_OURS = "tosica"
 _STOPPING = "early_stopping_"
 
 
@@ -195,6 +201,131 @@ def check_processes(state: TrainingState, trainer: Trainer) -> None:
         raise ValueError(
             "checkpoint_dir, resume and datamodule are for training on one device: pass devices=1, or leave them out."
         )
+
+
+# ------------------------------------------------------------------------------- checkpoints
+
+
+class EpochCheckpoint(Checkpoint):
+    """Write a checkpoint after each epoch; restore random numbers and history from one.
+
+    Parameters
+    ----------
+    path
+        The file, or ``None`` to write none.
+    start
+        What the training began with, as :func:`describe_start` returns it.
+    """
+
+    def __init__(self, path: Path | None, start: dict[str, Any]) -> None:
+        self.path = path
+        self._start = start
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Write the file, which is replaced whole."""
+        # A training that goes on begins with a new epoch, so this one must not have been cut short.
+        if self.path is None or trainer.should_stop:
+            return
+        try:
+            trainer.save_checkpoint(self.path)
+        except OSError as error:
+            # A full disk does not end what was computed so far.
+            logger.warning("train: goes on without a new checkpoint (%s)", error)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add what Lightning leaves out."""
+        random = {"cpu": torch.get_rng_state()}
+        if pl_module.device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(pl_module.device)
+        tables = getattr(trainer.logger, "history", {})
+        history = {name: table[name].to_dict() for name, table in tables.items()}
+        # Lightning logs it after this.
+        loss = float(trainer.callback_metrics["train_loss"])
+        history.setdefault("train_loss", {})[trainer.current_epoch] = loss
+        checkpoint[_OURS] = self._start | {"random": random, "history": history}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Restore what Lightning leaves out."""
+        ours = checkpoint[_OURS]
+        torch.set_rng_state(ours["random"]["cpu"])
+        if pl_module.device.type == "cuda" and "cuda" in ours["random"]:
+            torch.cuda.set_rng_state(ours["random"]["cuda"], pl_module.device)
+        history = getattr(trainer.logger, "history", {})
+        for name, values in ours["history"].items():
+            index = pd.Index(list(values), name="epoch")
+            history[name] = pd.DataFrame({name: list(values.values())}, index, dtype=object)
+
+
+class SafeCheckpointIO(TorchCheckpointIO):
+    """Read checkpoints as tensors and plain values, without executing anything."""
+
+    def load_checkpoint(self, path: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        """Read a checkpoint to the CPU; Lightning moves it."""
+        return dict(torch.load(path, map_location="cpu", weights_only=True))
+
+
+def find_checkpoint(path: str | Path) -> Path:
+    """Find the checkpoint that ``resume`` names: a file, or the one in a folder."""
+    path = Path(path)
+    return path / CHECKPOINT_FILE if path.is_dir() else path
+
+
+def read_start(path: Path) -> dict[str, Any]:
+    """Read what the training of a checkpoint began with.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If it is no checkpoint of a training, damaged, or holds more than plain values.
+    """
+    try:
+        return dict(SafeCheckpointIO().load_checkpoint(path)[_OURS])
+    except FileNotFoundError:
+        raise
+    # torch raises many kinds of errors for what it cannot read.
+    except Exception as error:
+        raise ValueError(
+            f"{str(path)!r} is no checkpoint of train(checkpoint_dir=...), of another version, or "
+            "damaged: resume from another one, or train without resume."
+        ) from error
+
+
+def add_checkpoint(state: TrainingState) -> None:
+    """Let the trainer write checkpoints or resume from one, which must be of the same training."""
+    start, trainer = describe_start(state), state.runner.trainer
+    if state.resumed is not None:
+        before, now = state.resumed["arguments"], start["arguments"]
+        changed = [name for name in now if before.get(name) != now[name]]
+        if changed:
+            raise ValueError(
+                f"The checkpoint to resume from was written with another {changed[0]}: train with the "
+                "same model, reference and arguments, or without resume."
+            )
+    # Not among the arguments: scvi-tools would make one of its own as well.
+    trainer.callbacks.append(EpochCheckpoint(state.checkpoint, start))
+    trainer.strategy.checkpoint_io = SafeCheckpointIO()
+    if state.checkpoint is not None:
+        state.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+
+
+def describe_start(state: TrainingState) -> dict[str, Any]:
+    """Describe what decides a training, besides its random numbers, in plain values."""
+    data, model = state.data, state.model
+    described = hashlib.sha256()
+    for part in (model.labels, model._var_names.tolist(), model.gene_sets, len(data.codes)):
+        described.update(repr(part).encode())
+    for codes in (data.codes, data.strata):
+        described.update(codes.tobytes())
+    arguments = asdict(state.settings) | {"max_epochs": state.n_epochs, "seed": settings.seed}
+    return {
+        "arguments": to_plain({"model or reference": described.hexdigest()} | arguments),
+        "training": torch.from_numpy(data.train_idx),
+        "validation": torch.from_numpy(data.val_idx),
+        "left_out": torch.from_numpy(data.left_out),
+        "draws": data.seed,
+    }
 
 
 # ------------------------------------------------------------------------------- running it
@@ -282,8 +413,8 @@ def log_end(state: TrainingState) -> None:
     if not is_rank_zero(model):
         return
     n_epochs, held_out = trainer.current_epoch, ""
-    if model.held_out_codes_ is not None:
-        truth, best = model.held_out_codes_
+    if model.training_.held_out_codes is not None:
+        truth, best = model.training_.held_out_codes
         held_out = f"; {(truth == best).mean():.1%} of {format_thousands(len(truth))} held-out cells got their label"
     logger.info(
         "train: %s%s on %s cells in %s%s",

@@ -6,8 +6,9 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,48 +19,45 @@ from tosica._checks import FilePath, Flag, Fraction, InstanceOf, Integer, refuse
 from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, quiet_libraries, warn_user
-from tosica.data import CellMatrix, JointMatrix
+from tosica._stats import fit_temperature
+from tosica.data import CellMatrix
 from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
-from tosica.model._annbatch import AnnbatchDataModule, check_datamodule
-from tosica.model._checkpoint import find_not_finite
-from tosica.model._device import check_devices, compiled, find_device
+from tosica.model._annbatch import AnnbatchDataModule
+from tosica.model._device import ACCELERATOR, check_devices, compiled
 from tosica.model._linear_fit import LinearFit, fit_baseline, fit_missing_genes, fit_novelty_statistics
-from tosica.model._modalities import is_joint
-from tosica.model._new_labels import QueryCells, fit_new_labels_of
-from tosica.model._recalibrate import set_calibration
+from tosica.model._modalities import open_matrix
+from tosica.model._model_file import find_not_finite
+from tosica.model._new_labels import fit_new_labels_of
 from tosica.model._reference import ReferenceData
 from tosica.model._reference_on_disk import BUFFER_SIZE
+from tosica.model._setup import TrainingResult
 from tosica.model._tokens import read_network_weights
 from tosica.model._trainer import (
+    CHECKPOINT_FILE,
     TRAINER_ARGUMENTS,
     KeepBest,
     ShowProgress,
+    add_checkpoint,
     catch_interrupt,
     describe_step,
+    find_checkpoint,
     log_end,
     make_runner,
     pop_early_stopping,
     pop_progress_args,
-    restore_on_failure,
-)
-from tosica.model._training_checkpoint import (
-    CHECKPOINT_FILE,
-    EpochCheckpoint,
-    SafeCheckpointIO,
-    check_same_training,
-    describe_start,
-    find_checkpoint,
     read_start,
+    restore_on_failure,
 )
 from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig, make_config
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from lightning.pytorch import Callback
-
     from tosica._progress import Progress
+    from tosica.data import JointMatrix
+    from tosica.model._new_labels import QueryCells
     from tosica.model._reference_on_disk import Blocks
     from tosica.model._setup import SetupMixin
 else:
@@ -88,7 +86,7 @@ def default_epochs(n_cells: int, *, min_draws: int = _MIN_DRAWS, draws_per_root:
     return math.ceil(max(min_draws, draws_per_root * math.sqrt(n_cells)) / n_cells)
 
 
-# ------------------------------------------------------------------------------- state and phases
+# ------------------------------------------------------------------------------- settings, state, result
 
 
 @dataclass(frozen=True)
@@ -116,12 +114,12 @@ class TrainingState:
 
     model: TrainingMixin
     settings: TrainingSettings
-    trainer_kwargs: dict[str, Any] = field(default_factory=dict)
-    shows_bar: bool = True
-    began: float = field(default_factory=time.monotonic)
+    trainer_kwargs: dict[str, Any]
+    shows_bar: bool
     blocks: Blocks | None = None
     checkpoint: Path | None = None
     resume: Path | None = None
+    began: float = field(default_factory=time.monotonic)
     # What the phases leave.
     resumed: dict[str, Any] | None = None
     left_out: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
@@ -145,277 +143,232 @@ class TrainingState:
         return ShowProgress(what, n_epochs * self.data.n_draws, enabled=self.shows_bar)
 
 
-class Phase(Protocol):
-    """One part of a training."""
-
-    def run(self, state: TrainingState) -> None:
-        """Read from the state, and leave results in it or in the model."""
+Phase: TypeAlias = "Callable[[TrainingState], None]"
 
 
-class ReadReference:
+# ------------------------------------------------------------------------------- phases, in their order
+
+
+def read_reference(state: TrainingState) -> None:
     """Read expression, labels and batches of the reference, or where an earlier training began."""
-
-    def run(self, state: TrainingState) -> None:
-        model = state.model
-        modalities = model.modalities
-        if is_joint(model.registry_):
-            state.rows = JointMatrix(model.adata, {str(m.name): m.layer for m in modalities})
-        else:
-            state.rows = CellMatrix(model.adata, layer=modalities[0].layer)
-            small = state.rows.n_obs <= BUFFER_SIZE and state.blocks is None
-            if small and not state.rows.in_memory:
-                # It would be read many times, and fits the buffer that it would be read through.
-                state.rows = state.rows.load()
-        codes = model._codes(REGISTRY_KEYS.LABELS_KEY)
-        # Cells without a label have the last code.
-        state.codes = np.where(codes < len(model.labels), codes, -1)
-        state.strata = model._codes(REGISTRY_KEYS.BATCH_KEY)
-        if state.resume is not None:
-            state.resumed = read_start(state.resume)
+    model = state.model
+    state.rows = open_matrix(model.adata, model.modalities)
+    if isinstance(state.rows, CellMatrix) and not state.rows.in_memory and state.blocks is None:
+        # A small one would be read many times, and fits the buffer that it would be read through.
+        state.rows = state.rows.load() if state.rows.n_obs <= BUFFER_SIZE else state.rows
+    state.codes, state.strata = model._label_codes, model._codes(REGISTRY_KEYS.BATCH_KEY)
+    if state.resume is not None:
+        state.resumed = read_start(state.resume)
 
 
-class CheckLabels:
+def check_labels(state: TrainingState) -> None:
     """Find cells with wrong labels by cross-validation, to leave them out."""
-
-    def run(self, state: TrainingState) -> None:
-        if state.resumed is not None:
-            state.left_out = state.resumed["left_out"].numpy()
-            return
-        if not state.settings.check_labels or not isinstance(state.rows, CellMatrix):
-            return
-        labeled = np.flatnonzero(state.codes >= 0)
-        with state.show("checking labels"):
-            state.left_out = find_label_errors(state.rows, labeled, state.codes[labeled], state.model.module.slices[0])
-        if len(state.left_out):
-            warn_user(
-                f"{len(state.left_out)} of {len(labeled)} labels of the reference "
-                f"({len(state.left_out) / len(labeled):.0%}) are contradicted by the other cells, "
-                "and these cells are left out of training: look at them in "
-                "model.adata.obs_names[model.mislabeled_indices], or train with "
-                "check_labels=False."
-            )
-
-
-class HoldOut:
-    """Hold out cells of each label for validation and calibration."""
-
-    def run(self, state: TrainingState) -> None:
-        settings, parts, seed = state.settings, None, None
-        if state.resumed is not None:
-            seed, names = state.resumed["draws"], ("training", "validation")
-            parts = tuple(state.resumed[name].numpy() for name in names)
-        state.data = state.model._data_splitter_cls(
-            state.rows,
-            state.codes,
-            state.strata,
-            left_out=state.left_out,
-            validation_size=1 - settings.train_size,
-            batch_size=settings.batch_size,
-            parts=parts,
-            seed=seed,
-            blocks=state.blocks,
+    if state.resumed is not None:
+        state.left_out = state.resumed["left_out"].numpy()
+        return
+    if not state.settings.check_labels or not isinstance(state.rows, CellMatrix):
+        return
+    labeled = np.flatnonzero(state.codes >= 0)
+    with state.show("checking labels"):
+        state.left_out = find_label_errors(state.rows, labeled, state.codes[labeled], state.model.module.slices[0])
+    if len(state.left_out):
+        warn_user(
+            f"{len(state.left_out)} of {len(labeled)} labels of the reference "
+            f"({len(state.left_out) / len(labeled):.0%}) are contradicted by the other cells, "
+            "and these cells are left out of training: look at them in "
+            "model.adata.obs_names[model.mislabeled_indices], or train with "
+            "check_labels=False."
         )
-        state.n_epochs = settings.max_epochs or default_epochs(state.data.n_train)
-        if settings.early_stopping and not state.data.n_val:
-            raise ValueError(
-                "early_stopping=True needs held-out cells, of which there are none, because no "
-                "label has two cells: train without it."
-            )
 
 
-class FindBatchDirections:
+def hold_out(state: TrainingState) -> None:
+    """Hold out cells of each label for validation and calibration."""
+    settings, parts, seed = state.settings, None, None
+    if state.resumed is not None:
+        parts = tuple(state.resumed[name].numpy() for name in ("training", "validation"))
+        seed = state.resumed["draws"]
+    state.data = state.model._data_splitter_cls(
+        state.rows,
+        state.codes,
+        state.strata,
+        left_out=state.left_out,
+        validation_size=1 - settings.train_size,
+        batch_size=settings.batch_size,
+        parts=parts,
+        seed=seed,
+        blocks=state.blocks,
+    )
+    state.n_epochs = settings.max_epochs or default_epochs(state.data.n_train)
+    if settings.early_stopping and not state.data.n_val:
+        raise ValueError(
+            "early_stopping=True needs held-out cells, of which there are none, because no "
+            "label has two cells: train without it."
+        )
+
+
+def find_directions(state: TrainingState) -> None:
     """Find the directions of expression in which batches differ within labels."""
-
-    def run(self, state: TrainingState) -> None:
-        data, rows = state.data, state.rows
-        cells = data.train_idx
-        labels, batches = data.codes[cells], data.strata[cells]
-        one_batch = (batches == batches[0]).all()
-        if not state.settings.correct_batches or not isinstance(rows, CellMatrix) or one_batch:
-            return
-        with state.show("batch directions"):
-            found = find_batch_directions(rows, cells, labels, batches, state.model.module.slices[0])
-        if found is None:
-            logger.warning(
-                "train: no label has three cells in each of two batches, so that labels and "
-                "batches cannot be separated, and batches are not corrected for; it takes more "
-                "cells of one label in two batches"
-            )
-            return
-        n = len(found)
-        where = f"in {n} direction{'s' * (n > 1)} of expression, which is corrected for"
-        logger.info("train: the batches differ %s", where if n else "no more than by chance")
-        state.directions = found if n else None
+    data, rows, cells = state.data, state.rows, state.data.train_idx
+    labels, batches = data.codes[cells], data.strata[cells]
+    one_batch = (batches == batches[0]).all()
+    if not state.settings.correct_batches or not isinstance(rows, CellMatrix) or one_batch:
+        return
+    with state.show("batch directions"):
+        found = find_batch_directions(rows, cells, labels, batches, state.model.module.slices[0])
+    if found is None:
+        logger.warning(
+            "train: no label has three cells in each of two batches, so that labels and "
+            "batches cannot be separated, and batches are not corrected for; it takes more "
+            "cells of one label in two batches"
+        )
+        return
+    n = len(found)
+    where = f"in {n} direction{'s' * (n > 1)} of expression, which is corrected for"
+    logger.info("train: the batches differ %s", where if n else "no more than by chance")
+    state.directions = found if n else None
 
 
-class MakeTrainer:
+def make_trainer(state: TrainingState) -> None:
     """Make the training plan and the trainer, which refuses wrong arguments."""
-
-    def run(self, state: TrainingState) -> None:
-        model, data, settings = state.model, state.data, state.settings
-        scaled = None
-        if state.directions is not None:
-            scaled = torch.from_numpy(_BATCH_EFFECT_SCALE * state.directions).float()
-        state.plan = model._training_plan_cls(model.module, settings.plan, scaled)
-        kwargs = dict(state.trainer_kwargs)
-        watch: list[Callback] = [state.show_cells("network", state.n_epochs)]
-        if settings.early_stopping:
-            watch += [pop_early_stopping(kwargs), KeepBest()]
-        kwargs["callbacks"] = [*(kwargs.get("callbacks") or ()), *watch]
-        validation = {"check_val_every_n_epoch": 1} if data.n_val else {"limit_val_batches": 0}
-        state.runner = make_runner(state, state.plan, state.n_epochs, **validation | kwargs)
-        trainer = state.runner.trainer
-        if state.checkpoint is not None or state.resumed is not None:
-            start = describe_start(state)
-            if state.resumed is not None:
-                check_same_training(state.resumed, start)
-            # Not among the arguments: scvi-tools would make one of its own as well.
-            trainer.callbacks.append(EpochCheckpoint(state.checkpoint, start))
-            trainer.strategy.checkpoint_io = SafeCheckpointIO()
-        if state.checkpoint is not None:
-            state.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    settings, scaled = state.settings, None
+    if state.directions is not None:
+        scaled = torch.from_numpy(_BATCH_EFFECT_SCALE * state.directions).float()
+    state.plan = state.model._training_plan_cls(state.model.module, settings.plan, scaled)
+    kwargs: dict[str, Any] = {"check_val_every_n_epoch": 1} if state.data.n_val else {"limit_val_batches": 0}
+    kwargs |= state.trainer_kwargs
+    callbacks = [*(kwargs.get("callbacks") or ()), state.show_cells("network", state.n_epochs)]
+    if settings.early_stopping:
+        callbacks += [pop_early_stopping(kwargs), KeepBest()]
+    state.runner = make_runner(state, state.plan, state.n_epochs, **kwargs | {"callbacks": callbacks})
+    if state.checkpoint is not None or state.resumed is not None:
+        add_checkpoint(state)
 
 
-class FitLinear:
+def fit_linear(state: TrainingState) -> None:
     """Fit the regressions of the linear branch, and initialize the tokens from them."""
+    model, data, module = state.model, state.data, state.model.module
+    used = data.codes[np.append(data.train_idx, data.val_idx)]
+    counts = np.bincount(used, minlength=len(model.labels)).tolist()
+    model.training_ = TrainingResult(
+        label_counts=dict(zip(model.labels, counts, strict=True)),
+        mislabeled_indices=data.left_out,
+        refitted=model.training_.refitted,
+    )
+    module.temperature.fill_(_expected_temperature(state))
+    if module.linear is None:
+        return
+    # The network trains by itself.
+    module.linear.weight.zero_()
+    module.linear.bias.zero_()
+    module.linear.clip_max.fill_(torch.inf)
+    with state.show("linear branch"):
+        state.linear = LinearFit(module, data, model.labels, state.directions)
+    state.linear.warn_of_inactive()
+    if not model.is_trained_ and not model._starts_from_network:
+        state.linear.init_tokens()
 
-    def run(self, state: TrainingState) -> None:
-        model, data = state.model, state.data
-        module, is_first = model.module, not model.is_trained_
-        used = data.codes[np.append(data.train_idx, data.val_idx)]
-        counts = np.bincount(used, minlength=len(model.labels)).tolist()
-        model.label_counts_ = dict(zip(model.labels, counts, strict=True))
-        model.mislabeled_indices_ = data.left_out
-        model.held_out_probabilities_ = model.held_out_codes_ = None
-        module.temperature.fill_(_expected_temperature(state))
-        if module.linear is None:
-            return
-        # The network trains by itself.
-        module.linear.weight.zero_()
-        module.linear.bias.zero_()
-        module.linear.upper.fill_(torch.inf)
-        with state.show("linear branch"):
-            state.linear = LinearFit(module, data, model.labels, state.directions)
-        state.linear.warn_of_inactive()
-        if is_first and not model._starts_from_network:
-            state.linear.init_tokens()
 
-
-class FitNetwork:
+def fit_network(state: TrainingState) -> None:
     """Train the network, and put the linear branch beside it."""
-
-    def run(self, state: TrainingState) -> None:
-        model, runner = state.model, state.runner
-        model.module.train()
-        # scvi-tools starts a history with the first training; a legacy model has none yet.
-        model.is_trained_ = model.is_trained and model.history_ is not None
-        with catch_interrupt(runner.trainer) as pressed:
-            runner()
-        if pressed:
-            state.ended_early = describe_step(runner.trainer)
-        if state.linear is not None:
-            state.linear.to_module()
+    model, runner = state.model, state.runner
+    model.module.train()
+    # scvi-tools starts a history with the first training; a legacy model has none yet.
+    model.is_trained_ = model.is_trained and model.history_ is not None
+    with catch_interrupt(runner.trainer) as pressed:
+        runner()
+    if pressed:
+        state.ended_early = describe_step(runner.trainer)
+    if state.linear is not None:
+        state.linear.to_module()
 
 
-class Calibrate:
+@torch.inference_mode()
+def calibrate(state: TrainingState) -> None:
     """Fit the temperature to the held-out cells, and keep what label sets need."""
-
-    @torch.inference_mode()
-    def run(self, state: TrainingState) -> None:
-        model, data = state.model, state.data
-        if not state.settings.calibrate or not data.n_val:
-            return
-        logits: list[torch.Tensor] = []
-        for choice in model.module.modality_choices:
-            parts, labels = [], []
-            for batch in data.held_out():
-                kwargs = {"modalities": choice}
-                _, generative, losses = model.module(batch, inference_kwargs=kwargs)
-                parts.append(generative["logits"].float())
-                labels.append(losses.true_labels)
-            logits.append(torch.cat(parts))
-        truth = torch.cat(labels)
-        # With all modalities; dividing by the temperature does not change which label is best.
-        best = logits[-1].argmax(1)
-        model.held_out_codes_ = torch.stack([truth.view(-1).cpu(), best.cpu()]).numpy()
-        set_calibration(model, logits, truth, [_expected_temperature(state)] * len(logits))
-        if model.refitted_:
-            model.held_out_probabilities_ = model.held_out_codes_ = None
-            logger.warning(
-                "train: the held-out cells were trained on in an earlier training, so that "
-                "probabilities may be too high and there are no label sets: make a new model, or "
-                "train with refit=False from the start"
-            )
+    model, data = state.model, state.data
+    if not state.settings.calibrate or not data.n_val:
+        return
+    logits: list[torch.Tensor] = []
+    for choice in model.module.modality_choices:
+        parts, labels = [], []
+        for batch in data.held_out():
+            _, generative, losses = model.module(batch, inference_kwargs={"modalities": choice})
+            parts.append(generative["logits"].float())
+            labels.append(losses.true_labels)
+        logits.append(torch.cat(parts))
+    truth = torch.cat(labels)
+    # With all modalities; dividing by the temperature does not change which label is best.
+    best = logits[-1].argmax(1)
+    model.training_.held_out_codes = torch.stack([truth.view(-1).cpu(), best.cpu()]).numpy()
+    fit_temperatures(model, logits, truth, [_expected_temperature(state)] * len(logits))
+    if model.training_.refitted:
+        model.training_.held_out_probabilities = model.training_.held_out_codes = None
+        logger.warning(
+            "train: the held-out cells were trained on in an earlier training, so that "
+            "probabilities may be too high and there are no label sets: make a new model, or "
+            "train with refit=False from the start"
+        )
 
 
-class Refit:
+def refit(state: TrainingState) -> None:
     """Train on all cells for a few more epochs, and fit the linear branch to them.
 
     The trainer is used without scvi-tools' runner, so that history, indices and trainer of the
     model stay those of the fit before.
     """
-
-    def run(self, state: TrainingState) -> None:
-        model, data = state.model, state.data
-        if not state.settings.refit or state.ended_early:
-            return
-        data.add_validation_to_train()
-        n_epochs = refit_epochs(state.runner.trainer.current_epoch)
-        config = replace(state.settings.plan, lr=_REFIT_LR * state.settings.plan.lr)
-        plan = model._training_plan_cls(model.module, config, state.plan.batch_directions)
-        given = state.trainer_kwargs.items()
-        kwargs = {name: value for name, value in given if not name.startswith(_NOT_IN_REFIT)}
-        kwargs["callbacks"] = [state.show_cells("refit", n_epochs)]
-        runner = make_runner(state, plan, n_epochs, limit_val_batches=0, **kwargs)
-        model.module.train()
-        with catch_interrupt(runner.trainer) as pressed:
-            runner.trainer.fit(plan, data)
-        model.module.eval()
-        model.to_device(runner.device)
-        model.refitted_ = True
-        if pressed:
-            state.ended_early = f"{describe_step(runner.trainer)} of the refit"
-        elif state.linear is not None:
-            with state.show("linear branch"):
-                state.linear.refit()
-            state.linear.to_module()
+    model, data = state.model, state.data
+    if not state.settings.refit or state.ended_early:
+        return
+    data.add_validation_to_train()
+    n_epochs = math.ceil(_REFIT_EPOCHS * state.runner.trainer.current_epoch)
+    config = replace(state.settings.plan, lr=_REFIT_LR * state.settings.plan.lr)
+    plan = model._training_plan_cls(model.module, config, state.plan.batch_directions)
+    given = state.trainer_kwargs.items()
+    kwargs = {name: value for name, value in given if not name.startswith(_NOT_IN_REFIT)}
+    kwargs["callbacks"] = [state.show_cells("refit", n_epochs)]
+    runner = make_runner(state, plan, n_epochs, limit_val_batches=0, **kwargs)
+    model.module.train()
+    with catch_interrupt(runner.trainer) as pressed:
+        runner.trainer.fit(plan, data)
+    model.module.eval()
+    model.to_device(runner.device)
+    model.training_.refitted = True
+    if pressed:
+        state.ended_early = f"{describe_step(runner.trainer)} of the refit"
+    elif state.linear is not None:
+        with state.show("linear branch"):
+            state.linear.refit()
+        state.linear.to_module()
 
 
-class DescribeReference:
+def describe_reference(state: TrainingState) -> None:
     """Keep what imputes missing genes and scores novelty, and refuse weights that diverged."""
-
-    def run(self, state: TrainingState) -> None:
-        module = state.model.module
-        with state.show("missing genes and novelty"):
-            fit_baseline(module, state.data)
-            fit_missing_genes(module, state.data)
-            if len(module.slices) == 1:
-                state.model.novelty_statistics_ = fit_novelty_statistics(module, state.data)
-        wrong = find_not_finite(module.state_dict())
-        if wrong is not None:
-            raise ValueError(
-                f"The training diverged: weights are not finite ({wrong}); train with a smaller "
-                "plan_kwargs={'lr': ...} if it was raised, or without precision='16-mixed'."
-            )
+    module = state.model.module
+    with state.show("missing genes and novelty"):
+        fit_baseline(module, state.data)
+        fit_missing_genes(module, state.data)
+        if len(module.slices) == 1:
+            state.model.training_.novelty_statistics = fit_novelty_statistics(module, state.data)
+    wrong = find_not_finite(module.state_dict())
+    if wrong is not None:
+        raise ValueError(
+            f"The training diverged: weights are not finite ({wrong}); train with a smaller "
+            "plan_kwargs={'lr': ...} if it was raised, or without precision='16-mixed'."
+        )
 
 
 PHASES: tuple[Phase, ...] = (
-    ReadReference(),
-    CheckLabels(),
-    HoldOut(),
-    FindBatchDirections(),
-    MakeTrainer(),
-    FitLinear(),
-    FitNetwork(),
-    Calibrate(),
-    Refit(),
-    DescribeReference(),
+    read_reference,
+    check_labels,
+    hold_out,
+    find_directions,
+    make_trainer,
+    fit_linear,
+    fit_network,
+    calibrate,
+    refit,
+    describe_reference,
 )
-
-
-def refit_epochs(n_epochs: int) -> int:
-    """Choose the number of epochs of the refit."""
-    return math.ceil(_REFIT_EPOCHS * n_epochs)
 
 
 def _expected_temperature(state: TrainingState) -> float:
@@ -423,6 +376,34 @@ def _expected_temperature(state: TrainingState) -> float:
     if state.model.module.linear is None:
         return 1.0
     return 1.0 + linear_to_network_ratio(state.data.n_train + state.data.n_val)
+
+
+@torch.inference_mode()
+def fit_temperatures(
+    model: SetupMixin, logits: list[torch.Tensor], labels: torch.Tensor, expected: list[float], *, spread: float = 0.1
+) -> None:
+    """Fit a temperature for each choice of modalities, and keep probabilities for label sets.
+
+    Parameters
+    ----------
+    model
+        The model.
+    logits
+        Shape ``(n_cells, n_labels)``, for each choice of modalities.
+    labels
+        Codes of the true labels, ``(n_cells,)``.
+    expected, spread
+        Temperature that each choice is expected to have, and how far it may be from that, as in
+        :func:`~tosica._stats.fit_temperature`.
+    """
+    module, labels = model.module, labels.cpu()
+    true_label_probabilities = []
+    # The fewer modalities a cell has, the less sure the model may be.
+    for i, choice in enumerate(module.modality_choices):
+        module.temperature.view(-1)[i] = fit_temperature(logits[i].cpu(), labels, expected=expected[i], spread=spread)
+        probabilities = module.probabilities(logits[i].to(module.device), choice)
+        true_label_probabilities.append(probabilities.cpu().gather(1, labels[:, None])[:, 0].numpy())
+    model.training_.held_out_probabilities = np.stack(true_label_probabilities)
 
 
 # ------------------------------------------------------------------------------- methods of users
@@ -441,6 +422,8 @@ class TrainingMixin(SetupMixin):
 
     @validate_params(
         max_epochs=Integer(optional=True),
+        accelerator=ACCELERATOR,
+        devices=InstanceOf("'auto', a number of devices, or a list of their numbers", str, Integral, list, tuple),
         train_size=Fraction(zero=False, one=False),
         batch_size=Integer(),
         early_stopping=Flag(),
@@ -569,16 +552,9 @@ class TrainingMixin(SetupMixin):
             If ``compile=True`` and nothing can be compiled, if there are label errors, or if no
             gene set distinguishes a label.
         """
+        config = make_config(plan_kwargs)
         settings = TrainingSettings(
-            max_epochs,
-            train_size,
-            batch_size,
-            early_stopping,
-            calibrate,
-            refit,
-            check_labels,
-            correct_batches,
-            make_config(plan_kwargs),
+            max_epochs, train_size, batch_size, early_stopping, calibrate, refit, check_labels, correct_batches, config
         )
         refuse_unknown(self.train, trainer_kwargs, *TRAINER_ARGUMENTS)
         shows_bar, trainer_kwargs = pop_progress_args(trainer_kwargs)
@@ -591,10 +567,12 @@ class TrainingMixin(SetupMixin):
             fit_new_labels_of(self, self._query_cells)
             return
         self._check_reference()
-        if datamodule is not None:
-            check_datamodule(datamodule, self.adata)
-        device = find_device(accelerator, "auto")
-        check_devices(devices, device)
+        if datamodule is not None and datamodule.adata is not self.adata:
+            raise ValueError(
+                "datamodule has other cells than the model's reference: set up datamodule.adata, and "
+                "make the model from it."
+            )
+        device = check_devices(accelerator, devices)
         state = TrainingState(
             self,
             settings,
@@ -607,7 +585,7 @@ class TrainingMixin(SetupMixin):
         compiling = compiled(self.module.encoder, device) if compile else nullcontext()
         with quiet_libraries(), thread_pool(), restore_on_failure(self), compiling:
             for phase in self._training_phases:
-                phase.run(state)
+                phase(state)
         log_end(state)
 
     def start_from_network(self) -> None:

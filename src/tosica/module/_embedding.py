@@ -59,12 +59,7 @@ class MaskedEmbedding(nn.Module):
     _row_of_pair: Tensor
 
     def __init__(
-        self,
-        indptr: np.ndarray,
-        genes: np.ndarray,
-        n_genes: int,
-        embed_dim: int,
-        no_dropout: np.ndarray | None = None,
+        self, indptr: np.ndarray, genes: np.ndarray, n_genes: int, embed_dim: int, no_dropout: np.ndarray | None = None
     ) -> None:
         super().__init__()
         token = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
@@ -81,6 +76,16 @@ class MaskedEmbedding(nn.Module):
         self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
         self.reset_parameters()
 
+    @property
+    def sizes(self) -> Tensor:
+        """Number of genes of each token, ``(n_tokens,)``."""
+        return self.indptr[1:] - self.indptr[:-1]
+
+    @property
+    def token_of_pair(self) -> Tensor:
+        """Token of each pair, ``(n_pairs,)``."""
+        return torch.repeat_interleave(torch.arange(self.n_tokens, device=self.indptr.device), self.sizes)
+
     def reset_parameters(self) -> None:
         """Draw weights so that a token's variance does not depend on the size of its gene set.
 
@@ -88,7 +93,7 @@ class MaskedEmbedding(nn.Module):
         norm keeps the sign only. Such tokens start with a bias as well, which has half of the
         variance.
         """
-        sizes = self.indptr[1:] - self.indptr[:-1]
+        sizes = self.sizes
         bound = torch.repeat_interleave(sizes.to(self.bias.dtype).rsqrt(), sizes)
         with torch.no_grad():
             drawn = self.bias.new_empty(len(self.genes), self.embed_dim)
@@ -113,8 +118,7 @@ class MaskedEmbedding(nn.Module):
             Shape ``(n_pairs,)``, in the order of ``genes``; NaN where a pair has no weight.
         """
         given = torch.as_tensor(pair_weights, dtype=self.bias.dtype, device=self.bias.device)
-        sizes = self.indptr[1:] - self.indptr[:-1]
-        token = torch.repeat_interleave(torch.arange(self.n_tokens, device=given.device), sizes)
+        sizes, token = self.sizes, self.token_of_pair
         has = ~given.isnan() & (sizes[token] > 0)
         square = given.new_zeros(self.n_tokens).index_add(0, token[has], given[has] ** 2)
         number = torch.bincount(token[has], minlength=self.n_tokens)
@@ -152,9 +156,7 @@ class MaskedEmbedding(nn.Module):
         """
         scores = scores.to(self.bias) - scores.to(self.bias).mean(0)
         n_labels, width = len(scores), self.embed_dim
-        token = torch.repeat_interleave(
-            torch.arange(self.n_tokens, device=scores.device), self.indptr[1:] - self.indptr[:-1]
-        )
+        token = self.token_of_pair
         above = (x - mean).to(scores)[:, self.genes]
         square = scores.new_zeros(())
         for of_label in scores:
@@ -315,15 +317,9 @@ class MaskedEmbedding(nn.Module):
         destination[f"{prefix}weight"] = self.of_pairs(tables)
 
     def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *problems: list[str]
     ) -> None:
+        missing_keys, _, error_msgs = problems
         name, shape = f"{prefix}weight", (len(self.genes), self.embed_dim)
         pairs = state_dict.pop(name, None)
         if pairs is None:
@@ -335,15 +331,7 @@ class MaskedEmbedding(nn.Module):
         fits = pairs is not None and pairs.shape == shape
         tables = self._padded(pairs) if fits else [weight.detach() for weight in self.weights]
         state_dict |= {f"{prefix}_weight_{i}": table for i, table in enumerate(tables)}
-        super()._load_from_state_dict(
-            state_dict,
-            prefix,
-            local_metadata,
-            strict,
-            missing_keys,
-            unexpected_keys,
-            error_msgs,
-        )
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, *problems)
 
     def gene_weights(self, how: str) -> Tensor:
         """Reduce the weights of each (gene, set) pair over the width of a token.
@@ -359,3 +347,48 @@ class MaskedEmbedding(nn.Module):
         """
         size = self.pair_weights().detach().abs()
         return size.mean(1) if how == "mean" else size.amax(1)
+
+
+class MixedEmbedding(MaskedEmbedding):
+    r"""Masked embedding whose tokens mix gene sets, for weights trained by the original code.
+
+    The original code reshapes the output of its embedding in two ways: number :math:`j` of gene
+    set :math:`p` is written to position :math:`p d + j` of a cell's :math:`P d` numbers, and number
+    :math:`j` of token :math:`t` is read from position :math:`j P + t`. So no token is a gene set,
+    unless there is one gene set or the width is one. Weights, their gradients and
+    :meth:`gene_weights` still belong to gene sets.
+
+    Parameters
+    ----------
+    indptr, genes, n_genes, embed_dim
+        As in :class:`MaskedEmbedding`.
+    """
+
+    def forward(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
+        """Compute the tokens of cells.
+
+        Parameters
+        ----------
+        x
+            Expression, shape ``(n_cells, n_genes)``.
+        keep
+            Share of the tokens to return. Below 1, a random part of them is drawn anew at each
+            call. All gene sets are embedded, because every token has numbers of many of them.
+        present
+            Ignored: such a model has one modality.
+
+        Returns
+        -------
+        Tokens, shape ``(n_cells, n_tokens, embed_dim)``.
+        """
+        tokens = self.to_tokens(self.gene_set_embeddings(x))
+        if keep >= 1:
+            return tokens
+        n_kept = max(1, round(keep * self.n_tokens))
+        drawn = torch.randperm(self.n_tokens, device=tokens.device)[:n_kept]
+        return tokens.index_select(1, drawn)
+
+    def to_tokens(self, vectors: Tensor) -> Tensor:
+        """Tokens from embeddings of gene sets; both ``(n_cells, n_tokens, embed_dim)``."""
+        row = vectors.flatten(1)
+        return row.view(len(vectors), self.embed_dim, self.n_tokens).transpose(1, 2)

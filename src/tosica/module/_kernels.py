@@ -44,12 +44,7 @@ _ROUND = np.float32(1.5 * 2**23)
 _POLYNOMIAL = tuple(np.float32(c) for c in (1, 0.693147004, 0.240222424, 0.0555073358, 0.00967151299, 0.00132647296))
 
 # Fast math without the flags under which NaN would be lost.
-jit = nb.njit(
-    nogil=True,
-    cache=True,
-    error_model="numpy",
-    fastmath={"reassoc", "contract", "nsz", "arcp"},
-)
+jit = nb.njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract", "nsz", "arcp"})
 # For what must be computed in the order that it is written in.
 jit_in_order = nb.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 

@@ -34,7 +34,7 @@ class LinearBranch(nn.Module):
     """Shape ``(n_labels, n_pairs)``."""
     bias: Tensor
     """Shape ``(n_labels,)``."""
-    upper: Tensor
+    clip_max: Tensor
     """Largest expression of each gene in the reference, ``(n_genes,)``."""
     mean: Tensor
     """Mean expression of each gene in the reference, ``(n_genes,)``."""
@@ -48,7 +48,7 @@ class LinearBranch(nn.Module):
         self.register_buffer("genes", genes.clone(), persistent=False)
         self.register_buffer("weight", torch.zeros(n_labels, len(genes)))
         self.register_buffer("bias", torch.zeros(n_labels))
-        self.register_buffer("upper", torch.full((n_genes,), torch.inf))
+        self.register_buffer("clip_max", torch.full((n_genes,), torch.inf))
         self.register_buffer("mean", torch.zeros(n_genes))
         self.register_buffer("loadings", torch.zeros(n_genes, 0))
 
@@ -102,7 +102,7 @@ class LinearBranch(nn.Module):
         Tipping and Bishop, *Probabilistic principal component analysis*, J. R. Stat. Soc. B 61, 611
         (1999).
         """
-        x = torch.minimum(x, self.upper)
+        x = torch.minimum(x, self.clip_max)
         if measured is None or bool(measured.all()):
             return x
         # torch.linalg.solve does not support half precision.

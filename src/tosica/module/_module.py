@@ -10,9 +10,8 @@ from scvi.module.base import BaseModuleClass, LossOutput, auto_move_data
 from torch import Tensor, nn
 
 from tosica.data import normalize
-from tosica.module._embedding import MaskedEmbedding
+from tosica.module._embedding import MaskedEmbedding, MixedEmbedding
 from tosica.module._linear import LinearBranch
-from tosica.module._mixed_embedding import MixedEmbedding
 from tosica.module._token_layout import REGISTRY_KEYS
 from tosica.module._transformer import Encoder
 
@@ -142,7 +141,7 @@ class TOSICAModule(BaseModuleClass):
         A gene that a query expresses more than any cell of the reference would otherwise outweigh
         all other genes. Models without a linear branch do not clip.
         """
-        return x if self.linear is None else torch.minimum(x, self.linear.upper)
+        return x if self.linear is None else torch.minimum(x, self.linear.clip_max)
 
     def network_logits(self, x: Tensor, modalities: tuple[int, ...] | None = None) -> Tensor:
         """Score labels without the linear branch: logits, ``(n_cells, n_labels)``; differentiable.
@@ -268,10 +267,7 @@ class TOSICAModule(BaseModuleClass):
         label = tensors[REGISTRY_KEYS.LABELS_KEY].long().reshape(-1)
         weight = inference_outputs.get("weight")
         # Cells without a label have the code behind the last label.
-        options: dict[str, Any] = {
-            "label_smoothing": label_smoothing,
-            "ignore_index": logits.shape[1],
-        }
+        options: dict[str, Any] = {"label_smoothing": label_smoothing, "ignore_index": logits.shape[1]}
         if weight is None:
             loss = F.cross_entropy(logits, label, **options)
         else:
@@ -279,11 +275,7 @@ class TOSICAModule(BaseModuleClass):
             each = F.cross_entropy(logits, label, reduction="none", **options)
             loss = (each * weight).sum() / weight.sum()
         return LossOutput(
-            loss=loss,
-            classification_loss=loss,
-            logits=logits,
-            true_labels=label,
-            n_obs_minibatch=label.shape[0],
+            loss=loss, classification_loss=loss, logits=logits, true_labels=label, n_obs_minibatch=label.shape[0]
         )
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from tosica.data import LogNormalization, ModalitySlice
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tosica.data import ModalitySlice
 
 
 class REGISTRY_KEYS:
@@ -58,38 +58,6 @@ class TokenLayout:
     mixed: bool = False
     # For each pair its position among the pairs of all modalities' masks, one after the other.
     pair_order: np.ndarray | None = field(default=None, repr=False)
-
-    @classmethod
-    def of_one_modality(
-        cls,
-        indptr: np.ndarray,
-        genes: np.ndarray,
-        n_genes: int,
-        *,
-        target_sum: float | None = None,
-        mixed: bool = False,
-    ) -> TokenLayout:
-        """Lay out the tokens of RNA alone.
-
-        Parameters
-        ----------
-        indptr, genes, mixed
-            As in :class:`TokenLayout`.
-        n_genes
-            Number of genes.
-        target_sum
-            Total that the counts of each cell are scaled to before the logarithm; ``None`` if
-            minibatches hold log-normalized expression.
-        """
-        normalization = None if target_sum is None else LogNormalization(target_sum)
-        return cls(
-            indptr,
-            genes,
-            (ModalitySlice(0, n_genes, normalization),),
-            np.zeros(len(indptr) - 1, dtype=np.int64),
-            np.diff(indptr) == n_genes,
-            mixed=mixed,
-        )
 
     @property
     def n_genes(self) -> int:

@@ -8,18 +8,18 @@ few rows at a time, and returns at most their mean over the heads, for the rollo
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from tosica._parallel import thread_map
 from tosica.module import _kernels
-from tosica.module._cell_parallel import apply_in_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 LAYER_NORM_EPS: Final = 1e-6
 MLP_RATIO: Final = 4
@@ -27,6 +27,8 @@ MLP_RATIO: Final = 4
 _MOST_KEPT = 4096
 # Numbers of the weights that are computed anew at a time, where they were not kept.
 _PART_SIZE = 2**24
+# Cells that a thread trains on. It does not depend on the number of threads, so that gradients do not either.
+_CELLS_PER_PART = 16
 
 
 class LayerAttention(NamedTuple):
@@ -300,6 +302,52 @@ def multiply_row(row: Tensor, attention: LayerAttention) -> Tensor:
         scores = (queries @ columns).to(row.dtype)  # (B, H, step, T)
         total += torch.einsum("bi,bhij->bj", share, scores.softmax(-1))
     return total / n_heads
+
+
+def apply_in_parts(function: Callable[[Tensor], Tensor], x: Tensor, parameters: Iterable[Tensor]) -> Tensor:
+    """Apply a function to the cells of a minibatch, part by part, with gradients.
+
+    Parameters
+    ----------
+    function
+        Maps cells to cells, each by itself.
+    x
+        Input, shape ``(n_cells, ...)``.
+    parameters
+        Tensors that the function depends on, besides ``x``.
+
+    Returns
+    -------
+    What ``function(x)`` returns, up to rounding errors that do not depend on the number of threads.
+    """
+    return _ApplyInParts.apply(function, x, *parameters)  # type: ignore[no-any-return]
+
+
+class _ApplyInParts(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
+        def call(part: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.enable_grad():
+                part = part.requires_grad_()
+                return part, function(part)
+
+        # Each part has a graph of its own, so that a thread can go backward through it.
+        ctx.parts = list(thread_map(call, x.detach().split(_CELLS_PER_PART)))
+        ctx.parameters = parameters
+        return torch.cat([output.detach() for _, output in ctx.parts])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
+        def differentiate(part: tuple[tuple[Tensor, Tensor], Tensor]) -> tuple[Tensor, ...]:
+            (given, output), slope_of_part = part
+            return torch.autograd.grad(output, (given, *ctx.parameters), slope_of_part)
+
+        slopes = slope.split(_CELLS_PER_PART)
+        parts = list(thread_map(differentiate, zip(ctx.parts, slopes, strict=True)))
+        del ctx.parts
+        of_x, *of_parameters = zip(*parts, strict=True)
+        return None, torch.cat(of_x), *(torch.stack(each).sum(0) for each in of_parameters)
 
 
 def _is_plain(x: Tensor) -> bool:

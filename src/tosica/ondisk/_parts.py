@@ -12,23 +12,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import h5py
+import numpy as np
 import torch
 from anndata.io import read_elem, write_elem
 
 from tosica._files import as_os_error, replace_file
-from tosica._settings import logger, only_warnings
+from tosica._settings import logger, only_warnings, warn_user
 from tosica.data import EmptyCellsWarning
-from tosica.ondisk._store import open_query
+from tosica.model._annotation_result import outdated_columns
+from tosica.ondisk._store import Store, copy_store, create_array, open_for_writing, replacing_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     from anndata import AnnData
 
     from tosica.model import TOSICA, AnnotationResult
     from tosica.model._annotation import Precision
-    from tosica.ondisk._store import Store
+    from tosica.model._annotation_result import Cutoff
 
 _MANIFEST, MODEL = "manifest.json", "model"
 _LOCK = threading.Lock()
@@ -175,20 +176,14 @@ class PartAnnotator:
             try:
                 result = self._infer(cells)
             except ValueError as error:
-                raise ValueError(
-                    f"cells {start} to {stop - 1} of {self._store.path!r}, counted from {start}: {error}"
-                ) from error
+                where = f"cells {start} to {stop - 1} of {self._store.path!r}, counted from {start}"
+                raise ValueError(f"{where}: {error}") from error
         # The other warnings are those of the sample, too.
         empty = [w.message for w in caught if isinstance(w.message, EmptyCellsWarning)]
-        content: dict[str, Any] = {
-            "arrays": result.arrays(),
-            "n_empty": sum(warning.n_cells for warning in empty),
-            "empty_cells": empty[0].what if empty else "",
-        }
-        path = part_file(self._folder, part)
-        with replace_file(path) as temporary, as_os_error(), h5py.File(temporary, "w") as file:
-            for name, value in content.items():
-                write_elem(file, name, value)
+        with replace_file(part_file(self._folder, part)) as temporary, as_os_error(), h5py.File(temporary, "w") as file:
+            write_elem(file, "arrays", result.arrays())
+            write_elem(file, "n_empty", sum(warning.n_cells for warning in empty))
+            write_elem(file, "empty_cells", empty[0].what if empty else "")
         return part
 
     def _infer(self, cells: AnnData) -> AnnotationResult:
@@ -272,5 +267,84 @@ def _load_annotator(folder: str, batch_size: int | None) -> PartAnnotator:
 
     plan = Plan.read(Path(folder))
     model = TOSICA.load(Path(folder) / MODEL)
-    store = open_query(plan.path, model, layer=plan.layer, use_raw=plan.use_raw)
+    store = Store(plan.path, layer=plan.layer, use_raw=plan.use_raw, default_layer=model.modalities[0].layer)
     return PartAnnotator(plan, Path(folder), store, model, batch_size)
+
+
+# --------------------------------------------------------------------------- joining
+
+
+def join_parts(
+    plan: Plan,
+    folder: Path,
+    store: Store,
+    sample: AnnotationResult,
+    output: Path,
+    *,
+    cutoff: Cutoff,
+    key_added: str,
+    include_x: bool,
+) -> None:
+    """Write the annotated query to ``output``, whole or not at all.
+
+    Parameters
+    ----------
+    plan
+        The plan, all of whose parts are annotated.
+    folder
+        Folder of the parts.
+    store
+        The query.
+    sample
+        What the model says of a sample, with the names that the parts' numbers stand for.
+    output
+        Where to write; what is there is replaced.
+    cutoff, key_added
+        As in :meth:`tosica.TOSICA.annotate`.
+    include_x
+        Whether the matrices of the query are in the output, too.
+
+    Raises
+    ------
+    OSError
+        If a part is damaged, or the output cannot be written; the parts are kept.
+    """
+    with replacing_store(output) as temporary:
+        copy_store(store, temporary, matrices=include_x)
+        with open_for_writing(temporary) as root:
+            for name in ("obsm", "uns"):
+                if name not in root:
+                    write_elem(root, name, {})
+            columns = _write_attention(plan, folder, root["obsm"], f"X_{key_added}")
+            obs = read_elem(root["obs"])
+            result = replace(sample, obs_names=obs.index, attention=None, **columns)
+            obs = obs.drop(columns=outdated_columns(key_added), errors="ignore")
+            write_elem(root, "obs", obs.assign(**result.obs(cutoff, key_added)))
+            table = f"{key_added}_probabilities"
+            if result.probabilities is not None:
+                write_elem(root["obsm"], table, result.table())
+            elif table in root["obsm"]:
+                del root["obsm"][table]
+            for name, value in result.uns(cutoff, key_added).items():
+                as_array = np.array(value, dtype=object) if isinstance(value, list) else value
+                write_elem(root["uns"], name, as_array)
+    result.warn_of_novelty()
+
+
+def _write_attention(plan: Plan, folder: Path, obsm: Any, key: str) -> dict[str, Any]:
+    """Write what is large part by part, and return the columns, which are not."""
+    columns: dict[str, list[np.ndarray]] = {}
+    n_empty, what, attention = 0, "", None
+    for part in range(plan.n_parts):
+        arrays, empty = read_part(part_file(folder, part))
+        values = arrays.pop("attention")
+        if attention is None:
+            attention = create_array(obsm, key, values, plan.n_obs)
+        start, stop = plan.cells(part)
+        attention[start:stop] = values
+        for name, array in arrays.items():
+            columns.setdefault(name, []).append(array)
+        n_empty, what = n_empty + empty.n_cells, empty.what or what
+    if n_empty:
+        warn_user(EmptyCellsWarning(n_empty, what))
+    return {name: np.concatenate(arrays) for name, arrays in columns.items()}

@@ -24,8 +24,6 @@ from tosica.data import sample_positions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tosica.model import TOSICA
-
 # Elements that hold a value for each cell and gene, or for each two cells.
 _MATRICES = ("X", "layers", "raw", "obsp")
 # Cells that are copied at a time.
@@ -62,17 +60,9 @@ class Store:
         If there is no such matrix.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        layer: str | None = None,
-        use_raw: bool = False,
-        default_layer: str | None = None,
-    ) -> None:
+    def __init__(self, path: str, *, layer: str | None, use_raw: bool, default_layer: str | None) -> None:
         self.path = path
         self.root = open_store(path)
-        self.format = "h5ad" if isinstance(self.root, h5py.File) else "zarr"
         if "var" not in self.root or "obs" not in self.root:
             raise ValueError(f"{path!r} holds no AnnData: it has no obs or no var.")
         layers = list(self.root.get("layers", []))
@@ -82,8 +72,7 @@ class Store:
         if self._key not in self.root:
             what = f"layer {layer!r}{only_known(layer, layers)}" if layer else f"{self._key}."
             raise KeyError(f"{path!r} has no {what}")
-        element = self.root[self._key]
-        self._matrix = element if hasattr(element, "shape") else sparse_dataset(element)
+        self._matrix = _as_matrix(self.root[self._key])
         if getattr(self._matrix, "format", "csr") != "csr":
             raise StoredByGenesError(
                 f"{self._key} of {path!r} is stored by genes (CSC), so that no range of cells can "
@@ -105,15 +94,11 @@ class Store:
         if self._key == "X" and values.min() < 0:
             # The message on scaled values names the matrices that can be read instead.
             for layer in self.root.get("layers", ()):
-                sample.layers[layer] = self._first_rows(f"layers/{layer}", len(positions))
+                sample.layers[layer] = _as_matrix(self.root[f"layers/{layer}"])[: len(positions)]
             if "raw/X" in self.root:
-                raw = self._first_rows("raw/X", len(positions))
+                raw = _as_matrix(self.root["raw/X"])[: len(positions)]
                 sample.raw = AnnData(raw, obs=sample.obs, var=read_elem(self.root["raw/var"]))
         return sample
-
-    def _first_rows(self, key: str, n: int) -> Any:
-        element = self.root[key]
-        return (element if hasattr(element, "shape") else sparse_dataset(element))[:n]
 
     def _read_sample(self) -> tuple[np.ndarray, Any]:
         positions = sample_positions(self.n_obs)
@@ -152,9 +137,9 @@ class Store:
         return AnnData(matrix, obs=obs, var=self.var)
 
 
-def open_query(path: str, model: TOSICA, *, layer: str | None, use_raw: bool) -> Store:
-    """Open a query with the matrix that a model reads; the parameters are those of Store."""
-    return Store(path, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer)
+def _as_matrix(element: Any) -> Any:
+    """A matrix whose rows can be read: an array, or a sparse matrix of anndata."""
+    return element if hasattr(element, "shape") else sparse_dataset(element)
 
 
 def open_store(path: str) -> Any:
@@ -220,9 +205,9 @@ def replacing_store(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def open_for_writing(path: Path, format_: str, *, new: bool = False) -> Iterator[Any]:
-    """Open a store to change it; afterwards the metadata of a Zarr store are consolidated."""
-    if format_ == "h5ad":
+def open_for_writing(path: Path, *, new: bool = False) -> Iterator[Any]:
+    """Open an ``.h5ad`` file or a Zarr store to change it; afterwards the store's metadata are consolidated."""
+    if path.suffix.lower() == ".h5ad":
         with h5py.File(path, "w" if new else "a") as file:
             yield file
         return
@@ -230,43 +215,36 @@ def open_for_writing(path: Path, format_: str, *, new: bool = False) -> Iterator
     with warnings.catch_warnings():
         # Zarr says at each call that it is not certain of names, strings and consolidation.
         warnings.simplefilter("ignore")
-        group = (
-            zarr.open_group(path, mode="w", zarr_format=3)
-            if new
-            else zarr.open_group(path, mode="r+", use_consolidated=False)
+        yield zarr.open_group(
+            path, **({"mode": "w", "zarr_format": 3} if new else {"mode": "r+", "use_consolidated": False})
         )
-        yield group
         zarr.consolidate_metadata(path)
 
 
-def copy_store(store: Store, path: Path, format_: str, *, matrices: bool) -> None:
-    """Copy a query, and leave the copy at ``path``.
+def copy_store(store: Store, path: Path, *, matrices: bool) -> None:
+    """Copy a query to a path that ends in ``.h5ad`` or ``.zarr``, where nothing is yet.
+
+    A file or a folder that has this format already is copied byte by byte, with chunks and compression.
 
     Parameters
     ----------
     store
         The query.
     path
-        Where to write; nothing is there yet.
-    format_
-        ``"h5ad"`` or ``"zarr"``. If it is that of the query, and the query is a file or a folder,
-        what is stored is copied byte by byte, with chunks and compression.
+        Where to write.
     matrices
         Whether to copy ``X``, ``layers``, ``raw`` and ``obsp``, too.
     """
     left_out = () if matrices else _MATRICES
-    if format_ == store.format == "zarr" and os.path.isdir(store.path):
+    in_hdf5 = isinstance(store.root, h5py.File)
+    if path.suffix == ".zarr" and not in_hdf5 and os.path.isdir(store.path):
         top = os.path.abspath(store.path)
-        shutil.copytree(
-            store.path,
-            path,
-            ignore=lambda folder, _: left_out if os.path.abspath(folder) == top else (),
-        )
+        shutil.copytree(store.path, path, ignore=lambda folder, _: left_out if os.path.abspath(folder) == top else ())
         return
-    with open_for_writing(path, format_, new=True) as target:
+    with open_for_writing(path, new=True) as target:
         target.attrs.update(dict(store.root.attrs))
         for name in [name for name in store.root if name not in left_out]:
-            if format_ == store.format == "h5ad":
+            if path.suffix == ".h5ad" and in_hdf5:
                 store.root.copy(store.root[name], target, name=name)
             else:
                 _copy(store.root[name], target, name)
@@ -295,19 +273,7 @@ def _copy(element: Any, target: Any, name: str) -> None:
 
 
 def create_array(group: Any, name: str, first: np.ndarray, n_obs: int) -> Any:
-    """Make an array as anndata writes it, with its first rows; the others are to be filled.
-
-    Parameters
-    ----------
-    group
-        Where in a store.
-    name
-        Name of the array.
-    first
-        First rows, ``(n_rows, n_columns)``.
-    n_obs
-        Number of all rows.
-    """
+    """Make an array of ``n_obs`` rows as anndata writes it, with its first rows; the others are to be filled."""
     # Only a chunked dataset of HDF5 can grow.
     options: dict[str, Any] = {"chunks": (max(len(first), 1), max(first.shape[1], 1))}
     if isinstance(group, h5py.Group):

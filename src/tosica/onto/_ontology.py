@@ -323,35 +323,7 @@ def _singular(word: str) -> str:
 # Stop words.
 _COMMON = {"cell", "of", "the", "and", "positive", "/", "&"}
 # What abbreviations mean most often: enough for a candidate, not for a match.
-_SPELLED_OUT = {
-    "at1": "pulmonary alveolar type 1",
-    "at2": "pulmonary alveolar type 2",
-    "cdc1": "cd141 myeloid dendritic",
-    "cdc2": "cd1c myeloid dendritic",
-    "cmp": "common myeloid progenitor",
-    "dc": "dendritic",
-    "dc1": "cd141 myeloid dendritic",
-    "dc2": "cd1c myeloid dendritic",
-    "dcs": "dendritic",
-    "ec": "endothelial",
-    "ecs": "endothelial",
-    "elp": "early lymphoid progenitor",
-    "fcgr3a": "cd16",
-    "glia": "glial",
-    "gmp": "granulocyte monocyte progenitor",
-    "hsc": "hematopoietic stem",
-    "ilc": "innate lymphoid",
-    "mac": "macrophage",
-    "mait": "mucosal associated invariant t",
-    "microglia": "microglial",
-    "mk": "megakaryocyte",
-    "mnp": "mononuclear phagocyte",
-    "mono": "monocyte",
-    "nk": "natural killer",
-    "nkt": "nk t",
-    "opc": "oligodendrocyte precursor",
-    "smc": "smooth muscle",
-}
+_SPELLED_OUT: dict[str, str] = json.loads(files("tosica.onto").joinpath("abbreviations.json").read_bytes())
 
 
 class Match(NamedTuple):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 from mudata import MuData
-from scipy.sparse import csr_matrix, issparse, vstack
+from scipy.sparse import csr_matrix, vstack
 
 from tosica._checks import (
     CellData,
@@ -34,6 +34,7 @@ from tosica.gs._genes import ORGANISMS, GeneList
 from tosica.gs._match import Identifiers
 from tosica.pp._gene_sets import (
     LOW_COVERAGE,
+    MaskParams,
     explain_no_gene_sets,
     hint,
     match_gene_sets,
@@ -283,18 +284,18 @@ def build_mask(
     """
     if max_genes < min_genes:
         raise ValueError(f"max_genes ({max_genes}) must not be below min_genes ({min_genes}).")
-    params = _Params(
-        min_genes=min_genes,
-        max_genes=max_genes,
-        max_gene_sets=max_gene_sets,
-        n_unannotated=n_unannotated,
-        mask_ratio=mask_ratio,
-        seed=seed,
-        select=select,
-        max_jaccard=max_jaccard,
-        organism=organism,
-        identifiers=identifiers,
-        layer=layer,
+    params = MaskParams(
+        min_genes,
+        max_genes,
+        max_gene_sets,
+        n_unannotated,
+        mask_ratio,
+        seed,
+        select,
+        max_jaccard,
+        organism,
+        identifiers,
+        layer,
     )
     masks: dict[str | None, tuple[csr_matrix, dict[str, Any]]]
     if isinstance(adata, MuData):
@@ -314,48 +315,13 @@ def build_mask(
     return result if copy else None
 
 
-@dataclass(frozen=True)
-class _Params:
-    """Parameters of one mask, see :func:`build_mask`."""
-
-    min_genes: int
-    max_genes: int
-    max_gene_sets: int | None
-    n_unannotated: int
-    mask_ratio: float
-    seed: int
-    select: Select
-    max_jaccard: float | None
-    organism: str
-    identifiers: Identifiers
-    layer: str | None
-    # What to call the gene sets instead of their own source.
-    source: str = ""
-
-    def stored(self, max_jaccard: float) -> dict[str, Any]:
-        """Return them as files hold them, with the ``max_jaccard`` that was used.
-
-        Files cannot hold None, so 0 stands for no limit of ``max_gene_sets``.
-        """
-        numbers = {
-            name: value.item() if isinstance(value, np.generic) else value
-            for name, value in asdict(self).items()
-            if name not in ("organism", "layer", "source")
-        }
-        return numbers | {
-            "max_gene_sets": int(self.max_gene_sets or 0),
-            "mask_ratio": float(self.mask_ratio),
-            "max_jaccard": float(max_jaccard),
-        }
-
-
 def _plan_modalities(
     mdata: MuData,
     gene_sets: GeneSetsLike | None,
-    params: _Params,
+    params: MaskParams,
     modalities: Mapping[str, str] | None,
     groups: Mapping[str, Any] | None,
-) -> list[tuple[str, Any, _Params]]:
+) -> list[tuple[str, Any, MaskParams]]:
     """Say which sets and parameters each modality of a MuData gets."""
     check_mudata(mdata)
     if modalities is None:
@@ -371,7 +337,7 @@ def _plan_modalities(
         )
     # Features of a panel are few and may have the names of other genes; variability is for RNA.
     of_panel = replace(params, min_genes=1, select="largest", organism="auto", identifiers="exact", layer=None)
-    plan: list[tuple[str, Any, _Params]] = []
+    plan: list[tuple[str, Any, MaskParams]] = []
     for role, name in roles.items():
         logger.info("build_mask: modality %r (%s)", name, role)
         adata, kind = mdata[name], MODALITY_KINDS[role]
@@ -403,7 +369,7 @@ def _plan_modalities(
 
 
 def _compute_mask(
-    adata: AnnData, gene_sets: GeneSetsLike | None, params: _Params, key_added: str
+    adata: AnnData, gene_sets: GeneSetsLike | None, params: MaskParams, key_added: str
 ) -> tuple[csr_matrix, dict[str, Any]]:
     """Compute the mask, ``(n_vars, n_gene_sets)`` bool, and its description for ``uns``."""
     _check_adata(adata, key_added)
@@ -416,20 +382,28 @@ def _compute_mask(
             mask_ratio=params.mask_ratio,
             seed=params.seed,
         )
-        about: dict[str, Any] = {"params": params.stored(params.max_jaccard or 1.0)}
-        advice, n_candidates = "raise mask_ratio or max_gene_sets", len(names)
+        read, n_candidates = None, len(names)
+        about: dict[str, Any] = {
+            "source": "random",
+            "organism": "unknown",
+            "release": "",
+            "matched_by": "var_names",
+            "n_genes_mapped": 0,
+            "params": params.stored(params.max_jaccard or 1.0),
+        }
     else:
         resolved = _resolve_gobp(gene_sets, genes, params.organism)
         read = read_gene_sets(resolved)
         # Choosing a collection says which organism adata has.
-        log_organism = resolved is gene_sets
-        names, members, about = _match_and_select(adata, genes, read, params, log_organism)
-        advice, n_candidates = "", len(read.names)
-    sizes, n_vars = np.diff(members.indptr), len(genes)
-    n_covered = int(np.count_nonzero(np.bincount(members.indices, minlength=n_vars)))
+        names, members, about = _match_and_select(adata, genes, read, params, log_organism=resolved is gene_sets)
+        n_candidates = len(read.names)
+    n_vars, sizes = len(genes), np.diff(members.indptr)
+    n_covered = len(np.unique(members.indices))
     covering = f"{format_thousands(n_covered)} of {format_thousands(n_vars)}"
     if n_covered < LOW_COVERAGE * n_vars:
-        advice = advice or hint(genes, read) or "pass gene sets with more of them"
+        advice = "raise mask_ratio or max_gene_sets"
+        if read is not None:
+            advice = hint(genes, read) or "pass gene sets with more of them"
         tokens = "fully connected tokens" if params.n_unannotated else "co-expression modules"
         warn_user(
             f"only {100 * n_covered / n_vars:.2g} % of adata's genes ({covering}) are in a gene "
@@ -448,23 +422,16 @@ def _compute_mask(
         key_added,
     )
     unannotated = [f"unannotated_{i + 1}" for i in range(params.n_unannotated)]
-    metadata = {
+    matrix = vstack([members, csr_matrix(np.ones((len(unannotated), n_vars), dtype=bool))]).T.tocsr()
+    matrix.sort_indices()
+    return matrix, {
         "gene_sets": np.array([*names, *unannotated], dtype=object),
-        "source": "random",
-        "organism": "unknown",
-        "release": "",
-        "matched_by": "var_names",
-        "n_genes_mapped": 0,
         **about,
-        "n_unannotated": int(params.n_unannotated),
+        "n_unannotated": len(unannotated),
         "n_genes": n_vars,
         "n_genes_covered": n_covered,
         "coverage": n_covered / n_vars,
     }
-    full = csr_matrix(np.ones((params.n_unannotated, n_vars), dtype=bool))
-    matrix = vstack([members, full]).T.tocsr()
-    matrix.sort_indices()
-    return matrix, metadata
 
 
 def _check_adata(adata: AnnData, key_added: str) -> None:
@@ -476,76 +443,54 @@ def _check_adata(adata: AnnData, key_added: str) -> None:
         )
     check_unique(adata.var_names, "var_names", "adata.var_names_make_unique()")
     mask, about = adata.varm.get(key_added), adata.uns.get(key_added)
-    is_mask = (issparse(mask) or isinstance(mask, np.ndarray)) and mask.dtype == bool
-    is_about = isinstance(about, Mapping) and "gene_sets" in about
-    taken = [f".varm[{key_added!r}]"] if mask is not None and not is_mask else []
-    taken += [f".uns[{key_added!r}]"] if about is not None and not is_about else []
-    if taken:
+    is_mask = mask is None or getattr(mask, "dtype", None) == np.dtype(bool)
+    is_about = about is None or (isinstance(about, Mapping) and "gene_sets" in about)
+    if not (is_mask and is_about):
         raise ValueError(
-            f"adata has {' and '.join(taken)} already, which build_mask did not write: choose another key_added."
+            f"adata has .{'uns' if is_mask else 'varm'}[{key_added!r}] already, which build_mask did not write: "
+            "choose another key_added."
         )
 
 
 def _resolve_gobp(gene_sets: GeneSetsLike, genes: GeneList, organism: str) -> GeneSetsLike:
     """Replace "gobp", alone or in a list, by the collection of the organism of the data's genes."""
-    if not any(map(_is_gobp, gene_sets if isinstance(gene_sets, list | tuple) else [gene_sets])):
+    parts = gene_sets if isinstance(gene_sets, list | tuple) else [gene_sets]
+    is_gobp = [isinstance(part, str) and part.partition("@")[0] == _GOBP for part in parts]
+    if not any(is_gobp):
         return gene_sets
-    if organism != "auto":
-        chosen, reason = organism, f"organism={organism!r} was given"
-    else:
-        found, where = genes.organism, ""
-        if found is None:
-            for column, names in genes.columns:
-                if names.organism is not None:
-                    found, where = names.organism, f" in var[{column!r}]"
-                    break
-        chosen = found or "human"
-        reason = f"adata holds {found} genes{where} (by overlap)"
-        if found is None:
+    chosen, reason = organism, f"organism={organism!r} was given"
+    if organism == "auto":
+        columns = [("", genes), *((f" in var[{column!r}]", names) for column, names in genes.columns)]
+        found = ((names.organism, where) for where, names in columns)
+        known, where = next((pair for pair in found if pair[0] is not None), (None, ""))
+        chosen, reason = known or "human", f"adata holds {known} genes{where} (by overlap)"
+        if known is None:
             reason = "it is not clear whether adata holds human or mouse genes"
     logger.info("build_mask: took %s_%s, since %s", chosen, _GOBP, reason)
-    if isinstance(gene_sets, list | tuple):
-        return [f"{chosen}_{part}" if _is_gobp(part) else part for part in gene_sets]
-    return f"{chosen}_{gene_sets}"
-
-
-def _is_gobp(part: object) -> bool:
-    return isinstance(part, str) and part.partition("@")[0] == _GOBP
+    resolved: list[Any] = [f"{chosen}_{part}" if this else part for part, this in zip(parts, is_gobp, strict=True)]
+    return resolved if isinstance(gene_sets, list | tuple) else resolved[0]
 
 
 def _match_and_select(
-    adata: AnnData,
-    genes: GeneList,
-    gene_sets: GeneSets,
-    params: _Params,
-    log_organism: bool,
+    adata: AnnData, genes: GeneList, gene_sets: GeneSets, params: MaskParams, *, log_organism: bool
 ) -> tuple[list[str], csr_matrix, dict[str, Any]]:
     """Match gene sets to the genes of the data, and select those to keep."""
-    members, weights, match = match_gene_sets(
-        genes,
-        gene_sets,
-        organism=params.organism,
-        identifiers=params.identifiers,
-        log_organism=log_organism,
-    )
+    members, match = match_gene_sets(genes, gene_sets, params, log_organism=log_organism)
     sizes = np.diff(members.indptr)
-    min_genes, max_genes = params.min_genes, params.max_genes
-    fits = np.flatnonzero((sizes >= min_genes) & (gene_sets.lengths <= max_genes))
+    fits = np.flatnonzero((sizes >= params.min_genes) & (gene_sets.lengths <= params.max_genes))
     if fits.size == 0:
-        raise ValueError(explain_no_gene_sets(genes, gene_sets, sizes, min_genes, max_genes))
+        raise ValueError(explain_no_gene_sets(genes, gene_sets, sizes, params))
     max_jaccard = params.max_jaccard
     if max_jaccard is None:
         max_jaccard = _MAX_JACCARD if gene_sets.is_named else 1.0
-    use_variability = params.select == "variable"
-    kept = fits[
-        select_gene_sets(
-            members[fits],
-            len(fits) if params.max_gene_sets is None else params.max_gene_sets,
-            select=params.select,
-            max_jaccard=max_jaccard,
-            variability=gene_variability(adata, params.layer) if use_variability else None,
-        )
-    ]
+    selected = select_gene_sets(
+        members[fits],
+        len(fits) if params.max_gene_sets is None else params.max_gene_sets,
+        select=params.select,
+        max_jaccard=max_jaccard,
+        variability=gene_variability(adata, params.layer) if params.select == "variable" else None,
+    )
+    kept = fits[selected]
     names = [gene_sets.names[i] for i in kept]
     organism = match.organism if match.by_orthology else gene_sets.organism
     about = {
@@ -556,6 +501,6 @@ def _match_and_select(
         "n_genes_mapped": sum(match.kinds.values()),
         "params": params.stored(max_jaccard),
     }
-    if weights is not None:
-        about["weights"] = weights_table(weights, kept, names, genes)
+    if gene_sets.weights is not None:
+        about["weights"] = weights_table(genes, gene_sets, match, kept)
     return names, members[kept], about

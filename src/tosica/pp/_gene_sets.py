@@ -14,15 +14,17 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix
 
-from tosica._checks import list_names
+from tosica._checks import list_names, shown
 from tosica._settings import format_thousands, logger, warn_user
 from tosica.gs import join, read_gmt
-from tosica.gs._collections import collection_names, find_collection, is_gmt_path
+from tosica.gs._collections import COLLECTIONS, find_collection, is_gmt_path
 from tosica.gs._genes import GeneList, hint_for_mismatch
-from tosica.gs._match import GeneMatch, Identifiers, match_gene_lists
+from tosica.gs._match import GeneMatch, Identifiers, match_genes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from tosica.pp._select import Select
 
 _Parts: TypeAlias = list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
 GeneSetsLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Parts
@@ -84,43 +86,34 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
         return _from_table(gene_sets)
     if isinstance(gene_sets, Mapping):
         return _from_dict(gene_sets, source="dict")
-    if isinstance(gene_sets, str | os.PathLike):
-        if _is_path(gene_sets):
-            return _from_dict(read_gmt(gene_sets), source=Path(gene_sets).name)
+    parts = gene_sets if isinstance(gene_sets, list | tuple) else [gene_sets]
+    if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
+        raise TypeError(
+            "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table "
+            "with 'source' and 'target' columns, a list of names and paths or None, not "
+            f"{shown(gene_sets)}."
+        )
+    # A name is that of a collection, also if there is such a file.
+    is_named = [isinstance(part, str) and part.partition("@")[0] in COLLECTIONS for part in parts]
+    if isinstance(gene_sets, list | tuple):
+        named = join(gene_sets)
+        source = " + ".join(str(part) if this else Path(part).name for part, this in zip(parts, is_named, strict=True))
+    elif not is_named[0] and (not isinstance(gene_sets, str) or is_gmt_path(gene_sets) or os.path.isfile(gene_sets)):
+        named, source = read_gmt(gene_sets), Path(gene_sets).name
+    else:
         collection = find_collection(str(gene_sets))
-        return _from_dict(collection.load(), source=collection.name, **_about([str(gene_sets)]))
-    if isinstance(gene_sets, list | tuple) and gene_sets:
-        names = [str(part) if _is_named(part) else Path(part).name for part in gene_sets]
-        all_named = all(map(_is_named, gene_sets))
-        about = _about(names) if all_named else {}
-        return _from_dict(join(gene_sets), source=" + ".join(names), **about)
-    raise TypeError(
-        "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table "
-        "with 'source' and 'target' columns, a list of names and paths or None, not "
-        f"{type(gene_sets).__name__}."
-    )
-
-
-def _is_named(part: object) -> bool:
-    return isinstance(part, str) and part.partition("@")[0] in collection_names()
-
-
-def _is_path(gene_sets: str | os.PathLike[str]) -> bool:
-    """Tell a path from the name of a collection, also if a file has such a name."""
-    if not isinstance(gene_sets, str):
-        return True
-    return is_gmt_path(gene_sets) or (os.path.isfile(gene_sets) and not _is_named(gene_sets))
-
-
-def _about(names: list[str]) -> dict[str, Any]:
-    """Say which organism and release named collections are."""
-    described = [find_collection(name).describe() for name in names]
+        named, source = collection.load(), collection.name
+    if not all(is_named):
+        return _from_dict(named, source)
+    described = [find_collection(str(part)).describe() for part in parts]
     organisms = {_COMMON_NAMES[about["organism"]] for about in described}
-    return {
-        "organism": organisms.pop() if len(organisms) == 1 else None,
-        "release": " + ".join(about["release"] for about in described),
-        "is_named": True,
-    }
+    return _from_dict(
+        named,
+        source,
+        organism=organisms.pop() if len(organisms) == 1 else None,
+        release=" + ".join(about["release"] for about in described),
+        is_named=True,
+    )
 
 
 def _from_dict(gene_sets: Mapping[str, Iterable[str]], source: str, **about: Any) -> GeneSets:
@@ -140,11 +133,9 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
     source = next((column for column in _SOURCE_COLUMNS if column in table), None)
     target = next((column for column in _TARGET_COLUMNS if column in table), None)
     if source is None or target is None:
-        lacking = [f"{n!r}" for n, c in (("source", source), ("target", target)) if c is None]
         raise ValueError(
-            f"the table of gene sets has no column {' and no column '.join(lacking)}: it needs "
-            "'source' (the gene set) and 'target' (the gene), but its columns are "
-            f"{', '.join(map(str, table.columns)) or 'none'}."
+            "the table of gene sets needs the columns 'source' (the gene set) and 'target' (the gene), but its "
+            f"columns are {', '.join(map(str, table.columns)) or 'none'}."
         )
     if (source, target) != ("source", "target"):
         logger.info(
@@ -153,15 +144,14 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
             target,
         )
     pairs = pd.DataFrame({"source": table[source].array, "target": table[target].array})
-    has_weights = "weight" in table
-    if has_weights:
-        weights = pd.to_numeric(table["weight"], errors="coerce").to_numpy(np.float32, na_value=np.nan)
-        if np.isinf(weights).any() or (np.isnan(weights) & table["weight"].notna()).any():
+    if "weight" in table:
+        pairs["weight"] = pd.to_numeric(table["weight"], errors="coerce").to_numpy(np.float32, na_value=np.nan)
+        are_text = pairs["weight"].isna() & table["weight"].notna().to_numpy()
+        if (np.isinf(pairs["weight"]) | are_text).any():
             raise TypeError(
                 "the column 'weight' of the table of gene sets holds values that are not finite "
                 "numbers: convert or drop it."
             )
-        pairs["weight"] = weights
     complete = pairs.dropna(subset=["source", "target"])
     if len(complete) < len(pairs):
         logger.warning(
@@ -171,9 +161,8 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
         )
     complete = complete.drop_duplicates(["source", "target"])
     set_of, names = pd.factorize(complete["source"].to_numpy(dtype=object))
-    weight = complete["weight"].to_numpy() if has_weights else None
-    genes = list(complete["target"])
-    return _to_gene_sets(list(names), set_of, genes, weight, source="table")
+    weight = complete["weight"].to_numpy() if "weight" in table else None
+    return _to_gene_sets(list(names), set_of, list(complete["target"]), weight, source="table")
 
 
 def _to_gene_sets(
@@ -186,20 +175,14 @@ def _to_gene_sets(
     """Check pairs of set and gene, and turn them into a matrix."""
     if not genes:
         raise ValueError(f"no gene set in gene_sets ({about['source']}) holds a gene: pass at least one that does.")
-    for name in names:
-        if not isinstance(name, str) or _UNANNOTATED.fullmatch(name):
-            wrong = ValueError if isinstance(name, str) else TypeError
-            raise wrong(
-                f"gene set {name!r} must be renamed: names are strings, and 'unannotated_1' and so "
-                "on are those of fully connected tokens."
-            )
-    # The few different types are checked; single genes only for the message.
-    if not all(issubclass(kind, str) for kind in set(map(type, genes))):
-        position = next(i for i, gene in enumerate(genes) if not isinstance(gene, str))
-        raise TypeError(
-            f"gene set {names[set_of[position]]!r} holds {genes[position]!r} where the name of a "
-            "gene is expected: gene names are strings."
-        )
+    reserved = next((name for name in names if isinstance(name, str) and _UNANNOTATED.fullmatch(name)), None)
+    if reserved is not None:
+        raise ValueError(f"gene set {reserved!r} must be renamed: fully connected tokens have such names.")
+    # The few different types are checked; single names only for the message.
+    for listed in (names, genes):
+        if not all(issubclass(kind, str) for kind in set(map(type, listed))):
+            wrong = next(name for name in listed if not isinstance(name, str))
+            raise TypeError(f"gene_sets ({about['source']}) holds {wrong!r}, but names of sets and genes are strings.")
     codes, unique = pd.factorize(np.array(genes, dtype=object))
     # Duplicated genes of a set are summed.
     contains = csr_matrix((np.ones(len(codes), dtype=np.int32), (set_of, codes)), shape=(len(names), len(unique)))
@@ -212,27 +195,56 @@ def _to_gene_sets(
 # --------------------------------------------------------------------------- match
 
 
+@dataclass(frozen=True)
+class MaskParams:
+    """Parameters of one mask, see :func:`tosica.pp.build_mask`."""
+
+    min_genes: int
+    max_genes: int
+    max_gene_sets: int | None
+    n_unannotated: int
+    mask_ratio: float
+    seed: int
+    select: Select
+    max_jaccard: float | None
+    organism: str
+    identifiers: Identifiers
+    layer: str | None
+    # What to call the gene sets instead of their own source.
+    source: str = ""
+
+    def stored(self, max_jaccard: float) -> dict[str, Any]:
+        """Return them as files hold them, with the ``max_jaccard`` that was used.
+
+        Files cannot hold None, so 0 stands for no limit of ``max_gene_sets``.
+        """
+        return {
+            "min_genes": int(self.min_genes),
+            "max_genes": int(self.max_genes),
+            "max_gene_sets": int(self.max_gene_sets or 0),
+            "n_unannotated": int(self.n_unannotated),
+            "mask_ratio": float(self.mask_ratio),
+            "seed": int(self.seed),
+            "select": self.select,
+            "max_jaccard": float(max_jaccard),
+            "identifiers": self.identifiers,
+        }
+
+
 def match_gene_sets(
-    genes: GeneList,
-    gene_sets: GeneSets,
-    *,
-    organism: str,
-    identifiers: Identifiers,
-    log_organism: bool = True,
-) -> tuple[csr_matrix, pd.DataFrame | None, GeneMatch]:
+    genes: GeneList, gene_sets: GeneSets, params: MaskParams, *, log_organism: bool
+) -> tuple[csr_matrix, GeneMatch]:
     """Find the genes of the gene sets among the genes of the data.
 
     Returns
     -------
     members : scipy.sparse.csr_matrix
         Which gene is in which set, ``(n_gene_sets, n_vars)`` bool.
-    weights : pandas.DataFrame or None
-        For gene sets with weights, a row for each pair with one: ``set``, ``row`` (the gene, both
-        as positions) and ``weight``.
     match : tosica.gs._match.GeneMatch
         How the genes were matched.
     """
-    match = match_gene_lists(
+    organism, identifiers = params.organism, params.identifiers
+    match = match_genes(
         genes,
         gene_sets.genes,
         # Named collections have symbols; gene sets of a user may have names of any kind.
@@ -254,53 +266,39 @@ def match_gene_sets(
     )
     members = (gene_sets.contains @ is_gene).astype(bool)
     members.sort_indices()
-    if gene_sets.weights is None:
-        return members, None, match
+    return members, match
+
+
+def weights_table(genes: GeneList, gene_sets: GeneSets, match: GeneMatch, kept: NDArray[np.intp]) -> pd.DataFrame:
+    """Name the genes and sets of weights in kept sets, in a form that h5ad and zarr can store."""
+    assert gene_sets.weights is not None
     found = pd.DataFrame({"wanted": match.wanted, "row": match.rows})
     pairs = gene_sets.weights.merge(found, on="wanted").drop_duplicates(["set", "row"])
-    return members, pairs, match
-
-
-def weights_table(weights: pd.DataFrame, kept: NDArray[np.intp], names: list[str], genes: GeneList) -> pd.DataFrame:
-    """Name the genes and sets of weights in kept sets, in a form that h5ad and zarr can store."""
-    column_of = pd.Series(np.arange(len(kept)), index=kept)
-    weights = weights[weights["set"].isin(column_of.index)]
-    column, row = column_of[weights["set"]].to_numpy(), weights["row"].to_numpy()
-    order = np.lexsort((row, column))
+    pairs = pairs[pairs["set"].isin(kept)].sort_values(["set", "row"])
+    names = pd.Index([gene_sets.names[i] for i in kept])
     return pd.DataFrame(
         {
-            "gene": genes.names.to_numpy(dtype=object)[row[order]],
-            "gene_set": pd.Categorical.from_codes(column[order], pd.Index(names)),
-            "weight": weights["weight"].to_numpy(dtype=np.float32)[order],
+            "gene": genes.names.to_numpy(dtype=object)[pairs["row"]],
+            "gene_set": pd.Categorical.from_codes(np.searchsorted(kept, pairs["set"]), names),
+            "weight": pairs["weight"].to_numpy(dtype=np.float32),
         },
-        index=np.arange(len(weights)).astype(str).astype(object),
+        index=np.arange(len(pairs)).astype(str).astype(object),
     )
 
 
 # --------------------------------------------------------------------------- explain
 
 
-def explain_no_gene_sets(
-    genes: GeneList,
-    gene_sets: GeneSets,
-    sizes: NDArray[np.intp],
-    min_genes: int,
-    max_genes: int,
-) -> str:
+def explain_no_gene_sets(genes: GeneList, gene_sets: GeneSets, sizes: NDArray[np.intp], params: MaskParams) -> str:
     """Explain in one sentence why no gene set was kept."""
-    of_sets = f"of {format_thousands(len(gene_sets.names))} gene sets ({gene_sets.source})"
-    if sizes.max() == 0:
-        found = (
-            f"no gene {of_sets} is among adata.var_names ({genes.names[0]!r} in adata, "
-            f"{gene_sets.genes.names[0]!r} in the gene sets)"
-        )
-        return f"{found}: {hint(genes, gene_sets) or 'pass gene sets with the names of adata'}."
     # If some sets have enough genes in the data, names match and limits do not.
-    advice = hint(genes, gene_sets) if sizes.max() < min_genes else ""
+    advice = hint(genes, gene_sets) if sizes.max() < params.min_genes else ""
     return (
-        f"none {of_sets} lists at most {max_genes} genes and has at least {min_genes} of them in "
-        f"adata (they list {gene_sets.lengths.min()} to {gene_sets.lengths.max()} and have "
-        f"{sizes.min()} to {sizes.max()}): {advice or 'lower min_genes or raise max_genes'}."
+        f"none of {format_thousands(len(gene_sets.names))} gene sets ({gene_sets.source}) lists at most "
+        f"{params.max_genes} genes and has at least {params.min_genes} of them in adata (they list "
+        f"{gene_sets.lengths.min()} to {gene_sets.lengths.max()} and have {sizes.min()} to {sizes.max()}; adata has "
+        f"{genes.names[0]!r} and so on, they have {gene_sets.genes.names[0]!r}): "
+        f"{advice or 'lower min_genes, raise max_genes, or pass gene sets with the names of adata'}."
     )
 
 
@@ -318,26 +316,25 @@ def hint(genes: GeneList, gene_sets: GeneSets) -> str:
 def _check_organism(gene_sets: GeneSets, match: GeneMatch, organism: str) -> None:
     """Raise an error for gene sets of another organism, unless enough genes match all the same."""
     given, wanted = match.organism, match.wanted_organism
-    first = match.names.names[0]
+    holds = f"adata holds {match.names.organism or given} genes ({match.names.names[0]!r})"
     if organism != "auto":
         found = match.names.organism
         if wanted is not None and match.column is None and found not in (None, organism):
-            advice = _restore_case(match) if organism == "mouse" else ""
-            raise ValueError(
-                f"organism={organism!r} was given, but adata's genes are {found} genes "
-                f"({first!r}): {advice or f'pass organism={found!r} or leave it out'}."
-            )
+            advice = (_restore_case(match) if organism == "mouse" else "") or f"pass organism={found!r} or leave it out"
+            raise ValueError(f"{holds}, but organism={organism!r} was given: {advice}.")
         return
-    n_needed = LOW_COVERAGE * min(len(gene_sets.genes), len(match.names))
-    if given and wanted and given != wanted and match.n_rows < n_needed:
-        advice = _restore_case(match) if wanted == "mouse" else ""
+    if (
+        given
+        and wanted
+        and given != wanted
+        and match.n_rows < LOW_COVERAGE * min(len(gene_sets.genes), len(match.names))
+    ):
         counterpart = gene_sets.source.replace(wanted, given, 1)
-        is_offered = gene_sets.is_named and counterpart in collection_names()
-        offer = f"gene_sets={counterpart!r}, or " if is_offered else ""
+        offer = f"gene_sets={counterpart!r}, or " if counterpart in COLLECTIONS else ""
         mapping = f"pass {offer}organism={given!r} to map the gene sets by one-to-one orthology"
         raise ValueError(
-            f"adata holds {given} genes ({first!r}), but the gene sets ({gene_sets.source}) hold "
-            f"{wanted} genes ({gene_sets.genes.names[0]!r}): {advice or mapping}."
+            f"{holds}, but the gene sets ({gene_sets.source}) hold {wanted} genes ({gene_sets.genes.names[0]!r}): "
+            f"{(_restore_case(match) if wanted == 'mouse' else '') or mapping}."
         )
     # Gene sets of a user may be mouse symbols in upper case too.
     is_human = (gene_sets.organism or wanted) == "human"

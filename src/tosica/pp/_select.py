@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -151,15 +152,8 @@ def select_gene_sets(
     else:
         score = sizes
     order = np.argsort(-score, kind="stable")
-    if max_jaccard >= 1:
-        return np.sort(order[:n])
-    chosen: list[int] = []
-    for candidate in order:
-        if len(chosen) == n:
-            break
-        if accepted.add(int(candidate)):
-            chosen.append(int(candidate))
-    return np.sort(np.array(chosen, dtype=np.intp))
+    chosen = islice((candidate for candidate in order if accepted.add(int(candidate))), n)
+    return np.sort(np.fromiter(chosen, dtype=np.intp))
 
 
 class _DissimilarSets:

@@ -7,31 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any, get_args
 
-from tosica._checks import (
-    FileKey,
-    FilePath,
-    Flag,
-    InstanceOf,
-    Integer,
-    OneOf,
-    String,
-    validate_params,
-)
+from tosica._checks import FileKey, FilePath, Flag, InstanceOf, Integer, OneOf, String, validate_params
+from tosica._files import check_output
 from tosica._obs import file_columns
 from tosica._progress import progress
 from tosica._settings import format_thousands, logger
 from tosica.model import TOSICA
 from tosica.model._annotation import Precision
 from tosica.model._annotation_result import CUTOFF, DEFAULT_CUTOFF, Cutoff, warn_of_cutoff
-from tosica.ondisk import (
-    PartAnnotator,
-    Plan,
-    annotate_on_workers,
-    check_output,
-    join_parts,
-    open_query,
-    part_file,
-)
+from tosica.ondisk import PartAnnotator, Plan, Store, annotate_on_workers, join_parts, part_file
 
 
 @validate_params(
@@ -155,12 +139,16 @@ def annotate_file(
     if not 0 <= task < n_tasks:
         raise ValueError(f"array_task must be (i, n) with 0 <= i < n, not {array_task}.")
     source, target = os.fspath(path), Path(output)
-    check_output(target, source, overwrite=overwrite)
+    if target.suffix not in (".h5ad", ".zarr"):
+        raise ValueError(f"output must end in .h5ad or .zarr, not {target.name!r}.")
+    if "://" not in source and target.resolve() == Path(source).resolve():
+        raise ValueError("output is the query itself, which is not changed: give another path.")
+    check_output(target, overwrite=overwrite)
     if not isinstance(model, TOSICA):
         model = TOSICA.load(os.fspath(model))
     if probabilities:
         file_columns(model.labels, "the model")
-    store = open_query(source, model, layer=layer, use_raw=use_raw)
+    store = Store(source, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer)
     plan = Plan(
         path=source if "://" in source else str(Path(source).resolve()),
         n_obs=store.n_obs,
@@ -181,11 +169,8 @@ def annotate_file(
     plan.begin(folder, model)
     missing = [part for part in range(plan.n_parts) if not part_file(folder, part).is_file()]
     if array_task is None and 0 < len(missing) < plan.n_parts:
-        logger.info(
-            "annotate_file: %s of %s parts are there already",
-            format_thousands(plan.n_parts - len(missing)),
-            format_thousands(plan.n_parts),
-        )
+        n_done = plan.n_parts - len(missing)
+        logger.info("annotate_file: %d of %d parts are there already", n_done, plan.n_parts)
     missing = [part for part in missing if part % n_tasks == task]
     sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
     done = (
@@ -196,19 +181,10 @@ def annotate_file(
             step.update(sizes[part])
     if array_task is not None:
         logger.info(
-            "annotate_file: annotated %s parts; when all shares are done, the same call without array_task joins them",
-            format_thousands(len(missing)),
+            "annotate_file: annotated %d parts; when all shares are done, the same call without array_task joins them",
+            len(missing),
         )
         return
-    join_parts(
-        plan,
-        folder,
-        store,
-        sample,
-        target,
-        cutoff=cutoff,
-        key_added=key_added,
-        include_x=include_x,
-    )
+    join_parts(plan, folder, store, sample, target, cutoff=cutoff, key_added=key_added, include_x=include_x)
     shutil.rmtree(folder, ignore_errors=True)
     logger.info("annotate_file: wrote %s annotated cells to %s", format_thousands(plan.n_obs), target)

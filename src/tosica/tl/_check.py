@@ -11,7 +11,7 @@ import pandas as pd
 from tosica._checks import CellData, Flag, InstanceOf, Integer, String, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN
-from tosica._words import count, count_cells, decimal, listed, percent
+from tosica._settings import count, count_cells, decimal, listed, percent
 from tosica.data import ExpressionSource
 from tosica.model import TOSICA
 from tosica.tl._evidence import collect_evidence, read_contributions

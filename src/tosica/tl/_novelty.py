@@ -220,8 +220,8 @@ def novelty(
 
 def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     """Take the statistics of the model, or fit them to a reference."""
-    if reference is None and model.novelty_statistics_ is not None:
-        return model.novelty_statistics_
+    if reference is None and model.training_.novelty_statistics is not None:
+        return model.training_.novelty_statistics
     reference = model.adata if reference is None else reference
     if reference is None:
         raise ValueError(

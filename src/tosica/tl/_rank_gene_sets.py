@@ -102,8 +102,9 @@ def rank_gene_sets(
     """Rank the gene sets that characterize each group of cells, as sc.tl.rank_genes_groups does.
 
     The test is on what the genes of each set add to the score of the cells' labels, as
-    :func:`tosica.tl.attribute` wrote it with ``cells=True``, instead of on expression. With ``within``, conditions are compared in each cell type; with ``sample_key``, the
-    samples are the replicates, not their cells.
+    :func:`tosica.tl.attribute` wrote it with ``cells=True``, instead of on expression. With ``within``,
+    conditions are compared in each cell type; with ``sample_key``, the samples are the replicates,
+    not their cells.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tosica._checks import CellData, Flag, String, list_names
 from tosica._obs import read_attention
-from tosica.model._check_model import MODEL
+from tosica.model._tosica import MODEL
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -14,8 +14,8 @@ from tosica._settings import logger
 from tosica.data import CellMatrix
 from tosica.gs import write_gmt
 from tosica.linear import read_normalized, subsample_by_label
-from tosica.model._check_model import MODEL
 from tosica.model._fields import MaskField
+from tosica.model._tosica import MODEL
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:

@@ -11,19 +11,19 @@ from scvi.data import AnnDataManager
 from tosica import hub
 from tosica._checks import CellData, FilePath, Flag, Integer, Names, Number, String, validate_params
 from tosica._files import replace_file
-from tosica.linear import NoveltyStatistics
-from tosica.model._checkpoint import (
+from tosica.model._device import ACCELERATOR, DEVICE, find_device
+from tosica.model._legacy import load_legacy
+from tosica.model._model_file import (
     check_free,
     find_not_finite,
     read_plain,
+    refuse_other_versions,
     restore_history,
     restore_registry,
     to_plain,
     write_plain,
 )
-from tosica.model._device import ACCELERATOR, DEVICE, find_device
-from tosica.model._legacy import load_legacy
-from tosica.model._modalities import is_joint
+from tosica.model._setup import SCVI_ATTRS, TrainingResult
 from tosica.model._trainer import is_rank_zero
 
 if TYPE_CHECKING:
@@ -40,22 +40,6 @@ else:
 MODEL_FILE = "model.pt"
 # Names under which scvi-tools saves them too.
 _STATE, _VAR_NAMES, _ATTRIBUTES = "model_state_dict", "var_names", "attr_dict"
-# What a training leaves, besides weights. A model of load_query_data takes it over.
-TRAINING_ATTRS = (
-    "is_trained_",
-    "history_",
-    "train_indices_",
-    "validation_indices_",
-    "test_indices_",
-    "held_out_probabilities_",
-    "held_out_codes_",
-    "label_counts_",
-    "novelty_statistics_",
-    "refitted_",
-    "mislabeled_indices_",
-    "run_name_",
-    "run_id_",
-)
 
 
 class SaveLoadMixin(Base):
@@ -119,14 +103,12 @@ class SaveLoadMixin(Base):
                 f"The model has weights that are not finite ({wrong}) and cannot name cells, so it "
                 "is not saved: train a new one."
             )
-        training = {name: getattr(self, name, None) for name in TRAINING_ATTRS}
-        if self.novelty_statistics_ is not None:
-            training["novelty_statistics_"] = self.novelty_statistics_.to_dict()
         attributes = {
             "registry_": self.registry_,
             "init_params_": self.init_params_,
             "ontology_term_ids_": self.ontology_term_ids_,
-            **training,
+            "training_": self.training_.to_dict(),
+            **{name: getattr(self, name, None) for name in SCVI_ATTRS},
         }
         folder.mkdir(parents=True, exist_ok=True)
         if save_anndata:
@@ -136,7 +118,7 @@ class SaveLoadMixin(Base):
 
     def _save_reference(self, folder: Path, prefix: str, arguments: dict[str, Any]) -> None:
         """Write the reference, which stays with its own file if it is backed."""
-        joint, adata = is_joint(self.registry_), self.adata
+        joint, adata = self.modalities[0].name is not None, self.adata
         before = adata.filename if adata.isbacked else None
         with replace_file(folder / f"{prefix}{'mdata.h5mu' if joint else 'adata.h5ad'}") as path:
             try:
@@ -189,35 +171,28 @@ class SaveLoadMixin(Base):
             class; if ``adata`` does not fit the model.
         """
         where = find_device(accelerator, device)
-        contents = read_plain(Path(dir_path) / f"{prefix or ''}{MODEL_FILE}")
-        registry = restore_registry(contents[_ATTRIBUTES]["registry_"])
-        name = registry["model_name"]
+        path = Path(dir_path) / f"{prefix or ''}{MODEL_FILE}"
+        contents = read_plain(path)
+        with refuse_other_versions(path):
+            attributes = contents[_ATTRIBUTES]
+            registry = restore_registry(attributes["registry_"])
+            name, parameters = registry["model_name"], attributes["init_params_"]["non_kwargs"]
         if name != cls.__name__:
             raise ValueError(f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model.")
-        parameters = contents[_ATTRIBUTES]["init_params_"]["non_kwargs"]
-        if adata is None:
-            model = cls(None, registry=registry, **parameters)
-        else:
+        if adata is not None:
             cls._setup_from_registry(adata, registry)
-            model = cls(adata, **parameters)
-        model._restore(contents)
+        with refuse_other_versions(path):
+            model = cls(adata, registry=None if adata is not None else registry, **parameters)
+            model.module.load_state_dict(contents[_STATE])
+            model.training_ = TrainingResult.from_dict(attributes["training_"])
+            for name in SCVI_ATTRS:
+                value = attributes[name]
+                setattr(model, name, value.numpy() if torch.is_tensor(value) else value)
+            model.history_ = restore_history(attributes["history_"])
+            model._restore_terms(attributes["ontology_term_ids_"])
         model.to_device(where)
         model.module.eval()
         return model
-
-    def _restore(self, contents: dict[str, Any]) -> None:
-        """Take weights and what a training left from a file."""
-        self.module.load_state_dict(contents[_STATE])
-        attributes = contents[_ATTRIBUTES]
-        for name in TRAINING_ATTRS:
-            value = attributes[name]
-            setattr(self, name, value.numpy() if torch.is_tensor(value) else value)
-        self.history_ = restore_history(attributes["history_"])
-        if attributes["novelty_statistics_"] is not None:
-            self.novelty_statistics_ = NoveltyStatistics.from_dict(
-                attributes["novelty_statistics_"], len(self._var_names)
-            )
-        self._restore_terms(attributes["ontology_term_ids_"])
 
     @classmethod
     @validate_params(
@@ -576,7 +551,8 @@ class SaveLoadMixin(Base):
             As :meth:`load`.
         """
         contents = read_plain(Path(dir_path) / f"{prefix or ''}{MODEL_FILE}")
-        return restore_registry(contents[_ATTRIBUTES]["registry_"])
+        with refuse_other_versions(Path(dir_path)):
+            return restore_registry(contents[_ATTRIBUTES]["registry_"])
 
     @staticmethod
     @validate_params(dir_path=FilePath(), prefix=String(optional=True))

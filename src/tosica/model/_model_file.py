@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,14 +13,14 @@ import torch
 from tosica._files import as_os_error, is_temporary, replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
 
 _DIGEST = "digest"
 # Before training, expression is not clipped.
-_MAY_BE_INFINITE = ("linear.upper",)
+_MAY_BE_INFINITE = ("linear.clip_max",)
 
 
 def fingerprint(state: Mapping[str, Tensor], *names: Iterable[str]) -> str:
@@ -157,6 +158,18 @@ def to_plain(value: Any) -> Any:
     raise TypeError(f"A saved model cannot hold a {type(value).__name__}.")
 
 
+@contextmanager
+def refuse_other_versions(path: Path) -> Iterator[None]:
+    """Say that a file that is whole is not of this version, if its contents are not those of a model."""
+    try:
+        yield
+    # What is missing or of another type shows in many ways.
+    except (AttributeError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(
+            f"{str(path)!r} is whole, but holds no model of this version of tosica: train and save it again."
+        ) from error
+
+
 def restore_registry(registry: dict[str, Any]) -> dict[str, Any]:
     """Turn tensors and lists of a saved registry back into the arrays of the fields."""
     for field in registry["field_registries"].values():
@@ -164,7 +177,7 @@ def restore_registry(registry: dict[str, Any]) -> dict[str, Any]:
         for key, value in state.items():
             if isinstance(value, torch.Tensor):
                 state[key] = value.cpu().numpy()
-            elif key in ("categorical_mapping", "column_names", "gene_sets"):
+            elif key in ("categorical_mapping", "column_names", "gene_sets", "labels"):
                 state[key] = np.array(value, dtype=object)
     return registry
 

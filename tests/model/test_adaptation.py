@@ -1,0 +1,361 @@
+"""Adapting a trained model to a query: labels that are added, probabilities that are recalibrated."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+import scvi
+from anndata import AnnData
+
+import tosica
+from tosica._stats import conformal_threshold
+
+NEW, UNLABELED = "CD19+ B", "unlabeled"
+
+
+@pytest.fixture(scope="module")
+def base(_pbmc: tuple[AnnData, AnnData]) -> tosica.TOSICA:
+    """A model of the real cells without B cells: not to be changed."""
+    reference = _pbmc[0][_pbmc[0].obs["bulk_labels"] != NEW].copy()
+    tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels")
+    scvi.settings.seed = 0
+    model = tosica.TOSICA(reference, embed_dim=16)
+    model.train(max_epochs=5, accelerator="cpu", enable_progress_bar=False, plan_kwargs={"lr": 1e-2})
+    return model
+
+
+def make_query(_pbmc: tuple[AnnData, AnnData]) -> AnnData:
+    """B cells of the reference, 30 of them with their label, and every other cell of the query."""
+    b_cells = _pbmc[0][_pbmc[0].obs["bulk_labels"] == NEW]
+    others = _pbmc[1][::2]
+    cells = AnnData(
+        np.vstack([b_cells.X.toarray(), others.X.toarray()]),
+        obs=pd.concat([b_cells.obs, others.obs])[["bulk_labels"]],
+        var=others.var,
+    )
+    cells.obs["known"] = UNLABELED
+    cells.obs.iloc[:30, 1] = NEW
+    return cells
+
+
+@pytest.fixture
+def query(_pbmc: tuple[AnnData, AnnData]) -> AnnData:
+    return make_query(_pbmc)
+
+
+@pytest.fixture
+def unseen(_pbmc: tuple[AnnData, AnnData]) -> AnnData:
+    return _pbmc[1][1::2].copy()
+
+
+@pytest.fixture(scope="module")
+def _grown(base, _pbmc) -> tosica.TOSICA:
+    model = tosica.TOSICA.load_query_data(make_query(_pbmc), base, "known", UNLABELED)
+    model.train()
+    return model
+
+
+@pytest.fixture
+def grown(_grown) -> tosica.TOSICA:
+    """The model with the new label: not to be changed."""
+    return _grown
+
+
+def test_a_new_type_is_found_and_the_others_are_kept(base, grown, unseen):
+    truth = unseen.obs["bulk_labels"].astype(str).to_numpy()
+    before, after = (np.asarray(model.predict(unseen)) for model in (base, grown))
+    is_new = truth == NEW
+    assert (after[is_new] == NEW).mean() >= 0.8
+    assert (after[~is_new] == before[~is_new]).mean() >= 0.97
+    assert grown.labels == [*base.labels, NEW]
+    assert grown.training_.label_counts == base.training_.label_counts | {NEW: 30}
+
+
+def test_before_and_after_the_new_label_is_fitted(base, query, unseen, contents, caplog, tmp_path):
+    """The model that is extended and the query stay as they are; a saved model is extended alike."""
+    fingerprint, labels, before_query = base.fingerprint, list(base.labels), contents(query)
+    base.save(tmp_path / "base")
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        model = tosica.TOSICA.load_query_data(query, tmp_path / "base", "known", UNLABELED)
+        before, after = (m.predict(unseen, soft=True) for m in (base, model))
+        np.testing.assert_allclose(after[base.labels], before, atol=1e-6)
+        assert after[NEW].max() < 1e-6
+        pd.testing.assert_frame_equal(model.get_attention(unseen), base.get_attention(unseen))
+        model.train()
+    assert f"new labels: {NEW!r}; 765 of the query's 765 genes" in caplog.text
+    assert f"train: added {NEW!r} (30 cells)" in caplog.text
+    again = model.fingerprint
+    with pytest.raises(TypeError, match="load_query_data takes no arguments"):
+        model.train(max_epochs=5)
+    model.train()
+    assert model.fingerprint == again
+    assert len(model.training_.novelty_statistics.labels) == len(model.labels)
+    assert (base.fingerprint, base.labels) == (fingerprint, labels)
+    assert NEW not in base.training_.label_counts
+    assert contents(query) == before_query
+    # No cell is kept.
+    state = [*model.module.state_dict().values(), *model.training_.novelty_statistics.to_dict().values()]
+    rows = [array.shape[0] for array in state if array.ndim == 2 and query.n_vars in array.shape]
+    assert max(rows) <= max(len(model.labels), query.n_vars)
+    assert model.adata is None
+
+
+def test_terms_and_unlabeled_cells_of_the_reference_stay(toy, toy_query, train, tmp_path):
+    toy.obs["kind"] = toy.obs["kind"].cat.rename_categories({"c": "?"})
+    model = train(toy, setup={"unlabeled_category": "?"})
+    model.ontology_term_ids_ = {"a": "CL:0000037"}
+    grown = tosica.TOSICA.load_query_data(toy_query, model)
+    grown.train()
+    assert grown.labels == [*model.labels, "c"]
+    assert grown.ontology_term_ids_ == model.ontology_term_ids_
+    grown.save(tmp_path / "grown")
+    assert tosica.TOSICA.load(tmp_path / "grown").labels == grown.labels
+
+
+def test_old_labels_keep_their_odds(base, grown):
+    # Cells of the reference, whose expression is not clipped otherwise than before.
+    before = base.predict(base.adata, soft=True)
+    after = grown.predict(base.adata, soft=True)[base.labels]
+    after = after.div(after.sum(axis=1), axis=0)
+    np.testing.assert_allclose(after, before, atol=1e-5)
+
+
+def test_saved_and_loaded(grown, unseen, tmp_path):
+    grown.save(tmp_path / "grown")
+    loaded = tosica.TOSICA.load(tmp_path / "grown")
+    assert loaded.labels == grown.labels
+    assert loaded.fingerprint == grown.fingerprint
+    expected = grown.predict(unseen, soft=True)
+    pd.testing.assert_frame_equal(loaded.predict(unseen, soft=True), expected)
+    loaded.annotate(unseen)
+    assert unseen.obs["tosica_prediction"].cat.categories[-1] == NEW
+    *others, color = unseen.uns["tosica_prediction_colors"]
+    assert color not in others
+    # The new label is known now, and B cells are no longer unlike all labels.
+    is_new = (unseen.obs["bulk_labels"] == NEW).to_numpy()
+    assert (unseen.obs["tosica_novelty_pvalue"][is_new] > 0.05).mean() > 0.5
+
+
+def test_extended_twice(grown, query, unseen):
+    query.obs["known"] = UNLABELED
+    query.obs.iloc[-40:, 1] = "other cells"
+    more = tosica.TOSICA.load_query_data(query, grown, "known", UNLABELED)
+    more.train()
+    assert more.labels == [*grown.labels, "other cells"]
+    truth = unseen.obs["bulk_labels"] == NEW
+    assert (np.asarray(more.predict(unseen))[truth] == NEW).mean() > 0.5
+
+
+def test_several_new_labels_and_labels_of_the_model(base, query):
+    # Cells with labels of the model show what the query's batch differs in.
+    query.obs["known"] = query.obs["bulk_labels"].astype(str)
+    query.obs.iloc[:15, 1] = "B cells, first"
+    query.obs.iloc[15:30, 1] = "B cells, second"
+    query.obs.iloc[-5:, 1] = np.nan
+    with_both = query[query.obs["known"] != NEW].copy()
+    model = tosica.TOSICA.load_query_data(with_both, base, "known")
+    model.train()
+    assert model.labels[-2:] == ["B cells, first", "B cells, second"]
+    found = np.asarray(model.predict(with_both))
+    assert np.isin(found[:30], model.labels[-2:]).mean() > 0.8
+
+
+def test_genes_that_the_query_lacks_get_no_weight(base, query):
+    part = query[:, query.var_names[::-1][40:]].copy()
+    with pytest.warns(UserWarning, match="^The query has only 725 of the model's 765 genes"):
+        model = tosica.TOSICA.load_query_data(part, base, "known", UNLABELED)
+    model.train()
+    weights = model.get_linear_weights()[NEW].groupby("gene").sum()
+    lacking = ~weights.index.isin(part.var_names)
+    assert lacking.sum() == 40
+    raw = model.module.linear.gene_weight[-1].numpy()
+    assert not raw[~np.isin(model.get_var_names(), part.var_names)].any()
+    assert raw[np.isin(model.get_var_names(), part.var_names)].any()
+
+
+def test_the_new_label_is_explained(grown, unseen):
+    cells = unseen[unseen.obs["bulk_labels"] == NEW].copy()
+    grown.annotate(cells)
+    tosica.tl.attribute(cells, grown)
+    assert (cells.obs["tosica_prediction"] == NEW).mean() >= 0.8
+    assert cells.obs["tosica_attribution_error"].max() < 0.1
+    leading = grown.get_linear_weights()[NEW].groupby("gene").sum().nlargest(10).index
+    assert {"CD79A", "CD79B", "HLA-DRA"} & set(leading)
+
+
+def test_a_query_without_new_labels_changes_nothing(base, query, unseen):
+    query.obs["known"] = UNLABELED
+    with pytest.warns(UserWarning, match=r"has no label that the model lacks.*: call annotate, or"):
+        model = tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
+    model.train()
+    assert model.labels == base.labels
+    before, after = (m.predict(unseen, soft=True) for m in (base, model))
+    np.testing.assert_allclose(after, before, atol=1e-6)
+
+
+def test_cells_of_new_labels_alone_are_warned_of(base, query):
+    model = tosica.TOSICA.load_query_data(query[:30].copy(), base, "known", UNLABELED)
+    with pytest.warns(UserWarning, match="^The query has cells of new labels only, so that diff"):
+        model.train()
+
+
+def test_models_that_cannot_be_extended(base, query, pbmc_ref):
+    tosica.TOSICA.setup_anndata(pbmc_ref, labels_key="bulk_labels")
+    untrained = tosica.TOSICA(pbmc_ref, embed_dim=16)
+    with pytest.raises(ValueError, match=r"^The model is not trained: call model\.train\(\) first"):
+        tosica.TOSICA.load_query_data(query, untrained, "known", UNLABELED)
+    alone = tosica.TOSICA(pbmc_ref, embed_dim=16, linear=False)
+    alone.is_trained_ = True
+    with pytest.raises(ValueError, match=r"^The model has no linear branch, which new labels are"):
+        tosica.TOSICA.load_query_data(query, alone, "known", UNLABELED)
+    without = copy.copy(base)
+    without.training_ = replace(base.training_, novelty_statistics=None)
+    with pytest.raises(ValueError, match=r"^The model has no statistics of its reference, because"):
+        tosica.TOSICA.load_query_data(query, without, "known", UNLABELED)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("Unknown", "has a label 'Unknown', which annotate writes where it"),
+        ("", "has a label '', which no column in a file can be called"),
+    ],
+)
+def test_names_that_a_model_cannot_hold(base, query, name, sentence):
+    query.obs["known"] = query.obs["known"].replace({NEW: name})
+    with pytest.raises(ValueError, match=sentence):
+        tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
+
+
+def test_queries_that_are_odd(base, query):
+    query.obs["known"] = query.obs["known"].replace({NEW: base.labels[0].lower()})
+    with pytest.warns(UserWarning, match=re.escape(f"becomes a label beside {base.labels[0]!r}: if they are ")):
+        model = tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
+    assert len(model.labels) == len(base.labels) + 1
+    query.var_names = [f"X{i}" for i in range(query.n_vars)]
+    with pytest.warns(UserWarning, match="beside"), pytest.raises(ValueError, match="genes"):
+        tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
+
+
+# --------------------------------------------------------------------------- recalibrated
+
+
+@pytest.fixture
+def model(pbmc_model: tosica.TOSICA) -> tosica.TOSICA:
+    return copy.deepcopy(pbmc_model)
+
+
+@pytest.fixture
+def labeled(pbmc_query: AnnData) -> AnnData:
+    """A query in which every third cell has a known label."""
+    pbmc_query.obs["known"] = pbmc_query.obs["bulk_labels"].where(np.arange(pbmc_query.n_obs) % 3 == 0)
+    return pbmc_query
+
+
+def true_label_probabilities(soft: pd.DataFrame, labels: pd.Series) -> np.ndarray:
+    return np.array([soft.at[cell, label] for cell, label in labels.dropna().items()])
+
+
+def test_label_sets_follow_the_labelled_cells(model, labeled, contents, tmp_path):
+    before, other = contents(labeled), copy.deepcopy(model)
+    model.recalibrate(labeled, "known")
+    assert contents(labeled) == before
+    soft = model.predict(labeled, soft=True)
+    of_truth = true_label_probabilities(soft, labeled.obs["known"])
+    np.testing.assert_allclose(model.training_.held_out_probabilities, of_truth[None], atol=1e-6)
+    sets = model.predict_set(labeled, coverage=0.9)
+    assert sets.equals(soft >= conformal_threshold(of_truth, 0.9))
+    is_known = labeled.obs["known"].notna().to_numpy()
+    covered = true_label_probabilities(sets, labeled.obs["bulk_labels"])
+    assert covered[is_known].mean() >= 0.9
+    assert covered[~is_known].mean() > 0.8
+    model.save(tmp_path / "model")
+    loaded = tosica.TOSICA.load(tmp_path / "model")
+    assert loaded.fingerprint == model.fingerprint
+    assert loaded.predict_set(labeled, coverage=0.9).equals(sets)
+    # Only labelled cells count.
+    other.recalibrate(labeled[is_known].copy(), "known")
+    found, expected = (each.training_.held_out_probabilities for each in (other, model))
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_labels_stay_and_the_temperature_follows_the_errors(model, labeled):
+    before = model.predict(labeled, soft=True)
+    # With half of the labels wrong, the model must become less sure, with right ones more so.
+    right, wrong = copy.deepcopy(model), copy.deepcopy(model)
+    labeled.obs["right"] = pd.Series(model.predict(labeled), index=labeled.obs_names)
+    right.recalibrate(labeled, "right")
+    labeled.obs["wrong"] = labeled.obs["right"].where(
+        np.arange(labeled.n_obs) % 2 == 0, labeled.obs["right"].to_numpy()[::-1]
+    )
+    wrong.recalibrate(labeled, "wrong")
+    assert right.module.temperature < model.module.temperature < wrong.module.temperature
+    for other in (right, wrong):
+        soft = other.predict(labeled, soft=True)
+        assert (soft.to_numpy().argmax(1) == before.to_numpy().argmax(1)).all()
+    assert right.fingerprint != model.fingerprint
+
+
+def test_labels_that_the_model_lacks_are_left_out_and_named(model, labeled, caplog):
+    known = labeled.obs["known"].astype(object)
+    n_known = int(known.notna().sum())
+    known.iloc[[0, 3]] = "Platelets"
+    labeled.obs["known"] = known
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        model.recalibrate(labeled, "known")
+    assert model.training_.held_out_probabilities.shape == (1, n_known - 2)
+    assert "left out cells labelled 'Platelets', which the model lacks" in caplog.text
+    assert f"took {n_known - 2} labelled cells" in caplog.text
+
+
+def test_sets_are_empty_only_where_this_is_asked_for(model, labeled, caplog):
+    model.recalibrate(labeled, "known")
+    with caplog.at_level(logging.INFO, logger="tosica"):
+        exact = model.predict_set(labeled, coverage=0.3, allow_empty=True)
+        sets = model.predict_set(labeled, coverage=0.3)
+    empty = ~exact.any(axis=1)
+    assert empty.any()
+    assert sets[~empty].equals(exact[~empty])
+    best = model.predict(labeled, soft=True).idxmax(axis=1)
+    for cell in labeled.obs_names[empty]:
+        assert sets.columns[sets.loc[cell]].tolist() == [best[cell]]
+    n_empty = f"predict_set: {empty.sum()} of {labeled.n_obs} cells have"
+    assert f"{n_empty} an empty set: even" in caplog.text
+    assert f"{n_empty} only their best label in the set, which allow_empty=True" in caplog.text
+
+
+def test_too_few_labelled_cells_for_a_coverage(model, labeled):
+    few = labeled.obs["bulk_labels"].where(np.arange(labeled.n_obs) < 8)
+    labeled.obs["few"] = few
+    model.recalibrate(labeled, "few")
+    with pytest.raises(ValueError, match=r"8 cells to calibrate by: that takes 9; .*recalibrate"):
+        model.predict_set(labeled, coverage=0.9)
+
+
+@pytest.mark.parametrize(
+    ("column", "error", "sentence"),
+    [
+        ("nothing", KeyError, "adata.obs has no column 'nothing'"),
+        ("foreign", ValueError, "No cell of adata.obs['foreign'] has a label of the model"),
+        ("numbers", TypeError, "adata.obs['numbers'] holds float64 values, not groups"),
+    ],
+)
+def test_wrong_columns(model, labeled, column, error, sentence):
+    labeled.obs["foreign"] = "Platelets"
+    labeled.obs["numbers"] = np.linspace(0, 1, labeled.n_obs)
+    before = model.fingerprint
+    with pytest.raises(error, match=re.escape(sentence)):
+        model.recalibrate(labeled, column)
+    assert model.fingerprint == before
+
+
+def test_an_untrained_model(toy):
+    tosica.TOSICA.setup_anndata(toy, labels_key="kind")
+    with pytest.raises(RuntimeError, match="not trained"):
+        tosica.TOSICA(toy).recalibrate(toy, "kind")
