@@ -121,7 +121,7 @@ def one_run(adata: AnnData, task: str, seed: int, half: int) -> list[dict[str, A
     model.train(accelerator="cpu", enable_progress_bar=False)
     model.annotate(query)
     # The same label in all cells, so that their contributions are comparable.
-    tosica.tl.attribute(query, model, target=STAGES[-1])
+    tosica.tl.attribute(query, model, target=STAGES[-1], cells=True)
     seconds = process_time() - started
     held_stage = stage[held]
     orders = {

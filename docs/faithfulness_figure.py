@@ -28,8 +28,7 @@ def main(target: Path) -> None:
     model.train(enable_progress_bar=False)
     model.annotate(query)
     tosica.tl.attribute(query, model)
-    orders = ["attention", "attribution", "presence", "random"]
-    tosica.tl.faithfulness(query, model, orders=orders)
+    tosica.tl.faithfulness(query, model)
     tosica.pl.faithfulness(query, save=target, dpi=200)
     right = query.obs["tosica_prediction"].astype(str) == query.obs["bulk_labels"].astype(str)
     print(f"accuracy {right.mean():.3f}")
