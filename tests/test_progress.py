@@ -66,14 +66,15 @@ def test_a_file_has_a_line_now_and_then(monkeypatch, caplog):
     stream = io.StringIO()
     monkeypatch.setattr(_progress, "sys", SimpleNamespace(stderr=stream, modules={}))
     monkeypatch.setattr(_progress, "INTERVAL_LOG", 0.01)
-    for total, line in ((400, "work: 6% after 00:0"), (None, "work after 00:0")):
+    for total, line in ((400, "work: 6% after 0"), (None, "work after 0")):
         caplog.clear()
         with progress(total, "work") as step:
             step.update(24)
             end = time.monotonic() + 20
-            while not caplog.messages and time.monotonic() < end:
+            # Its first line may come before the count.
+            while not any(text.startswith(line) for text in caplog.messages):
+                assert time.monotonic() < end, caplog.messages
                 time.sleep(0.01)
-        assert caplog.messages[-1].startswith(line)
     assert stream.getvalue() == ""
 
 
