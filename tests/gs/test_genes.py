@@ -188,7 +188,7 @@ def test_forms_of_the_result() -> None:
 
 def test_a_symbol_is_not_taken_for_an_alias_of_another_gene() -> None:
     table = gene_table("human")
-    both = sorted(table.symbols & table.aliases.keys())
+    both = sorted(table.symbols & table.genes_of("aliases").keys())
     assert len(both) > 100
     assert mapped(*both) == both
 
