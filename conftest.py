@@ -47,6 +47,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 SHARED = Path(__file__).resolve().parents[1] / "shared" / "data"
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let workers take neighbors in a file, so that a file's fixtures are made once as a rule."""
+    if getattr(config.option, "dist", "no") == "load":
+        config.option.dist = "worksteal"
+
+
 def _cells() -> Any:
     """Imported by the first test: the process that hands out tests to others needs no torch."""
     return import_module("_cells")

@@ -121,12 +121,8 @@ def test_every_file_has_a_licence_and_a_maker(folder: Path) -> None:
 
 def test_no_compressed_file_holds_a_time_or_a_name() -> None:
     compressed = [path for folder in FOLDERS for path in folder.rglob("*.gz")]
-    assert len(compressed) == 4
-    for path in compressed:
-        head = path.read_bytes()[:10]
-        assert head[:3] == b"\x1f\x8b\x08"
-        assert head[3] == 0
-        assert head[4:8] == b"\0\0\0\0"
+    assert len(compressed) > 3
+    assert {path.read_bytes()[:8] for path in compressed} == {b"\x1f\x8b\x08\0\0\0\0\0"}
 
 
 # --------------------------------------------------------------------------- the wheel

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 HOW_TO = sorted(path for path in (ROOT / "docs" / "how_to").glob("*.md") if path.stem != "index")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = [ROOT / "README.md", ROOT / "docs" / "which_tool.md", *HOW_TO]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("command_line", "which_tool")), *HOW_TO]
 VARYING = "…"
 
 
@@ -42,7 +42,10 @@ def blocks(page: Path, language: str) -> list[str]:
 
 def shown_commands() -> list[list[str]]:
     lines = [line for page in PAGES for block in blocks(page, "bash") for line in block.split("\n")]
-    return [shlex.split(line)[1:] for line in lines if line.startswith("tosica ")]
+    lines += [match[1] for line in lines if (match := re.search('--wrap "(.*)"', line))]
+    found = [shlex.split(line)[1:] for line in lines if line.startswith("tosica ")]
+    assert len(found) > 9
+    return found
 
 
 @pytest.mark.parametrize("words", shown_commands(), ids=" ".join)

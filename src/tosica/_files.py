@@ -60,7 +60,7 @@ def new_in_cache(path: Path) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(temporary_folder(path.parent))
         except OSError as error:
-            raise OSError(
+            raise type(error)(
                 f"The cache folder {str(path.parent)!r} cannot be written ({error.strerror}): name another one "
                 "in the environment variable TOSICA_CACHE."
             ) from error

@@ -43,20 +43,6 @@ def call(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
 
-def shown_commands() -> list[list[str]]:
-    lines = [line for block in blocks("bash") for line in block.splitlines()]
-    wrapped = [match[1] for line in lines if (match := re.search('--wrap "(.*)"', line))]
-    found = [shlex.split(line)[1:] for line in [*lines, *wrapped] if line.startswith("tosica ")]
-    assert len(found) == 7
-    return found
-
-
-@pytest.mark.parametrize("words", shown_commands(), ids=" ".join)
-def test_commands_of_the_page_are_understood(words: list[str]) -> None:
-    command = cli.commands.commands[words[0]]
-    assert command.make_context(words[0], words[1:]).params
-
-
 def test_options_of_the_page_exist() -> None:
     rows = re.findall(r"^\| (`--.*?) \| (.*?) \| .* \|$", PAGE, flags=re.MULTILINE)
     assert len(rows) > 15

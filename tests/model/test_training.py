@@ -28,28 +28,23 @@ def same(first: dict[str, np.ndarray], second: dict[str, np.ndarray]) -> bool:
     return all(np.array_equal(first[name], second[name]) for name in first)
 
 
-# --------------------------------------------------------------------------- the seed
-
-
-def test_same_seed_same_weights(toy, train):
-    first, second = train(toy.copy()), train(toy.copy())
-    assert same(weights_of(first), weights_of(second))
-    assert first.fingerprint == second.fingerprint
-    np.testing.assert_array_equal(first.validation_indices, second.validation_indices)
-
-
 # --------------------------------------------------------------------------- the course
 
 
-def test_history(toy, train):
-    model = train(toy, max_epochs=4)
-    assert set(model.history) == {"train_loss", "validation_loss", "validation_accuracy"}
-    for name, table in model.history.items():
-        assert table.shape == (4, 1)
+def test_same_seed_same_weights_and_their_history(toy, train):
+    first, second = train(toy.copy(), max_epochs=4), train(toy.copy(), max_epochs=4, refit=False)
+    # The refit learns the held-out cells; what the model tells of the training before is the same.
+    assert set(first.history) == {"train_loss", "validation_loss", "validation_accuracy"}
+    for name, table in first.history.items():
         assert table.columns.tolist() == [name]
         assert table.index.tolist() == [0, 1, 2, 3]
         assert np.isfinite(table[name].astype(float)).all()
-    assert model.history["validation_accuracy"]["validation_accuracy"].between(0, 1).all()
+        pd.testing.assert_frame_equal(second.history[name], table)
+    np.testing.assert_array_equal(first.train_indices, second.train_indices)
+    np.testing.assert_array_equal(first.validation_indices, second.validation_indices)
+    assert first.module.temperature == second.module.temperature
+    assert not same(weights_of(first), weights_of(second))
+    assert train(toy.copy(), max_epochs=4).fingerprint == first.fingerprint
 
 
 def test_last_losses_are_those_of_the_weights(toy, train):
@@ -62,41 +57,6 @@ def test_last_losses_are_those_of_the_weights(toy, train):
     assert last["validation_loss"] == pytest.approx(found, rel=1e-4)
     accuracy = (model.predict(indices=held) == truth).mean()
     assert last["validation_accuracy"] == pytest.approx(accuracy, rel=1e-5)
-
-
-def test_model_learns_to_tell_types_apart(toy_model, toy_query):
-    truth = toy_query.obs["kind"].astype(str)
-    assert (toy_model.predict(toy_query) == truth).mean() >= 0.9
-
-
-def test_model_learns_real_types(pbmc_model, pbmc_query):
-    truth = pbmc_query.obs["bulk_labels"].astype(str)
-    commonest = truth.value_counts(normalize=True).iloc[0]
-    assert commonest < 0.4
-    assert (pbmc_model.predict(pbmc_query) == truth).mean() > 0.6
-
-
-def test_training_twice_goes_on(toy, train, fast_plan):
-    model = train(toy, max_epochs=8, plan_kwargs=fast_plan)
-    before = weights_of(model)
-    loss = float(model.history["train_loss"].iloc[-1, 0])
-    model.train(
-        max_epochs=2, accelerator="cpu", batch_size=16, enable_progress_bar=False, plan_kwargs={**fast_plan, "lr": 1e-4}
-    )
-    assert not same(before, weights_of(model))
-    table = model.history["train_loss"]
-    assert table.index.tolist() == list(range(10))
-    # It starts from where it was, not from chance (log 3 = 1.1).
-    assert float(table.iloc[8, 0]) < loss + 0.1 < 1
-    assert "trained (10 epochs)" in repr(model)
-
-
-def test_smallest_reference_and_a_single_step(toy, train):
-    few = toy[[0, 1, 3, 4]].copy()
-    few.obs["kind"] = few.obs["kind"].cat.remove_unused_categories()
-    model = train(few, max_epochs=1)
-    assert len(model.train_indices) == len(model.validation_indices) == 2
-    assert model.predict(few).shape == (4,)
 
 
 ONE_CELL = pytest.mark.filterwarnings("ignore:labels with a single cell:UserWarning")
@@ -129,6 +89,13 @@ def test_a_label_with_a_single_cell_is_learnt_and_not_held_out(toy, toy_query, t
     np.testing.assert_array_equal(loaded.predict(toy_query), found)
 
 
+def test_length_follows_the_data():
+    # 160 draws of a cell from 81 training cells.
+    assert default_epochs(81, min_draws=160, draws_per_root=1) == 2
+    assert default_epochs(81, min_draws=160, draws_per_root=27) == 3
+    assert default_epochs(81) == 149
+
+
 @ONE_CELL
 @pytest.mark.parametrize("linear", [True, False])
 def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
@@ -147,37 +114,41 @@ def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
         train(toy[:3].copy(), early_stopping=True)
 
 
-class StopAtOnce(Callback):
-    """Remember the number of epochs, and interrupt the training."""
-
-    def on_train_start(self, trainer, *_):
-        self.max_epochs = trainer.max_epochs
-        raise KeyboardInterrupt
-
-
-def test_length_follows_the_data(toy, train):
-    # 160 draws of a cell from 81 training cells.
-    assert default_epochs(81, min_draws=160, draws_per_root=1) == 2
-    assert default_epochs(81, min_draws=160, draws_per_root=27) == 3
-    stop = StopAtOnce()
-    with pytest.raises(KeyboardInterrupt):
-        train(toy, max_epochs=None, callbacks=[stop])
-    assert stop.max_epochs == default_epochs(81) == 149
-
-
-def test_validation_now_and_then(toy, train):
-    model = train(toy, max_epochs=4, check_val_every_n_epoch=2)
-    assert len(model.history["validation_loss"]) == 2
-    assert len(model.history["train_loss"]) == 4
-
-
-def test_bfloat16(toy, toy_query, train, fast_plan):
-    model = train(toy, max_epochs=15, precision="bf16-mixed", plan_kwargs=fast_plan)
-    assert {p.dtype for p in model.module.parameters()} == {torch.float32}
-    assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() >= 0.9
-
-
 # --------------------------------------------------------------------------- early stopping
+
+
+def test_training_twice_goes_on(toy, toy_query, train, fast_plan):
+    """In bfloat16, with validation now and then."""
+    options = {"precision": "bf16-mixed", "check_val_every_n_epoch": 2}
+    model = train(toy, max_epochs=8, plan_kwargs=fast_plan | {"weight_decay": 0.3}, **options)
+    before, loss = weights_of(model), float(model.history["train_loss"].iloc[-1, 0])
+    assert (len(model.history["train_loss"]), len(model.history["validation_loss"])) == (8, 4)
+    # Weight decay spares biases, norms and the class token.
+    (optimizer,) = model.trainer.optimizers
+    decayed, spared = optimizer.param_groups
+    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.3, 0.0)
+    named = dict(model.module.named_parameters())
+    assert {p.dtype for p in named.values()} == {torch.float32}
+    for group, names in (
+        (spared, ("head.bias", "encoder.class_token", "encoder.norm.weight")),
+        (decayed, ("head.weight", "embedding._weight_0")),
+    ):
+        assert {id(named[name]) for name in names} <= {id(p) for p in group["params"]}
+    assert len(decayed["params"]) + len(spared["params"]) == len(named)
+    model.train(
+        max_epochs=2,
+        accelerator="cpu",
+        batch_size=16,
+        enable_progress_bar=False,
+        plan_kwargs={**fast_plan, "lr": 1e-4},
+    )
+    assert not same(before, weights_of(model))
+    table = model.history["train_loss"]
+    assert table.index.tolist() == list(range(10))
+    # It starts from where it was, not from chance (log 3 = 1.1).
+    assert float(table.iloc[8, 0]) < loss + 0.1 < 1
+    assert "trained (10 epochs)" in repr(model)
+    assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() >= 0.9
 
 
 class Losses(Callback):
@@ -212,18 +183,6 @@ def test_early_stopping_goes_back_to_the_best_weights(toy, train):
     assert not same(losses.seen[-1][1], weights_of(model))
 
 
-def test_refit_learns_the_held_out_cells(toy, train):
-    plain = train(toy.copy(), max_epochs=5, refit=False)
-    model = train(toy.copy(), max_epochs=5)
-    # The training before it is the same one, and the model tells of that.
-    for name, table in plain.history.items():
-        pd.testing.assert_frame_equal(model.history[name], table)
-    np.testing.assert_array_equal(model.train_indices, plain.train_indices)
-    np.testing.assert_array_equal(model.validation_indices, plain.validation_indices)
-    assert model.module.temperature == plain.module.temperature
-    assert not same(weights_of(model), weights_of(plain))
-
-
 # --------------------------------------------------------------------------- what is refused
 
 
@@ -236,7 +195,9 @@ def test_refit_learns_the_held_out_cells(toy, train):
         ({"plan_kwargs": 3}, TypeError, "plan_kwargs"),
         ({"early_stoping": True}, TypeError, "did you mean 'early_stopping'"),
         ({"enable_progress_bar": "no"}, TypeError, "enable_progress_bar"),
-        ({"devices": 0}, ValueError, "devices"),
+        ({"devices": 0}, ValueError, "devices=0 cannot be used here"),
+        ({"devices": "two"}, ValueError, "devices='two' cannot be used here"),
+        ({"devices": True}, TypeError, "devices"),
     ],
 )
 def test_training_that_cannot_be(toy, arguments, error, word):
@@ -248,20 +209,6 @@ def test_training_that_cannot_be(toy, arguments, error, word):
 
 
 # --------------------------------------------------------------------------- the plan itself
-
-
-def test_weight_decay_spares_biases_norms_and_the_class_token(toy, train):
-    model = train(toy, max_epochs=1, plan_kwargs={"weight_decay": 0.3})
-    (optimizer,) = model.trainer.optimizers
-    decayed, spared = optimizer.param_groups
-    assert (decayed["weight_decay"], spared["weight_decay"]) == (0.3, 0.0)
-    spared_ids = {id(p) for p in spared["params"]}
-    named = dict(model.module.named_parameters())
-    for name in ("head.bias", "encoder.class_token", "encoder.norm.weight"):
-        assert id(named[name]) in spared_ids
-    for name in ("head.weight", "embedding._weight_0"):
-        assert id(named[name]) not in spared_ids
-    assert len(decayed["params"]) + len(spared["params"]) == len(named)
 
 
 @pytest.mark.parametrize(
@@ -329,14 +276,7 @@ def test_bars(toy, train, monkeypatch, capsys):
             shown.append(self)
 
     monkeypatch.setattr(_progress, "Progress", Noted)
-    model = train(toy, setup={"batch_key": "donor"}, max_epochs=1)
-    shown.clear()
-    model.train(max_epochs=2, batch_size=16, accelerator="cpu")
-    counted = {step.text: (step.n, step.total) for step in shown if step.total}
-    assert counted == {"train: network, epoch 2/2": (192, 192), "train: refit, epoch 1/1": (96, 96)}
 
-
-def test_an_own_bar_takes_the_place_of_ours(toy, train):
     class Own(TQDMProgressBar):
         n_steps = 0
 
@@ -344,9 +284,14 @@ def test_an_own_bar_takes_the_place_of_ours(toy, train):
             super().on_train_batch_end(*args)
             self.n_steps += 1
 
-    own = Own()
-    train(toy, max_epochs=1).train(max_epochs=2, batch_size=16, accelerator="cpu", callbacks=[own])
+    # An own bar takes the place of ours.
+    own, model = Own(), train(toy, setup={"batch_key": "donor"}, max_epochs=1)
+    model.train(max_epochs=2, batch_size=16, accelerator="cpu", callbacks=[own])
     assert own.n_steps == 12
+    shown.clear()
+    model.train(max_epochs=2, batch_size=16, accelerator="cpu")
+    counted = {step.text: (step.n, step.total) for step in shown if step.total}
+    assert counted == {"train: network, epoch 2/2": (192, 192), "train: refit, epoch 1/1": (96, 96)}
 
 
 # --------------------------------------------------------------------------- extension

@@ -1,17 +1,11 @@
-"""The yardstick itself: against the authors' numbers, and against the model's definition."""
+"""The yardstick itself, against the model's definition; tests/legacy holds it against the authors' numbers."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import anndata as ad
 import numpy as np
 import pytest
 import torch
-from _literal import DropPath, LiteralTOSICA, from_original, rollout
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from _literal import DropPath, LiteralTOSICA, rollout
 
 N_CELLS, N_GENES, N_TOKENS, N_LABELS, DIM = 7, 30, 6, 3, 8
 
@@ -40,54 +34,6 @@ def make(mask: np.ndarray, **kwargs: object) -> LiteralTOSICA:
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     return model.double().eval()
-
-
-# ------------------------------------------------------------------ the authors' numbers
-
-
-@pytest.mark.data
-def test_authors_numbers_are_reproduced(shared: Path) -> None:
-    folder = shared / "legacy_project"
-    expected, query = np.load(folder / "expected.npz"), ad.read_h5ad(folder / "query.h5ad")
-    tensors = torch.load(folder / "project" / "model.pth", map_location="cpu", weights_only=True)
-    model = from_original(tensors, np.load(folder / "project" / "mask.npy"), 4)
-    with torch.no_grad():
-        outputs = model(torch.as_tensor(query.X))
-    # attention differs by some 1e-5 between cells, so it is held more closely than the rest
-    tolerances = {"latent": 1e-5, "logits": 1e-5, "attention": 1e-7}
-    for (name, atol), output in zip(tolerances.items(), outputs, strict=True):
-        np.testing.assert_allclose(output, expected[name], rtol=0, atol=atol, err_msg=name)
-    # Why `scrambled_tokens` has to exist: read set by set, the same weights give other numbers.
-    model.embedding.scrambled_tokens = False
-    with torch.no_grad():
-        _, logits, _ = model(torch.as_tensor(query.X))
-    assert np.abs(logits.numpy() - expected["logits"]).max() > 1
-
-
-# ------------------------------------------------------------------ the mapping, without data
-
-
-def original_names(model: LiteralTOSICA) -> dict[str, torch.Tensor]:
-    """A state_dict as the authors' code would have saved it."""
-    own = {key: value.detach().clone() for key, value in model.state_dict().items()}
-    return {
-        "feature_embed.fe.mask": model.embedding.mask.T.clone(),
-        "feature_embed.fe.weight": own.pop("embedding.weight").T.contiguous(),
-        "feature_embed.fe.bias": own.pop("embedding.bias"),
-        **own,
-    }
-
-
-def test_from_original_finds_the_architecture(mask: np.ndarray, x: torch.Tensor) -> None:
-    source = make(mask, n_layers=3, mlp_ratio=2.5, scrambled_tokens=True)
-    model = from_original(original_names(source), mask.astype(float), n_heads=2).double()
-    assert not model.training
-    assert len(model.blocks) == 3
-    for got, expected in zip(model(x.double()), source(x.double()), strict=True):
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
-
-
-# ------------------------------------------------------------------ the definition, without data
 
 
 def test_blocks_agree_with_torchs_own_encoder_layer(mask: np.ndarray, x: torch.Tensor) -> None:
@@ -123,9 +69,6 @@ def test_rollout_by_hand() -> None:
     # rows of (A + 1) / 2: [.6 .4] and [.3 .7] first, [.75 .25] and [.5 .5] on top of it
     expected = torch.tensor([[[0.525, 0.475], [0.45, 0.55]]], dtype=torch.float64)
     torch.testing.assert_close(joint, expected)
-
-
-# ------------------------------------------------------------------ what training needs
 
 
 def test_drop_path_drops_whole_cells_and_keeps_the_mean() -> None:

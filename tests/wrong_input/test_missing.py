@@ -68,7 +68,7 @@ OF_FUNCTION: dict[str, list[Row]] = {
         ("gob", ValueError, "gob.*did you mean"),
         ({}, ValueError, "no gene set"),
         ({"a": "G0"}, TypeError, "list of names"),
-        ({"a": ["X"] * 5}, ValueError, "no gene of"),
+        ({"a": ["X"] * 5}, ValueError, "none of 1 gene sets"),
     ],
     "pp.build_mask(groups)": [({"rna": {}}, TypeError, "MuData")],
     "gs.join(collections)": [

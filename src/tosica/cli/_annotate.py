@@ -111,6 +111,7 @@ def annotate(
         try:
             obs = _annotate_in_parts(query, loaded, output, obs_out, more)
         except StoredByGenesError:
+            session.advice = ""
             logger.info("%s is stored by genes (CSC) and is read as a whole", query)
     if obs is None:
         with progress(None, f"reading {query}"):

@@ -83,9 +83,8 @@ def match_names(
         warn_user(f"{query} has only {found}; the network sees the missing ones as zero, and labels may suffer.")
     n_others = len(names) - n_found
     query_logger.info(
-        "query: matched %s%s%s%s",
+        "query: matched %s%s%s",
         found,
-        "" if summary else _count_respelled(names, model_names, indexer),
         f"; {n_others} others are not used" if n_others else "",
         f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken" if ambiguous else "",
     )
@@ -122,14 +121,6 @@ def find_genes(
         return FoundGenes(indexer, respelled.ambiguous, {}, "")
     indexer, repeated, summary = _translate(names, model_names, var, indexer)
     return FoundGenes(indexer, respelled.ambiguous, repeated, summary)
-
-
-def _count_respelled(names: pd.Index, genes: pd.Index, indexer: np.ndarray) -> str:
-    """Say how many genes were matched with hyphens for underscores, or the other way round."""
-    rows = np.flatnonzero(indexer >= 0)
-    given, own = np.asarray(names)[rows], np.asarray(genes.astype(str))[indexer[rows]]
-    n = int(((given != own) & same_but_hyphens(given, own)).sum())
-    return f", {n} of them with - and _ exchanged, as Seurat does" if n else ""
 
 
 def _translate(

@@ -357,9 +357,8 @@ def load_annotations(adata: AnnData) -> None:
         place; a view becomes an actual AnnData.
     """
     for name in ("obs", "var"):
-        table = getattr(adata, name)
-        if not isinstance(table, pd.DataFrame):
-            setattr(adata, name, load_table(table))
+        if not isinstance(getattr(adata, name), pd.DataFrame):
+            setattr(adata, name, load_table(getattr(adata, name)))
     for name in ("varm", "uns"):
         mapping = getattr(adata, name)
         for key, value in list(mapping.items()):
@@ -378,9 +377,6 @@ def _loaded(value: Any) -> Any:
     if isinstance(value, dict):
         loaded = {key: _loaded(inner) for key, inner in value.items()}
         return loaded if any(loaded[key] is not value[key] for key in value) else value
-    if hasattr(value, "__dask_graph__"):
-        return value.compute()
     # A lazy table, as anndata makes them of xarray's datasets.
-    if hasattr(value, "to_memory") and not isinstance(value, pd.DataFrame):
-        return value.to_memory()
-    return value
+    is_lazy = hasattr(value, "to_memory") and not isinstance(value, pd.DataFrame)
+    return value.to_memory() if is_lazy else _computed(value)

@@ -204,6 +204,10 @@ _MITOCHONDRIAL = {
 }
 
 
+# Columns of a table after that of the symbols.
+_COLUMN = {ENTREZ: 1, ENSEMBL: 2, ALIAS: 3}
+
+
 class GeneTable:
     """Genes of one organism: their symbols, identifiers, aliases and orthologs.
 
@@ -215,28 +219,28 @@ class GeneTable:
         self.organism = organism
         self._lines = gzip.decompress(resource.read_bytes()).decode().split("\n")[1:-1]
         self.symbols = frozenset(line.partition("\t")[0] for line in self._lines)
+        self._genes_of: dict[str, dict[str, tuple[str, ...]]] = {}
 
     @cached_property
     def _rows(self) -> list[list[str]]:
         return [line.split("\t") for line in self._lines]
 
-    @cached_property
-    def entrez(self) -> dict[str, tuple[str, ...]]:
-        """Entrez number to its gene."""
-        return self._genes_by_name(1)
+    def genes_of(self, kind: str) -> dict[str, tuple[str, ...]]:
+        """Map each name of a kind to its genes; several if it is ambiguous."""
+        if kind not in self._genes_of:
+            genes: dict[str, tuple[str, ...]] = {}
+            for row in self._rows:
+                for name in filter(None, row[_COLUMN[kind]].split("|")):
+                    genes[name] = (*genes.get(name, ()), row[0])
+            if kind == ALIAS and self.organism == "human":
+                genes |= {name: (gene,) for name, gene in _MITOCHONDRIAL.items()}
+            self._genes_of[kind] = genes
+        return self._genes_of[kind]
 
-    @cached_property
-    def ensembl(self) -> dict[str, tuple[str, ...]]:
-        """Ensembl ID to genes; several if it is ambiguous."""
-        return self._genes_by_name(2)
-
-    @cached_property
-    def aliases(self) -> dict[str, tuple[str, ...]]:
-        """Alias or old symbol to genes; several if it is ambiguous."""
-        aliases = self._genes_by_name(3)
-        if self.organism == "human":
-            aliases |= {name: (gene,) for name, gene in _MITOCHONDRIAL.items()}
-        return aliases
+    def names_of(self, kind: str) -> dict[str, tuple[str, ...]]:
+        """Map each gene to its names of a kind."""
+        column = _COLUMN[kind]
+        return {row[0]: tuple(row[column].split("|")) for row in self._rows if row[column]}
 
     @cached_property
     def orthologs(self) -> dict[str, str]:
@@ -247,11 +251,6 @@ class GeneTable:
     def by_upper_case(self) -> dict[str, str]:
         """Symbol in upper case to symbol; no two symbols differ in case only."""
         return {symbol.upper(): symbol for symbol in self.symbols}
-
-    def names_of(self, kind: str) -> dict[str, tuple[str, ...]]:
-        """Map each gene to its names of a kind."""
-        column = {ENTREZ: 1, ENSEMBL: 2, ALIAS: 3}[kind]
-        return {row[0]: tuple(row[column].split("|")) for row in self._rows if row[column]}
 
     def find(self, name: str, *, entrez: bool = False, ignore_case: bool = False) -> Candidates:
         """Find the genes of one name, as a symbol first, then as an ID, then as an alias.
@@ -275,20 +274,13 @@ class GeneTable:
             return (name,), SYMBOL
         gene_id = ensembl_id(name)
         if gene_id is not None:
-            return self.ensembl.get(gene_id, ()), ENSEMBL
+            return self.genes_of(ENSEMBL).get(gene_id, ()), ENSEMBL
         if entrez and (number := _ENTREZ_NUMBER.fullmatch(name)):
-            return self.entrez.get(number[1], ()), ENTREZ
-        genes = self.aliases.get(name, ())
+            return self.genes_of(ENTREZ).get(number[1], ()), ENTREZ
+        genes = self.genes_of(ALIAS).get(name, ())
         if ignore_case and not genes and name.upper() in self.by_upper_case:
             return (self.by_upper_case[name.upper()],), SYMBOL
         return genes, ALIAS
-
-    def _genes_by_name(self, column: int) -> dict[str, tuple[str, ...]]:
-        genes: dict[str, tuple[str, ...]] = {}
-        for row in self._rows:
-            for name in filter(None, row[column].split("|")):
-                genes[name] = (*genes.get(name, ()), row[0])
-        return genes
 
 
 @lru_cache(maxsize=2)
@@ -397,7 +389,7 @@ class GeneList:
         n_known = {}
         for organism in ORGANISMS:
             table = gene_table(organism)
-            known = table.entrez.keys() if self.kind == ENTREZ else table.symbols
+            known = table.genes_of(ENTREZ).keys() if self.kind == ENTREZ else table.symbols
             n_known[organism] = len(known & symbols)
             if n_known[organism] >= max(_MIN_KNOWN, _CLEAR_SHARE * len(unique)):
                 return organism
@@ -411,7 +403,7 @@ class GeneList:
         mouse_names = mouse.by_upper_case.keys() & unique
         if len(mouse_names) < len(unique) / 2:
             return []
-        mouse_only = mouse_names - human.symbols - human.aliases.keys()
+        mouse_only = mouse_names - human.symbols - human.genes_of(ALIAS).keys()
         n_human_only = len((human.symbols & unique) - mouse.by_upper_case.keys())
         least = max(_MIN_MOUSE_ONLY, _MIN_MOUSE_ONLY_SHARE * len(unique), _MIN_RATIO * n_human_only)
         return sorted(mouse_only) if len(mouse_only) >= least else []
@@ -500,6 +492,6 @@ def _find_numbered(names: list[str], table: GeneTable, known: set[str], ignore_c
         # NAV1.9 is an alias of SCN11A and not a repeat of NAV1. If the table has one name with this
         # stem and a number, other numbers may be genes of their own too.
         siblings = {split[1] + split[2] + digit for digit in _REPEATS}
-        if not siblings & table.symbols and table.aliases.keys().isdisjoint(siblings):
+        if not siblings & table.symbols and table.genes_of(ALIAS).keys().isdisjoint(siblings):
             numbered.setdefault(genes[0], []).append(name)
     return {same[0]: ((gene,), NUMBERED) for gene, same in numbered.items() if len(same) == 1}

@@ -1,0 +1,451 @@
+"""What setup_anndata accepts, refuses, keeps and writes; labels of few cells and of every type."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import TYPE_CHECKING, Any
+
+import anndata as ad
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+import scipy.sparse as sp
+from anndata import AnnData
+
+import tosica
+from tosica import TOSICA, pp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+SCVI_KEYS = {"obs/_scvi_batch", "obs/_scvi_labels", "uns/_scvi_manager_uuid", "uns/_scvi_uuid"}
+
+
+def setup(adata, **kwargs):
+    TOSICA.setup_anndata(adata, **{"labels_key": "kind", **kwargs})
+    return TOSICA(adata, embed_dim=8, n_heads=2)
+
+
+# --------------------------------------------------------------------------- what is written
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "float64", "int64", "fortran"])
+def test_writes_only_what_scvi_writes(toy, contents, new_keys, form):
+    if form != "csr":
+        toy.X = {
+            "csc": lambda: sp.csc_matrix(toy.X),
+            "float64": lambda: toy.X.astype(np.float64),
+            "int64": lambda: toy.X.astype(np.int64),
+            "fortran": lambda: np.asfortranarray(toy.X.toarray()),
+        }[form]()
+    before = contents(toy)
+    model = setup(toy, batch_key="donor")
+    assert new_keys(before, contents(toy)) == SCVI_KEYS
+    assert model.summary_stats["n_batch"] == 2
+    np.testing.assert_array_equal(toy.obs["_scvi_batch"], toy.obs["donor"].cat.codes)
+
+
+# --------------------------------------------------------------------------- labels
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_labels_keep_the_order_of_their_categories(toy, ordered):
+    """Unused categories are no labels."""
+    toy.obs["kind"] = pd.Categorical(toy.obs["kind"], ["c", "none of these", "a", "b", "nor this"], ordered=ordered)
+    toy.uns["kind_colors"] = ["#000001", "#000002", "#000003", "#000004", "#000005"]
+    model = setup(toy)
+    assert model.labels == ["c", "a", "b"]
+    assert model.module.head.out_features == 3
+    state = model.registry["field_registries"]["labels"]["state_registry"]
+    assert state["colors"] == ["#000001", "#000003", "#000004"]
+    np.testing.assert_array_equal(toy.obs["_scvi_labels"], toy.obs["kind"].map({"c": 0, "a": 1, "b": 2}).astype(int))
+
+
+@pytest.mark.parametrize("name", ["?", "zzz", "Unknown"], ids=["first", "last", "Unknown"])
+def test_cells_without_a_label_are_no_class(toy, name):
+    kind = toy.obs["kind"].astype(str).to_numpy(dtype=object)
+    kind[:10] = name
+    toy.obs["kind"] = pd.Categorical(kind)
+    colors = dict(zip("abc", toy.uns["kind_colors"], strict=True)) | {name: "#eeeeee"}
+    toy.uns["kind_colors"] = [colors[category] for category in toy.obs["kind"].cat.categories]
+    model = setup(toy, unlabeled_category=name)
+    state = model.registry["field_registries"]["labels"]["state_registry"]
+    assert state["colors"] == ["#aa0000", "#00bb00", "#0000cc", "#eeeeee"]
+    assert model.labels == ["a", "b", "c"]
+    assert model.module.head.out_features == 3
+    # scvi-tools' convention: the code behind the last label.
+    assert set(toy.obs["_scvi_labels"][:10]) == {3}
+
+
+@pytest.mark.parametrize("kept", [None, ["#aa0000"]], ids=["none", "too few"])
+def test_without_colors_scanpys_are_taken(toy, kept):
+    del toy.uns["kind_colors"]
+    if kept is not None:
+        toy.uns["kind_colors"] = kept
+    state = setup(toy).registry["field_registries"]["labels"]["state_registry"]
+    assert state["colors"] == sc.pl.palettes.default_20[:3]
+
+
+@pytest.mark.parametrize(("n", "palette"), [(24, "default_28"), (60, "default_102"), (110, None)], ids=str)
+def test_colors_of_many_labels(n, palette):
+    rng = np.random.default_rng(0)
+    adata = AnnData(rng.poisson(2.0, (2 * n, 12)).astype(np.float32))
+    adata.obs["kind"] = np.arange(2 * n) % n
+    pp.build_mask(adata, {"s": adata.var_names[:6].tolist()})
+    state = setup(adata).registry["field_registries"]["labels"]["state_registry"]
+    expected = getattr(sc.pl.palettes, palette)[:n] if palette else ["#808080"] * n
+    assert state["colors"] == expected
+
+
+# --------------------------------------------------------------------------- other arguments
+
+
+def test_mask_in_another_form_under_another_key(toy):
+    expected = setup(toy.copy()).registry["field_registries"]["mask"]["state_registry"]
+    for form in (sp.csc_matrix, np.asarray):
+        toy.varm["other"] = form(toy.varm["tosica_mask"].toarray())
+        toy.uns["other"] = toy.uns["tosica_mask"]
+        state = setup(toy, mask_key="other").registry["field_registries"]["mask"]["state_registry"]
+        np.testing.assert_array_equal(state["genes"], expected["genes"])
+        np.testing.assert_array_equal(state["indptr"], expected["indptr"])
+
+
+def test_counts_and_log_normalised_are_told_apart(toy):
+    assert setup(toy).modalities[0].scale[:3] == ("counts", 1e4, "genes")
+    counts = toy.X.toarray()
+    toy.X = np.log1p(counts * 5000 / counts.sum(1, keepdims=True))
+    kind, target_sum, over, *_ = setup(toy).modalities[0].scale
+    assert (kind, over) == ("log1p", "genes")
+    assert target_sum == pytest.approx(5000, rel=1e-3)
+
+
+def test_labels_with_a_single_cell_are_warned_of(toy):
+    sentence = (
+        "labels with a single cell in adata.obs['kind']: 'rare', 'rarer'. They are learnt, but "
+        "neither validated nor calibrated: add cells, merge the label, or leave such labels out by "
+        "min_cells=2."
+    )
+    toy.obs["kind"] = toy.obs["kind"].cat.add_categories(["rarer", "rare", "?"])
+    toy.obs.loc[["cell4", "cell5", "cell6"], "kind"] = ["rare", "rarer", "?"]
+    with pytest.warns(UserWarning, match=re.escape(sentence)):
+        model = setup(toy, unlabeled_category="?")
+    assert model.labels == ["a", "b", "c", "rarer", "rare"]
+
+
+# --------------------------------------------------------------------------- wrong input
+
+
+def _labels_nan(adata):
+    adata.obs.loc["cell4", "kind"] = np.nan
+
+
+def _labels_equal(adata):
+    adata.obs["kind"] = "a"
+
+
+def _called_unknown(adata):
+    adata.obs["kind"] = adata.obs["kind"].cat.rename_categories({"b": "Unknown"})
+
+
+def _same_text(adata):
+    adata.obs["kind"] = np.array([1, "1", 2], dtype=object)[np.arange(adata.n_obs) % 3]
+
+
+def _x_value(value):
+    def change(adata):
+        dense = adata.X.toarray()
+        dense[7, 3] = value
+        adata.X = dense
+
+    return change
+
+
+def _x_powers(adata):
+    adata.X = 3.3 * np.asarray(adata.X.todense() if sp.issparse(adata.X) else adata.X) ** 1.7
+
+
+def _x(change):
+    def spoil(adata):
+        adata.X = change(adata.X.toarray())
+
+    return spoil
+
+
+def _scaled(adata):
+    adata.raw = adata
+    adata.layers["counts"] = adata.X.copy()
+    adata.X = adata.X.toarray() - 1
+
+
+def _without(attribute, key):
+    def delete(adata):
+        del getattr(adata, attribute)[key]
+
+    return delete
+
+
+def _mask_of_others(adata):
+    other = adata.copy()
+    pp.build_mask(other, {"only": adata.var_names[:9].tolist()})
+    adata.uns["tosica_mask"] = other.uns["tosica_mask"]
+
+
+def _mask_emptied(adata):
+    mask = adata.varm["tosica_mask"].toarray()
+    mask[:, 1] = False
+    adata.varm["tosica_mask"] = sp.csr_matrix(mask)
+
+
+def _batch_nan(adata):
+    adata.obs.loc["cell4", "donor"] = np.nan
+
+
+WRONG = {
+    "labels missing": (_without("obs", "kind"), KeyError, "no column"),
+    "labels NaN": (_labels_nan, ValueError, "1 cells have no label (NaN) in adata.obs['kind']"),
+    "labels equal": (_labels_equal, ValueError, "needs at least two different labels to tell apart; found 'a'."),
+    "called Unknown": (
+        _called_unknown,
+        ValueError,
+        "has a label 'Unknown', which annotate writes where it",
+    ),
+    "same text": (_same_text, ValueError, "adata.obs['kind'] has different labels with the same text ('1')"),
+    "NaN": (_x_value(np.nan), ValueError, "adata.X holds NaN (first in cell 7)"),
+    "infinity": (_x_value(np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
+    "scaled": (_scaled, ValueError, "adata.layers['counts'] (layer='counts')"),
+    "zero": (_x(np.zeros_like), ValueError, "adata.X is zero everywhere."),
+    "not log": (_x(lambda x: 3.3 * x**1.7), ValueError, "neither counts nor log-normalised"),
+    "no mask": (_without("varm", "tosica_mask"), KeyError, "call tosica.pp.build_mask(adata) first."),
+    "no mask in uns": (_without("uns", "tosica_mask"), KeyError, "There is no mask in adata.varm['tosica_mask'] and"),
+    "other mask": (_mask_of_others, ValueError, "has 4 gene sets and adata.uns['tosica_mask'] names 1"),
+    "empty set": (_mask_emptied, ValueError, "1 gene sets of adata.varm['tosica_mask'] have no gene in adata ('beta')"),
+    "batch NaN": (_batch_nan, ValueError, "adata.obs['donor'] has cells without a batch (NaN)."),
+    "batch missing": (_without("obs", "donor"), KeyError, "no column"),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "sentence"), WRONG.values(), ids=WRONG)
+def test_wrong_input_is_refused_and_left_alone(toy, contents, change, error, sentence):
+    change(toy)
+    before = contents(toy)
+    with pytest.raises(error, match=re.escape(sentence)):
+        TOSICA.setup_anndata(toy, labels_key="kind", batch_key="donor")
+    assert contents(toy) == before
+
+
+def test_other_wrong_calls(toy):
+    with pytest.raises(ValueError, match=r"was not set up .*: call TOSICA\.setup_anndata\("):
+        TOSICA(toy)
+    with pytest.raises(KeyError, match="adata has no layer 'raw'"):
+        setup(toy, layer="raw")
+    with pytest.raises(ValueError, match="has no cells"):
+        setup(toy[:0].copy())
+    toy.obs["kind"] = "?"
+    with pytest.raises(ValueError, match=r"needs at least two different labels.*found none"):
+        setup(toy, unlabeled_category="?")
+
+
+# --------------------------------------------------------------------------- labels of too few cells
+
+
+@pytest.fixture
+def rare(toy):
+    """Labels "one", "two" and "three" of so many cells."""
+    kind = np.array(toy.obs["kind"], dtype=object)
+    kind[[4]], kind[[10, 11]], kind[[20, 21, 22]] = "one", "two", "three"
+    toy.obs["kind"] = kind
+    return toy
+
+
+def test_rare_labels_are_unlabeled_and_named(rare, toy_query, train, caplog, contents, tmp_path):
+    before = contents(rare)["obs/kind"]
+    with caplog.at_level(logging.INFO, "tosica"):
+        model = train(rare, setup={"min_cells": 3})
+    assert "min_cells=3 cells are left out ('two' with 2, 'one' with 1)" in caplog.text or (
+        "min_cells=3 cells are left out ('one' with 1, 'two' with 2)" in caplog.text
+    )
+    assert model.labels == ["a", "b", "c", "three"]
+    trained = np.union1d(model.train_indices, model.validation_indices)
+    assert not {4, 10, 11} & set(trained)
+    assert sum(model.training_.label_counts.values()) == len(trained) == 87
+    assert contents(rare)["obs/kind"] == before
+    assert set(model.predict(toy_query)) <= set(model.labels)
+    assert model.predict(rare, soft=True).shape == (90, 4)
+    model.save(tmp_path / "model")
+    # The same reference, and one in which a label is rare that was not.
+    rare.obs.loc["cell20", "kind"] = "a"
+    loaded = TOSICA.load(tmp_path / "model", adata=rare)
+    assert loaded.labels == model.labels
+    loaded.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    assert loaded.training_.label_counts["three"] == 2
+
+
+def test_by_default_no_label_is_left_out(rare, caplog):
+    with (
+        caplog.at_level(logging.INFO, "tosica"),
+        pytest.warns(UserWarning, match=r"single cell in adata.obs\['kind'\]: 'one'.*min_cells=2"),
+    ):
+        TOSICA.setup_anndata(rare, labels_key="kind")
+    assert "left out" not in caplog.text
+    assert len(TOSICA(rare).labels) == 6
+    sentence = (
+        "adata.obs['kind'] needs at least two different labels of min_cells=50 cells or more to tell apart; found none."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(sentence)}$"):
+        TOSICA.setup_anndata(rare, labels_key="kind", min_cells=50)
+
+
+def test_beside_an_unlabeled_category_and_colors(rare):
+    rare.obs.loc["cell30", "kind"] = "?"
+    rare.obs["kind"] = pd.Categorical(rare.obs["kind"], ["a", "one", "two", "three", "b", "c", "?"])
+    rare.uns["kind_colors"] = ["#aa0000", "#1", "#2", "#3", "#00bb00", "#0000cc", "#4"]
+    model = setup(rare, min_cells=4, unlabeled_category="?")
+    assert model.labels == ["a", "b", "c"]
+    assert (rare.obs["_scvi_labels"] == 3).sum() == 7
+    state = model.registry["field_registries"]["labels"]["state_registry"]
+    assert state["colors"] == ["#aa0000", "#00bb00", "#0000cc", "#4"]
+
+
+def test_another_reference_has_a_rare_label(toy, train, tmp_path):
+    model = train(toy, setup={"min_cells": 3})
+    model.save(tmp_path / "model")
+    toy.obs["kind"] = toy.obs["kind"].cat.add_categories("rare")
+    toy.obs.loc["cell4", "kind"] = "rare"
+    loaded = TOSICA.load(tmp_path / "model", adata=toy)
+    loaded.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
+    assert loaded.labels == ["a", "b", "c"]
+    assert sum(loaded.training_.label_counts.values()) == 89
+    toy.obs.loc[["cell5", "cell6"], "kind"] = "rare"
+    with pytest.raises(ValueError, match="has labels that the model does not know: 'rare'"):
+        TOSICA.load(tmp_path / "model", adata=toy)
+
+
+# --------------------------------------------------------------------------- types of labels
+
+
+ORDER = ["young", "old", "Alt"]
+TYPES: dict[str, tuple[Callable[[pd.Series], Any], str | None, bool]] = {
+    "integers": (lambda kind: kind.cat.codes.astype("int64") + 3, "int64", False),
+    "small integers": (lambda kind: kind.cat.codes, "int8", False),
+    "booleans": (lambda kind: kind == "a", "bool", False),
+    "floats": (lambda kind: kind.cat.codes / 2, "float64", False),
+    "nullable": (lambda kind: kind.cat.codes.astype("Int64"), "int64", False),
+    "objects": (lambda kind: kind.cat.codes.astype(object), "int64", False),
+    "categorical integers": (lambda kind: kind.cat.rename_categories([3, 1, 2]), "int64", False),
+    "ordered integers": (lambda kind: kind.cat.rename_categories([3, 1, 2]).cat.as_ordered(), "int64", True),
+    "ordered text": (lambda kind: kind.cat.rename_categories(ORDER).cat.as_ordered(), None, True),
+    "text": (lambda kind: kind.astype(str), None, False),
+}
+
+
+def known(adata: AnnData, name: str) -> pd.Series:
+    return pd.Series(TYPES[name][0](adata.obs["kind"]), index=adata.obs_names)
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_predictions_have_the_type_of_the_labels(toy, toy_query, train, fast_plan, tmp_path, name):
+    _, dtype, ordered = TYPES[name]
+    truth = known(toy_query, name)
+    toy.obs["kind"] = known(toy, name)
+    of_labels = toy.obs["kind"].astype("category").cat.categories
+    model = train(toy, max_epochs=6, plan_kwargs=fast_plan)
+    model.save(tmp_path / "model")
+    for one in (model, TOSICA.load(tmp_path / "model")):
+        assert one.labels == [str(label) for label in of_labels]
+        found = one.predict(toy_query)
+        assert found.dtype == (object if dtype is None else np.dtype(dtype))
+        assert (found == truth.to_numpy()).mean() > 0.9
+        soft = one.predict(toy_query, soft=True)
+        sets = one.predict_set(toy_query, coverage=0.8)
+        assert list(soft.columns) == list(sets.columns) == list(of_labels)
+        assert soft.idxmax(axis=1).tolist() == found.tolist()
+        one.annotate(toy_query)
+        prediction = toy_query.obs["tosica_prediction"]
+        assert prediction.tolist() == found.tolist()
+        assert prediction.cat.ordered == ordered
+        assert list(prediction.cat.categories) == list(of_labels)
+        if dtype is not None:
+            assert prediction.cat.categories.dtype == np.dtype(dtype)
+    again = TOSICA.load(tmp_path / "model", adata=toy)
+    assert again.predict(toy_query).tolist() == found.tolist()
+
+
+@pytest.mark.parametrize(("name", "ending"), [("integers", "zarr"), ("booleans", "h5ad"), ("ordered text", "h5ad")])
+@pytest.mark.filterwarnings("ignore::UserWarning:zarr")
+def test_files_hold_the_type(toy, toy_query, train, tmp_path: Path, name, ending):
+    toy.obs["kind"] = known(toy, name)
+    model = train(toy)
+    source, output = tmp_path / "query.h5ad", tmp_path / f"annotated.{ending}"
+    toy_query.write_h5ad(source)
+    tosica.tl.annotate_file(source, model, output, cells_per_part=20)
+    model.annotate(toy_query)
+    expected = toy_query.obs["tosica_prediction"]
+    toy_query.write_h5ad(tmp_path / "own.h5ad")
+    joined = ad.read_h5ad(output) if ending == "h5ad" else ad.read_zarr(output)
+    for found in (joined, ad.read_h5ad(tmp_path / "own.h5ad")):
+        pd.testing.assert_series_equal(found.obs["tosica_prediction"], expected)
+
+
+def test_numbers_become_text_beside_unknown(toy, toy_query, train, caplog, tmp_path):
+    toy.obs["kind"] = known(toy, "integers")
+    with caplog.at_level("INFO", logger="tosica"):
+        train(toy).annotate(toy_query, cutoff=0.9)
+    assert "Unknown" in set(toy_query.obs["tosica_prediction"])
+    assert set(toy_query.obs["tosica_prediction"]) <= {"3", "4", "5", "Unknown"}
+    assert (
+        "annotate: labels are written as text, because files hold no int64 beside 'Unknown'; cutoff=0 calls no cell so"
+    ) in caplog.messages
+    toy_query.write_h5ad(tmp_path / "query.h5ad")
+    # In an order, it is the last.
+    toy.obs["kind"] = pd.Categorical(toy.obs["kind"].map({3: "young", 4: "old", 5: "Alt"}), ORDER, ordered=True)
+    train(toy).annotate(toy_query, cutoff=0.9)
+    prediction = toy_query.obs["tosica_prediction"]
+    assert prediction.cat.ordered
+    assert prediction.cat.categories[-1] == "Unknown"
+
+
+def test_tools_take_labels_that_are_numbers(toy, toy_query, train):
+    truth = known(toy_query, "integers")
+    toy.obs["kind"] = known(toy, "integers")
+    model = train(toy)
+    model.annotate(toy_query, probabilities=True)
+    assert list(toy_query.obsm["tosica_probabilities"].columns) == ["3", "4", "5"]
+    toy_query.obs["truth"] = truth
+    [accuracy] = tosica.tl.evaluate(toy_query, "truth").summary["accuracy"]
+    assert accuracy == (toy_query.obs["tosica_prediction"] == truth).mean()
+    toy_query.obs["cluster"] = np.where(truth == 3, "x", "y")
+    tosica.tl.majority_vote(toy_query, "cluster")
+    assert toy_query.obs["tosica_majority_vote"].cat.categories.dtype == np.int64
+    tosica.tl.majority_vote(toy_query, "cluster", 1)
+    assert "Heterogeneous" in set(toy_query.obs["tosica_majority_vote"])
+    tosica.tl.rank_gene_sets(toy_query, groupby="tosica_prediction")
+    tosica.tl.attribute(toy_query, model)
+    tosica.tl.novelty(toy_query, model)
+    tosica.pl.gene_set_heatmap(toy_query, groupby="tosica_prediction", show=False)
+    tosica.pl.confusion(toy_query, "truth", show=False)
+    toy_query.obsm["X_umap"] = np.random.default_rng(0).normal(size=(60, 2))
+    sc.pl.umap(toy_query, color="tosica_prediction", show=False)
+    # Labels that a person corrected are known by their numbers, too.
+    model.recalibrate(toy_query, "truth")
+
+
+def test_new_labels_of_the_same_type(toy, train):
+    codes = known(toy, "integers")
+    reference = toy[codes != 5].copy()
+    # What marks unlabeled cells may be of another type.
+    reference.obs["kind"] = codes[codes != 5].astype(object)
+    reference.obs.loc["cell4", "kind"] = "none"
+    model = train(reference, setup={"unlabeled_category": "none"})
+    toy.obs["kind"] = codes
+    grown = TOSICA.load_query_data(toy, model)
+    grown.train()
+    assert grown.labels == ["3", "4", "5"]
+    assert grown.predict(toy).dtype == np.int64
+    toy.obs["kind"] = codes.astype(str).where(codes != 5, "new")
+    grown = TOSICA.load_query_data(toy, model)
+    assert grown.labels == ["3", "4", "new"]
+    assert grown.predict(toy).dtype == object
+    assert model.predict(toy).dtype == np.int64
