@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # More samples or known labels would make a table that nobody reads.
 _MAX_ROWS = 60
 # Genes and gene sets of a label that are listed, and the markers that its genes are looked for in.
-_N_GENES, _N_GENE_SETS, _N_MARKERS = 10, 8, 50
+_N_GENES, _N_GENE_SETS, N_MARKERS = 10, 8, 50
 # A label with fewer cells has no markers of its own.
 _MIN_CELLS = 5
 _PACKAGES = (
@@ -238,7 +238,6 @@ def type_facts(
                     if row["contribution"] > 0
                 ],
                 "gene_sets": gene_sets[gene_sets["group"] == name][:_N_GENE_SETS].to_dict("records"),
-                "n_markers": len(of_cells),
                 "markers": of_cells[:_N_GENES].assign(added=of_cells["gene"].map(added)).to_dict("records"),
                 "known": known.assign(added=known["gene"].map(added)).to_dict("records"),
             }
@@ -268,7 +267,7 @@ def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:
         return {}, f"fewer than two labels have {_MIN_CELLS} cells"
     tested = evidence.expression[enough].copy()
     tested.obs["label"] = pd.Categorical(labels[enough])
-    sc.tl.rank_genes_groups(tested, "label", method="t-test", n_genes=_N_MARKERS, pts=True)
+    sc.tl.rank_genes_groups(tested, "label", method="t-test", n_genes=N_MARKERS, pts=True)
     table = sc.get.rank_genes_groups_df(tested, group=None)
     table.columns = ["label", "gene", "score", "logfoldchange", "pval", "pval_adj", "share", "share_others"]
     return {str(label): rows for label, rows in table[table["score"] > 0].groupby("label", observed=True)}, ""

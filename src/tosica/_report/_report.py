@@ -18,15 +18,13 @@ from tosica.model import TOSICA
 from tosica.pl._figure import group_colors
 from tosica.tl._attribute import explain_groups
 from tosica.tl._check import as_table
-from tosica.tl._evidence import ask_quietly, collect_evidence, read_contributions
+from tosica.tl._evidence import Cells, ask_quietly, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
     import os
     from typing import Any
 
     from anndata import AnnData
-
-    from tosica.tl._evidence import Cells
 
 _SUFFIXES = (".html", ".htm")
 
@@ -141,10 +139,8 @@ def report(
     target = _check_target(path)
     check_bokeh()
     source = ExpressionSource(adata, layer, use_raw)
-    evidence = collect_evidence(
-        source, model, labels_key=labels_key, sample_key=sample_key, markers=markers, key=key, seed=seed
-    )
-    cells = evidence.cells
+    cells = Cells.read(adata, key, labels_key=labels_key, sample_key=sample_key)
+    evidence = collect_evidence(source, cells, model, markers, seed)
     color_of = group_colors(adata, f"{key}_prediction")
     colors = [color_of[label] for label in cells.labels]
     contributions = _contributions(source, cells, model, seed)
@@ -171,6 +167,7 @@ def report(
         asked_model=model is not None,
         n_tested=len(evidence.tested),
         no_markers=no_markers,
+        n_markers=_facts.N_MARKERS,
         has_known_markers=bool(markers),
         types=_facts.type_facts(evidence, contributions, markers_of, labels),
         doubts=checks.to_dict("records"),

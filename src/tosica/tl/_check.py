@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from tosica._checks import CellData, Flag, InstanceOf, Integer, String, validate_params
@@ -14,7 +13,7 @@ from tosica._obs import UNKNOWN
 from tosica._settings import count, count_cells, decimal, listed, percent
 from tosica.data import ExpressionSource
 from tosica.model import TOSICA
-from tosica.tl._evidence import collect_evidence, read_contributions
+from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
     from typing import Any
@@ -112,8 +111,7 @@ def check(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import scanpy as sc
+    >>>     >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
     >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
@@ -126,10 +124,8 @@ def check(
     1         few cells    8.0       10.0
     """
     source = ExpressionSource(adata, layer, use_raw)
-    evidence = collect_evidence(
-        source, model, labels_key=labels_key, sample_key=sample_key, markers=markers, key=key, seed=seed
-    )
-    return as_table(evidence, read_contributions(adata, evidence.cells))
+    cells = Cells.read(adata, key, labels_key=labels_key, sample_key=sample_key)
+    return as_table(collect_evidence(source, cells, model, markers, seed), read_contributions(adata, cells))
 
 
 def as_table(evidence: Evidence, contributions: Mapping[str, Any] | None) -> pd.DataFrame:
@@ -171,8 +167,7 @@ def _missing_genes(evidence: Evidence) -> Iterator[Doubt]:
             share,
             LIMITS.missing_genes,
             f"The cells lack {count(missing)} of the model's {count(of)} genes ({percent(share)}).",
-            "The network sees these genes as zero. The linear branch imputes them from genes that are correlated in "
-            "the reference.",
+            "The network sees them as zero; the linear branch imputes them from genes that are correlated with them.",
             "Annotate cells with more of the genes, or train on the genes that both have.",
             severity="check" if share > LIMITS.missing_genes else "note",
         )
@@ -190,22 +185,19 @@ def _improbable_labels(evidence: Evidence) -> Iterator[Doubt]:
             LIMITS.unknown,
             f"{count_cells(is_unknown.sum())} ({percent(share)}) are called {UNKNOWN!r}.",
             f"Their best label is less probable than the cutoff of {cutoff}.",
-            "See where they are on the map. They may lie between two types, be of poor quality, or be of a type that "
-            "the reference lacks.",
+            "See on the map whether they lie between types, are of poor quality, or of a type not in the reference.",
             severity="check" if share > LIMITS.unknown else "note",
         )
-    medians = {cells.labels[code]: float(np.median(cells.probability[cells.rows(code)])) for code in cells.types}
-    low = {label: median for label, median in medians.items() if median < LIMITS.median_probability}
-    if low:
-        worst = min(low, key=lambda label: low[label])
+    medians = cells.by_type(cells.probability).median()
+    low = medians[medians < LIMITS.median_probability]
+    if len(low):
         yield Doubt(
             "improbable label",
-            low[worst],
+            float(low.min()),
             LIMITS.median_probability,
-            f"The probability is low in {listed(list(low))}.",
-            f"In half of the cells of {worst!r} it is below {decimal(low[worst])}.",
-            "Look at their markers before you use these labels, or merge them with the type that they are confused "
-            "with.",
+            f"The probability is low in {listed(list(low.index))}.",
+            f"In half of the cells of {low.idxmin()!r} it is below {decimal(float(low.min()))}.",
+            "Look at their markers before you use these labels, or merge them with what they are confused with.",
         )
 
 
@@ -230,18 +222,14 @@ def _unlike_the_reference(evidence: Evidence) -> Iterator[Doubt]:
             else "Run tosica.tl.novelty(adata, model), which takes off what the cells have in common.",
         )
         return
-    shares = {code: float(is_novel[cells.rows(code)].mean()) for code in cells.types}
-    many = [
-        code
-        for code, share in shares.items()
-        if share > LIMITS.novel_cells_of_label and cells.n_cells[code] >= LIMITS.enough_cells
-    ]
-    if many:
+    of_label = cells.by_type(is_novel).agg(["mean", "size"])
+    many = of_label[(of_label["mean"] > LIMITS.novel_cells_of_label) & (of_label["size"] >= LIMITS.enough_cells)]
+    if len(many):
         yield Doubt(
             "unlike the reference",
-            max(shares[code] for code in many),
+            float(many["mean"].max()),
             LIMITS.novel_cells_of_label,
-            f"Many cells of {listed([cells.labels[code] for code in many])} are unlike the reference.",
+            f"Many cells of {listed(list(many.index))} are unlike the reference.",
             f"More than {percent(LIMITS.novel_cells_of_label)} of them have a p-value up to {LIMITS.pvalue:g}; "
             f"{by_chance}.",
             "They may be a type or state that the reference lacks, doublets or damaged cells. Colour the map by "
@@ -265,15 +253,15 @@ def _confused_labels(evidence: Evidence) -> Iterator[Doubt]:
 
 
 def _few_cells(evidence: Evidence) -> Iterator[Doubt]:
-    cells = evidence.cells
-    few = [code for code in cells.types if cells.n_cells[code] < LIMITS.few_cells]
-    if few:
+    n_cells = evidence.cells.by_type(evidence.cells.codes).size()
+    few = n_cells[n_cells < LIMITS.few_cells]
+    if len(few):
+        named = [f"{label} ({n})" for label, n in few.items()]
         yield Doubt(
             "few cells",
-            float(min(cells.n_cells[few])),
+            float(few.min()),
             LIMITS.few_cells,
-            f"Labels with fewer than {LIMITS.few_cells} cells: "
-            f"{listed([f'{cells.labels[code]} ({cells.n_cells[code]})' for code in few])}.",
+            f"Labels with fewer than {LIMITS.few_cells} cells: {listed(named)}.",
             "So few cells can be mistakes. Among thousands of cells, some get a wrong label.",
             "Look at each of them on the map before you report the type.",
         )
@@ -284,35 +272,33 @@ def _samples_that_differ(evidence: Evidence) -> Iterator[Doubt]:
     if cells.samples is None or len(cells.samples.categories) < 2:
         return
     is_low = cells.probability < LIMITS.probability
+    overall = float(is_low.mean())
     shares = pd.Series(is_low).groupby(cells.samples, observed=False).mean()
-    limit = max(LIMITS.improbable_in_sample, 2 * float(is_low.mean()))
+    limit = max(LIMITS.improbable_in_sample, 2 * overall)
     worse = shares[shares > limit]
     if len(worse):
+        named = [f"{name} ({percent(share)})" for name, share in worse.items()]
         yield Doubt(
             "samples that differ",
             float(worse.max()),
             limit,
-            "Samples with more improbable labels than others: "
-            f"{listed([f'{name} ({percent(share)})' for name, share in worse.items()])}.",
-            f"Over all samples, {percent(float(is_low.mean()))} of the cells have a probability below "
-            f"{LIMITS.probability}.",
+            f"Samples with more improbable labels than others: {listed(named)}.",
+            f"Over all samples, {percent(overall)} of the cells have a probability below {LIMITS.probability}.",
             "Compare the quality of these samples with that of the others.",
         )
-    counts = pd.crosstab(cells.samples, cells.codes)[cells.types]
-    is_large = counts.sum(axis=1) >= cells.n_obs / 2
-    largest = (counts / counts.sum()).max()
-    single = [
-        (code, sample)
-        for code, sample in counts.idxmax().items()
-        if cells.n_cells[code] >= LIMITS.enough_cells and largest[code] > LIMITS.one_sample and not is_large[sample]
-    ]
-    if single:
+    counts = pd.crosstab(cells.predicted, cells.samples)
+    # A sample with most of the cells has most of many labels, too.
+    small = counts.loc[:, counts.sum() < cells.n_obs / 2]
+    shares = small.div(counts.sum(axis=1), axis=0)[counts.sum(axis=1) >= LIMITS.enough_cells]
+    single = shares.drop(UNKNOWN, errors="ignore").unstack()
+    single = single[single > LIMITS.one_sample]
+    if len(single):
+        named = [f"{label} ({sample})" for sample, label in single.index]
         yield Doubt(
             "labels of one sample",
-            max(float(largest[code]) for code, _ in single),
+            float(single.max()),
             LIMITS.one_sample,
-            "Labels that come almost only from one sample: "
-            f"{listed([f'{cells.labels[code]} ({sample})' for code, sample in single])}.",
+            f"Labels that come almost only from one sample: {listed(named)}.",
             "This may be biology, or an effect of that sample's batch.",
             "Look whether the sample differs in other types, too.",
             severity="note",

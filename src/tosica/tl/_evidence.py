@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._checks import did_you_mean
+from tosica._checks import Names, as_names, did_you_mean
 from tosica._obs import UNKNOWN, read_attention, read_groups, read_labels, read_numbers
 from tosica._settings import only_warnings, query_logger
 from tosica.data import TARGET_SUM, ExpressionSource, detect_values, log_normalize_block
@@ -128,6 +128,11 @@ class Cells:
         """Find the positions of the cells with a label."""
         return np.flatnonzero(self.codes == code)
 
+    def by_type(self, values: NDArray[Any]) -> Any:
+        """Group values of the cells, ``(n_obs,)``, by cell type."""
+        is_type = self.predicted != UNKNOWN
+        return pd.Series(values[is_type]).groupby(self.predicted[is_type])
+
     def agreement(self) -> tuple[float, int] | None:
         """Share of the cells with a label of the model that got it, and how many these are."""
         if self.known is None:
@@ -161,22 +166,17 @@ class Evidence:
 
 
 def collect_evidence(
-    source: ExpressionSource,
-    model: TOSICA | None,
-    *,
-    labels_key: str | None,
-    sample_key: str | None,
-    markers: Mapping[str, Iterable[str]] | None,
-    key: str,
-    seed: int,
+    source: ExpressionSource, cells: Cells, model: TOSICA | None, markers: Mapping[str, Any] | None, seed: int
 ) -> Evidence:
-    """Read an annotation, and ask the model and the expression about it.
+    """Ask the model and the expression about an annotation.
 
     Parameters
     ----------
     source
         The annotated cells, and which of their matrices to read.
-    model, labels_key, sample_key, markers, key, seed
+    cells
+        Their annotation.
+    model, markers, seed
         As in :func:`tosica.tl.check`.
 
     Raises
@@ -184,25 +184,18 @@ def collect_evidence(
     KeyError, TypeError, ValueError
         As :func:`tosica.tl.check`.
     """
-    adata: Any = source.data
+    wanted = [(label, gene) for label, genes in (markers or {}).items() for gene in _names_of(label, genes, cells)]
     if model is not None:
-        read_annotation(adata, model, key)
-    cells = Cells.read(adata, key, labels_key=labels_key, sample_key=sample_key)
-    wanted = _check_markers(markers or {}, cells.all_labels)
+        read_annotation(source.data, model, cells.key)
     rng = np.random.default_rng(seed)
     tested = draw_cells(cells.codes, _N_TESTED * len(cells.labels), rng, least=_N_TESTED)
     tested = tested[cells.predicted[tested] != UNKNOWN]
     expression, why_not = _log_expression(source, tested)
+    known = _known_markers(expression, cells.predicted[tested], pd.DataFrame(wanted, columns=["label", "gene"]))
     with ask_quietly():
-        return Evidence(
-            cells,
-            tested,
-            expression,
-            why_not,
-            _second_labels(source, cells, model, rng),
-            None if model is None else _missing_genes(source, model),
-            _known_markers(expression, cells.predicted[tested], wanted),
-        )
+        second = _second_labels(source, cells, model, rng)
+        missing_genes = None if model is None else _missing_genes(source, model)
+    return Evidence(cells, tested, expression, why_not, second, missing_genes, known)
 
 
 def read_contributions(adata: AnnData, cells: Cells) -> Mapping[str, Any] | None:
@@ -275,19 +268,14 @@ def _missing_genes(source: ExpressionSource, model: TOSICA) -> tuple[int, int]:
     return (0 if first.measured is None else int((~first.measured).sum())), first.x.shape[1]
 
 
-def _check_markers(markers: Mapping[str, Any], labels: list[str]) -> dict[str, list[str]]:
-    """Check that markers are lists of genes by label."""
-    checked: dict[str, list[str]] = {}
-    for label, genes in markers.items():
-        if label not in labels:
-            raise KeyError(
-                f"markers names {label!r}, which is no label of the annotation{did_you_mean(str(label), labels)}"
-            )
-        named = list(genes) if isinstance(genes, Iterable) and not isinstance(genes, str) else [None]
-        if not all(isinstance(gene, str) for gene in named):
-            raise TypeError(f"the markers of {label!r} must be a list of gene names, not {genes!r}.")
-        checked[label] = list(dict.fromkeys(named))
-    return checked
+def _names_of(label: str, genes: Any, cells: Cells) -> list[str]:
+    """List the markers of a label, each once."""
+    if label not in cells.all_labels:
+        raise KeyError(
+            f"markers names {label!r}, which is no label of the annotation{did_you_mean(str(label), cells.all_labels)}"
+        )
+    Names().check(f"markers[{label!r}]", genes)
+    return list(dict.fromkeys(as_names(genes)))
 
 
 def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[AnnData | None, str]:
@@ -311,15 +299,13 @@ def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[
     return ad.AnnData(sp.csr_matrix(block), var=pd.DataFrame(index=names)), ""
 
 
-def _known_markers(
-    expression: AnnData | None, predicted: NDArray[np.object_], wanted: dict[str, list[str]]
-) -> pd.DataFrame:
+def _known_markers(expression: AnnData | None, predicted: NDArray[np.object_], wanted: pd.DataFrame) -> pd.DataFrame:
     """Find in which label each known marker is expressed most."""
-    known = pd.DataFrame([(label, gene) for label in wanted for gene in wanted[label]], columns=["label", "gene"])
-    if expression is None or known.empty:
-        return known[:0].assign(highest_in="", share=np.nan)
-    measured = expression[:, known["gene"][known["gene"].isin(expression.var_names)].unique()].to_df()
+    if expression is None or wanted.empty:
+        return wanted[:0].assign(highest_in="", share=np.nan)
+    genes = expression.var_names.intersection(wanted["gene"])
+    measured = expression[:, genes].to_df()
     means, shares = measured.groupby(predicted).mean(), (measured > 0).groupby(predicted).mean()
     highest = means.idxmax().where(means.max() > 0, "none")
-    share = shares.unstack().reindex(pd.MultiIndex.from_frame(known[["gene", "label"]]))
-    return known.assign(highest_in=known["gene"].map(highest).fillna(""), share=share.to_numpy())
+    share = shares.unstack().reindex(pd.MultiIndex.from_frame(wanted[["gene", "label"]]))
+    return wanted.assign(highest_in=wanted["gene"].map(highest).fillna(""), share=share.to_numpy())
