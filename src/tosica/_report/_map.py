@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import anndata as ad
@@ -155,9 +156,14 @@ def draw_map(cells: Cells, positions: Positions, names: Sequence[str], colors: l
 
     resources = Resources(mode="inline", components=["bokeh", "bokeh-gl"], minified=True)
     plot = _plot(cells, positions, [names[i] for i in positions.rows], colors)
-    item: Any = _with_fixed_ids(dict(embed.json_item(plot, ID("map"))))
+    item: Any = embed.json_item(plot, ID("map"))
     data = item | {"labels": cells.labels, "parts": _PARTS}
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    # Bokeh counts what it makes in a process: from 1, so that the same data give the same page.
+    numbers: dict[str, int] = {}
+    text = re.sub(
+        r'(id":")p(\d+)"', lambda found: f'{found[1]}m{numbers.setdefault(found[2], len(numbers) + 1)}"', text
+    )
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return "\n".join(resources.js_raw), text
@@ -313,26 +319,6 @@ def _add_labels(plot: Any, cells: Cells, columns: dict[str, NDArray[np.integer]]
         visible=len(centers) <= MAX_NAMED,
         name="labels",
     )
-
-
-def _with_fixed_ids(item: dict[str, Any]) -> dict[str, Any]:
-    """Number the models of a document from 1, so that the same data give the same page."""
-    numbers: dict[str, str] = {}
-
-    def renamed(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {
-                key: numbers.setdefault(inner, f"m{len(numbers) + 1}")
-                if key == "id" and isinstance(inner, str)
-                else renamed(inner)
-                for key, inner in value.items()
-            }
-        if isinstance(value, list | tuple):
-            return [renamed(inner) for inner in value]
-        return value
-
-    made = renamed(item["doc"])
-    return item | {"doc": made, "root_id": numbers[item["root_id"]]}
 
 
 # Bokeh writes the values as text.
