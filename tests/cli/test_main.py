@@ -92,6 +92,22 @@ def test_wrong_usage_exits_with_2(arguments: list[str], run: Any) -> None:
     assert "Error: " in result.err
 
 
+@pytest.mark.parametrize(
+    ("option", "given", "meant"),
+    [
+        ("--device", "cuda:1", ("gpu", 1)),
+        ("--device", "gpu", ("gpu", "auto")),
+        ("--device", "mps", ("mps", "auto")),
+        ("--device", "auto", ("auto", "auto")),
+        ("--cutoff", "auto", "auto"),
+        ("--cutoff", "0.25", 0.25),
+    ],
+)
+def test_values_that_click_does_not_know(option: str, given: str, meant: Any) -> None:
+    context = cli.commands.commands["annotate"].make_context("annotate", ["q", "--model", "m", option, given])
+    assert context.params[option.removeprefix("--")] == meant
+
+
 def test_completion_is_that_of_click(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_TOSICA_COMPLETE", "bash_complete"), ("COMP_WORDS", "tosica an"), ("COMP_CWORD", "1")):
         monkeypatch.setenv(name, value)

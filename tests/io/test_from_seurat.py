@@ -109,6 +109,7 @@ def test_codes_as_labels_are_recognised(converted):
     tosica.TOSICA.setup_anndata(converted, labels_key="cluster_id")
 
 
+@pytest.mark.slow
 def test_a_query_is_recognised(converted, pbmc_model):
     with pytest.raises(ValueError, match=re.escape("repair it with tosica.io.from_seurat")):
         pbmc_model.annotate(converted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import pathlib
 import pickle
 import re
@@ -14,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from _killed import killed_at, with_full_disk
 from scvi.model.base import BaseModelClass
 
 from tosica import TOSICA, pp
@@ -463,65 +461,14 @@ def _source(value) -> str:
         return ""
 
 
-# --------------------------------------------------------------------------- killed, and full disks
+def test_a_full_disk(toy_model, folder, monkeypatch):
+    before = (folder / "model.pt").read_bytes()
 
+    def full(*args, **kwargs):
+        raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0")
 
-needs_fork = pytest.mark.skipif(os.name == "nt", reason="Windows has no fork")
-
-
-@pytest.fixture(scope="module")
-def two(_toy, train):
-    """Two models and references that differ."""
-    models = []
-    for seed in range(2):
-        reference = _toy.copy()
-        reference.obs["seed"] = str(seed)
-        models.append(train(reference, seed=seed, max_epochs=1, refit=False))
-    return models
-
-
-@needs_fork
-@pytest.mark.slow
-def test_killed_at_every_operation(two, tmp_path):
-    old, new = two
-    seen = []
-    for operation in range(1, 1000):
-        folder = tmp_path / str(operation)
-        old.save(folder, save_anndata=True)
-
-        def save(to=folder):
-            new.save(to, overwrite=True, save_anndata=True)
-
-        was_killed = killed_at(save, folder, operation)
-        found = TOSICA.load(folder, accelerator="cpu").fingerprint
-        reference = anndata.read_h5ad(folder / "adata.h5ad").obs["seed"].iloc[0]
-        assert found in (old.fingerprint, new.fingerprint)
-        # The model is replaced last.
-        assert reference == "1" or found == old.fingerprint
-        seen.append(found == new.fingerprint)
-        if not was_killed:
-            break
-    assert seen == sorted(seen)
-    assert set(seen) == {False, True}
-
-
-@needs_fork
-def test_what_a_killed_first_save_leaves_is_not_in_the_way(two, tmp_path):
-    assert killed_at(lambda: two[0].save(tmp_path / "model"), tmp_path / "model", 3)
-    two[0].save(tmp_path / "model")
-    assert TOSICA.load(tmp_path / "model").fingerprint == two[0].fingerprint
-
-
-@needs_fork
-@pytest.mark.parametrize("size", [0, 40_000])
-def test_full_disk(two, tmp_path, size):
-    old, new = two
-    old.save(tmp_path, save_anndata=True)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-
-    def save(**given):
-        with pytest.raises(OSError, match="could not be written"):
-            new.save(tmp_path, overwrite=True, save_anndata=True)
-
-    with_full_disk(save, size)
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match=r"model\.pt' could not be written \(.*\): is the disk full"):
+        toy_model.save(folder, overwrite=True)
+    assert (folder / "model.pt").read_bytes() == before
+    assert [path.name for path in folder.iterdir()] == ["model.pt"]

@@ -35,7 +35,7 @@ COLLECTIONS: Final = tuple(_ABOUT)
 # Files are <server>/<version>.<species>/<file>.v<version>.<species>.symbols.gmt.
 _SERVER: Final = "https://data.broadinstitute.org/gsea-msigdb/msigdb/release"
 # Releases that have all files below.
-_VERSIONS: Final = ("2022.1", "2023.1", "2023.2", "2024.1", "2025.1")
+_VERSIONS: Final[tuple[str, ...]] = ("2022.1", "2023.1", "2023.2", "2024.1", "2025.1")
 _DEFAULT_VERSION: Final = "2024.1"
 _COLUMNS: Final = [
     *("source", "release", "version", "available", "licence", "organism", "identifier", "n_sets"),
