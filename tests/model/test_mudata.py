@@ -266,22 +266,21 @@ def test_written_read_and_ranked(model, query, tmp_path):
     np.testing.assert_array_equal(back.obsm["X_tosica"], annotated.obsm["X_tosica"])
     pd.testing.assert_series_equal(back.obs["tosica_prediction"], annotated.obs["tosica_prediction"], check_names=False)
     assert list(back.uns["tosica"]["modalities"]) == list(annotated.uns["tosica"]["modalities"])
-    assert tosica.get.mean_attention(back, "tosica_prediction").shape == (3, 14)
+    tosica.tl.attribute(back, model, cells=True, n_steps=24)
     tosica.tl.rank_gene_sets(back, "tosica_prediction")
-    assert set(tosica.get.rank_gene_sets_df(back, group="a")["gene_set"]) == set(model.gene_sets)
-    by_token = tosica.get.attention(back)
-    assert list(by_token.var["modality"]) == ["rna"] * 5 + ["protein"] * 9
-    assert not set(by_token.obsm) & {"rna", "protein"}
-    axes = tosica.pl.gene_set_heatmap(back, "tosica_prediction", show=False)
-    shown = [text.get_text() for text in axes["heatmap"].get_yticklabels()]
-    assert any(name.startswith("protein:") for name in shown)
+    of_mask = [name for modality in model.modalities for name in modality.gene_sets()[0]]
+    assert set(tosica.get.rank_gene_sets_df(back, group="a")["gene_set"]) == set(of_mask)
+    by_set = tosica.get.contributions(back)
+    assert not set(by_set.obsm) & {"rna", "protein"}
+    assert tosica.get.contributions(back, key="tosica").shape == (back.n_obs, 14)
+    genes = tosica.get.genes_df(back, "a", n_genes=10)["gene"]
+    assert {name.split(":")[0] for name in genes} == {"rna", "protein"}
 
 
-@pytest.mark.parametrize("explain", ["attribute", "faithfulness", "top_genes", "weight_attention"])
-def test_what_explains_one_modality_says_so(model, query, explain):
+def test_deletion_is_for_one_modality_and_says_so(model, query):
     model.annotate(query)
     with pytest.raises((TypeError, ValueError), match="MuData"):
-        getattr(tosica.tl, explain)(query, model)
+        tosica.tl.faithfulness(query, model)
 
 
 def test_a_model_describes_each_modality(model):

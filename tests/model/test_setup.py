@@ -421,10 +421,11 @@ def test_tools_take_labels_that_are_numbers(toy, toy_query, train):
     assert toy_query.obs["tosica_majority_vote"].cat.categories.dtype == np.int64
     tosica.tl.majority_vote(toy_query, "cluster", 1)
     assert "Heterogeneous" in set(toy_query.obs["tosica_majority_vote"])
+    tosica.tl.attribute(toy_query, model, cells=True)
+    assert set(tosica.get.explain(toy_query).index) <= {"3", "4", "5"}
     tosica.tl.rank_gene_sets(toy_query, groupby="tosica_prediction")
-    tosica.tl.attribute(toy_query, model)
     tosica.tl.novelty(toy_query, model)
-    tosica.pl.gene_set_heatmap(toy_query, groupby="tosica_prediction", show=False)
+    tosica.pl.top_genes(toy_query, show=False)
     tosica.pl.confusion(toy_query, "truth", show=False)
     toy_query.obsm["X_umap"] = np.random.default_rng(0).normal(size=(60, 2))
     sc.pl.umap(toy_query, color="tosica_prediction", show=False)

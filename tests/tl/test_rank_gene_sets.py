@@ -40,7 +40,7 @@ def test_statistics_are_scanpys_on_the_attention_anndata():
         assert list(result["names"][group]) == list(expected["names"][group])
 
 
-def test_logfoldchange_is_the_log2_ratio_of_mean_attentions():
+def test_logfoldchange_is_the_log2_ratio_of_means():
     adata = annotated_pbmc()
     values = pd.DataFrame(adata.obsm["X_tosica_attribution"], columns=adata.uns["tosica"]["gene_sets"], dtype=float)
     means = values.groupby(adata.obs["phase"].to_numpy()).mean()

@@ -517,7 +517,7 @@ class _Sums:
         self._error = self._difference = self._of_linear = self._of_network = 0.0
 
     def add_cells(self, rows: NDArray[np.int64], found: Contributions) -> None:
-        """Add cells of which the network's part is known."""
+        """Add contributions of cells to the sums of their groups."""
         codes = self._groups.codes[rows]
         np.add.at(self._network, codes[codes >= 0], found.network[codes >= 0])
         np.add.at(self._n_drawn, codes[codes >= 0], 1)
