@@ -197,8 +197,8 @@ def gene_sets_df(
         What those of its genes that the group expresses more than the baseline add together, in
         logits.
     ``score``
-        Sum of the roots of these contributions, less what is expected of as many genes. Sets are
-        sorted by it.
+        ``z`` times the contribution without the strongest gene, so that sets with a large effect
+        and much evidence come first :cite:p:`Xiao2014`. Sets are sorted by it.
     ``z``, ``pval``, ``pval_adj``
         The test without the set's strongest gene: its statistic, one-sided p-value, and the p-value
         adjusted for the number of sets (Benjamini and Hochberg).

@@ -40,8 +40,9 @@ def gene_set_statistics(contributions: NDArray[np.floating], members: sp.csc_mat
 
     Returns
     -------
-    One row a set: ``n_genes``, ``contribution`` (the sum of its genes), ``score`` (the sum of the
-    roots less its expectation), ``z``, ``pval`` (one-sided, normal) and ``pval_adj`` (Benjamini and
+    One row a set: ``n_genes``, ``contribution`` (the sum of its genes), ``score`` (``z`` times the
+    contribution without the strongest gene: effect and significance in one, as the π-value of
+    :cite:t:`Xiao2014`), ``z``, ``pval`` (one-sided, normal) and ``pval_adj`` (Benjamini and
     Hochberg, over all sets).
     """
     root = np.sqrt(contributions, dtype=np.float64)
@@ -57,10 +58,11 @@ def gene_set_statistics(contributions: NDArray[np.floating], members: sp.csc_mat
     z = np.divide(excess, deviation, out=np.zeros(len(size)), where=deviation > 0)
     pval = norm.sf(z)
     pval[left < 1] = 1.0
+    contribution = members.T @ np.asarray(contributions, dtype=np.float64)
     table = {
         "n_genes": size,
-        "contribution": members.T @ np.asarray(contributions, dtype=np.float64),
-        "score": total - size * mean,
+        "contribution": contribution,
+        "score": z * (contribution - largest**2),
         "z": z,
         "pval": pval,
         "pval_adj": false_discovery_control(pval) if len(pval) else pval,
