@@ -119,7 +119,7 @@ def test_bars_are_the_table(adata):
     assert texts(ax.get_yticklabels()) == list(table["gene"])
     np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table["contribution"])
     assert [bar.get_alpha() is not None for bar in ax.patches] == list(table["expression"] < 0)
-    assert ax.get_xlabel() == "contribution (logits)\npale: expressed less than the baseline"
+    assert ax.get_xlabel() == "contribution (logits)\npale: expressed below baseline"
 
 
 def test_ribbons_are_the_tables(adata):

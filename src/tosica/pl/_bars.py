@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
@@ -102,9 +102,7 @@ def top_genes(
         _Panel(name, list(of_group["gene"]), of_group["contribution"], colors[name], of_group["expression"] < 0)
         for name, of_group in table.groupby("group", observed=True)
     ]
-    return _draw_panels(
-        canvas, panels, "contribution (logits)", "expressed less than the baseline", n_columns, max_name_length
-    )
+    return _draw_panels(canvas, panels, "contribution (logits)", "expressed below baseline", n_columns, max_name_length)
 
 
 @plot_function(values=OneOf(*_LABELS))
@@ -222,7 +220,9 @@ def _draw_panels(
 
 
 def _draw_panel(ax: Axes, panel: _Panel, x_label: str, n_rows: int) -> None:
-    bars = ax.barh(range(len(panel.values)), panel.values.to_numpy(float), color=panel.color, height=0.72)
+    # A thin edge, because some colours of large palettes are nearly white.
+    edge: Any = {"edgecolor": plt.rcParams["text.color"], "linewidth": 0.3}
+    bars = ax.barh(range(len(panel.values)), panel.values.to_numpy(float), color=panel.color, height=0.72, **edge)
     for bar, pale in zip(bars, panel.pale, strict=True):
         if pale:
             bar.set_alpha(0.35)

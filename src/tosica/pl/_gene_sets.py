@@ -118,7 +118,7 @@ def gene_set_heatmap(
     """
     canvas = Canvas(**figure)
     shown = _Evidence(adata, key, gene_sets, n_gene_sets)
-    tree = shown.cluster_groups() if cluster_groups and len(shown.groups) > 1 else None
+    tree = shown.cluster_groups() if cluster_groups and len(shown.groups) > 2 else None
     if gene_sets is None:
         shown.make_diagonal()
     cell = max(0.175, LINE * line_count(wrap([*shown.z.index, *shown.groups], max_name_length)))
@@ -132,7 +132,7 @@ def gene_set_heatmap(
     strip.axis("off")
     if tree is not None:
         _draw_tree(ax.inset_axes((0, 1 + (_STRIP + 0.05) / size[1], 1, _TREE / size[1])), tree)
-    _add_bar(ax, mesh, "dot")
+    _add_bar(canvas, ax, size, mesh, "dot")
     canvas.fit(ax, size)
     fit_names(ax)
     return canvas.finish(ax)
@@ -215,12 +215,15 @@ def gene_set_dotplot(
         edgecolors=np.where(shown.has_evidence().ravel(), "black", "0.7"),
         linewidths=np.where(shown.has_evidence().ravel(), 1.0, 0.3),
     )
-    bar = _add_bar(ax, dots, "ring")
+    bar = _add_bar(canvas, ax, size, dots, "ring")
     legend = bar.legend(
         *dots.legend_elements("sizes", MaxNLocator(3), color="0.6", func=lambda sizes: sizes / area),
         title="contribution\n(logits)",
         loc="upper left",
-        bbox_to_anchor=(-1.5, -0.1),
+        bbox_to_anchor=(-0.3, -0.1),
+        borderpad=0,
+        handletextpad=0.4,
+        labelspacing=0.8,
         frameon=False,
         fontsize=NAME_SIZE,
         title_fontsize=NAME_SIZE,
@@ -293,21 +296,24 @@ def _new_table(
     return ax, size
 
 
-def _add_bar(ax: Axes, drawn: Any, mark: str) -> Axes:
+def _add_bar(canvas: Canvas, ax: Axes, size: tuple[float, float], drawn: Any, mark: str) -> Axes:
     """Add a short colour bar beside the first rows, with arrows where there are values beyond."""
     low, high = drawn.get_array().min() < drawn.norm.vmin, drawn.get_array().max() > drawn.norm.vmax
-    figure: Any = ax.get_figure(root=True)
-    bar = figure.colorbar(
+    width, height = size if canvas.ax is None else inches_of(canvas.figure, ax)
+    bar = canvas.figure.colorbar(
         drawn,
         ax=ax,
         extend={(True, True): "both", (True, False): "min", (False, True): "max"}.get((low, high), "neither"),
-        shrink=min(1.0, 8 / len(ax.get_yticks())),
+        # 0.15 × 1.3 inches, a little away from the cells.
+        fraction=0.15 / width,
+        pad=0.12 / width,
+        shrink=min(1.0, 1.3 / height),
+        aspect=1.3 / 0.15,
         anchor=(0, 1),
-        aspect=8,
     )
-    bar.set_label(f"evidence (z)\n{mark}: adjusted p ≤ {LIMITS.pvalue:g}", fontsize=NAME_SIZE)
+    bar.ax.set_title(f"evidence (z)\n{mark}: adjusted p ≤ {LIMITS.pvalue:g}", fontsize=NAME_SIZE, loc="left")
     bar.ax.tick_params(labelsize=NAME_SIZE - 1)
-    bar.outline.set_visible(False)
+    bar.outline.set_visible(False)  # type: ignore[operator]
     return bar.ax
 
 
@@ -408,7 +414,7 @@ def gene_set_violin(
         panel.grid(False)
     label = axes[0].set_xlabel if len(axes) == 1 else canvas.figure.supxlabel
     label("contribution (logits)", fontsize=NAME_SIZE)
-    canvas.fit(axes[0], (1.9, height))
+    canvas.fit(axes[0], (2.2, height))
     return canvas.finish(axes if canvas.ax is None else canvas.ax)
 
 
