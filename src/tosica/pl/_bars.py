@@ -13,17 +13,16 @@ from tosica._limits import LIMITS
 from tosica._obs import ATTRIBUTION
 from tosica.get import genes_df, rank_gene_sets_df
 from tosica.pl._figure import (
-    LINE,
     NAME_SIZE,
     TITLE_SIZE,
     Canvas,
     FigureOptions,
     group_colors,
-    line_count,
     plain,
     plot_function,
+    row_height,
+    wrap,
 )
-from tosica.pl._names import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,11 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from mudata import MuData
 
-_LABELS = {
-    "effect_size": "effect size (SD)",
-    "logfoldchange": "log2 fold change",
-    "score": "score",
-}
+_LABELS = {"effect_size": "effect size (SD)", "logfoldchange": "log2 fold change", "score": "score"}
 
 
 @plot_function(n_genes=Integer())
@@ -210,7 +205,7 @@ def _draw_panels(
         longest = max(len(line) for name in names for line in name.splitlines())
         n_columns = max(1, min(math.ceil(math.sqrt(2 * len(panels))), int(12 / (2 + longest / 12))))
     n_rows = max(len(panel.names) for panel in panels)
-    height = max(0.19, LINE * line_count(names)) * n_rows
+    height = row_height(names, 0.19) * n_rows
     axes = canvas.panels(len(panels), n_columns, (5, height + 1))
     for i, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
         is_lowest = i + n_columns >= len(panels)
