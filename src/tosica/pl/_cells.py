@@ -332,15 +332,9 @@ def novelty(
     _name_rows(ax, names)
     ax.set_xlabel("novelty" if of == "cell" else "novelty of clusters", fontsize=TITLE_SIZE)
     ax.set_ylabel(groupby, fontsize=TITLE_SIZE)
-    limit, mark, color, style = cutoff, "cutoff", ORANGE, "--"
-    if cutoff is None:
-        limit, mark, color, style = (
-            _novelty_limit(adata, values, f"{column}_pvalue"),
-            f"p = {LIMITS.pvalue:g}",
-            GRAY,
-            ":",
-        )
+    limit = _novelty_limit(adata, values, f"{column}_pvalue") if cutoff is None else cutoff
     if limit is not None:
+        mark, color, style = (f"p = {LIMITS.pvalue:g}", GRAY, ":") if cutoff is None else ("cutoff", ORANGE, "--")
         ax.axvline(limit, linestyle=style, linewidth=1.2, color=color)
         # Above the axes, where it hides nothing.
         ax.text(limit, 1.01, mark, transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
@@ -354,21 +348,13 @@ def _draw_box(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -
         _draw_dots(ax, cells, position, color)
         return
     edge = plt.rcParams["text.color"]
-    line = {"color": edge, "linewidth": 0.8}
     # seaborn's box plot uses what newer versions of matplotlib deprecate.
-    ax.boxplot(
-        [cells],
-        orientation="horizontal",
-        positions=[position],
-        widths=0.7,
-        patch_artist=True,
-        boxprops={"edgecolor": edge, "facecolor": color, "linewidth": 0.8},
-        whiskerprops=line,
-        capprops=line,
-        medianprops=line | {"linewidth": 1.4},
-        flierprops={"marker": ".", "markersize": 3, "markeredgecolor": edge},
-        manage_ticks=False,
-    )
+    options: Any = {"orientation": "horizontal", "patch_artist": True, "manage_ticks": False, "sym": "."}
+    drawn = ax.boxplot([cells], positions=[position], widths=0.7, **options)
+    for part in ("whiskers", "caps", "medians", "boxes"):
+        plt.setp(drawn[part], color=edge, linewidth=0.8)
+    plt.setp(drawn["boxes"], facecolor=color)
+    plt.setp(drawn["fliers"], markersize=3, markeredgecolor=edge)
 
 
 def _novelty_limit(adata: AnnData, values: NDArray[np.float64], column: str) -> float | None:

@@ -252,17 +252,18 @@ def training(
             "The model has no history: train it with model.train(), since models of the original "
             "code keep none, nor do those that another logger was passed to."
         )
-    panels = _panels(history, keys)
+    values_of = {name: np.asarray(values, dtype=float).ravel() for name, values in history.items()}
+    panels = _panels(values_of, keys)
     if keys is None and canvas.ax is not None:
         panels = dict([next(iter(panels.items()))])
     canvas.only_one(len(panels), "panel", "pass keys=[...] of one kind")
     # Panels over one another, which share the epochs.
     axes = canvas.panels(len(panels), 1, (4.4, 2.5), sharex=True)
-    loss = _values(history, "validation_loss") if "validation_loss" in history else np.array([])
+    loss = values_of.get("validation_loss", np.array([]))
     best = int(np.nanargmin(loss)) if np.isfinite(loss).sum() > 1 else None
     for panel, (unit, names) in zip(axes, panels.items(), strict=True):
         for name in names:
-            values = _values(history, name)
+            values = values_of[name]
             label, color = _QUANTITIES.get(name, (name, None))
             # A line of one point would not be seen.
             marker = "o" if len(values) == 1 else ""
@@ -280,7 +281,7 @@ def training(
     return canvas.finish(axes[0] if len(axes) == 1 else axes)
 
 
-def _panels(history: Mapping[str, pd.DataFrame], keys: Sequence[str] | None) -> dict[str, list[str]]:
+def _panels(history: Mapping[str, Any], keys: Sequence[str] | None) -> dict[str, list[str]]:
     """Name the quantities of each panel, by the unit of the panel."""
     names = [name for name in _QUANTITIES if name in history] if keys is None else as_names(keys)
     missing = [name for name in names if name not in history]
@@ -292,10 +293,6 @@ def _panels(history: Mapping[str, pd.DataFrame], keys: Sequence[str] | None) -> 
     for name in dict.fromkeys(names):
         panels.setdefault(_UNITS.get(name.rpartition("_")[2], ""), []).append(name)
     return panels
-
-
-def _values(history: Mapping[str, pd.DataFrame], name: str) -> NDArray[np.float64]:
-    return np.asarray(history[name], dtype=float).ravel()
 
 
 # --------------------------------------------------------------------------- mask

@@ -445,19 +445,13 @@ _DOCS = {
     "figure": _section("Parameters"),
     "new_figure": _section("Parameters").partition("figure.\n")[2],
     "raises": _section("Raises"),
-    "adata": """\
-adata
-    Query that ``model.annotate`` has annotated. It is not changed.""",
-    "attributed": """\
-adata
-    Data on which :func:`tosica.tl.attribute` was run. It is not changed.""",
+    "adata": "adata\n    Query that ``model.annotate`` has annotated. It is not changed.",
+    "attributed": "adata\n    Data on which :func:`tosica.tl.attribute` was run. It is not changed.",
+    "key": "key\n    ``key_added`` of :func:`tosica.tl.attribute`.",
     "max_name_length": """\
 max_name_length
     Longer names are wrapped at a word. What is too long for two such lines is shortened in the
     middle; different names stay different.""",
-    "key": """\
-key
-    ``key_added`` of :func:`tosica.tl.attribute`.""",
     "returns": "The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.",
     "returns_panels": """\
 The figure if ``return_fig``; with ``show=False`` a list of axes, one for each panel, or ``ax``;

@@ -98,7 +98,7 @@ def flow(
     ]
     table = pd.concat(paths).assign(color=lambda paths: [colors[name] for name in paths["group"]])
     to_sets = table.rename(columns={"group": "source", "gene_set": "target"})
-    to_sets = to_sets.groupby(["source", "target", "color"], sort=False, as_index=False)["value"].sum()
+    to_sets = to_sets.groupby(["source", "target", "color"], sort=False)[["value"]].sum().reset_index()
     to_genes = table.rename(columns={"gene_set": "source", "gene": "target"})
     sets = _by_sources(to_sets, names)
     found = _by_sources(to_genes, sets)
@@ -120,12 +120,10 @@ def _paths(genes: pd.DataFrame, gene_sets: pd.DataFrame, n_genes: int) -> pd.Dat
         return pd.DataFrame({"gene_set": _NO_SET, "gene": names, "value": added / added.sum()})
     contribution = genes.set_index("gene")["contribution"]
     parts = []
-    for row in gene_sets.itertuples():
-        added = contribution[row.genes.split(", ")[:n_genes]]
-        share = row.contribution / gene_sets["contribution"].sum()
-        parts.append(
-            pd.DataFrame({"gene_set": row.gene_set, "gene": added.index, "value": share * added / added.sum()})
-        )
+    shares = gene_sets["contribution"] / gene_sets["contribution"].sum()
+    for name, leading, share in zip(gene_sets["gene_set"], gene_sets["genes"], shares, strict=True):
+        added = contribution[str(leading).split(", ")[:n_genes]]
+        parts.append(pd.DataFrame({"gene_set": name, "gene": added.index, "value": share * added / added.sum()}))
     return pd.concat(parts)
 
 
@@ -190,7 +188,8 @@ def label_flow(
     shares = counts.div(counts.sum(axis=1), axis=0)
     colors, colors_predicted = group_colors(adata, labels_key), group_colors(adata, prediction_key)
     table = (shares if normalize else counts).where((shares >= min_share) & (counts > 0))
-    ribbons = table.rename_axis(index="source", columns="target").stack().dropna().rename("value").reset_index()
+    table = table.rename_axis("source").reset_index()
+    ribbons = table.melt("source", var_name="target", value_name="value").dropna()
     ribbons["color"] = [colors[name] for name in ribbons["source"]]
     known = list(counts.index)
     predicted = sorted(_by_sources(ribbons, known), key=lambda name: name == UNKNOWN)

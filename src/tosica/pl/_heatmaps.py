@@ -126,8 +126,8 @@ def gene_set_heatmap(
     ax = canvas.axes((size[0] + 4, size[1] + 4))
     name_cells(ax, rows, columns)
     mesh = ax.pcolormesh(shown.z.to_numpy(), cmap=cmap, norm=shown.norm(vmin, vmax))
-    rows, columns = np.nonzero(shown.has_evidence())
-    ax.scatter(columns + 0.5, rows + 0.5, s=7, color="white", edgecolors="black", linewidths=0.5)
+    y, x = np.nonzero(shown.has_evidence())
+    ax.scatter(x + 0.5, y + 0.5, s=7, color="white", edgecolors="black", linewidths=0.5)
     ax.spines[:].set_visible(False)
     strip = ax.inset_axes((0, 1 + 0.03 / size[1], 1, _STRIP / size[1]))
     strip.pcolormesh(np.array([[to_rgb(shown.colors[name]) for name in shown.groups]]))
@@ -207,28 +207,20 @@ def gene_set_dotplot(
     size = max(_DOT * len(names[1]), 0.9), max(_DOT * len(names[0]), 2.2)
     ax = canvas.axes((size[0] + 4, size[1] + 3))
     name_cells(ax, *names)
-    rows, columns = (index.ravel() for index in np.indices(shown.z.shape))
+    y, x = (index.ravel() for index in np.indices(shown.z.shape))
+    is_evident = shown.has_evidence().ravel()
+    edges: Any = {"edgecolors": np.where(is_evident, "black", "0.7"), "linewidths": np.where(is_evident, 1.0, 0.3)}
     added = shown.contribution.to_numpy().clip(0)
     # The largest dot nearly fills its cell.
     area = (0.9 * 72 * _DOT) ** 2 / (added.max() or 1.0)
-    dots = ax.scatter(
-        columns + 0.5,
-        rows + 0.5,
-        s=area * added.ravel(),
-        c=shown.z.to_numpy().ravel(),
-        cmap=cmap,
-        norm=shown.norm(vmin, vmax),
-        edgecolors=np.where(shown.has_evidence().ravel(), "black", "0.7"),
-        linewidths=np.where(shown.has_evidence().ravel(), 1.0, 0.3),
-    )
-    bar = canvas.add_bar(ax, size, dots, _BAR.format("ring"))
+    norm, z = shown.norm(vmin, vmax), shown.z.to_numpy().ravel()
+    dots = ax.scatter(x + 0.5, y + 0.5, s=area * added.ravel(), c=z, cmap=cmap, norm=norm, **edges)
+    bar: Any = canvas.add_bar(ax, size, dots, _BAR.format("ring"))
     legend = bar.legend(
-        *dots.legend_elements("sizes", MaxNLocator(3), color="0.6", func=lambda sizes: sizes / area),
+        *dots.legend_elements("sizes", MaxNLocator(3), color="0.6", func=lambda sizes: sizes / area),  # type: ignore[operator]
         title="contribution\n(logits)",
         loc="upper left",
         bbox_to_anchor=(-0.3, -0.1),
-        borderpad=0,
-        handletextpad=0.4,
         labelspacing=0.8,
         frameon=False,
         fontsize=NAME_SIZE,
@@ -240,7 +232,7 @@ def gene_set_dotplot(
     room = min(1.0, float((inches_of(canvas.figure, ax) / shown.z.shape[::-1]).min() / _DOT))
     dots.set_sizes(dots.get_sizes() * room**2)
     for handle in legend.legend_handles:
-        handle.set_markersize(handle.get_markersize() * room)  # type: ignore[union-attr]
+        handle.set_markersize(handle.get_markersize() * room)
     return canvas.finish(ax)
 
 
@@ -448,6 +440,6 @@ def _write_numbers(canvas: Canvas, ax: Axes, table: pd.DataFrame, mesh: QuadMesh
     if drop_if_small and size < 5:
         return
     for ((row, column), value), text in zip(numbers.items(), texts, strict=True):
-        is_dark = np.dot(to_rgb(mesh.to_rgba(value)), (0.21, 0.72, 0.07)) < 0.4
+        is_dark = np.dot(mesh.to_rgba(value)[:3], (0.21, 0.72, 0.07)) < 0.4
         color = "white" if is_dark else "0.15"
         ax.text(column + 0.5, row + 0.5, text, size=size, color=color, ha="center", va="center")
