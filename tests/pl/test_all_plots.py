@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import nullcontext
 from functools import partial
 
 import matplotlib.pyplot as plt
@@ -44,8 +43,6 @@ DRAW_INTO_AXES = DRAW | {
     "top_genes": lambda adata, **kw: pl.top_genes(adata, _first_group(adata), **kw),
     "umap": lambda adata, **kw: pl.umap(adata, GROUPBY, **kw),
 }
-# The coverage of a mask takes three.
-del DRAW_INTO_AXES["mask_coverage"]
 every = pytest.mark.parametrize("name", DRAW)
 every_with_axes = pytest.mark.parametrize("name", DRAW_INTO_AXES)
 
@@ -113,24 +110,12 @@ def test_draws_into_axes(name, adata):
     assert not right.has_data()
 
 
-def test_draws_three_panels_into_axes(adata):
-    figure, grid = plt.subplots(1, 3)
-    assert list(pl.mask_coverage(adata, ax=grid)) == list(grid)
-    assert pl.mask_coverage(adata, ax=grid, return_fig=True) is figure
-    for wrong in ({"ax": grid[:2]}, {"ax": grid, "figsize": (3, 3)}, {"ax": grid, "title": "a"}):
-        with pytest.raises(ValueError, match=r"axes|figsize"):
-            pl.mask_coverage(adata, **wrong)
-
-
 @every
 def test_figsize_is_kept_and_the_figure_is_saved(name, adata, tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(
-        Figure,
-        "savefig",
-        lambda figure, path, **kw: asked.append((path, kw["dpi"], *figure.get_size_inches())),
+        Figure, "savefig", lambda figure, path, **kw: asked.append((path, kw["dpi"], *figure.get_size_inches()))
     )
-    monkeypatch.setattr("tosica.pl._figure.replace_file", nullcontext)
     assert DRAW[name](adata, figsize=(9, 8), save=tmp_path / "figure.png") is None
     assert not plt.get_fignums()
     assert asked == [(tmp_path / "figure.png", 300, 9, 8)]

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from tosica.pl._figure import Canvas, group_colors, inches_of
-from tosica.pl._names import wrap
+from tosica.pl._figure import Canvas, group_colors, inches_of, wrap
 
 
 @pytest.fixture
@@ -152,11 +151,7 @@ def test_two_lines_that_are_short_enough_and_different(names, max_length):
             50,
             "antigen processing and presentation\nof peptide antigen via MHC class I",
         ),
-        (
-            "REACTOME_INTERFERON_ALPHA_BETA_SIGNALING",
-            30,
-            "REACTOME_INTERFERON_\nALPHA_BETA_SIGNALING",
-        ),
+        ("REACTOME_INTERFERON_ALPHA_BETA_SIGNALING", 30, "REACTOME_INTERFERON_\nALPHA_BETA_SIGNALING"),
         ("B cell activation", 30, "B cell activation"),
         (
             "adenylate cyclase-modulating G protein-coupled receptor signaling pathway",

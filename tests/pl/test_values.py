@@ -119,7 +119,7 @@ def test_bars_are_the_table(adata):
     assert texts(ax.get_yticklabels()) == list(table["gene"])
     np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table["contribution"])
     assert [bar.get_alpha() is not None for bar in ax.patches] == list(table["expression"] < 0)
-    assert ax.get_xlabel() == "contribution (logits)\npale: expressed less than the baseline"
+    assert ax.get_xlabel() == "contribution (logits)\npale: expressed below baseline"
 
 
 def test_ribbons_are_the_tables(adata):
@@ -228,8 +228,8 @@ def test_training(toy_model):
     axes = pl.training(table, keys=["train_loss", "lr-AdamW", "lr-AdamW"], show=False)
     assert [ax.get_ylabel() for ax in axes] == ["cross-entropy", ""]
     ax = plt.subplots()[1]
-    assert pl.training(table, ax=ax, title="a title") is ax
-    assert (legend(ax)[0], ax.get_title()) == ("training loss", "a title")
+    assert pl.training(table, ax=ax) is ax
+    assert legend(ax)[0] == "training loss"
     single = {name: values[:1] for name, values in table.items()}
     for ax in pl.training(single, show=False):
         assert {line.get_marker() for line in ax.lines} == {"o"}
@@ -239,7 +239,7 @@ def test_training(toy_model):
 
 
 def test_mask_coverage_is_the_table(adata):
-    axes = pl.mask_coverage(adata, title="GO", show=False)
+    axes = pl.mask_coverage(adata, show=False)
     table = tosica.get.mask_coverage(adata)
     np.testing.assert_array_equal(axes[0].lines[1].get_ydata(), [0, *table["n_covered"]])
     for ax in axes[1:]:

@@ -1,15 +1,10 @@
 """Plots of annotated data: `tosica.pl`."""
 
 from tosica.pl._bars import rank_gene_sets, top_genes
-from tosica.pl._confusion import confusion
-from tosica.pl._curves import faithfulness, mask_coverage, novelty, reliability, training
+from tosica.pl._cells import gene_set_violin, novelty, umap
+from tosica.pl._curves import faithfulness, mask_coverage, reliability, training
 from tosica.pl._flow import flow, label_flow
-from tosica.pl._gene_sets import (
-    gene_set_dotplot,
-    gene_set_heatmap,
-    gene_set_violin,
-    umap,
-)
+from tosica.pl._heatmaps import confusion, gene_set_dotplot, gene_set_heatmap
 
 __all__ = [
     "confusion",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 from matplotlib.ticker import MaxNLocator
@@ -13,20 +13,19 @@ from tosica._limits import LIMITS
 from tosica._obs import ATTRIBUTION
 from tosica.get import genes_df, rank_gene_sets_df
 from tosica.pl._figure import (
-    LINE,
     NAME_SIZE,
     TITLE_SIZE,
     Canvas,
     FigureOptions,
     group_colors,
-    line_count,
     plain,
     plot_function,
+    row_height,
+    wrap,
 )
-from tosica.pl._names import wrap
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from typing import Literal, Unpack
 
     import pandas as pd
@@ -35,11 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from mudata import MuData
 
-_LABELS = {
-    "effect_size": "effect size (SD)",
-    "logfoldchange": "log2 fold change",
-    "score": "score",
-}
+_LABELS = {"effect_size": "effect size (SD)", "logfoldchange": "log2 fold change", "score": "score"}
 
 
 @plot_function(n_genes=Integer())
@@ -97,14 +92,10 @@ def top_genes(
     """
     canvas = Canvas(**figure)
     table = genes_df(adata, groups, n_genes=n_genes, key=key)
+    table = table.assign(name=table["gene"], value=table["contribution"], pale=table["expression"] < 0)
     colors = group_colors(adata, adata.uns[key]["groupby"])
-    panels = [
-        _Panel(name, list(of_group["gene"]), of_group["contribution"], colors[name], of_group["expression"] < 0)
-        for name, of_group in table.groupby("group", observed=True)
-    ]
-    return _draw_panels(
-        canvas, panels, "contribution (logits)", "expressed less than the baseline", n_columns, max_name_length
-    )
+    labels = "contribution (logits)", "expressed below baseline"
+    return _draw_panels(canvas, table, colors, labels, n_columns, max_name_length)
 
 
 @plot_function(values=OneOf(*_LABELS))
@@ -169,73 +160,62 @@ def rank_gene_sets(
     canvas = Canvas(**figure)
     table = rank_gene_sets_df(adata, groups, key=key)
     n = n_gene_sets or min(8, max(1, 90 // len(table["group"].cat.categories)))
+    table = table.groupby("group", observed=True).head(n)
+    table = table.assign(name=table["gene_set"], value=table[values], pale=table["pval_adj"] > LIMITS.pvalue)
     params = adata.uns[key].get("params", {})
     colors = group_colors(adata, params.get("within") or params.get("groupby"))
-    panels = [
-        _Panel(name, list(part["gene_set"]), part[values], colors[name], part["pval_adj"] > LIMITS.pvalue)
-        for name, of_group in table.groupby("group", observed=True)
-        for part in [of_group.head(n)]
-    ]
-    pale = f"adjusted p-value above {LIMITS.pvalue:g}"
-    return _draw_panels(canvas, panels, _LABELS[values], pale, n_columns, max_name_length)
-
-
-class _Panel(NamedTuple):
-    """Bars of one panel, the first one on top; ``pale`` says which are drawn pale."""
-
-    title: str
-    names: list[str]
-    values: pd.Series
-    color: str
-    pale: pd.Series
+    labels = _LABELS[values], f"adjusted p-value above {LIMITS.pvalue:g}"
+    return _draw_panels(canvas, table, colors, labels, n_columns, max_name_length)
 
 
 def _draw_panels(
     canvas: Canvas,
-    panels: Sequence[_Panel],
-    x_label: str,
-    meaning_of_pale: str,
+    table: pd.DataFrame,
+    colors: dict[str, str],
+    labels: tuple[str, str],
     n_columns: int | None,
     max_name_length: int,
 ) -> Figure | list[Axes] | Axes | None:
-    """Draw each panel into axes of its own, or the only panel into the given axes."""
+    """Draw ``value`` of each ``name``, for each group into axes of its own, or into the given ones.
+
+    ``labels`` are what the value is, and what it means if it is ``pale``.
+    """
+    panels = {str(group): part for group, part in table.groupby("group", observed=True)}
     canvas.only_one(len(panels), "group", "pass groups=[...]")
-    if any(panel.pale.any() for panel in panels):
-        x_label += f"\npale: {meaning_of_pale}"
-    panels = [
-        panel._replace(title=wrap([panel.title], max_name_length)[0], names=wrap(panel.names, max_name_length))
-        for panel in panels
-    ]
-    names = [name for panel in panels for name in panel.names]
+    names = wrap(list(dict.fromkeys(table["name"])), max_name_length)
+    shown = dict(zip(dict.fromkeys(table["name"]), names, strict=True))
     if n_columns is None:
         # About as many as fit on a page, for names of 12 characters an inch.
         longest = max(len(line) for name in names for line in name.splitlines())
         n_columns = max(1, min(math.ceil(math.sqrt(2 * len(panels))), int(12 / (2 + longest / 12))))
-    n_rows = max(len(panel.names) for panel in panels)
-    height = max(0.19, LINE * line_count(names)) * n_rows
+    n_rows = max(len(part) for part in panels.values())
+    height = row_height(names, 0.19) * n_rows
     axes = canvas.panels(len(panels), n_columns, (5, height + 1))
-    for i, (ax, panel) in enumerate(zip(axes, panels, strict=True)):
-        is_lowest = i + n_columns >= len(panels)
-        _draw_panel(ax, panel, x_label if is_lowest else "", n_rows)
+    for ax, (group, part) in zip(axes, panels.items(), strict=True):
+        _draw_bars(ax, part.assign(name=[shown[name] for name in part["name"]]), colors[group])
+        # Bars are equally thick in all panels.
+        ax.set_ylim(n_rows - 0.5, -0.5)
+        ax.set_title(wrap([group], max_name_length)[0], fontsize=TITLE_SIZE, loc="right")
+    x_label = f"{labels[0]}\npale: {labels[1]}" if table["pale"].any() else labels[0]
+    for ax in axes[-n_columns:]:
+        # Right-aligned, so that texts longer than the bars extend over the names, or below them.
+        ax.set_xlabel(x_label, fontsize=NAME_SIZE, loc="right" if "\n" in x_label else "center")
     canvas.fit(axes[0], (1.7, height))
     return canvas.finish(axes if canvas.ax is None else canvas.ax)
 
 
-def _draw_panel(ax: Axes, panel: _Panel, x_label: str, n_rows: int) -> None:
-    bars = ax.barh(range(len(panel.values)), panel.values.to_numpy(float), color=panel.color, height=0.72)
-    for bar, pale in zip(bars, panel.pale, strict=True):
+def _draw_bars(ax: Axes, part: pd.DataFrame, color: str) -> None:
+    # A thin edge, because some colours of large palettes are nearly white.
+    edge: Any = {"edgecolor": plt.rcParams["text.color"], "linewidth": 0.3}
+    bars = ax.barh(range(len(part)), part["value"].to_numpy(float), color=color, height=0.72, **edge)
+    for bar, pale in zip(bars, part["pale"], strict=True):
         if pale:
             bar.set_alpha(0.35)
-    ax.set_yticks(range(len(panel.names)), panel.names, fontsize=NAME_SIZE, linespacing=1.0)
-    # Bars are equally thick in all panels.
-    ax.set_ylim(n_rows - 0.5, -0.5)
+    ax.set_yticks(range(len(part)), list(part["name"]), fontsize=NAME_SIZE, linespacing=1.0)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=3, min_n_ticks=2))
     ax.tick_params(axis="x", labelsize=NAME_SIZE - 1)
     ax.tick_params(axis="y", length=0)
     plain(ax)
-    if (panel.values < 0).any():
+    if (part["value"] < 0).any():
         ax.axvline(0, color=plt.rcParams["axes.edgecolor"], linewidth=0.8)
         ax.spines["left"].set_visible(False)
-    # Right-aligned, so that texts longer than the bars extend over the names, or below them.
-    ax.set_xlabel(x_label, fontsize=NAME_SIZE, loc="right" if "\n" in x_label else "center")
-    ax.set_title(panel.title, fontsize=TITLE_SIZE, loc="right")

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 import re
 import warnings
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 
@@ -17,6 +16,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import scanpy as sc
+import seaborn  # noqa: F401 (registers the colour maps vlag and mako)
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
 from matplotlib.colors import Colormap, is_color_like, to_hex
@@ -31,14 +31,13 @@ from tosica._checks import (
     Names,
     Number,
     String,
-    did_you_mean,
     refuse_unknown,
     validate_params,
 )
-from tosica._files import replace_file
 from tosica._obs import GRAY, default_palette, read_groups
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Sequence
 
     from anndata import AnnData
@@ -59,9 +58,10 @@ LINE = 0.16
 _TEXT_AS_TEXT: dict[Any, Any] = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 
 
-class NewFigure(TypedDict, total=False):
-    """Parameters of a new figure, which every plot takes as keywords."""
+class FigureOptions(TypedDict, total=False):
+    """Keywords that every plot takes, and hands on to :class:`Canvas`."""
 
+    ax: Axes | None
     figsize: tuple[float, float] | None
     show: bool | None
     save: str | os.PathLike[str] | None
@@ -69,56 +69,61 @@ class NewFigure(TypedDict, total=False):
     return_fig: bool
 
 
-class FigureOptions(NewFigure, total=False):
-    """The same, and the axes to draw into instead."""
-
-    ax: Axes | None
-
-
+@dataclass(kw_only=True)
 class Canvas:
     """Figure of one plot: given axes or a new figure, which is then saved, shown or returned.
 
     Make it first in a plotting function, so that its arguments are checked before anything is
     computed or drawn.
 
+    Plots take over this documentation of the parameters, and of what is raised.
+
     Parameters
     ----------
-    ax, figsize, show, save, dpi, return_fig
-        As in the public functions.
+    ax
+        Axes to draw into, instead of a new figure.
+    figsize
+        Width and height of the new figure in inches; by default large enough for all names.
+    show
+        Show the figure. ``None`` shows it unless it is saved, returned or drawn into given axes, or
+        ``scanpy.settings.autoshow`` is off.
+    save
+        Path to save the figure to. Its ending decides the format: ``".pdf"`` and ``".svg"`` are
+        vector formats, in which text stays text.
+    dpi
+        Resolution of a saved figure in dots per inch. In vector formats it is that of the parts
+        that are images.
+    return_fig
+        Return the figure.
 
     Raises
     ------
+    TypeError
+        If an argument is of the wrong type.
+    ValueError
+        If ``ax`` and ``figsize`` are both given, ``ax`` belongs to no figure, or matplotlib cannot
+        write the format of ``save``.
     FileNotFoundError
         If the folder of ``save`` does not exist.
-    ValueError
-        If matplotlib cannot write the format of ``save``, ``ax`` and ``figsize`` are both given,
-        or ``ax`` belongs to no figure.
     """
 
-    figure: Figure
-    _grid: tuple[float, float] = (1, 1)
+    ax: Axes | None = None
+    figsize: tuple[float, float] | None = None
+    show: bool | None = None
+    save: str | os.PathLike[str] | None = None
+    dpi: int = 300
+    return_fig: bool = False
+    figure: Figure = field(init=False)
+    _grid: tuple[float, float] = field(default=(1, 1), init=False)
 
-    def __init__(
-        self,
-        *,
-        ax: Axes | None = None,
-        figsize: tuple[float, float] | None = None,
-        show: bool | None = None,
-        save: str | os.PathLike[str] | None = None,
-        dpi: int = 300,
-        return_fig: bool = False,
-    ) -> None:
-        self.ax = ax
-        self.figsize = figsize
-        self._show = show
-        self._save = _check_save(save)
-        self._dpi = dpi
-        self._return_fig = return_fig
-        if ax is None:
+    def __post_init__(self) -> None:
+        if self.save is not None:
+            _check_save(Path(self.save))
+        if self.ax is None:
             return
-        if figsize is not None:
+        if self.figsize is not None:
             raise ValueError("figsize belongs to a new figure: give either ax or figsize, not both.")
-        figure = ax.get_figure(root=True)
+        figure = self.ax.get_figure(root=True)
         if figure is None:
             raise ValueError("ax belongs to no figure any more: draw into the axes of an existing figure.")
         self.figure = figure
@@ -131,6 +136,27 @@ class Canvas:
     def axes(self, size: tuple[float, float]) -> Axes:
         """Return the given axes or, without them, the only axes of a new figure."""
         return self.new_figure(size).subplots() if self.ax is None else self.ax
+
+    def add_bar(self, ax: Axes, size: tuple[float, float], drawn: Any, title: str, **ticks: Any) -> Axes:
+        """Add a short colour bar beside the first rows, with arrows where there are values beyond."""
+        ends = drawn.get_array().min() < drawn.norm.vmin, drawn.get_array().max() > drawn.norm.vmax
+        width, height = size if self.ax is None else inches_of(self.figure, ax)
+        bar = self.figure.colorbar(
+            drawn,
+            ax=ax,
+            extend={(True, True): "both", (True, False): "min", (False, True): "max"}.get(ends, "neither"),
+            # 0.15 × 1.3 inches, a little away from the cells.
+            fraction=0.15 / width,
+            pad=0.12 / width,
+            shrink=min(1.0, 1.3 / height),
+            aspect=1.3 / 0.15,
+            anchor=(0, 1),
+            **ticks,
+        )
+        bar.ax.set_title(title, fontsize=NAME_SIZE, loc="left")
+        bar.ax.tick_params(labelsize=NAME_SIZE - 1)
+        bar.outline.set_visible(False)  # type: ignore[operator]
+        return bar.ax
 
     def only_one(self, n: int, noun: str, cure: str) -> None:
         """Refuse given axes for several panels."""
@@ -153,15 +179,14 @@ class Canvas:
             unused.remove()
         return list(axes[:n])
 
-    def fit(self, ax: Axes, size: tuple[float, float], grid: tuple[float, float] | None = None) -> None:
+    def fit(self, ax: Axes, size: tuple[float, float]) -> None:
         """Resize a new figure so that ``ax`` gets these inches, and names what they need.
 
-        A figure of given size stays as it is. ``grid`` says how many times as much all axes grow
-        as ``ax`` does; by default, once for each panel.
+        A figure of given size stays as it is.
         """
         if self.ax is not None or self.figsize is not None:
             return
-        times = np.array(grid or self._grid)
+        times = np.array(self._grid)
         for _ in range(2):
             missing = np.array(size) - inches_of(self.figure, ax)
             self.figure.set_size_inches(self.figure.get_size_inches() + missing * times)
@@ -186,34 +211,24 @@ class Canvas:
         The figure if ``return_fig``; ``None`` if it was shown, or saved with ``show=None``; else
         ``axes``.
         """
-        is_own = self.ax is None and not self._return_fig
-        only_saved = self._save is not None and self._show is None and is_own
-        show = self._show
+        is_own = self.ax is None and not self.return_fig
+        only_saved = self.save is not None and self.show is None and is_own
+        show = self.show
         if show is None:
-            show = bool(sc.settings.autoshow) and self._save is None and is_own
-        if self._save is not None:
-            with replace_file(_target(self._save)) as temporary, plt.rc_context(_TEXT_AS_TEXT):
-                self.figure.savefig(temporary, dpi=self._dpi, bbox_inches="tight")
+            show = bool(sc.settings.autoshow) and self.save is None and is_own
+        if self.save is not None:
+            with plt.rc_context(_TEXT_AS_TEXT):
+                self.figure.savefig(self.save, dpi=self.dpi, bbox_inches="tight")
         if show:
             plt.show()
         if only_saved:
             plt.close(self.figure)
-        if self._return_fig:
+        if self.return_fig:
             return self.figure
         return None if show or only_saved else axes
 
 
-def _target(path: Path) -> Path:
-    """File that matplotlib would write: with a suffix, and behind a link."""
-    if not path.suffix:
-        path = path.with_name(f"{path.name}.{plt.rcParams['savefig.format']}")
-    return Path(os.path.realpath(path))
-
-
-def _check_save(save: str | os.PathLike[str] | None) -> Path | None:
-    if save is None:
-        return None
-    path = Path(save)
+def _check_save(path: Path) -> None:
     if not path.parent.is_dir():
         raise FileNotFoundError(
             f"The figure cannot be saved as {str(path)!r}: there is no folder {str(path.parent)!r}."
@@ -223,7 +238,6 @@ def _check_save(save: str | os.PathLike[str] | None) -> Path | None:
             f"save must end in a format that matplotlib writes, such as .pdf, .svg, .png or .tiff, "
             f"not in {path.suffix!r}."
         )
-    return path
 
 
 # --------------------------------------------------------------------------- room for names
@@ -238,6 +252,15 @@ def inches_of(figure: Figure, ax: Axes) -> np.ndarray:
     return np.array(ax.get_window_extent().size) / figure.dpi
 
 
+def name_cells(ax: Axes, rows: list[str], columns: list[str]) -> None:
+    """Name the rows and columns of a table of unit cells, the first row on top."""
+    ax.set(xlim=(0, len(columns)), ylim=(len(rows), 0))
+    ax.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    ax.set_xticks(np.arange(len(columns)) + 0.5, columns, rotation=90)
+    ax.tick_params(labelsize=NAME_SIZE, length=2)
+    ax.grid(False)
+
+
 def fit_names(ax: Axes, size: float = NAME_SIZE) -> None:
     """Name the rows and columns of a table of unit cells in letters that fit into the cells."""
     figure: Any = ax.get_figure(root=True)
@@ -249,15 +272,84 @@ def fit_names(ax: Axes, size: float = NAME_SIZE) -> None:
     # Larger letters leave less room for the cells, so that the second pass may shrink them.
     for _ in range(2):
         for (axis, texts), room in zip(names.items(), inches_of(figure, ax), strict=True):
-            points = 0.9 * 72 * room / max(len(texts), 1) / line_count(texts)
+            n_lines = round(row_height(texts, LINE) / LINE)
+            points = 0.9 * 72 * room / max(len(texts), 1) / n_lines
             ax.tick_params(axis=axis, labelsize=float(np.clip(points, _SMALLEST, size)))
     for label in [*ax.get_xticklabels(), *ax.get_yticklabels()]:
         label.set_linespacing(1.0)
 
 
-def line_count(names: Sequence[str]) -> int:
-    """Count the lines of the name that has most."""
-    return max((name.count("\n") + 1 for name in names), default=1)
+def row_height(names: Sequence[str], least: float) -> float:
+    """Inches of a row, so that the lines of each name fit in."""
+    return max(least, LINE * max((name.count("\n") + 1 for name in names), default=1))
+
+
+# Where a line may end, best first: before a space, after an underscore, after a hyphen and so on.
+_BREAKS = (r"(?= )", r"(?<=_)", r"(?<=[-/,:;+])")
+
+
+def wrap(names: Sequence[str], max_length: int = 50) -> list[str]:
+    """Wrap long names at a word into two lines of similar length, so that all stay different.
+
+    Nothing is left out of a name that fits into two lines. Longer ones are shortened in the middle,
+    and numbered if that makes them equal.
+
+    Parameters
+    ----------
+    names
+        Names; short ones stay as they are.
+    max_length
+        Longest line, in characters, at least 10.
+
+    Returns
+    -------
+    One name for each of ``names``, of one or two lines. Different names stay different.
+    """
+    wrapped: dict[str, str] = {}
+    taken: set[str] = set()
+    # Short names first, because they stay as they are.
+    for name in sorted(dict.fromkeys(names), key=len):
+        candidates = (name, _cut(name, round(1.7 * max_length)), _cut(name, max_length))
+        text = next(lines for c in candidates if (lines := _two_lines(c, max_length)))
+        number = 1
+        while text in taken:
+            number += 1
+            text = f"{_cut(name, max_length - len(f' ({number})'))} ({number})"
+        taken.add(text)
+        wrapped[name] = text
+    return [wrapped[name] for name in names]
+
+
+def _two_lines(name: str, max_length: int) -> str | None:
+    """Break a name where its longer line is shortest; ``None`` if a line would be too long."""
+    if len(name) <= max_length:
+        return name
+    for pattern in _BREAKS:
+        starts = [match.start() for match in re.finditer(pattern, name)]
+        pairs = [(name[:i].rstrip(), name[i:].lstrip()) for i in starts]
+        fitting = [pair for pair in pairs if all(pair) and max(map(len, pair)) <= max_length]
+        if fitting:
+            # A single letter, as of "G protein", does not end a line.
+            best = min(fitting, key=lambda p: (bool(re.search(r"\b\w$", p[0])), max(map(len, p))))
+            return "\n".join(best)
+    return None
+
+
+def _cut(name: str, length: int) -> str:
+    """Leave out the middle of a long name, at words if these are short."""
+    if len(name) <= length:
+        return name
+    n_head = round(0.6 * (length - 3))
+    n_tail = length - 3 - n_head
+    head, tail = name[:n_head], name[-n_tail:] if n_tail else ""
+    # A word that was cut is removed, unless too little would be left.
+    whole = re.sub(r"[\W_][^\W_]*$", "", head), re.sub(r"^[^\W_]*[\W_]", "", tail)
+    head = whole[0] if len(whole[0]) > n_head / 2 else head
+    tail = whole[1] if len(whole[1]) > n_tail / 2 else tail
+    return f"{head.rstrip(' _-,(/')} … {tail.lstrip(' _-,)/')}"
+
+
+# --------------------------------------------------------------------------- axes and colours
 
 
 def plain(ax: Axes) -> None:
@@ -313,15 +405,13 @@ class _Size(Constraint):
 
 @dataclass(frozen=True, kw_only=True)
 class _ColorMap(Constraint):
-    wanted = "a colour map of matplotlib"
+    wanted = "a colour map of matplotlib, such as 'viridis'"
 
     def has_type(self, value: Any) -> bool:
         return isinstance(value, str | Colormap)
 
-    def check(self, name: str, value: Any) -> None:
-        super().check(name, value)
-        if isinstance(value, str) and value not in matplotlib.colormaps:
-            raise ValueError(f"{name} must be {self.wanted}, not {value!r}{did_you_mean(value, matplotlib.colormaps)}")
+    def is_valid(self, value: Any) -> bool:
+        return not isinstance(value, str) or value in matplotlib.colormaps
 
     def wrong(self) -> list[Wrong]:
         return [(5, TypeError), ("virids", ValueError)]
@@ -330,76 +420,42 @@ class _ColorMap(Constraint):
 # What a parameter may be, in each plot that has it.
 _PARAMETERS: dict[str, Constraint] = {
     "adata": CellData(mudata=True),
-    "groupby": String(),
-    "gene_sets": Names(optional=True),
-    "groups": Names(optional=True),
-    "n_gene_sets": Integer(optional=True),
-    "n_genes": Integer(optional=True),
-    "n_columns": Integer(optional=True),
-    "cluster_groups": Flag(),
-    "normalize": Flag(),
-    "annotate": Flag(optional=True),
-    "cmap": _ColorMap(optional=True),
-    "vmin": Number(optional=True),
-    "vmax": Number(optional=True),
-    "cutoff": Number(optional=True),
-    "labels_key": String(),
-    "prediction_key": String(),
-    "title": String(optional=True),
+    **dict.fromkeys(("groupby", "labels_key", "prediction_key", "key"), String()),
+    **dict.fromkeys(("groups", "gene_sets"), Names(optional=True)),
+    **dict.fromkeys(("n_gene_sets", "n_genes", "n_columns"), Integer(optional=True)),
+    **dict.fromkeys(("cluster_groups", "normalize", "return_fig"), Flag()),
+    **dict.fromkeys(("annotate", "show"), Flag(optional=True)),
+    **dict.fromkeys(("vmin", "vmax", "cutoff"), Number(optional=True)),
+    "cmap": _ColorMap(),
     "max_name_length": Integer(least=10),
-    "key": String(),
     "ax": InstanceOf("axes of matplotlib, as plt.subplots() makes them", Axes, optional=True),
     "figsize": _Size(optional=True),
-    "show": Flag(optional=True),
     "save": FilePath(optional=True),
     "dpi": Integer(),
-    "return_fig": Flag(),
 }
+
+
+def _section(name: str) -> str:
+    """Text of a section in the docstring of the canvas."""
+    found = re.search(rf"^{name}\n-+\n(.*?)(?:\n\n|\Z)", inspect.getdoc(Canvas) or "", re.MULTILINE | re.DOTALL)
+    return found[1] if found else ""
+
+
 _DOCS = {
-    "adata": """\
-adata
-    Query that ``model.annotate`` has annotated. It is not changed.""",
-    "attributed": """\
-adata
-    Data on which :func:`tosica.tl.attribute` was run. It is not changed.""",
-    "figure": """\
-ax
-    Axes to draw into, instead of a new figure.
-{new_figure}""",
-    "new_figure": """\
-figsize
-    Width and height of the new figure in inches; by default large enough for all names.
-show
-    Show the figure. ``None`` shows it unless it is saved, returned or drawn into given axes, or
-    ``scanpy.settings.autoshow`` is off.
-save
-    Path to save the figure to. Its ending decides the format: ``".pdf"`` and ``".svg"`` are vector
-    formats, in which text stays text.
-dpi
-    Resolution of a saved figure in dots per inch. In vector formats it is that of the parts that
-    are images.
-return_fig
-    Return the figure.""",
+    "figure": _section("Parameters"),
+    "new_figure": _section("Parameters").partition("figure.\n")[2],
+    "raises": _section("Raises"),
+    "adata": "adata\n    Query that ``model.annotate`` has annotated. It is not changed.",
+    "attributed": "adata\n    Data on which :func:`tosica.tl.attribute` was run. It is not changed.",
+    "key": "key\n    ``key_added`` of :func:`tosica.tl.attribute`.",
     "max_name_length": """\
 max_name_length
     Longer names are wrapped at a word. What is too long for two such lines is shortened in the
     middle; different names stay different.""",
-    "key": """\
-key
-    ``key_added`` of :func:`tosica.tl.attribute`.""",
-    "returns": """\
-The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.""",
+    "returns": "The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.",
     "returns_panels": """\
 The figure if ``return_fig``; with ``show=False`` a list of axes, one for each panel, or ``ax``;
 else ``None``.""",
-    "raises": """\
-TypeError
-    If an argument is of the wrong type.
-ValueError
-    If ``ax`` and ``figsize`` are both given, ``ax`` belongs to no figure, or matplotlib cannot
-    write the format of ``save``.
-FileNotFoundError
-    If the folder of ``save`` does not exist.""",
 }
 
 
@@ -444,6 +500,6 @@ def _with_figure(signature: inspect.Signature) -> inspect.Signature:
 
 
 def _filled(doc: str) -> str:
-    """Replace each ``{part}`` on a line of its own, also in the parts."""
+    """Replace each ``{part}`` on a line of its own."""
     parts = re.compile(r"^\{(\w+)\}$", flags=re.MULTILINE)
-    return parts.sub(lambda match: _filled(_DOCS[match[1]]), doc)
+    return parts.sub(lambda match: _DOCS[match[1]], doc)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -14,16 +14,7 @@ from matplotlib.textpath import text_to_path
 from tosica._checks import Fraction
 from tosica._obs import ATTRIBUTION, GRAY, UNKNOWN
 from tosica.get import gene_sets_df, genes_df
-from tosica.pl._figure import (
-    LINE,
-    NAME_SIZE,
-    Canvas,
-    FigureOptions,
-    group_colors,
-    inches_of,
-    plot_function,
-)
-from tosica.pl._names import wrap
+from tosica.pl._figure import LINE, NAME_SIZE, Canvas, FigureOptions, group_colors, inches_of, plot_function, wrap
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:
@@ -101,21 +92,20 @@ def flow(
     n_gene_sets = n_gene_sets or min(3, max(1, 30 // len(names)))
     n_genes = n_genes or min(4, max(1, 60 // (len(names) * n_gene_sets)))
     colors = group_colors(adata, adata.uns[key]["groupby"])
-    table = pd.concat(
-        [
-            _paths(of_group, gene_sets[gene_sets["group"] == name][:n_gene_sets], n_genes).assign(group=name)
-            for name, of_group in genes.groupby("group", observed=True)
-        ]
-    ).assign(color=lambda paths: [colors[name] for name in paths["group"]])
+    paths = [
+        _paths(of_group, gene_sets[gene_sets["group"] == name][:n_gene_sets], n_genes).assign(group=name)
+        for name, of_group in genes.groupby("group", observed=True)
+    ]
+    table = pd.concat(paths).assign(color=lambda paths: [colors[name] for name in paths["group"]])
     to_sets = table.rename(columns={"group": "source", "gene_set": "target"})
-    to_sets = to_sets.groupby(["source", "target", "color"], sort=False, as_index=False)["value"].sum()
+    to_sets = to_sets.groupby(["source", "target", "color"], sort=False)[["value"]].sum().reset_index()
     to_genes = table.rename(columns={"gene_set": "source", "gene": "target"})
     sets = _by_sources(to_sets, names)
+    found = _by_sources(to_genes, sets)
     columns = [
-        _Column(
-            title, nodes, wrap(nodes, max_name_length), [colors[name] if title == "label" else GRAY for name in nodes]
-        )
-        for title, nodes in (("label", names), ("gene set", sets), ("gene", _by_sources(to_genes, sets)))
+        _Column("label", names, wrap(names, max_name_length), [colors[name] for name in names]),
+        _Column("gene set", sets, wrap(sets, max_name_length), [GRAY] * len(sets)),
+        _Column("gene", found, wrap(found, max_name_length), [GRAY] * len(found)),
     ]
     return canvas.finish(_draw_alluvial(canvas, columns, [to_sets, to_genes]))
 
@@ -130,12 +120,10 @@ def _paths(genes: pd.DataFrame, gene_sets: pd.DataFrame, n_genes: int) -> pd.Dat
         return pd.DataFrame({"gene_set": _NO_SET, "gene": names, "value": added / added.sum()})
     contribution = genes.set_index("gene")["contribution"]
     parts = []
-    for row in gene_sets.itertuples():
-        added = contribution[row.genes.split(", ")[:n_genes]]
-        share = row.contribution / gene_sets["contribution"].sum()
-        parts.append(
-            pd.DataFrame({"gene_set": row.gene_set, "gene": added.index, "value": share * added / added.sum()})
-        )
+    shares = gene_sets["contribution"] / gene_sets["contribution"].sum()
+    for name, leading, share in zip(gene_sets["gene_set"], gene_sets["genes"], shares, strict=True):
+        added = contribution[str(leading).split(", ")[:n_genes]]
+        parts.append(pd.DataFrame({"gene_set": name, "gene": added.index, "value": share * added / added.sum()}))
     return pd.concat(parts)
 
 
@@ -198,25 +186,16 @@ def label_flow(
     canvas = Canvas(**figure)
     counts = confusion_table(adata, labels_key, prediction_key=prediction_key)
     shares = counts.div(counts.sum(axis=1), axis=0)
-    known_colors = group_colors(adata, labels_key)
-    ribbons = (
-        (shares if normalize else counts)
-        .where((shares >= min_share) & (counts > 0))
-        .rename_axis(index="source", columns="target")
-        .stack()
-        .dropna()
-        .reset_index()
-        .rename(columns={0: "value"})
-    )
-    ribbons["color"] = [known_colors[name] for name in ribbons["source"]]
+    colors, colors_predicted = group_colors(adata, labels_key), group_colors(adata, prediction_key)
+    table = (shares if normalize else counts).where((shares >= min_share) & (counts > 0))
+    table = table.rename_axis("source").reset_index()
+    ribbons = table.melt("source", var_name="target", value_name="value").dropna()
+    ribbons["color"] = [colors[name] for name in ribbons["source"]]
     known = list(counts.index)
     predicted = sorted(_by_sources(ribbons, known), key=lambda name: name == UNKNOWN)
     columns = [
-        _Column(title, nodes, wrap(nodes, max_name_length), [colors[name] for name in nodes])
-        for title, nodes, colors in (
-            (labels_key, known, known_colors),
-            (prediction_key, predicted, group_colors(adata, prediction_key)),
-        )
+        _Column(labels_key, known, wrap(known, max_name_length), [colors[n] for n in known]),
+        _Column(prediction_key, predicted, wrap(predicted, max_name_length), [colors_predicted[n] for n in predicted]),
     ]
     return canvas.finish(_draw_alluvial(canvas, columns, [ribbons]))
 
@@ -224,11 +203,7 @@ def label_flow(
 # --------------------------------------------------------------------------- ribbons
 
 # In inches: gaps between nodes, widths of nodes and of ribbons, around text and around the figure.
-_GAP = 0.045
-_NODE = 0.16
-_RIBBON = 1.7
-_TEXT = 0.07
-_MARGIN = 0.12
+_GAP, _NODE, _RIBBON, _TEXT, _MARGIN = 0.045, 0.16, 1.7, 0.07, 0.12
 
 _CURVE = [Path.CURVE4] * 3
 _RIBBON_CODES = [Path.MOVETO, *_CURVE, Path.LINETO, *_CURVE, Path.CLOSEPOLY]
@@ -252,11 +227,8 @@ class _Column(NamedTuple):
         texts = [line for name in self.names for line in name.splitlines()]
         # Measured without a figure, because the size of the figure depends on it. Letters are up
         # to an eighth wider on a screen, where their widths are rounded to whole pixels.
-        points = [
-            text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]
-            for text in [*texts, f"{self.title}MM"]
-        ]
-        return 1.12 * max(points) / 72
+        measure = text_to_path.get_text_width_height_descent
+        return 1.12 / 72 * max(measure(text, font, ismath=False)[0] for text in [*texts, f"{self.title}MM"])
 
 
 def _by_sources(ribbons: pd.DataFrame, sources: list[str]) -> list[str]:
@@ -301,40 +273,24 @@ def _draw_alluvial(canvas: Canvas, columns: Sequence[_Column], flows: Sequence[p
     for i, column in enumerate(columns):
         # Names of an inner column get a background, so that they are not on ribbons.
         background = starts[i] - lefts[i] - _NODE if 0 < i < len(columns) - 1 else 0.0
-        _draw_nodes(ax, column, spans[i], lefts[i], font_size, background, names_left=i == 0)
+        _draw_nodes(ax, column, spans[i], lefts[i], font_size, background, is_first=i == 0)
     return ax
 
 
 def _draw_nodes(
-    ax: Axes,
-    column: _Column,
-    spans: pd.DataFrame,
-    left: float,
-    font_size: float,
-    background: float,
-    *,
-    names_left: bool,
+    ax: Axes, column: _Column, spans: pd.DataFrame, left: float, font_size: float, background: float, *, is_first: bool
 ) -> None:
     """Draw the nodes of a column, its names on a background of some width, and its title."""
-    align = "right" if names_left else "left"
-    x = left - _TEXT if names_left else left + _NODE + _TEXT
+    text: Any = {"ha": "right" if is_first else "left", "va": "center", "linespacing": 1.0}
+    x = left - _TEXT if is_first else left + _NODE + _TEXT
     for node, name, color in zip(column.nodes, column.names, column.colors, strict=True):
         top, size = spans.loc[[node]].to_numpy(float)[0]
-        middle = top + size / 2
         ax.add_patch(Rectangle((left, top), _NODE, size, color=color, linewidth=0))
         if background:
-            corner = (left + _NODE, top)
-            ax.add_patch(Rectangle(corner, background, size, color=color, alpha=0.12, linewidth=0))
-        ax.text(x, middle, name, ha=align, va="center", fontsize=font_size, linespacing=1.0)
-    ax.text(
-        left + _NODE if names_left else left,
-        _MARGIN + LINE / 2,
-        column.title,
-        ha=align,
-        va="center",
-        fontsize=font_size + 1,
-        fontweight="bold",
-    )
+            ax.add_patch(Rectangle((left + _NODE, top), background, size, color=color, alpha=0.12, linewidth=0))
+        ax.text(x, top + size / 2, name, fontsize=font_size, **text)
+    x = left + _NODE if is_first else left
+    ax.text(x, _MARGIN + LINE / 2, column.title, fontsize=font_size + 1, fontweight="bold", **text)
 
 
 def _spans(column: _Column, through: pd.Series, top: float, bottom: float) -> pd.DataFrame:
@@ -355,20 +311,15 @@ def _spans(column: _Column, through: pd.Series, top: float, bottom: float) -> pd
 
 
 def _draw_ribbons(
-    ax: Axes,
-    ribbons: pd.DataFrame,
-    source_spans: pd.DataFrame,
-    target_spans: pd.DataFrame,
-    start: float,
-    end: float,
+    ax: Axes, ribbons: pd.DataFrame, source_spans: pd.DataFrame, target_spans: pd.DataFrame, start: float, end: float
 ) -> None:
     """Draw the ribbons between two columns, from one horizontal position to another."""
     # On both sides, ribbons are in the order of their targets, then of their sources.
-    ranks = (
-        target_spans.index.get_indexer(pd.Index(ribbons["target"])),
-        source_spans.index.get_indexer(pd.Index(ribbons["source"])),
+    sources, targets = (
+        spans.index.get_indexer(pd.Index(ribbons[side]))
+        for side, spans in (("source", source_spans), ("target", target_spans))
     )
-    ribbons = ribbons.iloc[np.lexsort(ranks[::-1])]
+    ribbons = ribbons.iloc[np.lexsort((sources, targets))]
     edges = []
     for side, spans in (("source", source_spans), ("target", target_spans)):
         values = ribbons.groupby(side)["value"]

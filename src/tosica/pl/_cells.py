@@ -1,0 +1,366 @@
+"""Cells of groups: violins of gene sets, an embedding, and boxes of the novelty."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import scanpy as sc
+
+from tosica._checks import Integer, Names, OneOf, String, as_names
+from tosica._limits import LIMITS
+from tosica._obs import ATTRIBUTION, GRAY, ORANGE, find_gene_sets, read_attribution, read_groups, read_numbers
+from tosica.get import contributions
+from tosica.pl._figure import (
+    NAME_SIZE,
+    TITLE_SIZE,
+    Canvas,
+    FigureOptions,
+    group_colors,
+    plain,
+    plot_function,
+    row_height,
+    wrap,
+)
+from tosica.pl._heatmaps import choose_gene_sets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Unpack
+
+    from anndata import AnnData
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from mudata import MuData
+    from numpy.typing import NDArray
+
+# Groups with fewer cells have no distribution: each of their cells is a dot.
+_MIN_CELLS = 5
+# Groups with a legend of normal font size; more get a small one.
+_MAX_LEGEND = 20
+
+
+@plot_function()
+def gene_set_violin(
+    adata: AnnData | MuData,
+    groupby: str,
+    *,
+    gene_sets: Sequence[str] | None = None,
+    n_gene_sets: int | None = None,
+    n_columns: int | None = None,
+    max_name_length: int = 36,
+    key: str = ATTRIBUTION,
+    **figure: Unpack[FigureOptions],
+) -> Figure | list[Axes] | Axes | None:
+    """Violin plots of what gene sets add in the cells of each group, with a panel for each gene set.
+
+    A violin is the distribution over the cells of a group and has its colour; the dot is the
+    median, and the thick line spans the quartiles. Groups of fewer than five cells are drawn as
+    dots only. The dashed line is at 0: no contribution.
+
+    Parameters
+    ----------
+    adata
+        Data on which :func:`tosica.tl.attribute` was run with ``cells=True``. It is not changed.
+    groupby
+        Column of ``adata.obs`` with the groups, such as ``"tosica_prediction"``.
+    gene_sets
+        Gene sets to show, in this order; by default the first of each group that was explained, as
+        in :func:`tosica.get.gene_sets_df`.
+    n_gene_sets
+        Number of gene sets for each group. ``None``: as many as make about 9 in all, at most 2.
+    n_columns
+        Panels side by side; by default at most 3.
+    {max_name_length}
+    {key}
+    ax
+        Axes to draw a single gene set into, instead of a new figure.
+    {new_figure}
+
+    Returns
+    -------
+    {returns_panels}
+
+    Raises
+    ------
+    KeyError
+        If there is no such result for each cell, or ``groupby`` or a gene set is missing.
+    TypeError
+        If ``groupby`` cannot be read as groups.
+    ValueError
+        If cells have no group, ``gene_sets`` is empty or given together with ``n_gene_sets``, or
+        ``ax`` is given for several gene sets.
+    {raises}
+
+    Examples
+    --------
+    With a trained model and a query that it annotated:
+
+    >>> import tosica
+    >>> tosica.tl.attribute(query, model, cells=True)
+    >>> gene_set = query.uns["tosica_attribution"]["gene_sets"][0]
+    >>> axes = tosica.pl.gene_set_violin(query, "phase", gene_sets=gene_set, show=False)
+    >>> [label.get_text() for label in axes[0].get_yticklabels()]
+    ['G1', 'G2M', 'S']
+    """
+    canvas = Canvas(**figure)
+    groups = read_groups(adata, groupby)
+    by_set = _contributions(adata, key)
+    where = f"adata.uns[{key!r}]['gene_sets']"
+    shown = choose_gene_sets(adata, key, gene_sets, n_gene_sets, list(by_set.var_names), where, (9, 2))
+    canvas.only_one(len(shown), "gene set", "pass gene_sets=[...]")
+    names = wrap(list(groups.categories), max_name_length)
+    height = row_height(names, 0.24) * len(names)
+    axes = canvas.panels(len(shown), n_columns or 3, (3.5, height + 1), sharey=True)
+    colors = group_colors(adata, groupby)
+    for ax, name, title in zip(axes, shown, wrap(shown, max_name_length), strict=True):
+        values = np.asarray(by_set[:, name].X, dtype=np.float64)[:, 0]
+        for position, group in enumerate(groups.categories):
+            _draw_violin(ax, values[groups == group], position, colors[group])
+        ax.axvline(0, color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--", zorder=0)
+        ax.set_title(title, fontsize=TITLE_SIZE, linespacing=1.05)
+        ax.tick_params(axis="x", labelsize=NAME_SIZE)
+        _name_rows(ax, names)
+    label = axes[0].set_xlabel if len(axes) == 1 else canvas.figure.supxlabel
+    label("contribution (logits)", fontsize=NAME_SIZE)
+    canvas.fit(axes[0], (2.2, height))
+    return canvas.finish(axes if canvas.ax is None else canvas.ax)
+
+
+def _draw_violin(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -> None:
+    """Draw a violin for the cells of a group, or dots if they are few."""
+    edge = plt.rcParams["text.color"]
+    if len(cells) < _MIN_CELLS:
+        _draw_dots(ax, cells, position, color)
+        return
+    violin: Any = ax.violinplot([cells], [position], orientation="horizontal", widths=0.85, showextrema=False)
+    for body in violin["bodies"]:
+        body.set(facecolor=color, edgecolor=edge, linewidth=0.5, alpha=0.85)
+    low, median, high = np.percentile(cells, [25, 50, 75])
+    ax.plot([low, high], [position, position], color=edge, linewidth=2.2)
+    ax.plot([median], [position], "o", markersize=3.5, color=plt.rcParams["axes.facecolor"], markeredgecolor=edge)
+
+
+def _draw_dots(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -> None:
+    edge: Any = {"markeredgecolor": plt.rcParams["text.color"], "markeredgewidth": 0.5}
+    ax.plot(cells, np.full(len(cells), position), "o", markersize=4.5, color=color, **edge)
+
+
+def _name_rows(ax: Axes, names: list[str]) -> None:
+    """Name the rows of violins or boxes, the first one on top."""
+    ax.set_yticks(range(len(names)), names, fontsize=NAME_SIZE, linespacing=1.0)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+    plain(ax)
+
+
+@plot_function(color=Names(), basis=String(), n_columns=Integer())
+def umap(
+    adata: AnnData | MuData,
+    color: str | Sequence[str],
+    *,
+    basis: str = "umap",
+    n_columns: int = 3,
+    cmap: str = "viridis",
+    max_name_length: int = 38,
+    key: str = ATTRIBUTION,
+    **kwargs: Any,
+) -> Figure | list[Axes] | Axes | None:
+    """What gene sets add in each cell, and columns of ``adata.obs``, on a UMAP.
+
+    This is :func:`scanpy.pl.embedding` on :func:`tosica.get.contributions`, with wrapped names.
+
+    Parameters
+    ----------
+    adata
+        Data with an embedding in ``adata.obsm`` and, for gene sets, the result of
+        :func:`tosica.tl.attribute` with ``cells=True``. It is not changed.
+    color
+        Gene set, column of ``adata.obs``, or a list of both.
+    basis
+        Embedding to draw, ``adata.obsm[f"X_{basis}"]``.
+    n_columns
+        Panels side by side.
+    cmap
+        Colour map of gene sets and numeric columns.
+    {max_name_length}
+    {key}
+    ax
+        Axes to draw a single panel into, instead of a new figure.
+    {new_figure}
+    **kwargs
+        Passed to :func:`scanpy.pl.embedding`, such as ``size`` or ``vmax="p99"``.
+
+    Returns
+    -------
+    {returns_panels}
+
+    Raises
+    ------
+    KeyError
+        If there is no such result for each cell, no such embedding, or no gene set or column of
+        such a name.
+    ValueError
+        If ``ax`` is given for several panels.
+    {raises}
+
+    Examples
+    --------
+    With a trained model and a query that it annotated:
+
+    >>> import tosica
+    >>> tosica.tl.attribute(query, model, cells=True)
+    >>> gene_set = query.uns["tosica_attribution"]["gene_sets"][0]
+    >>> axes = tosica.pl.umap(query, ["bulk_labels", gene_set], show=False)
+    >>> axes[1].get_title() == gene_set
+    True
+    """
+    figure: Any = {name: kwargs.pop(name) for name in list(kwargs) if name in FigureOptions.__annotations__}
+    canvas = Canvas(**figure)
+    colors = as_names(color)
+    if f"X_{basis}" not in adata.obsm:
+        raise KeyError(f"adata.obsm has no 'X_{basis}': run scanpy.pp.neighbors and scanpy.tl.{basis} first.")
+    of_sets = [name for name in colors if name not in adata.obs]
+    cells = sc.AnnData(obs=adata.obs.copy(), obsm={f"X_{basis}": adata.obsm[f"X_{basis}"]})
+    if of_sets or not colors:
+        by_set = _contributions(adata, key)
+        where = f"adata.uns[{key!r}]['gene_sets'], and no such column in adata.obs"
+        cells = by_set[:, find_gene_sets(of_sets, list(by_set.var_names), where)].copy()
+    canvas.only_one(len(colors), "panel", "name one color")
+    for name in colors:
+        if name in adata.obs and adata.obs[name].dtype.kind not in "fiu":
+            cells.obs[name] = cells.obs[name].astype("category")
+            cells.uns[f"{name}_colors"] = list(group_colors(adata, name).values())
+    axes = canvas.panels(len(colors), n_columns, (5.0, 3.6))
+    for ax, name, title in zip(axes, colors, wrap(colors, max_name_length), strict=True):
+        is_large = len(cells.uns.get(f"{name}_colors", ())) > _MAX_LEGEND
+        options: Any = {"frameon": False, "size": min(60.0, 120_000 / cells.n_obs)}
+        options |= {"legend_fontsize": 5.5 if is_large else 8} | kwargs
+        sc.pl.embedding(cells, basis, color=name, title=title, ax=ax, show=False, cmap=cmap, **options)
+        # A vector file of many dots could not be opened: they are an image in it.
+        for dots in ax.collections:
+            dots.set_rasterized(True)
+        ax.set_title(title, fontsize=TITLE_SIZE)
+        bar = ax.collections[0].colorbar if name in of_sets else None
+        if bar is not None:
+            bar.set_label("contribution (logits)", fontsize=8)
+    canvas.fit(axes[0], (3.2, 3.2))
+    return canvas.finish(axes if canvas.ax is None else canvas.ax)
+
+
+def _contributions(adata: AnnData | MuData, key: str) -> AnnData:
+    """Cells × gene sets of ``tl.attribute``; of sets with the same name, only the first is drawn."""
+    read_attribution(adata, key)
+    by_set = contributions(adata, key=key)
+    return by_set[:, ~by_set.var_names.duplicated()]
+
+
+@plot_function(groupby=String(optional=True), of=OneOf("cell", "cluster"))
+def novelty(
+    adata: AnnData,
+    groupby: str | None = None,
+    *,
+    of: Literal["cell", "cluster"] = "cell",
+    key: str = "tosica",
+    cutoff: float | None = None,
+    max_name_length: int = 40,
+    **figure: Unpack[FigureOptions],
+) -> Figure | Axes | None:
+    """Box plots of the novelty of cells, one for each group, the highest median on top.
+
+    A box spans the quartiles and has a line at the median. Whiskers end at the furthest cell
+    within 1.5 times the interquartile range, dots are the cells beyond. Groups of fewer than five
+    cells are drawn as dots only. The dotted line is where the p-value of the novelty is 0.05, if
+    the p-values are there and no ``cutoff`` is given.
+
+    Parameters
+    ----------
+    adata
+        Query that :func:`tosica.tl.novelty` has scored, or ``model.annotate`` cell by cell. It is
+        not changed.
+    groupby
+        Column of ``adata.obs`` with the groups; by default the predictions.
+    of
+        Draw the novelty of each cell, or of its cluster, which has a scale of its own.
+    key
+        ``key_added`` of ``model.annotate``.
+    cutoff
+        Novelty at which to draw a line, instead of that of the p-value.
+    {max_name_length}
+    {figure}
+
+    Returns
+    -------
+    {returns}
+
+    Raises
+    ------
+    KeyError
+        If a column is missing.
+    TypeError
+        If ``groupby`` cannot be read as groups.
+    ValueError
+        If cells have no group, or ``of`` is something else.
+    {raises}
+
+    Examples
+    --------
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> adata.obs["tosica_novelty"] = adata.obs["percent_mito"]
+    >>> axes = tosica.pl.novelty(adata, "phase", show=False)
+    >>> len(axes.get_yticklabels())
+    3
+    """
+    canvas = Canvas(**figure)
+    column = f"{key}_novelty" + ("_cluster" if of == "cluster" else "")
+    if column not in adata.obs:
+        raise KeyError(f"adata.obs has no column {column!r}: run tosica.tl.novelty(adata, model, key={key!r}) first.")
+    groupby = f"{key}_prediction" if groupby is None else groupby
+    groups, values = read_groups(adata, groupby), read_numbers(adata, column)
+    medians = pd.Series(values).groupby(pd.Series(groups), observed=True).median()
+    order = [str(name) for name in medians.sort_values(ascending=False).index]
+    names = wrap(order, max_name_length)
+    height = row_height(names, 0.24) * len(order)
+    ax = canvas.axes((7, height + 1))
+    colors = group_colors(adata, groupby)
+    for position, name in enumerate(order):
+        _draw_box(ax, values[groups == name], position, colors[name])
+    _name_rows(ax, names)
+    ax.set_xlabel("novelty" if of == "cell" else "novelty of clusters", fontsize=TITLE_SIZE)
+    ax.set_ylabel(groupby, fontsize=TITLE_SIZE)
+    limit = _novelty_limit(adata, values, f"{column}_pvalue") if cutoff is None else cutoff
+    if limit is not None:
+        mark, color, style = (f"p = {LIMITS.pvalue:g}", GRAY, ":") if cutoff is None else ("cutoff", ORANGE, "--")
+        ax.axvline(limit, linestyle=style, linewidth=1.2, color=color)
+        # Above the axes, where it hides nothing.
+        ax.text(limit, 1.01, mark, transform=ax.get_xaxis_transform(), ha="center", va="bottom", fontsize=8)
+    canvas.fit(ax, (2.8, height))
+    return canvas.finish(ax)
+
+
+def _draw_box(ax: Axes, cells: NDArray[np.float64], position: int, color: str) -> None:
+    """Draw the box of a group, or dots if its cells are few."""
+    if len(cells) < _MIN_CELLS:
+        _draw_dots(ax, cells, position, color)
+        return
+    edge = plt.rcParams["text.color"]
+    # seaborn's box plot uses what newer versions of matplotlib deprecate.
+    options: Any = {"orientation": "horizontal", "patch_artist": True, "manage_ticks": False, "sym": "."}
+    drawn = ax.boxplot([cells], positions=[position], widths=0.7, **options)
+    for part in ("whiskers", "caps", "medians", "boxes"):
+        plt.setp(drawn[part], color=edge, linewidth=0.8)
+    plt.setp(drawn["boxes"], facecolor=color)
+    plt.setp(drawn["fliers"], markersize=3, markeredgecolor=edge)
+
+
+def _novelty_limit(adata: AnnData, values: NDArray[np.float64], column: str) -> float | None:
+    """Novelty that divides the cells with a p-value of at most 5 % from the others, if any does."""
+    is_new = read_numbers(adata, column) <= LIMITS.pvalue if column in adata.obs else np.zeros(1, dtype=bool)
+    if is_new.all() or not is_new.any():
+        return None
+    low, high = values[~is_new].max(), values[is_new].min()
+    return float(low + high) / 2 if low <= high else None
