@@ -27,7 +27,6 @@ from tosica.model._device import ACCELERATOR, check_devices, compiled
 from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import open_matrix
 from tosica.model._model_file import find_not_finite
-from tosica.model._new_labels import fit_new_labels_of
 from tosica.model._reference import ReferenceData
 from tosica.model._reference_on_disk import BUFFER_SIZE
 from tosica.model._setup import TrainingResult
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
     from tosica._progress import Progress
     from tosica.data import JointMatrix
-    from tosica.model._new_labels import QueryCells
+    from tosica.model._new_labels import NewLabels
     from tosica.model._reference_on_disk import Blocks
     from tosica.model._setup import SetupMixin
 else:
@@ -337,7 +336,7 @@ def refit(state: TrainingState) -> None:
         state.ended_early = f"{describe_step(runner.trainer)} of the refit"
     elif state.linear is not None:
         with state.show("linear branch"):
-            state.linear.refit()
+            state.linear.fit()
         state.linear.to_module()
 
 
@@ -417,7 +416,7 @@ class TrainingMixin(SetupMixin):
     _data_splitter_cls = ReferenceData
     _train_runner_cls = TrainRunner
     _starts_from_network = False
-    _query_cells: QueryCells | None = None
+    _query_cells: NewLabels | None = None
 
     @validate_params(
         max_epochs=Integer(optional=True),
@@ -563,7 +562,7 @@ class TrainingMixin(SetupMixin):
                     "train of a model of load_query_data takes no arguments, because it fits new "
                     "labels only, without epochs: call train()."
                 )
-            fit_new_labels_of(self, self._query_cells)
+            self._query_cells.fit(self)
             return
         self._check_reference()
         if datamodule is not None and datamodule.adata is not self.adata:
