@@ -14,6 +14,7 @@ from tosica._settings import warn_user
 from tosica.linear import (
     MAX_CELLS,
     MAX_CELLS_NOVELTY,
+    LabeledRows,
     LinearClassifier,
     NoveltyStatistics,
     cross_validate,
@@ -21,8 +22,6 @@ from tosica.linear import (
     fit_novelty,
     fit_ppca,
     linear_to_network_ratio,
-    read_normalized,
-    subsample_by_label,
 )
 
 if TYPE_CHECKING:
@@ -58,23 +57,19 @@ class LinearFit:
     batch_directions: np.ndarray | None
 
     def __post_init__(self) -> None:
-        data, part = self.data, self.module.slices[0]
+        data = self.data
         self._tokens = token_genes(self.module)
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
         self._weight = linear_to_network_ratio(data.n_train + data.n_val)
         cells = np.union1d(data.train_idx, data.val_idx)
-        self._chosen = cross_validate(data.rows, cells, data.codes[cells], part, self._tokens, self.batch_directions)
+        self._chosen = cross_validate(labeled_rows(self.module, data, cells), self._tokens, self.batch_directions)
         self.fit()
 
     def fit(self) -> None:
         """Fit the regressions, to the training cells as they are now."""
-        data, cells = self.data, self.data.train_idx
         self._fitted: LinearClassifier = fit_linear_classifier(
-            data.rows,
-            cells,
-            data.codes[cells],
+            labeled_rows(self.module, self.data, self.data.train_idx),
             len(self.labels),
-            self.module.slices[0],
             self._tokens,
             batch_directions=self.batch_directions,
             weight=self._weight,
@@ -91,11 +86,9 @@ class LinearFit:
 
     def init_tokens(self) -> None:
         """Initialize each token from the weights of its genes in the regressions."""
-        data, device = self.data, self.module.device
-        codes = data.codes[data.train_idx]
-        cells = data.train_idx[subsample_by_label(codes, _N_START_CELLS)]
-        x = torch.from_numpy(read_normalized(data.rows, cells, self.module.slices[0]).toarray()).float()
-        weights = torch.from_numpy(self._fitted.weights[np.unique(codes)]).float()
+        rows, device = labeled_rows(self.module, self.data, self.data.train_idx), self.module.device
+        x = torch.from_numpy(rows.subsample(_N_START_CELLS).expression().toarray()).float()
+        weights = torch.from_numpy(self._fitted.weights[np.unique(rows.labels)]).float()
         self.module.embedding.init_from_linear(weights.to(device), x.to(device), x.mean(0).to(device))
 
     def warn_of_inactive(self) -> None:
@@ -110,6 +103,11 @@ class LinearFit:
             )
 
 
+def labeled_rows(module: TOSICAModule, data: ReferenceData, cells: np.ndarray) -> LabeledRows:
+    """Pick cells of the reference with their labels, for a module of one modality."""
+    return LabeledRows(data.rows, cells, data.codes[cells], module.slices[0])
+
+
 def token_genes(module: TOSICAModule) -> sp.csr_matrix:
     """Get which gene is in which token of a module, ``(n_tokens, n_genes)``."""
     embedding = module.embedding
@@ -120,13 +118,12 @@ def token_genes(module: TOSICAModule) -> sp.csr_matrix:
 
 def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
     """Write the mean cell of the reference, and the loadings that impute missing genes."""
-    cells, part = data.train_idx, module.slices[0]
-    codes = data.codes[cells]
+    rows = labeled_rows(module, data, data.train_idx)
     if module.linear is None:
-        mean = read_normalized(data.rows, cells[subsample_by_label(codes, MAX_CELLS)], part).mean(0)
+        mean = rows.subsample(MAX_CELLS).expression().mean(0)
         module.baseline.copy_(torch.from_numpy(np.asarray(mean).ravel()))
         return
-    mean, loadings = fit_ppca(data.rows, cells, codes, part)
+    mean, loadings = fit_ppca(rows)
     module.baseline.copy_(torch.from_numpy(mean))
     module.linear.mean.copy_(torch.from_numpy(mean))
     module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
@@ -134,7 +131,5 @@ def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
 
 def fit_novelty_statistics(module: TOSICAModule, data: ReferenceData) -> NoveltyStatistics | None:
     """Fit the statistics for the novelty of cells, for a model of one modality."""
-    codes = data.codes[data.train_idx]
-    sample = subsample_by_label(codes, MAX_CELLS_NOVELTY)
-    x = read_normalized(data.rows, data.train_idx[sample], module.slices[0])
-    return fit_novelty(x, codes[sample])
+    drawn = labeled_rows(module, data, data.train_idx).subsample(MAX_CELLS_NOVELTY)
+    return fit_novelty(drawn.expression(), drawn.labels)

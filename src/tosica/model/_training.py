@@ -21,7 +21,7 @@ from tosica._progress import progress
 from tosica._settings import logger, quiet_libraries, warn_user
 from tosica._stats import fit_temperature
 from tosica.data import CellMatrix
-from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica.linear import LabeledRows, find_batch_directions, find_label_errors, linear_to_network_ratio
 from tosica.model._annbatch import AnnbatchDataModule
 from tosica.model._device import ACCELERATOR, check_devices, compiled
 from tosica.model._linear_fit import LinearFit, fit_missing_genes, fit_novelty_statistics
@@ -169,7 +169,9 @@ def check_labels(state: TrainingState) -> None:
         return
     labeled = np.flatnonzero(state.codes >= 0)
     with state.show("checking labels"):
-        state.left_out = find_label_errors(state.rows, labeled, state.codes[labeled], state.model.module.slices[0])
+        state.left_out = find_label_errors(
+            LabeledRows(state.rows, labeled, state.codes[labeled], state.model.module.slices[0])
+        )
     if len(state.left_out):
         warn_user(
             f"{len(state.left_out)} of {len(labeled)} labels of the reference "
@@ -213,7 +215,7 @@ def find_directions(state: TrainingState) -> None:
     if not state.settings.correct_batches or not isinstance(rows, CellMatrix) or one_batch:
         return
     with state.show("batch directions"):
-        found = find_batch_directions(rows, cells, labels, batches, state.model.module.slices[0])
+        found = find_batch_directions(LabeledRows(rows, cells, labels, state.model.module.slices[0]), batches)
     if found is None:
         logger.warning(
             "train: no label has three cells in each of two batches, so that labels and "
