@@ -35,6 +35,7 @@ from benchmarks._references import REFERENCES, batch_effect, made_up, without_ra
 from benchmarks._report import table, version_lines, versions, write
 from tosica.data import CellMatrix, ModalitySlice
 from tosica.linear import (
+    LabeledRows,
     RegressionConfig,
     cross_validate,
     fit_regressions,
@@ -168,7 +169,7 @@ def cross_validated_share(reference: AnnData, codes: NDArray[np.integer], tokens
     """Weight of the group lasso in the mean, as the model chooses it."""
     logged = ModalitySlice(0, reference.n_vars, None)
     cells = np.arange(reference.n_obs)
-    return cross_validate(CellMatrix(reference), cells, codes, logged, tokens).lasso_share
+    return cross_validate(LabeledRows(CellMatrix(reference), cells, codes, logged), tokens).lasso_share
 
 
 def all_variants(reference: AnnData, queries: dict[str, AnnData]) -> list[dict[str, Any]]:

@@ -51,13 +51,6 @@ def reads(counts: np.ndarray) -> np.ndarray:
     return counts * np.random.default_rng(1).lognormal(0, 1, counts.shape[1])
 
 
-def a_fraction(counts: np.ndarray) -> np.ndarray:
-    """One value that is not whole."""
-    changed = counts.copy()
-    changed[3, 3] = 1.5
-    return changed
-
-
 def ambient_removed(counts: np.ndarray) -> np.ndarray:
     """Multiply counts by the share of the cell's own, as DecontX and SoupX do in effect."""
     rng = np.random.default_rng(0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@pytest.fixture(params=[1, 2, 3])
+@pytest.fixture(params=[1, 3])
 def n_threads(request: pytest.FixtureRequest) -> Iterator[int]:
     """Number of torch's threads in a test."""
     before = torch.get_num_threads()

@@ -17,6 +17,7 @@ from tosica import TOSICA
 from tosica.data import CellMatrix, LogNormalization
 from tosica.data._normalize import ModalitySlice, normalize
 from tosica.linear import (
+    LabeledRows,
     LogisticRegression,
     RegressionConfig,
     cross_validate,
@@ -57,7 +58,7 @@ def expression(adata, cells=slice(None)):
 
 def fit(adata, cells=EVERY, *, labels=None, n_labels=3, tokens=TOKENS, **kwargs):
     labels = codes(adata)[cells] if labels is None else labels
-    return fit_linear_classifier(CellMatrix(adata), cells, labels, n_labels, COUNTS, tokens, **kwargs)
+    return fit_linear_classifier(LabeledRows(CellMatrix(adata), cells, labels, COUNTS), n_labels, tokens, **kwargs)
 
 
 def scores_of(found, adata, tokens=TOKENS):
@@ -169,9 +170,8 @@ BY_FIFTEEN = members([range(i, i + 15) for i in range(0, 765, 15)], 765)
 
 def temperature_of(adata, labels, modality_slice=LOGGED, tokens=BY_FIFTEEN, **kwargs):
     labels = np.unique(labels, return_inverse=True)[1]
-    return cross_validate(
-        CellMatrix(adata), np.arange(adata.n_obs), labels, modality_slice, tokens, **kwargs
-    ).temperature
+    rows = LabeledRows(CellMatrix(adata), np.arange(adata.n_obs), labels, modality_slice)
+    return cross_validate(rows, tokens, **kwargs).temperature
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_a_subsample_of_large_references_is_used():
     modality_slice = ModalitySlice(0, 20, LogNormalization(20.0))
     tokens = members([range(12), range(8, 20)], 20)
     found = temperature_of(changed, labels, modality_slice, tokens, max_cells=200)
-    expected = cross_validate(CellMatrix(changed), some, labels[some], modality_slice, tokens)
+    expected = cross_validate(LabeledRows(CellMatrix(changed), some, labels[some], modality_slice), tokens)
     assert found == expected.temperature
     everything = temperature_of(changed, labels, modality_slice, tokens)
     assert found != everything
@@ -266,7 +266,7 @@ def test_no_weights_without_it(toy, train):
 
 def by_rows(toy, cells):
     """The linear branch of a model of these cells."""
-    found = cross_validate(CellMatrix(toy), EVERY, codes(toy), COUNTS, TOKENS)
+    found = cross_validate(LabeledRows(CellMatrix(toy), EVERY, codes(toy), COUNTS), TOKENS)
     assert found.temperature != pytest.approx(1, abs=0.1)
     return fit(toy, cells, weight=linear_to_network_ratio(len(EVERY)), **found._asdict())
 
@@ -365,7 +365,7 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     shares = {}
     for name, sets in {"true": true_sets, "random": rng.permutation(true_sets.T).T}.items():
         tokens = sp.csr_matrix(sets)
-        found = cross_validate(rows, np.arange(90), labels, modality_slice, tokens)
+        found = cross_validate(LabeledRows(rows, np.arange(90), labels, modality_slice), tokens)
         assert found.lasso_share in LASSO_SHARES
         shares[name] = found.lasso_share
     assert shares["true"] == 0.5

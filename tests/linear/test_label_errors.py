@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 
 import tosica
 from tosica.data import CellMatrix, LogNormalization, ModalitySlice
-from tosica.linear import find_label_errors, flag_label_errors, subsample_by_label
+from tosica.linear import LabeledRows, find_label_errors, flag_label_errors, subsample_by_label
 from tosica.linear._audit import fit_multinomial_regression, score_labels
 
 LOGGED = ModalitySlice(0, 765, None)
@@ -43,7 +43,7 @@ def codes(cells):
 
 def find(cells, labels, **kwargs):
     everything = np.arange(cells.n_obs)
-    return find_label_errors(CellMatrix(cells), everything, labels, LOGGED, **kwargs)
+    return find_label_errors(LabeledRows(CellMatrix(cells), everything, labels, LOGGED), **kwargs)
 
 
 def assert_found(found, wrong, precision=0.9):
@@ -74,11 +74,12 @@ def test_types_that_are_hard_to_tell_apart_are_not_wrong():
     common = adata.obs["cell_type"].value_counts()
     adata = adata[adata.obs["cell_type"].isin(common.index[common > 1])].copy()
     labels = adata.obs["cell_type"].astype("category").cat.codes.to_numpy().astype(np.int64)
-    everything = (CellMatrix(adata), np.arange(adata.n_obs), labels, ModalitySlice(0, 400, LogNormalization(1e4)))
-    is_error, is_misclassified = flag_label_errors(*everything)
+    normalized = ModalitySlice(0, 400, LogNormalization(1e4))
+    everything = LabeledRows(CellMatrix(adata), np.arange(adata.n_obs), labels, normalized)
+    is_error, is_misclassified = flag_label_errors(everything)
     assert is_error.mean() > 0.1
     assert is_misclassified.mean() > 0.4
-    assert find_label_errors(*everything).size == 0
+    assert find_label_errors(everything).size == 0
 
 
 def test_the_only_cell_of_a_label_is_not_wrong(cells, codes):
@@ -90,14 +91,14 @@ def test_the_only_cell_of_a_label_is_not_wrong(cells, codes):
     assert wrong[0] not in found
     # The same holds if every label has one cell.
     some = np.array([np.flatnonzero(codes == code)[0] for code in np.unique(codes)])
-    assert find_label_errors(CellMatrix(cells), some, codes[some], LOGGED).size == 0
+    assert find_label_errors(LabeledRows(CellMatrix(cells), some, codes[some], LOGGED)).size == 0
 
 
 def test_positions_are_those_of_the_cells(cells, codes):
     """In a reference of which only some cells have labels."""
     labels, wrong = with_noise(codes, 0.2)
     some = np.arange(40, cells.n_obs)
-    found = find_label_errors(CellMatrix(cells), some, labels[40:], LOGGED)
+    found = find_label_errors(LabeledRows(CellMatrix(cells), some, labels[40:], LOGGED))
     assert_found(found, wrong[wrong >= 40])
 
 

@@ -131,7 +131,7 @@ def test_an_own_handler_is_left_alone(new):
         "_training.find_label_errors",
         "_linear_fit.cross_validate",
         "_training.fit_temperature",
-        "_linear_fit.LinearFit.refit",
+        "_linear_fit.LinearFit.init_tokens",
         "_training.fit_novelty_statistics",
     ],
 )

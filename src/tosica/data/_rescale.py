@@ -326,7 +326,8 @@ def _scale_logarithms(values: Values, scale: Scale, columns: np.ndarray, share: 
     """Choose how log-normalized cells are scaled, if they are on another scale."""
     total, expected = values.common_total(), scale.expected_total
     of_genes = values.totals(columns)
-    target, over = expected, columns
+    target = expected
+    over: np.ndarray | None = columns
     if expected is None:
         # Nobody knows what the reference was scaled to.
         is_same = True

@@ -23,6 +23,7 @@ from tosica.linear._audit import find_batch_directions, find_label_errors, flag_
 from tosica.linear._classifier import (
     MAX_CELLS,
     CrossValidated,
+    LabeledRows,
     LinearClassifier,
     cross_fit,
     cross_validate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,20 +14,15 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica.data import BLOCK
-from tosica.linear._classifier import MAX_CELLS, MAX_CELLS_CROSS_FIT, cross_fit, read_normalized, subsample_by_label
+from tosica.linear._classifier import MAX_CELLS, MAX_CELLS_CROSS_FIT, LabeledRows, cross_fit, subsample_by_label
 from tosica.linear._logistic import gene_scale
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tosica.data import CellMatrix, ModalitySlice
-
 
 def find_label_errors(
-    rows: CellMatrix,
-    cells: NDArray[np.integer],
-    labels: NDArray[np.integer],
-    modality_slice: ModalitySlice,
+    data: LabeledRows,
     *,
     min_share: float = 0.07,
     min_share_of_misclassified: float = 0.4,
@@ -41,8 +37,8 @@ def find_label_errors(
 
     Parameters
     ----------
-    rows, cells, labels, modality_slice
-        As in :func:`flag_label_errors`.
+    data
+        The labelled cells, in order.
     min_share
         Least share of flagged cells among all cells.
     min_share_of_misclassified
@@ -52,18 +48,15 @@ def find_label_errors(
 
     Returns
     -------
-    The flagged ones of ``cells``, in their order, or none.
+    Positions of the flagged cells in the reference, in their order, or none.
     """
-    is_error, is_misclassified = flag_label_errors(rows, cells, labels, modality_slice, **flagging)
+    is_error, is_misclassified = flag_label_errors(data, **flagging)
     frequent = is_error.mean() > min_share and is_error.sum() > min_share_of_misclassified * is_misclassified.sum()
-    return cells[is_error] if frequent else cells[:0]
+    return data.cells[is_error] if frequent else data.cells[:0]
 
 
 def flag_label_errors(
-    rows: CellMatrix,
-    cells: NDArray[np.integer],
-    labels: NDArray[np.integer],
-    modality_slice: ModalitySlice,
+    data: LabeledRows,
     *,
     max_self_confidence: float = 0.05,
     min_confidence: float = 0.5,
@@ -80,14 +73,8 @@ def flag_label_errors(
 
     Parameters
     ----------
-    rows
-        Expression of the reference.
-    cells
-        Positions of the labelled cells, in order, shape ``(n_cells,)``.
-    labels
-        Label of each of them as a number, shape ``(n_cells,)``.
-    modality_slice
-        How expression is normalised.
+    data
+        The labelled cells, in order.
     max_self_confidence
         Probability of a cell's own label below which it may be flagged.
     min_confidence
@@ -109,11 +96,11 @@ def flag_label_errors(
     Whether each cell is confidently predicted to have another label, and whether it is predicted to
     have another label at all, ``(n_cells,)`` each.
     """
-    _, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    _, codes, sizes = np.unique(data.labels, return_inverse=True, return_counts=True)
     if sizes.max() < 2:
         # No cell can be held out.
-        return np.zeros(len(labels), dtype=bool), np.zeros(len(labels), dtype=bool)
-    self_confidence, confidence = _cross_fitted_confidence(rows, cells, codes, modality_slice, max_cells, block_size, C)
+        return np.zeros(len(codes), dtype=bool), np.zeros(len(codes), dtype=bool)
+    self_confidence, confidence = _cross_fitted_confidence(replace(data, labels=codes), max_cells, block_size, C)
     is_error = (self_confidence < max_self_confidence) & (confidence > min_confidence)
     for code, size in enumerate(sizes):
         flagged = np.flatnonzero((codes == code) & is_error)
@@ -124,18 +111,12 @@ def flag_label_errors(
 
 
 def _cross_fitted_confidence(
-    rows: CellMatrix,
-    cells: NDArray[np.integer],
-    codes: NDArray[np.integer],
-    modality_slice: ModalitySlice,
-    max_cells: int,
-    block_size: int,
-    C: float,
+    data: LabeledRows, max_cells: int, block_size: int, C: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute the probability of each cell's own and most probable label, cross-fitted."""
-    subsample = subsample_by_label(codes, max_cells)
-    x, known = read_normalized(rows, cells[subsample], modality_slice), codes[subsample]
-    self_confidence, confidence = np.empty(len(cells)), np.empty(len(cells))
+    subsample, n_cells = subsample_by_label(data.labels, max_cells), len(data.cells)
+    x, known = data[subsample].expression(), data.labels[subsample]
+    self_confidence, confidence = np.empty(n_cells), np.empty(n_cells)
     regressions = []
     for held_out, regression in cross_fit(x, known, partial(fit_multinomial_regression, C=C)):
         of_fold = subsample[held_out]
@@ -145,13 +126,13 @@ def _cross_fitted_confidence(
     single = subsample[np.bincount(known)[known] == 1]
     self_confidence[single] = confidence[single] = 1.0
     # No regression was fitted to cells outside the subsample.
-    rest = np.setdiff1d(np.arange(len(cells)), subsample)
+    rest = np.setdiff1d(np.arange(n_cells), subsample)
     weights, biases = zip(*regressions, strict=True)
     mean = np.mean(weights, axis=0), np.mean(biases, axis=0)
     for start in range(0, len(rest), block_size):
         block = rest[start : start + block_size]
-        x = read_normalized(rows, cells[block], modality_slice)
-        self_confidence[block], confidence[block] = score_labels(x, mean, codes[block])
+        some = data[block]
+        self_confidence[block], confidence[block] = score_labels(some.expression(), mean, some.labels)
     return self_confidence, confidence
 
 
@@ -219,11 +200,8 @@ def score_labels(
 
 
 def find_batch_directions(
-    rows: CellMatrix,
-    cells: NDArray[np.integer],
-    labels: NDArray[np.integer],
+    data: LabeledRows,
     batches: NDArray[np.integer],
-    modality_slice: ModalitySlice,
     *,
     min_cells: int = 3,
     shrinkage: float = 10,
@@ -239,14 +217,10 @@ def find_batch_directions(
 
     Parameters
     ----------
-    rows
-        Expression of the reference.
-    cells
-        Positions of the cells to use.
-    labels, batches
-        Label and batch of each of them as a number, shape ``(n_cells,)``.
-    modality_slice
-        How expression is normalised.
+    data
+        The cells to use.
+    batches
+        Batch of each of them as a number, shape ``(n_cells,)``.
     min_cells
         A label has a mean in a batch if it has so many cells there.
     shrinkage
@@ -264,14 +238,14 @@ def find_batch_directions(
     :math:`\sum_i s_i s_i^\top` is the mean outer product of the weighted shifts along these
     directions. ``None`` if no label has ``min_cells`` cells in two batches.
     """
-    comparable = _is_comparable(labels, batches, min_cells)
+    comparable = _is_comparable(data.labels, batches, min_cells)
     if not comparable.any():
         return None
-    cells, labels, batches = cells[comparable], labels[comparable], batches[comparable]
-    pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
+    data, batches = data[comparable], batches[comparable]
+    pairs, pair = np.unique(np.stack([data.labels, batches], 1), axis=0, return_inverse=True)
     subsample = subsample_by_label(pair.ravel(), max(max_cells, int(shrinkage * len(pairs))))
-    labels, batches = labels[subsample], batches[subsample]
-    x = read_normalized(rows, cells[subsample], modality_slice)
+    data, batches = data[subsample], batches[subsample]
+    labels, x = data.labels, data.expression()
     shifts = _weighted_shifts(x, labels, batches, shrinkage)
     variances, axes = np.linalg.eigh(_gram_matrix(shifts))
     lengths = np.sqrt(np.maximum(variances, 0))

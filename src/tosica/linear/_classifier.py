@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,6 +35,39 @@ EXPECTED_TEMPERATURE = 2.0
 Fitted = TypeVar("Fitted")
 
 
+@dataclass(frozen=True)
+class LabeledRows:
+    """Cells of a reference with a label each.
+
+    Parameters
+    ----------
+    rows
+        Expression of the reference.
+    cells
+        Positions of the cells, shape ``(n_cells,)``.
+    labels
+        Label of each of them as a number, shape ``(n_cells,)``.
+    modality_slice
+        How expression is normalised.
+    """
+
+    rows: CellMatrix | JointMatrix
+    cells: NDArray[np.integer]
+    labels: NDArray[np.integer]
+    modality_slice: ModalitySlice
+
+    def __getitem__(self, some: NDArray[Any]) -> LabeledRows:
+        return replace(self, cells=self.cells[some], labels=self.labels[some])
+
+    def subsample(self, max_cells: int) -> LabeledRows:
+        """Draw cells as :func:`subsample_by_label` does."""
+        return self[subsample_by_label(self.labels, max_cells)]
+
+    def expression(self) -> sp.csr_matrix:
+        """Read the normalised expression, ``(n_cells, n_genes)``."""
+        return read_normalized(self.rows, self.cells, self.modality_slice)
+
+
 class LinearClassifier(NamedTuple):
     """Parameters of the linear branch, which adds its logits to those of the network.
 
@@ -57,11 +91,8 @@ class CrossValidated(NamedTuple):
 
 
 def fit_linear_classifier(
-    rows: CellMatrix | JointMatrix,
-    cells: NDArray[np.integer],
-    labels: NDArray[np.integer],
+    data: LabeledRows,
     n_labels: int,
-    modality_slice: ModalitySlice,
     tokens: sp.csr_matrix,
     *,
     batch_directions: NDArray[np.floating] | None = None,
@@ -75,16 +106,10 @@ def fit_linear_classifier(
 
     Parameters
     ----------
-    rows
-        Expression of the reference.
-    cells
-        Positions of the cells to fit to.
-    labels
-        Label of each of them as a number, shape ``(n_cells,)``.
+    data
+        The cells to fit to.
     n_labels
         Number of labels. Labels that do not occur have a logit that is never the largest.
-    modality_slice
-        How expression is normalised.
     tokens
         Which gene is in which token, shape ``(n_tokens, n_genes)``.
     batch_directions
@@ -106,12 +131,12 @@ def fit_linear_classifier(
     -------
     The classifier. Its biases contain the logit adjustment of the regression and of the network.
     """
-    subsample = subsample_by_label(labels, max_cells)
-    present, codes = np.unique(labels[subsample], return_inverse=True)
-    x = read_normalized(rows, cells[subsample], modality_slice)
+    drawn = data.subsample(max_cells)
+    present, codes = np.unique(drawn.labels, return_inverse=True)
+    x = drawn.expression()
     fitted = fit_regressions(x, codes, batch_directions=batch_directions, gene_sets=tokens, config=config)
     regression = fitted.mean(lasso_share)
-    weight = linear_to_network_ratio(len(cells)) if weight is None else weight
+    weight = linear_to_network_ratio(len(data.cells)) if weight is None else weight
     factor, adjustment = weight / temperature, logit_adjustment(codes)
     pair_weights = split_among_tokens(regression, tokens)
     weights = np.zeros((n_labels, pair_weights.shape[1]))
@@ -167,10 +192,7 @@ def _is_inactive(regression: LogisticRegression) -> NDArray[np.bool_]:
 
 
 def cross_validate(
-    rows: CellMatrix | JointMatrix,
-    cells: NDArray[np.integer],
-    labels: NDArray[np.integer],
-    modality_slice: ModalitySlice,
+    data: LabeledRows,
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None = None,
     *,
@@ -189,12 +211,10 @@ def cross_validate(
 
     Parameters
     ----------
-    rows, modality_slice, tokens, batch_directions
+    data
+        The cells that train or validate the model.
+    tokens, batch_directions
         As in :func:`fit_linear_classifier`.
-    cells
-        Positions of the cells that train or validate the model.
-    labels
-        Label of each of them as a number, shape ``(n_cells,)``.
     lasso_shares
         Weights of the group lasso to choose from, in ascending order.
     min_standard_errors
@@ -212,9 +232,9 @@ def cross_validate(
     -------
     Temperature and weight of the group lasso.
     """
-    subsample = subsample_by_label(labels, max_cells)
-    _, codes = np.unique(labels[subsample], return_inverse=True)
-    x = read_normalized(rows, cells[subsample], modality_slice)
+    drawn = data.subsample(max_cells)
+    _, codes = np.unique(drawn.labels, return_inverse=True)
+    x = drawn.expression()
     shape = (len(codes), codes.max() + 1)
     ridge_logits, lasso_logits = np.full(shape, np.nan), np.full(shape, np.nan)
     fit = partial(fit_regressions, batch_directions=batch_directions, gene_sets=tokens, config=config)
@@ -386,10 +406,7 @@ def _assign_folds(labels: NDArray[np.integer], n_folds: int) -> NDArray[np.int64
 
 
 def fit_ppca(
-    rows: CellMatrix | JointMatrix,
-    cells: NDArray[np.integer],
-    labels: NDArray[np.integer],
-    modality_slice: ModalitySlice,
+    data: LabeledRows,
     *,
     n_components: int = 20,
     min_cells_per_component: int = 10,
@@ -400,14 +417,8 @@ def fit_ppca(
 
     Parameters
     ----------
-    rows
-        Expression of the reference.
-    cells
-        Positions of the cells to fit to.
-    labels
-        Label of each of them as a number, shape ``(n_cells,)``.
-    modality_slice
-        How expression is normalised.
+    data
+        The cells to fit to.
     n_components
         Number of principal components.
     min_cells_per_component
@@ -423,7 +434,7 @@ def fit_ppca(
     Mean, ``(n_genes,)``, and loadings in units of the noise's standard deviation,
     ``(n_genes, n_components)``, as :class:`~tosica.module._linear.LinearBranch` uses them.
     """
-    x = read_normalized(rows, cells[subsample_by_label(labels, max_cells)], modality_slice)
+    x = data.subsample(max_cells).expression()
     n_cells, n_genes = x.shape
     mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
     n_components = min(n_components, n_cells // min_cells_per_component, n_genes - 1)

@@ -17,7 +17,7 @@ from tosica.data import ExpressionSource
 from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._device import find_device
 from tosica.model._fields import UNLABELED, LabelsField, refuse_unknown_label, typed_labels
-from tosica.model._new_labels import QueryCells
+from tosica.model._new_labels import NewLabels
 from tosica.model._setup import SCVI_ATTRS
 from tosica.model._training import fit_temperatures
 from tosica.module import REGISTRY_KEYS
@@ -47,7 +47,7 @@ class AdaptationMixin(SetupMixin):
     """Calibration and new labels from labeled cells of a query."""
 
     if TYPE_CHECKING:
-        _query_cells: QueryCells | None
+        _query_cells: NewLabels | None
 
     @validate_params(
         adata=CellData(mudata=True), labels_key=String(), use_raw=Flag(), batch_size=Integer(optional=True)
@@ -278,7 +278,7 @@ class AdaptationMixin(SetupMixin):
             format_thousands(adata.n_vars if query.measured is None else min(int(query.measured.sum()), adata.n_vars)),
             format_thousands(adata.n_vars),
         )
-        model._query_cells = QueryCells(query, codes[cells], len(base.labels))
+        model._query_cells = NewLabels(query, codes[cells], len(base.labels))
         return model
 
     def _check_extensible(self) -> None:

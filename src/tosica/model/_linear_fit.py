@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,7 @@ from tosica.data import normalize
 from tosica.linear import (
     MAX_CELLS,
     MAX_CELLS_NOVELTY,
-    CrossValidated,
+    LabeledRows,
     LinearClassifier,
     NoveltyStatistics,
     cross_validate,
@@ -22,7 +23,6 @@ from tosica.linear import (
     fit_novelty,
     fit_ppca,
     linear_to_network_ratio,
-    read_normalized,
     subsample_by_label,
 )
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _N_START_CELLS = 256
 
 
+@dataclass
 class LinearFit:
     """Logistic regressions whose weights go through the tokens of a module.
 
@@ -55,26 +56,34 @@ class LinearFit:
         Shape ``(n_directions, n_genes)``. Directions in which batches differ, or ``None``.
     """
 
-    def __init__(
-        self, module: TOSICAModule, data: ReferenceData, labels: list[str], batch_directions: np.ndarray | None
-    ) -> None:
-        self._module = module
-        self._data = data
-        self._labels = labels
-        self._batch_directions = batch_directions
-        self._tokens = token_genes(module)
+    module: TOSICAModule
+    data: ReferenceData
+    labels: list[str]
+    batch_directions: np.ndarray | None
+
+    def __post_init__(self) -> None:
+        data = self.data
+        self._tokens = token_genes(self.module)
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
         self._weight = linear_to_network_ratio(data.n_train + data.n_val)
-        self._chosen = self._cross_validate()
-        self._fitted = self._fit()
+        cells = np.union1d(data.train_idx, data.val_idx)
+        self._chosen = cross_validate(labeled_rows(self.module, data, cells), self._tokens, self.batch_directions)
+        self.fit()
 
-    def refit(self) -> None:
-        """Fit the regressions anew, to the training cells as they are now."""
-        self._fitted = self._fit()
+    def fit(self) -> None:
+        """Fit the regressions, to the training cells as they are now."""
+        self._fitted: LinearClassifier = fit_linear_classifier(
+            labeled_rows(self.module, self.data, self.data.train_idx),
+            len(self.labels),
+            self._tokens,
+            batch_directions=self.batch_directions,
+            weight=self._weight,
+            **self._chosen._asdict(),
+        )
 
     def to_module(self) -> None:
         """Write the regressions to the linear branch."""
-        linear, fitted = self._module.linear, self._fitted
+        linear, fitted = self.module.linear, self._fitted
         if linear is not None:
             linear.weight.copy_(torch.from_numpy(fitted.weights))
             linear.bias.copy_(torch.from_numpy(fitted.biases))
@@ -82,19 +91,14 @@ class LinearFit:
 
     def init_tokens(self) -> None:
         """Initialize each token from the weights of its genes in the regressions."""
-        data, device = self._data, self._module.device
-        codes = data.codes[data.train_idx]
-        cells = data.train_idx[subsample_by_label(codes, _N_START_CELLS)]
-        x = torch.from_numpy(read_normalized(data.rows, cells, self._module.slices[0]).toarray()).float()
-        self._module.embedding.init_from_linear(
-            torch.from_numpy(self._fitted.weights[np.unique(codes)]).float().to(device),
-            x.to(device),
-            x.mean(0).to(device),
-        )
+        rows, device = labeled_rows(self.module, self.data, self.data.train_idx), self.module.device
+        x = torch.from_numpy(rows.subsample(_N_START_CELLS).expression().toarray()).float()
+        weights = torch.from_numpy(self._fitted.weights[np.unique(rows.labels)]).float()
+        self.module.embedding.init_from_linear(weights.to(device), x.to(device), x.mean(0).to(device))
 
     def warn_of_inactive(self) -> None:
         """Warn of labels for which the group lasso found no gene set."""
-        inactive = [self._labels[code] for code in self._fitted.inactive]
+        inactive = [self.labels[code] for code in self._fitted.inactive]
         if inactive:
             warn_user(
                 f"No gene set distinguishes these labels: {list_names(inactive)}. Their "
@@ -103,26 +107,10 @@ class LinearFit:
                 "them to build_mask."
             )
 
-    def _fit(self) -> LinearClassifier:
-        cells = self._data.train_idx
-        return fit_linear_classifier(
-            self._data.rows,
-            cells,
-            self._data.codes[cells],
-            len(self._labels),
-            self._module.slices[0],
-            self._tokens,
-            batch_directions=self._batch_directions,
-            weight=self._weight,
-            **self._chosen._asdict(),
-        )
 
-    def _cross_validate(self) -> CrossValidated:
-        data = self._data
-        cells = np.union1d(data.train_idx, data.val_idx)
-        return cross_validate(
-            data.rows, cells, data.codes[cells], self._module.slices[0], self._tokens, self._batch_directions
-        )
+def labeled_rows(module: TOSICAModule, data: ReferenceData, cells: np.ndarray) -> LabeledRows:
+    """Pick cells of the reference with their labels, for a module of one modality."""
+    return LabeledRows(data.rows, cells, data.codes[cells], module.slices[0])
 
 
 def token_genes(module: TOSICAModule) -> sp.csr_matrix:
@@ -161,15 +149,12 @@ def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
     """Write the loadings that impute missing genes, for a model with a linear branch."""
     if module.linear is None:
         return
-    cells = data.train_idx
-    mean, loadings = fit_ppca(data.rows, cells, data.codes[cells], module.slices[0])
+    mean, loadings = fit_ppca(labeled_rows(module, data, data.train_idx))
     module.linear.mean.copy_(torch.from_numpy(mean))
     module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
 
 
 def fit_novelty_statistics(module: TOSICAModule, data: ReferenceData) -> NoveltyStatistics | None:
     """Fit the statistics for the novelty of cells, for a model of one modality."""
-    codes = data.codes[data.train_idx]
-    sample = subsample_by_label(codes, MAX_CELLS_NOVELTY)
-    x = read_normalized(data.rows, data.train_idx[sample], module.slices[0])
-    return fit_novelty(x, codes[sample])
+    drawn = labeled_rows(module, data, data.train_idx).subsample(MAX_CELLS_NOVELTY)
+    return fit_novelty(drawn.expression(), drawn.labels)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -17,122 +17,90 @@ from tosica.model._linear_fit import token_genes
 from tosica.model._trainer import restore_on_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
 
-    from tosica.model._query import Minibatch, QueryLoader
+    from tosica.model._query import QueryLoader
     from tosica.model._setup import SetupMixin
     from tosica.module import TOSICAModule
+    from tosica.module._linear import LinearBranch
 
 _BATCH_SIZE = 256
 
 
-class QueryCells(NamedTuple):
-    """Cells of a query that new labels are fitted by, and the model's labels before.
-
-    ``codes`` has the code of each cell's label in the extended model, -1 for cells without one,
-    ``(n_cells,)``. ``n_before`` is the number of labels that the model had.
-    """
-
-    minibatches: QueryLoader
-    codes: NDArray[np.int64]
-    n_before: int
-
-
-def fit_new_labels_of(model: SetupMixin, query: QueryCells) -> None:
-    """Fit the labels that :meth:`TOSICA.load_query_data` added to a model."""
-    new = model.labels[query.n_before :]
-    if not new:
-        logger.info("train: the query has no new label, and the model stays as it is")
-        return
-    with restore_on_failure(model), progress(None, "train: new labels"):
-        fit = NewLabelsFit(model.module, model.training_.novelty_statistics, query.n_before)
-        statistics = fit(query.minibatches, query.codes)
-    counts = np.bincount(query.codes[query.codes >= 0], minlength=len(model.labels))
-    added = {name: int(counts[query.n_before + i]) for i, name in enumerate(new)}
-    counted = (model.training_.label_counts or {}) | added
-    model.training_ = replace(model.training_, label_counts=counted, novelty_statistics=statistics)
-    shown = ", ".join(f"{name!r} ({n} cells)" for name, n in added.items())
-    logger.info("train: added %s; the other labels' scores stay as they were", shown)
-
-
-class NewLabelsFit:
-    """Fits the last labels of a module, for which all other logits stay as they are.
+class NewLabels:
+    """Labels of a query that a model has room for, and the cells that they are fitted by.
 
     Parameters
     ----------
-    module
-        The module, with rows for the new labels.
-    statistics
-        What the model knows of its reference.
+    query
+        The query's cells.
+    codes
+        Code of each cell's label in the extended model, -1 for cells without one, ``(n_cells,)``.
     n_before
-        Number of labels that are not new.
+        Number of labels that the model had.
     """
 
-    def __init__(self, module: TOSICAModule, statistics: NoveltyStatistics | None, n_before: int) -> None:
-        assert statistics is not None
-        assert module.linear is not None
-        self._module, self._linear = module, module.linear
+    _module: TOSICAModule
+    _linear: LinearBranch
+    _statistics: NoveltyStatistics
+
+    def __init__(self, query: QueryLoader, codes: NDArray[np.int64], n_before: int) -> None:
+        self._query, self._codes, self._n_before = query, codes, n_before
+
+    def fit(self, model: SetupMixin) -> None:
+        """Fit the labels that :meth:`TOSICA.load_query_data` added; all other logits stay as they are."""
+        new, result = model.labels[self._n_before :], model.training_
+        if not new:
+            logger.info("train: the query has no new label, and the model stays as it is")
+            return
+        assert result.novelty_statistics is not None
+        assert model.module.linear is not None
+        self._module, self._linear = model.module, model.module.linear
         # Without what an earlier fit of the same labels added.
-        before = statistics.labels < n_before
-        self._statistics = replace(statistics, means=statistics.means[before], labels=statistics.labels[before])
-        self._n_before = n_before
-        self._measured: torch.Tensor | None = None
+        of_labels = result.novelty_statistics.labels
+        kept = {
+            name: getattr(result.novelty_statistics, name)[of_labels < self._n_before] for name in ("means", "labels")
+        }
+        self._statistics = replace(result.novelty_statistics, **kept)
+        with restore_on_failure(model), progress(None, "train: new labels"):
+            statistics = self._fit()
+        counts = np.bincount(self._codes[self._codes >= 0], minlength=len(model.labels)).tolist()
+        added = dict(zip(new, counts[self._n_before :], strict=True))
+        counted = (result.label_counts or {}) | added
+        model.training_ = replace(result, label_counts=counted, novelty_statistics=statistics)
+        shown = ", ".join(f"{name!r} ({n} cells)" for name, n in added.items())
+        logger.info("train: added %s; the other labels' scores stay as they were", shown)
 
-    def __call__(self, query: Iterable[Minibatch], codes: NDArray[np.integer]) -> NoveltyStatistics:
-        """Fit the new labels.
-
-        Parameters
-        ----------
-        query
-            The query's cells.
-        codes
-            Code of each cell's label, -1 for none, ``(n_cells,)``.
-
-        Returns
-        -------
-        The statistics, with the means of the new labels.
-        """
-        x = self._read(query)
-        is_new = codes >= self._n_before
-        new = LabeledCells(x[is_new], codes[is_new] - self._n_before)
-        self._raise_clip_max(new.x)
+    def _fit(self) -> NoveltyStatistics:
+        """Fit the new labels, and get the statistics with their means."""
+        codes, n_before = self._codes, self._n_before
+        x = sp.vstack([sp.csr_matrix(batch.x.cpu().numpy()) for batch in self._query]).tocsr()
+        is_new = codes >= n_before
+        new = LabeledCells(x[is_new], codes[is_new] - n_before)
+        # Genes may be as high as in the new labels, where they may be markers.
+        clip_max = self._linear.clip_max
+        clip_max.copy_(torch.maximum(clip_max, torch.from_numpy(new.x.max(0).toarray().ravel()).to(clip_max)))
         means = self._means(new)
-        measured = None if self._measured is None else self._measured.cpu().numpy()
+        measured = None if self._query.measured is None else self._query.measured.cpu().numpy()
         known, shifts = self._compare(x[~is_new], codes[~is_new], means, measured)
         fitted = fit_new_labels(
             new, known, shifts, self._statistics, self._score, token_genes(self._module), measured=measured
         )
         temperature = float(self._module.temperature)
-        rows = slice(self._n_before, None)
         for target, values in ((self._linear.weight, fitted.weights), (self._linear.bias, fitted.biases)):
-            target[rows] = torch.from_numpy(temperature * values).to(target)
+            target[n_before:] = torch.from_numpy(temperature * values).to(target)
         return replace(
             self._statistics,
             means=np.vstack([self._statistics.means, means]).astype(np.float32),
-            labels=np.append(self._statistics.labels, self._n_before + np.arange(len(means))),
+            labels=np.append(self._statistics.labels, n_before + np.arange(len(means))),
         )
-
-    def _read(self, query: Iterable[Minibatch]) -> sp.csr_matrix:
-        parts = []
-        for batch in query:
-            parts.append(sp.csr_matrix(batch.x.cpu().numpy()))
-            self._measured = batch.measured
-        return sp.vstack(parts).tocsr()
 
     def _means(self, cells: LabeledCells) -> NDArray[np.float64]:
         """Mean expression of each label, with missing genes imputed, ``(n_labels, n_genes)``."""
         labels = range(int(cells.labels.max()) + 1)
         means = np.vstack([np.asarray(cells.x[cells.labels == k].mean(0)) for k in labels])
         found = torch.from_numpy(means).to(self._linear.clip_max)
-        return self._linear.expression(found, self._measured).cpu().numpy().astype(np.float64)
-
-    def _raise_clip_max(self, x: sp.csr_matrix) -> None:
-        """Let genes be as high as in the new labels, where they may be markers."""
-        clip_max = self._linear.clip_max
-        highest = torch.from_numpy(x.max(0).toarray().ravel()).to(clip_max)
-        clip_max.copy_(torch.maximum(clip_max, highest))
+        return self._linear.expression(found, self._query.measured).cpu().numpy().astype(np.float64)
 
     def _compare(
         self,
@@ -165,7 +133,7 @@ class NewLabelsFit:
 
         def score(start: int) -> NDArray[np.float32]:
             dense = torch.from_numpy(x[start : start + _BATCH_SIZE].toarray()).float()
-            found = module.annotate(dense, attention=False, measured=self._measured)
+            found = module.annotate(dense, attention=False, measured=self._query.measured)
             return (found.logits[:, : self._n_before].float() / module.temperature).cpu().numpy()
 
         with thread_pool(module.device):

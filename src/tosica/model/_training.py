@@ -21,13 +21,12 @@ from tosica._progress import progress
 from tosica._settings import logger, quiet_libraries, warn_user
 from tosica._stats import fit_temperature
 from tosica.data import CellMatrix
-from tosica.linear import find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica.linear import LabeledRows, find_batch_directions, find_label_errors, linear_to_network_ratio
 from tosica.model._annbatch import AnnbatchDataModule
 from tosica.model._device import ACCELERATOR, check_devices, compiled
 from tosica.model._linear_fit import LinearFit, fit_baseline, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import open_matrix
 from tosica.model._model_file import find_not_finite
-from tosica.model._new_labels import fit_new_labels_of
 from tosica.model._reference import ReferenceData
 from tosica.model._reference_on_disk import BUFFER_SIZE
 from tosica.model._setup import TrainingResult
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
     from tosica._progress import Progress
     from tosica.data import JointMatrix
-    from tosica.model._new_labels import QueryCells
+    from tosica.model._new_labels import NewLabels
     from tosica.model._reference_on_disk import Blocks
     from tosica.model._setup import SetupMixin
 else:
@@ -170,7 +169,9 @@ def check_labels(state: TrainingState) -> None:
         return
     labeled = np.flatnonzero(state.codes >= 0)
     with state.show("checking labels"):
-        state.left_out = find_label_errors(state.rows, labeled, state.codes[labeled], state.model.module.slices[0])
+        state.left_out = find_label_errors(
+            LabeledRows(state.rows, labeled, state.codes[labeled], state.model.module.slices[0])
+        )
     if len(state.left_out):
         warn_user(
             f"{len(state.left_out)} of {len(labeled)} labels of the reference "
@@ -214,7 +215,7 @@ def find_directions(state: TrainingState) -> None:
     if not state.settings.correct_batches or not isinstance(rows, CellMatrix) or one_batch:
         return
     with state.show("batch directions"):
-        found = find_batch_directions(rows, cells, labels, batches, state.model.module.slices[0])
+        found = find_batch_directions(LabeledRows(rows, cells, labels, state.model.module.slices[0]), batches)
     if found is None:
         logger.warning(
             "train: no label has three cells in each of two batches, so that labels and "
@@ -337,7 +338,7 @@ def refit(state: TrainingState) -> None:
         state.ended_early = f"{describe_step(runner.trainer)} of the refit"
     elif state.linear is not None:
         with state.show("linear branch"):
-            state.linear.refit()
+            state.linear.fit()
         state.linear.to_module()
 
 
@@ -418,7 +419,7 @@ class TrainingMixin(SetupMixin):
     _data_splitter_cls = ReferenceData
     _train_runner_cls = TrainRunner
     _starts_from_network = False
-    _query_cells: QueryCells | None = None
+    _query_cells: NewLabels | None = None
 
     @validate_params(
         max_epochs=Integer(optional=True),
@@ -564,7 +565,7 @@ class TrainingMixin(SetupMixin):
                     "train of a model of load_query_data takes no arguments, because it fits new "
                     "labels only, without epochs: call train()."
                 )
-            fit_new_labels_of(self, self._query_cells)
+            self._query_cells.fit(self)
             return
         self._check_reference()
         if datamodule is not None and datamodule.adata is not self.adata:
