@@ -1,4 +1,4 @@
-"""Draw the figure of README and the home page: from a label to its gene sets and their genes.
+"""Draw the figure of README and the home page: from a label to its genes and gene sets.
 
 python docs/demo_figure.py docs/_static/demo.png
 """
@@ -14,7 +14,6 @@ import matplotlib.pyplot as plt
 import numpy as np
 import scanpy as sc
 import scvi
-from matplotlib.patches import ConnectionPatch
 from PIL import Image
 from sklearn.model_selection import train_test_split
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _LABEL = "CD19+ B"
-_N_GENE_SETS, _N_GENES = 4, 5
+_N_GENE_SETS, _N_GENES = 3, 8
 _DPI = 220
 _TEXT = 10
 
@@ -41,35 +40,20 @@ def main(target: Path) -> None:
             strict=True,
         )
     )[_LABEL]
-    table = tosica.get.top_genes_df(query, _LABEL)
-    gene_sets = list(dict.fromkeys(table["gene_set"]))[:_N_GENE_SETS]
-
     plt.rcParams |= {"font.size": _TEXT, "axes.titlesize": 11.5}
     figure = plt.figure(figsize=(7.4, 4.4), facecolor="white")
-    cells = figure.add_axes((0.02, 0.42, 0.3, 0.45))
-    bars = figure.add_axes((0.38, 0.12, 0.28, 0.75))
-    genes = figure.add_axes((0.815, 0.12, 0.165, 0.75))
-    _draw_cells(cells, query)
-    _draw_gene_sets(bars, table, gene_sets, color)
-    _draw_genes(genes, table[table["gene_set"] == gene_sets[0]].head(_N_GENES), color)
-    # The genes belong to the first bar.
-    first = bars.patches[0]
-    for y_first, y_genes in ((first.get_y(), 1.0), (first.get_y() + first.get_height(), 0.0)):
-        line = ConnectionPatch(
-            (first.get_width(), y_first),
-            (-0.66, y_genes),
-            coordsA=bars.transData,
-            coordsB=genes.transAxes,
-            color="0.6",
-            linewidth=0.8,
-        )
-        figure.add_artist(line)
+    _draw_cells(figure.add_axes((0.02, 0.42, 0.3, 0.45)), query)
+    genes = tosica.get.genes_df(query, _LABEL, n_genes=_N_GENES)
+    _draw_genes(figure.add_axes((0.45, 0.12, 0.16, 0.75)), genes, color)
+    gene_sets = tosica.get.gene_sets_df(query, _LABEL)[:_N_GENE_SETS]
+    height = 0.75 * len(gene_sets) / _N_GENE_SETS
+    _draw_gene_sets(figure.add_axes((0.675, 0.87 - height, 0.3, height)), gene_sets, color)
     figure.savefig(target, dpi=_DPI)
     Image.open(target).convert("RGB").quantize(128).save(target, optimize=True)
 
 
 def _explained_query() -> AnnData:
-    """The query of `tosica demo`, explained down to the genes."""
+    """The query of `tosica demo`, explained."""
     adata = sc.datasets.pbmc68k_reduced()
     colors = adata.uns["bulk_labels_colors"]
     adata = adata.raw.to_adata()
@@ -87,7 +71,6 @@ def _explained_query() -> AnnData:
     sc.pp.neighbors(query, n_neighbors=30, use_rep="X_tosica")
     sc.tl.umap(query, min_dist=0.7)
     tosica.tl.attribute(query, model)
-    tosica.tl.top_genes(query, model, n_cells=query.n_obs, n_gene_sets=_N_GENE_SETS)
     return query
 
 
@@ -111,29 +94,30 @@ def _draw_cells(ax: Axes, query: AnnData) -> None:
     )
 
 
-def _draw_gene_sets(ax: Axes, table: pd.DataFrame, gene_sets: list[str], color: str) -> None:
-    """Bars of what gene sets add to the score, with the names above them."""
-    weights = table.drop_duplicates("gene_set").set_index("gene_set")["gene_set_weight"]
-    for i, name in enumerate(gene_sets):
-        ax.barh(i, weights[name], height=0.42, color=color, alpha=1 if i == 0 else 0.55)
-        ax.text(0.02, i - 0.24, textwrap.fill(name, 24), va="bottom", linespacing=1.05)
-    ax.set_ylim(len(gene_sets) - 0.7, -0.75)
-    ax.set_title(f"2  Gene sets that add\n    most to “{_LABEL}”", loc="left", fontweight="bold")
-    _plain(ax, "added to the score")
-
-
 def _draw_genes(ax: Axes, table: pd.DataFrame, color: str) -> None:
-    """Bars of what the genes of one gene set add to the score."""
+    """Bars of what genes add to the score."""
     positions = np.arange(len(table))
-    ax.barh(positions, table["gene_weight"], height=0.6, color=color)
+    ax.barh(positions, table["contribution"], height=0.6, color=color)
     ax.set_yticks(positions, table["gene"], fontsize=_TEXT, fontstyle="italic")
     ax.set_ylim(len(table) - 0.4, -0.6)
-    ax.set_title("3  Genes of the\n    first gene set", loc="left", fontweight="bold", x=-0.66)
-    _plain(ax, "added to the score")
+    ax.set_title(f"2  Genes that add\n    most to “{_LABEL}”", loc="left", fontweight="bold", x=-0.5)
+    _plain(ax)
 
 
-def _plain(ax: Axes, x_label: str) -> None:
-    ax.set_xlabel(x_label, fontsize=8.5)
+def _draw_gene_sets(ax: Axes, table: pd.DataFrame, color: str) -> None:
+    """Bars of what the genes of each set add together, with its name above and its genes below."""
+    for i, row in table.reset_index(drop=True).iterrows():
+        ax.barh(i, row["contribution"], height=0.22, color=color)
+        ax.text(0, i - 0.15, textwrap.fill(row["gene_set"], 30), va="bottom", linespacing=1.05)
+        leading = ", ".join(row["genes"].split(", ")[:4])
+        ax.text(0, i + 0.15, leading, va="top", fontsize=8, fontstyle="italic", color="0.35")
+    ax.set_ylim(len(table) - 0.6, -0.6)
+    ax.set_title("3  Gene sets with\n    evidence for it", loc="left", fontweight="bold")
+    _plain(ax)
+
+
+def _plain(ax: Axes) -> None:
+    ax.set_xlabel("added to the score", fontsize=8.5)
     ax.tick_params(axis="x", labelsize=8)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, f1_score
 from sklearn.model_selection import train_test_split
 
-from tosica import pl, pp, tl
+from tosica import get, pl, pp, tl
 from tosica._files import as_os_error, replace_file
 from tosica.model import TOSICA
 
@@ -32,7 +32,7 @@ def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
     Parameters
     ----------
     out
-        Folder for ``annotated.h5ad``, ``umap.png``, ``confusion.png`` and
+        Folder for ``annotated.h5ad``, ``umap.png``, ``confusion.png``, ``top_genes.png`` and
         ``gene_set_heatmap.png``; made if it is missing.
     seed
         Seed of the split and of the training.
@@ -40,7 +40,7 @@ def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
     Returns
     -------
     Accuracy, macro-F1 and seconds of tosica and of a logistic regression on the same cells and
-    genes, and the same as text, with the files that were written.
+    genes, and the same as text, with what tells each label and the files that were written.
     """
     reference, query = _split(seed)
     scvi.settings.seed = seed
@@ -52,7 +52,6 @@ def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
     model.train()
     model.annotate(query)
     seconds = time.perf_counter() - start
-    # What each gene set contributes to a cell's label, which the heatmap shows.
     tl.attribute(query, model)
 
     start = time.perf_counter()
@@ -67,12 +66,14 @@ def run_demo(out: Path, *, seed: int = 0) -> tuple[pd.DataFrame, str]:
         ],
         index=["tosica", "logistic regression"],
     )
+    told = get.explain(query, n_genes=4).drop(columns="pval_adj").rename_axis(None)
+    told.columns = ["genes that add most", "gene set with the most evidence"]
     written = _write(query, out)
     text = (
         f"\n{reference.n_obs} reference cells, {query.n_obs} query cells, {query.n_vars} genes, "
         f"{len(model.gene_sets)} gene sets, {len(model.labels)} labels\n\n"
         f"{table.to_string(float_format='{:.3f}'.format, formatters={'seconds': '{:.1f}'.format})}\n\n"
-        + "\n".join(["Written:", *(f"  {path}" for path in written)])
+        f"{told.to_string()}\n\n" + "\n".join(["Written:", *(f"  {path}" for path in written)])
     )
     return table, text
 
@@ -99,17 +100,19 @@ def _scores(query: AnnData, predicted: pd.Series | np.ndarray, seconds: float) -
 
 
 def _write(query: AnnData, out: Path) -> list[Path]:
-    """Write the annotated query and three figures."""
+    """Write the annotated query and four figures."""
     out.mkdir(parents=True, exist_ok=True)
     sc.pp.neighbors(query, use_rep="X_tosica")
     sc.tl.umap(query)
-    paths = [out / name for name in ("annotated.h5ad", "umap.png", "confusion.png", "gene_set_heatmap.png")]
+    figures = ("umap.png", "confusion.png", "top_genes.png", "gene_set_heatmap.png")
+    paths = [out / name for name in ("annotated.h5ad", *figures)]
     with replace_file(paths[0]) as table, replace_file(paths[1]) as umap:
         with as_os_error():
             query.write_h5ad(table)
         figure = sc.pl.umap(query, color="tosica_prediction", size=60, show=False, return_fig=True)
         figure.savefig(umap, dpi=150, bbox_inches="tight")
     pl.confusion(query, _LABELS, show=False, save=paths[2])
-    pl.gene_set_heatmap(query, groupby="tosica_prediction", show=False, save=paths[3])
+    pl.top_genes(query, show=False, save=paths[3])
+    pl.gene_set_heatmap(query, show=False, save=paths[4])
     plt.close("all")
     return paths
