@@ -153,7 +153,9 @@ class Canvas:
             anchor=(0, 1),
             **ticks,
         )
-        bar.ax.set_title(title, fontsize=NAME_SIZE, loc="left")
+        # No title, for which the layout leaves no room.
+        place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
+        bar.ax.annotate(title, (0, 1), (0, 8), fontsize=NAME_SIZE, **place)
         bar.ax.tick_params(labelsize=NAME_SIZE - 1)
         bar.outline.set_visible(False)  # type: ignore[operator]
         return bar.ax

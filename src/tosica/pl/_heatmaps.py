@@ -123,7 +123,7 @@ def gene_set_heatmap(
     cell = row_height([*rows, *columns], 0.175)
     # The colour bar needs some height.
     size = max(cell * len(columns), 0.9), max(cell * len(rows), 1.3)
-    ax = canvas.axes((size[0] + 4, size[1] + 4))
+    ax = canvas.axes((size[0] + 6, size[1] + 4))
     name_cells(ax, rows, columns)
     mesh = ax.pcolormesh(shown.z.to_numpy(), cmap=cmap, norm=shown.norm(vmin, vmax))
     y, x = np.nonzero(shown.has_evidence())
@@ -205,7 +205,7 @@ def gene_set_dotplot(
     names = wrap(list(shown.z.index), max_name_length), wrap(shown.groups, max_name_length)
     # The legend needs some height.
     size = max(_DOT * len(names[1]), 0.9), max(_DOT * len(names[0]), 2.2)
-    ax = canvas.axes((size[0] + 4, size[1] + 3))
+    ax = canvas.axes((size[0] + 6, size[1] + 4))
     name_cells(ax, *names)
     y, x = (index.ravel() for index in np.indices(shown.z.shape))
     is_evident = shown.has_evidence().ravel()
@@ -408,7 +408,7 @@ def confusion(
     # Wide enough for a number of four characters, or for a line of text or two.
     cell = row_height([*rows, *columns], 0.65 if max(table.shape) <= 4 else 0.42 if with_numbers else 0.19)
     size = cell * len(columns), cell * len(rows)
-    ax = canvas.axes((size[0] + 4, size[1] + 4))
+    ax = canvas.axes((size[0] + 6, size[1] + 4))
     name_cells(ax, rows, columns)
     # In a new figure, the cells are made square by its size.
     if canvas.ax is not None or canvas.figsize is not None:
