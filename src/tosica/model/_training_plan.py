@@ -70,6 +70,10 @@ _SETTINGS = {
 }
 
 
+# How losses are logged: their mean over the cells of an epoch, in all processes.
+_OF_EPOCH: dict[str, Any] = {"on_step": False, "on_epoch": True, "sync_dist": True}
+
+
 def make_config(plan_kwargs: dict[str, Any] | None) -> TrainingPlanConfig:
     """Make the settings of a training from ``plan_kwargs``.
 
@@ -138,20 +142,19 @@ class TrainingPlan(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Report the mean loss over the epoch's cells."""
-        self._log("train_loss", self._loss_sum / self._n_cells, self._n_cells, prog_bar=True)
+        self.log("train_loss", self._loss_sum / self._n_cells, batch_size=self._n_cells, prog_bar=True, **_OF_EPOCH)
         self._loss_sum, self._n_cells = 0.0, 0
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
         """Loss and accuracy on complete held-out cells."""
-        if not len(next(iter(batch.values()))):
-            # One of several processes has no share, but its turn to report.
-            self._log("validation_loss", torch.zeros((), device=self.device), 0, prog_bar=True)
-            self._log("validation_accuracy", torch.zeros((), device=self.device), 0)
-            return
-        _, _, losses = self.module(batch)
-        hit = (losses.logits.argmax(1) == losses.true_labels).float().mean()
-        self._log("validation_loss", losses.loss, losses.n_obs_minibatch, prog_bar=True)
-        self._log("validation_accuracy", hit, losses.n_obs_minibatch)
+        n_cells = len(next(iter(batch.values())))
+        loss = hit = torch.zeros((), device=self.device)
+        # One of several processes may have no share, but its turn to report.
+        if n_cells:
+            _, _, losses = self.module(batch)
+            loss, hit = losses.loss, (losses.logits.argmax(1) == losses.true_labels).float().mean()
+        self.log("validation_loss", loss, batch_size=n_cells, prog_bar=True, **_OF_EPOCH)
+        self.log("validation_accuracy", hit, batch_size=n_cells, **_OF_EPOCH)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """AdamW with a one-cycle schedule over all steps."""
@@ -172,6 +175,3 @@ class TrainingPlan(LightningModule):
             optimizer, max_lr=self.config.lr, total_steps=n_steps, pct_start=min(warmup, 1.0)
         )
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
-
-    def _log(self, name: str, value: Tensor | float, n_cells: int, *, prog_bar: bool = False) -> None:
-        self.log(name, value, on_step=False, on_epoch=True, prog_bar=prog_bar, batch_size=n_cells, sync_dist=True)
