@@ -6,7 +6,6 @@ import inspect
 from functools import partial
 
 import matplotlib.pyplot as plt
-import pandas as pd
 import pytest
 import scanpy as sc
 from matplotlib.colors import to_hex
@@ -121,33 +120,19 @@ def test_figsize_is_kept_and_the_figure_is_saved(name, adata, tmp_path, monkeypa
     assert asked == [(tmp_path / "figure.png", 300, 9, 8)]
 
 
-@every
-def test_wrong_places(name, adata, tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
-        DRAW[name](adata, save=tmp_path / "no" / "figure.png")
-    if name in DRAW_INTO_AXES:
-        _, ax = plt.subplots()
-        with pytest.raises(ValueError, match="give either ax or figsize, not both"):
-            DRAW_INTO_AXES[name](adata, ax=ax, figsize=(3, 3))
-
-
 @pytest.mark.slow
 @every
-def test_leaves_the_data_alone_and_shows_only_if_asked(name, monkeypatch):
+def test_leaves_the_data_alone_and_shows_only_if_asked(name, monkeypatch, contents):
     shown = []
     monkeypatch.setattr(plt, "show", lambda *_args, **_kwargs: shown.append(1))
     data = explained_pbmc()
     del data.uns[f"{GROUPBY}_colors"]
-    before = data.copy()
+    before = contents(data)
     assert DRAW[name](data, show=False) is not None
     assert not shown
-    assert set(data.uns) == set(before.uns)
-    pd.testing.assert_frame_equal(data.obs, before.obs)
-    assert (data.obsm["X_tosica_attribution"] == before.obsm["X_tosica_attribution"]).all()
-    for key in ("genes", "evidence", "z"):
-        pd.testing.assert_frame_equal(*(each.uns["tosica_attribution"][key] for each in (data, before)))
     assert DRAW[name](data, show=True) is None
     assert shown
+    assert contents(data) == before
 
 
 @every
@@ -191,27 +176,9 @@ BARE = {
 
 @pytest.mark.parametrize("name", BARE)
 def test_the_step_before_was_not_taken(name):
-    data = sc.datasets.pbmc68k_reduced()
     with pytest.raises(KeyError, match=BARE[name]):
-        DRAW[name](data)
+        DRAW[name](sc.datasets.pbmc68k_reduced())
     assert not plt.get_fignums()
-
-
-@pytest.mark.parametrize(
-    "call", [pl.gene_set_heatmap, pl.gene_set_dotplot, partial(pl.gene_set_violin, groupby=GROUPBY)]
-)
-@pytest.mark.parametrize(
-    ("arguments", "error", "match"),
-    [
-        ({"gene_sets": ["GENE SET 3"]}, KeyError, r"no gene set 'GENE SET 3' .* did you mean"),
-        ({"gene_sets": []}, ValueError, "gene_sets is empty"),
-        ({"gene_sets": ["gene set 03"], "n_gene_sets": 2}, ValueError, "leave n_gene_sets out"),
-        ({"key": "tosica"}, KeyError, r"adata\.uns\['tosica'\] holds no contributions"),
-    ],
-)
-def test_gene_sets_that_cannot_be_drawn(adata, call, arguments, error, match):
-    with pytest.raises(error, match=match):
-        call(adata, **arguments)
 
 
 @pytest.mark.parametrize(
@@ -219,10 +186,12 @@ def test_gene_sets_that_cannot_be_drawn(adata, call, arguments, error, match):
     [
         (lambda a, ax: pl.rank_gene_sets(a, "T cell"), KeyError, "has no group 'T cell'"),
         (lambda a, ax: pl.flow(a, "T cell"), KeyError, "has no group 'T cell'"),
-        (lambda a, ax: pl.top_genes(a, "T cell"), KeyError, "has no group 'T cell'"),
-        (lambda a, ax: pl.rank_gene_sets(a, ax=ax), ValueError, "room for one group"),
         (lambda a, ax: pl.top_genes(a, ax=ax), ValueError, "room for one group"),
         (lambda a, ax: pl.gene_set_heatmap(a, gene_sets="gene set 79"), KeyError, "those with evidence in"),
+        (lambda a, ax: pl.gene_set_dotplot(a, gene_sets="GENE SET 3"), KeyError, "no gene set .* did you mean"),
+        (lambda a, ax: pl.gene_set_violin(a, GROUPBY, gene_sets=[]), ValueError, "gene_sets is empty"),
+        (lambda a, ax: pl.gene_set_heatmap(a, gene_sets="a", n_gene_sets=2), ValueError, "leave n_gene_sets out"),
+        (lambda a, ax: pl.gene_set_violin(a, GROUPBY, key="tosica"), KeyError, "'tosica'.* holds no contributions"),
         (lambda a, ax: pl.gene_set_violin(a, GROUPBY, ax=ax), ValueError, "room for one gene set"),
         (lambda a, ax: pl.gene_set_violin(a, "cell_type"), KeyError, "no column 'cell_type'"),
         (lambda a, ax: pl.umap(a, ["phase", "louvain"], ax=ax), ValueError, "room for one panel"),
@@ -230,14 +199,11 @@ def test_gene_sets_that_cannot_be_drawn(adata, call, arguments, error, match):
         (lambda a, ax: pl.umap(a, "phase", basis="pca2"), KeyError, "no 'X_pca2': run"),
         (lambda a, ax: pl.reliability(a, "louvain"), ValueError, "no label in common"),
         (lambda a, ax: pl.reliability(a, GROUPBY, figsice=(3, 3)), TypeError, "did you mean 'figsize'"),
+        (lambda a, ax: pl.flow(a, ax=ax, figsize=(3, 3)), ValueError, "give either ax or figsize, not both"),
         (lambda a, ax: pl.training(history(), keys=["x"]), KeyError, "history has no 'x', only"),
         (lambda a, ax: pl.training(history(), keys=[]), ValueError, "nothing to draw"),
         (lambda a, ax: pl.training({}), ValueError, "no history"),
-        (
-            lambda a, ax: pl.training(history(), keys=["train_loss", "validation_accuracy"], ax=ax),
-            ValueError,
-            "room for one panel",
-        ),
+        (lambda a, ax: pl.training(history(), keys=list(history()), ax=ax), ValueError, "room for one panel"),
     ],
 )
 def test_what_cannot_be_drawn(adata, call, error, match):
