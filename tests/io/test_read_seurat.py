@@ -221,10 +221,7 @@ def split(counts, *, overlap: bool = False, forget: bool = False) -> r.R:
     if forget:
         second = second & (np.arange(6) != 1)
     every, fewer = np.ones(5, dtype=bool), np.arange(5) < 4
-    layers = {
-        "counts.s1": (counts[first], first, every),
-        "counts.s2": (counts[second][:, fewer], second, fewer),
-    }
+    layers = {"counts.s1": (counts[first], first, every), "counts.s2": (counts[second][:, fewer], second, fewer)}
     return r.seurat(table(sample=r.strings(*"ababab")), RNA=r.assay5(layers, CELLS, GENES))
 
 
@@ -330,20 +327,13 @@ def test_fractions_are_no_counts(tmp_path, counts, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(),
-    reason="only Linux reports a process's peak",
-)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports a process's peak")
 def test_memory_follows_the_matrix(tmp_path):
     rng = np.random.default_rng(0)
     n_cells, n_genes, per_cell = 20_000, 1000, 200
     genes = np.sort(rng.permuted(np.tile(np.arange(n_genes), (n_cells, 1)), axis=1)[:, :per_cell], 1)
     matrix = sp.csr_matrix(
-        (
-            np.ones(n_cells * per_cell),
-            genes.ravel(),
-            np.arange(0, n_cells * per_cell + 1, per_cell),
-        ),
+        (np.ones(n_cells * per_cell), genes.ravel(), np.arange(0, n_cells * per_cell + 1, per_cell)),
         shape=(n_cells, n_genes),
     )
     cells = [f"c{i}" for i in range(n_cells)]

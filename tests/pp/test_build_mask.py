@@ -101,8 +101,7 @@ def test_mask_and_what_is_said_about_it() -> None:
     assert mask.has_sorted_indices
     assert mask.nnz == mask.sum() == 3 + 2 + 5
     np.testing.assert_array_equal(
-        mask.toarray().astype(int),
-        [[1, 0, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1], [0, 0, 0], [1, 0, 1]],
+        mask.toarray().astype(int), [[1, 0, 1], [1, 0, 1], [0, 1, 1], [0, 1, 1], [0, 0, 0], [1, 0, 1]]
     )
     about = adata.uns[KEY]
     assert about["gene_sets"].dtype == object
@@ -236,10 +235,7 @@ def test_order_of_genes_moves_rows_and_nothing_else(gene_sets: dict[str, list[st
 
 
 @low_coverage_is_no_matter
-@settings(
-    max_examples=10,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(adata=anndatas(n_vars=(1, 20)), data_=st.data())
 def test_any_anndata_gets_a_mask_and_nothing_else(
     adata: AnnData, data_: st.DataObject, contents: Any, new_keys: Any

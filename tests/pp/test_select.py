@@ -122,11 +122,7 @@ def test_variability_where_nothing_varies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "sentence"),
-    [
-        (np.full((3, 4), -1.0), "adata.X holds negative values"),
-        (None, "adata.X is empty (None)"),
-    ],
+    ("x", "sentence"), [(np.full((3, 4), -1.0), "adata.X holds negative values"), (None, "adata.X is empty (None)")]
 )
 def test_variable_needs_expression(x: Any, sentence: str) -> None:
     adata = AnnData(x, shape=None if x is not None else (3, 4))
