@@ -95,16 +95,6 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         tosica.gs.read_gmt(tmp_path)
 
 
-@pytest.mark.data
-def test_published_files(shared: Path) -> None:
-    paths = sorted((shared / "gene_sets").glob("*.gmt.gz"))
-    assert paths
-    for path in paths:
-        with gzip.open(path, "rt") as file:
-            n_lines = sum(1 for line in file if line.strip())
-        assert len(tosica.gs.read_gmt(path)) == n_lines
-
-
 # --------------------------------------------------------------------------- write
 
 

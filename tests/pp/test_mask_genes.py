@@ -231,15 +231,6 @@ def test_mapped_to_the_mouse_when_asked_to(
     assert "from human to mouse by one-to-one orthology" in caplog.messages[0]
 
 
-def test_mouse_ensembl_ids(mouse: AnnData) -> None:
-    by_id = tosica.gs.map_genes(mouse.var_names, to="ensembl", organism="mouse")
-    adata = named([name or f"?{i}" for i, name in enumerate(by_id)])
-    tosica.pp.build_mask(mouse, "mouse_gobp")
-    tosica.pp.build_mask(adata, "mouse_gobp")
-    n = about(mouse)["n_genes_covered"]
-    assert about(adata)["n_genes_covered"] >= 0.99 * n
-
-
 # ------------------------------------------------------- composite names, on real data and others
 
 
