@@ -54,15 +54,13 @@ def test_the_heatmap_shows_the_evidence_in_a_diagonal(adata, tmp_path):
     assert mesh.colorbar.extend == "neither"
 
 
-def test_limits_order_and_figures_as_asked_for(adata):
+def test_limits_and_order_as_asked_for(adata):
     wanted = [planted(8), planted(3), planted(5)]
     ax = pl.gene_set_heatmap(adata, gene_sets=wanted, cluster_groups=False, vmax=5, figsize=(2, 2), show=False)
     assert texts(ax.get_yticklabels()) == wanted
     assert texts(ax.get_xticklabels()) == list(adata.obs[GROUPBY].cat.categories)
     assert ax.collections[0].colorbar.extend == "max"
-    assert tuple(ax.figure.get_size_inches()) == (2, 2)
-    for plot in (pl.gene_set_heatmap, pl.gene_set_dotplot):
-        assert texts(plot(adata, gene_sets=planted(3), show=False).get_yticklabels()) == [planted(3)]
+    assert texts(pl.gene_set_dotplot(adata, gene_sets=planted(3), show=False).get_yticklabels()) == [planted(3)]
     data = adata.copy()
     data.uns["tosica_attribution"]["z"].iloc[0, 0] = 50
     assert pl.gene_set_heatmap(data, show=False).collections[0].get_clim() == (-12, 12)
