@@ -15,14 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.gs._genes import (
-    ORGANISMS,
-    GeneList,
-    describe_gene_names,
-    gene_table,
-    hint_for_mismatch,
-    orthologs,
-)
+from tosica.gs._genes import ORGANISMS, GeneList, describe_gene_names, gene_table, hint_for_mismatch, orthologs
 from tosica.gs._match import match_respelled
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
@@ -155,10 +148,7 @@ def test_one_name(organism: str, names: dict[str, str | None]) -> None:
         (["916", "930.0", "4069"], ["CD3E", "CD19", "LYZ"]),
         (["0", "1", "2", "3"], [None] * 4),
         (["CD19", "LYZ", "916"], ["CD19", "LYZ", None]),
-        (
-            ["CD3E|916", "CD19|930", "LYZ|4069", "?|7157", "CD4|930"],
-            [*HUMAN[:2], "LYZ", "TP53", None],
-        ),
+        (["CD3E|916", "CD19|930", "LYZ|4069", "?|7157", "CD4|930"], [*HUMAN[:2], "LYZ", "TP53", None]),
         (["CD3E|1", "CD19|2", "LYZ|916", "?|930"], ["CD3E", "CD19", "LYZ", None]),
         # The symbol itself is there: what is numbered is another locus. Of several none is taken.
         (["CD24", "CD24.1"], ["CD24", None]),

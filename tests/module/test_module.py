@@ -170,17 +170,6 @@ def test_every_gradient_is_the_papers(net: Net) -> None:
     torch.testing.assert_close(x.grad, literal_x.grad, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize(("n_layers", "n_heads"), [(1, 2), (2, 4), (4, 1)])
-def test_single_precision_rounds_but_little(n_layers: int, n_heads: int) -> None:
-    net = ORDINARY._replace(n_layers=n_layers, n_heads=n_heads, head_dim=12 if n_heads == 1 else 5)
-    module, x = make(net).float(), cells(net, 9).float()
-    latent, logits, attention = module.annotate(x)
-    expected = as_literal(module)(x)
-    torch.testing.assert_close(latent, expected[0], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(logits, expected[1], rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(attention, expected[2], rtol=1e-5, atol=1e-7)
-
-
 # ------------------------------------------------------------------ cells keep to themselves
 
 
@@ -246,17 +235,6 @@ def test_counts_are_normalised_on_the_way_in() -> None:
     seen = make(ORDINARY, target_sum=1e4)._get_inference_input(tensors)["x"]
     torch.testing.assert_close(seen, LogNormalization(1e4).normalize(counts))
     assert make(ORDINARY)._get_inference_input(tensors)["x"] is counts
-
-
-def test_a_training_step_as_scvi_tools_takes_it() -> None:
-    module = make(ORDINARY, target_sum=1e4).float().train()
-    tensors = fields(torch.poisson(cells(ORDINARY).float()), [0, 1, 2, 0])
-    inference, generative, loss = module(tensors, inference_kwargs={"gene_dropout": 0.5, "token_keep": 0.5})
-    assert inference["latent"].shape == (4, 10)
-    assert generative["logits"].shape == (4, N_LABELS)
-    loss.loss.backward()
-    assert all(torch.isfinite(p.grad).all() for p in module.parameters())
-    assert module.head.weight.grad.abs().sum() > 0
 
 
 def test_gene_dropout_hides_genes_and_scales_up_the_rest() -> None:
@@ -333,40 +311,8 @@ def test_the_network_learns_as_if_there_were_no_branch() -> None:
     torch.testing.assert_close(seen, module.annotate(cells(ORDINARY)).logits)
 
 
-def test_scores_of_vectors_are_the_networks_alone() -> None:
-    module, x = with_branch(), cells(ORDINARY)
-    x = module.clip(x)
-    scores = module.score(module.embedding.gene_set_embeddings(x))
-    torch.testing.assert_close(scores + module.linear(x), module.annotate(x).logits)
 
 
-# ------------------------------------------------------------------ probabilities, saving
-
-
-def test_temperature_softens_probabilities() -> None:
-    module = make(ORDINARY).float()
-    logits = torch.randn(5, N_LABELS)
-    torch.testing.assert_close(module.probabilities(logits), logits.softmax(1))
-    module.temperature.fill_(2.5)
-    torch.testing.assert_close(module.probabilities(logits), (logits / 2.5).softmax(1))
-    assert module.probabilities(logits.bfloat16()).dtype == torch.float32
-
-
-def test_weights_are_all_that_is_saved() -> None:
-    module, other = make(ORDINARY), make(ORDINARY._replace(seed=5))
-    module.temperature.fill_(3.0)
-    parameters = {name for name, _ in module.named_parameters() if "._weight_" not in name}
-    saved = parameters | {"embedding.weight", "temperature", "baseline"}
-    assert set(module.state_dict()) == saved
-    # Other genes in the sets, so that only weights agree.
-    assert not torch.equal(module.embedding.genes, other.embedding.genes)
-    fresh = make(ORDINARY)
-    torch.nn.init.zeros_(fresh.head.weight)
-    fresh.load_state_dict(module.state_dict())
-    x = cells(ORDINARY)
-    for one, expected in zip(fresh.annotate(x), module.annotate(x), strict=True):
-        torch.testing.assert_close(one, expected, rtol=0, atol=0)
-    assert fresh.temperature == 3
 
 
 # ------------------------------------------------------------------ tokens that mix gene sets

@@ -159,10 +159,7 @@ def test_few_genes(symbols: list[str], caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.parametrize("column", ["gene_symbols", "gene_ids", "feature_name"])
 def test_columns_of_var(
-    symbols: list[str],
-    expected: dict[str, set[str]],
-    column: str,
-    caplog: pytest.LogCaptureFixture,
+    symbols: list[str], expected: dict[str, set[str]], column: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     adata = named([f"row {i}" for i in range(len(symbols))])
     adata.var["chromosome"] = "1"
@@ -226,24 +223,12 @@ def test_gene_sets_of_another_organism_are_refused(mouse: AnnData, symbols: list
 
 
 def test_mapped_to_the_mouse_when_asked_to(
-    mouse: AnnData,
-    symbols: list[str],
-    expected: dict[str, set[str]],
-    caplog: pytest.LogCaptureFixture,
+    mouse: AnnData, symbols: list[str], expected: dict[str, set[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     build(mouse, "human_gobp", organism="mouse")
     assert sets_of(mouse, symbols) == expected
     assert about(mouse)["organism"] == "mouse"
     assert "from human to mouse by one-to-one orthology" in caplog.messages[0]
-
-
-def test_mouse_ensembl_ids(mouse: AnnData) -> None:
-    by_id = tosica.gs.map_genes(mouse.var_names, to="ensembl", organism="mouse")
-    adata = named([name or f"?{i}" for i, name in enumerate(by_id)])
-    tosica.pp.build_mask(mouse, "mouse_gobp")
-    tosica.pp.build_mask(adata, "mouse_gobp")
-    n = about(mouse)["n_genes_covered"]
-    assert about(adata)["n_genes_covered"] >= 0.99 * n
 
 
 # ------------------------------------------------------- composite names, on real data and others

@@ -122,11 +122,7 @@ def test_variability_where_nothing_varies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "sentence"),
-    [
-        (np.full((3, 4), -1.0), "adata.X holds negative values"),
-        (None, "adata.X is empty (None)"),
-    ],
+    ("x", "sentence"), [(np.full((3, 4), -1.0), "adata.X holds negative values"), (None, "adata.X is empty (None)")]
 )
 def test_variable_needs_expression(x: Any, sentence: str) -> None:
     adata = AnnData(x, shape=None if x is not None else (3, 4))
@@ -186,22 +182,6 @@ def test_neither_scale_nor_order_of_genes_matters():
     places = np.sort(np.flatnonzero(np.isin(order, GROUPED)))
     _, modules = coexpression_sets(x[:, order].tocsr(), places, NAMES[order])
     assert {tuple(np.sort(order[genes])) for genes in modules} == planted()
-
-
-@given(st.integers(0, 99), st.integers(20, 60), st.integers(1, 200), st.integers(1, 3))
-@settings(max_examples=15)
-def test_every_expressed_gene_that_is_asked_for_is_in_one_module(seed, n_cells, n_genes, step):
-    rng = np.random.default_rng(seed)
-    x = sp.csr_matrix(rng.poisson(0.2, (n_cells, n_genes)).astype(np.float32))
-    names = np.array([f"G{i}" for i in range(n_genes)], dtype=object)
-    found, modules = coexpression_sets(x, np.arange(0, n_genes, step), names)
-    varying = np.flatnonzero(x.toarray().std(0) > 0)
-    np.testing.assert_array_equal(np.sort(np.concatenate([[], *modules])), varying[varying % step == 0])
-    assert len(set(found)) == len(found) == len(modules)
-    for name, genes in zip(found, modules, strict=True):
-        assert len(genes)
-        assert (np.diff(genes) > 0).all()
-        assert set(name.removeprefix("module: ").split(", ")) <= set(names[genes])
 
 
 def test_modules_are_named_by_symbols_and_differ():

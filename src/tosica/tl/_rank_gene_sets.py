@@ -402,9 +402,7 @@ class Comparison:
         else:
             results = {name: self._test_samples(name, self.samples) for name in tested}
         for name in tested:
-            results[name]["effect_sizes"] = standardized_difference(
-                moments, *self._positions(name), within="both sides"
-            )
+            results[name]["effect_sizes"] = standardized_difference(moments, *self._positions(name))
         return results
 
     def _positions(self, name: str) -> tuple[int, Reference]:
