@@ -40,11 +40,6 @@ DRAW_INTO_AXES = DRAW | {
 every = pytest.mark.parametrize("name", DRAW)
 
 
-@pytest.fixture(scope="module")
-def adata():
-    return explained_pbmc()
-
-
 @pytest.fixture(scope="module", params=[2, 60])
 def crowded(request):
     """Two labels or sixty, and gene sets of 80 characters."""
