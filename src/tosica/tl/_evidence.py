@@ -202,9 +202,8 @@ def read_contributions(adata: AnnData, cells: Cells) -> Mapping[str, Any] | None
     """Read what :func:`tosica.tl.attribute` wrote for these labels; ``None`` if it did not."""
     record = adata.uns.get(f"{cells.key}_attribution")
     wanted = {"model": cells.record.get("model"), "groupby": f"{cells.key}_prediction", "target": "own label"}
-    if not isinstance(record, Mapping) or any(str(record.get(name)) != str(value) for name, value in wanted.items()):
-        return None
-    return record
+    is_own = isinstance(record, Mapping) and all(str(record.get(name)) == str(wanted[name]) for name in wanted)
+    return record if is_own else None
 
 
 @contextmanager
