@@ -206,11 +206,14 @@ def test_names_of_genes(project):
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "n_annotated"),
-    [("node 5", ["node 5", "node 6", "node 7"], 5), ("node 7", ["all genes", "node 0", "all genes too"], 8)],
+    ("names", "n_annotated"),
+    [
+        ([f"node {i}" for i in range(8)], 8),  # random gene sets
+        (["node 7", *"abcd", "node 0", "node 1", "node 2"], 5),
+        (["node 7", *"abcd", "all genes", "node 0", "all genes too"], 8),
+    ],
 )
-def test_only_full_tokens_at_the_end_are_unannotated(tmp_path, first, last, n_annotated):
-    names = [first, *"abcd", *last]
+def test_only_full_tokens_at_the_end_are_unannotated(tmp_path, names, n_annotated):
     project = write_project(tmp_path / "project", n_full=3)
     pd.DataFrame(names).to_csv(project.folder / "pathway.csv")
     (project.folder / "gene2token_weights.csv").unlink()

@@ -311,10 +311,6 @@ def test_the_network_learns_as_if_there_were_no_branch() -> None:
     torch.testing.assert_close(seen, module.annotate(cells(ORDINARY)).logits)
 
 
-
-
-
-
 # ------------------------------------------------------------------ tokens that mix gene sets
 
 

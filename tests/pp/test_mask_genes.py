@@ -234,21 +234,6 @@ def test_mapped_to_the_mouse_when_asked_to(
 # ------------------------------------------------------- composite names, on real data and others
 
 
-@pytest.mark.data
-def test_composite_names_of_real_data(shared: Path, caplog: pytest.LogCaptureFixture) -> None:
-    adata = ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
-    genes = ["HLA-A", "HLA-B", "HLA-DRA", "CD79A"]
-    names = [next(name for name in adata.var_names if name.startswith(f"{g}_")) for g in genes]
-    caplog.clear()
-    tosica.pp.build_mask(adata)
-    assert "translated 83 composite names and 54 aliases; 3 ambiguous" in caplog.messages[1]
-    # What the ID says is another gene than what the symbol says.
-    assert "TAF9_ENSG00000085231 (TAF9 or AK6)" in caplog.messages[1]
-    assert (adata[:, names].varm[KEY].sum(1) > 1).all()
-    assert about(adata)["coverage"] > 0.8  # 0.76 without
-    assert set(names) <= set(adata.var_names)
-
-
 # ------------------------------------------------------------------ the collection of the organism
 
 
