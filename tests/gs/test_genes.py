@@ -18,8 +18,6 @@ import tosica
 from tosica.gs._genes import ORGANISMS, GeneList, describe_gene_names, gene_table, hint_for_mismatch, orthologs
 from tosica.gs._match import match_respelled
 
-pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
-
 HUMAN = ["CD3E", "CD19", "MS4A1", "HLA-DRA", "MT-ND1", "C1orf112", "RP11-34P13.7", "AC012345.1"]
 MOUSE = ["Cd3e", "Cd19", "Ms4a1", "H2-Aa", "mt-Nd1", "1700001G17Rik", "Gm1234", "Hba-a1"]
 ENSG = [f"ENSG{i:011d}" for i in range(1000, 1050)]

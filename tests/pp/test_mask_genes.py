@@ -18,10 +18,7 @@ from tosica.gs._genes import gene_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The '.*' option is deprecated"),
-    pytest.mark.filterwarnings("ignore:Writing zarr v2 data"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Writing zarr v2 data")
 
 KEY = "tosica_mask"
 low_coverage_is_no_matter = pytest.mark.filterwarnings("ignore:only .* of adata's genes")

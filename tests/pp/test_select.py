@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 import tosica
 from tosica.pp._select import coexpression_sets, gene_variability, select_gene_sets
 
-pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
-
 masks = st.integers(0, 10_000).map(
     lambda seed: (lambda r: r.random((r.integers(1, 12), r.integers(2, 15))) < 0.35)(np.random.default_rng(seed))
 )
