@@ -280,7 +280,7 @@ def test_query_of_seurat_is_as_good(toy, train, caplog) -> None:
     assert "query: matched 30 of the model's 30 genes" in caplog.text
     model.annotate(changed)
     tosica.tl.attribute(changed, model)
-    assert tosica.get.genes_df(changed).set_index("gene").loc["X-0", "contribution"].any()
+    assert tosica.get.genes_df(changed).set_index("gene").loc["X_0", "contribution"].any()
     # Another column that "X_0" could be.
     ambiguous = ad.AnnData(toy.X.copy(), obs=toy.obs[[]])
     ambiguous.var_names = [*changed.var_names[:10], "X-0", *changed.var_names[11:]]
