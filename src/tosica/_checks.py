@@ -12,7 +12,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -278,6 +278,17 @@ class CellData(Constraint):
 
 # Constraints of each function that declares some, by its qualified name.
 CONSTRAINTS: dict[str, dict[str, Constraint]] = {}
+# Constraint of a parameter that none is named for, by its annotation.
+_OF_ANNOTATION: dict[str, Constraint] = {
+    "bool": Flag(),
+    "int": Integer(),
+    "str": String(),
+    "str | Path": FilePath(),
+    "str | Sequence[str]": Names(),
+    "AnnData": CellData(),
+    "AnnData | MuData": CellData(mudata=True),
+}
+_OF_ANNOTATION |= {f"{name} | None": replace(each, optional=True) for name, each in _OF_ANNOTATION.items()}
 
 
 def validate_params(**constraints: Constraint) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
@@ -288,7 +299,7 @@ def validate_params(**constraints: Constraint) -> Callable[[Callable[_P, _R]], C
     Parameters
     ----------
     **constraints
-        Constraint of each parameter that has one.
+        Constraints of parameters whose annotation, such as ``bool`` or ``str | None``, does not say all.
     """
 
     def decorate(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -296,7 +307,9 @@ def validate_params(**constraints: Constraint) -> Callable[[Callable[_P, _R]], C
         unknown = constraints.keys() - signature.parameters.keys()
         if unknown:
             raise TypeError(f"{function.__qualname__} has no parameters {sorted(unknown)}.")
-        CONSTRAINTS[f"{function.__module__}.{function.__qualname__}"] = constraints
+        kinds = {each.name: _OF_ANNOTATION.get(each.annotation) for each in signature.parameters.values()}
+        rules = {name: rule for name, rule in (kinds | constraints).items() if rule is not None}
+        CONSTRAINTS[f"{function.__module__}.{function.__qualname__}"] = rules
 
         @functools.wraps(function)
         def checked(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -306,8 +319,8 @@ def validate_params(**constraints: Constraint) -> Callable[[Callable[_P, _R]], C
                 # Python's own words for arguments that are missing or too many.
                 return function(*args, **kwargs)
             for name, value in given.items():
-                if name in constraints:
-                    constraints[name].check(name, value)
+                if name in rules:
+                    rules[name].check(name, value)
             return function(*args, **kwargs)
 
         return checked

@@ -117,22 +117,6 @@ def test_a_column_of_var_is_of_no_use_to_the_genes_of_raw(counts: np.ndarray) ->
 # ------------------------------------------------------------------ cells
 
 
-@pytest.mark.parametrize("scale", [COUNTS, OVER_MATRIX])
-@pytest.mark.parametrize("block", [4096, 8])
-@pytest.mark.parametrize("batch_size", [1, 7, 512])
-def test_batches_of_any_size(counts: np.ndarray, batch_size: int, block: int, scale: Scale) -> None:
-    matrix = sp.csr_matrix(np.hstack([counts, np.ones((N_CELLS, 2))]))
-    adata = query(matrix, [*GENES, "A", "B"])
-    expected = together(adata, scale)
-    got = together(adata, scale, batch_size=batch_size, block_size=block)
-    np.testing.assert_array_equal(got.values, expected.values)
-    assert got.is_counts == expected.is_counts
-    if scale is COUNTS:
-        assert got.total is expected.total is None
-    else:
-        np.testing.assert_array_equal(got.total, expected.total)
-
-
 def test_writing_into_a_batch_leaves_the_query_alone(counts: np.ndarray) -> None:
     adata = query(counts.astype(np.float32))
     for batch in align(adata, GENES, COUNTS):
@@ -150,7 +134,6 @@ def real_genes() -> list[str]:
     return list(gs.map_genes(symbols, to="ensembl", organism="human").dropna().index[:200])
 
 
-@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 @pytest.mark.parametrize("turned", [False, True])
 def test_query_and_model_in_other_identifiers(turned: bool, caplog: pytest.LogCaptureFixture) -> None:
     symbols = real_genes()
@@ -168,7 +151,6 @@ def test_query_and_model_in_other_identifiers(turned: bool, caplog: pytest.LogCa
     assert list(adata.var_names) == theirs[::-1]
 
 
-@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 def test_old_symbols_of_a_query() -> None:
     symbols = [*real_genes()[:100], "SEPTIN7", "CXCL8", "SARS1", "FYB1"]
     old = [*symbols[:100], "SEPT7", "IL8", "SARS", "FYB"]

@@ -136,7 +136,7 @@ def test_all_pairs_of_label_and_batch_are_used():
 def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypatch):
     """In training and in the refit; the network gets them six times as strong."""
     shown, fitted = [], []
-    inference, fit = tosica.module.TOSICAModule.inference, _linear_fit.fit_linear_classifier
+    inference, fit = tosica.module.TOSICAModule.inference, _linear_fit.linear.fit_linear_classifier
 
     def look(self, x, *args, batch_directions=None, **kwargs):
         if self.training:
@@ -148,7 +148,7 @@ def test_the_network_and_the_regressions_get_the_directions(confounded, monkeypa
         return fit(*args, **options)
 
     monkeypatch.setattr(tosica.module.TOSICAModule, "inference", look)
-    monkeypatch.setattr(_linear_fit, "fit_linear_classifier", keep)
+    monkeypatch.setattr(_linear_fit.linear, "fit_linear_classifier", keep)
     reference, _ = confounded
     trained(reference, max_epochs=2)
     assert len(shown) > 3

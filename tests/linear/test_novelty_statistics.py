@@ -44,14 +44,6 @@ def test_new_cells_of_known_types_score_as_the_references_did(statistics):
     assert (nearest == np.arange(600) % 3).mean() > 0.95
 
 
-def test_a_new_type_scores_higher_dense_as_sparse(statistics):
-    new = draw(200, seed=2, kinds=5)
-    cells = new[0][new[1] == 4]
-    scores, _ = statistics.score_cells(cells)
-    assert (pvalues(scores, statistics.cells) <= 0.05).mean() > 0.9
-    np.testing.assert_allclose(statistics.score_cells(cells.toarray())[0], scores)
-
-
 def test_nothing_is_fitted_to_cells_that_are_alike_or_alone():
     x, kind = draw(30, seed=0)
     assert fit_novelty(sp.csr_matrix(np.ones((30, N_GENES))), kind) is None

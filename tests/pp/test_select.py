@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 import tosica
 from tosica.pp._select import coexpression_sets, gene_variability, select_gene_sets
 
-pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
-
 masks = st.integers(0, 10_000).map(
     lambda seed: (lambda r: r.random((r.integers(1, 12), r.integers(2, 15))) < 0.35)(np.random.default_rng(seed))
 )
@@ -74,27 +72,6 @@ def test_no_two_overlap_more_than_allowed(mask: np.ndarray, n: int, most: float,
             if i < j and most < 1:
                 assert jaccard(mask[i], mask[j]) <= most
     assert most < 1 or select == "coverage" or len(kept) == min(n, len(mask))
-
-
-def test_collections_are_pruned_by_default_and_sets_of_ones_own_are_not() -> None:
-    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    tosica.pp.build_mask(adata)
-    assert adata.uns["tosica_mask"]["params"]["max_jaccard"] == 0.5
-    assert tosica.get.mask_coverage(adata)["max_jaccard"].max() <= 0.5
-    tosica.pp.build_mask(adata, tosica.gs.load("human_gobp"))
-    assert adata.uns["tosica_mask"]["params"]["max_jaccard"] == 1
-    assert tosica.get.mask_coverage(adata)["max_jaccard"].max() > 0.9
-
-
-def test_variable_sets_are_those_whose_genes_vary() -> None:
-    rng = np.random.default_rng(0)
-    counts = rng.poisson(3, (400, 60))
-    counts[:200, :10] *= 5
-    adata = AnnData(counts.astype(np.float32))
-    adata.var_names = [f"G{i}" for i in range(60)]
-    sets = {f"s{i}": [f"G{j}" for j in range(i * 10, i * 10 + 10)] for i in range(6)}
-    tosica.pp.build_mask(adata, sets, select="variable", max_gene_sets=1, max_jaccard=0.9)
-    assert list(adata.uns["tosica_mask"]["gene_sets"]) == ["s0"]
 
 
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.csc_matrix])

@@ -9,16 +9,16 @@ import numpy as np
 import pandas as pd
 import torch
 
-from tosica._checks import CellData, FilePath, Flag, Integer, String, list_names, validate_params
+from tosica._checks import FilePath, list_names, validate_params
 from tosica._obs import default_palette, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import format_thousands, logger, warn_user
 from tosica.data import ExpressionSource
 from tosica.linear import MAX_CELLS, subsample_by_label
-from tosica.model._device import find_device
+from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._fields import UNLABELED, LabelsField, refuse_unknown_label, typed_labels
 from tosica.model._new_labels import NewLabels
-from tosica.model._setup import SCVI_ATTRS
+from tosica.model._setup import SCVI_ATTRS, SetupMixin
 from tosica.model._training import fit_temperatures
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._ontology import label_key
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from mudata import MuData
 
     from tosica.model._query import Minibatch, QueryLoader
-    from tosica.model._setup import SetupMixin
-else:
-    # TOSICA's classes do not inherit from one another.
-    SetupMixin = object
 
 # Calibrated logit of a new label before it is fitted: no cell gets it.
 _UNREACHABLE = -100.0
@@ -49,9 +45,7 @@ class AdaptationMixin(SetupMixin):
     if TYPE_CHECKING:
         _query_cells: NewLabels | None
 
-    @validate_params(
-        adata=CellData(mudata=True), labels_key=String(), use_raw=Flag(), batch_size=Integer(optional=True)
-    )
+    @validate_params()
     def recalibrate(
         self,
         adata: AnnData | MuData,
@@ -121,29 +115,22 @@ class AdaptationMixin(SetupMixin):
         rows = np.flatnonzero(codes >= 0)
         if not len(rows):
             raise ValueError(
-                f"No cell of adata.obs[{labels_key!r}] has a label of the model, which are "
-                f"{list_names(self.labels)}: spell labels as the reference does."
+                f"No cell of adata.obs[{labels_key!r}] has a label of the model: {list_names(self.labels)}."
             )
         query = self._load_query(source if len(rows) == len(codes) else source[rows], batch_size)
         if query.modalities != self.module.modality_choices[-1]:
             missing = [repr(str(m.name)) for i, m in enumerate(self.modalities) if i not in query.modalities]
-            raise ValueError(
-                f"The cells lack the modality {' and '.join(missing)} of the model, and with it "
-                "what its label sets are calibrated on: pass cells with all modalities."
-            )
+            raise ValueError(f"The cells lack the modality {' and '.join(missing)} of the model: pass all modalities.")
         logits, truth = _logits_by_choice(self, query), torch.from_numpy(codes[rows])
         before = self.module.temperature.view(-1).tolist()
         fit_temperatures(self, logits, truth, before, spread=_TEMPERATURE_SPREAD)
-        logger.info(
-            "recalibrate: took %d labelled cells; temperature %.3g, before %.3g%s",
-            len(rows),
-            float(self.module.temperature.view(-1)[-1]),
-            before[-1],
-            f"; left out cells labelled {list_names(foreign)}, which the model lacks" if foreign else "",
-        )
+        now = float(self.module.temperature.view(-1)[-1])
+        logger.info("recalibrate: took %d labelled cells; temperature %.3g, before %.3g", len(rows), now, before[-1])
+        if foreign:
+            logger.info("recalibrate: left out cells labelled %s, which the model lacks", list_names(foreign))
 
     @classmethod
-    @validate_params(adata=CellData(), labels_key=String(optional=True), layer=String(optional=True), use_raw=Flag())
+    @validate_params(unlabeled_category=UNLABELED, accelerator=ACCELERATOR, device=DEVICE)
     def load_query_data(
         cls,
         adata: AnnData,
@@ -249,8 +236,6 @@ class AdaptationMixin(SetupMixin):
         >>> grown.labels[-1]
         'CD19+ B'
         """
-        UNLABELED.check("unlabeled_category", unlabeled_category)
-        find_device(accelerator, device)
         if isinstance(reference_model, cls):
             base = reference_model
         else:
@@ -271,12 +256,11 @@ class AdaptationMixin(SetupMixin):
         cells = np.union1d(np.flatnonzero(codes >= 0), unlabeled[drawn])
         source = ExpressionSource(adata if len(cells) == adata.n_obs else adata[cells], layer, use_raw)
         query = base._load_query(source)
+        n_shared = adata.n_vars if query.measured is None else min(int(query.measured.sum()), adata.n_vars)
         logger.info(
             "load_query_data: new labels: %s; %s of the query's %s genes are genes of the model, and "
             "new labels rest on these alone",
-            list_names(new) if new else "none",
-            format_thousands(adata.n_vars if query.measured is None else min(int(query.measured.sum()), adata.n_vars)),
-            format_thousands(adata.n_vars),
+            *(list_names(new) or "none", format_thousands(n_shared), format_thousands(adata.n_vars)),
         )
         model._query_cells = NewLabels(query, codes[cells], len(base.labels))
         return model
@@ -284,20 +268,14 @@ class AdaptationMixin(SetupMixin):
     def _check_extensible(self) -> None:
         """Refuse a model that no label can be added to."""
         if self.modalities[0].name is not None:
-            raise TypeError(
-                "The model is one of a MuData, to which no labels can be added: train a model on "
-                "the RNA alone, or a new one on all labels."
-            )
+            raise TypeError("No labels can be added to a model of a MuData: train a new one on all labels.")
         if not self.is_trained_:
             raise ValueError("The model is not trained: call model.train() first.")
         if self.module.linear is None:
-            raise ValueError(
-                "The model has no linear branch, which new labels are added to: train a model with linear=True."
-            )
+            raise ValueError("The model has no linear branch, which new labels are added to: train one with it.")
         if self.training_.novelty_statistics is None:
             raise ValueError(
-                "The model has no statistics of its reference, because it is of an older version "
-                "or of very few cells: train it anew, on labels old and new."
+                "The model has no statistics of its reference, as it is old or of few cells: train a new one."
             )
 
     def _extended(self, new: list[str], values: np.ndarray) -> Self:
@@ -353,16 +331,9 @@ def _check_new_labels(new: list[str], known: list[str], where: str) -> None:
     for name in new:
         other = spelled.setdefault(label_key(name), name)
         if other != name:
-            warn_user(
-                f"{name!r} in {where} becomes a label beside {other!r}: if they are the "
-                "same cell type, spell them alike and load the query again."
-            )
+            warn_user(f"{name!r} in {where} becomes a label beside {other!r}: if they are one type, spell them alike.")
     if not new:
-        warn_user(
-            f"{where} has no label that the model lacks, so that train will change "
-            f"nothing (labels of the model are {list_names(known)}): call annotate, or recalibrate "
-            "to adapt probabilities to the query."
-        )
+        warn_user(f"{where} has no label that the model lacks: call annotate, or recalibrate to adapt probabilities.")
 
 
 @torch.inference_mode()

@@ -11,7 +11,7 @@ import pandas as pd
 from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset
 
-from tosica._checks import FilePath, Integer, list_names, validate_params
+from tosica._checks import FilePath, list_names, validate_params
 from tosica.model._device import first_line
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class AnnbatchDataModule:
     >>> model.train(datamodule=data)  # doctest: +SKIP
     """
 
-    @validate_params(chunk_size=Integer(), preload_nchunks=Integer())
+    @validate_params()
     def __init__(
         self, collection: Any | str | os.PathLike[str], *, chunk_size: int = 256, preload_nchunks: int = 64
     ) -> None:
@@ -107,10 +107,7 @@ class AnnbatchDataModule:
             raise
         # What a damaged chunk raises depends on how it was compressed.
         except Exception as error:
-            raise OSError(
-                f"the collection cannot be read ({first_line(error)}): it is damaged, or somebody "
-                "writes to it; make it anew."
-            ) from error
+            raise OSError(f"the collection cannot be read ({first_line(error)}): make it anew.") from error
 
     def _loader(self, rng: np.random.Generator) -> Any:
         loader = self._annbatch.Loader(
@@ -133,9 +130,8 @@ def _import_annbatch() -> Any:
         advice = "pip install 'tosica[atlas]'"
         if sys.version_info < (3, 12):
             advice = (
-                "it needs Python 3.12 or newer, and this is "
-                f"{sys.version_info.major}.{sys.version_info.minor}; without it, open the "
-                "reference with anndata.experimental.read_lazy"
+                f"it needs Python 3.12 or newer, and this is {sys.version_info.major}.{sys.version_info.minor}; "
+                "without it, open the reference with anndata.experimental.read_lazy"
             )
         raise ModuleNotFoundError(f"annbatch is not installed: {advice}.") from error
     return annbatch

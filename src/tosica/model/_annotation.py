@@ -14,10 +14,8 @@ from tosica._checks import (
     CellData,
     Either,
     FileKey,
-    Flag,
     Fraction,
     InstanceOf,
-    Integer,
     Names,
     OneOf,
     String,
@@ -35,6 +33,7 @@ from tosica.model._annotation_result import CUTOFF, DEFAULT_CUTOFF, AnnotationRe
 from tosica.model._device import check_device
 from tosica.model._fields import LabelsField
 from tosica.model._query import QueryLoader
+from tosica.model._setup import SetupMixin
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -44,9 +43,6 @@ if TYPE_CHECKING:
 
     from tosica.model._annotation_result import Cutoff
     from tosica.model._query import Minibatch
-    from tosica.model._setup import SetupMixin as Base
-else:
-    Base = object
 
 Precision = Literal["32-true", "bf16-mixed"]
 # The first fits the cache of a CPU, the second occupies an accelerator.
@@ -55,19 +51,10 @@ _WANTED = {"probabilities", "attention", "unannotated", "latent", "novelty"}
 LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True)
 
 
-class AnnotationMixin(Base):
+class AnnotationMixin(SetupMixin):
     """What a model says of the cells of a query."""
 
-    @validate_params(
-        adata=CellData(mudata=True, optional=True),
-        want=Names(),
-        layer=LAYER,
-        use_raw=Flag(),
-        batch_size=Integer(optional=True),
-        precision=OneOf(*get_args(Precision)),
-        sample=CellData(optional=True),
-        enable_progress_bar=Flag(),
-    )
+    @validate_params(want=Names(), layer=LAYER, precision=OneOf(*get_args(Precision)))
     def infer(
         self,
         adata: AnnData | MuData | None = None,
@@ -175,13 +162,7 @@ class AnnotationMixin(Base):
             arrays["novelty"], _ = statistics.score_cells(minibatch.x.cpu().numpy(), known)
         return minibatch.start, arrays
 
-    @validate_params(
-        adata=CellData(mudata=True, optional=True),
-        cutoff=CUTOFF,
-        probabilities=Flag(),
-        key_added=FileKey(),
-        copy=Flag(),
-    )
+    @validate_params(cutoff=CUTOFF, key_added=FileKey())
     def annotate(
         self,
         adata: AnnData | MuData | None = None,
@@ -313,7 +294,7 @@ class AnnotationMixin(Base):
         result.to_adata(target, cutoff=cutoff, probabilities=probabilities, key_added=key_added)
         return target if copy else None
 
-    @validate_params(soft=Flag())
+    @validate_params()
     def predict(
         self,
         adata: AnnData | MuData | None = None,
@@ -353,7 +334,7 @@ class AnnotationMixin(Base):
             return pd.DataFrame(result.probabilities, index=result.obs_names, columns=result.dtype.categories)
         return result.dtype.categories.to_numpy()[result.codes]
 
-    @validate_params(coverage=Fraction(zero=False, one=False), ontology=Flag(), allow_empty=Flag())
+    @validate_params(coverage=Fraction(zero=False, one=False))
     def predict_set(
         self,
         adata: AnnData | MuData | None = None,
@@ -425,17 +406,13 @@ class AnnotationMixin(Base):
         levels*, J. Am. Stat. Assoc. 114, 223 (2019).
         """
         if ontology and not self.ontology_term_ids_:
-            raise ValueError(
-                "ontology=True was given, but no label of the model has a term: assign a dict of "
-                "label and identifier to model.ontology_term_ids_."
-            )
+            raise ValueError("no label of the model has a term: assign a dict of them to model.ontology_term_ids_.")
         held_out = self.training_.held_out_probabilities
         if held_out is None:
             self._source(adata)
             raise ValueError(
-                "The model has no held-out cells to calibrate label sets by: make a new model of a "
-                "reference with several cells of a label, and train it once with calibrate=True, "
-                "which is the default."
+                "The model has no held-out cells to calibrate label sets by: make a new model of a reference with "
+                "several cells of a label, and train it once with calibrate=True, which is the default."
             )
         result = self.infer(adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
         choice = self.module.modality_choices.index(result.present)
@@ -443,14 +420,11 @@ class AnnotationMixin(Base):
         assert result.probabilities is not None
         inside, n_empty = label_sets(result.probabilities, threshold, allow_empty=allow_empty)
         if n_empty:
+            best = "only their best label in the set, which allow_empty=True would leave empty"
             logger.info(
                 "predict_set: %s of %s cells have %s: even their best label is less probable than "
                 "the true labels of most cells that the sets are calibrated on",
-                format_thousands(n_empty),
-                format_thousands(len(inside)),
-                "an empty set"
-                if allow_empty
-                else "only their best label in the set, which allow_empty=True would leave empty",
+                *(format_thousands(n_empty), format_thousands(len(inside)), "an empty set" if allow_empty else best),
             )
         sets = pd.DataFrame(inside, index=result.obs_names, columns=result.dtype.categories)
         return sets_as_terms(sets, self.labels, self.ontology_term_ids_) if ontology else sets
@@ -479,7 +453,7 @@ class AnnotationMixin(Base):
         assert latent is not None
         return latent
 
-    @validate_params(unannotated=Flag())
+    @validate_params()
     def get_attention(
         self,
         adata: AnnData | MuData | None = None,
@@ -504,19 +478,11 @@ class AnnotationMixin(Base):
         Table ``(n_obs, n_gene_sets)``, float32. With unannotated tokens and the class token's
         attention to itself, each row sums to one.
         """
-        result = self.infer(
-            adata,
-            "unannotated" if unannotated else "attention",
-            indices,
-            layer=layer,
-            use_raw=use_raw,
-            batch_size=batch_size,
-        )
+        want = "unannotated" if unannotated else "attention"
+        result = self.infer(adata, want, indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
         return pd.DataFrame(result.attention, index=result.obs_names, columns=result.gene_sets)
 
-    @validate_params(
-        adata=CellData(mudata=True, optional=True), layer=LAYER, use_raw=Flag(), batch_size=Integer(optional=True)
-    )
+    @validate_params(layer=LAYER)
     def iter_batches(
         self,
         adata: AnnData | MuData | None = None,
@@ -608,9 +574,7 @@ class AnnotationMixin(Base):
         except IndexError:
             chosen = None
         if chosen is None or chosen.ndim != 1:
-            raise ValueError(
-                f"indices must be positions of the {adata.n_obs} cells, a slice, or a boolean for each of them."
-            )
+            raise ValueError(f"indices must be positions of the {adata.n_obs} cells, a slice, or a boolean for each.")
         return source[chosen]
 
     def _load_query(
@@ -625,8 +589,4 @@ class AnnotationMixin(Base):
 
 def _check_finite(name: str, values: np.ndarray) -> None:
     if not np.isfinite(values).all():
-        raise ValueError(
-            f"The model gives cells no {name} that are numbers (NaN or infinity), so that its "
-            "weights are spoilt, as by a training that diverged: train a new model, with a smaller "
-            "plan_kwargs={'lr': ...} if it was raised."
-        )
+        raise ValueError(f"The model gives no finite {name}: its weights are spoilt; train a new one.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from tosica._checks import Either, FileKey, Flag, Fraction, OneOf, validate_params
+from tosica._checks import Either, FileKey, Fraction, OneOf, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, file_columns
 from tosica._settings import format_thousands, logger
@@ -124,7 +124,7 @@ class AnnotationResult:
             typed = pd.Index(np.array([*self.labels, UNKNOWN], dtype=object))
         return pd.Categorical.from_codes(codes.ravel(), categories=typed[occurring], ordered=self.dtype.ordered)
 
-    @validate_params(cutoff=CUTOFF, probabilities=Flag(), key_added=FileKey())
+    @validate_params(cutoff=CUTOFF, key_added=FileKey())
     def to_adata(
         self,
         adata: AnnData | MuData,
@@ -216,8 +216,7 @@ class AnnotationResult:
                 "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of "
                 "the reference's cells are. Another batch or technology has this effect as well as "
                 "new types: tosica.tl.novelty(adata, model) takes off what the query has in common",
-                100 * share,
-                100 * LIMITS.pvalue,
+                *(100 * share, 100 * LIMITS.pvalue),
             )
 
     def _codes(self, cutoff: Cutoff) -> NDArray[np.integer]:
@@ -256,10 +255,7 @@ def warn_of_cutoff(cutoff: Cutoff, n_labels: int) -> None:
     logger.warning(
         'annotate: cutoff=%g calls no cell "Unknown", because the best of %d labels always has a '
         "probability of at least %.3g: pass a higher one, or cutoff='auto', which is %.3g here",
-        cutoff,
-        n_labels,
-        1 / n_labels,
-        resolve_cutoff("auto", n_labels),
+        *(cutoff, n_labels, 1 / n_labels, resolve_cutoff("auto", n_labels)),
     )
 
 

@@ -43,9 +43,7 @@ def find_device(accelerator: str, device: int | str) -> torch.device:
         return torch.device("cpu")
     kind = "cuda" if accelerator in ("auto", "gpu") else accelerator
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"accelerator={accelerator!r} was asked for, but torch finds no GPU here: pass accelerator='cpu' or 'auto'."
-        )
+        raise ValueError(f"accelerator={accelerator!r}, but torch finds no GPU here: pass accelerator='cpu' or 'auto'.")
     return torch.device(kind if device == "auto" else f"{kind}:{device}")
 
 
@@ -66,8 +64,7 @@ def check_device(device: str | int | torch.device) -> torch.device:
     # AssertionError is what torch raises if it was built without GPUs.
     except (RuntimeError, AssertionError) as error:
         raise ValueError(
-            f"device={device!r} cannot be used here ({first_line(error)}): pass 'cpu', or 'cuda:0' and so on for one "
-            f"of the {torch.cuda.device_count()} GPUs that torch finds."
+            f"device={device!r} cannot be used here ({first_line(error)}): pass 'cpu', 'cuda:0' and so on."
         ) from error
     return found
 
@@ -87,8 +84,7 @@ def check_devices(accelerator: str, devices: int | list[int] | str) -> torch.dev
             _, _, device = parse_device_args(accelerator, devices, return_device="torch")
     except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"accelerator={accelerator!r} and devices={devices!r} cannot be used here ({first_line(error)}): pass "
-            "others, or leave them out."
+            f"accelerator={accelerator!r} and devices={devices!r} cannot be used here ({first_line(error)})."
         ) from error
     return torch.device(device)
 
@@ -111,10 +107,7 @@ def compiled(encoder: Encoder, device: torch.device) -> Iterator[None]:
     """
     reason = _why_not(device)
     if reason:
-        warn_user(
-            f"compile=True has no effect, because torch.compile does not work here ({reason}): "
-            "install a C++ compiler, or leave compile out."
-        )
+        warn_user(f"compile=True has no effect ({reason}): install a C++ compiler, or leave compile out.")
         yield
         return
     plain = encoder.forward

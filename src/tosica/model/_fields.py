@@ -79,16 +79,13 @@ class ExpressionField(LayerField):
         genes = pd.Index(state_registry[self.COLUMN_NAMES_KEY])
         if not genes.equals(pd.Index(adata_target.var_names.astype(str))):
             raise ValueError(
-                f"{self._name}'s var_names are not the model's genes in the model's order: take "
-                f"{self._name}[:, model.get_var_names()], or pass no adata to load and call "
-                "annotate, which matches genes by name."
+                f"{self._name}'s var_names are not the model's genes in the model's order: take {self._name}[:, "
+                "model.get_var_names()], or pass no adata to load and call annotate, which matches genes by name."
             )
         state = self.register_field(adata_target)
         saved, found = (self._kind.load_scale(s[self.SCALE_KEY]) for s in (state_registry, state))
         if saved.kind != found.kind:
-            raise ValueError(
-                f"{self._name} holds {found.kind} values, but the model was trained on {saved.kind} values."
-            )
+            raise ValueError(f"{self._name} holds {found.kind} values, but the model was trained on {saved.kind}.")
         return {**state, self.SCALE_KEY: self._kind.merge_scale(saved, found)._asdict()}
 
 
@@ -131,18 +128,13 @@ class MaskField(BaseAnnDataField):
         if key not in adata.varm or not isinstance(made, Mapping) or "gene_sets" not in made:
             first = self._again.replace(" again.", " first.")
             raise KeyError(f"There is no mask in {varm} and {uns}: {first}")
-        if len(made["gene_sets"]) != adata.varm[key].shape[1]:
-            raise ValueError(
-                f"{varm} has {adata.varm[key].shape[1]} gene sets and {uns} names "
-                f"{len(made['gene_sets'])}: they are not from one call; {self._again}"
-            )
+        n_sets, n_names = adata.varm[key].shape[1], len(made["gene_sets"])
+        if n_names != n_sets:
+            raise ValueError(f"{varm} has {n_sets} gene sets and {uns} names {n_names}: {self._again}")
         empty = np.flatnonzero(np.diff(sp.csc_matrix(adata.varm[key]).indptr) == 0)
         if len(empty):
             names = list_names([str(made["gene_sets"][i]) for i in empty], 3)
-            raise ValueError(
-                f"{len(empty)} gene sets of {varm} have no gene in {self._name} ({names}): genes "
-                f"were left out since; {self._again}"
-            )
+            raise ValueError(f"{len(empty)} gene sets of {varm} have no gene in {self._name} ({names}): {self._again}")
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Keep the mask by columns, and what it was made from."""
@@ -241,8 +233,7 @@ class LabelsField(CategoricalObsField):
         n_missing = int(adata.obs[key].isna().sum())
         if n_missing:
             raise ValueError(
-                f"{n_missing} cells have no label (NaN) in {where}: leave them out, "
-                "or give them a name of their own and pass it as unlabeled_category."
+                f"{n_missing} cells have no label (NaN) in {where}: leave them out, or name them by unlabeled_category."
             )
         if are_factor_codes(adata, key):
             raise ValueError(
@@ -253,10 +244,7 @@ class LabelsField(CategoricalObsField):
         text = adata.obs[key].astype("category").cat.categories.astype(str)
         if not text.is_unique:
             twice = ", ".join(repr(name) for name in text[text.duplicated()].unique())
-            raise ValueError(
-                f"{where} has different labels with the same text ({twice}): make them one type, e.g. by "
-                f"{where}.astype(str)."
-            )
+            raise ValueError(f"{where} has different labels with the same text ({twice}): make all of them strings.")
         every = self._sizes(adata)
         names = list(every.index[every >= self._min_cells])
         file_columns(names, where)
@@ -304,9 +292,7 @@ class LabelsField(CategoricalObsField):
         self._leave_out(sizes)
         new = sizes.index[sizes >= self._min_cells]
         if len(new):
-            raise ValueError(
-                f"{self._where} has labels that the model does not know: {', '.join(map(repr, sorted(new)))}."
-            )
+            raise ValueError(f"{self._where} has labels that the model does not know: {list_names(sorted(new))}.")
         if self._unlabeled is not None and self._unlabeled not in names:
             names = np.append(names, self._unlabeled)
         self._write_codes(adata_target, names)
@@ -366,8 +352,7 @@ def refuse_unknown_label(names: list[str], where: str) -> None:
     """Refuse the name that ``annotate`` writes where it is in doubt."""
     if UNKNOWN in names:
         raise ValueError(
-            f"{where} has a label {UNKNOWN!r}, which annotate writes where it is in doubt: rename it, or pass "
-            f"unlabeled_category={UNKNOWN!r}."
+            f"{where} has a label {UNKNOWN!r}, which annotate writes where it doubts: pass it as unlabeled_category."
         )
 
 
@@ -395,10 +380,7 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
     }
     if problems:
         named = ", ".join(f"{k!r} ({problems[k]})" for k in labels if k in problems)
-        warn_user(
-            f"adata.obs[{column!r}] has no term that can be taken for {named}, so these labels "
-            "have no term: assign model.ontology_term_ids_ to give them one."
-        )
+        warn_user(f"adata.obs[{column!r}] has no term that can be taken for {named}: assign model.ontology_term_ids_.")
     return {k: terms[k] for k in labels if k in terms and k not in problems}
 
 

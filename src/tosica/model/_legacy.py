@@ -86,10 +86,7 @@ def load_legacy(
     """Load a legacy project, as documented in :meth:`TOSICA.load_legacy`."""
     project = read_project(Path(project_dir), var_names, weights)
     if project.embed_dim % n_heads:
-        raise ValueError(
-            f"n_heads={n_heads} does not divide the width of {project.embed_dim} that {project.weights} "
-            "has: pass the number of heads that the model was trained with."
-        )
+        raise ValueError(f"n_heads={n_heads} does not divide {project.embed_dim}, the width of {project.weights}.")
     if labels_key is not None:
         project = project._replace(labels_key=labels_key)
     registry = _make_registry(cls, project, target_sum)
@@ -179,24 +176,19 @@ def read_project(folder: Path, var_names: Iterable[str] | None, weights: str | N
 def _reading(path: Path) -> Iterator[Path]:
     """Say in one sentence that a file is missing or damaged, whatever its reader raises."""
     if not path.is_file():
-        raise FileNotFoundError(
-            f"The folder {str(path.parent)!r} holds no {path.name}: pass the whole project folder of the original code."
-        )
+        raise FileNotFoundError(f"The folder {str(path.parent)!r} holds no {path.name}: pass the whole project folder.")
     try:
         yield path
     except Exception as error:
         raise ValueError(
-            f"{str(path)!r} is damaged, or holds something else than the original code writes, which is "
-            "not opened because that could run code: copy it again."
+            f"{str(path)!r} is damaged, or holds something else, and was not opened: copy it again."
         ) from error
 
 
 def _require(holds: bool, file: str, what: str) -> None:
     """Refuse a project if one of its files contradicts another one."""
     if not holds:
-        raise ValueError(
-            f"{file} {what}: the folder is not as the original code leaves it after one training, so copy it again."
-        )
+        raise ValueError(f"{file} {what}: the folder is not as the original code leaves it, so copy it again.")
 
 
 def _choose_weights(folder: Path, weights: str | None) -> Path:
@@ -237,8 +229,7 @@ def _read_genes(
     if given is None or path.is_file():
         if not path.is_file():
             raise FileNotFoundError(
-                f"The folder {str(path.parent)!r} holds no {path.name}, the only file with the names of "
-                "the genes: pass the var_names of the data that the model was trained on."
+                f"The folder {str(path.parent)!r} holds no {path.name} with the names of the genes: pass var_names."
             )
         with _reading(path):
             written = pd.read_csv(path, header=None, dtype=str, na_filter=False, nrows=1).iloc[0, 1:].tolist()
@@ -366,16 +357,12 @@ def _setup_reference(cls: type[ModelT], adata: AnnData, project: Project, regist
     """Set up a reference to go on training with. If it does not fit, it stays unchanged."""
     if list(adata.var_names) != project.genes:
         raise ValueError(
-            "adata's var_names are not the legacy model's genes in the model's order: load it "
-            "without adata and take adata[:, model.get_var_names()]."
+            "adata's var_names are not the legacy model's genes in its order: take adata[:, model.get_var_names()]."
         )
     key = registry["setup_args"]["mask_key"]
     exists = key in adata.varm or key in adata.uns
     if exists and not _is_mask_of(adata, key, project):
-        raise ValueError(
-            f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the legacy model's mask: "
-            "delete both, and load_legacy writes the mask there."
-        )
+        raise ValueError(f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the legacy mask: delete both.")
     if not exists:
         _write_mask(adata, key, project)
     try:

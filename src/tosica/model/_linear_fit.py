@@ -9,22 +9,10 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from tosica import linear
 from tosica._checks import list_names
 from tosica._settings import warn_user
 from tosica.data import normalize
-from tosica.linear import (
-    MAX_CELLS,
-    MAX_CELLS_NOVELTY,
-    LabeledRows,
-    LinearClassifier,
-    NoveltyStatistics,
-    cross_validate,
-    fit_linear_classifier,
-    fit_novelty,
-    fit_ppca,
-    linear_to_network_ratio,
-    subsample_by_label,
-)
 
 # Cells that are read densely at once.
 _CELLS_AT_ONCE = 512
@@ -65,14 +53,14 @@ class LinearFit:
         data = self.data
         self._tokens = token_genes(self.module)
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
-        self._weight = linear_to_network_ratio(data.n_train + data.n_val)
-        cells = np.union1d(data.train_idx, data.val_idx)
-        self._chosen = cross_validate(labeled_rows(self.module, data, cells), self._tokens, self.batch_directions)
+        self._weight = linear.linear_to_network_ratio(data.n_train + data.n_val)
+        rows = labeled_rows(self.module, data, np.union1d(data.train_idx, data.val_idx))
+        self._chosen = linear.cross_validate(rows, self._tokens, self.batch_directions)
         self.fit()
 
     def fit(self) -> None:
         """Fit the regressions, to the training cells as they are now."""
-        self._fitted: LinearClassifier = fit_linear_classifier(
+        self._fitted: linear.LinearClassifier = linear.fit_linear_classifier(
             labeled_rows(self.module, self.data, self.data.train_idx),
             len(self.labels),
             self._tokens,
@@ -83,11 +71,11 @@ class LinearFit:
 
     def to_module(self) -> None:
         """Write the regressions to the linear branch."""
-        linear, fitted = self.module.linear, self._fitted
-        if linear is not None:
-            linear.weight.copy_(torch.from_numpy(fitted.weights))
-            linear.bias.copy_(torch.from_numpy(fitted.biases))
-            linear.clip_max.copy_(torch.from_numpy(fitted.clip_max))
+        branch, fitted = self.module.linear, self._fitted
+        if branch is not None:
+            branch.weight.copy_(torch.from_numpy(fitted.weights))
+            branch.bias.copy_(torch.from_numpy(fitted.biases))
+            branch.clip_max.copy_(torch.from_numpy(fitted.clip_max))
 
     def init_tokens(self) -> None:
         """Initialize each token from the weights of its genes in the regressions."""
@@ -101,16 +89,15 @@ class LinearFit:
         inactive = [self.labels[code] for code in self._fitted.inactive]
         if inactive:
             warn_user(
-                f"No gene set distinguishes these labels: {list_names(inactive)}. Their "
-                "attributions are shared equally among the gene sets that hold a gene, and mean "
-                "little: check that these labels are cell types, or pass gene sets that describe "
-                "them to build_mask."
+                f"No gene set distinguishes these labels: {list_names(inactive)}. Their attributions are shared "
+                "equally among the gene sets that hold a gene, and mean little: check that these labels are cell "
+                "types, or pass gene sets that describe them to build_mask."
             )
 
 
-def labeled_rows(module: TOSICAModule, data: ReferenceData, cells: np.ndarray) -> LabeledRows:
+def labeled_rows(module: TOSICAModule, data: ReferenceData, cells: np.ndarray) -> linear.LabeledRows:
     """Pick cells of the reference with their labels, for a module of one modality."""
-    return LabeledRows(data.rows, cells, data.codes[cells], module.slices[0])
+    return linear.LabeledRows(data.rows, cells, data.codes[cells], module.slices[0])
 
 
 def token_genes(module: TOSICAModule) -> sp.csr_matrix:
@@ -128,7 +115,7 @@ def fit_baseline(module: TOSICAModule, data: ReferenceData) -> None:
     Cells that lack a modality do not count there.
     """
     codes = data.codes[data.train_idx]
-    sample = subsample_by_label(codes, MAX_CELLS)
+    sample = linear.subsample_by_label(codes, linear.MAX_CELLS)
     cells, codes = data.train_idx[sample], codes[sample]
     shape = (len(np.unique(codes)), module.embedding.n_genes)
     total, n_cells = torch.zeros(shape), torch.zeros(shape)
@@ -149,12 +136,12 @@ def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
     """Write the loadings that impute missing genes, for a model with a linear branch."""
     if module.linear is None:
         return
-    mean, loadings = fit_ppca(labeled_rows(module, data, data.train_idx))
+    mean, loadings = linear.fit_ppca(labeled_rows(module, data, data.train_idx))
     module.linear.mean.copy_(torch.from_numpy(mean))
     module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
 
 
-def fit_novelty_statistics(module: TOSICAModule, data: ReferenceData) -> NoveltyStatistics | None:
+def fit_novelty_statistics(module: TOSICAModule, data: ReferenceData) -> linear.NoveltyStatistics | None:
     """Fit the statistics for the novelty of cells, for a model of one modality."""
-    drawn = labeled_rows(module, data, data.train_idx).subsample(MAX_CELLS_NOVELTY)
-    return fit_novelty(drawn.expression(), drawn.labels)
+    drawn = labeled_rows(module, data, data.train_idx).subsample(linear.MAX_CELLS_NOVELTY)
+    return linear.fit_novelty(drawn.expression(), drawn.labels)

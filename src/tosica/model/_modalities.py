@@ -61,9 +61,8 @@ class Modality:
         names = self.of(data).var_names.astype(str)
         if not names.equals(self.genes):
             raise ValueError(
-                f"{self.place} has {len(names)} genes now, and {len(self.genes)} when it was set "
-                "up, or others, or in another order: call tosica.pp.build_mask and the setup "
-                "method again, and make a new model."
+                f"{self.place} has {len(names)} genes now, and {len(self.genes)} when it was set up, or others: "
+                "call tosica.pp.build_mask and the setup method again, and make a new model."
             )
 
     def describe_tokens(self) -> str:

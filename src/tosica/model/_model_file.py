@@ -88,9 +88,7 @@ def read_plain(path: Path) -> dict[str, Any]:
         If the file is damaged, or holds anything but tensors and plain values.
     """
     if not path.is_file():
-        raise FileNotFoundError(
-            f"The folder {str(path.parent)!r} holds no {path.name}, so it is not a saved model or not a whole one."
-        )
+        raise FileNotFoundError(f"The folder {str(path.parent)!r} holds no {path.name}, so it is no saved model.")
     with path.open("rb") as file:
         # The unpickler may raise anything on bytes that are something else.
         try:
@@ -98,8 +96,7 @@ def read_plain(path: Path) -> dict[str, Any]:
             is_whole = contents.pop(_DIGEST) == digest(contents)
         except Exception as error:
             raise ValueError(
-                f"{str(path)!r} is damaged, or holds more than the tensors and plain values of a "
-                "saved model, and nothing in it was executed: copy or save the model again."
+                f"{str(path)!r} is damaged, or no saved model, and nothing in it was executed: copy or save it again."
             ) from error
     if not is_whole:
         raise ValueError(f"{str(path)!r} is damaged: copy or save the model again.")
@@ -165,9 +162,7 @@ def refuse_other_versions(path: Path) -> Iterator[None]:
         yield
     # What is missing or of another type shows in many ways.
     except (AttributeError, KeyError, TypeError, RuntimeError) as error:
-        raise ValueError(
-            f"{str(path)!r} is whole, but holds no model of this version of tosica: train and save it again."
-        ) from error
+        raise ValueError(f"{str(path)!r} holds no model of this version of tosica: train it again.") from error
 
 
 def restore_registry(registry: dict[str, Any]) -> dict[str, Any]:

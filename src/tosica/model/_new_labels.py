@@ -112,9 +112,8 @@ class NewLabels:
         """Cells with labels of the model, and what the query's batch adds to each label."""
         if not x.shape[0]:
             warn_user(
-                "The query has cells of new labels only, so that differences between its batch "
-                "and the reference count as differences between types: unless they are of one "
-                "batch, load the query with other cells of its batch, which need no label."
+                "The query has cells of new labels only, so that differences between batches count as those "
+                "between types: add other cells of its batch, which need no label."
             )
             return LabeledCells(x, codes), None
         position = np.full(self._n_before, -1)

@@ -154,9 +154,8 @@ def _split(source: ExpressionSource, modalities: list[Modality]) -> Parts:
     if not present:
         raise ValueError(
             f"The query has none of the model's modalities ({list_names(wanted)}), but "
-            f"{list_names(list(mdata.mod)) or 'none at all'}: rename one, as in "
-            f"mdata.mod[{wanted[0]!r}] = mdata.mod.pop({next(iter(mdata.mod), '…')!r}), or pass "
-            "one as an AnnData."
+            f"{list_names(list(mdata.mod)) or 'none at all'}: rename one, as in mdata.mod[{wanted[0]!r}] = "
+            f"mdata.mod.pop({next(iter(mdata.mod), '…')!r}), or pass one as an AnnData."
         )
     for name in layers:
         if name not in present:
@@ -167,10 +166,7 @@ def _split(source: ExpressionSource, modalities: list[Modality]) -> Parts:
         lacking = f"the query has no modality {list_names(missing)}"
         query_logger.info("query: %s; labels rest on %s", lacking, list_names(present))
         if others:
-            warn_user(
-                f"{lacking} and one that the model does not know ({list_names(others)}): if they "
-                "are the same, rename it, otherwise leave it out."
-            )
+            warn_user(f"{lacking} and one that is not known ({list_names(others)}): rename it, or leave it out.")
     indexers = cell_indexers(mdata, present)
     return {
         wanted.index(name): (reindex_obs(mdata[name], indexers[name]), layers.get(name), f"mdata[{name!r}]")

@@ -12,12 +12,7 @@ from scvi import settings
 from torch.utils.data import BatchSampler, Sampler
 
 from tosica.data import CellMatrix
-from tosica.model._reference_on_disk import (
-    ContiguousBlocks,
-    ShuffleBuffer,
-    as_minibatch,
-    read_ahead,
-)
+from tosica.model._reference_on_disk import ContiguousBlocks, ShuffleBuffer, as_minibatch, read_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

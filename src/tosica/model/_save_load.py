@@ -9,21 +9,12 @@ import torch
 from scvi.data import AnnDataManager
 
 from tosica import hub
-from tosica._checks import CellData, FilePath, Flag, Integer, Names, Number, String, validate_params
+from tosica._checks import Names, Number, validate_params
 from tosica._files import replace_file
+from tosica.model import _model_file
 from tosica.model._device import ACCELERATOR, DEVICE, find_device
 from tosica.model._legacy import load_legacy
-from tosica.model._model_file import (
-    check_free,
-    find_not_finite,
-    read_plain,
-    refuse_other_versions,
-    restore_history,
-    restore_registry,
-    to_plain,
-    write_plain,
-)
-from tosica.model._setup import SCVI_ATTRS, TrainingResult
+from tosica.model._setup import SCVI_ATTRS, SetupMixin, TrainingResult
 from tosica.model._trainer import is_rank_zero
 
 if TYPE_CHECKING:
@@ -32,20 +23,16 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-    from tosica.model._setup import SetupMixin as Base
-else:
-    Base = object
-
 
 MODEL_FILE = "model.pt"
 # Names under which scvi-tools saves them too.
 _STATE, _VAR_NAMES, _ATTRIBUTES = "model_state_dict", "var_names", "attr_dict"
 
 
-class SaveLoadMixin(Base):
+class SaveLoadMixin(SetupMixin):
     """Saving and loading, without running anything that a file may hold."""
 
-    @validate_params(dir_path=FilePath(), prefix=String(optional=True), overwrite=Flag(), save_anndata=Flag())
+    @validate_params()
     def save(
         self,
         dir_path: str | Path,
@@ -93,16 +80,13 @@ class SaveLoadMixin(Base):
             return
         folder = Path(dir_path)
         if not overwrite:
-            check_free(folder)
+            _model_file.check_free(folder)
         if save_anndata and self.adata is None:
             raise ValueError("save_anndata=True was given, but the model has no reference.")
         state = self.module.state_dict()
-        wrong = find_not_finite(state)
+        wrong = _model_file.find_not_finite(state)
         if wrong is not None:
-            raise ValueError(
-                f"The model has weights that are not finite ({wrong}) and cannot name cells, so it "
-                "is not saved: train a new one."
-            )
+            raise ValueError(f"The model has weights that are not finite ({wrong}) and is not saved: train a new one.")
         attributes = {
             "registry_": self.registry_,
             "init_params_": self.init_params_,
@@ -114,7 +98,7 @@ class SaveLoadMixin(Base):
         if save_anndata:
             self._save_reference(folder, prefix or "", anndata_write_kwargs)
         contents = {_STATE: state, _VAR_NAMES: self._var_names, _ATTRIBUTES: attributes}
-        write_plain(to_plain(contents), folder / f"{prefix or ''}{MODEL_FILE}")
+        _model_file.write_plain(_model_file.to_plain(contents), folder / f"{prefix or ''}{MODEL_FILE}")
 
     def _save_reference(self, folder: Path, prefix: str, arguments: dict[str, Any]) -> None:
         """Write the reference, which stays with its own file if it is backed."""
@@ -128,13 +112,7 @@ class SaveLoadMixin(Base):
                     adata.file.filename = before
 
     @classmethod
-    @validate_params(
-        dir_path=FilePath(),
-        adata=CellData(mudata=True, optional=True),
-        accelerator=ACCELERATOR,
-        device=DEVICE,
-        prefix=String(optional=True),
-    )
+    @validate_params(accelerator=ACCELERATOR, device=DEVICE)
     def load(
         cls,
         dir_path: str | Path,
@@ -172,38 +150,30 @@ class SaveLoadMixin(Base):
         """
         where = find_device(accelerator, device)
         path = Path(dir_path) / f"{prefix or ''}{MODEL_FILE}"
-        contents = read_plain(path)
-        with refuse_other_versions(path):
+        contents = _model_file.read_plain(path)
+        with _model_file.refuse_other_versions(path):
             attributes = contents[_ATTRIBUTES]
-            registry = restore_registry(attributes["registry_"])
+            registry = _model_file.restore_registry(attributes["registry_"])
             name, parameters = registry["model_name"], attributes["init_params_"]["non_kwargs"]
         if name != cls.__name__:
             raise ValueError(f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model.")
         if adata is not None:
             cls._setup_from_registry(adata, registry)
-        with refuse_other_versions(path):
+        with _model_file.refuse_other_versions(path):
             model = cls(adata, registry=None if adata is not None else registry, **parameters)
             model.module.load_state_dict(contents[_STATE])
             model.training_ = TrainingResult.from_dict(attributes["training_"])
             for name in SCVI_ATTRS:
                 value = attributes[name]
                 setattr(model, name, value.numpy() if torch.is_tensor(value) else value)
-            model.history_ = restore_history(attributes["history_"])
+            model.history_ = _model_file.restore_history(attributes["history_"])
             model._restore_terms(attributes["ontology_term_ids_"])
         model.to_device(where)
         model.module.eval()
         return model
 
     @classmethod
-    @validate_params(
-        repo_id=String(),
-        revision=String(optional=True),
-        adata=CellData(mudata=True, optional=True),
-        accelerator=ACCELERATOR,
-        device=DEVICE,
-        cache_dir=FilePath(optional=True),
-        token=String(optional=True),
-    )
+    @validate_params(accelerator=ACCELERATOR, device=DEVICE)
     def from_hub(
         cls,
         repo_id: str,
@@ -259,14 +229,7 @@ class SaveLoadMixin(Base):
         folder = hub.pull(repo_id, revision=revision, cache_dir=cache_dir, token=token)
         return cls.load(folder, adata=adata, accelerator=accelerator, device=device)
 
-    @validate_params(
-        repo_id=String(),
-        private=Flag(),
-        token=String(optional=True),
-        revision=String(optional=True),
-        create_pr=Flag(),
-        commit_message=String(optional=True),
-    )
+    @validate_params()
     def push_to_hub(
         self,
         repo_id: str,
@@ -335,16 +298,7 @@ class SaveLoadMixin(Base):
             **about,
         )
 
-    @validate_params(
-        tissue=Names(),
-        license=String(),
-        organism=String(optional=True),
-        description=String(optional=True),
-        version=String(optional=True),
-        doi=String(optional=True),
-        citation=String(optional=True),
-        contact=String(optional=True),
-    )
+    @validate_params()
     def get_model_card(
         self,
         *,
@@ -421,17 +375,7 @@ class SaveLoadMixin(Base):
         )
 
     @classmethod
-    @validate_params(
-        project_dir=FilePath(),
-        var_names=Names(optional=True),
-        n_heads=Integer(),
-        weights=String(optional=True),
-        labels_key=String(optional=True),
-        target_sum=Number(above=0),
-        adata=CellData(optional=True),
-        accelerator=ACCELERATOR,
-        device=DEVICE,
-    )
+    @validate_params(var_names=Names(optional=True), target_sum=Number(above=0), accelerator=ACCELERATOR, device=DEVICE)
     def load_legacy(
         cls,
         project_dir: str | Path,
@@ -532,7 +476,7 @@ class SaveLoadMixin(Base):
         raise NotImplementedError("No tosica model is in the old format of scvi-tools: use load or load_legacy.")
 
     @staticmethod
-    @validate_params(dir_path=FilePath(), prefix=String(optional=True))
+    @validate_params()
     def load_registry(dir_path: str | Path, prefix: str | None = None) -> dict[str, Any]:
         """Read what :meth:`setup_anndata` registered for a saved model, as safely as :meth:`load`.
 
@@ -550,12 +494,12 @@ class SaveLoadMixin(Base):
         TypeError, FileNotFoundError, ValueError
             As :meth:`load`.
         """
-        contents = read_plain(Path(dir_path) / f"{prefix or ''}{MODEL_FILE}")
-        with refuse_other_versions(Path(dir_path)):
-            return restore_registry(contents[_ATTRIBUTES]["registry_"])
+        contents = _model_file.read_plain(Path(dir_path) / f"{prefix or ''}{MODEL_FILE}")
+        with _model_file.refuse_other_versions(Path(dir_path)):
+            return _model_file.restore_registry(contents[_ATTRIBUTES]["registry_"])
 
     @staticmethod
-    @validate_params(dir_path=FilePath(), prefix=String(optional=True))
+    @validate_params()
     def view_setup_args(dir_path: str | Path, prefix: str | None = None) -> None:
         """Print the arguments that :meth:`setup_anndata` was called with for a saved model.
 

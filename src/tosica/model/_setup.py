@@ -14,14 +14,12 @@ from anndata import AnnData
 from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
 from scvi.data._constants import _SCVI_UUID_KEY
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
+from scvi.model.base import BaseModelClass
 
 from tosica._checks import (
     CellData,
-    Flag,
     InstanceOf,
-    Integer,
     OneOf,
-    String,
     only_known,
     refuse_unknown,
     validate_params,
@@ -40,12 +38,9 @@ if TYPE_CHECKING:
 
     from mudata import MuData
     from scvi.data.fields import BaseAnnDataField
-    from scvi.model.base import BaseModelClass as Base
 
     from tosica.model._modalities import Modality
     from tosica.module import TokenLayout, TOSICAModule
-else:
-    Base = object
 
 # Arguments that scvi-tools passes on where a registry exists already.
 _TRANSFER_ARGS = ("source_registry", "extend_categories", "allow_missing_labels")
@@ -95,7 +90,7 @@ class TrainingResult:
         return found
 
 
-class SetupMixin(Base):
+class SetupMixin(BaseModelClass):
     """Setting up an AnnData or a MuData as the reference, and what a model knows of it."""
 
     if TYPE_CHECKING:  # scvi-tools' class has no types
@@ -118,15 +113,7 @@ class SetupMixin(Base):
     _term_of_label: Mapping[str, str] | None = None
 
     @classmethod
-    @validate_params(
-        adata=CellData(cure="call TOSICA.setup_mudata for a MuData"),
-        labels_key=String(),
-        unlabeled_category=UNLABELED,
-        batch_key=String(optional=True),
-        layer=String(optional=True),
-        mask_key=String(),
-        min_cells=Integer(),
-    )
+    @validate_params(adata=CellData(cure="call TOSICA.setup_mudata for a MuData"), unlabeled_category=UNLABELED)
     def setup_anndata(
         cls,
         adata: AnnData,
@@ -203,19 +190,13 @@ class SetupMixin(Base):
             Always; the message says how a collection of annbatch is set up.
         """
         raise NotImplementedError(
-            "TOSICA has no setup_annbatch: make data = tosica.model.AnnbatchDataModule(path), call "
-            "tosica.pp.build_mask(data.adata) and TOSICA.setup_anndata(data.adata, "
-            "labels_key=...), and train with datamodule=data."
+            "TOSICA has no setup_annbatch: make data = tosica.model.AnnbatchDataModule(path), set up data.adata, "
+            "and train with datamodule=data."
         )
 
     @classmethod
     @validate_params(
-        labels_key=String(),
-        unlabeled_category=UNLABELED,
-        batch_key=String(optional=True),
-        layers=InstanceOf("a dict of modality and layer", Mapping, optional=True),
-        mask_key=String(),
-        min_cells=Integer(),
+        unlabeled_category=UNLABELED, layers=InstanceOf("a dict of modality and layer", Mapping, optional=True)
     )
     def setup_mudata(
         cls,
@@ -313,12 +294,8 @@ class SetupMixin(Base):
         cell_indexers(mdata, names)
         manager = cls._register(mdata, setup_method_args, modalities, layers or {}, kwargs)
         for modality in read_modalities(manager.registry):
-            logger.info(
-                "setup_mudata: modality %r (%s) holds %s",
-                modality.name,
-                modality.kind.role,
-                modality.kind.describe_normalization(modality.scale),
-            )
+            described = modality.kind.describe_normalization(modality.scale)
+            logger.info("setup_mudata: modality %r (%s) holds %s", modality.name, modality.kind.role, described)
 
     @classmethod
     def _register(
@@ -501,14 +478,14 @@ class SetupMixin(Base):
         linear = self.module.linear
         if linear is None:
             raise ValueError(
-                "The model has no linear branch: it was made with linear=False, of a MuData or by the original code."
+                "The model has no linear branch: it is one of a MuData, of the original code or of linear=False."
             )
         tokens = self.tokens
         sets = np.repeat(np.array(tokens.names, dtype=object), np.diff(tokens.indptr))
         index = pd.MultiIndex.from_arrays([sets, self._var_names[tokens.genes]], names=["gene_set", "gene"])
         return pd.DataFrame(linear.weight.T.cpu().numpy(), index=index, columns=self.labels)
 
-    @validate_params(legacy_mudata_format=Flag())
+    @validate_params()
     def get_var_names(self, legacy_mudata_format: bool = False) -> np.ndarray | dict[str, np.ndarray]:
         """Get the names of the model's genes, in the model's order.
 
@@ -577,8 +554,7 @@ def _find_column(data: AnnData | MuData, key: str, argument: str, names: Iterabl
     values = [reindex_obs(part, indexers[name]).obs[key].astype(str) for name, part in found.items()]
     if any(not np.array_equal(values[0], others) for others in values[1:]):
         raise ValueError(
-            f"{argument} {key!r} is a column of several modalities, and they differ: say which one "
-            f"is meant by mdata.obs[{key!r}] = mdata[{first!r}].obs[{key!r}]."
+            f"{argument} {key!r} is a column of several modalities, and they differ: say which is meant by mdata.obs."
         )
     logger.info("setup_mudata: found %s %r in mdata[%r].obs", argument, key, first)
     return first

@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
-from scvi.model.base import BaseModelClass
 
-from tosica._checks import CellData, Flag, InstanceOf, Integer, validate_params
+from tosica._checks import InstanceOf, validate_params
 from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica.model._adaptation import AdaptationMixin
 from tosica.model._annotation import AnnotationMixin
 from tosica.model._save_load import SaveLoadMixin
-from tosica.model._setup import SetupMixin, TrainingResult
+from tosica.model._setup import TrainingResult
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
 from tosica.module import TOSICAModule
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
-class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, SetupMixin, BaseModelClass):
+class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
     """Annotate cells with a Transformer whose tokens are gene sets (Chen et al., 2023).
 
     The model is trained on a reference with labels. It gives each cell of a query a label, a
@@ -86,16 +85,7 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, Set
 
     _module_cls = TOSICAModule
 
-    @validate_params(
-        adata=CellData(mudata=True, optional=True),
-        registry=InstanceOf("a dict, as TOSICA.load_registry returns it", Mapping, optional=True),
-        embed_dim=Integer(),
-        n_heads=Integer(),
-        n_layers=Integer(),
-        linear=Flag(),
-        max_gene_sets=Integer(optional=True),
-        modules=Flag(),
-    )
+    @validate_params(registry=InstanceOf("a dict, as TOSICA.load_registry returns it", Mapping, optional=True))
     def __init__(
         self,
         adata: AnnData | MuData | None = None,
@@ -148,8 +138,7 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin, Set
                 + (f" ({epochs} epochs)" if self.is_trained_ and epochs else ""),
                 *(line for modality in self.modalities for line in modality.describe()),
                 f"    labels: {len(self.labels)} ({shown})",
-                f"    network: width {width}, {heads} heads, {layers} layers, "
-                f"{n_parameters:,} parameters"
+                f"    network: width {width}, {heads} heads, {layers} layers, {n_parameters:,} parameters"
                 + ("; beside it a linear branch" if self.module.linear is not None else ""),
             ]
         )

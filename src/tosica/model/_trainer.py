@@ -188,19 +188,11 @@ def check_processes(state: TrainingState, trainer: Trainer) -> None:
         return
     strategy = trainer.strategy
     if type(strategy) is not DDPStrategy or strategy._start_method != "popen":
-        raise ValueError(
-            "Training on several devices takes strategy='ddp', which runs the script once for each "
-            "of them: pass it, or devices=1."
-        )
+        raise ValueError("Training on several devices takes strategy='ddp': pass it, or devices=1.")
     if settings.seed is None:
-        raise ValueError(
-            "With strategy='ddp' every process runs the script and must draw the same cells: set "
-            "scvi.settings.seed, such as to 0, before the model is made."
-        )
+        raise ValueError("With strategy='ddp' all processes must draw the same cells: set scvi.settings.seed first.")
     if state.checkpoint or state.resume or state.blocks is not None:
-        raise ValueError(
-            "checkpoint_dir, resume and datamodule are for training on one device: pass devices=1, or leave them out."
-        )
+        raise ValueError("checkpoint_dir, resume and datamodule are for one device: pass devices=1, or leave them out.")
 
 
 # ------------------------------------------------------------------------------- checkpoints
@@ -287,8 +279,7 @@ def read_start(path: Path) -> dict[str, Any]:
     # torch raises many kinds of errors for what it cannot read.
     except Exception as error:
         raise ValueError(
-            f"{str(path)!r} is no checkpoint of train(checkpoint_dir=...), of another version, or "
-            "damaged: resume from another one, or train without resume."
+            f"{str(path)!r} is no checkpoint of train(checkpoint_dir=...) of this version, or damaged."
         ) from error
 
 
@@ -299,10 +290,7 @@ def add_checkpoint(state: TrainingState) -> None:
         before, now = state.resumed["arguments"], start["arguments"]
         changed = [name for name in now if before.get(name) != now[name]]
         if changed:
-            raise ValueError(
-                f"The checkpoint to resume from was written with another {changed[0]}: train with the "
-                "same model, reference and arguments, or without resume."
-            )
+            raise ValueError(f"The checkpoint was written with another {changed[0]}: pass the same, or no resume.")
     # Not among the arguments: scvi-tools would make one of its own as well.
     trainer.callbacks.append(EpochCheckpoint(state.checkpoint, start))
     trainer.strategy.checkpoint_io = SafeCheckpointIO()

@@ -15,13 +15,14 @@ import torch
 from lightning.pytorch.utilities import rank_zero_only
 from scvi.train import TrainRunner
 
-from tosica._checks import FilePath, Flag, Fraction, InstanceOf, Integer, refuse_unknown, validate_params
+from tosica._checks import Fraction, InstanceOf, refuse_unknown, validate_params
 from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica._settings import logger, quiet_libraries, warn_user
 from tosica._stats import fit_temperature
 from tosica.data import CellMatrix
 from tosica.linear import LabeledRows, find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica.model import _trainer
 from tosica.model._annbatch import AnnbatchDataModule
 from tosica.model._device import ACCELERATOR, check_devices, compiled
 from tosica.model._linear_fit import LinearFit, fit_baseline, fit_missing_genes, fit_novelty_statistics
@@ -29,24 +30,8 @@ from tosica.model._modalities import open_matrix
 from tosica.model._model_file import find_not_finite
 from tosica.model._reference import ReferenceData
 from tosica.model._reference_on_disk import BUFFER_SIZE
-from tosica.model._setup import TrainingResult
+from tosica.model._setup import SetupMixin, TrainingResult
 from tosica.model._tokens import read_network_weights
-from tosica.model._trainer import (
-    CHECKPOINT_FILE,
-    TRAINER_ARGUMENTS,
-    KeepBest,
-    ShowProgress,
-    add_checkpoint,
-    catch_interrupt,
-    describe_step,
-    find_checkpoint,
-    log_end,
-    make_runner,
-    pop_early_stopping,
-    pop_progress_args,
-    read_start,
-    restore_on_failure,
-)
 from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig, make_config
 from tosica.module import REGISTRY_KEYS
 
@@ -58,10 +43,6 @@ if TYPE_CHECKING:
     from tosica.data import JointMatrix
     from tosica.model._new_labels import NewLabels
     from tosica.model._reference_on_disk import Blocks
-    from tosica.model._setup import SetupMixin
-else:
-    # TOSICA's classes do not inherit from one another.
-    SetupMixin = object
 
 # Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
 # number of cells, so that a larger reference has fewer epochs.
@@ -137,9 +118,9 @@ class TrainingState:
         """Show the time that a part takes."""
         return progress(None, f"train: {what}", enabled=self.shows_bar)
 
-    def show_cells(self, what: str, n_epochs: int) -> ShowProgress:
+    def show_cells(self, what: str, n_epochs: int) -> _trainer.ShowProgress:
         """Show how many cells of a fit are done."""
-        return ShowProgress(what, n_epochs * self.data.n_draws, enabled=self.shows_bar)
+        return _trainer.ShowProgress(what, n_epochs * self.data.n_draws, enabled=self.shows_bar)
 
 
 Phase: TypeAlias = "Callable[[TrainingState], None]"
@@ -157,7 +138,7 @@ def read_reference(state: TrainingState) -> None:
         state.rows = state.rows.load() if state.rows.n_obs <= BUFFER_SIZE else state.rows
     state.codes, state.strata = model._label_codes, model._codes(REGISTRY_KEYS.BATCH_KEY)
     if state.resume is not None:
-        state.resumed = read_start(state.resume)
+        state.resumed = _trainer.read_start(state.resume)
 
 
 def check_labels(state: TrainingState) -> None:
@@ -175,9 +156,8 @@ def check_labels(state: TrainingState) -> None:
     if len(state.left_out):
         warn_user(
             f"{len(state.left_out)} of {len(labeled)} labels of the reference "
-            f"({len(state.left_out) / len(labeled):.0%}) are contradicted by the other cells, "
-            "and these cells are left out of training: look at them in "
-            "model.adata.obs_names[model.mislabeled_indices], or train with "
+            f"({len(state.left_out) / len(labeled):.0%}) are contradicted by the other cells, and these cells are left "
+            "out of training: look at them in model.adata.obs_names[model.mislabeled_indices], or train with "
             "check_labels=False."
         )
 
@@ -201,10 +181,7 @@ def hold_out(state: TrainingState) -> None:
     )
     state.n_epochs = settings.max_epochs or default_epochs(state.data.n_train)
     if settings.early_stopping and not state.data.n_val:
-        raise ValueError(
-            "early_stopping=True needs held-out cells, of which there are none, because no "
-            "label has two cells: train without it."
-        )
+        raise ValueError("early_stopping=True has no held-out cells, because no label has two cells: train without it.")
 
 
 def find_directions(state: TrainingState) -> None:
@@ -218,9 +195,8 @@ def find_directions(state: TrainingState) -> None:
         found = find_batch_directions(LabeledRows(rows, cells, labels, state.model.module.slices[0]), batches)
     if found is None:
         logger.warning(
-            "train: no label has three cells in each of two batches, so that labels and "
-            "batches cannot be separated, and batches are not corrected for; it takes more "
-            "cells of one label in two batches"
+            "train: no label has three cells in each of two batches, so that labels and batches cannot be separated, "
+            "and batches are not corrected for; it takes more cells of one label in two batches"
         )
         return
     n = len(found)
@@ -239,10 +215,10 @@ def make_trainer(state: TrainingState) -> None:
     kwargs |= state.trainer_kwargs
     callbacks = [*(kwargs.get("callbacks") or ()), state.show_cells("network", state.n_epochs)]
     if settings.early_stopping:
-        callbacks += [pop_early_stopping(kwargs), KeepBest()]
-    state.runner = make_runner(state, state.plan, state.n_epochs, **kwargs | {"callbacks": callbacks})
+        callbacks += [_trainer.pop_early_stopping(kwargs), _trainer.KeepBest()]
+    state.runner = _trainer.make_runner(state, state.plan, state.n_epochs, **kwargs | {"callbacks": callbacks})
     if state.checkpoint is not None or state.resumed is not None:
-        add_checkpoint(state)
+        _trainer.add_checkpoint(state)
 
 
 def fit_linear(state: TrainingState) -> None:
@@ -275,10 +251,10 @@ def fit_network(state: TrainingState) -> None:
     model.module.train()
     # scvi-tools starts a history with the first training; a legacy model has none yet.
     model.is_trained_ = model.is_trained and model.history_ is not None
-    with catch_interrupt(runner.trainer) as pressed:
+    with _trainer.catch_interrupt(runner.trainer) as pressed:
         runner()
     if pressed:
-        state.ended_early = describe_step(runner.trainer)
+        state.ended_early = _trainer.describe_step(runner.trainer)
     if state.linear is not None:
         state.linear.to_module()
 
@@ -305,9 +281,8 @@ def calibrate(state: TrainingState) -> None:
     if model.training_.refitted:
         model.training_.held_out_probabilities = model.training_.held_out_codes = None
         logger.warning(
-            "train: the held-out cells were trained on in an earlier training, so that "
-            "probabilities may be too high and there are no label sets: make a new model, or "
-            "train with refit=False from the start"
+            "train: the held-out cells were trained on in an earlier training, so that probabilities may be too high "
+            "and there are no label sets: make a new model, or train with refit=False from the start"
         )
 
 
@@ -327,15 +302,15 @@ def refit(state: TrainingState) -> None:
     given = state.trainer_kwargs.items()
     kwargs = {name: value for name, value in given if not name.startswith(_NOT_IN_REFIT)}
     kwargs["callbacks"] = [state.show_cells("refit", n_epochs)]
-    runner = make_runner(state, plan, n_epochs, limit_val_batches=0, **kwargs)
+    runner = _trainer.make_runner(state, plan, n_epochs, limit_val_batches=0, **kwargs)
     model.module.train()
-    with catch_interrupt(runner.trainer) as pressed:
+    with _trainer.catch_interrupt(runner.trainer) as pressed:
         runner.trainer.fit(plan, data)
     model.module.eval()
     model.to_device(runner.device)
     model.training_.refitted = True
     if pressed:
-        state.ended_early = f"{describe_step(runner.trainer)} of the refit"
+        state.ended_early = f"{_trainer.describe_step(runner.trainer)} of the refit"
     elif state.linear is not None:
         with state.show("linear branch"):
             state.linear.fit()
@@ -353,8 +328,7 @@ def describe_reference(state: TrainingState) -> None:
     wrong = find_not_finite(module.state_dict())
     if wrong is not None:
         raise ValueError(
-            f"The training diverged: weights are not finite ({wrong}); train with a smaller "
-            "plan_kwargs={'lr': ...} if it was raised, or without precision='16-mixed'."
+            f"The training diverged: weights are not finite ({wrong}); train with a smaller plan_kwargs={{'lr': ...}}."
         )
 
 
@@ -422,20 +396,10 @@ class TrainingMixin(SetupMixin):
     _query_cells: NewLabels | None = None
 
     @validate_params(
-        max_epochs=Integer(optional=True),
         accelerator=ACCELERATOR,
         devices=InstanceOf("'auto', a number of devices, or a list of their numbers", str, Integral, list, tuple),
         train_size=Fraction(zero=False, one=False),
-        batch_size=Integer(),
-        early_stopping=Flag(),
-        calibrate=Flag(),
-        refit=Flag(),
-        check_labels=Flag(),
-        correct_batches=Flag(),
-        compile=Flag(),
         datamodule=InstanceOf("an AnnbatchDataModule", AnnbatchDataModule, optional=True),
-        checkpoint_dir=FilePath(optional=True),
-        resume=FilePath(optional=True),
     )
     def train(
         self,
@@ -557,22 +521,16 @@ class TrainingMixin(SetupMixin):
         settings = TrainingSettings(
             max_epochs, train_size, batch_size, early_stopping, calibrate, refit, check_labels, correct_batches, config
         )
-        refuse_unknown(self.train, trainer_kwargs, *TRAINER_ARGUMENTS)
-        shows_bar, trainer_kwargs = pop_progress_args(trainer_kwargs)
+        refuse_unknown(self.train, trainer_kwargs, *_trainer.TRAINER_ARGUMENTS)
+        shows_bar, trainer_kwargs = _trainer.pop_progress_args(trainer_kwargs)
         if self._query_cells is not None:
             if settings != TrainingSettings():
-                raise TypeError(
-                    "train of a model of load_query_data takes no arguments, because it fits new "
-                    "labels only, without epochs: call train()."
-                )
+                raise TypeError("train of a model of load_query_data takes no arguments: call train().")
             self._query_cells.fit(self)
             return
         self._check_reference()
         if datamodule is not None and datamodule.adata is not self.adata:
-            raise ValueError(
-                "datamodule has other cells than the model's reference: set up datamodule.adata, and "
-                "make the model from it."
-            )
+            raise ValueError("datamodule has other cells than the model: make the model from datamodule.adata.")
         device = check_devices(accelerator, devices)
         state = TrainingState(
             self,
@@ -580,14 +538,14 @@ class TrainingMixin(SetupMixin):
             {"accelerator": accelerator, "devices": devices} | trainer_kwargs,
             shows_bar and getattr(rank_zero_only, "rank", 0) == 0,
             blocks=datamodule,
-            checkpoint=None if checkpoint_dir is None else Path(checkpoint_dir, CHECKPOINT_FILE),
-            resume=None if resume is None else find_checkpoint(resume),
+            checkpoint=None if checkpoint_dir is None else Path(checkpoint_dir, _trainer.CHECKPOINT_FILE),
+            resume=None if resume is None else _trainer.find_checkpoint(resume),
         )
         compiling = compiled(self.module.encoder, device) if compile else nullcontext()
-        with quiet_libraries(), thread_pool(), restore_on_failure(self), compiling:
+        with quiet_libraries(), thread_pool(), _trainer.restore_on_failure(self), compiling:
             for phase in self._training_phases:
                 phase(state)
-        log_end(state)
+        _trainer.log_end(state)
 
     def start_from_network(self) -> None:
         """Start training from the weights and signs of a gene regulatory network.
@@ -626,19 +584,13 @@ class TrainingMixin(SetupMixin):
         """
         self._check_reference()
         if self.is_trained_:
-            raise ValueError(
-                "The model was trained already, which its first weights no longer matter to: make "
-                "a new one and call start_from_network before train."
-            )
+            raise ValueError("The model was trained already: make a new one and call start_from_network before train.")
         self.module.embedding.start_from(read_network_weights(self))
         self._starts_from_network = True
 
     def _check_reference(self) -> None:
         """Refuse to train without the reference that was set up."""
         if self.adata is None:
-            raise ValueError(
-                "The model was loaded without a reference and cannot be trained: pass it to "
-                "TOSICA.load(folder, adata=reference)."
-            )
+            raise ValueError("The model has no reference to train on: pass one to TOSICA.load(folder, adata=...).")
         for modality in self.modalities:
             modality.check_genes(self.adata)
