@@ -35,13 +35,6 @@ containers = st.sampled_from(list(CONTAINERS))
 dtypes = st.sampled_from(DTYPES)
 
 
-def dense(matrix: Any) -> np.ndarray:
-    """The values of a matrix in any container, or in a backed file."""
-    if hasattr(matrix, "to_memory"):
-        matrix = matrix.to_memory()
-    return matrix.toarray() if sp.issparse(matrix) else np.asarray(matrix)
-
-
 @st.composite
 def sparse_with_quirks(draw: st.DrawFn, values: np.ndarray) -> sp.csr_matrix:
     """These values in a CSR matrix as files bring it: unsorted, stored zeros, 64-bit indices."""
@@ -137,20 +130,13 @@ def matrices(draw: st.DrawFn, values: np.ndarray) -> Any:
 
 
 @st.composite
-def anndatas(
-    draw: st.DrawFn,
-    *,
-    n_obs: tuple[int, int] = (6, 40),
-    n_vars: tuple[int, int] = (3, 30),
-    names: st.SearchStrategy[list[str]] | None = None,
-) -> AnnData:
+def anndatas(draw: st.DrawFn, *, n_obs: tuple[int, int] = (6, 40), n_vars: tuple[int, int] = (3, 30)) -> AnnData:
     """Counts in any container and of any type, any names of genes, and labels in ``obs["label"]``.
 
     Every label has two cells or more. ``obs["batch"]`` has one to three batches, and
-    ``layers["counts"]`` the same counts as plain float32, to compare with. ``names`` may replace
-    the names of the genes; their number is then the number of genes.
+    ``layers["counts"]`` the same counts as plain float32, to compare with.
     """
-    genes = draw(gene_names(*n_vars) if names is None else names)
+    genes = draw(gene_names(*n_vars))
     known = draw(labels())
     n = draw(st.integers(max(n_obs[0], 2 * len(known)), max(n_obs[1], 2 * len(known))))
     values = draw(counts(n, len(genes)))

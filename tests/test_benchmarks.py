@@ -58,13 +58,6 @@ def test_the_page_is_what_was_measured(page, load):
     assert (PAGES / f"{page}.md").read_text() == script.report(result)
 
 
-def test_no_page_is_without_its_script_or_its_entry():
-    pages = {path.stem for path in PAGES.glob("*.md")} - {"index"}
-    assert {page.removesuffix("_unseen") for page in pages} <= set(SCRIPTS)
-    index = (PAGES / "index.md").read_text()
-    assert all(f"({page}.md)" in index for page in pages)
-
-
 def cells() -> AnnData:
     """Three types, each with ten genes of its own, two of one process and two of the other."""
     rng = np.random.default_rng(0)

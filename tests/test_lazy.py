@@ -38,15 +38,6 @@ def test_the_model_is_imported_without_plots_and_tools() -> None:
     assert printed(code) == "TOSICA []\nFalse"
 
 
-def test_every_public_name_is_there() -> None:
-    for name in tosica.__all__:
-        value = getattr(tosica, name)
-        assert value is getattr(tosica, name)
-        assert value is vars(tosica)[name]
-    assert tosica.TOSICA is tosica.model.TOSICA
-    assert tosica.pp.__name__ == "tosica.pp"
-
-
 def test_packages_that_are_not_public_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("data", "hub", "linear", "module", "ondisk"):
         monkeypatch.delitem(vars(tosica), name, raising=False)

@@ -55,12 +55,6 @@ def test_it_says_what_how_far_and_how_fast(terminal, capsys):
     assert "tosica-progress" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_what_is_not_counted_shows_the_time(terminal):
-    with progress(None, "work"):
-        assert wait_for("work: 00:0", terminal)
-    assert "%" not in terminal.getvalue()
-
-
 def test_a_file_has_a_line_now_and_then(monkeypatch, caplog):
     """Nothing else: what is drawn over and over would be a mess there."""
     stream = io.StringIO()

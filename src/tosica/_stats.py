@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import ArrayLike, NDArray
 
-# What a group is compared with: all other cells, all other groups with equal weights, or the group
-# at a position.
-Reference: TypeAlias = Literal["rest", "other groups"] | int
+# What a group is compared with: all other cells, or the group at a position.
+Reference: TypeAlias = Literal["rest"] | int
 
 
 @dataclass(frozen=True)
@@ -31,22 +30,6 @@ class GroupMoments:
     variance: NDArray[np.float64]
     """Around the group's mean, divided by its number of cells, shape ``(n_groups, n_vars)``."""
 
-    @property
-    def variance_within(self) -> NDArray[np.float64]:
-        """Variance within groups, pooled over all cells, shape ``(n_vars,)``."""
-        return np.average(self.variance, axis=0, weights=self.n_cells)
-
-    @property
-    def mean_of_cells(self) -> NDArray[np.float64]:
-        """Mean of all cells, shape ``(n_vars,)``."""
-        return np.average(self.mean, axis=0, weights=self.n_cells)
-
-    @property
-    def variance_of_cells(self) -> NDArray[np.float64]:
-        """Variance of all cells, within groups and between them, shape ``(n_vars,)``."""
-        between = np.average((self.mean - self.mean_of_cells) ** 2, axis=0, weights=self.n_cells)
-        return self.variance_within + between
-
     def reference_weights(self, group: int, reference: Reference) -> NDArray[np.float64]:
         """Weight of each group in what one group is compared with, shape ``(n_groups,)``.
 
@@ -55,13 +38,11 @@ class GroupMoments:
         group
             Position of the group.
         reference
-            ``"rest"``: all other cells have equal weights, so that a common type counts more than a
-            rare one. ``"other groups"``: all other groups have equal weights. A number: only the
-            cells of the group at this position.
+            ``"rest"``: all other cells. A number: the cells of the group at this position.
         """
         positions = np.arange(len(self.n_cells))
         chosen = positions == reference if isinstance(reference, int) else positions != group
-        return np.where(chosen, 1 if reference == "other groups" else self.n_cells, 0).astype(float)
+        return np.where(chosen, self.n_cells, 0).astype(float)
 
     def reference_mean(self, group: int, reference: Reference) -> NDArray[np.float64]:
         """Mean of what one group is compared with, shape ``(n_vars,)``."""
@@ -85,10 +66,11 @@ def group_moments(values: NDArray[np.floating], groups: pd.Categorical) -> Group
     return GroupMoments(np.bincount(codes, minlength=n_groups), mean, variance)
 
 
-def standardized_difference(
-    moments: GroupMoments, group: int, reference: Reference = "rest", *, within: Literal["both sides", "all groups"]
-) -> NDArray[np.float64]:
+def standardized_difference(moments: GroupMoments, group: int, reference: Reference = "rest") -> NDArray[np.float64]:
     """Difference between a group's mean and its reference's, in standard deviations (Cohen's d).
+
+    The deviation is that of the cells of both sides, each around the mean of its side; the
+    difference is 0 where nothing varies.
 
     Parameters
     ----------
@@ -98,12 +80,6 @@ def standardized_difference(
         Position of the group.
     reference
         What the group is compared with, see :meth:`GroupMoments.reference_weights`.
-    within
-        Cells whose standard deviation is the unit. ``"both sides"``: those of the group and of the
-        reference, each around the mean of its side; the difference is 0 where nothing varies. This
-        is an effect size to report. ``"all groups"``: all cells, each around the mean of its group,
-        so that variables are ranked by one unit in every group. Where nothing varies, the smallest
-        deviation of the other variables is the unit, or 1 if no variable varies.
 
     Returns
     -------
@@ -115,10 +91,6 @@ def standardized_difference(
     weights = moments.reference_weights(group, reference)
     other = np.average(moments.mean, axis=0, weights=weights)
     difference = mean - other
-    if within == "all groups":
-        deviation = np.sqrt(moments.variance_within)
-        smallest = deviation[deviation > 0].min(initial=np.inf)
-        return difference / (np.maximum(deviation, smallest) if np.isfinite(smallest) else 1.0)
     n_cells = moments.n_cells[group]
     squares = n_cells * moments.variance[group]
     squares += weights @ (moments.variance + (moments.mean - other) ** 2)
@@ -202,10 +174,6 @@ class SampleMeans:
     """Shape ``(n_samples, n_vars)``."""
 
 
-class TooFewSamplesError(ValueError):
-    """One side of a comparison has fewer than two samples."""
-
-
 def sample_means(
     values: NDArray[np.floating], codes: NDArray[np.integer], names: list[str], rows: NDArray[np.bool_], min_cells: int
 ) -> SampleMeans:
@@ -242,21 +210,14 @@ def compare_samples(
     Parameters
     ----------
     tested, reference
-        Means of the samples on each side.
+        Means of the samples on each side, two at least.
     method
         ``"moderated-t"``, ``"t-test"`` or ``"wilcoxon"``.
 
     Returns
     -------
     Statistics (t, or z of the rank test) and two-sided p-values, each of shape ``(n_vars,)``.
-
-    Raises
-    ------
-    TooFewSamplesError
-        If a side has fewer than two samples.
     """
-    if min(len(tested.names), len(reference.names)) < 2:
-        raise TooFewSamplesError
     a, b = tested.values, reference.values
     positive = ((a > 0).all(axis=0)) & ((b > 0).all(axis=0))
     a = np.where(positive, np.log2(np.where(positive, a, 1.0)), a)

@@ -227,3 +227,11 @@ def test_another_key(query, toy_model, read):
     with pytest.raises(KeyError, match=r"run model\.annotate.*or pass key='tosica', which is there"):
         read(query, key="liver")
     assert "under the key 'lung'" in read(query, key="lung", model=toy_model).text
+
+
+def test_several_modalities(cite_query, cite_model, read):
+    cite_model.annotate(cite_query, enable_progress_bar=False)
+    cite_query.obsm["X_umap"] = np.zeros((60, 2))
+    page = read(cite_query, model=cite_model, sample_key="donor")
+    assert "No markers were computed: the cells have several modalities" in page.text
+    assert any(row[0].startswith("protein:") for row in page.table("Genes that tell a"))

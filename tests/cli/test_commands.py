@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
-import scanpy as sc
 import scipy.sparse as sp
 from _cells import GENES, write_10x_mtx
 
@@ -382,16 +381,6 @@ def test_a_gmt_file_is_matched_and_written(run: Any, reference: Path, tmp_path: 
     assert tosica.gs.read_gmt(output) == sets
     assert run(*arguments).code == 1
     assert "24 of 30 genes (80.0 %)" in run(*arguments, "--overwrite").out
-
-
-def test_a_collection_is_matched(run: Any, tmp_path: Path) -> None:
-    path = tmp_path / "pbmc.h5ad"
-    adata = sc.datasets.pbmc68k_reduced()
-    adata.write_h5ad(path)
-    found = json.loads(run("gene-sets", "gobp", "--for", path, "--json").out)
-    tosica.pp.build_mask(adata)
-    assert found["gene_sets"] == "human_gobp"
-    assert found["reference"]["n_sets"] == len(adata.uns["tosica_mask"]["gene_sets"])
 
 
 @pytest.mark.parametrize("name", ["nothing", "nothing.gmt"])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anndata as ad
 import numpy as np
@@ -85,27 +84,3 @@ def test_stopped_killed_and_run_again(many: Path, model_folder: Path, tmp_path: 
     probability = annotated.obs["tosica_probability"].to_numpy().reshape(60, 60)
     np.testing.assert_allclose(probability, np.tile(probability[0], (60, 1)), rtol=1e-5)
     assert {path.name for path in tmp_path.iterdir()} == {many.name, output.name}
-
-
-def test_a_training_that_is_stopped(reference: Path, tmp_path: Path) -> None:
-    """As Slurm and Nextflow stop it: SIGTERM, in a shell's background, where Ctrl-C is ignored."""
-    sets = reference.with_name("sets.gmt")
-    command: list[Any] = [sys.executable, "-m", "tosica.cli", "train", reference]
-    command += ["--labels-key", "kind", "--gene-sets", sets, "--max-epochs", 100_000]
-    command += ["-o", tmp_path / "m", "--checkpoint-dir", tmp_path / "checkpoints"]
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    # It is first written right before the network is trained.
-    wait_for((tmp_path / "checkpoints" / "training.pt").exists, process)
-    time.sleep(1)
-    process.terminate()
-    out, err = process.communicate(timeout=_SECONDS)
-    assert (process.returncode, out) == (1, "")
-    assert err == ("tosica: error: stopped; the same command goes on from the last checkpoint.\n")
-    assert not (tmp_path / "m").exists()

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 import scanpy as sc
 import scipy.sparse as sp
-from _strategies import CONTAINERS, DTYPES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,21 +67,6 @@ def together(adata: ad.AnnData, scale: Scale = COUNTS, genes: pd.Index = GENES, 
 # ------------------------------------------------------------------ genes
 
 
-@pytest.mark.parametrize("format_", CONTAINERS.values(), ids=CONTAINERS)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_genes_in_any_order(counts: np.ndarray, format_: Any, dtype: str) -> None:
-    counts = counts.astype(dtype)
-    order = np.random.default_rng(1).permutation(N_GENES)
-    adata = query(format_(counts[:, order]), GENES[order])
-    before = adata.X.copy()
-    got = together(adata)
-    np.testing.assert_array_equal(got.values, counts)
-    assert got.is_counts
-    changed = before != adata.X
-    assert not (changed.nnz if sp.issparse(changed) else changed.any())
-    assert list(adata.var_names) == list(GENES[order])
-
-
 @given(
     st.permutations(list(range(N_GENES))),
     st.integers(N_GENES - 1, N_GENES),
@@ -122,49 +106,15 @@ def test_edges_of_what_is_accepted(counts: np.ndarray) -> None:
         align(query(counts[:, :9], GENES[:9]), GENES, COUNTS)
 
 
-def test_names_in_a_column_of_var(counts: np.ndarray, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_column_of_var_is_of_no_use_to_the_genes_of_raw(counts: np.ndarray) -> None:
     adata = query(counts, [f"ENSG{i:011d}" for i in range(N_GENES)])
     adata.var["symbol"] = list(GENES)
-    before = adata.var.copy()
-    with caplog.at_level(logging.INFO, "tosica"):
-        got = together(adata)
-    np.testing.assert_array_equal(got.values, counts)
-    assert "query: genes named by var['symbol']" in caplog.messages
-    pd.testing.assert_frame_equal(adata.var, before)
-    # A column of var is of no use to the genes of raw.
     adata.raw = adata.copy()
     with pytest.raises(ValueError, match="Ensembl IDs"):
         align(adata, GENES, COUNTS, use_raw=True)
 
 
-@pytest.mark.filterwarnings("ignore:Variable names are not unique:UserWarning")
-def test_duplicates_among_needed_genes(counts: np.ndarray) -> None:
-    names = [*GENES[:-2], "CD1", "CD2"]
-    sentence = (
-        r"^var_names of the query that the model needs are not unique \('CD1', 'CD2'\): "
-        r"call adata\.var_names_make_unique\(\) first\.$"
-    )
-    with pytest.raises(ValueError, match=sentence):
-        align(query(counts, names), GENES, COUNTS)
-
-
 # ------------------------------------------------------------------ cells
-
-
-@pytest.mark.parametrize("scale", [COUNTS, OVER_MATRIX])
-@pytest.mark.parametrize("block", [4096, 8])
-@pytest.mark.parametrize("batch_size", [1, 7, 512])
-def test_batches_of_any_size(counts: np.ndarray, batch_size: int, block: int, scale: Scale) -> None:
-    matrix = sp.csr_matrix(np.hstack([counts, np.ones((N_CELLS, 2))]))
-    adata = query(matrix, [*GENES, "A", "B"])
-    expected = together(adata, scale)
-    got = together(adata, scale, batch_size=batch_size, block_size=block)
-    np.testing.assert_array_equal(got.values, expected.values)
-    assert got.is_counts == expected.is_counts
-    if scale is COUNTS:
-        assert got.total is expected.total is None
-    else:
-        np.testing.assert_array_equal(got.total, expected.total)
 
 
 def test_writing_into_a_batch_leaves_the_query_alone(counts: np.ndarray) -> None:
@@ -172,27 +122,6 @@ def test_writing_into_a_batch_leaves_the_query_alone(counts: np.ndarray) -> None
     for batch in align(adata, GENES, COUNTS):
         batch.values[:] = -1
     np.testing.assert_array_equal(adata.X, counts)
-
-
-@pytest.mark.parametrize("format_", [sp.csr_matrix, np.asarray])
-def test_cells_without_any_of_the_genes(counts: np.ndarray, format_: Any) -> None:
-    counts[[4, 9, 22]] = 0
-    adata = query(format_(np.hstack([counts, np.ones((N_CELLS, 1))])), [*GENES, "A"])
-    sentence = r"^3 cells of the query express none of the model's genes; their labels mean nothing"
-    with pytest.warns(UserWarning, match=sentence) as caught:
-        got = together(adata, batch_size=7)
-    np.testing.assert_array_equal(got.values, counts)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-
-
-def test_empty_cells_before_others_do_not_decide_what_the_query_holds(counts: np.ndarray) -> None:
-    values = np.log1p(counts * 1.7)
-    values[:7] = 0
-    with pytest.warns(UserWarning, match="^7 cells"):
-        batches = list(align(query(values), GENES, COUNTS, batch_size=5, block_size=5))
-    # An empty cell is zero on either scale; from the first value on it is known.
-    assert [batch.is_counts for batch in batches[1:]] == [False] * 5
 
 
 # ------------------------------------------------------------------ genes by other names
@@ -205,7 +134,6 @@ def real_genes() -> list[str]:
     return list(gs.map_genes(symbols, to="ensembl", organism="human").dropna().index[:200])
 
 
-@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 @pytest.mark.parametrize("turned", [False, True])
 def test_query_and_model_in_other_identifiers(turned: bool, caplog: pytest.LogCaptureFixture) -> None:
     symbols = real_genes()
@@ -223,7 +151,6 @@ def test_query_and_model_in_other_identifiers(turned: bool, caplog: pytest.LogCa
     assert list(adata.var_names) == theirs[::-1]
 
 
-@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
 def test_old_symbols_of_a_query() -> None:
     symbols = [*real_genes()[:100], "SEPTIN7", "CXCL8", "SARS1", "FYB1"]
     old = [*symbols[:100], "SEPT7", "IL8", "SARS", "FYB"]
@@ -233,18 +160,4 @@ def test_old_symbols_of_a_query() -> None:
         got = together(query(np.roll(values, -8, 1), names), genes=pd.Index(symbols))
     # SARS may be SARS1 or SARS2: left out; the first eight genes are missing.
     values[:, [*range(8), 102]] = 0
-    np.testing.assert_array_equal(got.values, values)
-
-
-@pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
-def test_query_of_the_mouse_is_refused() -> None:
-    symbols = real_genes()
-    mouse = gs.map_genes(symbols, organism="human", to_organism="mouse").dropna()
-    sentence = r"only 0 of the model's 200 genes .* mouse symbols"
-    with pytest.raises(ValueError, match=sentence):
-        align(query(np.ones((2, len(mouse))), mouse), pd.Index(symbols), COUNTS)
-    # What the sentence says can be done.
-    back = gs.map_genes(mouse, organism="mouse", to_organism="human").to_list()
-    values = np.eye(2)[:, np.arange(len(back)) % 2]
-    got = together(query(values, back), genes=pd.Index(back))
     np.testing.assert_array_equal(got.values, values)

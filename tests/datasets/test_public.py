@@ -52,9 +52,7 @@ def as_muscat(adata: AnnData) -> dict[str, r.R]:
     }
     columns["cluster_id"].attributes["levels"].value.append("Megakaryocytes")
     cells = r.s4(
-        "DFrame",
-        rownames=r.strings(*adata.obs_names),
-        listData=r.named(**columns, n=r.vector(np.zeros(adata.n_obs))),
+        "DFrame", rownames=r.strings(*adata.obs_names), listData=r.named(**columns, n=r.vector(np.zeros(adata.n_obs)))
     )
     assays = r.s4("SimpleAssays", data=r.s4("SimpleList", listData=r.named(counts=counts_of(adata))))
     return {"example_sce": r.s4("SingleCellExperiment", colData=cells, assays=assays)}

@@ -97,10 +97,7 @@ def test_unknown_names_and_versions(name: str, words: str) -> None:
 # --------------------------------------------------------------------------- downloads
 
 HALLMARK = "2024.1.Hs/h.all.v2024.1.Hs.symbols.gmt"
-SETS = {
-    "HALLMARK_HYPOXIA": ["PGK1", "PDK1", "GBE1"],
-    "HALLMARK_APOPTOSIS": ["CASP3", "CASP9", "DFFA", "CASP7"],
-}
+SETS = {"HALLMARK_HYPOXIA": ["PGK1", "PDK1", "GBE1"], "HALLMARK_APOPTOSIS": ["CASP3", "CASP9", "DFFA", "CASP7"]}
 CONTENT = "".join(f"{name}\thttps://x\t" + "\t".join(s) + "\n" for name, s in SETS.items()).encode()
 
 
@@ -189,9 +186,7 @@ def test_damaged_file_in_the_cache_is_named_and_kept(server: Any, tmp_path: Path
     assert tosica.gs.collections().loc[["human_hallmark"], "n_sets"].isna().all()
 
 
-def test_without_a_mirror_it_is_the_broad_institutes_server(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_a_mirror_it_is_the_broad_institutes_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TOSICA_MSIGDB_URL", raising=False)
     url = tosica.gs.collections().at["human_hallmark", "url"]
     assert url == f"https://data.broadinstitute.org/gsea-msigdb/msigdb/release/{HALLMARK}"

@@ -45,15 +45,9 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         (PLAIN.rstrip(), SETS),
         (gzip.compress(PLAIN), SETS),
         ("Größe\t\t基\n".encode(), {"Größe": ["基"]}),
-        (
-            b"b\t\tG2\tG1\tG2\tG0\na\t\tG9\tG1\n",
-            {"b": ["G2", "G1", "G0"], "a": ["G9", "G1"]},
-        ),
+        (b"b\t\tG2\tG1\tG2\tG0\na\t\tG9\tG1\n", {"b": ["G2", "G1", "G0"], "a": ["G9", "G1"]}),
         # Only line ends cut lines.
-        (
-            "before\u2028after\x0band\x85more\tna\tCD3E\n".encode(),
-            {"before\u2028after\x0band\x85more": ["CD3E"]},
-        ),
+        ("before\u2028after\x0band\x85more\tna\tCD3E\n".encode(), {"before\u2028after\x0band\x85more": ["CD3E"]}),
     ],
 )
 @pytest.mark.parametrize("name", ["x.gmt", "x.gmt.gz", "x.txt"])
@@ -101,22 +95,11 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         tosica.gs.read_gmt(tmp_path)
 
 
-@pytest.mark.data
-def test_published_files(shared: Path) -> None:
-    paths = sorted((shared / "gene_sets").glob("*.gmt.gz"))
-    assert paths
-    for path in paths:
-        with gzip.open(path, "rt") as file:
-            n_lines = sum(1 for line in file if line.strip())
-        assert len(tosica.gs.read_gmt(path)) == n_lines
-
-
 # --------------------------------------------------------------------------- write
 
 
 @given(
-    gene_sets=gene_set_collections(ANY_TEXT, ANY_TEXT, n_genes=(0, 3), max_sets=3, unique=True),
-    description=ANY_TEXT,
+    gene_sets=gene_set_collections(ANY_TEXT, ANY_TEXT, n_genes=(0, 3), max_sets=3, unique=True), description=ANY_TEXT
 )
 @example(gene_sets={"\ufeffa": ["a"]}, description="")
 @example(gene_sets={"a": ["\ufeffa", "<html>"]}, description="<html>")

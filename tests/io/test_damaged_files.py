@@ -52,13 +52,7 @@ def test_compressions_of_r_whole_and_cut_short(tmp_path, pack):
 
 
 @pytest.mark.parametrize(
-    "content",
-    [
-        struct.pack(">2i", 14, 2**31 - 1) + bytes(80),
-        struct.pack(">2i", 19, 1) * 5000,
-        b"",
-        None,
-    ],
+    "content", [struct.pack(">2i", 14, 2**31 - 1) + bytes(80), struct.pack(">2i", 19, 1) * 5000, b"", None]
 )
 def test_lengths_that_are_not_true(tmp_path, content):
     path = tmp_path / "x.rds"

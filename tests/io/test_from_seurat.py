@@ -14,12 +14,7 @@ import scanpy as sc
 
 import tosica
 
-NAMES = (
-    "kang_seuratdisk.h5ad",
-    "kang_seuratdisk_minimal.h5ad",
-    "kang_sceasy.h5ad",
-    "kang_sceasy_counts.h5ad",
-)
+NAMES = ("kang_seuratdisk.h5ad", "kang_seuratdisk_minimal.h5ad", "kang_sceasy.h5ad", "kang_sceasy_counts.h5ad")
 
 
 def as_anndata_reads_it(path) -> ad.AnnData:
@@ -73,14 +68,7 @@ def converted() -> ad.AnnData:
     """What a conversion leaves: scaled X, codes for labels, names of raw lost."""
     adata = sc.datasets.pbmc68k_reduced()
     codes = adata.obs["bulk_labels"].cat.codes.astype(np.int32)
-    obs = pd.DataFrame(
-        {
-            "nCount_RNA": 1e3,
-            "nFeature_RNA": 300,
-            "cluster_id": codes,
-            "name": adata.obs["bulk_labels"],
-        }
-    )
+    obs = pd.DataFrame({"nCount_RNA": 1e3, "nFeature_RNA": 300, "cluster_id": codes, "name": adata.obs["bulk_labels"]})
     return ad.AnnData(adata.X.copy(), obs=obs, var=adata.var[[]])
 
 

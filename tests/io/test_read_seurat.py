@@ -110,28 +110,6 @@ def test_cells_and_counts_are_those_of_r(shared, truth, levels, name):
     assert not np.shares_memory(adata.X.indices, adata.layers["counts"].indices)
 
 
-@pytest.mark.slow
-@pytest.mark.data
-@pytest.mark.filterwarnings("ignore:.*zarr:UserWarning")
-@pytest.mark.filterwarnings("ignore:Consolidated metadata:UserWarning")
-@pytest.mark.filterwarnings("ignore:.*specification.*:FutureWarning")
-@pytest.mark.parametrize("name", ["kang_seurat_v5.rds", "kang_seuratdisk.h5ad"])
-def test_scanpy_and_scvi_can_use_it(shared, tmp_path, name):
-    import scvi
-
-    adata = tosica.io.read_seurat(shared / "seurat" / name, **FILES[name])
-    for path, read in (("x.h5ad", ad.read_h5ad), ("x.zarr", ad.read_zarr)):
-        getattr(adata, f"write_{path[2:]}")(tmp_path / path)
-        again = read(tmp_path / path)
-        assert again.obs["cluster_id"].astype(str).tolist() == adata.obs["cluster_id"].astype(str).tolist()
-        assert (again.X - adata.X).nnz == 0
-    adata = adata[:200].copy()
-    sc.pp.pca(adata, n_comps=10)
-    sc.pp.neighbors(adata)
-    sc.tl.rank_genes_groups(adata, "cluster_id", groups=["CD4 T cells"])
-    scvi.model.SCVI.setup_anndata(adata, layer="counts", labels_key="cluster_id")
-
-
 @pytest.mark.data
 def test_reductions_and_loadings(shared):
     for name in ("kang_seurat.rds", "kang_seurat_v5.rds", "kang.h5Seurat"):
@@ -171,6 +149,7 @@ def test_what_cannot_be_known_is_reported(shared, caplog):
 # ------------------------------------------------------------------------------- objects made here
 
 
+@pytest.mark.filterwarnings("ignore:.*zarr", "ignore:Consolidated metadata", "ignore:.*specification.*:FutureWarning")
 def test_types_of_columns(tmp_path, counts):
     mask = [0, 0, 1, 0, 0, 0]
     adata = tosica.io.read_seurat(
@@ -199,6 +178,8 @@ def test_types_of_columns(tmp_path, counts):
     assert (adata.layers["counts"] != counts).nnz == 0
     assert adata.obs_names.tolist() == CELLS
     assert adata.var_names.tolist() == GENES
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    adata.write_zarr(tmp_path / "x.zarr")
 
 
 def test_active_identities_are_kept_if_no_column_has_them(tmp_path, counts):
@@ -221,10 +202,7 @@ def split(counts, *, overlap: bool = False, forget: bool = False) -> r.R:
     if forget:
         second = second & (np.arange(6) != 1)
     every, fewer = np.ones(5, dtype=bool), np.arange(5) < 4
-    layers = {
-        "counts.s1": (counts[first], first, every),
-        "counts.s2": (counts[second][:, fewer], second, fewer),
-    }
+    layers = {"counts.s1": (counts[first], first, every), "counts.s2": (counts[second][:, fewer], second, fewer)}
     return r.seurat(table(sample=r.strings(*"ababab")), RNA=r.assay5(layers, CELLS, GENES))
 
 
@@ -330,20 +308,13 @@ def test_fractions_are_no_counts(tmp_path, counts, caplog):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    not Path("/proc/self/status").exists(),
-    reason="only Linux reports a process's peak",
-)
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports a process's peak")
 def test_memory_follows_the_matrix(tmp_path):
     rng = np.random.default_rng(0)
     n_cells, n_genes, per_cell = 20_000, 1000, 200
     genes = np.sort(rng.permuted(np.tile(np.arange(n_genes), (n_cells, 1)), axis=1)[:, :per_cell], 1)
     matrix = sp.csr_matrix(
-        (
-            np.ones(n_cells * per_cell),
-            genes.ravel(),
-            np.arange(0, n_cells * per_cell + 1, per_cell),
-        ),
+        (np.ones(n_cells * per_cell), genes.ravel(), np.arange(0, n_cells * per_cell + 1, per_cell)),
         shape=(n_cells, n_genes),
     )
     cells = [f"c{i}" for i in range(n_cells)]

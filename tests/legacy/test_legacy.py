@@ -12,11 +12,10 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from _literal import LiteralTOSICA, from_original
+from _literal import LiteralTOSICA
 from anndata import AnnData
 
 from tosica import TOSICA, pp
-from tosica.module import MaskedEmbedding
 
 MIXED = "each token mixes numbers of several gene sets, so attention under a gene set's name is"
 LABELS = ["NK", "B cell", "T/NKT", "1"]
@@ -34,17 +33,6 @@ class Project(NamedTuple):
     mask: np.ndarray
 
 
-def to_original(literal):
-    """The network's tensors by the names and in the shapes of the original."""
-    state = dict(literal.state_dict())
-    return {
-        "feature_embed.fe.weight": state.pop("embedding.weight").T.contiguous(),
-        "feature_embed.fe.bias": state.pop("embedding.bias"),
-        "feature_embed.fe.mask": literal.embedding.mask.T.contiguous(),
-        **state,
-    }
-
-
 def write_project(folder, *, n_genes=24, n_sets=5, n_full=1, width=8, n_heads=4, n_layers=2, labels=LABELS):
     """Write the files that the original writes for a network with random weights."""
     folder.mkdir(exist_ok=True)
@@ -55,8 +43,9 @@ def write_project(folder, *, n_genes=24, n_sets=5, n_full=1, width=8, n_heads=4,
     genes = ["NA", "null", *(f"G{i}" for i in range(2, n_genes))]
     gene_sets = [f"SET_{i}, {n_sets}" for i in range(n_sets)] + [f"node {i}" for i in range(n_full)]
     torch.manual_seed(0)
-    sizes = {"embed_dim": width, "n_heads": n_heads, "n_layers": n_layers}
-    literal = LiteralTOSICA(mask, len(labels), **sizes, scrambled_tokens=True).eval()
+    literal = LiteralTOSICA(
+        mask, len(labels), embed_dim=width, n_heads=n_heads, n_layers=n_layers, scrambled_tokens=True
+    ).eval()
     with torch.no_grad():
         for part in literal.parameters():
             part.add_(0.3 * torch.randn_like(part))
@@ -64,7 +53,10 @@ def write_project(folder, *, n_genes=24, n_sets=5, n_full=1, width=8, n_heads=4,
     np.save(folder / "mask.npy", np.asfortranarray(mask, dtype=np.float64))
     pd.DataFrame(gene_sets).to_csv(folder / "pathway.csv")
     pd.DataFrame(labels, columns=["cell_type"]).to_csv(folder / "label_dictionary.csv")
-    tensors = to_original(literal)
+    tensors = literal.state_dict()
+    tensors["feature_embed.fe.weight"] = tensors.pop("embedding.weight").T.contiguous()
+    tensors["feature_embed.fe.bias"] = tensors.pop("embedding.bias")
+    tensors["feature_embed.fe.mask"] = literal.embedding.mask.T.contiguous()
     torch.save(tensors, folder / "model-9.pth")
     table = tensors["feature_embed.fe.weight"].view(-1, width, n_genes).abs().amax(1)
     table = pd.DataFrame(table.numpy(), index=pd.Index(gene_sets, name="0"), columns=genes)
@@ -131,9 +123,6 @@ def original(shared):
 def assert_as_the_original(model, query, expected):
     latent = model.get_latent_representation(query)
     np.testing.assert_allclose(latent, expected["latent"], rtol=0, atol=1e-5)
-    with torch.no_grad():
-        logits = model.module.head(torch.from_numpy(latent))
-    np.testing.assert_allclose(logits, expected["logits"], rtol=0, atol=1e-5)
     attention = model.get_attention(query, unannotated=True)
     np.testing.assert_allclose(attention, expected["attention"], rtol=0, atol=1e-5)
     model.annotate(query)
@@ -149,11 +138,7 @@ def test_results_are_the_originals(original, tmp_path):
     model = load_legacy(folder)
     assert_as_the_original(model, query.copy(), expected)
     table = pd.read_csv(folder / "gene2token_weights.csv", index_col=0, dtype={0: str})
-    weights = model.get_gene_weights(how="max")
-    np.testing.assert_array_equal(weights.T, table.astype(np.float32))
-    assert (list(weights.columns), list(weights.index)) == (list(table.index), list(table.columns))
-    literal = from_original(torch.load(folder / "model.pth", weights_only=True), np.load(folder / "mask.npy"), 4)
-    assert_same(model, literal, AnnData(sp.csr_matrix(query.X), var=query.var))
+    np.testing.assert_array_equal(model.get_gene_weights(how="max").T, table.astype(np.float32))
     model.save(tmp_path / "model")
     assert_as_the_original(TOSICA.load(tmp_path / "model"), query.copy(), expected)
     order = np.random.default_rng(0).permutation(query.n_vars)
@@ -161,27 +146,12 @@ def test_results_are_the_originals(original, tmp_path):
     assert_as_the_original(load_legacy(folder, query.var_names), query.copy(), expected)
 
 
-@pytest.mark.data
-def test_the_originals_model_can_be_trained_further(original):
-    folder, query, expected = original
-    model = load_legacy(folder, adata=query.copy())
-    model.train(max_epochs=1, accelerator="cpu", enable_progress_bar=False)
-    assert (model.predict() == expected["prediction"]).mean() > 0.9
-    assert model.tokens.mixed
-
-
 # --------------------------------------------------------------------------- a project made here
 
 
 @pytest.mark.parametrize(
     "sizes",
-    [
-        {},
-        {"n_layers": 1, "n_heads": 1, "width": 5, "n_full": 0},
-        {"n_layers": 3, "n_heads": 2, "width": 6, "n_full": 3, "n_sets": 9},
-        {"n_sets": 1, "n_full": 0, "labels": ["a", "b"]},
-    ],
-    ids=["default", "small", "deep", "one set"],
+    [{}, {"n_layers": 3, "n_heads": 2, "width": 6, "n_full": 3}, {"n_sets": 1, "n_full": 0, "labels": ["a", "b"]}],
 )
 def test_results_are_those_of_the_literal_network(tmp_path, sizes):
     project = write_project(tmp_path / "project", **sizes)
@@ -190,47 +160,22 @@ def test_results_are_those_of_the_literal_network(tmp_path, sizes):
     assert_same(model, project.literal, query)
     assert model.labels == sizes.get("labels", LABELS)
     assert model.gene_sets == [name for name in project.gene_sets if "node" not in name]
-    weights = model.get_gene_weights(how="max")
-    table = pd.read_csv(project.folder / "gene2token_weights.csv", index_col=0, na_filter=False)
-    assert (list(weights.index), list(weights.columns)) == (project.genes, project.gene_sets)
-    np.testing.assert_array_equal(weights.T, table.astype(np.float32))
     model.save(tmp_path / "model")
     again = TOSICA.load(tmp_path / "model", accelerator="cpu")
     assert_same(again, project.literal, query)
     assert again.fingerprint == model.fingerprint
-    project.literal.embedding.scrambled_tokens = False
-    if len(project.gene_sets) > 1:
-        with pytest.raises(AssertionError, match="Mismatched elements"):
-            assert_same(model, project.literal, query, tolerance=0.01)
 
 
 def test_a_loaded_model_describes_itself(project):
-    kept = dict(TOSICA._setup_adata_manager_store)
     model = load_legacy(project.folder)
-    assert TOSICA._setup_adata_manager_store == kept
     for said in (
-        "TOSICA model, trained\n",
         "5 of legacy project (unknown), and 1 unannotated, mixed in each token",
         "read as log-normalised expression",
-        "labels: 4 (NK, B cell, T/NKT, 1)",
         "width 8, 4 heads, 2 layers",
     ):
         assert said in repr(model)
     assert (model.is_trained, model.adata, model.history, model.module.training) == (True, None, None, False)
-    card = model.get_model_card(tissue="brain", license="mit")
-    assert "| Cells | not known |" in card
-    assert "None are kept in this model." in card
-
-
-def test_counts_are_scaled_over_all_genes(project):
-    model, target_sum = load_legacy(project.folder, target_sum=5e3), 5e3
-    counts = np.random.default_rng(3).poisson(2.0, (20, 40)).astype(np.float32)
-    whole = AnnData(counts)
-    whole.var_names = [*project.genes, *(f"other{i}" for i in range(16))]
-    x = np.log1p(target_sum * counts / counts.sum(1, keepdims=True))[:, :24]
-    normalised = AnnData(x, var=pd.DataFrame(index=project.genes))
-    found, expected = (model.get_latent_representation(cells) for cells in (whole, normalised))
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert "| Cells | not known |" in model.get_model_card(tissue="brain", license="mit")
 
 
 def test_names_of_genes(project):
@@ -251,8 +196,8 @@ def test_names_of_genes(project):
     ("names", "n_annotated"),
     [
         ([f"node {i}" for i in range(8)], 8),  # random gene sets
-        (["node 7", "a", "b", "c", "d", "node 0", "node 1", "node 2"], 5),
-        (["node 7", "a", "b", "c", "d", "all genes", "node 0", "all genes too"], 8),
+        (["node 7", *"abcd", "node 0", "node 1", "node 2"], 5),
+        (["node 7", *"abcd", "all genes", "node 0", "all genes too"], 8),
     ],
 )
 def test_only_full_tokens_at_the_end_are_unannotated(tmp_path, names, n_annotated):
@@ -271,25 +216,16 @@ def test_last_epoch_is_taken(project):
     for weights, expected in [(None, 0), ("model-2.pth", 1), ("model-x.pth", 3)]:
         model = load_legacy(project.folder, weights=weights)
         assert float(model.module.head.bias[0].detach()) == expected
-    for epoch in (2, 9, 10):
-        (project.folder / f"model-{epoch}.pth").unlink()
-    assert float(load_legacy(project.folder).module.head.bias[0].detach()) == 2
 
 
 # --------------------------------------------------------------------------- training on
 
 
-def test_training_on(project, reference, tmp_path, contents, new_keys, monkeypatch):
+def test_training_on(project, reference, tmp_path, contents, new_keys):
     before = contents(reference)
     model = load_legacy(project.folder, adata=reference, target_sum=5e3)
     new = {key.split("/")[1].split(".")[0] for key in new_keys(before, contents(reference))}
     assert new == {"tosica_mask", "_scvi_labels", "_scvi_batch", "_scvi_uuid", "_scvi_manager_uuid"}
-    assert_same(model, project.literal, reference)
-    with monkeypatch.context() as patch:
-        patch.setattr(model.module, "loss", None)
-        with pytest.raises(TypeError):
-            model.train(**QUICK)
-    model.module.eval()
     assert_same(model, project.literal, reference)
     model.train(**QUICK)
     assert "trained (1 epochs)" in repr(model)
@@ -297,21 +233,14 @@ def test_training_on(project, reference, tmp_path, contents, new_keys, monkeypat
     again = TOSICA.load(tmp_path / "model", adata=reference, accelerator="cpu")
     np.testing.assert_array_equal(again.get_attention(), model.get_attention())
     again.train(**QUICK)
-    assert again.fingerprint != model.fingerprint
     assert again.history["train_loss"].index.tolist() == [0, 1]
     for found in (model, again):
         assert found.tokens.mixed
         assert found.modalities[0].scale == ("log1p", 5e3, "matrix", None, None)
-    TOSICA.setup_anndata(reference, labels_key="cell_type")
-    anew = TOSICA(reference, embed_dim=8)
-    assert type(anew.module.embedding) is MaskedEmbedding
-    assert "mixed" not in repr(anew)
 
 
-def test_mask_is_written_as_build_mask_writes_it(project, reference, tmp_path):
-    reference.obs = reference.obs.rename(columns={"cell_type": "kind"})
-    model = load_legacy(project.folder, adata=reference, labels_key="kind")
-    assert model.registry["setup_args"]["labels_key"] == "kind"
+def test_mask_is_written_as_build_mask_writes_it(project, reference):
+    load_legacy(project.folder, adata=reference)
     theirs = make_query(project)
     pp.build_mask(theirs, {"all": project.genes}, min_genes=1)
     made, expected = reference.uns["tosica_mask"], theirs.uns["tosica_mask"]
@@ -320,12 +249,9 @@ def test_mask_is_written_as_build_mask_writes_it(project, reference, tmp_path):
     n_covered = int(project.mask[:, :5].any(1).sum())
     numbers = {"n_unannotated": 1, "n_genes": 24, "n_genes_covered": n_covered, "coverage": n_covered / 24}
     assert {name: made[name] for name in numbers} == numbers
-    mask = reference.varm["tosica_mask"]
-    assert (type(mask), mask.dtype) == (type(theirs.varm["tosica_mask"]), bool)
+    mask, other = reference.varm["tosica_mask"], theirs.varm["tosica_mask"]
+    assert (type(mask), mask.dtype) == (type(other), other.dtype)
     np.testing.assert_array_equal(mask.toarray(), project.mask)
-    reference.write_h5ad(tmp_path / "reference.h5ad")
-    back = ad.read_h5ad(tmp_path / "reference.h5ad")
-    assert_same(load_legacy(project.folder, adata=back, labels_key="kind"), project.literal, back)
 
 
 @pytest.mark.parametrize(

@@ -69,14 +69,6 @@ def test_logits_are_a_sum_over_tokens_and_their_genes(shape):
     np.testing.assert_allclose(branch(x), summed(branch, indptr, x.numpy()), atol=1e-10)
 
 
-def test_adds_nothing_until_it_is_fitted():
-    branch = LinearBranch(torch.tensor([0, 2, 1]), 4, N_LABELS)
-    x = torch.rand(2, 4) * 1e6
-    assert not branch(x).any()
-    torch.testing.assert_close(branch.expression(x), x, rtol=0, atol=0)
-    assert not list(branch.parameters())
-
-
 def test_more_than_the_largest_value_counts_as_the_largest():
     branch, indptr = make([3, 5], 6)
     x = cells(6)
@@ -108,13 +100,6 @@ def test_genes_that_a_query_lacks_are_expected_given_the_others(seed, n_genes, n
     # Whatever stands for genes that were not measured is not read.
     x[:, ~given_measured] = 7
     torch.testing.assert_close(branch(x, given_measured), logits, rtol=0, atol=0)
-
-
-def test_a_query_with_every_gene_is_read_as_it_is():
-    branch, _ = make([5, 5], 8, n_components=3)
-    x = cells(8)
-    for measured in (None, torch.ones(8, dtype=torch.bool)):
-        torch.testing.assert_close(branch.expression(x, measured), x, rtol=0, atol=0)
 
 
 def test_the_same_expression_in_half_precision():

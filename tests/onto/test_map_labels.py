@@ -60,17 +60,7 @@ def test_spelling_does_not_matter(label: str, term: str, how: str) -> None:
         *("Resting microglia", "Liver macrophages"),  # the term is of fewer cells
         *("CD14 Monocytes", "CD14- Monocytes", "CD4+ T cells", "CD4 T cells"),  # signs have meaning
         *("B cells/T cells", "Megakaryocytes/platelets", "B cells & T cells"),  # several types
-        *(
-            "B cells 1",
-            "Fibroblasts_2",
-            "not a B cell",
-            "Naive",
-            "cluster 3",
-            "17",
-            "",
-            "++",
-            "cell s",
-        ),
+        *("B cells 1", "Fibroblasts_2", "not a B cell", "Naive", "cluster 3", "17", "", "++", "cell s"),
     ],
 )
 def test_nothing_is_guessed(label: str) -> None:
@@ -207,12 +197,7 @@ def test_above_and_below() -> None:
 
 
 @pytest.mark.parametrize(
-    ("term", "word"),
-    [
-        ("T cells", "the name of CL:0000084"),
-        ("CL:0", "no term"),
-        ("CL:0000003", "obsolete"),
-    ],
+    ("term", "word"), [("T cells", "the name of CL:0000084"), ("CL:0", "no term"), ("CL:0000003", "obsolete")]
 )
 def test_no_such_term(term: str, word: str) -> None:
     with pytest.raises(KeyError, match=word):

@@ -24,14 +24,11 @@ def explained_pbmc(*, n_labels: int = 10, long_names: bool = False) -> AnnData:
     add_attribution(adata)
     tosica.tl.rank_gene_sets(adata, GROUPBY)
     tosica.pp.build_mask(adata, {f"set {i}": adata.var_names[38 * i :][:50] for i in range(20)})
-    shares = np.array([0.0, 0.1, 0.5, 1.0])
+    share = np.array([0.0, 0.1, 0.5, 1.0])
     curves = [
-        pd.DataFrame({"order": order, "change": change, "share": shares, "probability": probability})
+        pd.DataFrame({"order": order, "change": change, "share": share, "probability": probability})
         for power, order in ((8, "genes"), (4, "gene sets"), (1, "random"))
-        for change, probability in (
-            ("deletion", 0.9 * (1 - shares) ** power),
-            ("insertion", 0.9 * shares ** (1 / power)),
-        )
+        for change, probability in (("deletion", (1 - share) ** power), ("insertion", share ** (1 / power)))
     ]
     adata.uns["faithfulness"] = {"curves": pd.concat(curves, ignore_index=True)}
     return adata
@@ -45,37 +42,24 @@ def add_attribution(adata: AnnData) -> None:
     """
     rng = np.random.default_rng(1)
     groups, sets = list(adata.obs[GROUPBY].cat.categories), adata.uns["tosica"]["gene_sets"]
-    names = [str(gene) for gene in adata.raw.var_names]
+    names = np.array(adata.raw.var_names, dtype=object)
     z = rng.normal(size=(len(sets), len(groups)))
     genes = rng.normal(0, 0.02, size=(len(names), len(groups)))
     expression = rng.normal(size=genes.shape)
+    added = np.linspace(1.5, 0.6, 12)
+    genes[:12, -1], expression[:12:2, -1] = added, -1
     rows = []
-    for i, group in enumerate(groups):
-        added = np.arange(12, 0, -1) / 12 + 0.5
-        if len(groups) > 2 and i == len(groups) - 1:
-            genes[:12, i], expression[:12:2, i] = added, -1
-            continue
+    for i in range(len(groups) - (len(groups) > 2)):
         for rank, j in enumerate((i, i + 1, i + 2, i + 4)):
             z[j, i] = 9 - 2 * rank
             first = np.arange(3 * j, 3 * j + 12)
             genes[first, i] = np.maximum(genes[first, i], added / (rank + 1))
-            rows.append(
-                {
-                    "group": group,
-                    "gene_set": sets[j],
-                    "n_genes": 12,
-                    "contribution": 8.0 - rank,
-                    "score": 4.0 - rank,
-                    "z": z[j, i],
-                    "pval": 1e-6,
-                    "pval_adj": 1e-4,
-                    "genes": ", ".join(names[g] for g in first[:8]),
-                    "similar_to": sets[i] if rank == 1 else "",
-                }
-            )
-    evidence = pd.DataFrame(rows)
-    shown = np.isin(sets, evidence["gene_set"])
-    columns = [group.replace("/", "|") for group in groups]
+            similar = sets[i] if rank == 1 else ""
+            values = (12, 8.0 - rank, 4.0 - rank, z[j, i], 1e-6, 1e-4)
+            rows.append((groups[i], sets[j], *values, ", ".join(names[first[:8]]), similar))
+    columns = "group gene_set n_genes contribution score z pval pval_adj genes similar_to"
+    evidence = pd.DataFrame(rows, columns=columns.split())
+    shown, columns = np.isin(sets, evidence["gene_set"]), [group.replace("/", "|") for group in groups]
     adata.uns["tosica_attribution"] = {
         "genes": pd.DataFrame(genes, names, columns),
         "expression": pd.DataFrame(expression, names, columns),
@@ -87,18 +71,14 @@ def add_attribution(adata: AnnData) -> None:
         "groupby": GROUPBY,
         "model": adata.uns["tosica"]["model"],
     }
-    of_cells = rng.normal(0, 0.1, size=(adata.n_obs, len(sets)))
-    of_cells += z.T[adata.obs[GROUPBY].cat.codes]
+    of_cells = rng.normal(0, 0.1, size=(adata.n_obs, len(sets))) + z.T[adata.obs[GROUPBY].cat.codes]
     adata.obsm["X_tosica_attribution"] = of_cells.astype(np.float32)
 
 
 def history() -> dict[str, pd.DataFrame]:
     """Losses and accuracy of ten epochs, as ``model.history`` has them."""
     loss = 2 * np.exp(-np.arange(10) / 4) + 0.5
-    columns = {
-        "train_loss": loss,
-        # The lowest is that of the eighth epoch.
-        "validation_loss": loss - 0.2 + 0.2 * np.maximum(np.arange(10) - 7, 0) ** 2,
-        "validation_accuracy": 1 - loss / 3,
-    }
+    # The lowest is that of the eighth epoch.
+    validation = loss - 0.2 + 0.2 * np.maximum(np.arange(10) - 7, 0) ** 2
+    columns = {"train_loss": loss, "validation_loss": validation, "validation_accuracy": 1 - loss / 3}
     return {name: pd.DataFrame({name: values}) for name, values in columns.items()}

@@ -18,10 +18,7 @@ from tosica.gs._genes import gene_table
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The '.*' option is deprecated"),
-    pytest.mark.filterwarnings("ignore:Writing zarr v2 data"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Writing zarr v2 data")
 
 KEY = "tosica_mask"
 low_coverage_is_no_matter = pytest.mark.filterwarnings("ignore:only .* of adata's genes")
@@ -78,16 +75,13 @@ def expected(symbols: list[str]) -> dict[str, set[str]]:
 # -------------------------------------------------------------------------------------- identifiers
 
 
-FORMS = {
-    "Ensembl IDs": ["{i}", "{i}.7"],
-    "Entrez numbers": ["{e}"],
-    "composite names": ["{s}_{i}", "{i}_{s}", "{s}|{i}", "{s}-{i}.7"],
-}
+FORMS = {"{i}": "Ensembl IDs", "{i}.7": "Ensembl IDs", "{e}": "Entrez numbers"}
+FORMS |= dict.fromkeys(["{s}_{i}", "{i}_{s}", "{s}|{i}", "{s}-{i}.7"], "composite names")
 
 
-@pytest.mark.parametrize(("kind", "form"), [(kind, form) for kind, forms in FORMS.items() for form in forms])
+@pytest.mark.parametrize("form", FORMS)
 def test_same_mask_by_any_identifier(
-    symbols: list[str], expected: dict[str, set[str]], kind: str, form: str, caplog: pytest.LogCaptureFixture
+    symbols: list[str], expected: dict[str, set[str]], form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids, numbers = (tosica.gs.map_genes(symbols, to=to, organism="human") for to in ("ensembl", "entrez"))
     names = [form.format(s=s, i=i, e=e) for s, i, e in zip(symbols, ids, numbers, strict=True)]
@@ -99,7 +93,7 @@ def test_same_mask_by_any_identifier(
     assert sets_of(adata, symbols) == expected
     assert list(adata.var_names) == names
     assert caplog.messages[0].endswith("since adata holds human genes (by overlap)")
-    assert caplog.messages[1].startswith(f"build_mask: translated {about(adata)['n_genes_mapped']} {kind}")
+    assert caplog.messages[1].startswith(f"build_mask: translated {about(adata)['n_genes_mapped']} {FORMS[form]}")
     assert about(adata)["organism"] == "human"
 
 
@@ -159,14 +153,10 @@ def test_few_genes(symbols: list[str], caplog: pytest.LogCaptureFixture) -> None
 
 @pytest.mark.parametrize("column", ["gene_symbols", "gene_ids", "feature_name"])
 def test_columns_of_var(
-    symbols: list[str],
-    expected: dict[str, set[str]],
-    column: str,
-    caplog: pytest.LogCaptureFixture,
+    symbols: list[str], expected: dict[str, set[str]], column: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     adata = named([f"row {i}" for i in range(len(symbols))])
-    adata.var["chromosome"] = "1"
-    adata.var["n_cells"] = 3
+    adata.var[["chromosome", "n_cells"]] = "1", 3
     to: Any = "ensembl" if column == "gene_ids" else "symbol"
     adata.var[column] = pd.Categorical(tosica.gs.map_genes(symbols, to=to, organism="human"))
     before = adata.var.copy()
@@ -174,12 +164,9 @@ def test_columns_of_var(
     build(adata)
     assert sets_of(adata, symbols) == expected
     assert about(adata)["matched_by"] == column
-    assert caplog.messages[0] == (
-        f"build_mask: took human_gobp, since adata holds human genes in var[{column!r}] (by overlap)"
-    )
+    assert caplog.messages[0].endswith(f"since adata holds human genes in var[{column!r}] (by overlap)")
     assert f"genes named by var[{column!r}]" in caplog.messages[1]
     pd.testing.assert_frame_equal(adata.var, before)
-    assert adata.var_names[0] == "row 0"
 
 
 @pytest.mark.parametrize("format_", ["h5ad", "zarr"])
@@ -189,18 +176,11 @@ def test_written_and_read_again(pbmc: AnnData, tmp_path: Path, format_: str) -> 
     tosica.pp.build_mask(adata, network)
     path = tmp_path / f"x.{format_}"
     getattr(adata, f"write_{format_}")(path)
-    again = getattr(ad, f"read_{format_}", None) or getattr(ad.io, f"read_{format_}")
-    back = again(path)
+    back = getattr(ad, f"read_{format_}")(path)
     assert (back.varm[KEY] != adata.varm[KEY]).nnz == 0
     assert back.uns[KEY]["params"]["select"] == "largest"
     weights = [tosica.get.network_weights(each).toarray() for each in (adata, back)]
     np.testing.assert_array_equal(*weights)
-    pd.testing.assert_frame_equal(
-        back.uns[KEY]["weights"].astype({"gene": object, "gene_set": str}),
-        adata.uns[KEY]["weights"].astype({"gene": object, "gene_set": str}),
-        check_index_type=False,
-        check_column_type=False,
-    )
 
 
 # ------------------------------------------------------------------------------------------ species
@@ -226,10 +206,7 @@ def test_gene_sets_of_another_organism_are_refused(mouse: AnnData, symbols: list
 
 
 def test_mapped_to_the_mouse_when_asked_to(
-    mouse: AnnData,
-    symbols: list[str],
-    expected: dict[str, set[str]],
-    caplog: pytest.LogCaptureFixture,
+    mouse: AnnData, symbols: list[str], expected: dict[str, set[str]], caplog: pytest.LogCaptureFixture
 ) -> None:
     build(mouse, "human_gobp", organism="mouse")
     assert sets_of(mouse, symbols) == expected
@@ -237,31 +214,7 @@ def test_mapped_to_the_mouse_when_asked_to(
     assert "from human to mouse by one-to-one orthology" in caplog.messages[0]
 
 
-def test_mouse_ensembl_ids(mouse: AnnData) -> None:
-    by_id = tosica.gs.map_genes(mouse.var_names, to="ensembl", organism="mouse")
-    adata = named([name or f"?{i}" for i, name in enumerate(by_id)])
-    tosica.pp.build_mask(mouse, "mouse_gobp")
-    tosica.pp.build_mask(adata, "mouse_gobp")
-    n = about(mouse)["n_genes_covered"]
-    assert about(adata)["n_genes_covered"] >= 0.99 * n
-
-
 # ------------------------------------------------------- composite names, on real data and others
-
-
-@pytest.mark.data
-def test_composite_names_of_real_data(shared: Path, caplog: pytest.LogCaptureFixture) -> None:
-    adata = ad.io.read_h5ad(shared / "kang_pbmc.h5ad")
-    genes = ["HLA-A", "HLA-B", "HLA-DRA", "CD79A"]
-    names = [next(name for name in adata.var_names if name.startswith(f"{g}_")) for g in genes]
-    caplog.clear()
-    tosica.pp.build_mask(adata)
-    assert "translated 83 composite names and 54 aliases; 3 ambiguous" in caplog.messages[1]
-    # What the ID says is another gene than what the symbol says.
-    assert "TAF9_ENSG00000085231 (TAF9 or AK6)" in caplog.messages[1]
-    assert (adata[:, names].varm[KEY].sum(1) > 1).all()
-    assert about(adata)["coverage"] > 0.8  # 0.76 without
-    assert set(names) <= set(adata.var_names)
 
 
 # ------------------------------------------------------------------ the collection of the organism

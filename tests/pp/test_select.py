@@ -16,8 +16,6 @@ from hypothesis import strategies as st
 import tosica
 from tosica.pp._select import coexpression_sets, gene_variability, select_gene_sets
 
-pytestmark = pytest.mark.filterwarnings("ignore:The '.*' option is deprecated")
-
 masks = st.integers(0, 10_000).map(
     lambda seed: (lambda r: r.random((r.integers(1, 12), r.integers(2, 15))) < 0.35)(np.random.default_rng(seed))
 )
@@ -76,27 +74,6 @@ def test_no_two_overlap_more_than_allowed(mask: np.ndarray, n: int, most: float,
     assert most < 1 or select == "coverage" or len(kept) == min(n, len(mask))
 
 
-def test_collections_are_pruned_by_default_and_sets_of_ones_own_are_not() -> None:
-    adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
-    tosica.pp.build_mask(adata)
-    assert adata.uns["tosica_mask"]["params"]["max_jaccard"] == 0.5
-    assert tosica.get.mask_coverage(adata)["max_jaccard"].max() <= 0.5
-    tosica.pp.build_mask(adata, tosica.gs.load("human_gobp"))
-    assert adata.uns["tosica_mask"]["params"]["max_jaccard"] == 1
-    assert tosica.get.mask_coverage(adata)["max_jaccard"].max() > 0.9
-
-
-def test_variable_sets_are_those_whose_genes_vary() -> None:
-    rng = np.random.default_rng(0)
-    counts = rng.poisson(3, (400, 60))
-    counts[:200, :10] *= 5
-    adata = AnnData(counts.astype(np.float32))
-    adata.var_names = [f"G{i}" for i in range(60)]
-    sets = {f"s{i}": [f"G{j}" for j in range(i * 10, i * 10 + 10)] for i in range(6)}
-    tosica.pp.build_mask(adata, sets, select="variable", max_gene_sets=1, max_jaccard=0.9)
-    assert list(adata.uns["tosica_mask"]["gene_sets"]) == ["s0"]
-
-
 @pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix, sp.csc_matrix])
 def test_variability_of_counts_and_of_their_logarithm(form: Any) -> None:
     rng = np.random.default_rng(1)
@@ -122,11 +99,7 @@ def test_variability_where_nothing_varies() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "sentence"),
-    [
-        (np.full((3, 4), -1.0), "adata.X holds negative values"),
-        (None, "adata.X is empty (None)"),
-    ],
+    ("x", "sentence"), [(np.full((3, 4), -1.0), "adata.X holds negative values"), (None, "adata.X is empty (None)")]
 )
 def test_variable_needs_expression(x: Any, sentence: str) -> None:
     adata = AnnData(x, shape=None if x is not None else (3, 4))
@@ -186,22 +159,6 @@ def test_neither_scale_nor_order_of_genes_matters():
     places = np.sort(np.flatnonzero(np.isin(order, GROUPED)))
     _, modules = coexpression_sets(x[:, order].tocsr(), places, NAMES[order])
     assert {tuple(np.sort(order[genes])) for genes in modules} == planted()
-
-
-@given(st.integers(0, 99), st.integers(20, 60), st.integers(1, 200), st.integers(1, 3))
-@settings(max_examples=15)
-def test_every_expressed_gene_that_is_asked_for_is_in_one_module(seed, n_cells, n_genes, step):
-    rng = np.random.default_rng(seed)
-    x = sp.csr_matrix(rng.poisson(0.2, (n_cells, n_genes)).astype(np.float32))
-    names = np.array([f"G{i}" for i in range(n_genes)], dtype=object)
-    found, modules = coexpression_sets(x, np.arange(0, n_genes, step), names)
-    varying = np.flatnonzero(x.toarray().std(0) > 0)
-    np.testing.assert_array_equal(np.sort(np.concatenate([[], *modules])), varying[varying % step == 0])
-    assert len(set(found)) == len(found) == len(modules)
-    for name, genes in zip(found, modules, strict=True):
-        assert len(genes)
-        assert (np.diff(genes) > 0).all()
-        assert set(name.removeprefix("module: ").split(", ")) <= set(names[genes])
 
 
 def test_modules_are_named_by_symbols_and_differ():

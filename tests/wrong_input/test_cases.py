@@ -122,10 +122,7 @@ def test_no_cell_is_unlabeled(toy, caplog):
             ),
             "setup_mudata has no parameter 'layer'; did you mean 'layers'",
         ),
-        (
-            lambda a: set_up(a).train(max_epoch=3),
-            "train has no parameter 'max_epoch'; did you mean 'max_epochs'",
-        ),
+        (lambda a: set_up(a).train(max_epoch=3), "train has no parameter 'max_epoch'; did you mean 'max_epochs'"),
     ],
 )
 def test_misspelled_parameters(toy, call, sentence):

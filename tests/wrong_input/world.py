@@ -90,10 +90,7 @@ RIGHT: dict[str, Any] = {
 }
 OF_FUNCTION: dict[str, dict[str, Any]] = {
     "report": {"path": lambda w: w.folder / "report.html"},
-    "pp.build_mask": {
-        "adata": lambda w: w.reference,
-        "gene_sets": {"a": [f"G{i}" for i in range(9)]},
-    },
+    "pp.build_mask": {"adata": lambda w: w.reference, "gene_sets": {"a": [f"G{i}" for i in range(9)]}},
     "gs.read_gmt": {"path": lambda w: w.folder / "sets.gmt"},
     "gs.write_gmt": {"path": lambda w: w.folder / "other.gmt"},
     "tl.annotate_file": {"path": lambda w: w.folder / "seurat.h5ad"},

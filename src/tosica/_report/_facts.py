@@ -295,7 +295,7 @@ def method_facts(cells: Cells, model: TOSICA | None) -> dict[str, Any]:
         "versions": {name: found for name in _PACKAGES if (found := _version(name))},
     }
     if model is not None:
-        facts["n_genes"] = len(model.get_var_names())
+        facts["n_genes"] = sum(len(modality.genes) for modality in model.modalities)
         facts["has_linear"] = model.module.linear is not None
         mask = model.registry_["field_registries"].get("mask", {})
         source = str(mask.get("state_registry", {}).get("source", ""))

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from anndata import AnnData
+    from mudata import MuData
 
 _SUFFIXES = (".html", ".htm")
 
 
 @validate_params(
-    adata=CellData(),
+    adata=CellData(mudata=True),
     path=FilePath(),
     model=InstanceOf("the TOSICA model that annotated adata", TOSICA, optional=True),
     labels_key=String(optional=True),
@@ -44,7 +45,7 @@ _SUFFIXES = (".html", ".htm")
     key=String(),
 )
 def report(
-    adata: AnnData,
+    adata: AnnData | MuData,
     path: str | os.PathLike[str],
     *,
     model: TOSICA | None = None,

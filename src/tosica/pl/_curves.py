@@ -87,16 +87,10 @@ def reliability(
     ax.bar(middle, share, width=0.92 / n_bins, color=color, alpha=0.15, linewidth=0, label="share of cells")
     ax.plot([0, 1], [0, 1], color=color, linewidth=0.8, linestyle="--", label="perfect calibration")
     interval = table[["accuracy_low", "accuracy_high"]].to_numpy().T
-    ax.errorbar(
-        table["probability"],
-        table["accuracy"],
-        yerr=np.abs(interval - table["accuracy"].to_numpy()),
-        fmt="o-",
-        markersize=4.5,
-        linewidth=1.2,
-        color=BLUE,
-        label="correct labels, with\n95 % interval",
-    )
+    errors = np.abs(interval - table["accuracy"].to_numpy())
+    style: Any = {"fmt": "o-", "markersize": 4.5, "linewidth": 1.2, "color": BLUE}
+    label = "correct labels, with\n95 % interval"
+    ax.errorbar(table["probability"], table["accuracy"], yerr=errors, label=label, **style)
     ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="probability of the label", ylabel="share")
     ax.set_aspect("equal")
     ax.set_title(f"expected calibration error {100 * expected_calibration_error(table):.1f} %", fontsize=10)

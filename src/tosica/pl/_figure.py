@@ -141,18 +141,10 @@ class Canvas:
         """Add a short colour bar beside the first rows, with arrows where there are values beyond."""
         ends = drawn.get_array().min() < drawn.norm.vmin, drawn.get_array().max() > drawn.norm.vmax
         width, height = size if self.ax is None else inches_of(self.figure, ax)
-        bar = self.figure.colorbar(
-            drawn,
-            ax=ax,
-            extend={(True, True): "both", (True, False): "min", (False, True): "max"}.get(ends, "neither"),
-            # 0.15 × 1.3 inches, a little away from the cells.
-            fraction=0.15 / width,
-            pad=0.12 / width,
-            shrink=min(1.0, 1.3 / height),
-            aspect=1.3 / 0.15,
-            anchor=(0, 1),
-            **ticks,
-        )
+        extend = {(True, True): "both", (True, False): "min", (False, True): "max"}.get(ends, "neither")
+        # 0.15 × 1.3 inches, a little away from the cells.
+        short: Any = {"fraction": 0.15 / width, "pad": 0.12 / width, "shrink": min(1.0, 1.3 / height), "aspect": 8.7}
+        bar = self.figure.colorbar(drawn, ax=ax, extend=extend, anchor=(0, 1), **short, **ticks)
         # No title, for which the layout leaves no room.
         place: Any = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "bottom"}
         bar.ax.annotate(title, (0, 1), (0, 8), fontsize=NAME_SIZE, **place)
@@ -455,9 +447,7 @@ max_name_length
     Longer names are wrapped at a word. What is too long for two such lines is shortened in the
     middle; different names stay different.""",
     "returns": "The figure if ``return_fig``, the axes if ``show=False`` or ``ax`` is given, else ``None``.",
-    "returns_panels": """\
-The figure if ``return_fig``; with ``show=False`` a list of axes, one for each panel, or ``ax``;
-else ``None``.""",
+    "returns_panels": "The figure if ``return_fig``; with ``show=False`` a list of axes, or ``ax``; else ``None``.",
 }
 
 

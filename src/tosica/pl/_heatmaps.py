@@ -216,16 +216,11 @@ def gene_set_dotplot(
     norm, z = shown.norm(vmin, vmax), shown.z.to_numpy().ravel()
     dots = ax.scatter(x + 0.5, y + 0.5, s=area * added.ravel(), c=z, cmap=cmap, norm=norm, **edges)
     bar: Any = canvas.add_bar(ax, size, dots, _BAR.format("ring"))
-    legend = bar.legend(
-        *dots.legend_elements("sizes", MaxNLocator(3), color="0.6", func=lambda sizes: sizes / area),  # type: ignore[operator]
-        title="contribution\n(logits)",
-        loc="upper left",
-        bbox_to_anchor=(-0.3, -0.1),
-        labelspacing=0.8,
-        frameon=False,
-        fontsize=NAME_SIZE,
-        title_fontsize=NAME_SIZE,
-    )
+    # Sizes as contributions.
+    sizes: Any = dots.legend_elements("sizes", MaxNLocator(3), color="0.6", func=lambda s: s / area)  # type: ignore[operator]
+    small: Any = {"fontsize": NAME_SIZE, "title_fontsize": NAME_SIZE, "labelspacing": 0.8, "frameon": False}
+    place: Any = {"loc": "upper left", "bbox_to_anchor": (-0.3, -0.1)}
+    legend = bar.legend(*sizes, title="contribution\n(logits)", **place, **small)
     canvas.fit(ax, size)
     fit_names(ax)
     # In a small figure, dots shrink with their cells.

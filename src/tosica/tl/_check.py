@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from anndata import AnnData
+    from mudata import MuData
 
     from tosica.tl._evidence import Evidence
 
@@ -39,7 +40,7 @@ _COLUMNS = ["check", "severity", "value", "threshold", "finding", "reason", "adv
 
 
 @validate_params(
-    adata=CellData(),
+    adata=CellData(mudata=True),
     model=InstanceOf("the TOSICA model that annotated adata", TOSICA, optional=True),
     labels_key=String(optional=True),
     sample_key=String(optional=True),
@@ -50,7 +51,7 @@ _COLUMNS = ["check", "severity", "value", "threshold", "finding", "reason", "adv
     seed=Integer(least=0),
 )
 def check(
-    adata: AnnData,
+    adata: AnnData | MuData,
     model: TOSICA | None = None,
     *,
     labels_key: str | None = None,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from anndata import AnnData
 from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
@@ -17,6 +16,9 @@ from tosica._settings import format_thousands, logger
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, is_kind_of, match_label, read_ontology
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from anndata import AnnData
     from mudata import MuData
     from numpy.typing import NDArray
 
@@ -63,11 +65,8 @@ class Evaluation:
             for name in self.summary.columns
             if name != "n_cells" and not np.isnan(row[name])
         )
-        return (
-            f"Evaluation of {self.summary.index[0]!r} on "
-            f"{format_thousands(int(row['n_cells']))} cells\n"
-            f"{shares}\n{self.per_class.round(3).to_string()}"
-        )
+        title = f"Evaluation of {self.summary.index[0]!r} on {format_thousands(int(row['n_cells']))} cells"
+        return f"{title}\n{shares}\n{self.per_class.round(3).to_string()}"
 
 
 @validate_params(
@@ -167,60 +166,61 @@ def evaluate(
         raise ValueError(f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all.")
     # All cells are read, so that the message on missing predictions counts all of them.
     predicted = read_groups(adata, column, name="prediction")
-    probability = read_probability(adata, key)[labeled] if column == own else None
-    obs = pd.DataFrame({labels_key: known[labeled], column: predicted[labeled]})
-    cells = AnnData(obs=obs.set_axis(obs.index.astype(str)))
-    truth = np.asarray(cells.obs[labels_key]).astype(str)
-    called = np.asarray(cells.obs[column]).astype(str)
-    scores = _score_terms(adata, labels_key, column, labeled) if ontology else None
+    probability = read_numbers(adata, f"{key}_probability")[labeled] if column == own else None
+    known, predicted = (each[labeled].remove_unused_categories() for each in (known, predicted))
+    truth, called = (np.asarray(each).astype(str) for each in (known, predicted))
+    terms = _score_terms(adata, {labels_key: truth, column: called}, labeled) if ontology else None
     trained, words = set(read_labels(adata, key)), set(truth) - {UNKNOWN}
     # With terms, other words are no reason that none is correct.
-    if words and not words & (trained | set(called)) and not ontology:
+    if words and not words & (trained | set(called)) and terms is None:
         raise _other_words(labels_key, column, truth, called)
-    foreign = sorted(map(str, words - trained)) if trained else []
-    _log_labels(int((~labeled).sum()), foreign, truth, labels_key)
+    if not labeled.all():
+        n_out, n_cells = (format_thousands(int(n)) for n in ((~labeled).sum(), len(labeled)))
+        logger.info("evaluate: %s of %s cells have no label in .obs[%r] and are left out", n_out, n_cells, labels_key)
+    if trained and words - trained:
+        foreign = sorted(map(str, words - trained))
+        n_wrong = format_thousands(int(np.isin(truth, foreign).sum()))
+        what = "evaluate: the model was not trained on %s, so these cells (%s) count as wrong"
+        logger.info(what, list_names(foreign), n_wrong)
 
-    table = confusion(cells, labels_key, prediction_key=column)
-    labels = list(table.index)
-    right = truth == called
     calibration = None
     if probability is not None:
         named = called != UNKNOWN
-        calibration = calibration_bins(right[named], probability[named], n_bins)
-    precision, recall, f1, n_cells = precision_recall_fscore_support(
-        truth, called, labels=labels, average=None, zero_division=np.nan
-    )
-    means = pd.Series(probability, index=range(len(truth)), dtype=float).groupby(called).mean()
-    per_class = pd.DataFrame(
-        {
-            "n_cells": n_cells,
-            "n_predicted": [int((called == label).sum()) for label in labels],
-            "precision": precision,
-            "recall": recall,
-            "f1": f1,
-            "probability": means.reindex(labels).to_numpy(),
-        },
-        index=pd.Index(labels, name=labels_key),
-    )
-    if scores is not None:
-        rights = pd.Series(scores[0]).groupby(truth).mean()
-        per_class["ontology_recall"] = rights.reindex(labels).to_numpy()
+        calibration = calibration_bins((truth == called)[named], probability[named], n_bins)
+    table = _count_pairs(known, predicted, labels_key, column)
+    per_class = _score_classes(truth, called, probability, table.index)
     error = float("nan") if calibration is None else expected_calibration_error(calibration)
-    summary = pd.DataFrame(
-        {
-            "n_cells": len(truth),
-            "accuracy": accuracy_score(truth, called),
-            "balanced_accuracy": recall.mean(),
-            "macro_f1": f1.mean(),
-            "expected_calibration_error": error,
-            "share_unknown": np.isin(called, _NO_LABEL).mean(),
-        },
-        index=pd.Index([column]),
+    scores = {
+        "n_cells": len(truth),
+        "accuracy": accuracy_score(truth, called),
+        "balanced_accuracy": per_class["recall"].mean(),
+        "macro_f1": per_class["f1"].mean(),
+        "expected_calibration_error": error,
+        "share_unknown": np.isin(called, _NO_LABEL).mean(),
+    }
+    if terms is not None:
+        per_class["ontology_recall"] = terms["is_right"].groupby(truth).mean().reindex(per_class.index)
+        scores |= {"ontology_accuracy": terms["is_right"].mean(), "share_without_term": (~terms["has_terms"]).mean()}
+    return Evaluation(pd.DataFrame(scores, index=pd.Index([column])), per_class, table, calibration)
+
+
+def _score_classes(
+    truth: np.ndarray, called: np.ndarray, probability: NDArray[np.float64] | None, labels: pd.Index
+) -> pd.DataFrame:
+    """Score each known label, and average the probability of the cells that are called so."""
+    precision, recall, f1, n_cells = precision_recall_fscore_support(
+        truth, called, labels=list(labels), average=None, zero_division=np.nan
     )
-    if scores is not None:
-        summary["ontology_accuracy"] = scores[0].mean()
-        summary["share_without_term"] = (~scores[1]).mean()
-    return Evaluation(summary, per_class, table, calibration)
+    of_called = pd.Series(probability, index=range(len(truth)), dtype=float).groupby(called)
+    table = {
+        "n_cells": n_cells,
+        "n_predicted": [int((called == label).sum()) for label in labels],
+        "precision": precision,
+        "recall": recall,
+        "f1": f1,
+        "probability": of_called.mean().reindex(labels).to_numpy(),
+    }
+    return pd.DataFrame(table, index=labels)
 
 
 def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.ndarray) -> ValueError:
@@ -228,23 +228,6 @@ def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.nda
         f"adata.obs[{labels_key!r}] and adata.obs[{column!r}] have no label in common "
         f"({str(truth[0])!r}, {str(called[0])!r}): bring both to the same words."
     )
-
-
-def _log_labels(n_left_out: int, foreign: list[str], truth: NDArray[np.str_], labels_key: str) -> None:
-    """Log which cells and labels cannot be correct."""
-    if n_left_out:
-        logger.info(
-            "evaluate: %s of %s cells have no label in .obs[%r] and are left out",
-            format_thousands(n_left_out),
-            format_thousands(n_left_out + len(truth)),
-            labels_key,
-        )
-    if foreign:
-        logger.info(
-            "evaluate: the model was not trained on %s, so these cells (%s) count as wrong",
-            list_names(foreign),
-            format_thousands(int(np.isin(truth, foreign).sum())),
-        )
 
 
 @validate_params(adata=CellData(mudata=True), labels_key=String(), prediction_key=String(), normalize=Flag())
@@ -312,25 +295,22 @@ def confusion(
     """
     known = read_groups(adata, labels_key, name="labels_key")
     predicted = read_groups(adata, prediction_key, name="prediction_key")
-    rows = _unknown_last(list(known.categories))
-    predictions = list(predicted.categories)
+    counts = _count_pairs(known, predicted, labels_key, prediction_key)
+    return counts.div(counts.sum(axis=1), axis=0) if normalize else counts
+
+
+def _count_pairs(known: pd.Categorical, predicted: pd.Categorical, *names: str) -> pd.DataFrame:
+    """Count the cells of each known and predicted label; ``names`` are those of rows and columns."""
+    rows, predictions = _unknown_last(known.categories), _unknown_last(predicted.categories)
     shared = set(rows) & set(predictions) - {UNKNOWN}
-    columns = [*rows, *(name for name in predictions if name not in rows)]
-    columns = _unknown_last(columns if shared else predictions)
-
+    columns = _unknown_last(dict.fromkeys([*rows, *predictions])) if shared else predictions
     counts = np.zeros((len(rows), len(columns)), dtype=np.int64)
-    row_of = pd.Index(rows).get_indexer(known.categories)[known.codes]
-    column_of = pd.Index(columns).get_indexer(predicted.categories)[predicted.codes]
+    row_of, column_of = pd.Index(rows).get_indexer(known), pd.Index(columns).get_indexer(predicted)
     np.add.at(counts, (row_of, column_of), 1)
-    table = counts / counts.sum(axis=1, keepdims=True) if normalize else counts
-    return pd.DataFrame(
-        table,
-        index=pd.Index(rows, name=labels_key),
-        columns=pd.Index(columns, name=prediction_key),
-    )
+    return pd.DataFrame(counts, pd.Index(rows, name=names[0]), pd.Index(columns, name=names[1]))
 
 
-def _unknown_last(labels: list[str]) -> list[str]:
+def _unknown_last(labels: Iterable[str]) -> list[str]:
     return sorted(labels, key=lambda label: label == UNKNOWN)
 
 
@@ -388,7 +368,7 @@ def reliability(adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins:
     """
     known = np.asarray(read_groups(adata, labels_key, name="labels_key")).astype(str)
     predicted = np.asarray(read_groups(adata, f"{key}_prediction")).astype(str)
-    probability = read_probability(adata, key)
+    probability = read_numbers(adata, f"{key}_probability")
     named = predicted != UNKNOWN
     if not named.any():
         raise ValueError(f"All cells of adata.obs['{key}_prediction'] are {UNKNOWN!r}.")
@@ -421,19 +401,10 @@ def calibration_bins(right: NDArray[np.bool_], probability: NDArray[np.float64],
     rows = []
     for i in np.unique(bins):
         inside = bins == i
-        n_right = int(right[inside].sum())
-        interval = binomtest(n_right, int(inside.sum())).proportion_ci(method="wilson")
-        rows.append(
-            (
-                edges[i],
-                edges[i + 1],
-                int(inside.sum()),
-                probability[inside].mean(),
-                n_right / inside.sum(),
-                interval.low,
-                interval.high,
-            )
-        )
+        n_cells, n_right = int(inside.sum()), int(right[inside].sum())
+        interval = binomtest(n_right, n_cells).proportion_ci(method="wilson")
+        means = probability[inside].mean(), n_right / n_cells
+        rows.append((edges[i], edges[i + 1], n_cells, *means, interval.low, interval.high))
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
@@ -455,72 +426,51 @@ def expected_calibration_error(table: pd.DataFrame) -> float:
     return float(np.average(distance, weights=table["n_cells"]))
 
 
-def read_probability(adata: AnnData, key: str) -> NDArray[np.float64]:
-    """Read the probability of each cell's best label.
-
-    Raises
-    ------
-    KeyError
-        If the column is missing.
-    """
-    if f"{key}_probability" not in adata.obs:
-        raise KeyError(
-            f"adata.obs has no column '{key}_probability': run model.annotate(adata, key_added={key!r}) first."
-        )
-    return read_numbers(adata, f"{key}_probability")
-
-
-def _score_terms(
-    adata: AnnData | MuData, labels_key: str, prediction: str, cells: np.ndarray
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _score_terms(adata: AnnData | MuData, labels: dict[str, np.ndarray], cells: NDArray[np.bool_]) -> pd.DataFrame:
     """Score predictions by the terms of known and predicted labels.
 
     Parameters
     ----------
     adata
         The query.
-    labels_key, prediction
-        Columns of ``adata.obs`` with the known and the predicted labels.
+    labels
+        Known and predicted labels of the scored cells, by their columns of ``adata.obs``.
     cells
-        Which cells to score, bool.
+        Which cells are scored.
 
     Returns
     -------
-    Whether a prediction is right, and whether both labels have terms, ``(n_cells,)`` each.
+    Table with the columns ``is_right``, of the prediction, and ``has_terms``, for both labels.
 
     Raises
     ------
     ValueError
         If no cell has a term for both.
     """
-    known, called = (np.asarray(_labels(adata, column)[cells]).astype(str) for column in (labels_key, prediction))
-    truth, term = (_terms(adata, column)[cells] for column in (labels_key, prediction))
+    (labels_key, known), (_, called) = labels.items()
+    truth, term = (_terms(adata, column)[cells] for column in labels)
     has_terms = (truth != NO_TERM) & (term != NO_TERM)
     if not has_terms.any():
-        without = labels_key if (truth == NO_TERM).all() else prediction
+        without = labels_key if (truth == NO_TERM).all() else list(labels)[1]
         raise ValueError(
-            f"ontology=True was given, but no cell has a term for its label in "
-            f"adata.obs[{without!r}]: call tosica.onto.map_labels(adata, {without!r}, "
-            "mapping={label: identifier}) first."
+            f"ontology=True was given, but no cell has a term for its label in adata.obs[{without!r}]: "
+            f"call tosica.onto.map_labels(adata, {without!r}, mapping={{label: identifier}}) first."
         )
     pairs = list(zip(term, truth, strict=True))
     kinds = {pair: is_kind_of(*pair) for pair in set(pairs)}
-    return (known == called) | np.array([kinds[pair] for pair in pairs]), has_terms
-
-
-def _labels(adata: AnnData | MuData, column: str) -> pd.Categorical:
-    return read_groups(adata, column, name="labels_key", allow_missing=True)
+    is_right = (known == called) | np.array([kinds[pair] for pair in pairs])
+    return pd.DataFrame({"is_right": is_right, "has_terms": has_terms})
 
 
 def _terms(adata: AnnData | MuData, column: str) -> np.ndarray:
     """Term of each cell's label: from the column that has them, else by the label's name."""
     of_terms = f"{column}{TERM_SUFFIX}"
-    if of_terms in adata.obs:
-        groups = _labels(adata, of_terms)
+    has_column = of_terms in adata.obs
+    groups = read_groups(adata, of_terms if has_column else column, name="labels_key", allow_missing=True)
+    if has_column:
         names = read_ontology().names
         terms = [term if term in names else NO_TERM for term in groups.categories]
     else:
-        groups = _labels(adata, column)
         terms = [match_label(label).term or NO_TERM for label in groups.categories]
     # Cells without a label have the code -1.
     return np.array([*terms, NO_TERM], dtype=object)[groups.codes]

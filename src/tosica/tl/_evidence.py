@@ -186,7 +186,7 @@ def collect_evidence(
     """
     wanted = [(label, gene) for label, genes in (markers or {}).items() for gene in _names_of(label, genes, cells)]
     if model is not None:
-        read_annotation(source.data, model, cells.key)
+        read_annotation(source.data, model, cells.key, mudata=True)
     rng = np.random.default_rng(seed)
     tested = draw_cells(cells.codes, _N_TESTED * len(cells.labels), rng, least=_N_TESTED)
     tested = tested[cells.predicted[tested] != UNKNOWN]
@@ -202,9 +202,8 @@ def read_contributions(adata: AnnData, cells: Cells) -> Mapping[str, Any] | None
     """Read what :func:`tosica.tl.attribute` wrote for these labels; ``None`` if it did not."""
     record = adata.uns.get(f"{cells.key}_attribution")
     wanted = {"model": cells.record.get("model"), "groupby": f"{cells.key}_prediction", "target": "own label"}
-    if not isinstance(record, Mapping) or any(str(record.get(name)) != str(value) for name, value in wanted.items()):
-        return None
-    return record
+    is_own = isinstance(record, Mapping) and all(str(record.get(name)) == str(wanted[name]) for name in wanted)
+    return record if is_own else None
 
 
 @contextmanager
@@ -282,6 +281,8 @@ def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[
     """Log-normalized expression of some cells, or why there is none."""
     if not len(rows):
         return None, "no cell has a label"
+    if not isinstance(source.data, ad.AnnData):
+        return None, "the cells have several modalities; pass one of them for its markers"
     try:
         matrix = source.matrix()
         block = matrix.take(rows)
@@ -289,9 +290,9 @@ def _log_expression(source: ExpressionSource, rows: NDArray[np.int64]) -> tuple[
     except (ValueError, TypeError) as error:
         if source.layer is not None or source.use_raw:
             raise
-        return None, str(error).rstrip(".")
+        return None, f"{str(error).rstrip('.')}; name unscaled expression with layer= or use_raw=True"
     if values is None:
-        return None, f"{matrix.where} is zero in all cells that were looked at"
+        return None, f"{matrix.where} is zero in all cells; name unscaled expression with layer= or use_raw=True"
     block = sp.csr_matrix(block, dtype=np.float32)
     if values == "counts":
         block = log_normalize_block(block, TARGET_SUM)

@@ -12,16 +12,7 @@ import scanpy as sc
 from anndata import AnnData
 from mudata import MuData
 
-from tosica._checks import (
-    CellData,
-    FileKey,
-    Flag,
-    Fraction,
-    InstanceOf,
-    String,
-    shown,
-    validate_params,
-)
+from tosica._checks import CellData, FileKey, Flag, Fraction, InstanceOf, String, shown, validate_params
 from tosica._obs import HETEROGENEOUS, UNKNOWN, as_groups, read_groups, read_labels, read_numbers
 from tosica._parallel import keep_torch_threads
 from tosica._progress import progress
@@ -46,6 +37,7 @@ _HETEROGENEOUS_COLOR = "#808080"
 # CellTypist's resolutions: number of cells below which each is used.
 _RESOLUTIONS = ((5_000, 5), (20_000, 10), (40_000, 15), (100_000, 20), (200_000, 25))
 _LARGEST_RESOLUTION = 30
+_LEIDEN = {"flavor": "igraph", "n_iterations": 2, "directed": False, "random_state": 0}
 
 
 @validate_params(
@@ -159,54 +151,39 @@ def majority_vote(
     """
     predicted = read_groups(adata, f"{key}_prediction")
     result_key = key_added or f"{key}_majority_vote"
-    read = {f"{key}_{name}" for name in ("prediction", "probability", "over_clustering")}
-    if isinstance(over_clustering, str):
-        read.add(over_clustering)
-    if result_key in read:
+    read = [f"{key}_{name}" for name in ("prediction", "probability", "over_clustering")]
+    if result_key in read or (isinstance(over_clustering, str) and result_key == over_clustering):
         raise ValueError(f"key_added={result_key!r} would overwrite what the vote is based on: rename it.")
     clusters = over_cluster(adata) if over_clustering is None else read_clusters(adata, over_clustering)
 
-    labels = _model_order(adata, predicted, key)
-    if HETEROGENEOUS in labels:
+    # Labels in the model's order, then other predictions.
+    known = dict.fromkeys([*read_labels(adata, key), *predicted.categories])
+    if HETEROGENEOUS in known:
         raise ValueError(f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label.")
-    label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
-    probability = None
-    if f"{key}_probability" in adata.obs:
-        probability = read_numbers(adata, f"{key}_probability")
+    labels = [*(label for label in known if label != UNKNOWN), UNKNOWN, HETEROGENEOUS]
+    label_of_cell = pd.Index(labels).get_indexer(predicted)
+    probability = read_numbers(adata, f"{key}_probability") if f"{key}_probability" in adata.obs else None
     winners, shares = _winners(clusters, label_of_cell, len(labels), probability)
-    labels = list(dict.fromkeys([*labels, HETEROGENEOUS]))
-    winners[shares < min_prop] = labels.index(HETEROGENEOUS)
+    winners[shares < min_prop] = len(labels) - 1
     voted = winners[clusters.codes]
-    _warn_of_mixed(clusters, voted, label_of_cell, probability, labels.index(HETEROGENEOUS))
+    _warn_of_mixed(clusters, (voted != label_of_cell) & (voted != len(labels) - 1), probability)
 
     target = adata.copy() if copy else adata
     occurring = [labels[i] for i in np.unique(voted)]
-    vote = _in_type_of(
-        adata.obs[f"{key}_prediction"],
-        pd.Categorical(np.array(labels, dtype=object)[voted], categories=occurring),
-    )
+    vote = pd.Categorical(np.array(labels, dtype=object)[voted], categories=occurring)
     if over_clustering is None:
         target.obs[f"{key}_over_clustering"] = clusters
-    target.obs[result_key] = vote
+    target.obs[result_key] = _in_type_of(adata.obs[f"{key}_prediction"], vote)
     colors = _prediction_colors(adata, key)
     # Colors of an earlier call may belong to other labels.
     target.uns.pop(f"{result_key}_colors", None)
     if set(occurring) <= {*colors, HETEROGENEOUS}:
         target.uns[f"{result_key}_colors"] = [colors.get(label, _HETEROGENEOUS_COLOR) for label in occurring]
-    changed = int((np.asarray(vote).astype(str) != np.asarray(predicted).astype(str)).sum())
+    n_changed, n_obs = (format_thousands(int(n)) for n in ((voted != label_of_cell).sum(), adata.n_obs))
     logger.info(
-        "majority_vote: %s of %s cells have another label than before; added .obs[%r]",
-        format_thousands(changed),
-        format_thousands(adata.n_obs),
-        result_key,
+        "majority_vote: %s of %s cells have another label than before; added .obs[%r]", n_changed, n_obs, result_key
     )
     return target if copy else None
-
-
-def _model_order(adata: AnnData | MuData, predicted: pd.Categorical, key: str) -> list[str]:
-    """Labels in the model's order, then other predictions, then "Unknown"."""
-    labels = dict.fromkeys([*read_labels(adata, key), *predicted.categories])
-    return [*(label for label in labels if label != UNKNOWN), UNKNOWN]
 
 
 def _winners(
@@ -225,26 +202,18 @@ def _winners(
             inside = clusters.codes == i
             # With equally many cells each, sums compare as means do. They are exact, since with
             # rounding the order of the cells would decide.
-            sums = {
-                label: fsum(probability[inside & (label_of_cell == label)])
-                for label in np.flatnonzero(votes[i] == most[i])
-            }
+            best = np.flatnonzero(votes[i] == most[i])
+            sums = {label: fsum(probability[inside & (label_of_cell == label)]) for label in best}
             winners[i] = max(sums, key=lambda label: (sums[label], -label))
     return winners, most / votes.sum(axis=1)
 
 
 def _warn_of_mixed(
-    clusters: pd.Categorical,
-    voted: NDArray[np.intp],
-    label_of_cell: NDArray[np.intp],
-    probability: NDArray[np.float64] | None,
-    heterogeneous: int,
+    clusters: pd.Categorical, overruled: NDArray[np.bool_], probability: NDArray[np.float64] | None
 ) -> None:
     """Warn in the log of clusters that seem to have several types."""
     n = len(clusters.categories)
-    size = np.bincount(clusters.codes, minlength=n)
-    overruled = (voted != label_of_cell) & (voted != heterogeneous)
-    n_overruled = np.bincount(clusters.codes, overruled, n)
+    size, n_overruled = np.bincount(clusters.codes, minlength=n), np.bincount(clusters.codes, overruled, n)
     if probability is None or not ((probability >= 0) & (probability <= 1)).all():
         mixed = n_overruled > size / 2
         why = "the label of the cluster has fewer than half of its cells"
@@ -253,21 +222,16 @@ def _warn_of_mixed(
         variance = np.bincount(clusters.codes, probability * (1 - probability), n)
         mixed = n_overruled > np.maximum(expected + _SURPRISING * np.sqrt(variance), 1)
         why = "more cells get another label than their probabilities explain"
-    found = np.flatnonzero(mixed)
-    if not len(found):
+    if not mixed.any():
         return
-    worst = found[np.argsort(-n_overruled[found], kind="stable")]
-    shown = ", ".join(f"{clusters.categories[i]!r} ({n_overruled[i]:.0f} of {size[i]} cells)" for i in worst[:_SHOWN])
-    logger.warning(
-        "majority_vote: in %d of %d clusters %s, so they seem to have several types, and the vote "
-        "may be worse than the labels before: %s%s; cluster more finely, or call mixed clusters "
-        "Heterogeneous by min_prop",
-        len(found),
-        n,
-        why,
-        shown,
-        ", …" if len(worst) > _SHOWN else "",
+    worst = [i for i in np.argsort(-n_overruled, kind="stable") if mixed[i]]
+    named = [f"{clusters.categories[i]!r} ({n_overruled[i]:.0f} of {size[i]} cells)" for i in worst[:_SHOWN]]
+    more = ", …" if len(worst) > _SHOWN else ""
+    what = (
+        "majority_vote: in %d of %d clusters %s, so they seem to have several types, and the vote may be worse than "
+        "the labels before: %s%s; cluster more finely, or call mixed clusters Heterogeneous by min_prop"
     )
+    logger.warning(what, len(worst), n, why, ", ".join(named), more)
 
 
 def _in_type_of(column: pd.Series, vote: pd.Categorical) -> pd.Categorical:
@@ -277,24 +241,16 @@ def _in_type_of(column: pd.Series, vote: pd.Categorical) -> pd.Categorical:
     value_of = {str(value): value for value in column.cat.categories}
     if not set(vote.categories) <= set(value_of):
         return vote
-    categories = pd.Index([value_of[name] for name in vote.categories])
-    return pd.Categorical.from_codes(
-        vote.codes,
-        categories=categories.astype(column.cat.categories.dtype),
-        ordered=column.cat.ordered,
-    )
+    categories = pd.Index([value_of[name] for name in vote.categories], dtype=column.cat.categories.dtype)
+    return pd.Categorical.from_codes(vote.codes, categories, ordered=column.cat.ordered)
 
 
 def _prediction_colors(adata: AnnData | MuData, key: str) -> dict[str, str]:
     """Color of each predicted label, if there are colors."""
     column = adata.obs[f"{key}_prediction"]
-    stored = adata.uns.get(f"{key}_prediction_colors", ())
-    if not isinstance(column.dtype, pd.CategoricalDtype):
-        return {}
-    names = [str(name) for name in column.cat.categories]
-    if len(stored) != len(names):
-        return {}
-    return {name: str(color) for name, color in zip(names, stored, strict=True)}
+    names = column.cat.categories if isinstance(column.dtype, pd.CategoricalDtype) else ()
+    colors = adata.uns.get(f"{key}_prediction_colors", ())
+    return dict(zip(map(str, names), map(str, colors), strict=True)) if len(colors) == len(names) else {}
 
 
 @keep_torch_threads()
@@ -340,25 +296,12 @@ def over_cluster(data: AnnData | MuData) -> pd.Categorical:
     # In a new object, because scanpy writes into uns, too.
     cells = AnnData(obs=pd.DataFrame(index=graph.obs_names.astype(str)))
     with progress(None, "over-clustering"):
-        sc.tl.leiden(
-            cells,
-            resolution,
-            adjacency=graph.obsp[graph_key],
-            key_added="cluster",
-            flavor="igraph",
-            n_iterations=2,
-            directed=False,
-            random_state=0,
-        )
+        sc.tl.leiden(cells, resolution, adjacency=graph.obsp[graph_key], key_added="cluster", **_LEIDEN)
     clusters = pd.Categorical(cells.obs["cluster"])[order]
     made_from = record.get("params", {}).get("use_rep")
-    logger.info(
-        "over-clustering: %s cells in %d clusters (Leiden, resolution %d%s)",
-        format_thousands(data.n_obs),
-        len(clusters.categories),
-        resolution,
-        f", on a graph that was made from {made_from!r}" if made_from else "",
-    )
+    source = f", on a graph that was made from {made_from!r}" if made_from else ""
+    what = "over-clustering: %s cells in %d clusters (Leiden, resolution %d%s)"
+    logger.info(what, format_thousands(data.n_obs), len(clusters.categories), resolution, source)
     return clusters
 
 
@@ -381,13 +324,11 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
         raise ValueError(
             f"over_clustering has {len(column)} values for {adata.n_obs} cells: give one a cell, in their order."
         )
-    unnamed = isinstance(column.index, pd.RangeIndex)
-    if not unnamed and not column.index.equals(adata.obs_names):
-        missing = adata.obs_names.difference(column.index)
-        if len(missing) or not column.index.is_unique:
+    if not isinstance(column.index, pd.RangeIndex) and not column.index.equals(adata.obs_names):
+        if not column.index.is_unique or len(adata.obs_names.difference(column.index)):
             raise ValueError(
-                "The index of over_clustering does not hold the names of adata's cells: "
-                "pass over_clustering.to_numpy() if it is in their order."
+                "The index of over_clustering does not hold the names of adata's cells: pass "
+                "over_clustering.to_numpy() if it is in their order."
             )
         column = column.reindex(adata.obs_names)
     return as_groups(column, "over_clustering")

@@ -191,22 +191,20 @@ def novelty(
         query = read_query(model, adata, step, layer=layer, use_raw=use_raw)
         shift = common_shift(query, statistics, positions) if correct else None
         if correct_batch and not correct:
-            logger.warning(
-                "novelty: fewer than two labels have %d cells, so that the query is not corrected: "
-                "another batch looks like a new type",
-                MIN_CELLS,
+            what = (
+                "novelty: fewer than two labels have %d cells, so that the query is not corrected: another batch looks"
             )
+            logger.warning(f"{what} like a new type", MIN_CELLS)
         elif correct and shift is None:
             logger.info("novelty: the query is of the reference's batch, and is not corrected")
-        correct = shift is not None
         step.text = "novelty: cells"
         found = score_in_blocks(statistics.score_cells, query, shift, step)
-        cells = calibrate(*found, statistics.cells, statistics.cells_labels, correct)
+        cells = calibrate(*found, statistics.cells, statistics.cells_labels, shift is not None)
         step.text = "novelty: nearest cells"
         average = average_neighbors(query, statistics, random_state)
         step.text = "novelty: small clusters"
         found = score_in_blocks(statistics.score_clusters, query, shift, step, average)
-        small = calibrate(*found, statistics.clusters, statistics.clusters_labels, correct)
+        small = calibrate(*found, statistics.clusters, statistics.clusters_labels, shift is not None)
     if clusters is not None:
         small = _combine(small, clusters)
     result = adata.copy() if copy else adata
@@ -225,28 +223,24 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     reference = model.adata if reference is None else reference
     if reference is None:
         raise ValueError(
-            "The model does not know how far the cells of its reference are from their labels, "
-            "because it is of the original code or was saved before models kept this: pass the "
-            "reference, or train the model anew."
+            "The model does not know how far the cells of its reference are from their labels, because it is of the "
+            "original code or was saved before models kept this: pass the reference, or train the model anew."
         )
     labels_key = model.get_setup_arg("labels_key")
     if labels_key not in reference.obs:
         raise KeyError(
-            f"reference.obs has no column {labels_key!r}, the labels that the model was set up "
-            "with: pass the reference that the model was trained on, or name its labels so."
+            f"reference.obs has no column {labels_key!r}, the labels that the model was set up with: pass the "
+            "reference that the model was trained on, or name its labels so."
         )
     codes = pd.Index(model.labels).get_indexer(reference.obs[labels_key].astype(str))
     labeled = np.flatnonzero(codes >= 0)
     chosen = labeled[subsample_by_label(codes[labeled], MAX_CELLS_NOVELTY)]
-    found = None
-    if len(chosen):
-        with progress(reference.n_obs, "novelty: reference") as step:
-            expression = read_query(model, reference, step).x
-        found = fit_novelty(expression[chosen], codes[chosen])
+    with progress(reference.n_obs, "novelty: reference") as step:
+        found = fit_novelty(read_query(model, reference, step).x[chosen], codes[chosen]) if len(chosen) else None
     if found is None:
         raise ValueError(
-            "The reference has too few labeled cells to compare with, or all are alike: pass the "
-            "reference that the model was trained on."
+            "The reference has too few labeled cells to compare with, or all are alike: pass the reference that the "
+            "model was trained on."
         )
     return found
 
@@ -274,12 +268,7 @@ class Scores(NamedTuple):
 
 
 def read_query(
-    model: TOSICA,
-    adata: AnnData,
-    step: Progress,
-    *,
-    layer: str | None = None,
-    use_raw: bool = False,
+    model: TOSICA, adata: AnnData, step: Progress, *, layer: str | None = None, use_raw: bool = False
 ) -> Query:
     """Read all cells as the model reads them. They are sparse in memory, also of a backed query."""
     parts, measured = [], None
@@ -361,21 +350,15 @@ def average_neighbors(query: Query, statistics: NoveltyStatistics, random_state:
 
 
 def calibrate(
-    scores: NDArray[np.float64],
-    nearest: NDArray[np.integer],
-    known: NDArray[np.floating],
-    known_nearest: NDArray[np.integer],
-    correct: bool,
+    scores: NDArray[np.float64], nearest: NDArray, known: NDArray, known_nearest: NDArray, correct: bool
 ) -> Scores:
     """Lower the scores of each label until the lowest are as low as those of known cells."""
     if correct:
-        n_labels = int(max(nearest.max(), known_nearest.max())) + 1
-        excess = np.full(n_labels, np.nan)
-        for label in range(n_labels):
-            of_label, of_known = nearest == label, known_nearest == label
-            if min(of_label.sum(), of_known.sum()) >= MIN_CELLS:
-                lowest = [np.quantile(s, _QUANTILE) for s in (scores[of_label], known[of_known])]
-                excess[label] = lowest[0] - lowest[1]
+        excess = np.full(int(max(nearest.max(), known_nearest.max())) + 1, np.nan)
+        for label in range(len(excess)):
+            sides = scores[nearest == label], known[known_nearest == label]
+            if min(map(len, sides)) >= MIN_CELLS:
+                excess[label] = np.subtract(*(np.quantile(side, _QUANTILE) for side in sides))
         if not np.isnan(excess).all():
             # Labels with too few cells to tell are corrected as most others are.
             excess[np.isnan(excess)] = np.nanmedian(excess)

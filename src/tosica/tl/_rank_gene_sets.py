@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
@@ -25,27 +25,17 @@ from tosica._checks import (
     list_names,
     validate_params,
 )
-from tosica._obs import ATTRIBUTION, missing_column, read_attention, read_groups
+from tosica._obs import ATTRIBUTION, read_attention, read_groups, read_numbers
 from tosica._parallel import keep_torch_threads
 from tosica._settings import logger, warn_user
-from tosica._stats import (
-    TooFewSamplesError,
-    compare_samples,
-    group_moments,
-    sample_means,
-    standardized_difference,
-)
+from tosica._stats import compare_samples, group_moments, sample_means, standardized_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from tosica._stats import GroupMoments, Reference
-
-# Fields of the result of one group by their names, and under "order" the positions of the gene sets
-# from the highest score down; each of shape (n_gene_sets,).
-Statistics: TypeAlias = dict[str, "NDArray[Any]"]
+    from tosica._stats import Reference
 
 # Far below any contribution that matters, so that 0 / 0 is no change.
 _PSEUDOCOUNT = 1e-9
@@ -58,6 +48,7 @@ _METHODS_OF_SAMPLES: tuple[Method, ...] = ("moderated-t", "t-test", "wilcoxon")
 
 # What scanpy.tl.rank_genes_groups writes, and the effect sizes.
 _DTYPES = {
+    "names": "O",
     "scores": "float32",
     "pvals": "float64",
     "pvals_adj": "float64",
@@ -66,6 +57,8 @@ _DTYPES = {
 }
 # Fewest cells, or samples, to correlate.
 _MIN_REPLICATES = 4
+# Parameters of both functions.
+_OF_BOTH = {"sample_key": String(optional=True), "key": String(), "key_added": FileKey(), "copy": Flag()}
 
 
 @validate_params(
@@ -75,13 +68,10 @@ _MIN_REPLICATES = 4
     reference=Either(first=String(), second=Integer(least=0)),
     method=OneOf(*get_args(Method), optional=True),
     within=String(optional=True),
-    sample_key=String(optional=True),
     min_cells=Integer(),
     rankby_abs=Flag(),
-    key=String(),
-    key_added=FileKey(),
     n_gene_sets=Integer(optional=True),
-    copy=Flag(),
+    **_OF_BOTH,
 )
 def rank_gene_sets(
     adata: AnnData,
@@ -219,92 +209,61 @@ def rank_gene_sets(
         use = "without" if sample_key is None else "with"
         raise ValueError(f"method {method!r} cannot be used {use} sample_key: use one of {list_names(known)}.")
     values, gene_sets = read_attention(adata, key)
-    comparison = Comparison(
-        values,
-        read_groups(adata, groupby),
-        groupby,
-        str(reference),
-        method,
-        None if sample_key is None else read_groups(adata, sample_key, name="sample_key"),
-        min_cells,
-    )
+    samples = None if sample_key is None else read_groups(adata, sample_key, name="sample_key")
+    groups_of_cells = read_groups(adata, groupby)
+    comparison = Comparison(values, groups_of_cells, groupby, str(reference), method, samples, min_cells)
     tested = comparison.select_groups(groups, allow_single_cells=within is not None)
     if within is None:
-        statistics = comparison.statistics(tested)
+        tables = comparison.test(tested)
     else:
-        statistics = _compare_within(comparison, tested, within, read_groups(adata, within, name="within"))
-
+        tables = _test_within(comparison, tested, within, read_groups(adata, within, name="within"))
+    params = {"groupby": groupby, "reference": comparison.reference, "method": method, "use_raw": False, "layer": None}
+    params |= {"corr_method": "benjamini-hochberg", "key": key, "within": within, "sample_key": sample_key}
     target = adata.copy() if copy else adata
-    target.uns[key_added] = {
-        "params": {
-            "groupby": groupby,
-            "reference": comparison.reference,
-            "method": method,
-            "use_raw": False,
-            "layer": None,
-            "corr_method": "benjamini-hochberg",
-            "key": key,
-            "within": within,
-            "sample_key": sample_key,
-        },
-        **_tables(statistics, gene_sets, n_gene_sets, rankby_abs=rankby_abs),
-    }
-    logger.info(
-        "Ranked %d gene sets in %d groups of %r: added adata.uns[%r].",
-        len(gene_sets),
-        len(statistics),
-        groupby if within is None else within,
-        key_added,
-    )
+    target.uns[key_added] = {"params": params, **_records(tables, gene_sets, n_gene_sets, rankby_abs)}
+    what = "Ranked %d gene sets in %d groups of %r: added adata.uns[%r]."
+    logger.info(what, len(gene_sets), len(tables), within or groupby, key_added)
     return target if copy else None
 
 
-def _compare_within(
+def _records(
+    tables: dict[str, pd.DataFrame], gene_sets: list[str], n_gene_sets: int | None, rankby_abs: bool
+) -> dict[str, np.recarray]:
+    """Make a record array of each statistic, with one field a group, as scanpy stores its results."""
+    columns: dict[str, dict[str, NDArray]] = {field: {} for field in _DTYPES}
+    for name, table in tables.items():
+        ranked = table.assign(names=np.array(gene_sets, dtype=object)[table.index])
+        if rankby_abs:
+            ranked = ranked.sort_index().sort_values("scores", key=lambda scores: -scores.abs(), kind="stable")
+        for field, values in columns.items():
+            values[name] = ranked[field].to_numpy()[:n_gene_sets]
+    return {
+        field: pd.DataFrame(values).to_records(index=False, column_dtypes=_DTYPES[field])
+        for field, values in columns.items()
+    }
+
+
+def _test_within(
     comparison: Comparison, tested: list[str], within: str, categories: pd.Categorical
-) -> dict[str, Statistics]:
-    """Make a comparison in each category of the column ``within`` that has enough cells."""
-    statistics: dict[str, Statistics] = {}
+) -> dict[str, pd.DataFrame]:
+    """Test in each category of the column ``within`` that has enough cells."""
+    tables: dict[str, pd.DataFrame] = {}
     left_out: dict[str, str] = {}
     for code, category in enumerate(categories.categories):
         part = comparison.subset(categories.codes == code)
         for group in tested:
             name = category if len(tested) == 1 else f"{group} in {category}"
             try:
-                statistics[name] = part.statistics(part.select_groups([group]))[group]
+                tables[name] = part.test(part.select_groups([group]))[group]
             except ValueError as error:
                 left_out[name] = str(error)
     if left_out:
         first, reason = next(iter(left_out.items()))
         names = list_names(list(left_out))
-        if not statistics:
+        if not tables:
             raise ValueError(f"No category of adata.obs[{within!r}] can be compared ({names}); in {first!r}: {reason}")
         warn_user(f"Left out {names} of adata.obs[{within!r}]; in {first!r}: {reason}")
-    return statistics
-
-
-def _tables(
-    statistics: dict[str, Statistics],
-    gene_sets: list[str],
-    n_gene_sets: int | None,
-    *,
-    rankby_abs: bool,
-) -> dict[str, np.recarray[Any, Any]]:
-    """Sort each group's gene sets, and make a record array of each statistic."""
-    order = {}
-    for name, group in statistics.items():
-        ranked = group["order"]
-        if rankby_abs:
-            ranked = np.argsort(-np.abs(group["scores"]), kind="stable")
-        order[name] = ranked[:n_gene_sets]
-    names = np.asarray(gene_sets, dtype=object)
-    columns = {"names": {name: names[rows] for name, rows in order.items()}} | {
-        field: {name: statistics[name][field][rows] for name, rows in order.items()} for field in _DTYPES
-    }
-    # One field a group, as scanpy stores its results.
-    return {
-        field: pd.DataFrame(values).to_records(index=False, column_dtypes=_DTYPES.get(field, "O"))
-        for field, values in columns.items()
-    }
+    return tables
 
 
 @dataclass(frozen=True)
@@ -363,9 +322,8 @@ class Comparison:
         tested = [name for name in names if name not in against]
         if not tested or len(available) < 2:
             raise ValueError(
-                f"There is nothing to compare: groups must name a group of {self._column} that is "
-                f"not the only one, nor the reference {self.reference!r}; its groups are "
-                f"{list_names(available)}."
+                f"There is nothing to compare: groups must name a group of {self._column} that is not the only one, "
+                f"nor the reference {self.reference!r}; its groups are {list_names(available)}."
             )
         return tested if allow_single_cells else self._with_two_cells(tested)
 
@@ -380,96 +338,80 @@ class Comparison:
         single = [name for name in tested if min(sizes[name], sizes.get(self.reference, rest[name])) < 2]
         if single:
             message = (
-                f"{self._column} has a single cell in {list_names(single)} or in what these are "
-                "compared with, and a test needs two"
+                f"{self._column} has a single cell in {list_names(single)} or in what these are compared with, and a "
+                "test needs two"
             )
             if len(single) == len(tested):
                 raise ValueError(f"{message}: name other groups in groups=[...].")
             warn_user(f"{message}: left out.")
         return [name for name in tested if name not in single]
 
-    def statistics(self, tested: list[str]) -> dict[str, Statistics]:
+    def test(self, tested: list[str]) -> dict[str, pd.DataFrame]:
         """Compare groups with the reference, gene set by gene set.
+
+        Returns
+        -------
+        A table for each group, from the highest score down: positions of gene sets as its index, and
+        the statistics of ``_DTYPES`` as its columns.
 
         Raises
         ------
         ValueError
             If samples are too few.
         """
-        moments = group_moments(self.values, self.groups)
+        moments, names = group_moments(self.values, self.groups), list(self.groups.categories)
+        against: Reference = "rest" if self.reference == "rest" else names.index(self.reference)
         if self.samples is None:
-            results = self._test_cells(tested, moments)
+            tables = self._test_cells(tested)
         else:
-            results = {name: self._test_samples(name, self.samples) for name in tested}
-        for name in tested:
-            results[name]["effect_sizes"] = standardized_difference(
-                moments, *self._positions(name), within="both sides"
-            )
-        return results
+            tables = {name: self._test_samples(name, self.samples) for name in tested}
+        for name, table in tables.items():
+            group = names.index(name)
+            if self.samples is None:
+                ratio = _log2_ratio(moments.mean[group], moments.reference_mean(group, against))
+                table["logfoldchanges"] = ratio[table.index]
+            effect_sizes = standardized_difference(moments, group, against)
+            table["effect_sizes"] = effect_sizes[table.index]
+        return tables
 
-    def _positions(self, name: str) -> tuple[int, Reference]:
-        """Positions of a group and of the reference among the groups."""
-        names = list(self.groups.categories)
-        reference = self.reference
-        return names.index(name), "rest" if reference == "rest" else names.index(reference)
-
-    def _test_cells(self, tested: list[str], moments: GroupMoments) -> dict[str, Statistics]:
+    def _test_cells(self, tested: list[str]) -> dict[str, pd.DataFrame]:
         """Test with :func:`scanpy.tl.rank_genes_groups`, each cell a replicate."""
-        n_cells, n_gene_sets = self.values.shape
         # Gene sets are named by their positions, since a name may occur twice.
-        cells = AnnData(
-            X=self.values,
-            obs=pd.DataFrame({"group": self.groups}, index=[str(i) for i in range(n_cells)]),
-            var=pd.DataFrame(index=[str(i) for i in range(n_gene_sets)]),
-        )
+        cells = AnnData(self.values)
+        cells.obs["group"] = self.groups
         with keep_torch_threads(), warnings.catch_warnings():
             # scanpy fills its table column by column, which pandas finds slow beyond 100 columns.
             warnings.simplefilter("ignore", pd.errors.PerformanceWarning)
             # scanpy's fold change, a ratio of expm1, may overflow; it is not used.
             warnings.simplefilter("ignore", RuntimeWarning)
             sc.tl.rank_genes_groups(
-                cells,
-                "group",
-                groups=tested,
-                reference=self.reference,
-                method=self.method,
-                use_raw=False,
+                cells, "group", groups=tested, reference=self.reference, method=self.method, use_raw=False
             )
         result = cells.uns["rank_genes_groups"]
-        results: dict[str, Statistics] = {}
+        tables = {}
         for name in tested:
-            order = result["names"][name].astype(int)
-            # scanpy has sorted each group by its scores.
-            unsorted = np.argsort(order)
-            fields = ("scores", "pvals", "pvals_adj")
-            results[name] = {field: np.asarray(result[field][name])[unsorted] for field in fields}
-            results[name]["order"] = order
-            group, reference = self._positions(name)
-            results[name]["logfoldchanges"] = _log2_ratio(moments.mean[group], moments.reference_mean(group, reference))
-        return results
+            columns = {field: result[field][name] for field in ("scores", "pvals", "pvals_adj")}
+            tables[name] = pd.DataFrame(columns, index=result["names"][name].astype(int))
+        return tables
 
-    def _test_samples(self, name: str, samples: pd.Categorical) -> Statistics:
+    def _test_samples(self, name: str, samples: pd.Categorical) -> pd.DataFrame:
         """Test one group, each sample a replicate."""
         rows = self.groups == name
         others = ~rows if self.reference == "rest" else self.groups == self.reference
         codes, names = np.asarray(samples.codes), list(samples.categories)
         group, reference = (sample_means(self.values, codes, names, side, self.min_cells) for side in (rows, others))
-        try:
-            scores, pvals = compare_samples(group, reference, self.method)
-        except TooFewSamplesError:
-            short, side = (name, group) if len(group.names) < 2 else (self.reference, reference)
-            raise ValueError(
-                f"{short!r} of {self._column} has {len(side.names)} samples with at least "
-                f"{self.min_cells} cells, and a test over samples needs two: leave that group out, "
-                "lower min_cells, or test cells without sample_key."
-            ) from None
-        return {
-            "scores": scores,
-            "pvals": pvals,
-            "pvals_adj": stats.false_discovery_control(pvals),
-            "logfoldchanges": _log2_ratio(group.values.mean(axis=0), reference.values.mean(axis=0)),
-            "order": np.argsort(-scores, kind="stable"),
-        }
+        for short, side in ((name, group), (self.reference, reference)):
+            if len(side.names) < 2:
+                raise ValueError(
+                    f"{short!r} of {self._column} has {len(side.names)} samples with at least {self.min_cells} cells, "
+                    "and a test over samples needs two: leave that group out, lower min_cells, or test cells without "
+                    "sample_key."
+                )
+        scores, pvals = compare_samples(group, reference, self.method)
+        ratio = _log2_ratio(group.values.mean(axis=0), reference.values.mean(axis=0))
+        table = pd.DataFrame({"scores": scores, "pvals": pvals, "logfoldchanges": ratio})
+        table["pvals_adj"] = stats.false_discovery_control(pvals)
+        return table.iloc[np.argsort(-scores, kind="stable")].copy()
 
 
 def _log2_ratio(mean: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -479,15 +421,7 @@ def _log2_ratio(mean: NDArray[np.float64], reference: NDArray[np.float64]) -> ND
     return np.where(negative, np.nan, np.log2(mean / reference))
 
 
-@validate_params(
-    adata=CellData(mudata=True),
-    obs_key=String(),
-    groupby=String(optional=True),
-    sample_key=String(optional=True),
-    key=String(),
-    key_added=FileKey(),
-    copy=Flag(),
-)
+@validate_params(adata=CellData(mudata=True), obs_key=String(), groupby=String(optional=True), **_OF_BOTH)
 def correlate_gene_sets(
     adata: AnnData,
     obs_key: str,
@@ -574,80 +508,52 @@ def correlate_gene_sets(
     if not known.any():
         raise ValueError(f"adata.obs[{obs_key!r}] has no value in any cell.")
     if not known.all():
-        warn_user(
-            f"adata.obs[{obs_key!r}] is missing or infinite in {(~known).sum()} of {len(known)} "
-            "cells, which were left out."
-        )
-    names = ["all"] if groups is None else list(groups.categories)
+        n_missing = f"{(~known).sum()} of {len(known)} cells"
+        warn_user(f"adata.obs[{obs_key!r}] is missing or infinite in {n_missing}, which were left out.")
     tables: list[pd.DataFrame] = []
     left_out: list[str] = []
-    for code, name in enumerate(names):
-        rows = known if groups is None else known & (groups.codes == code)
+    for name in ["all"] if groups is None else groups.categories:
+        rows = known if groups is None else known & (groups == name)
         y, x = numbers[rows], values[rows].astype(np.float64)
-        if samples is not None and rows.any():
-            y, x = _per_sample(y, x, np.asarray(samples.codes)[rows])
+        if samples is not None:
+            of_samples = [samples.codes[rows] == code for code in np.unique(samples.codes[rows])]
+            y, x = (np.array([each[cells].mean(axis=0) for cells in of_samples]) for each in (y, x))
         if len(y) < _MIN_REPLICATES or np.ptp(y) == 0:
             left_out.append(name)
             continue
         correlation, pvals = _spearman(x, y)
-        table = pd.DataFrame(
-            {
-                "group": name,
-                "gene_set": gene_sets,
-                "correlation": correlation,
-                "pval": pvals,
-                "pval_adj": stats.false_discovery_control(pvals),
-                "n": len(y),
-            }
-        )
+        table = pd.DataFrame({"group": name, "gene_set": gene_sets, "correlation": correlation, "pval": pvals})
+        table = table.assign(pval_adj=stats.false_discovery_control(pvals), n=len(y))
         tables.append(table.iloc[np.argsort(-np.abs(correlation), kind="stable")])
-    what = "cells" if samples is None else "samples"
     if left_out:
-        listed = list_names(left_out)
+        what = "cells" if samples is None else "samples"
         why = f"fewer than {_MIN_REPLICATES} {what}, or the same {obs_key!r} in all of them"
         if not tables:
-            raise ValueError(f"There is nothing to correlate in {listed}: {why}.")
-        warn_user(f"Left out {listed}: {why}.")
+            raise ValueError(f"There is nothing to correlate in {list_names(left_out)}: {why}.")
+        warn_user(f"Left out {list_names(left_out)}: {why}.")
     result = pd.concat(tables, ignore_index=True)
-    kept = list(dict.fromkeys(result["group"]))
-    result["group"] = pd.Categorical(result["group"], kept)
+    result["group"] = pd.Categorical(result["group"], result["group"].unique())
     # Row names in a file are strings.
     result.index = result.index.astype(str)
     target = adata.copy() if copy else adata
     target.uns[key_added] = result
-    logger.info(
-        "Correlated %d gene sets with %r in %d groups: added adata.uns[%r].",
-        len(gene_sets),
-        obs_key,
-        len(tables),
-        key_added,
-    )
+    what = "Correlated %d gene sets with %r in %d groups: added adata.uns[%r]."
+    logger.info(what, len(gene_sets), obs_key, len(tables), key_added)
     return target if copy else None
 
 
 def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
-    if obs_key not in adata.obs:
-        raise KeyError(missing_column(adata, obs_key))
-    column = adata.obs[obs_key]
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        if not column.cat.ordered:
-            raise TypeError(
-                f"adata.obs[{obs_key!r}] holds categories without an order: give it one with "
-                f"adata.obs[{obs_key!r}].cat.as_ordered(), or use numbers."
-            )
-        codes = column.cat.codes.to_numpy().astype(np.float64)
-        return np.where(codes < 0, np.nan, codes)
-    if not pd.api.types.is_numeric_dtype(column.dtype):
-        raise TypeError(f"adata.obs[{obs_key!r}] holds {column.dtype} values, not numbers or an order.")
-    return column.to_numpy(dtype=np.float64, na_value=np.nan)
-
-
-def _per_sample(
-    y: NDArray[np.float64], x: NDArray[np.float64], codes: NDArray[np.integer]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    present = np.unique(codes)
-    means = [(y[codes == code].mean(), x[codes == code].mean(axis=0)) for code in present]
-    return np.array([mean for mean, _ in means]), np.array([row for _, row in means])
+    """Read numbers, or the positions of ordered categories; NaN where they are missing."""
+    column = adata.obs.get(obs_key)
+    if not isinstance(column, pd.Series) or not isinstance(column.dtype, pd.CategoricalDtype):
+        return read_numbers(adata, obs_key)
+    if not column.cat.ordered:
+        raise TypeError(
+            f"adata.obs[{obs_key!r}] holds categories without an order: give it one with "
+            f"adata.obs[{obs_key!r}].cat.as_ordered(), or use numbers."
+        )
+    codes = column.cat.codes.to_numpy().astype(np.float64)
+    return np.where(codes < 0, np.nan, codes)
 
 
 def _spearman(x: NDArray[np.float64], y: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -193,14 +193,10 @@ def refine_gene_sets(
     table.attrs["refined"] = [sets.names[p] for p in refined]
     if path is not None:
         write_gmt(_refined_sets(sets, table), path)
-    logger.info(
-        "refine_gene_sets: %d of %d gene sets refined, %d genes gained and %d lost%s",
-        len(refined),
-        len(sets.names),
-        (table["change"] == "gained").sum(),
-        (table["change"] == "lost").sum(),
-        "" if path is None else f"; wrote {path}",
-    )
+    n_gained, n_lost = ((table["change"] == change).sum() for change in ("gained", "lost"))
+    wrote = "" if path is None else f"; wrote {path}"
+    what = "refine_gene_sets: %d of %d gene sets refined, %d genes gained and %d lost%s"
+    logger.info(what, len(refined), len(sets.names), n_gained, n_lost, wrote)
     return table
 
 
@@ -220,16 +216,16 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
     ValueError
         If the model has no gene sets of its own, or no reference.
     """
-    if model.modalities[0].name is not None:
-        raise ValueError(
-            "The model was set up with a MuData, and refine_gene_sets takes models of an AnnData "
-            "only: train a model of one modality, as by TOSICA.setup_anndata(mdata['rna'], ...)."
-        )
     modality = model.modalities[0]
+    if modality.name is not None:
+        raise ValueError(
+            "The model was set up with a MuData, and refine_gene_sets takes models of an AnnData only: train a model "
+            "of one modality, as by TOSICA.setup_anndata(mdata['rna'], ...)."
+        )
     if modality.mask.get(MaskField.MIXED_KEY):
         raise ValueError(
-            "The model is one of the original code, whose tokens mix gene sets, so that they "
-            "cannot be refined: train a new model with tosica.TOSICA(adata)."
+            "The model is one of the original code, whose tokens mix gene sets, so that they cannot be refined: train "
+            "a new model with tosica.TOSICA(adata)."
         )
     if model.adata is None:
         raise ValueError(
@@ -248,7 +244,7 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
 def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.integer]]:
     """Read log-normalized expression and labels of at most 2 000 cells of the reference."""
     modality = model.modalities[0]
-    labels = model._codes(REGISTRY_KEYS.LABELS_KEY).astype(np.int64)
+    labels = np.ravel(model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)).astype(np.int64)
     cells = subsample_by_label(labels, _MAX_CELLS)
     rows = CellMatrix(model.adata, layer=modality.layer)
     x: sp.csr_matrix = read_normalized(rows, cells, modality.slice)
@@ -263,37 +259,28 @@ def _table(
     min_stability: float,
 ) -> pd.DataFrame:
     """Make the table of stable changes in the sets that ``stability`` has."""
-    rows = []
+    rows: list[tuple[str, str, str, float, float, float]] = []
     for p, share in stability.items():
         inside = sets.members[p]
         outside = scores[p][~inside].mean()
         evidence = (scores[p] - outside) / (scores[p][inside].mean() - outside)
-        for change, genes in (("gained", found[p].gained), ("lost", found[p].lost)):
-            rows += [
-                (
-                    sets.names[p],
-                    str(sets.genes[g]),
-                    change,
-                    float(evidence[g]),
-                    float(share[g]),
-                    found[p].recall,
-                )
-                for g in genes[np.argsort(-evidence[genes], kind="stable")]
-                if share[g] >= min_stability - 1e-9  # a sum of fractions
-            ]
+        for change in ("gained", "lost"):
+            genes: NDArray[np.intp] = getattr(found[p], change)
+            for g in genes[np.argsort(-evidence[genes], kind="stable")]:
+                if share[g] >= min_stability - 1e-9:  # a sum of fractions
+                    numbers = float(evidence[g]), float(share[g]), found[p].recall
+                    rows.append((sets.names[p], str(sets.genes[g]), change, *numbers))
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def _refined_sets(sets: _GeneSets, table: pd.DataFrame) -> dict[str, list[str]]:
     """Gene sets with the changes of the table: genes that stay, then those that joined."""
-    refined = {
-        name: [str(gene) for gene in sets.genes[inside]] for name, inside in zip(sets.names, sets.members, strict=True)
-    }
-    for key, rows in table.groupby("gene_set", sort=False):
-        name = str(key)
-        lost = set(rows.loc[rows["change"] == "lost", "gene"])
-        kept = [gene for gene in refined[name] if gene not in lost]
-        refined[name] = kept + list(rows.loc[rows["change"] == "gained", "gene"])
+    changes = {key: list(rows["gene"]) for key, rows in table.groupby(["gene_set", "change"], sort=False)}
+    refined = {}
+    for name, inside in zip(sets.names, sets.members, strict=True):
+        lost = changes.get((name, "lost"), [])
+        kept = [gene for gene in map(str, sets.genes[inside]) if gene not in lost]
+        refined[name] = kept + changes.get((name, "gained"), [])
     return refined
 
 
