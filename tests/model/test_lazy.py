@@ -68,7 +68,7 @@ def test_groups_of_a_file_that_was_not_read(toy_query, toy_model, tmp_path):
     lazy = _h5ad(toy_query, tmp_path)
     sentence = r"^adata was opened without reading it: call adata\.to_memory\(\) first\.$"
     with pytest.raises(TypeError, match=sentence):
-        tosica.tl.rank_gene_sets(lazy, groupby="tosica_prediction")
+        tosica.tl.rank_gene_sets(lazy, groupby="tosica_prediction", key="tosica")
 
 
 @pytest.mark.parametrize("way", WAYS)

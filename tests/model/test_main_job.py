@@ -90,8 +90,9 @@ def test_scanpy_and_tools_go_on_with_it(pbmc_job):
     assert query.obs["leiden"].nunique() > 1
     sc.tl.rank_genes_groups(query, "tosica_prediction")
     assert "CD79A" in query.uns["rank_genes_groups"]["names"]["B cell"][:5].tolist()
+    tosica.tl.attribute(query, model, cells=True)
     tosica.tl.rank_gene_sets(query, groupby="tosica_prediction")
     tosica.pl.gene_set_heatmap(query, show=False)
     plt.close("all")
     table = tosica.get.rank_gene_sets_df(query, group="B cell")
-    assert set(table["gene_set"]) <= set(model.gene_sets)
+    assert set(table["gene_set"]) <= set(model.modalities[0].gene_sets()[0])
