@@ -183,13 +183,13 @@ def test_work_of_others_is_refused(
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
     begun(path, toy_model, output)
     other = train(toy, max_epochs=1)
-    with pytest.raises(ValueError, match="begun with another model"):
-        begun(path, other, output)
     with pytest.raises(ValueError, match="begun with another probabilities"):
         begun(path, toy_model, output, probabilities=True)
     query.X[3, 3] += 1
-    with pytest.raises(ValueError, match="begun with another query"):
-        begun(write(query, tmp_path / "other.h5ad"), toy_model, output)
+    changed = write(query, tmp_path / "other.h5ad")
+    for given, model, said in ((path, other, "model"), (changed, toy_model, "query")):
+        with pytest.raises(ValueError, match=f"begun with another {said}"):
+            begun(given, model, output)
     manifest = tmp_path / "out.h5ad.parts" / "manifest.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**content, "tosica": "0.0.1"}))
@@ -207,36 +207,30 @@ def test_an_output_that_exists(query: AnnData, toy_model: tosica.TOSICA, tmp_pat
         tosica.tl.annotate_file(path, toy_model, output)
     tosica.tl.annotate_file(path, toy_model, output, overwrite=True, include_x=False)
     assert read(output).X is None
-    with pytest.raises(ValueError, match=r"^output is the query itself, which is not ch"):
-        tosica.tl.annotate_file(path, toy_model, path, overwrite=True)
-    with pytest.raises(ValueError, match=r"^output must end in \.h5ad or \.zarr, not 'out\.csv'"):
-        tosica.tl.annotate_file(path, toy_model, tmp_path / "out.csv")
     with pytest.raises(FileNotFoundError, match=r"^the folder .*none' does not exist"):
         tosica.tl.annotate_file(path, toy_model, tmp_path / "none" / "a.h5ad")
 
 
 def test_a_query_that_cannot_be_read(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
     output = tmp_path / "out.h5ad"
-    with pytest.raises(FileNotFoundError, match=r"^there is no file or folder 'none' to annota"):
-        tosica.tl.annotate_file("none", toy_model, output)
     (tmp_path / "text.h5ad").write_text("no cells")
-    with pytest.raises(ValueError, match=r"text\.h5ad' is no \.h5ad file, or is damaged"):
-        tosica.tl.annotate_file(tmp_path / "text.h5ad", toy_model, output)
     (tmp_path / "folder").mkdir()
-    with pytest.raises(ValueError, match="folder' is no Zarr store"):
-        tosica.tl.annotate_file(tmp_path / "folder", toy_model, output)
-    with h5py.File(tmp_path / "empty.h5ad", "w"):
-        pass
-    with pytest.raises(ValueError, match=r"empty\.h5ad' holds no AnnData: it has no obs or no var"):
-        tosica.tl.annotate_file(tmp_path / "empty.h5ad", toy_model, output)
+    h5py.File(tmp_path / "empty.h5ad", "w").close()
+    for wrong, error, said in (
+        ("none", FileNotFoundError, "^there is no file or folder 'none' to annota"),
+        (tmp_path / "text.h5ad", ValueError, r"text\.h5ad' is no \.h5ad file, or is damaged"),
+        (tmp_path / "folder", ValueError, "folder' is no Zarr store"),
+        (tmp_path / "empty.h5ad", ValueError, r"empty\.h5ad' holds no AnnData: it has no obs or no var"),
+        ("file:///none.zarr", ValueError, r"none\.zarr.* is no Zarr store"),
+    ):
+        with pytest.raises(error, match=said):
+            tosica.tl.annotate_file(wrong, toy_model, output)
     path = write(query, tmp_path / "query.h5ad")
     with pytest.raises(KeyError, match=r"has no layer 'log', only 'counts'"):
         tosica.tl.annotate_file(path, toy_model, output, layer="log")
     query.X = query.X.tocsc()
     with pytest.raises(ValueError, match=r"^X of .* is stored by genes \(CSC\), so that no range"):
         tosica.tl.annotate_file(write(query, tmp_path / "csc.h5ad"), toy_model, output)
-    with pytest.raises(ValueError, match=r"none\.zarr.* is no Zarr store"):
-        tosica.tl.annotate_file("file:///none.zarr", toy_model, output)
 
 
 def test_cells_on_another_scale(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:

@@ -10,34 +10,23 @@ from scipy import stats
 
 import tosica
 
-FIELDS = ["names", "scores", "pvals", "pvals_adj", "logfoldchanges"]
 
-
-@pytest.mark.parametrize("method", ["wilcoxon", "t-test", "t-test_overestim_var"])
-def test_planted_gene_set_is_first_in_every_group(method):
+@pytest.mark.parametrize("method", [None, "wilcoxon", "t-test", "t-test_overestim_var"])
+def test_statistics_are_scanpys_and_a_planted_gene_set_is_first(method):
     adata = annotated_pbmc()
     tosica.tl.rank_gene_sets(adata, "bulk_labels", method=method)
-    result = adata.uns["rank_gene_sets"]
-    groups = list(adata.obs["bulk_labels"].cat.categories)
-    assert list(result["names"].dtype.names) == groups
+    attention = tosica.get.contributions(adata)
+    sc.tl.rank_genes_groups(attention, "bulk_labels", method=method or "wilcoxon")
+    result, expected = adata.uns["rank_gene_sets"], attention.uns["rank_genes_groups"]
+    groups = tuple(adata.obs["bulk_labels"].cat.categories)
+    assert result["names"].dtype.names == expected["names"].dtype.names == groups
     for i, group in enumerate(groups):
         assert result["names"][group][0] == planted(i)
-        assert result["pvals_adj"][group][0] < 0.05
         assert result["logfoldchanges"][group][0] > 1
-
-
-def test_statistics_are_scanpys_on_the_attention_anndata():
-    adata = annotated_pbmc()
-    tosica.tl.rank_gene_sets(adata, "louvain")
-    attention = tosica.get.contributions(adata)
-    sc.tl.rank_genes_groups(attention, "louvain", method="wilcoxon")
-    result, expected = adata.uns["rank_gene_sets"], attention.uns["rank_genes_groups"]
-    for field in ["scores", "pvals", "pvals_adj"]:
-        for group in expected["names"].dtype.names:
+        assert list(result["names"][group]) == list(expected["names"][group])
+        for field in ("scores", "pvals", "pvals_adj"):
             np.testing.assert_allclose(result[field][group], expected[field][group])
             assert result[field].dtype == expected[field].dtype
-    for group in expected["names"].dtype.names:
-        assert list(result["names"][group]) == list(expected["names"][group])
 
 
 def test_logfoldchange_is_the_log2_ratio_of_means():
@@ -57,56 +46,43 @@ def test_logfoldchange_is_the_log2_ratio_of_means():
         assert got == pytest.approx(ratios, abs=1e-4)
 
 
-def test_attention_that_is_zero_everywhere_is_no_change():
+def test_values_that_are_zero_everywhere_and_names_that_occur_twice():
     adata = annotated_pbmc()
     adata.obsm["X_tosica_attribution"][:, 5] = 0
-    tosica.tl.rank_gene_sets(adata, "phase")
+    adata.uns["tosica_attribution"]["gene_sets"][1] = planted(0)
+    tosica.tl.rank_gene_sets(adata, "bulk_labels")
     table = tosica.get.rank_gene_sets_df(adata)
-    rows = table[table["gene_set"] == planted(5)]
-    assert (rows["logfoldchange"] == 0).all()
-    assert (rows["score"] == 0).all()
-    assert (rows["pval"] == 1).all()
+    rows = table.loc[table["gene_set"] == planted(5), ["logfoldchange", "score", "pval"]]
+    assert (rows == [0, 0, 1]).all(axis=None)
+    for group in list(adata.obs["bulk_labels"].cat.categories)[:2]:
+        first = table[table["group"] == group].iloc[0]
+        assert first["gene_set"] == planted(0)
+        assert first["logfoldchange"] > 1
 
 
-def test_groups_reference_and_number():
+@pytest.mark.parametrize("rankby_abs", [False, True])
+def test_groups_reference_and_number(rankby_abs):
     adata = annotated_pbmc()
-    tosica.tl.rank_gene_sets(
-        adata,
-        "bulk_labels",
-        groups=["Dendritic", "CD34+", "Dendritic", "CD19+ B"],
-        reference="CD19+ B",
-        n_gene_sets=3,
-    )
+    options = {"groups": ["Dendritic", "CD34+", "Dendritic", "CD19+ B"], "reference": "CD19+ B"}
+    tosica.tl.rank_gene_sets(adata, "bulk_labels", **options, n_gene_sets=3, rankby_abs=rankby_abs)
     result = adata.uns["rank_gene_sets"]
-    for field in FIELDS:
+    for field in set(result) - {"params"}:
         assert result[field].dtype.names == ("Dendritic", "CD34+")
         assert len(result[field]) == 3
     assert result["params"]["reference"] == "CD19+ B"
     assert result["params"]["groupby"] == "bulk_labels"
+    # The gene set of the reference is far below all others.
+    of_reference = planted(list(adata.obs["bulk_labels"].cat.categories).index("CD19+ B"))
+    assert (of_reference in result["names"]["CD34+"]) is rankby_abs
     tosica.tl.rank_gene_sets(adata, "bulk_labels", n_gene_sets=10_000)
     assert len(adata.uns["rank_gene_sets"]["names"]) == N_GENE_SETS
 
 
-def test_gene_sets_of_the_same_name_keep_their_own_numbers():
-    adata = annotated_pbmc()
-    adata.uns["tosica_attribution"]["gene_sets"][1] = planted(0)
-    tosica.tl.rank_gene_sets(adata, "bulk_labels")
-    result = adata.uns["rank_gene_sets"]
-    for group in list(adata.obs["bulk_labels"].cat.categories)[:2]:
-        assert result["names"][group][0] == planted(0)
-        assert result["logfoldchanges"][group][0] > 1
-
-
-def _with_lonely() -> object:
+def test_groups_with_one_cell_are_left_out_of_all_groups():
     adata = annotated_pbmc()
     names = np.array(["a", "b"], dtype=object)[np.arange(adata.n_obs) % 2]
     names[:2] = ["lonely", "lost"]
     adata.obs["group"] = pd.Categorical(names)
-    return adata
-
-
-def test_groups_with_one_cell_are_left_out_of_all_groups():
-    adata = _with_lonely()
     with pytest.warns(UserWarning, match=r"a single cell in 'lonely', 'lost' or .*: left out\.$"):
         tosica.tl.rank_gene_sets(adata, "group")
     assert adata.uns["rank_gene_sets"]["names"].dtype.names == ("a", "b")
@@ -175,10 +151,6 @@ def test_each_cell_type_has_a_field_of_its_own():
     assert set(first.loc[first["group"] == "B", "gene_set"]) == {f"set {i}" for i in range(5)}
     assert (table.loc[table["group"] == "T", "pval_adj"] < 0.05).mean() <= 0.05
     assert adata.uns["rank_gene_sets"]["params"]["within"] == "cell_type"
-
-
-def test_several_conditions_within_have_names_of_their_own():
-    adata = _cells(0)
     tosica.tl.rank_gene_sets(adata, "condition", within="cell_type")
     names = adata.uns["rank_gene_sets"]["names"].dtype.names
     assert names == ("ctrl in B", "stim in B", "ctrl in T", "stim in T")
@@ -227,7 +199,11 @@ def test_effect_size_is_cohens_d_of_cells():
     assert table.loc["set 0", "effect_size"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_group_with_one_sample():
+def test_samples_that_are_too_few():
+    adata = _cells(0, n_samples=4, n_cells=8, types=("B",))
+    with pytest.raises(ValueError, match=r"has 0 samples with at least 10 cells.* lower min_cells"):
+        _stim(adata, sample_key="sample")
+    assert len(_stim(adata, sample_key="sample", min_cells=5)) == N_SETS
     adata = _cells(0, types=("B",))
     adata.obs.loc[adata.obs["condition"] == "stim", "sample"] = "only"
     with pytest.raises(ValueError, match=r"'stim' of adata\.obs\['condition'\] has 1 samples"):
@@ -235,24 +211,12 @@ def test_a_group_with_one_sample():
     assert "rank_gene_sets" not in adata.uns
 
 
-def test_samples_with_few_cells_do_not_count():
-    adata = _cells(0, n_samples=4, n_cells=8, types=("B",))
-    with pytest.raises(ValueError, match=r"has 0 samples with at least 10 cells.* lower min_cells"):
-        _stim(adata, sample_key="sample")
-    assert len(_stim(adata, sample_key="sample", min_cells=5)) == N_SETS
-
-
-def test_a_condition_that_exists_in_one_cell_type_only():
+def test_cell_types_that_lack_a_condition():
     adata = _cells(0)
     kept = (adata.obs["cell_type"] == "B") | (adata.obs["condition"] == "ctrl")
-    adata = adata[kept].copy()
     with pytest.warns(UserWarning, match=r"Left out 'T' of adata\.obs\['cell_type'\]; in 'T': .*no"):
-        table = _stim(adata, within="cell_type", sample_key="sample")
+        table = _stim(adata[kept].copy(), within="cell_type", sample_key="sample")
     assert list(table["group"].cat.categories) == ["B"]
-
-
-def test_no_cell_type_with_both_conditions():
-    adata = _cells(0)
     adata.obs["cell_type"] = np.where(adata.obs["condition"] == "stim", "B", "T")
     with pytest.raises(ValueError, match=r"No category of adata\.obs\['cell_type'\] can be compared"):
         _stim(adata, within="cell_type", sample_key="sample")
@@ -261,74 +225,55 @@ def test_no_cell_type_with_both_conditions():
 # -- correlation --------------------------------------------------------------------------------
 
 
-def _staged():
+@pytest.fixture
+def staged():
     adata = annotated_pbmc()
-    rng = np.random.default_rng(0)
-    adata.obs["age"] = rng.uniform(0, 10, adata.n_obs)
+    adata.obs["age"] = np.random.default_rng(0).uniform(0, 10, adata.n_obs)
     adata.obsm["X_tosica_attribution"][:, 40] *= np.exp(adata.obs["age"] / 10).to_numpy()
+    adata.obsm["X_tosica_attribution"][:, 5] = 0.01
     return adata
 
 
-def test_is_scipys_spearman():
-    adata = _staged()
-    tosica.tl.correlate_gene_sets(adata, "age")
-    table = adata.uns["correlate_gene_sets"].set_index("gene_set")
-    for i in (0, 7, 40):
-        expected = stats.spearmanr(adata.obsm["X_tosica_attribution"][:, i], adata.obs["age"])
-        row = table.loc[f"gene set {i:02d}"]
-        assert row["correlation"] == pytest.approx(expected.statistic, abs=1e-9)
-        assert row["pval"] == pytest.approx(expected.pvalue, rel=1e-6)
-    assert table.index[0] == "gene set 40"
-    np.testing.assert_allclose(table["pval_adj"], stats.false_discovery_control(table["pval"]))
-    assert (table["group"] == "all").all()
+def _correlate(adata, **options):
+    tosica.tl.correlate_gene_sets(adata, "age", **options)
+    return adata.uns["correlate_gene_sets"]
 
 
-def test_in_each_group():
-    adata = _staged()
-    tosica.tl.correlate_gene_sets(adata, "age", groupby="phase")
-    table = adata.uns["correlate_gene_sets"]
-    assert list(table["group"].cat.categories) == ["G1", "G2M", "S"]
-    inside = adata[adata.obs["phase"] == "S"]
-    expected = stats.spearmanr(inside.obsm["X_tosica"][:, 3], inside.obs["age"]).statistic
-    row = table[(table["group"] == "S") & (table["gene_set"] == "gene set 03")]
-    assert row["correlation"].item() == pytest.approx(expected, abs=1e-9)
-    assert row["n"].item() == inside.n_obs
+@pytest.mark.parametrize(("groupby", "groups"), [(None, ["all"]), ("phase", ["G1", "G2M", "S"])])
+def test_is_scipys_spearman_in_each_group(staged, groupby, groups):
+    found = _correlate(staged, groupby=groupby)
+    assert list(found["group"].cat.categories) == groups
+    for group in groups:
+        table = found[found["group"] == group].set_index("gene_set")
+        inside = staged if groupby is None else staged[staged.obs[groupby] == group]
+        assert (table["n"] == inside.n_obs).all()
+        assert groupby or table.index[0] == "gene set 40"
+        np.testing.assert_allclose(table["pval_adj"], stats.false_discovery_control(table["pval"]))
+        for i in (0, 7, 40):
+            expected = stats.spearmanr(inside.obsm["X_tosica_attribution"][:, i], inside.obs["age"])
+            row = table.loc[f"gene set {i:02d}"]
+            assert row["correlation"] == pytest.approx(expected.statistic, abs=1e-9)
+            assert row["pval"] == pytest.approx(expected.pvalue, rel=1e-6)
+        # What is the same everywhere has no correlation.
+        assert tuple(table.loc["gene set 05", ["correlation", "pval"]]) == (0, 1)
 
 
-def test_samples_as_replicates():
-    adata = _staged()
-    adata.obs["donor"] = (np.arange(adata.n_obs) % 6).astype(str)
-    adata.obs["age"] = adata.obs["donor"].astype(int) * 10.0
-    tosica.tl.correlate_gene_sets(adata, "age", sample_key="donor")
-    table = adata.uns["correlate_gene_sets"]
+def test_samples_as_replicates(staged):
+    staged.obs["donor"] = (np.arange(staged.n_obs) % 6).astype(str)
+    staged.obs["age"] = staged.obs["donor"].astype(int) * 10.0
+    table = _correlate(staged, sample_key="donor")
     assert (table["n"] == 6).all()
     assert (table["pval_adj"] < 0.05).mean() <= 0.05
-    tosica.tl.correlate_gene_sets(adata, "age")
-    assert (adata.uns["correlate_gene_sets"]["n"] == 700).all()
 
 
-def test_attention_that_is_the_same_everywhere_has_no_correlation():
-    adata = _staged()
-    adata.obsm["X_tosica_attribution"][:, 5] = 0.01
-    tosica.tl.correlate_gene_sets(adata, "age")
-    row = adata.uns["correlate_gene_sets"].set_index("gene_set").loc["gene set 05"]
-    assert row["correlation"] == 0
-    assert row["pval"] == 1
-
-
-def test_missing_numbers_are_left_out_with_a_warning():
-    adata = _staged()
-    adata.obs.loc[adata.obs_names[:30], "age"] = np.nan
+def test_what_cannot_be_correlated_is_left_out_with_a_warning(staged):
+    staged.obs.loc[staged.obs_names[:30], "age"] = np.nan
     with pytest.warns(UserWarning, match="missing or infinite in 30 of 700 cells"):
-        tosica.tl.correlate_gene_sets(adata, "age")
-    assert (adata.uns["correlate_gene_sets"]["n"] == 670).all()
-
-
-def test_groups_that_cannot_be_correlated_are_left_out_with_a_warning():
-    adata = _staged()
-    adata.obs["group"] = np.where(np.arange(adata.n_obs) < 2, "two", "many")
+        assert (_correlate(staged)["n"] == 670).all()
+    staged.obs["age"] = np.arange(staged.n_obs)
+    staged.obs["group"] = np.where(np.arange(staged.n_obs) < 2, "two", "many")
     with pytest.warns(UserWarning, match="Left out 'two': fewer than 4 cells"):
-        tosica.tl.correlate_gene_sets(adata, "age", groupby="group")
-    adata.obs["age"] = 1.0
+        _correlate(staged, groupby="group")
+    staged.obs["age"] = 1.0
     with pytest.raises(ValueError, match="nothing to correlate in 'all'"):
-        tosica.tl.correlate_gene_sets(adata, "age")
+        _correlate(staged)

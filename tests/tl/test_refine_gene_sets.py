@@ -44,13 +44,17 @@ def table(model):
 # --------------------------------------------------------------------------- the table
 
 
-def test_a_missing_gene_joins_and_a_wrong_one_leaves(table):
+def test_a_missing_gene_joins_and_a_wrong_one_leaves(model, table):
     found = table.set_index(["gene_set", "gene"])["change"].to_dict()
     assert found == {("alpha", "G7"): "gained", ("alpha", "G25"): "lost"}
     assert list(table) == ["gene_set", "gene", "change", "evidence", "stability", "recall"]
     assert table["evidence"].round(1).to_list() == pytest.approx([1, 0], abs=0.5)
     assert table["stability"].between(0.5, 1).all()
     assert (table["recall"] == 7 / 8).all()
+    # Modules are not refined.
+    assert any(name.startswith("module: ") for name in model.gene_sets)
+    everything = tosica.tl.refine_gene_sets(model, min_recall=0, min_stability=0)
+    assert set(everything["gene_set"]) <= set(CHANGED)
 
 
 def test_random_sets_gain_nothing(pbmc_ref):
@@ -60,12 +64,6 @@ def test_random_sets_gain_nothing(pbmc_ref):
     pbmc_ref.obs["kind"] = pbmc_ref.obs["bulk_labels"]
     model = set_up(pbmc_ref, sets, max_gene_sets=None, modules=False, linear=False)
     assert tosica.tl.refine_gene_sets(model).empty
-
-
-def test_modules_are_not_refined(model):
-    assert any(name.startswith("module: ") for name in model.gene_sets)
-    everything = tosica.tl.refine_gene_sets(model, min_recall=0, min_stability=0)
-    assert set(everything["gene_set"]) <= set(CHANGED)
 
 
 def test_a_higher_price_lets_fewer_genes_join(pbmc_model):
@@ -123,59 +121,40 @@ def test_names_are_those_of_the_reference(name, tmp_path):
 # --------------------------------------------------------------------------- refusals
 
 
-def test_models_of_a_mudata_are_refused(toy):
+def test_models_that_are_refused(toy, toy_model, tmp_path):
     mdata = MuData({"rna": toy})
     mdata.obs["kind"] = toy.obs["kind"]
     tosica.TOSICA.setup_mudata(mdata, labels_key="kind", modalities={"rna": "rna"})
-    model = tosica.TOSICA(mdata, embed_dim=8, n_heads=2)
-    with pytest.raises(ValueError, match=r"^The model was set up with a MuData, .* train a model"):
-        tosica.tl.refine_gene_sets(model)
-
-
-def test_a_model_without_a_reference_is_refused(toy_model, tmp_path):
     toy_model.save(tmp_path / "model")
-    loaded = tosica.TOSICA.load(tmp_path / "model", accelerator="cpu")
-    with pytest.raises(ValueError, match=r"^The model was loaded without a reference, by which"):
-        tosica.tl.refine_gene_sets(loaded)
-    reference = toy_model.adata.copy()
-    loaded = tosica.TOSICA.load(tmp_path / "model", adata=reference, accelerator="cpu")
+    changed = set_up(make_toy())
+    changed.adata._inplace_subset_var(np.arange(30)[::-1])
+    for refused, said in (
+        (tosica.TOSICA(mdata, embed_dim=8, n_heads=2), r"^The model was set up with a MuData, .* train a model"),
+        (tosica.TOSICA.load(tmp_path / "model", accelerator="cpu"), r"loaded without a reference, by which"),
+        (changed, "when it was set up"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            tosica.tl.refine_gene_sets(refused)
+    loaded = tosica.TOSICA.load(tmp_path / "model", adata=toy_model.adata.copy(), accelerator="cpu")
     assert "alpha" in tosica.tl.refine_gene_sets(loaded).attrs["refined"]
-
-
-def test_genes_that_changed_are_refused():
-    model = set_up(make_toy())
-    model.adata._inplace_subset_var(np.arange(30)[::-1])
-    with pytest.raises(ValueError, match="when it was set up"):
-        tosica.tl.refine_gene_sets(model)
 
 
 # --------------------------------------------------------------------------- the numbers
 
 
-def made_up():
+def test_scores_are_correlations_and_do_not_use_the_genes_own_membership():
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(60, 25)).astype(np.float32)
     members = np.zeros((2, 25), dtype=bool)
     members[0, :6] = members[1, 4:9] = True
-    return describe_genes(x, np.arange(60) % 3), members
-
-
-@pytest.mark.parametrize("gene", [5, 20])
-def test_scores_do_not_use_the_genes_own_membership(gene):
-    genes, members = made_up()
-    other = members.copy()
-    other[:, gene] = ~other[:, gene]
-    ridge = ridge_scores(genes.loadings, members), ridge_scores(genes.loadings, other)
-    np.testing.assert_allclose(ridge[0][:, gene], ridge[1][:, gene], atol=1e-12)
-    correlation = mean_correlations(genes.z, members), mean_correlations(genes.z, other)
-    np.testing.assert_allclose(correlation[0][:, gene], correlation[1][:, gene], atol=1e-6)
-
-
-def test_mean_correlations_are_numpys():
-    genes, members = made_up()
+    genes = describe_genes(rng.normal(size=(60, 25)).astype(np.float32), np.arange(60) % 3)
     correlation = np.corrcoef(genes.z.T)
     expected = [correlation[20, :6].mean(), correlation[3, [0, 1, 2, 4, 5]].mean()]
     np.testing.assert_allclose(mean_correlations(genes.z, members)[0, [20, 3]], expected, atol=1e-5)
+    for gene in (5, 20):
+        other = members.copy()
+        other[:, gene] = ~other[:, gene]
+        for score, given, atol in ((ridge_scores, genes.loadings, 1e-12), (mean_correlations, genes.z, 1e-6)):
+            np.testing.assert_allclose(score(given, members)[:, gene], score(given, other)[:, gene], atol=atol)
 
 
 def test_the_price_is_paid_down_to_the_last_gene_that_is_found():

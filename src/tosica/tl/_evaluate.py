@@ -305,7 +305,8 @@ def _count_pairs(known: pd.Categorical, predicted: pd.Categorical, *names: str) 
     shared = set(rows) & set(predictions) - {UNKNOWN}
     columns = _unknown_last(dict.fromkeys([*rows, *predictions])) if shared else predictions
     counts = np.zeros((len(rows), len(columns)), dtype=np.int64)
-    row_of, column_of = pd.Index(rows).get_indexer(known), pd.Index(columns).get_indexer(predicted)
+    row_of = pd.Index(rows).get_indexer(known.categories)[known.codes]
+    column_of = pd.Index(columns).get_indexer(predicted.categories)[predicted.codes]
     np.add.at(counts, (row_of, column_of), 1)
     return pd.DataFrame(counts, pd.Index(rows, name=names[0]), pd.Index(columns, name=names[1]))
 

@@ -161,7 +161,7 @@ def majority_vote(
     if HETEROGENEOUS in known:
         raise ValueError(f"A label is called {HETEROGENEOUS!r}, as mixed clusters are: rename the label.")
     labels = [*(label for label in known if label != UNKNOWN), UNKNOWN, HETEROGENEOUS]
-    label_of_cell = pd.Index(labels).get_indexer(predicted)
+    label_of_cell = pd.Index(labels).get_indexer(predicted.categories)[predicted.codes]
     probability = read_numbers(adata, f"{key}_probability") if f"{key}_probability" in adata.obs else None
     winners, shares = _winners(clusters, label_of_cell, len(labels), probability)
     winners[shares < min_prop] = len(labels) - 1
