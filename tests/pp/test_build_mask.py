@@ -188,7 +188,9 @@ def forms(tmp_path: Path) -> dict[str, Any]:
         (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
     pairs = [(name, gene) for name, genes in SETS.items() for gene in genes]
     # Rows of a set need not lie together, pairs may repeat, other columns do not matter.
-    table = pd.DataFrame([*pairs[0:7:3], *pairs], columns=["source", "target"], index=range(5, 8 + len(pairs)))
+    table = pd.DataFrame(
+        [pairs[0], *pairs[4:7:2], *pairs], columns=["source", "target"], index=range(5, 8 + len(pairs))
+    )
     table["weight"] = -1.0
     containers = [tuple, set, np.array, pd.Index, pd.Series, iter]
     return {
