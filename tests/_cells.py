@@ -113,6 +113,12 @@ def train_toy(
     return _fit(model, **{"max_epochs": 3, "batch_size": 16, **train})
 
 
+def untrained(adata: AnnData, **setup: Any) -> tosica.TOSICA:
+    """Set up and build a small model on counts as :func:`make_toy` makes them."""
+    tosica.TOSICA.setup_anndata(adata, labels_key="kind", **setup)
+    return tosica.TOSICA(adata, embed_dim=8, n_heads=2)
+
+
 @cache
 def toy_reference() -> AnnData:
     """90 cells × 30 genes with a mask of 4 gene sets."""

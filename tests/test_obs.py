@@ -43,7 +43,6 @@ def test_columns_of_groups(values, groups):
     [
         ("cell_type", KeyError, "no column 'cell_type', only 'bulk_labels', "),
         ("other_prediction", KeyError, r"run model\.annotate\(adata, key_added='other'\)"),
-        ("percent_mito", TypeError, "holds float32 values, not groups"),
         ("lists", TypeError, "values that cannot name a group"),
         ("alike", ValueError, "written alike"),
         ("missing", ValueError, r"missing \(NaN\) in 30 of 700 cells"),

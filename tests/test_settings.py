@@ -10,7 +10,7 @@ import scvi
 from _cells import TOY_SETS
 
 import tosica
-from tosica._settings import logger, only_warnings, query_logger, quiet_libraries, warn_user
+from tosica._settings import logger, quiet_libraries
 
 TALKERS = ("lightning", "lightning.pytorch", "lightning.fabric")
 
@@ -50,21 +50,6 @@ def test_wrong_values_are_refused(name, value, error):
     with pytest.raises(error, match=name):
         setattr(tosica.settings, name, value)
     assert (repr(tosica.settings), scvi.settings.seed) == before
-
-
-def test_lines_about_a_query_can_be_left_out(caplog):
-    with only_warnings(query_logger):
-        query_logger.info("query: matched")
-        query_logger.warning("query: a warning")
-        logger.info("another line")
-    query_logger.info("query: again")
-    assert caplog.messages == ["query: a warning", "another line", "query: again"]
-
-
-def test_a_warning_points_to_the_users_line():
-    with pytest.warns(UserWarning, match="look here") as caught:
-        warn_user("look here")
-    assert caught[0].filename == __file__
 
 
 def test_the_seed_is_that_of_scvi_tools_without_a_line(caplog, monkeypatch):

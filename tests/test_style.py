@@ -19,26 +19,8 @@ SOURCE = ROOT / "src" / "tosica"
 
 # A package may import from those with the same or a lower number. Modules at the root of tosica
 # that are not named here are helpers that only import one another.
-LEVELS = {
-    "gs": 1,
-    "onto": 1,
-    "data": 2,
-    "pp": 3,
-    "io": 3,
-    "linear": 3,
-    "module": 3,
-    "hub": 4,
-    "model": 5,
-    "get": 6,
-    "tl": 6,
-    "pl": 7,
-    "ondisk": 6,
-    "_report": 8,
-    "datasets": 8,
-    "_demo": 8,
-    "cli": 11,
-    "tosica": 10,
-}
+UPWARDS = "gs onto|data|pp io linear module|hub|model|get tl ondisk|pl|_report datasets _demo|tosica|cli"
+LEVELS = {name: level for level, names in enumerate(UPWARDS.split("|"), 1) for name in names.split()}
 HELPERS = 0
 
 BRITISH = re.compile(

@@ -7,6 +7,7 @@ import warnings
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+from _cells import TOY_SETS
 
 from tosica import cli
 from tosica.gs import write_gmt
@@ -80,10 +81,7 @@ def query(toy_query: AnnData, tmp_path: Path) -> Path:
 @pytest.fixture
 def reference(toy: AnnData, tmp_path: Path) -> Path:
     """An .h5ad file of 90 cells with labels, and beside it ``sets.gmt``."""
-    names = toy.uns["tosica_mask"]["gene_sets"]
-    members = toy.varm["tosica_mask"].toarray().T
-    sets = {str(n): [str(g) for g in toy.var_names[m]] for n, m in zip(names, members, strict=True)}
-    write_gmt(sets, tmp_path / "sets.gmt")
+    write_gmt(TOY_SETS, tmp_path / "sets.gmt")
     del toy.varm["tosica_mask"], toy.uns["tosica_mask"]
     path = tmp_path / "reference.h5ad"
     toy.write_h5ad(path)

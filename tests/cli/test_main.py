@@ -60,34 +60,28 @@ def test_versions_are_yaml_of_strings(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    "words",
     [
-        ["nothing"],
-        ["annotate"],
-        ["annotate", "query.h5ad", "--model", "m"],
-        ["annotate", "query.h5ad", "--model", "m", "-o", "out.txt"],
-        ["annotate", "query.h5ad", "--model", "m", "--obs-out", "out.h5ad"],
+        "nothing",
+        "annotate",
+        "annotate query.h5ad --model m",
+        "annotate query.h5ad --model m -o out.txt",
+        "annotate query.h5ad --model m --obs-out out.h5ad",
         *(
-            ["annotate", "q.h5ad", "--model", "m", "-o", "o.h5ad", *wrong]
-            for wrong in (
-                ["--layer", "a", "--use-raw"],
-                ["--over-clustering", "a"],
-                ["--device", "tpu"],
-                ["--device", "cpu:1"],
-                ["--threads", "0"],
-                ["--cutoff", "2"],
-            )
+            f"annotate q.h5ad --model m -o o.h5ad {wrong}"
+            for wrong in ("--layer a --use-raw", "--over-clustering a", "--device tpu", "--device cpu:1", "--cutoff 2")
         ),
-        ["train", "r.h5ad", "-o", "m"],
-        ["train", "r.h5ad", "--labels-key", "k", "-o", "m", "--layer", "a", "--use-raw"],
-        ["gene-sets", "--for", "r.h5ad"],
-        ["report", "a.h5ad", "-o", "page.pdf"],
-        ["demo", "--seed", "-1"],
-        ["demo", "--out", __file__],
+        "annotate q.h5ad --model m -o o.h5ad --threads 0",
+        "train r.h5ad -o m",
+        "train r.h5ad --labels-key k -o m --layer a --use-raw",
+        "gene-sets --for r.h5ad",
+        "report a.h5ad -o page.pdf",
+        "demo --seed -1",
+        f"demo --out {__file__}",
     ],
 )
-def test_wrong_usage_exits_with_2(arguments: list[str], run: Any) -> None:
-    result = run(*arguments)
+def test_wrong_usage_exits_with_2(words: str, run: Any) -> None:
+    result = run(*words.split())
     assert (result.code, result.out) == (2, "")
     assert "Error: " in result.err
 

@@ -55,11 +55,6 @@ def test_no_unscaled_matrix():
         tosica.io.from_seurat(adata)
 
 
-def test_columns_that_are_not_there():
-    with pytest.raises(KeyError, match="no column 'b' in the cells' table"):
-        tosica.io.from_seurat(sc.datasets.pbmc68k_reduced(), logicals=["b"])
-
-
 # ------------------------------------------------------------------------------- recognised
 
 

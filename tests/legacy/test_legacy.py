@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import warnings
-from typing import NamedTuple
+from types import SimpleNamespace
 
 import anndata as ad
 import numpy as np
@@ -23,18 +23,8 @@ LABELS = ["NK", "B cell", "T/NKT", "1"]
 QUICK = {"max_epochs": 1, "accelerator": "cpu", "batch_size": 8, "enable_progress_bar": False, "check_labels": False}
 
 
-class Project(NamedTuple):
-    """A folder as the original leaves it, and the network that is in it."""
-
-    folder: pathlib.Path
-    literal: LiteralTOSICA
-    genes: list[str]
-    gene_sets: list[str]
-    mask: np.ndarray
-
-
 def write_project(folder, *, n_genes=24, n_sets=5, n_full=1, width=8, n_heads=4, n_layers=2, labels=LABELS):
-    """Write the files that the original writes for a network with random weights."""
+    """Write the files that the original writes for a network with random weights; return what is in them."""
     folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(0)
     mask = rng.random((n_genes, n_sets)) < 0.3
@@ -61,7 +51,7 @@ def write_project(folder, *, n_genes=24, n_sets=5, n_full=1, width=8, n_heads=4,
     table = tensors["feature_embed.fe.weight"].view(-1, width, n_genes).abs().amax(1)
     table = pd.DataFrame(table.numpy(), index=pd.Index(gene_sets, name="0"), columns=genes)
     table.to_csv(folder / "gene2token_weights.csv")
-    return Project(folder, literal, genes, gene_sets, mask)
+    return SimpleNamespace(folder=folder, literal=literal, genes=genes, gene_sets=gene_sets, mask=mask)
 
 
 def make_query(project, n_obs=40):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import re
 from dataclasses import replace
 
@@ -20,7 +19,7 @@ NEW, UNLABELED = "CD19+ B", "unlabeled"
 
 
 @pytest.fixture(scope="module")
-def base(_pbmc: tuple[AnnData, AnnData]) -> tosica.TOSICA:
+def base(_pbmc):
     """A model of the real cells without B cells: not to be changed."""
     reference = _pbmc[0][_pbmc[0].obs["bulk_labels"] != NEW].copy()
     tosica.TOSICA.setup_anndata(reference, labels_key="bulk_labels")
@@ -30,7 +29,7 @@ def base(_pbmc: tuple[AnnData, AnnData]) -> tosica.TOSICA:
     return model
 
 
-def make_query(_pbmc: tuple[AnnData, AnnData]) -> AnnData:
+def make_query(_pbmc):
     """B cells of the reference, 30 of them with their label, and every other cell of the query."""
     b_cells = _pbmc[0][_pbmc[0].obs["bulk_labels"] == NEW]
     others = _pbmc[1][::2]
@@ -45,26 +44,21 @@ def make_query(_pbmc: tuple[AnnData, AnnData]) -> AnnData:
 
 
 @pytest.fixture
-def query(_pbmc: tuple[AnnData, AnnData]) -> AnnData:
+def query(_pbmc):
     return make_query(_pbmc)
 
 
 @pytest.fixture
-def unseen(_pbmc: tuple[AnnData, AnnData]) -> AnnData:
+def unseen(_pbmc):
     return _pbmc[1][1::2].copy()
 
 
 @pytest.fixture(scope="module")
-def _grown(base, _pbmc) -> tosica.TOSICA:
+def grown(base, _pbmc):
+    """The model with the new label: not to be changed."""
     model = tosica.TOSICA.load_query_data(make_query(_pbmc), base, "known", UNLABELED)
     model.train()
     return model
-
-
-@pytest.fixture
-def grown(_grown) -> tosica.TOSICA:
-    """The model with the new label: not to be changed."""
-    return _grown
 
 
 def test_a_new_type_is_found_and_the_others_are_kept(base, grown, unseen):
@@ -81,13 +75,12 @@ def test_before_and_after_the_new_label_is_fitted(base, query, unseen, contents,
     """The model that is extended and the query stay as they are; a saved model is extended alike."""
     fingerprint, labels, before_query = base.fingerprint, list(base.labels), contents(query)
     base.save(tmp_path / "base")
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        model = tosica.TOSICA.load_query_data(query, tmp_path / "base", "known", UNLABELED)
-        before, after = (m.predict(unseen, soft=True) for m in (base, model))
-        np.testing.assert_allclose(after[base.labels], before, atol=1e-6)
-        assert after[NEW].max() < 1e-6
-        pd.testing.assert_frame_equal(model.get_attention(unseen), base.get_attention(unseen))
-        model.train()
+    model = tosica.TOSICA.load_query_data(query, tmp_path / "base", "known", UNLABELED)
+    before, after = (m.predict(unseen, soft=True) for m in (base, model))
+    np.testing.assert_allclose(after[base.labels], before, atol=1e-6)
+    assert after[NEW].max() < 1e-6
+    pd.testing.assert_frame_equal(model.get_attention(unseen), base.get_attention(unseen))
+    model.train()
     assert f"new labels: {NEW!r}; 765 of the query's 765 genes" in caplog.text
     assert f"train: added {NEW!r} (30 cells)" in caplog.text
     again = model.fingerprint
@@ -215,20 +208,14 @@ def test_models_that_cannot_be_extended(base, query, pbmc_ref):
         tosica.TOSICA.load_query_data(query, alone, "known", UNLABELED)
     without = copy.copy(base)
     without.training_ = replace(base.training_, novelty_statistics=None)
-    with pytest.raises(ValueError, match=r"^The model has no statistics of its reference, because"):
+    with pytest.raises(ValueError, match=r"^The model has no statistics of its reference, as it"):
         tosica.TOSICA.load_query_data(query, without, "known", UNLABELED)
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("Unknown", "has a label 'Unknown', which annotate writes where it"),
-        ("", "has a label '', which no column in a file can be called"),
-    ],
-)
-def test_names_that_a_model_cannot_hold(base, query, name, sentence):
+@pytest.mark.parametrize("name", ["Unknown", ""])
+def test_names_that_a_model_cannot_hold(base, query, name):
     query.obs["known"] = query.obs["known"].replace({NEW: name})
-    with pytest.raises(ValueError, match=sentence):
+    with pytest.raises(ValueError, match=f"has a label '{name}', which"):
         tosica.TOSICA.load_query_data(query, base, "known", UNLABELED)
 
 
@@ -246,18 +233,18 @@ def test_queries_that_are_odd(base, query):
 
 
 @pytest.fixture
-def model(pbmc_model: tosica.TOSICA) -> tosica.TOSICA:
+def model(pbmc_model):
     return copy.deepcopy(pbmc_model)
 
 
 @pytest.fixture
-def labeled(pbmc_query: AnnData) -> AnnData:
+def labeled(pbmc_query):
     """A query in which every third cell has a known label."""
     pbmc_query.obs["known"] = pbmc_query.obs["bulk_labels"].where(np.arange(pbmc_query.n_obs) % 3 == 0)
     return pbmc_query
 
 
-def true_label_probabilities(soft: pd.DataFrame, labels: pd.Series) -> np.ndarray:
+def true_label_probabilities(soft, labels):
     return np.array([soft.at[cell, label] for cell, label in labels.dropna().items()])
 
 
@@ -306,8 +293,7 @@ def test_labels_that_the_model_lacks_are_left_out_and_named(model, labeled, capl
     n_known = int(known.notna().sum())
     known.iloc[[0, 3]] = "Platelets"
     labeled.obs["known"] = known
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        model.recalibrate(labeled, "known")
+    model.recalibrate(labeled, "known")
     assert model.training_.held_out_probabilities.shape == (1, n_known - 2)
     assert "left out cells labelled 'Platelets', which the model lacks" in caplog.text
     assert f"took {n_known - 2} labelled cells" in caplog.text
@@ -315,9 +301,8 @@ def test_labels_that_the_model_lacks_are_left_out_and_named(model, labeled, capl
 
 def test_sets_are_empty_only_where_this_is_asked_for(model, labeled, caplog):
     model.recalibrate(labeled, "known")
-    with caplog.at_level(logging.INFO, logger="tosica"):
-        exact = model.predict_set(labeled, coverage=0.3, allow_empty=True)
-        sets = model.predict_set(labeled, coverage=0.3)
+    exact = model.predict_set(labeled, coverage=0.3, allow_empty=True)
+    sets = model.predict_set(labeled, coverage=0.3)
     empty = ~exact.any(axis=1)
     assert empty.any()
     assert sets[~empty].equals(exact[~empty])
@@ -340,7 +325,6 @@ def test_too_few_labelled_cells_for_a_coverage(model, labeled):
 @pytest.mark.parametrize(
     ("column", "error", "sentence"),
     [
-        ("nothing", KeyError, "adata.obs has no column 'nothing'"),
         ("foreign", ValueError, "No cell of adata.obs['foreign'] has a label of the model"),
         ("numbers", TypeError, "adata.obs['numbers'] holds float64 values, not groups"),
     ],
@@ -352,9 +336,3 @@ def test_wrong_columns(model, labeled, column, error, sentence):
     with pytest.raises(error, match=re.escape(sentence)):
         model.recalibrate(labeled, column)
     assert model.fingerprint == before
-
-
-def test_an_untrained_model(toy):
-    tosica.TOSICA.setup_anndata(toy, labels_key="kind")
-    with pytest.raises(RuntimeError, match="not trained"):
-        tosica.TOSICA(toy).recalibrate(toy, "kind")

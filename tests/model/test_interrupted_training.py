@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 from unittest.mock import Mock
 
 import anndata
@@ -20,15 +19,12 @@ from lightning.pytorch.callbacks import Callback
 from tosica import TOSICA
 from tosica.model import _reference_on_disk, _training
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 ONCE = {"max_epochs": 4, "batch_size": 16, "accelerator": "cpu", "enable_progress_bar": False}
 N_STEPS = 4 * 6
 
 
 @pytest.fixture(autouse=True)
-def _default_handler() -> Iterator[None]:
+def _default_handler():
     """A process that was started in the background, as by `nohup`, ignores Ctrl-C."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -39,7 +35,7 @@ def _default_handler() -> Iterator[None]:
 class At(Callback):
     """Do something in some step."""
 
-    def __init__(self, step: int, do) -> None:
+    def __init__(self, step, do):
         self.step, self.do, self.n_steps = step, do, 0
 
     def on_train_batch_end(self, *_):
@@ -48,7 +44,7 @@ class At(Callback):
             self.do()
 
 
-def press() -> None:
+def press():
     signal.raise_signal(signal.SIGINT)
 
 
@@ -129,7 +125,7 @@ def test_an_own_handler_is_left_alone(new):
     [
         "twice in an epoch",
         "_training.find_label_errors",
-        "_linear_fit.cross_validate",
+        "_linear_fit.linear.cross_validate",
         "_training.fit_temperature",
         "_linear_fit.LinearFit.init_tokens",
         "_training.fit_novelty_statistics",
@@ -207,7 +203,7 @@ def test_ctrl_c_at_any_moment(toy, toy_query, train, caplog, seed):
 # --------------------------------------------------------------------------- checkpoints
 
 
-def assert_same(model: TOSICA, expected: TOSICA) -> None:
+def assert_same(model, expected):
     """Compare everything that a training leaves, bit by bit."""
     found, weights = model.module.state_dict(), expected.module.state_dict()
     assert [name for name in weights if not torch.equal(found[name], weights[name])] == []

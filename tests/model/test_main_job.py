@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,7 +13,7 @@ import scvi
 import tosica
 
 
-def run(adata, held, folder, *, batch_key: str, max_gene_sets: int, max_epochs: int, lr: float):
+def run(adata, held, folder, *, batch_key, max_gene_sets, max_epochs, lr):
     """What the package promises to its user, line by line; the model, the query before and after."""
     scvi.settings.seed = 0
     reference, query = adata[~held].copy(), adata[held].copy()
@@ -37,7 +34,7 @@ def run(adata, held, folder, *, batch_key: str, max_gene_sets: int, max_epochs: 
 
 
 @pytest.fixture(scope="module")
-def pbmc_job(tmp_path_factory: pytest.TempPathFactory):
+def pbmc_job(tmp_path_factory):
     adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
     kinds = {"CD14+ Monocyte": "monocyte", "CD19+ B": "B cell", "CD34+": "progenitor", "CD56+ NK": "NK cell"}
     kinds["Dendritic"] = "dendritic cell"
@@ -48,7 +45,7 @@ def pbmc_job(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def kang_job(shared, tmp_path_factory: pytest.TempPathFactory):
+def kang_job(shared, tmp_path_factory):
     adata = sc.read_h5ad(shared / "kang_pbmc.h5ad")
     adata.obs["cell_type"] = adata.obs["cluster_id"]
     folder = tmp_path_factory.mktemp("kang") / "model"
@@ -83,42 +80,6 @@ def test_tenth_of_the_genes_missing(pbmc_job):
     assert (fewer.obs["tosica_prediction"].to_numpy() == query.obs["tosica_prediction"].to_numpy()).mean() >= 0.95
 
 
-@pytest.mark.slow
-def test_same_labels_in_another_process(pbmc_job, tmp_path):
-    model, query, _, folder = pbmc_job
-    query.write_h5ad(tmp_path / "query.h5ad")
-    code = """
-import sys, anndata, numpy, tosica
-folder, query, out = sys.argv[1:]
-model = tosica.TOSICA.load(folder, accelerator="cpu")
-adata = anndata.read_h5ad(query)
-numpy.savez(
-    out,
-    labels=model.predict(adata).astype(str),
-    probabilities=model.predict(adata, soft=True).to_numpy(),
-    attention=model.get_attention(adata).to_numpy(),
-    fingerprint=model.fingerprint,
-)
-"""
-    out = tmp_path / "found.npz"
-    arguments = [str(folder), str(tmp_path / "query.h5ad"), str(out)]
-    subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        check=True,
-        capture_output=True,
-        cwd=tmp_path,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    with np.load(out) as found:
-        assert found["labels"].tolist() == model.predict(query).tolist()
-        # The other process may sum in another order, with another number of threads.
-        here = model.predict(query, soft=True).to_numpy()
-        np.testing.assert_allclose(found["probabilities"], here, atol=1e-6)
-        here = model.get_attention(query).to_numpy()
-        np.testing.assert_allclose(found["attention"], here, atol=1e-6)
-        assert found["fingerprint"] == model.fingerprint
-
-
 def test_scanpy_and_tools_go_on_with_it(pbmc_job):
     model, _, query, _ = pbmc_job
     query = query.copy()
@@ -129,8 +90,9 @@ def test_scanpy_and_tools_go_on_with_it(pbmc_job):
     assert query.obs["leiden"].nunique() > 1
     sc.tl.rank_genes_groups(query, "tosica_prediction")
     assert "CD79A" in query.uns["rank_genes_groups"]["names"]["B cell"][:5].tolist()
+    tosica.tl.attribute(query, model, cells=True)
     tosica.tl.rank_gene_sets(query, groupby="tosica_prediction")
     tosica.pl.gene_set_heatmap(query, show=False)
     plt.close("all")
     table = tosica.get.rank_gene_sets_df(query, group="B cell")
-    assert set(table["gene_set"]) <= set(model.gene_sets)
+    assert set(table["gene_set"]) <= set(model.modalities[0].gene_sets()[0])

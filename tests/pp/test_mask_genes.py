@@ -214,9 +214,6 @@ def test_mapped_to_the_mouse_when_asked_to(
     assert "from human to mouse by one-to-one orthology" in caplog.messages[0]
 
 
-# ------------------------------------------------------- composite names, on real data and others
-
-
 # ------------------------------------------------------------------ the collection of the organism
 
 
@@ -228,18 +225,15 @@ def test_default_is_the_collection_of_the_organism(
         build(explicit, f"{organism}_gobp")
         caplog.clear()
         build(adata)
-        assert caplog.messages[0] == (
-            f"build_mask: took {organism}_gobp, since adata holds {organism} genes (by overlap)"
-        )
+        said = f"build_mask: took {organism}_gobp, since adata holds {organism} genes (by overlap)"
+        assert caplog.messages[0] == said
         assert (adata.varm[KEY] != explicit.varm[KEY]).nnz == 0
         assert about(adata)["source"] == f"{organism}_gobp"
         assert about(adata)["params"]["max_jaccard"] == 0.5
         assert about(adata)["organism"] == organism
     caplog.clear()
     build(named(sorted(tosica.gs.load("human_gobp")["glycolytic process"])[:15]))
-    assert caplog.messages[0] == (
-        "build_mask: took human_gobp, since it is not clear whether adata holds human or mouse genes"
-    )
+    assert "took human_gobp, since it is not clear whether adata holds human or mouse genes" in caplog.messages[0]
 
 
 def test_collection_of_the_organism_in_a_list_and_by_version(

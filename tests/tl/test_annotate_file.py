@@ -174,11 +174,7 @@ def begun(path: Path, model: tosica.TOSICA, output: Path, **options: Any) -> Non
 
 
 def test_work_of_others_is_refused(
-    query: AnnData,
-    toy: AnnData,
-    toy_model: tosica.TOSICA,
-    train: Callable[..., tosica.TOSICA],
-    tmp_path: Path,
+    query: AnnData, toy: AnnData, toy_model: tosica.TOSICA, train: Callable[..., tosica.TOSICA], tmp_path: Path
 ) -> None:
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
     begun(path, toy_model, output)

@@ -278,8 +278,7 @@ def test_terms_that_the_ontology_lacks_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("known", "predicted", "column"),
-    [("a", "T cells", "known"), ("T cells", "a", "tosica_prediction")],
+    ("known", "predicted", "column"), [("a", "T cells", "known"), ("T cells", "a", "tosica_prediction")]
 )
 def test_labels_without_any_term(known: str, predicted: str, column: str) -> None:
     sentence = f"no cell has a term for its label in adata.obs[{column!r}]: call tosica.onto.map_labels(adata, "

@@ -138,11 +138,7 @@ def test_cells_of_a_cluster_agree_on_a_label_that_one_of_them_has(cells, min_pro
 # -- where clusters come from -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "given_as",
-    [list, np.array, pd.Categorical, pd.Index, pd.Series],
-    ids=lambda f: f.__name__,
-)
+@pytest.mark.parametrize("given_as", [list, np.array, pd.Categorical, pd.Index, pd.Series], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("values", [["x", "y", "y", "x", "y"], [1, 0, 0, 1, 0]], ids=["str", "int"])
 def test_clusters_come_in_any_container(given_as, values):
     adata = _adata(values, ["a", "b", "b", "a", "c"])

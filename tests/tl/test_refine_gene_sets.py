@@ -10,12 +10,7 @@ from _cells import make_toy
 from mudata import MuData
 
 import tosica
-from tosica.tl._refine import (
-    describe_genes,
-    mean_correlations,
-    refine,
-    ridge_scores,
-)
+from tosica.tl._refine import describe_genes, mean_correlations, refine, ridge_scores
 
 # G0 to G7 belong together, and so do G8 to G15; G24 and above are noise.
 CHANGED = {

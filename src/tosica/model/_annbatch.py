@@ -119,7 +119,8 @@ class AnnbatchDataModule:
             preload_to_gpu=False,
             rng=rng,
         )
-        loader.add_datasets([_matrix(group) for group in self._groups])
+        matrices = [group["X"] for group in self._groups]
+        loader.add_datasets([x if hasattr(x, "shape") else sparse_dataset(x) for x in matrices])
         return loader
 
 
@@ -170,7 +171,3 @@ def _concatenate(columns: list[pd.Series]) -> Any:
     if all(isinstance(column.dtype, pd.CategoricalDtype) for column in columns):
         return pd.api.types.union_categoricals(columns, ignore_order=True)
     return pd.concat(columns).to_numpy()
-
-
-def _matrix(group: Any) -> Any:
-    return group["X"] if hasattr(group["X"], "shape") else sparse_dataset(group["X"])

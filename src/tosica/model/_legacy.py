@@ -361,7 +361,7 @@ def _setup_reference(cls: type[ModelT], adata: AnnData, project: Project, regist
         )
     key = registry["setup_args"]["mask_key"]
     exists = key in adata.varm or key in adata.uns
-    if exists and not _is_mask_of(adata, key, project):
+    if exists and not _has_mask(adata, key, project):
         raise ValueError(f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the legacy mask: delete both.")
     if not exists:
         _write_mask(adata, key, project)
@@ -373,16 +373,12 @@ def _setup_reference(cls: type[ModelT], adata: AnnData, project: Project, regist
         raise
 
 
-def _is_mask_of(adata: AnnData, key: str, project: Project) -> bool:
+def _has_mask(adata: AnnData, key: str, project: Project) -> bool:
     """Whether the mask under a key is the project's."""
-    if key not in adata.varm or key not in adata.uns:
+    if key not in adata.varm or key not in adata.uns or list(adata.uns[key]["gene_sets"]) != project.gene_sets:
         return False
     mask = sp.csc_matrix(adata.varm[key])
-    return (
-        mask.shape == project.mask.shape
-        and (mask != project.mask).nnz == 0
-        and list(adata.uns[key]["gene_sets"]) == project.gene_sets
-    )
+    return mask.shape == project.mask.shape and (mask != project.mask).nnz == 0
 
 
 def _write_mask(adata: AnnData, key: str, project: Project) -> None:

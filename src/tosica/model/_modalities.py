@@ -47,11 +47,6 @@ class Modality:
         """How a minibatch of the reference is normalized, as a slice that starts at 0."""
         return ModalitySlice(0, len(self.genes), self.kind.reference_normalization(self.scale))
 
-    @property
-    def place(self) -> str:
-        """What its AnnData is called in messages."""
-        return place_of(self.name)
-
     def of(self, data: AnnData | MuData) -> AnnData:
         """Take the modality from a reference or a query."""
         return data if self.name is None else data[self.name]
@@ -61,8 +56,8 @@ class Modality:
         names = self.of(data).var_names.astype(str)
         if not names.equals(self.genes):
             raise ValueError(
-                f"{self.place} has {len(names)} genes now, and {len(self.genes)} when it was set up, or others: "
-                "call tosica.pp.build_mask and the setup method again, and make a new model."
+                f"{place_of(self.name)} has {len(names)} genes now, and {len(self.genes)} when it was set up, or "
+                "others: call tosica.pp.build_mask and the setup method again, and make a new model."
             )
 
     def describe_tokens(self) -> str:

@@ -61,9 +61,9 @@ _NOT_IN_REFIT = (
 )
 
 
-def default_epochs(n_cells: int, *, min_draws: int = _MIN_DRAWS, draws_per_root: int = _DRAWS_PER_ROOT) -> int:
+def default_epochs(n_cells: int) -> int:
     """Choose the number of epochs for a number of training cells."""
-    return math.ceil(max(min_draws, draws_per_root * math.sqrt(n_cells)) / n_cells)
+    return math.ceil(max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells)) / n_cells)
 
 
 # ------------------------------------------------------------------------------- settings, state, result

@@ -189,13 +189,12 @@ def evaluate(
         calibration = calibration_bins((truth == called)[named], probability[named], n_bins)
     table = _count_pairs(known, predicted, labels_key, column)
     per_class = _score_classes(truth, called, probability, table.index)
-    error = float("nan") if calibration is None else expected_calibration_error(calibration)
     scores = {
         "n_cells": len(truth),
         "accuracy": accuracy_score(truth, called),
         "balanced_accuracy": per_class["recall"].mean(),
         "macro_f1": per_class["f1"].mean(),
-        "expected_calibration_error": error,
+        "expected_calibration_error": expected_calibration_error(calibration),
         "share_unknown": np.isin(called, _NO_LABEL).mean(),
     }
     if terms is not None:
@@ -232,11 +231,7 @@ def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.nda
 
 @validate_params(adata=CellData(mudata=True), labels_key=String(), prediction_key=String(), normalize=Flag())
 def confusion(
-    adata: AnnData,
-    labels_key: str,
-    *,
-    prediction_key: str = "tosica_prediction",
-    normalize: bool = False,
+    adata: AnnData, labels_key: str, *, prediction_key: str = "tosica_prediction", normalize: bool = False
 ) -> pd.DataFrame:
     """Count how many cells of each known label got each prediction.
 
@@ -409,7 +404,7 @@ def calibration_bins(right: NDArray[np.bool_], probability: NDArray[np.float64],
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def expected_calibration_error(table: pd.DataFrame) -> float:
+def expected_calibration_error(table: pd.DataFrame | None) -> float:
     """Mean difference between accuracy and probability, weighted by cells :cite:p:`Guo2017`.
 
     Parameters
@@ -419,9 +414,9 @@ def expected_calibration_error(table: pd.DataFrame) -> float:
 
     Returns
     -------
-    Between 0 and 1; NaN if the table has no rows.
+    Between 0 and 1; NaN if there is no table or it has no rows.
     """
-    if table.empty:
+    if table is None or table.empty:
         return float("nan")
     distance = (table["accuracy"] - table["probability"]).abs()
     return float(np.average(distance, weights=table["n_cells"]))

@@ -187,10 +187,7 @@ def majority_vote(
 
 
 def _winners(
-    clusters: pd.Categorical,
-    label_of_cell: NDArray[np.intp],
-    n_labels: int,
-    probability: NDArray[np.float64] | None,
+    clusters: pd.Categorical, label_of_cell: NDArray[np.intp], n_labels: int, probability: NDArray[np.float64] | None
 ) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
     """Winning label of each cluster, and its share of the cluster's cells."""
     votes = np.zeros((len(clusters.categories), n_labels), dtype=np.int64)

@@ -185,33 +185,33 @@ def novelty(
     predicted = np.asarray(read_groups(adata, f"{key}_prediction"), dtype=str)
     codes = pd.Index(model.labels).get_indexer(pd.Index(predicted))
     positions = pd.Index(statistics.labels).get_indexer(pd.Index(codes))
-    correct = correct_batch and count_labels(positions) > 1
+    n_labels = (np.bincount(positions[positions >= 0]) >= MIN_CELLS).sum()
+    correct = correct_batch and n_labels > 1
     # All cells are read, scored one by one, and scored in small clusters.
     with progress(3 * adata.n_obs, "novelty") as step:
         query = read_query(model, adata, step, layer=layer, use_raw=use_raw)
         shift = common_shift(query, statistics, positions) if correct else None
         if correct_batch and not correct:
-            what = (
-                "novelty: fewer than two labels have %d cells, so that the query is not corrected: another batch looks"
-            )
-            logger.warning(f"{what} like a new type", MIN_CELLS)
+            what = "novelty: fewer than two labels have %d cells, so that the query is not corrected: %s"
+            logger.warning(what, MIN_CELLS, "another batch looks like a new type")
         elif correct and shift is None:
             logger.info("novelty: the query is of the reference's batch, and is not corrected")
         step.text = "novelty: cells"
-        found = score_in_blocks(statistics.score_cells, query, shift, step)
-        cells = calibrate(*found, statistics.cells, statistics.cells_labels, shift is not None)
+        scored = score_in_blocks(statistics.score_cells, query, shift, step)
+        cells = calibrate(*scored, statistics.cells, statistics.cells_labels, shift is not None)
         step.text = "novelty: nearest cells"
         average = average_neighbors(query, statistics, random_state)
         step.text = "novelty: small clusters"
-        found = score_in_blocks(statistics.score_clusters, query, shift, step, average)
-        small = calibrate(*found, statistics.clusters, statistics.clusters_labels, shift is not None)
+        scored = score_in_blocks(statistics.score_clusters, query, shift, step, average)
+        small = calibrate(*scored, statistics.clusters, statistics.clusters_labels, shift is not None)
     if clusters is not None:
-        small = _combine(small, clusters)
+        medians = pd.DataFrame(small._asdict()).groupby(clusters.codes).transform("median")
+        # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
+        small = Scores(medians["scores"].to_numpy(), np.minimum(2 * medians["pvalues"].to_numpy(), 1))
     result = adata.copy() if copy else adata
-    columns = {"": cells.scores, "_pvalue": cells.pvalues}
-    columns |= {"_cluster": small.scores, "_cluster_pvalue": small.pvalues}
-    for name, values in columns.items():
-        result.obs[f"{key}_novelty{name}"] = values.astype(np.float32)
+    for name, found in (("", cells), ("_cluster", small)):
+        result.obs[f"{key}_novelty{name}"] = found.scores.astype(np.float32)
+        result.obs[f"{key}_novelty{name}_pvalue"] = found.pvalues.astype(np.float32)
     logger.info("novelty: added .obs['%s_novelty'] and three columns more", key)
     return result if copy else None
 
@@ -245,14 +245,6 @@ def _statistics(model: TOSICA, reference: AnnData | None) -> NoveltyStatistics:
     return found
 
 
-def _combine(small: Scores, clusters: pd.Categorical) -> Scores:
-    """Score of each cell's cluster, from the small clusters of its cells."""
-    grouped = pd.DataFrame({"scores": small.scores, "pvalues": small.pvalues}).groupby(clusters.codes)
-    medians = grouped.transform("median")
-    # Twice the median of p-values is a p-value, however they depend on each other (Rüger, 1978).
-    return Scores(medians["scores"].to_numpy(), np.minimum(2 * medians["pvalues"].to_numpy(), 1))
-
-
 class Query(NamedTuple):
     """Normalized expression of all cells, ``(n_obs, n_genes)``, and which genes were measured."""
 
@@ -278,11 +270,6 @@ def read_query(
             measured = batch.measured
             step.update(parts[-1].shape[0])
     return Query(sp.vstack(parts).tocsr(), None if measured is None else measured.cpu().numpy())
-
-
-def count_labels(positions: NDArray[np.integer]) -> int:
-    """Number of labels with enough cells to count in what the query shares."""
-    return int((np.bincount(positions[positions >= 0]) >= MIN_CELLS).sum())
 
 
 def common_shift(

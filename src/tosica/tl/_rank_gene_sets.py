@@ -370,8 +370,7 @@ class Comparison:
             if self.samples is None:
                 ratio = _log2_ratio(moments.mean[group], moments.reference_mean(group, against))
                 table["logfoldchanges"] = ratio[table.index]
-            effect_sizes = standardized_difference(moments, group, against)
-            table["effect_sizes"] = effect_sizes[table.index]
+            table["effect_sizes"] = standardized_difference(moments, group, against)[table.index]
         return tables
 
     def _test_cells(self, tested: list[str]) -> dict[str, pd.DataFrame]:

@@ -20,7 +20,6 @@ from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
 
     import scipy.sparse as sp
     from numpy.typing import NDArray
@@ -182,8 +181,12 @@ def refine_gene_sets(
     members = tried.members[refined]
     stability = np.zeros(members.shape)
     n_drawn = n_bootstraps if refined else 0
+    # As many cells of each label as it has, with replacement.
+    rng = np.random.default_rng(random_state)
+    by_label = [np.flatnonzero(labels == label) for label in np.unique(labels)]
     with progress(n_drawn, "refine_gene_sets", unit="bootstraps") as step:
-        for cells in bootstrap(labels, n_drawn, random_state):
+        for _ in range(n_drawn):
+            cells = np.concatenate([rng.choice(of_label, len(of_label)) for of_label in by_label])
             genes = describe_genes(x[np.ix_(cells, varies)], labels[cells])
             for row, pair in enumerate(zip(held_out_scores(genes, members), members, strict=True)):
                 repeated = refine(*pair, price)
@@ -294,28 +297,6 @@ class Refinement(NamedTuple):
     gained: NDArray[np.intp]
     lost: NDArray[np.intp]
     recall: float
-
-
-def bootstrap(labels: NDArray[np.integer], n_bootstraps: int, random_state: int) -> Iterator[NDArray[np.intp]]:
-    """Draw as many cells of each label as it has, with replacement.
-
-    Parameters
-    ----------
-    labels
-        Label of each cell as a number, ``(n_cells,)``.
-    n_bootstraps
-        Number of draws.
-    random_state
-        Seed of the draws.
-
-    Yields
-    ------
-    Positions of the cells, ``(n_cells,)``.
-    """
-    rng = np.random.default_rng(random_state)
-    by_label = [np.flatnonzero(labels == label) for label in np.unique(labels)]
-    for _ in range(n_bootstraps):
-        yield np.concatenate([rng.choice(cells, len(cells)) for cells in by_label])
 
 
 class Genes(NamedTuple):
