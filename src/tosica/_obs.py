@@ -315,9 +315,8 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
     gene_sets = [str(name) for name in np.asarray(record["gene_sets"]).ravel()]
     if attention.ndim != 2 or attention.shape[1] != len(gene_sets):
         raise ValueError(
-            f"adata.obsm[{embedding_key!r}] has shape {attention.shape} but "
-            f"adata.uns[{key!r}]['gene_sets'] names {len(gene_sets)} gene sets: "
-            f"they come from different models; run {call} again."
+            f"adata.obsm[{embedding_key!r}] has shape {attention.shape} but adata.uns[{key!r}]['gene_sets'] names "
+            f"{len(gene_sets)} gene sets: they come from different models; run {call} again."
         )
     if not np.isfinite(attention).all():
         n_bad = int((~np.isfinite(attention).all(axis=1)).sum())

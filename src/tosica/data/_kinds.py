@@ -344,9 +344,8 @@ class GeneActivity(LogNormalizedKind):
         is_peak = names.astype(str).str.fullmatch(_PEAK)
         if 2 * is_peak.sum() > len(names):
             raise ValueError(
-                f"{name} holds peaks (such as {str(names[is_peak][0])!r}), not gene activity: "
-                "compute gene activities first, for example with snapatac2.pp.make_gene_matrix or "
-                "Signac's GeneActivity."
+                f"{name} holds peaks (such as {str(names[is_peak][0])!r}), not gene activity: compute gene activities "
+                "first, for example with snapatac2.pp.make_gene_matrix or Signac's GeneActivity."
             )
 
 
@@ -407,9 +406,8 @@ class Antibodies(ModalityKind[AntibodyScale]):
             yield CellBatch(start, block, found != "normalized" and is_centered)
         if found == "normalized" and is_centered and not means.are_zero():
             warn_user(
-                f"{where} holds normalised antibodies whose mean in a cell is not zero, so "
-                "they were not normalised as the model's reference, by the centred log-ratio of "
-                "each cell; labels may suffer: give the counts."
+                f"{where} holds normalised antibodies whose mean in a cell is not zero, so they were not normalised as "
+                "the model's reference, by the centred log-ratio of each cell; labels may suffer: give the counts."
             )
 
 

@@ -295,10 +295,9 @@ def fit_query_scale(rows: CellMatrix, scale: Scale, columns: np.ndarray, share: 
     totals, expected = values.totals(columns), scale.expected_total
     if expected is not None and not _is_plausible(totals, scale, expected, share):
         warn_user(
-            f"{rows.where} holds cells whose total over the model's genes is about "
-            f"{np.median(totals):.3g} once the natural logarithm is undone, but that of the "
-            f"reference's cells is about {expected:.3g}, so they seem to be on another scale, and "
-            "labels may suffer: give counts."
+            f"{rows.where} holds cells whose total over the model's genes is about {np.median(totals):.3g} once the "
+            f"natural logarithm is undone, but that of the reference's cells is about {expected:.3g}, so they seem to "
+            "be on another scale, and labels may suffer: give counts."
         )
     return QueryScale(values)
 

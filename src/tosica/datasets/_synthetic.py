@@ -209,11 +209,7 @@ def synthetic(
         index=pd.Index(_numbered("cell", n_obs), dtype=object),
     )
     names = [np.array([set_names[i] for i in sets], dtype=object) for sets in planted]
-    truth = {
-        "collection": _COLLECTION,
-        "gene_sets": dict(zip(label_names, names, strict=True)),
-        "params": params,
-    }
+    truth = {"collection": _COLLECTION, "gene_sets": dict(zip(label_names, names, strict=True)), "params": params}
     var = pd.DataFrame(index=pd.Index(var_names, dtype=object))
     return AnnData(vstack(blocks, format="csr"), obs=obs, var=var, uns={"synthetic": truth})
 
@@ -277,8 +273,7 @@ class _Sources:
         rows, columns = np.divmod(entries, self.n_vars)
         indptr = np.searchsorted(rows, np.arange(n_cells + 1))
         return csr_matrix(
-            (counts.astype(np.float32), columns.astype(np.int32), indptr.astype(np.int32)),
-            shape=(n_cells, self.n_vars),
+            (counts.astype(np.float32), columns.astype(np.int32), indptr.astype(np.int32)), shape=(n_cells, self.n_vars)
         )
 
 

@@ -270,9 +270,7 @@ _GeneSets: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]]
 @validate_params(
     collections=InstanceOf("a dict of prefix to gene sets, or a list of collections and files", Mapping, list, tuple)
 )
-def join(
-    collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]],
-) -> dict[str, list[str]]:
+def join(collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]]) -> dict[str, list[str]]:
     """Combine several collections of gene sets, with a prefix before the name of each set.
 
     Parameters

@@ -123,8 +123,7 @@ def describe_gene_names(names: Iterable[str]) -> str | None:
     unique = [str(name) for name in dict.fromkeys(names)]
     sample = unique[:: max(1, len(unique) // _SAMPLE)]
     kinds = pd.Series(
-        [next((k for k, pattern in _COMPILED if pattern.fullmatch(name)), None) for name in sample],
-        dtype=object,
+        [next((k for k, pattern in _COMPILED if pattern.fullmatch(name)), None) for name in sample], dtype=object
     ).value_counts()
     if kinds.empty or kinds.iloc[0] < _MAJORITY * len(sample):
         return None
@@ -449,10 +448,7 @@ def _find_composite(names: list[str], table: GeneTable, ignore_case: bool) -> di
     """Find names such as SYMBOL_ENSG…: the gene that both parts share, or else all their genes."""
     split = {name: parts for name in names if (parts := split_composite(name))}
     found = {
-        name: (
-            table.find(symbol, ignore_case=ignore_case),
-            table.find(other, entrez=True, ignore_case=ignore_case),
-        )
+        name: (table.find(symbol, ignore_case=ignore_case), table.find(other, entrez=True, ignore_case=ignore_case))
         for name, (symbol, other) in split.items()
     }
     # Numbers are Entrez numbers if most of them are the gene of the symbol beside them.

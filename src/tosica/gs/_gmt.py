@@ -93,9 +93,8 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
         genes = list(dict.fromkeys(shared.setdefault(gene, gene) for gene in fields[1:] if gene))
         if not name or not genes:
             raise ValueError(
-                f"{source}, line {number}: a line of a GMT file has a name, a description and at "
-                f"least one gene, separated by tabs, but this one is {line[:40]!r}; complete it, "
-                "or check that it is the right file."
+                f"{source}, line {number}: a line of a GMT file has a name, a description and at least one gene, "
+                f"separated by tabs, but this one is {line[:40]!r}; complete it, or check that it is the right file."
             )
         if name in gene_sets:
             raise ValueError(

@@ -12,17 +12,7 @@ import pandas as pd
 
 from tosica._checks import Flag, OneOf, validate_params
 from tosica._settings import format_thousands, logger
-from tosica.gs._genes import (
-    ALIAS,
-    COMPOSITE,
-    ENSEMBL,
-    ENTREZ,
-    NUMBERED,
-    ORGANISMS,
-    GeneList,
-    gene_table,
-    orthologs,
-)
+from tosica.gs._genes import ALIAS, COMPOSITE, ENSEMBL, ENTREZ, NUMBERED, ORGANISMS, GeneList, gene_table, orthologs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

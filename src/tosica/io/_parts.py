@@ -175,11 +175,7 @@ _MISSING_LOGICAL = 2
 
 
 def repair_columns(
-    table: pd.DataFrame,
-    notes: list[str],
-    *,
-    logicals: Collection[str] = (),
-    na_strings: Collection[str] = (),
+    table: pd.DataFrame, notes: list[str], *, logicals: Collection[str] = (), na_strings: Collection[str] = ()
 ) -> pd.DataFrame:
     """Restore missing values, and note what cannot be known.
 

@@ -10,14 +10,7 @@ import pandas as pd
 from tosica._checks import CellData, FileKey, String, list_names, validate_params
 from tosica._obs import read_groups
 from tosica._settings import logger, warn_user
-from tosica.onto._ontology import (
-    NO_TERM,
-    TERM_SUFFIX,
-    Match,
-    check_mapping,
-    match_label,
-    read_ontology,
-)
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, Match, check_mapping, match_label, read_ontology
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,11 +21,7 @@ if TYPE_CHECKING:
 
 @validate_params(adata=CellData(mudata=True), key=String(), key_added=FileKey(optional=True))
 def map_labels(
-    adata: AnnData | MuData,
-    key: str,
-    *,
-    mapping: Mapping[str, str] | None = None,
-    key_added: str | None = None,
+    adata: AnnData | MuData, key: str, *, mapping: Mapping[str, str] | None = None, key_added: str | None = None
 ) -> pd.DataFrame:
     """Map labels of cells to terms of the Cell Ontology, by name or exact synonym.
 
@@ -134,9 +123,8 @@ def _report(table: pd.DataFrame, key: str, column: str) -> None:
     without = table.loc[table["match"] == "none", "label"].tolist()
     if len(without) == len(table):
         warn_user(
-            f"no label of adata.obs[{key!r}] ({list_names(without, 3)}) is a name or an exact "
-            "synonym in the Cell Ontology: choose among the candidates in the returned table, and "
-            "pass mapping={label: identifier}."
+            f"no label of adata.obs[{key!r}] ({list_names(without, 3)}) is a name or an exact synonym in the Cell "
+            "Ontology: choose among the candidates in the returned table, and pass mapping={label: identifier}."
         )
         return
     logger.info(

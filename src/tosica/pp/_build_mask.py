@@ -10,17 +10,7 @@ import numpy as np
 from mudata import MuData
 from scipy.sparse import csr_matrix, vstack
 
-from tosica._checks import (
-    CellData,
-    FileKey,
-    Flag,
-    Fraction,
-    InstanceOf,
-    Integer,
-    OneOf,
-    String,
-    validate_params,
-)
+from tosica._checks import CellData, FileKey, Flag, Fraction, InstanceOf, Integer, OneOf, String, validate_params
 from tosica._settings import format_thousands, logger, warn_user
 from tosica.data import (
     DEFAULT_MODALITIES,
@@ -351,18 +341,13 @@ def _plan_modalities(
             plan.append((name, groups[name], of_panel))
         elif adata.n_vars > _MAX_FEATURES:
             raise ValueError(
-                f"mdata[{name!r}] has {adata.n_vars} features, too many for one token each (at "
-                f"most {_MAX_FEATURES}): pass groups={{{name!r}: ...}}, or modalities= if its role "
-                "is another."
+                f"mdata[{name!r}] has {adata.n_vars} features, too many for one token each (at most {_MAX_FEATURES}): "
+                f"pass groups={{{name!r}: ...}}, or modalities= if its role is another."
             )
         else:
             # A fully connected token would add nothing, and no two sets are similar.
             single = replace(
-                of_panel,
-                n_unannotated=0,
-                max_jaccard=1.0,
-                max_gene_sets=adata.n_vars or None,
-                source="single features",
+                of_panel, n_unannotated=0, max_jaccard=1.0, max_gene_sets=adata.n_vars or None, source="single features"
             )
             plan.append((name, {str(f): [f] for f in adata.var_names}, single))
     return plan

@@ -89,9 +89,8 @@ def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
     parts = gene_sets if isinstance(gene_sets, list | tuple) else [gene_sets]
     if not parts or not all(isinstance(part, str | os.PathLike) for part in parts):
         raise TypeError(
-            "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table "
-            "with 'source' and 'target' columns, a list of names and paths or None, not "
-            f"{shown(gene_sets)}."
+            "gene_sets must be a collection's name, a path of a GMT file, a dict of lists, a table with 'source' and "
+            f"'target' columns, a list of names and paths or None, not {shown(gene_sets)}."
         )
     # A name is that of a collection, also if there is such a file.
     is_named = [isinstance(part, str) and part.partition("@")[0] in COLLECTIONS for part in parts]
@@ -138,11 +137,7 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
             f"columns are {', '.join(map(str, table.columns)) or 'none'}."
         )
     if (source, target) != ("source", "target"):
-        logger.info(
-            "build_mask: took the gene sets from the table's column %r and the genes from %r",
-            source,
-            target,
-        )
+        logger.info("build_mask: took the gene sets from the table's column %r and the genes from %r", source, target)
     pairs = pd.DataFrame({"source": table[source].array, "target": table[target].array})
     if "weight" in table:
         pairs["weight"] = pd.to_numeric(table["weight"], errors="coerce").to_numpy(np.float32, na_value=np.nan)
@@ -261,8 +256,7 @@ def match_gene_sets(
     if summary:
         logger.info("build_mask: %s", summary)
     is_gene = csr_matrix(
-        (np.ones(len(match.rows), dtype=np.int32), (match.wanted, match.rows)),
-        shape=(len(gene_sets.genes), len(genes)),
+        (np.ones(len(match.rows), dtype=np.int32), (match.wanted, match.rows)), shape=(len(gene_sets.genes), len(genes))
     )
     members = (gene_sets.contains @ is_gene).astype(bool)
     members.sort_indices()
@@ -305,11 +299,7 @@ def explain_no_gene_sets(genes: GeneList, gene_sets: GeneSets, sizes: NDArray[np
 def hint(genes: GeneList, gene_sets: GeneSets) -> str:
     """Say why names of genes may not match, see :func:`tosica.gs._genes.hint_for_mismatch`."""
     return hint_for_mismatch(
-        genes.names,
-        gene_sets.genes.names,
-        query="adata",
-        reference="the gene sets'",
-        var=genes.var,
+        genes.names, gene_sets.genes.names, query="adata", reference="the gene sets'", var=genes.var
     )
 
 

@@ -13,13 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
 from tosica._progress import progress
-from tosica.data import (
-    BLOCK,
-    CellMatrix,
-    checked_blocks,
-    detect,
-    log_normalize_block,
-)
+from tosica.data import BLOCK, CellMatrix, checked_blocks, detect, log_normalize_block
 from tosica.gs._genes import split_composite
 
 if TYPE_CHECKING:
@@ -115,12 +109,7 @@ def _standardized_dispersion(mean: NDArray[np.float64], variance: NDArray[np.flo
 
 
 def select_gene_sets(
-    members: csr_matrix,
-    n: int,
-    *,
-    select: Select,
-    max_jaccard: float,
-    variability: NDArray[np.float64] | None = None,
+    members: csr_matrix, n: int, *, select: Select, max_jaccard: float, variability: NDArray[np.float64] | None = None
 ) -> NDArray[np.intp]:
     """Select gene sets.
 
@@ -218,11 +207,7 @@ _N_LEADING = 3
 
 
 def coexpression_sets(
-    x: sp.csr_matrix,
-    genes: NDArray[np.integer],
-    names: NDArray[np.object_],
-    *,
-    max_sets: int = 50,
+    x: sp.csr_matrix, genes: NDArray[np.integer], names: NDArray[np.object_], *, max_sets: int = 50
 ) -> tuple[list[str], list[NDArray[np.integer]]]:
     """Cluster genes into co-expression modules.
 
