@@ -19,6 +19,7 @@ from tosica.cli._train import demo, gene_sets, train
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_VERSIONS_HELP = "Show the versions of tosica and what it is built on, as YAML."
 _PACKAGES = (
     *("anndata", "h5py", "lightning", "numpy", "pandas", "rdata", "scanpy", "scikit-learn", "scipy"),
     *("scvi-tools", "torch", "zarr"),
@@ -40,12 +41,7 @@ def _print_versions(context: click.Context, _: click.Parameter, value: bool) -> 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(version("tosica"), prog_name="tosica", message="%(prog)s %(version)s")
 @click.option(
-    "--versions",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_versions,
-    help="Show the versions of tosica and what it is built on, as YAML.",
+    "--versions", is_flag=True, is_eager=True, expose_value=False, callback=_print_versions, help=_VERSIONS_HELP
 )
 def commands() -> None:
     """Annotate single cells with a Transformer whose tokens are gene sets.

@@ -11,7 +11,7 @@ import click
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_outputs
-from tosica.cli._session import Command, default_option, device_option, load, seurat_option, threads_option
+from tosica.cli._session import COUNT, Command, default_option, device_option, load, seurat_option, threads_option
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,20 +52,12 @@ def _share_or_auto(ctx: click.Context, param: click.Parameter, value: Any) -> fl
 @click.option("--majority-voting", is_flag=True, help="Also give all cells of a small cluster one label.")
 @click.option("--over-clustering", metavar="KEY", help="Column of obs with these clusters.  [default: Leiden clusters]")
 @default_option(
-    "--min-prop",
-    type=click.FloatRange(0, 1),
-    default=0.0,
-    help='Share that the label of a cluster needs; below it, cells are "Heterogeneous".',
+    "--min-prop", type=click.FloatRange(0, 1), default=0.0, help='Share that a label needs, or else "Heterogeneous".'
 )
-@click.option("--batch-size", type=click.IntRange(min=1), help="Cells in a minibatch.")
+@click.option("--batch-size", type=COUNT, help="Cells in a minibatch.")
 @default_option("--precision", type=click.Choice(["32-true", "bf16-mixed"]), default="32-true")
 @default_option("--key-added", default="tosica", help="First part of the names written.")
-@default_option(
-    "--cells-per-part",
-    type=click.IntRange(min=1),
-    default=8_192,
-    help="Cells of an .h5ad or .zarr that are in memory at a time.",
-)
+@default_option("--cells-per-part", type=COUNT, default=8_192, help="Cells of a file in memory at a time.")
 @click.option("--overwrite", is_flag=True, help="Replace outputs, and begin anew.")
 @device_option
 @threads_option
@@ -150,20 +142,19 @@ def _annotate_in_parts(
     from tosica.ondisk import open_store
     from tosica.tl import annotate_file
 
-    whole, folder = output, None
-    if whole is None:
-        assert obs_out is not None
-        # Parts need a place that the next call finds; only the table is asked for.
-        folder = obs_out.with_name(f"{obs_out.name}.parts")
-        folder.mkdir(exist_ok=True)
-        whole = folder / "annotated.h5ad"
-        whole.unlink(missing_ok=True)
-    annotate_file(query, model, whole, include_x=output is not None, **options)
-    root = open_store(str(whole))
-    obs = read_elem(root["obs"])
-    if folder is not None:
-        root.close()
-        shutil.rmtree(folder, ignore_errors=True)
+    if output is not None:
+        annotate_file(query, model, output, **options)
+        return read_elem(open_store(str(output))["obs"])
+    assert obs_out is not None
+    # Parts need a place that the next call finds; only the table is asked for.
+    folder = obs_out.with_name(f"{obs_out.name}.parts")
+    folder.mkdir(exist_ok=True)
+    whole = folder / "annotated.h5ad"
+    whole.unlink(missing_ok=True)
+    annotate_file(query, model, whole, include_x=False, **options)
+    with open_store(str(whole)) as root:
+        obs = read_elem(root["obs"])
+    shutil.rmtree(folder, ignore_errors=True)
     return obs
 
 
@@ -173,11 +164,7 @@ def _annotate_in_parts(
 @click.command(cls=Command, short_help="Write a page about an annotation.")
 @click.argument("annotated")
 @click.option("-o", "--output", type=OutputPath(".html"), required=True, help="Page to write.")
-@click.option(
-    "--model",
-    metavar="FOLDER",
-    help="Model that annotated the file: what gene sets and genes add to each label is shown, too.",
-)
+@click.option("--model", metavar="FOLDER", help="Its model: what genes add to each label is shown, too.")
 @click.option("--labels-key", help="Column of obs with known labels, to compare with.")
 @click.option("--sample-key", help="Column of obs with the sample of each cell.")
 @click.option("--layer", help="Layer with expression that is not scaled.")
@@ -233,15 +220,9 @@ def evaluate(
                 "annotate it again, name the other model, or leave --model out."
             )
     found = tosica.tl.evaluate(adata, labels_key, key=key, prediction=prediction)
-    result: dict[str, Any] = {
-        "annotated": annotated,
-        "prediction": str(found.summary.index[0]),
-        **found.summary.iloc[0].to_dict(),
-        "per_class": found.per_class.to_dict("index"),
-        "confusion": found.confusion.to_dict("index"),
-    }
-    result["n_cells"] = int(result["n_cells"])
-    session.show(result, repr(found))
+    result = {"annotated": annotated, "prediction": str(found.summary.index[0]), **found.summary.iloc[0].to_dict()}
+    tables = {"per_class": found.per_class.to_dict("index"), "confusion": found.confusion.to_dict("index")}
+    session.show({**result, "n_cells": int(result["n_cells"]), **tables}, repr(found))
 
 
 # --------------------------------------------------------------------------- info
@@ -287,16 +268,14 @@ def _of_model(model: TOSICA) -> dict[str, Any]:
 
 
 def _of_cells(adata: AnnData) -> dict[str, Any]:
-    annotations = {
-        str(key): {
-            "model": record["model"],
-            "tosica": record.get("version"),
-            "n_gene_sets": len(record["gene_sets"]),
-            "labels": list(record["labels"]),
-        }
-        for key, record in adata.uns.items()
-        if isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= set(record)
-    }
+    annotations = {}
+    for key, record in adata.uns.items():
+        if isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= set(record):
+            of_model = {"model": record["model"], "tosica": record.get("version")}
+            annotations[str(key)] = of_model | {
+                "n_gene_sets": len(record["gene_sets"]),
+                "labels": list(record["labels"]),
+            }
     return {
         "n_cells": adata.n_obs,
         "n_genes": adata.n_vars,

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 CELLS = (".h5ad", ".zarr")
 TABLES = (".csv", ".tsv", ".parquet")
 _KNOWN = ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with matrix.mtx, as 10x Genomics writes it"
-_KINDS = {
-    **{".h5ad": "h5ad", ".h5": "10x_h5", ".rds": "seurat", ".h5seurat": "seurat"},
-    **dict.fromkeys(TABLES, "table"),
-}
+_KINDS = {".h5ad": "h5ad", ".h5": "10x_h5", ".rds": "seurat", ".h5seurat": "seurat"} | dict.fromkeys(TABLES, "table")
 
 # --------------------------------------------------------------------------- reading
 

@@ -200,13 +200,9 @@ def default_option(*names: str, **settings: Any) -> Any:
     return click.option(*names, show_default=True, **settings)
 
 
-threads_option = click.option(
-    "--threads",
-    type=click.IntRange(min=1),
-    callback=_set_threads,
-    expose_value=False,
-    help="Number of threads.  [default: one a core]",
-)
+COUNT = click.IntRange(min=1)
+_THREADS_HELP = "Number of threads.  [default: one a core]"
+threads_option = click.option("--threads", type=COUNT, callback=_set_threads, expose_value=False, help=_THREADS_HELP)
 seurat_option = click.option("--seurat", is_flag=True, help="Repair an .h5ad that was converted from a Seurat object.")
 seed_option = default_option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Random seed.")
 organism_option = default_option(

@@ -12,6 +12,7 @@ from tosica._progress import progress
 from tosica._settings import logger
 from tosica.cli._files import OutputPath, check_outputs
 from tosica.cli._session import (
+    COUNT,
     Command,
     default_option,
     device_option,
@@ -34,27 +35,20 @@ _DEFAULT = "gobp"
 @click.option("--labels-key", required=True, help="Column of obs with the labels.")
 @click.option("--batch-key", help="Column of obs with the batches.")
 @click.option("--unlabeled-category", help="Value of that column in cells without a label.")
-@default_option("--min-cells", type=click.IntRange(min=1), default=1, help="Leave out labels with fewer cells.")
+@default_option("--min-cells", type=COUNT, default=1, help="Leave out labels with fewer cells.")
 @click.option(
-    "--gene-sets",
-    multiple=True,
-    metavar="NAME|GMT",
-    help="Collection or GMT file; may be given several times.  [default: gobp]",
+    "--gene-sets", multiple=True, metavar="NAME|GMT", help="Collection or GMT file, or several.  [default: gobp]"
 )
 @click.option("--layer", help="Layer with the expression.  [default: X]")
 @click.option("--use-raw", is_flag=True, help="Take expression and genes from raw.")
 @seurat_option
 @organism_option
-@default_option(
-    "--max-gene-sets", type=click.IntRange(min=1), default=300, help="Largest number of gene sets that become tokens."
-)
-@click.option("--max-epochs", type=click.IntRange(min=1), help="Passes over the cells.")
-@default_option("--batch-size", type=click.IntRange(min=1), default=64)
+@default_option("--max-gene-sets", type=COUNT, default=300, help="Largest number of gene sets that become tokens.")
+@click.option("--max-epochs", type=COUNT, help="Passes over the cells.")
+@default_option("--batch-size", type=COUNT, default=64)
 @seed_option
 @click.option(
-    "--checkpoint-dir",
-    type=click.Path(path_type=Path),
-    help="Folder for checkpoints, from which the same command goes on.",
+    "--checkpoint-dir", type=OutputPath(), help="Folder for checkpoints, from which the same command goes on."
 )
 @click.option("-o", "--output", type=OutputPath(), required=True, help="Folder for the model.", metavar="FOLDER")
 @click.option("--overwrite", is_flag=True, help="Write into a folder that exists.")
@@ -106,15 +100,9 @@ def train(
     if checkpoint_dir is not None:
         session.advice = "; the same command goes on from the last checkpoint"
         resume = checkpoint_dir if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()) else None
-    accelerator, number = device
-    model.train(
-        accelerator=accelerator,
-        # One process: others would run this command again.
-        devices=1 if number == "auto" else [int(number)],
-        checkpoint_dir=checkpoint_dir,
-        resume=resume,
-        **fit,
-    )
+    # One process: others would run this command again.
+    fit |= {"accelerator": device[0], "devices": 1 if device[1] == "auto" else [int(device[1])]}
+    model.train(checkpoint_dir=checkpoint_dir, resume=resume, **fit)
     model.save(output, overwrite=overwrite)
     logger.info("wrote the model to %s", output)
     mislabeled = model.mislabeled_indices
@@ -166,12 +154,9 @@ def gene_sets(
         name = f"human_{_DEFAULT}" if mask is None else str(mask["source"])
     is_file = Path(name).exists() or name.lower().endswith((".gmt", ".gmt.gz"))
     sets = tosica.gs.read_gmt(name) if is_file else tosica.gs.load(name)
-    result: dict[str, Any] = {
-        "gene_sets": name,
-        "n_sets": len(sets),
-        "n_genes": len({gene for genes in sets.values() for gene in genes}),
-    }
-    text = f"{name}: {result['n_sets']} gene sets with {result['n_genes']} genes"
+    n_genes = len({gene for genes in sets.values() for gene in genes})
+    result: dict[str, Any] = {"gene_sets": name, "n_sets": len(sets), "n_genes": n_genes}
+    text = f"{name}: {len(sets)} gene sets with {n_genes} genes"
     if mask is not None:
         kept = [str(one) for one in mask["gene_sets"]]
         names = ("n_genes", "n_genes_covered", "coverage", "organism", "matched_by", "n_genes_mapped")
@@ -207,10 +192,7 @@ def _mask_of(name: str, reference: str, organism: str) -> dict[str, Any]:
 
 @click.command(cls=Command, short_help="Train, annotate and draw on real cells, offline.")
 @default_option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("tosica_demo"),
-    help="Folder for the annotated .h5ad and the figures.",
+    "--out", type=click.Path(path_type=Path, file_okay=False), default="tosica_demo", help="Folder for what it writes."
 )
 @seed_option
 @threads_option
