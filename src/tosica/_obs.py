@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from tosica._checks import CellData, Names, String, as_names, did_you_mean, is_file_key, only_known
+from tosica._checks import CellData, Names, String, as_names, did_you_mean, is_file_key, list_names, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -64,12 +64,8 @@ def read_groups(adata: AnnData, groupby: str, *, name: str = "groupby", allow_mi
     if adata.n_obs == 0:
         raise ValueError("adata has no cells.")
     where = f"adata.obs[{groupby!r}]"
-    return as_groups(
-        adata.obs[groupby],
-        where,
-        remedy=f"give them a group, or leave them out with adata[{where}.notna()].copy()",
-        allow_missing=allow_missing,
-    )
+    remedy = f"give them a group, or leave them out with adata[{where}.notna()].copy()"
+    return as_groups(adata.obs[groupby], where, remedy=remedy, allow_missing=allow_missing)
 
 
 def as_groups(
@@ -100,21 +96,14 @@ def as_groups(
     names = [str(name) for name in categorical.categories]
     if len(set(names)) < len(names):
         raise ValueError(f"{where} holds groups that are written alike, such as 1 and '1': use {where}.astype(str).")
-    categories = pd.CategoricalDtype(names)
-    return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
+    return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=pd.CategoricalDtype(names))
 
 
 def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:
-    dtype = column.dtype
-    if isinstance(dtype, pd.CategoricalDtype):
-        return pd.Categorical(column)
-    is_text = pd.api.types.is_string_dtype(dtype) or pd.api.types.is_object_dtype(dtype)
-    is_discrete = pd.api.types.is_bool_dtype(dtype) or pd.api.types.is_integer_dtype(dtype)
-    if not is_text and not is_discrete:
-        raise TypeError(
-            f"{where} holds {dtype} values, not groups: "
-            f"make a categorical column of it first, for example with pandas.cut."
-        )
+    is_text = pd.api.types.is_string_dtype(column.dtype) or pd.api.types.is_object_dtype(column.dtype)
+    is_discrete = pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_integer_dtype(column.dtype)
+    if not (is_text or is_discrete or isinstance(column.dtype, pd.CategoricalDtype)):
+        raise TypeError(f"{where} holds {column.dtype} values, not groups: make groups of them, as by pandas.cut.")
     try:
         return pd.Categorical(column)
     except TypeError as error:
@@ -125,10 +114,7 @@ def missing_column(adata: AnnData | MuData, column: str) -> str:
     """Say that ``adata.obs`` lacks a column, and name those it has or its writer."""
     key, _, written = column.rpartition("_")
     if written in ("prediction", "probability"):
-        return (
-            f"adata.obs has no column {column!r}: run model.annotate(adata, key_added={key!r}) "
-            "first, or name the column that has the predictions."
-        )
+        return f"adata.obs has no column {column!r}: run model.annotate(adata, key_added={key!r}), or name another one."
     return f"adata.obs has no column {column!r}{only_known(column, adata.obs.columns)}"
 
 
@@ -180,21 +166,15 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
     ValueError
         If a label is empty or cannot be a name in a file, or two would have the same name.
     """
-    label_of: dict[str, str] = {}
-    for label in labels:
-        column = label.replace("/", "|")
-        if not is_file_key(column) or column == "_index":
-            raise ValueError(
-                f"{where} has a label {label!r}, which no column in a file can be called: rename "
-                "it, as by adata.obs[key].cat.rename_categories({...})."
-            )
-        if column in label_of:
-            raise ValueError(
-                f"{where} has the labels {label_of[column]!r} and {label!r}, which would be one "
-                "column in a file, where a slash becomes a bar: rename one of them."
-            )
-        label_of[column] = label
-    return list(label_of)
+    columns = [label.replace("/", "|") for label in labels]
+    pairs = list(zip(labels, columns, strict=True))
+    wrong = [label for label, c in pairs if not is_file_key(c) or c == "_index" or columns.count(c) > 1]
+    if wrong:
+        raise ValueError(
+            f"{where} has labels that cannot each be a column of a file, in which a slash becomes a bar "
+            f"({list_names(wrong)}): rename them, as by adata.obs[key].cat.rename_categories({{...}})."
+        )
+    return columns
 
 
 # --------------------------------------------------------------------------- annotations
@@ -295,21 +275,10 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
     String().check("key", key)
     embedding_key, call = f"X_{key}", _call_for(key)
     record = adata.uns.get(key)
-    if embedding_key not in adata.obsm and record is None:
+    if embedding_key not in adata.obsm or not isinstance(record, Mapping) or "gene_sets" not in record:
         raise KeyError(
-            f"Neither adata.obsm[{embedding_key!r}] nor adata.uns[{key!r}] exists: "
-            f"run {call} first{_other_keys(adata)}."
-        )
-    if embedding_key not in adata.obsm:
-        gone = f"adata.obsm[{embedding_key!r}]"
-    elif not isinstance(record, Mapping) or "gene_sets" not in record:
-        gone = f"adata.uns[{key!r}]['gene_sets'], the names of its columns,"
-    else:
-        gone = ""
-    if gone:
-        raise KeyError(
-            f"{gone} is gone (anndata.concat drops uns unless uns_merge='same'): copy it back or "
-            f"run {call} again{_other_keys(adata)}."
+            f"adata has no .obsm[{embedding_key!r}], or no names of its columns in .uns[{key!r}]['gene_sets'], which "
+            f"anndata.concat drops unless uns_merge='same': run {call}, or copy them back{_other_keys(adata)}."
         )
     attention = np.asarray(adata.obsm[embedding_key])
     gene_sets = [str(name) for name in np.asarray(record["gene_sets"]).ravel()]
@@ -338,12 +307,10 @@ def _call_for(key: str) -> str:
 
 def _other_keys(adata: AnnData) -> str:
     """Point to an annotation under another key."""
-    other_keys = [
-        name
-        for name, value in adata.uns.items()
-        if isinstance(value, Mapping) and "gene_sets" in value and f"X_{name}" in adata.obsm
-    ]
-    return f", or pass key={other_keys[0]!r}, which is there" if other_keys else ""
+    for name, value in adata.uns.items():
+        if isinstance(value, Mapping) and "gene_sets" in value and f"X_{name}" in adata.obsm:
+            return f", or pass key={name!r}, which is there"
+    return ""
 
 
 # --------------------------------------------------------------------------- colors

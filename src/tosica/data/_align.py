@@ -82,12 +82,9 @@ def match_names(
     if share < 1 - LIMITS.missing_genes:
         warn_user(f"{query} has only {found}; the network sees the missing ones as zero, and labels may suffer.")
     n_others = len(names) - n_found
-    query_logger.info(
-        "query: matched %s%s%s",
-        found,
-        f"; {n_others} others are not used" if n_others else "",
-        f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken" if ambiguous else "",
-    )
+    others = f"; {n_others} others are not used" if n_others else ""
+    unclear = f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken" if ambiguous else ""
+    query_logger.info("query: matched %s%s%s", found, others, unclear)
     return indexer
 
 

@@ -147,9 +147,8 @@ class ModalityKind(ABC, Generic[S]):
     def describe_normalization(self, scale: S) -> str:
         """Say what the matrix holds and what the model makes of it."""
         normalization = self.reference_normalization(scale)
-        if normalization is None:
-            return f"{self.describe(scale)}; used without further normalisation"
-        return f"{self.describe(scale)}; taken as {normalization}"
+        use = "used without further normalisation" if normalization is None else f"taken as {normalization}"
+        return f"{self.describe(scale)}; {use}"
 
     def align(
         self,
@@ -266,12 +265,8 @@ class LogNormalizedKind(ModalityKind[Scale]):
     def __init_subclass__(cls) -> None:
         """Name the values on each scale."""
         normalized = f"log-normalised {cls.noun}"
-        cls.values = {
-            "counts": cls.counts,
-            "log1p": normalized,
-            "log2": f"{normalized} (log2)",
-            "log10": f"{normalized} (log10)",
-        }
+        cls.values = {"counts": cls.counts, "log1p": normalized}
+        cls.values |= {base: f"{normalized} ({base})" for base in ("log2", "log10")}
 
     def detect_scale(self, matrix: CellMatrix) -> Scale:
         """Tell counts from log-normalised values, and find their total."""

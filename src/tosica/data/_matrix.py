@@ -60,12 +60,10 @@ class ExpressionSource:
     use_raw: bool = False
 
     def __post_init__(self) -> None:
-        if self.layer is not None and self.use_raw:
-            raise ValueError("Give either layer or use_raw=True, not both.")
         is_adata = isinstance(self.data, AnnData)
         if self.layer is not None and is_adata == isinstance(self.layer, Mapping):
             raise TypeError(
-                f"layer must be the name of one layer for an AnnData, and a dict of modality and layer, such as "
+                "layer must be the name of one layer for an AnnData, and a dict of modality and layer, such as "
                 f"{{'rna': 'counts'}}, for a MuData, not {self.layer!r}."
             )
         if self.use_raw and not is_adata:
@@ -315,11 +313,9 @@ def check_varies(matrix: CellMatrix) -> None:
         first = dense[:1] if first is None else first
         if not (dense == first).all():
             return
-    if first is not None and not first.any():
-        raise ValueError(f"{matrix.where} is zero everywhere.")
     raise ValueError(
-        f"{matrix.where} is the same in every cell, so nothing can be learnt from it: go back to "
-        "data that vary, or, if it is a modality, leave it out of modalities."
+        f"{matrix.where} is the same in every cell, so nothing can be learnt from it: go back to data that vary, or, "
+        "if it is a modality, leave it out of modalities."
     )
 
 

@@ -98,11 +98,8 @@ def cell_indexers(mdata: MuData, names: list[str]) -> dict[str, np.ndarray]:
         If the modalities have different cells, or cells whose names occur twice.
     """
     for name in names:
-        check_unique(
-            mdata[name].obs_names,
-            f"obs_names of mdata[{name!r}]",
-            "obs_names_make_unique() of every modality and mdata.update()",
-        )
+        remedy = "obs_names_make_unique() of every modality and mdata.update()"
+        check_unique(mdata[name].obs_names, f"obs_names of mdata[{name!r}]", remedy)
     indexers = {name: mdata[name].obs_names.get_indexer(mdata.obs_names) for name in names}
     if all(mdata[name].n_obs == mdata.n_obs and (indexer >= 0).all() for name, indexer in indexers.items()):
         return indexers

@@ -65,15 +65,14 @@ def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
            [ 0.5,  0. ],
            [ 0. ,  2. ]], dtype=float32)
     """
-    if not isinstance(adata.uns.get(key), Mapping) or "gene_sets" not in adata.uns[key]:
-        raise KeyError(f"There is no mask in adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first.")
-    if "weights" not in adata.uns[key]:
+    mask = adata.uns.get(key)
+    if not isinstance(mask, Mapping) or "gene_sets" not in mask or "weights" not in mask:
         raise KeyError(
-            f"The mask in adata.uns[{key!r}] was built from gene sets without weights: pass a "
-            "table with a column 'weight' to tosica.pp.build_mask."
+            f"There is no mask in adata.uns[{key!r}], or it was built from gene sets without weights: call "
+            "tosica.pp.build_mask with a table that has a column 'weight'."
         )
-    table = adata.uns[key]["weights"]
-    gene_sets = pd.Index(np.asarray(adata.uns[key]["gene_sets"], dtype=object))
+    table = mask["weights"]
+    gene_sets = pd.Index(np.asarray(mask["gene_sets"], dtype=object))
     row = adata.var_names.get_indexer(pd.Index(table["gene"]))
     column = gene_sets.get_indexer(pd.Index(table["gene_set"].astype(str), dtype=object))
     # Genes may have been left out since.

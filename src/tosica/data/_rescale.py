@@ -113,19 +113,16 @@ def fit_scale(matrix: CellMatrix) -> Scale:
         raise scale_error(matrix.where)
     if not values.is_certain:
         logger.info(
-            "%s: the values do not tell which logarithm was taken; they are taken as the natural "
-            "logarithm of normalised counts",
-            matrix.where,
+            f"{matrix.where}: the values do not tell which logarithm was taken; they are taken as the natural "
+            "logarithm of normalised counts"
         )
     low, of_genes, high = (float(x) for x in np.quantile(total, [0.01, 0.5, 0.99]))
     before = _known_total(matrix, values.transform)
     if before is not None:
         return Scale(values.kind, before, "matrix", of_genes, [low, high])
     logger.info(
-        "%s: genes were left out after the normalisation, and neither raw nor obs tell the total; "
-        "queries of counts will be scaled to a total of %.6g, the median of these cells",
-        matrix.where,
-        of_genes,
+        f"{matrix.where}: genes were left out after the normalisation, and neither raw nor obs tell the total; "
+        f"queries of counts will be scaled to a total of {of_genes:.6g}, the median of these cells"
     )
     return Scale(values.kind, of_genes, "median", genes_range=[low, high])
 
@@ -311,11 +308,9 @@ def _scale_counts(values: Values, scale: Scale, columns: np.ndarray, share: floa
         totals = values.totals(columns) / values.totals() * scale.target_sum
         if _lacks_genes(totals, scale, scale.genes_total, share):
             logger.warning(
-                "query: %s seems to lack genes that were measured, so the counts of a cell are scaled to "
-                "%.6g over the model's genes, the reference's median, instead of to %.6g over all genes",
-                where,
-                scale.genes_total,
-                scale.target_sum,
+                f"query: {where} seems to lack genes that were measured, so the counts of a cell are scaled to "
+                f"{scale.genes_total:.6g} over the model's genes, the reference's median, instead of to "
+                f"{scale.target_sum:.6g} over all genes"
             )
             return QueryScale(values, target_sum=scale.genes_total, columns=columns)
     return QueryScale(values, target_sum=scale.target_sum)
@@ -345,12 +340,11 @@ def _scale_logarithms(values: Values, scale: Scale, columns: np.ndarray, share: 
             is_same = is_same and totals_equal(np.array([total, expected]))
     if is_same and values.transform is NATURAL:
         return QueryScale(values, columns=columns, largest=expected if scale.over == "genes" else None)
+    about = np.median(of_genes) if total is None else total
+    of_total = "" if is_same else f" of a total of {target:.6g}"
     logger.warning(
-        "query: cells of %s hold %s of a total of about %.6g: they are brought to the reference's scale, %s",
-        where,
-        values.transform.name,
-        np.median(of_genes) if total is None else total,
-        "the natural logarithm" if is_same else f"the natural logarithm of a total of {target:.6g}",
+        f"query: cells of {where} hold {values.transform.name} of a total of about {about:.6g}: they are brought to "
+        f"the reference's scale, the natural logarithm{of_total}"
     )
     return QueryScale(values, True, None if is_same else target, over)
 

@@ -435,17 +435,15 @@ def describe_unscaled(adata: AnnData, *, name: str = "adata") -> str:
         raw = f"{name}.raw (use_raw=True, or {name}.raw.to_adata() for a reference)"
         matrices = {raw: {"use_raw": True}, **matrices}
     unscaled = [where for where, which in matrices.items() if _looks_unscaled(first, **which)]
-    found = (
-        f"Unscaled expression is in {' and in '.join(unscaled)}."
-        if unscaled
-        else "No unscaled matrix was found in .raw or in the layers; go back to one."
-    )
-    if not _came_from_seurat(adata):
-        return found
-    return (
-        f"{found} {name} looks like a converted Seurat object: read its file with "
-        f"tosica.io.read_seurat, or repair it with tosica.io.from_seurat({name})."
-    )
+    found = "No unscaled matrix was found in .raw or in the layers; go back to one."
+    if unscaled:
+        found = f"Unscaled expression is in {' and in '.join(unscaled)}."
+    if _came_from_seurat(adata):
+        found += (
+            f" {name} looks like a converted Seurat object: read its file with tosica.io.read_seurat, or repair it "
+        )
+        found += f"with tosica.io.from_seurat({name})."
+    return found
 
 
 def are_factor_codes(adata: AnnData, key: str) -> bool:

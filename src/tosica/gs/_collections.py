@@ -131,17 +131,10 @@ class Collection(NamedTuple):
         about = _ABOUT[self.name]
         if "file" not in about:
             return {**about, "version": self.version, "available": True}
-        path = self._path
+        path, release = self._path, f"MSigDB {self.version}.{about['species']}"
         n_sets, n_genes = _count(path, path.stat().st_mtime_ns) if path.is_file() else (pd.NA, pd.NA)
-        return {
-            **about,
-            "release": f"MSigDB {self.version}.{about['species']}",
-            "version": self.version,
-            "available": path.is_file(),
-            "n_sets": n_sets,
-            "n_genes": n_genes,
-            "url": self._url,
-        }
+        known = {"version": self.version, "available": path.is_file(), "n_sets": n_sets, "n_genes": n_genes}
+        return {**about, **known, "release": release, "url": self._url}
 
     @property
     def _location(self) -> str:
@@ -217,11 +210,8 @@ def collections() -> pd.DataFrame:
     ['Gene Ontology, biological process', 'Homo sapiens', 'CC BY 4.0']
     """
     rows = [find_collection(name).describe() for name in COLLECTIONS]
-    table = pd.DataFrame(
-        [row | {"citation": "; ".join(row["citation"])} for row in rows],
-        index=pd.Index(COLLECTIONS, name="name"),
-        columns=_COLUMNS,
-    )
+    rows = [row | {"citation": "; ".join(row["citation"])} for row in rows]
+    table = pd.DataFrame(rows, index=pd.Index(COLLECTIONS, name="name"), columns=_COLUMNS)
     return table.astype({"n_sets": "Int64", "n_genes": "Int64", "available": bool})
 
 
@@ -255,11 +245,8 @@ def _read_bundled(name: str) -> Mapping[str, Iterable[str]]:
     most_specific: dict[tuple[str, ...], str] = {}
     for name in sorted(mapped, key=lambda name: len(gene_sets[name])):
         most_specific.setdefault(mapped[name], name)
-    return {
-        name: genes
-        for name, genes in mapped.items()
-        if len(genes) >= metadata["min_genes"] and most_specific[genes] == name
-    }
+    least = metadata["min_genes"]
+    return {name: genes for name, genes in mapped.items() if len(genes) >= least and most_specific[genes] == name}
 
 
 # --------------------------------------------------------------------------- several as one

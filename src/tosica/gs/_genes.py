@@ -122,9 +122,8 @@ def describe_gene_names(names: Iterable[str]) -> str | None:
     """
     unique = [str(name) for name in dict.fromkeys(names)]
     sample = unique[:: max(1, len(unique) // _SAMPLE)]
-    kinds = pd.Series(
-        [next((k for k, pattern in _COMPILED if pattern.fullmatch(name)), None) for name in sample], dtype=object
-    ).value_counts()
+    of_sample = [next((kind for kind, pattern in _COMPILED if pattern.fullmatch(name)), None) for name in sample]
+    kinds = pd.Series(of_sample, dtype=object).value_counts()
     if kinds.empty or kinds.iloc[0] < _MAJORITY * len(sample):
         return None
     n = len(unique)
@@ -196,11 +195,8 @@ def hint_for_mismatch(
 # --------------------------------------------------------------------------- tables
 
 # Nearly all data use HGNC's names of the mitochondrial genes, but NCBI Gene has other symbols.
-_MITOCHONDRIAL = {
-    **{f"MT-{gene}": gene for gene in ("ATP6", "ATP8", "ND1", "ND2", "ND3", "ND4", "ND4L")},
-    **{"MT-ND5": "ND5", "MT-ND6": "ND6", "MT-CYB": "CYTB"},
-    **{"MT-CO1": "COX1", "MT-CO2": "COX2", "MT-CO3": "COX3"},
-}
+_MITOCHONDRIAL = {f"MT-{gene}": gene for gene in ("ATP6", "ATP8", "ND1", "ND2", "ND3", "ND4", "ND4L", "ND5", "ND6")}
+_MITOCHONDRIAL |= {"MT-CYB": "CYTB", "MT-CO1": "COX1", "MT-CO2": "COX2", "MT-CO3": "COX3"}
 
 
 # Columns of a table after that of the symbols.
@@ -299,7 +295,6 @@ def orthologs(source: str, target: str) -> Mapping[str, str]:
 
 # --------------------------------------------------------------------------- lists of names
 
-_ENSEMBL_PREFIXES = {"human": "ENSG", "mouse": "ENSMUSG"}
 # An organism is recognised if at least this many names, and this share of the list, are its symbols
 # or Entrez numbers …
 _MIN_KNOWN, _MIN_KNOWN_SHARE = 20, 0.2
@@ -377,11 +372,8 @@ class GeneList:
         ids = [gene_id for _, part in parts if (gene_id := ensembl_id(part))]
         # An Ensembl ID contains the organism, so a few are enough.
         if len(ids) > len(unique) / 2:
-            n_ids = {
-                organism: sum(gene_id.startswith(prefix) for gene_id in ids)
-                for organism, prefix in _ENSEMBL_PREFIXES.items()
-            }
-            return _larger(n_ids, at_least=0)
+            n_mouse = sum(gene_id.startswith("ENSMUSG") for gene_id in ids)
+            return _larger({"human": len(ids) - n_mouse, "mouse": n_mouse}, at_least=0)
         if len(unique) < _MIN_KNOWN:
             return None
         symbols = {symbol for symbol, _ in parts}
@@ -452,12 +444,8 @@ def _find_composite(names: list[str], table: GeneTable, ignore_case: bool) -> di
         for name, (symbol, other) in split.items()
     }
     # Numbers are Entrez numbers if most of them are the gene of the symbol beside them.
-    agrees = [
-        not set(genes).isdisjoint(others)
-        for (genes, _), (others, kind) in found.values()
-        if kind == ENTREZ and genes and others
-    ]
-    are_entrez = 2 * sum(agrees) > len(agrees)
+    numbers = [(genes, others) for (genes, _), (others, kind) in found.values() if kind == ENTREZ and genes and others]
+    are_entrez = 2 * sum(not set(genes).isdisjoint(others) for genes, others in numbers) > len(numbers)
     answers: dict[str, Candidates] = {}
     for name, ((genes, kind), (others, other_kind)) in found.items():
         if other_kind == ENTREZ and not are_entrez:

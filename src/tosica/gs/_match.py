@@ -112,9 +112,7 @@ def map_genes(
     given = GeneList(listed)
     source = given.organism if organism == "auto" else organism
     if source is None:
-        raise ValueError(
-            "It is not clear whether the genes are human or mouse: pass organism='human' or organism='mouse'."
-        )
+        raise ValueError("It is not clear whether the genes are human or mouse: pass organism='human' or 'mouse'.")
     resolved = given.resolve(source, ignore_case=ignore_case)
     genes, ambiguous = pd.Series(resolved.genes, dtype=object), dict(resolved.ambiguous)
     target = to_organism or source
@@ -127,23 +125,16 @@ def map_genes(
         ambiguous |= {n: c for n, c in zip(listed, candidates, strict=True) if len(c) > 1}
         genes = pd.Series([c[0] if len(c) == 1 else None for c in candidates], dtype=object)
     genes = genes.astype(object).where(genes.notna(), None)
-    logger.info(
-        "map_genes: %d of %d %s genes have a name%s%s",
-        genes.notna().sum(),
-        len(genes),
-        source,
-        "" if source == target else f" in {target}",
-        f"; {_list_ambiguous(ambiguous)}" if ambiguous else "",
-    )
+    where = "" if source == target else f" in {target}"
+    left_out = f"; {_list_ambiguous(ambiguous)}" if ambiguous else ""
+    logger.info(f"map_genes: {genes.notna().sum()} of {len(genes)} {source} genes have a name{where}{left_out}")
     return genes.set_axis(pd.Index(listed, dtype=object))
 
 
-def _list_ambiguous(ambiguous: Mapping[str, tuple[str, ...]], most: int = 5) -> str:
-    shown = [
-        f"{name} ({' or '.join(genes[:3])}{' …' if len(genes) > 3 else ''})"
-        for name, genes in list(ambiguous.items())[:most]
-    ]
-    more = ", …" if len(ambiguous) > most else ""
+def _list_ambiguous(ambiguous: Mapping[str, tuple[str, ...]]) -> str:
+    first = list(ambiguous.items())[:5]
+    shown = [f"{name} ({' or '.join(genes[:3])}{' …' if len(genes) > 3 else ''})" for name, genes in first]
+    more = ", …" if len(ambiguous) > len(first) else ""
     return f"{len(ambiguous)} ambiguous left out: {', '.join(shown)}{more}"
 
 
@@ -194,10 +185,8 @@ class GeneMatch:
             clauses.append(f"genes named by var[{self.column!r}]")
         if self.kinds:
             counts = [f"{format_thousands(n)} {kind}" for kind, n in self.kinds.most_common()]
-            species = ""
-            if self.by_orthology:
-                species = f" from {self.wanted_organism} to {self.organism} by one-to-one orthology"
-            clauses.append(f"translated {' and '.join(counts)}{species}")
+            species = f" from {self.wanted_organism} to {self.organism} by one-to-one orthology"
+            clauses.append(f"translated {' and '.join(counts)}{species if self.by_orthology else ''}")
         if self.ambiguous:
             clauses.append(_list_ambiguous(self.ambiguous))
         return "; ".join(clauses)
@@ -266,12 +255,8 @@ def _match_by_name(given: GeneList, wanted: GeneList, *, respelled: bool = True)
     if not respelled:
         return GeneMatch(found, rows, given)
     more = match_respelled(given.names, wanted.names, found, rows)
-    return GeneMatch(
-        np.concatenate([found, more.wanted]),
-        np.concatenate([rows, more.rows]),
-        given,
-        kinds=Counter({RESPELLED: len(more.rows)} if len(more.rows) else {}),
-    )
+    found, rows = np.concatenate([found, more.wanted]), np.concatenate([rows, more.rows])
+    return GeneMatch(found, rows, given, kinds=+Counter({RESPELLED: len(more.rows)}))
 
 
 def _match_translated(

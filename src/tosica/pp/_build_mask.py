@@ -43,8 +43,6 @@ _GOBP = "gobp"
 # The largest sets of a collection are nearly the same. Models without these repetitions are as
 # accurate and easier to interpret (benchmarks/gene_sets.py).
 _MAX_JACCARD = 0.5
-# Number of random sets, as in the paper.
-_N_RANDOM_SETS = 300
 # Most features with a token each: the cost of attention grows with the square of their number.
 _MAX_FEATURES = 1000
 
@@ -274,19 +272,8 @@ def build_mask(
     """
     if max_genes < min_genes:
         raise ValueError(f"max_genes ({max_genes}) must not be below min_genes ({min_genes}).")
-    params = MaskParams(
-        min_genes,
-        max_genes,
-        max_gene_sets,
-        n_unannotated,
-        mask_ratio,
-        seed,
-        select,
-        max_jaccard,
-        organism,
-        identifiers,
-        layer,
-    )
+    sizes = min_genes, max_genes, max_gene_sets, n_unannotated
+    params = MaskParams(*sizes, mask_ratio, seed, select, max_jaccard, organism, identifiers, layer)
     masks: dict[str | None, tuple[csr_matrix, dict[str, Any]]]
     if isinstance(adata, MuData):
         masks = {
@@ -360,22 +347,10 @@ def _compute_mask(
     _check_adata(adata, key_added)
     genes = GeneList(adata.var_names, adata.var)
     if gene_sets is None:
-        names, members = draw_gene_sets(
-            len(genes),
-            n_sets=_N_RANDOM_SETS if params.max_gene_sets is None else params.max_gene_sets,
-            min_genes=params.min_genes,
-            mask_ratio=params.mask_ratio,
-            seed=params.seed,
-        )
+        names, members = draw_gene_sets(len(genes), params)
         read, n_candidates = None, len(names)
-        about: dict[str, Any] = {
-            "source": "random",
-            "organism": "unknown",
-            "release": "",
-            "matched_by": "var_names",
-            "n_genes_mapped": 0,
-            "params": params.stored(params.max_jaccard or 1.0),
-        }
+        about: dict[str, Any] = {"source": "random", "organism": "unknown", "release": "", "matched_by": "var_names"}
+        about |= {"n_genes_mapped": 0, "params": params.stored(params.max_jaccard or 1.0)}
     else:
         resolved = _resolve_gobp(gene_sets, genes, params.organism)
         read = read_gene_sets(resolved)
@@ -394,17 +369,10 @@ def _compute_mask(
             f"only {100 * n_covered / n_vars:.2g} % of adata's genes ({covering}) are in a gene "
             f"set that was kept, so that all other genes are only in {tokens}; {advice}."
         )
+    kept, of, least, most = map(format_thousands, (len(names), n_candidates, sizes.min(), sizes.max()))
     logger.info(
-        "build_mask: kept %s of %s gene sets (%s–%s genes each), covering %s genes (%.1f %%); "
-        "added .varm[%r] and .uns[%r]",
-        format_thousands(len(names)),
-        format_thousands(n_candidates),
-        format_thousands(sizes.min()),
-        format_thousands(sizes.max()),
-        covering,
-        100 * n_covered / n_vars,
-        key_added,
-        key_added,
+        f"build_mask: kept {kept} of {of} gene sets ({least}–{most} genes each), covering {covering} genes "
+        f"({100 * n_covered / n_vars:.1f} %); added .varm[{key_added!r}] and .uns[{key_added!r}]"
     )
     unannotated = [f"unannotated_{i + 1}" for i in range(params.n_unannotated)]
     matrix = vstack([members, csr_matrix(np.ones((len(unannotated), n_vars), dtype=bool))]).T.tocsr()
@@ -445,12 +413,11 @@ def _resolve_gobp(gene_sets: GeneSetsLike, genes: GeneList, organism: str) -> Ge
         return gene_sets
     chosen, reason = organism, f"organism={organism!r} was given"
     if organism == "auto":
-        columns = [("", genes), *((f" in var[{column!r}]", names) for column, names in genes.columns)]
-        found = ((names.organism, where) for where, names in columns)
-        known, where = next((pair for pair in found if pair[0] is not None), (None, ""))
-        chosen, reason = known or "human", f"adata holds {known} genes{where} (by overlap)"
-        if known is None:
-            reason = "it is not clear whether adata holds human or mouse genes"
+        chosen, reason = "human", "it is not clear whether adata holds human or mouse genes"
+        for where, names in (("", genes), *((f" in var[{column!r}]", names) for column, names in genes.columns)):
+            if names.organism is not None:
+                chosen, reason = names.organism, f"adata holds {names.organism} genes{where} (by overlap)"
+                break
     logger.info("build_mask: took %s_%s, since %s", chosen, _GOBP, reason)
     resolved: list[Any] = [f"{chosen}_{part}" if this else part for part, this in zip(parts, is_gobp, strict=True)]
     return resolved if isinstance(gene_sets, list | tuple) else resolved[0]

@@ -144,15 +144,13 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
         are_text = pairs["weight"].isna() & table["weight"].notna().to_numpy()
         if (np.isinf(pairs["weight"]) | are_text).any():
             raise TypeError(
-                "the column 'weight' of the table of gene sets holds values that are not finite "
-                "numbers: convert or drop it."
+                "the column 'weight' of gene_sets holds values that are not finite numbers: convert or drop it."
             )
     complete = pairs.dropna(subset=["source", "target"])
     if len(complete) < len(pairs):
+        n_left_out, n_rows = format_thousands(len(pairs) - len(complete)), format_thousands(len(pairs))
         logger.warning(
-            "build_mask: left out %s of %s rows of the table, whose source or target is missing",
-            format_thousands(len(pairs) - len(complete)),
-            format_thousands(len(pairs)),
+            f"build_mask: left out {n_left_out} of {n_rows} rows of the table, whose source or target is missing"
         )
     complete = complete.drop_duplicates(["source", "target"])
     set_of, names = pd.factorize(complete["source"].to_numpy(dtype=object))
@@ -181,9 +179,8 @@ def _to_gene_sets(
     codes, unique = pd.factorize(np.array(genes, dtype=object))
     # Duplicated genes of a set are summed.
     contains = csr_matrix((np.ones(len(codes), dtype=np.int32), (set_of, codes)), shape=(len(names), len(unique)))
-    weights = None
-    if weight is not None:
-        weights = pd.DataFrame({"set": set_of, "wanted": codes, "weight": weight}).dropna()
+    pairs = {"set": set_of, "wanted": codes, "weight": weight}
+    weights = None if weight is None else pd.DataFrame(pairs).dropna()
     return GeneSets(names, GeneList(unique), contains, weights=weights, **about)
 
 
@@ -313,12 +310,8 @@ def _check_organism(gene_sets: GeneSets, match: GeneMatch, organism: str) -> Non
             advice = (_restore_case(match) if organism == "mouse" else "") or f"pass organism={found!r} or leave it out"
             raise ValueError(f"{holds}, but organism={organism!r} was given: {advice}.")
         return
-    if (
-        given
-        and wanted
-        and given != wanted
-        and match.n_rows < LOW_COVERAGE * min(len(gene_sets.genes), len(match.names))
-    ):
+    matches_few = match.n_rows < LOW_COVERAGE * min(len(gene_sets.genes), len(match.names))
+    if given and wanted and given != wanted and matches_few:
         counterpart = gene_sets.source.replace(wanted, given, 1)
         offer = f"gene_sets={counterpart!r}, or " if counterpart in COLLECTIONS else ""
         mapping = f"pass {offer}organism={given!r} to map the gene sets by one-to-one orthology"
@@ -328,13 +321,12 @@ def _check_organism(gene_sets: GeneSets, match: GeneMatch, organism: str) -> Non
         )
     # Gene sets of a user may be mouse symbols in upper case too.
     is_human = (gene_sets.organism or wanted) == "human"
-    if is_human and (gene_sets.is_named or not gene_sets.genes.upper_case_mouse):
-        advice = _restore_case(match)
-        if advice:
-            warn_user(
-                f"the gene sets ({gene_sets.source}) are human, but {advice}, and use mouse gene "
-                "sets, such as 'mouse_gobp', or pass organism='human' if the genes are human."
-            )
+    may_warn = is_human and (gene_sets.is_named or not gene_sets.genes.upper_case_mouse)
+    if may_warn and (advice := _restore_case(match)):
+        warn_user(
+            f"the gene sets ({gene_sets.source}) are human, but {advice}, and use mouse gene sets, such as "
+            "'mouse_gobp', or pass organism='human' if the genes are human."
+        )
 
 
 def _restore_case(match: GeneMatch) -> str:

@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
+    from tosica.pp._gene_sets import MaskParams
+
 Select: TypeAlias = Literal["largest", "coverage", "variable"]
+# Number of random sets, as in the paper.
+_N_RANDOM_SETS = 300
 
 
-def draw_gene_sets(
-    n_vars: int, *, n_sets: int, min_genes: int, mask_ratio: float, seed: int
-) -> tuple[list[str], csr_matrix]:
+def draw_gene_sets(n_vars: int, params: MaskParams) -> tuple[list[str], csr_matrix]:
     """Draw random gene sets, ``(n_sets, n_vars)`` bool, with at least ``min_genes`` genes each."""
-    if n_vars < min_genes:
-        raise ValueError(
-            f"a random gene set cannot hold min_genes={min_genes} genes because adata has only "
-            f"{n_vars}: lower min_genes or pass an adata with more genes."
-        )
-    rng = np.random.default_rng(seed)
+    if n_vars < params.min_genes:
+        raise ValueError(f"min_genes={params.min_genes} is too many, since adata has only {n_vars} genes: lower it.")
+    n_sets = _N_RANDOM_SETS if params.max_gene_sets is None else params.max_gene_sets
+    rng = np.random.default_rng(params.seed)
     genes = []
     for _ in range(n_sets):
-        inside = rng.random(n_vars) < mask_ratio
-        n_missing = min_genes - int(inside.sum())
+        inside = rng.random(n_vars) < params.mask_ratio
+        n_missing = params.min_genes - int(inside.sum())
         if n_missing > 0:
             inside[rng.choice(np.flatnonzero(~inside), size=n_missing, replace=False)] = True
         genes.append(np.flatnonzero(inside))
