@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from math import inf, isfinite, nan
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -70,13 +70,13 @@ class Constraint:
                 raise error(f"{name} must be {self.wanted}{or_none}, not {shown(value)}.")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _OfType(Constraint):
     """A value of some types, for which a condition holds."""
 
     wanted: str = ""
     types: tuple[type, ...] = ()
-    condition: Callable[[Any], bool] = lambda _: True
+    condition: Callable[[Any], Any] = lambda _: True
     right: Any = "a"
     refused: tuple[Any, ...] = ()
     """Values of these types for which it does not hold."""
@@ -86,7 +86,7 @@ class _OfType(Constraint):
         return isinstance(value, self.types) and (bool in self.types or not isinstance(value, bool))
 
     def is_valid(self, value: Any) -> bool:
-        return self.condition(value)
+        return bool(self.condition(value))
 
     def wrong(self) -> list[Wrong]:
         others = [value for value in ("8", 1.5, 5, True, ["a"], object()) if not self.has_type(value)]
@@ -97,45 +97,30 @@ def InstanceOf(words: str, *classes: type, optional: bool = False) -> Constraint
     """Take an object of one of several classes; ``words`` says which, as "a dict of markers"."""
     plain: tuple[Any, ...] = ({}, [], "a")
     right = next((value for value in plain if isinstance(value, classes)), None)
-    return _OfType(wanted=words, types=classes, right=right, optional=optional)
+    return _OfType(words, classes, right=right, optional=optional)
 
 
 def Integer(*, least: int = 1, optional: bool = False) -> Constraint:
     """Take a whole number of at least ``least``."""
-    return _OfType(
-        wanted=f"a whole number of at least {least}",
-        types=(Integral,),
-        condition=lambda value: bool(value >= least),
-        right=least,
-        refused=(least - 1,),
-        optional=optional,
-    )
+    words = f"a whole number of at least {least}"
+    return _OfType(words, (Integral,), lambda value: value >= least, least, (least - 1,), optional=optional)
 
 
 def Number(
-    *,
-    least: float = -math.inf,
-    above: float = -math.inf,
-    most: float = math.inf,
-    below: float = math.inf,
-    optional: bool = False,
+    *, least: float = -inf, above: float = -inf, most: float = inf, below: float = inf, optional: bool = False
 ) -> Constraint:
     """Take a finite number of at least ``least``, above ``above``, at most ``most``, below ``below``."""
     bounds = {"at least": least, "above": above, "at most": most, "below": below}
-    words = " and ".join(f"{name} {bound:g}" for name, bound in bounds.items() if math.isfinite(bound))
+    words = " and ".join(f"{name} {bound:g}" for name, bound in bounds.items() if isfinite(bound))
 
     def is_inside(value: Any) -> bool:
-        return math.isfinite(value) and least <= value <= most and above < value < below
+        return isfinite(value) and least <= value <= most and above < value < below
 
     outside = (above, below, least - 1, most + 1)
-    return _OfType(
-        wanted=f"a finite number, {words}" if words else "a finite number",
-        types=(Real,),
-        condition=is_inside,
-        right=next(value for value in (0.5, 1, least, most, above + 0.1) if is_inside(value)),
-        refused=(math.nan, math.inf, *(bound for bound in outside if math.isfinite(bound))),
-        optional=optional,
-    )
+    wanted = f"a finite number, {words}" if words else "a finite number"
+    right = next(value for value in (0.5, 1, least, most, above + 0.1) if is_inside(value))
+    refused = (nan, inf, *filter(isfinite, outside))
+    return _OfType(wanted, (Real,), is_inside, right, refused, optional=optional)
 
 
 def Fraction(*, zero: bool = True, one: bool = True, optional: bool = False) -> Constraint:
@@ -146,47 +131,31 @@ def Fraction(*, zero: bool = True, one: bool = True, optional: bool = False) -> 
 
 def Flag(*, optional: bool = False) -> Constraint:
     """Take ``True`` or ``False``."""
-    return _OfType(wanted="True or False", types=(bool, np.bool_), right=True, optional=optional)
+    return _OfType("True or False", (bool, np.bool_), right=True, optional=optional)
 
 
 def String(*, optional: bool = False) -> Constraint:
     """Take a string."""
-    return _OfType(wanted="a string", types=(str,), optional=optional)
+    return _OfType("a string", (str,), optional=optional)
 
 
 def FileKey(*, optional: bool = False) -> Constraint:
     """Take a string that can be a key of an AnnData in memory and in a file, as ``key_added``."""
-    return _OfType(
-        wanted="a name that a file can hold, without a slash",
-        types=(str,),
-        condition=lambda value: is_file_key(value) and "/" not in value,
-        refused=("", "a/b", ".", "a\0b"),
-        optional=optional,
-    )
+    words, refused = "a name that a file can hold, without a slash", ("", "a/b", ".", "a\0b")
+    return _OfType(words, (str,), lambda name: is_file_key(name) and "/" not in name, "a", refused, optional=optional)
 
 
 def FilePath(*, optional: bool = False) -> Constraint:
     """Take a path, as a string or ``pathlib.Path``."""
-    return _OfType(
-        wanted="a path, as a string or pathlib.Path",
-        types=(str, os.PathLike),
-        condition=lambda value: bool(os.fspath(value)),
-        refused=("",),
-        optional=optional,
-    )
+    words = "a path, as a string or pathlib.Path"
+    return _OfType(words, (str, os.PathLike), os.fspath, refused=("",), optional=optional)
 
 
 def OneOf(*options: str, optional: bool = False) -> Constraint:
     """Take one of several strings."""
     *most, last = map(repr, options)
-    return _OfType(
-        wanted=f"{', '.join(most)} or {last}" if most else last,
-        types=(str,),
-        condition=lambda value: value in options,
-        right=options[0],
-        refused=("nonsense",),
-        optional=optional,
-    )
+    words = f"{', '.join(most)} or {last}" if most else last
+    return _OfType(words, (str,), lambda value: value in options, options[0], ("nonsense",), optional=optional)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,13 +22,7 @@ logger = logging.getLogger("tosica")
 query_logger = logging.getLogger("tosica.query")
 
 _PACKAGE = str(Path(__file__).parent)
-_LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-    "critical": logging.CRITICAL,
-}
+_LEVELS = {name.lower(): getattr(logging, name) for name in ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")}
 
 
 class Settings:
@@ -161,9 +155,9 @@ def percent(share: float) -> str:
     return f"{written}\u00a0%"
 
 
-def decimal(value: float, digits: int = 2) -> str:
+def decimal(value: float) -> str:
     """Write a number with a minus sign instead of a hyphen."""
-    return f"{value:.{digits}f}".replace("-", "−") if math.isfinite(value) else "–"
+    return f"{value:.2f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

@@ -362,8 +362,6 @@ def conformal_threshold(held_out: ArrayLike, coverage: float) -> float:
     >>> round(conformal_threshold(held_out, 0.9), 2)
     0.15
     """
-    if not 0 < coverage < 1:
-        raise ValueError(f"coverage must lie between 0 and 1, not {coverage}.")
     scores = np.sort(np.asarray(held_out))
     # Rounded, since 10 * (1 - 0.9) is slightly less than 1.
     rank = math.floor(round((len(scores) + 1) * (1 - coverage), 9))

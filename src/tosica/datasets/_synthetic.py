@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -155,15 +154,9 @@ def synthetic(
     >>> set(adata.uns["synthetic"]["gene_sets"]["type_1"]) <= set(adata.uns["tosica_mask"]["gene_sets"])
     True
     """
-    params = {
-        "n_obs": int(n_obs),
-        "n_vars": int(n_vars),
-        "n_labels": int(n_labels),
-        "n_batches": int(n_batches),
-        "n_gene_sets": int(n_gene_sets),
-        "seed": int(seed),
-        "batch_effect": float(batch_effect),
-    }
+    whole = {"n_obs": n_obs, "n_vars": n_vars, "n_labels": n_labels, "n_batches": n_batches, "n_gene_sets": n_gene_sets}
+    params: dict[str, float] = {name: int(number) for name, number in (whole | {"seed": seed}).items()}
+    params |= {"batch_effect": float(batch_effect)}
     if n_obs < max(2 * n_labels, n_batches) or n_gene_sets < n_labels:
         raise ValueError(
             f"n_obs={n_obs} must be at least n_batches={n_batches} and twice n_labels={n_labels}, so that every "
@@ -192,7 +185,7 @@ def synthetic(
     baseline = (ranks + _ZIPF_OFFSET) ** -_ZIPF_EXPONENT
     baseline = rng.permutation(baseline / baseline.sum())
     effects = np.exp(rng.normal(0, batch_effect, (n_batches, n_vars)))
-    sources = _Sources.of(baseline, effects, members)
+    sources = _Sources(baseline, effects, members)
 
     blocks = []
     for stream, first in enumerate(range(0, n_obs, _CELLS_PER_STREAM)):
@@ -214,7 +207,6 @@ def synthetic(
     return AnnData(vstack(blocks, format="csr"), obs=obs, var=var, uns={"synthetic": truth})
 
 
-@dataclass(frozen=True)
 class _Sources:
     """What transcripts come from: the baseline of each batch, then each gene set in each batch.
 
@@ -222,15 +214,9 @@ class _Sources:
     is the increase at ``cumulative[i]``.
     """
 
-    n_vars: int
-    n_batches: int
-    n_gene_sets: int
-    genes: NDArray[np.int32]
-    cumulative: NDArray[np.float64]
-
-    @classmethod
-    def of(cls, baseline: NDArray[np.float64], effects: NDArray[np.float64], members: csr_matrix) -> _Sources:
-        """Concatenate genes and cumulative probabilities of all sources."""
+    def __init__(self, baseline: NDArray[np.float64], effects: NDArray[np.float64], members: csr_matrix) -> None:
+        self.n_batches, self.n_vars = effects.shape
+        self.n_gene_sets = members.shape[0]
         all_genes = np.arange(baseline.size)
         # Without the square root, a few genes with most of the counts would dominate their sets.
         flat = np.sqrt(baseline)
@@ -242,8 +228,8 @@ class _Sources:
             summed = np.cumsum(rates)
             summed /= summed[-1]
             cumulative.append(source + summed)
-        genes = np.concatenate([genes for genes, _ in parts]).astype(np.int32)
-        return cls(baseline.size, len(effects), members.shape[0], genes, np.concatenate(cumulative))
+        self.genes = np.concatenate([genes for genes, _ in parts]).astype(np.int32)
+        self.cumulative = np.concatenate(cumulative)
 
     def draw(
         self,

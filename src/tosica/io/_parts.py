@@ -108,13 +108,8 @@ def to_anndata(parts: Parts) -> ad.AnnData:
     if counts is not None:
         # The counts in double precision are released before X is computed.
         counts = parts.counts = _to_float32(counts)
-    adata = ad.AnnData(
-        _log_normalize_in_chunks(counts) if data is None else _to_float32(data),
-        obs=obs,
-        var=parts.var,
-        obsm=parts.obsm,
-        varm=parts.varm,
-    )
+    x = _log_normalize_in_chunks(counts) if data is None else _to_float32(data)
+    adata = ad.AnnData(x, obs=obs, var=parts.var, obsm=parts.obsm, varm=parts.varm)
     if counts is not None:
         adata.layers["counts"] = counts
     logger.info("Seurat object: %d cells × %d genes", *adata.shape)

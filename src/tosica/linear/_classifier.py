@@ -13,7 +13,7 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica._stats import fit_temperature
-from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, RegressionConfig, fit_regressions
+from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, fit_regressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -99,15 +99,13 @@ def fit_linear_classifier(
     weight: float | None = None,
     temperature: float = 1.0,
     lasso_share: float = LASSO_SHARES[-1],
-    max_cells: int = MAX_CELLS,
-    config: RegressionConfig = DEFAULT_CONFIG,
 ) -> LinearClassifier:
     """Fit the linear branch: regression, logit adjustment, temperature and weight in the model.
 
     Parameters
     ----------
     data
-        The cells to fit to.
+        The cells to fit to; of many, the subsample that :func:`subsample_by_label` draws is used.
     n_labels
         Number of labels. Labels that do not occur have a logit that is never the largest.
     tokens
@@ -121,21 +119,15 @@ def fit_linear_classifier(
     temperature, lasso_share
         Temperature of the regression's logits and weight of the group lasso in the mean, as from
         :func:`cross_validate`.
-    max_cells
-        Size of the subsample of the cells that is used, as
-        :func:`subsample_by_label` draws it.
-    config
-        Penalties of the regression.
 
     Returns
     -------
     The classifier. Its biases contain the logit adjustment of the regression and of the network.
     """
-    drawn = data.subsample(max_cells)
+    drawn = data.subsample(MAX_CELLS)
     present, codes = np.unique(drawn.labels, return_inverse=True)
     x = drawn.expression()
-    fitted = fit_regressions(x, codes, batch_directions=batch_directions, gene_sets=tokens, config=config)
-    regression = fitted.mean(lasso_share)
+    regression = fit_regressions(x, codes, batch_directions=batch_directions, gene_sets=tokens).mean(lasso_share)
     weight = linear_to_network_ratio(len(data.cells)) if weight is None else weight
     factor, adjustment = weight / temperature, logit_adjustment(codes)
     pair_weights = split_among_tokens(regression, tokens)
@@ -150,10 +142,11 @@ def fit_linear_classifier(
     return LinearClassifier(weights, biases, clip_max, present[_is_inactive(regression)])
 
 
-def split_among_tokens(
-    regression: LogisticRegression, tokens: sp.csr_matrix, *, min_relevance: float = 0.01
-) -> NDArray[np.float64]:
+def split_among_tokens(regression: LogisticRegression, tokens: sp.csr_matrix) -> NDArray[np.float64]:
     """Split each gene's weight among the tokens that hold it, in proportion to their relevance.
+
+    Tokens that the group lasso leaves out have a hundredth of the relevance of the label's most
+    relevant one. It counts for genes that no other token holds.
 
     Parameters
     ----------
@@ -161,9 +154,6 @@ def split_among_tokens(
         A regression with group lasso.
     tokens
         Which gene is in which token, shape ``(n_tokens, n_genes)``.
-    min_relevance
-        Relevance of tokens that the group lasso leaves out, relative to the most relevant one of
-        the label. It counts for genes that no other token holds.
 
     Returns
     -------
@@ -175,7 +165,7 @@ def split_among_tokens(
     largest = relevance.max(1, keepdims=True)
     # Weights of a label without any relevant set are split equally.
     is_active = ~_is_inactive(regression)[:, None]
-    relevance = np.where(is_active, np.maximum(relevance, min_relevance * largest), 1.0)
+    relevance = np.where(is_active, np.maximum(relevance, 0.01 * largest), 1.0)
     tokens = sp.csr_matrix(tokens, dtype=np.float64)
     tokens.sort_indices()
     total = relevance @ tokens
@@ -196,18 +186,14 @@ def cross_validate(
     tokens: sp.csr_matrix,
     batch_directions: NDArray[np.floating] | None = None,
     *,
-    lasso_shares: tuple[float, ...] = LASSO_SHARES,
-    min_standard_errors: float = 2.0,
-    expected_temperature: float = EXPECTED_TEMPERATURE,
-    temperature_spread: float = 0.4,
     max_cells: int = MAX_CELLS_CROSS_FIT,
-    config: RegressionConfig = DEFAULT_CONFIG,
 ) -> CrossValidated:
     """Choose the temperature and the weight of the group lasso by cross-validation.
 
     The temperature makes the regression's logits comparable to the network's, which are calibrated
     by label smoothing. It is higher where labels overlap. The weight of the group lasso has the
     highest likelihood; it is below one half where labels differ by genes that few gene sets share.
+    The prior of the temperature matters if there are few cells.
 
     Parameters
     ----------
@@ -215,18 +201,8 @@ def cross_validate(
         The cells that train or validate the model.
     tokens, batch_directions
         As in :func:`fit_linear_classifier`.
-    lasso_shares
-        Weights of the group lasso to choose from, in ascending order.
-    min_standard_errors
-        A smaller weight is chosen if it raises the mean log-likelihood of the cells by more than so
-        many standard errors.
-    expected_temperature, temperature_spread
-        Prior of the temperature, as in :func:`~tosica._stats.fit_temperature`. It matters if
-        there are few cells.
     max_cells
         Size of the subsample of the cells that is used.
-    config
-        Penalties of the regression.
 
     Returns
     -------
@@ -237,25 +213,26 @@ def cross_validate(
     x = drawn.expression()
     shape = (len(codes), codes.max() + 1)
     ridge_logits, lasso_logits = np.full(shape, np.nan), np.full(shape, np.nan)
-    fit = partial(fit_regressions, batch_directions=batch_directions, gene_sets=tokens, config=config)
-    n_folds = 5 if shape[1] < config.many_labels else 3
+    fit = partial(fit_regressions, batch_directions=batch_directions, gene_sets=tokens)
+    n_folds = 5 if shape[1] < DEFAULT_CONFIG.many_labels else 3
     for held_out, (ridge, lasso) in cross_fit(x, codes, fit, n_folds=n_folds):
         ridge_logits[held_out] = x[held_out] @ ridge.weights.T
         lasso_logits[held_out] = x[held_out] @ lasso.weights.T
     scored = np.flatnonzero(np.isfinite(ridge_logits).all(1))
     if not len(scored):
-        return CrossValidated(expected_temperature, lasso_shares[-1])
+        return CrossValidated()
     truth = codes[scored]
     # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
     adjustment = logit_adjustment(codes)
     best: CrossValidated | None = None
     highest = np.zeros(len(truth))
-    for share in lasso_shares[::-1]:
+    for share in LASSO_SHARES[::-1]:
         logits = (1 - share) * ridge_logits[scored] + share * lasso_logits[scored] + adjustment
-        temperature = fit_temperature(logits, truth, expected=expected_temperature, spread=temperature_spread)
+        temperature = fit_temperature(logits, truth, expected=EXPECTED_TEMPERATURE, spread=0.4)
         log_likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
         gain = log_likelihood - highest
-        least = min_standard_errors * gain.std() / np.sqrt(len(gain))
+        # A smaller weight must raise the likelihood by two standard errors.
+        least = 2 * gain.std() / np.sqrt(len(gain))
         if best is None or gain.mean() > least:
             best, highest = CrossValidated(temperature, share), log_likelihood
     assert best is not None
@@ -284,21 +261,13 @@ def logit_adjustment(labels: NDArray[np.integer], pseudocount: float = 20) -> ND
     return np.log1p(pseudocount / np.bincount(labels))
 
 
-def linear_to_network_ratio(n_cells: int, *, weight: float = 4.0, n_double: int = 100) -> float:
+def linear_to_network_ratio(n_cells: int) -> float:
     """Compute the weight of the regression's logits relative to the network's.
 
-    It is larger for few cells, from which the network learns less than the regression does.
-
-    Parameters
-    ----------
-    n_cells
-        Number of cells that the model is trained on.
-    weight
-        Weight for very many cells.
-    n_double
-        Number of cells for which the weight is twice as large.
+    It is 4 for very many cells, and twice as large for 100, from which the network learns less than
+    the regression does.
     """
-    return weight * (1 + n_double / n_cells)
+    return 4.0 * (1 + 100 / n_cells)
 
 
 # --------------------------------------------------------------------------- subsamples, folds
@@ -406,38 +375,28 @@ def _assign_folds(labels: NDArray[np.integer], n_folds: int) -> NDArray[np.int64
 
 
 def fit_ppca(
-    data: LabeledRows,
-    *,
-    n_components: int = 20,
-    min_cells_per_component: int = 10,
-    min_noise: float = 0.01,
-    max_cells: int = MAX_CELLS,
+    data: LabeledRows, *, n_components: int = 20, min_noise: float = 0.01
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Fit probabilistic PCA (Tipping and Bishop, *J. R. Stat. Soc. B* 61, 1999).
 
     Parameters
     ----------
     data
-        The cells to fit to.
+        The cells to fit to; of many, the subsample that :func:`subsample_by_label` draws is used.
     n_components
-        Number of principal components.
-    min_cells_per_component
-        With fewer cells than this for each component, there are fewer components.
+        Number of principal components; there are fewer if there are not ten cells for each.
     min_noise
         Least variance of the noise, as a share of the variance of an average gene.
-    max_cells
-        Size of the subsample of the cells that is used, as
-        :func:`subsample_by_label` draws it.
 
     Returns
     -------
     Mean, ``(n_genes,)``, and loadings in units of the noise's standard deviation,
     ``(n_genes, n_components)``, as :class:`~tosica.module._linear.LinearBranch` uses them.
     """
-    x = data.subsample(max_cells).expression()
+    x = data.subsample(MAX_CELLS).expression()
     n_cells, n_genes = x.shape
     mean = np.asarray(x.mean(0), dtype=np.float64).ravel()
-    n_components = min(n_components, n_cells // min_cells_per_component, n_genes - 1)
+    n_components = min(n_components, n_cells // 10, n_genes - 1)
     total = float(np.square(x.data, dtype=np.float64).sum()) / n_cells - float(mean @ mean)
     if n_components < 1 or total <= 1e-6 * float(mean @ mean):
         return mean, np.zeros((n_genes, 0))

@@ -8,16 +8,3 @@ The public function is :func:`tosica.tl.annotate_file`.
 
 from tosica.ondisk._parts import PartAnnotator, Plan, annotate_on_workers, join_parts, part_file
 from tosica.ondisk._store import Store, StoredByGenesError, open_for_writing, open_store, replacing_store
-
-__all__ = [
-    "PartAnnotator",
-    "Plan",
-    "Store",
-    "StoredByGenesError",
-    "annotate_on_workers",
-    "join_parts",
-    "open_for_writing",
-    "open_store",
-    "part_file",
-    "replacing_store",
-]

@@ -120,9 +120,8 @@ class Plan:
             # The query may have been moved.
             if name != "path" and begun.get(name) != value:
                 raise ValueError(
-                    f"{str(folder)!r} holds parts of an annotation that was begun with another "
-                    f"{name} ({begun.get(name)!r}): go on as it was begun, or pass overwrite=True "
-                    "to begin anew, or another output."
+                    f"{str(folder)!r} holds parts of an annotation that was begun with another {name} "
+                    f"({begun.get(name)!r}): go on with that, or pass overwrite=True or another output."
                 )
 
 
@@ -188,15 +187,9 @@ class PartAnnotator:
 
     def _infer(self, cells: AnnData) -> AnnotationResult:
         plan = self._plan
-        result = self._model.infer(
-            cells,
-            layer=plan.layer,
-            use_raw=plan.use_raw,
-            batch_size=self._batch_size,
-            precision=plan.precision,
-            sample=self._sample,
-            enable_progress_bar=False,
-        )
+        options: dict[str, Any] = {"layer": plan.layer, "use_raw": plan.use_raw, "precision": plan.precision}
+        options |= {"batch_size": self._batch_size, "sample": self._sample, "enable_progress_bar": False}
+        result = self._model.infer(cells, **options)
         return result if plan.probabilities else replace(result, probabilities=None)
 
 

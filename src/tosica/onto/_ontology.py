@@ -42,8 +42,8 @@ class Ontology:
         self.parents: dict[str, tuple[str, ...]] = {}
         # Obsolete term to its name and to what the ontology names in its place.
         self.obsolete: dict[str, tuple[str, tuple[str, ...]]] = {}
-        self._synonyms: dict[str, tuple[str, ...]] = {}
-        self._inexact: dict[str, tuple[str, ...]] = {}
+        # Exact synonyms, and those that other cells have as well.
+        self._synonyms: tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]] = {}, {}
         for line in table.split("\n")[1:-1]:
             number, name, above, exact, inexact, instead = line.split("\t")
             term = "CL:" + number
@@ -53,8 +53,8 @@ class Ontology:
                 continue
             self.names[term] = name
             self.parents[term] = tuple("CL:" + n for n in above.split("|")) if above else ()
-            self._synonyms[term] = tuple(exact.split("|")) if exact else ()
-            self._inexact[term] = tuple(inexact.split("|")) if inexact else ()
+            for known, listed in zip(self._synonyms, (exact, inexact), strict=True):
+                known[term] = tuple(listed.split("|")) if listed else ()
 
     @cached_property
     def ancestors(self) -> dict[str, frozenset[str]]:
@@ -72,19 +72,9 @@ class Ontology:
         return found
 
     @cached_property
-    def by_name(self) -> dict[str, tuple[str, ...]]:
-        """Key of a name to its terms."""
-        return _by_key({term: (name,) for term, name in self.names.items()})
-
-    @cached_property
-    def by_synonym(self) -> dict[str, tuple[str, ...]]:
-        """Key of an exact synonym to its terms."""
-        return _by_key(self._synonyms)
-
-    @cached_property
-    def by_inexact(self) -> dict[str, tuple[str, ...]]:
-        """Key of a synonym that other cells have as well to its terms."""
-        return _by_key(self._inexact)
+    def by_key(self) -> list[dict[str, tuple[str, ...]]]:
+        """Terms by the key of a name, of an exact synonym, and of one that other cells have as well."""
+        return [_by_key({term: (name,) for term, name in self.names.items()}), *map(_by_key, self._synonyms)]
 
 
 def _by_key(names: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
@@ -341,14 +331,15 @@ def match_label(label: str) -> Match:
     :func:`label_key`), with or without the word "cell".
     """
     ontology = read_ontology()
+    by_name, by_synonym, by_inexact = ontology.by_key
     for key in _keys(label):
-        for names, how in ((ontology.by_name, "name"), (ontology.by_synonym, "synonym")):
+        for names, how in ((by_name, "name"), (by_synonym, "synonym")):
             terms = names.get(key, ())
             if len(terms) > 1:
                 spelled_alike = [t for t in terms if ontology.names[t].lower() == label.lower()]
                 terms = tuple(spelled_alike) or terms
             if how == "synonym":
-                terms = tuple(dict.fromkeys((*terms, *ontology.by_inexact.get(key, ()))))
+                terms = tuple(dict.fromkeys((*terms, *by_inexact.get(key, ()))))
             if len(terms) == 1 and terms[0] not in ontology.forbidden and key in names:
                 return Match(terms[0], how)
             if terms:
@@ -399,13 +390,8 @@ def _candidates(ontology: Ontology, label: str, first: Iterable[str] = ()) -> tu
 @lru_cache(maxsize=1)
 def _words_of_names() -> tuple[list[tuple[str, frozenset[str]]], dict[str, float]]:
     """Split names and synonyms into words, and weigh each word."""
-    ontology = read_ontology()
-    names = [
-        (term, _words(key))
-        for keys in (ontology.by_name, ontology.by_synonym, ontology.by_inexact)
-        for key, terms in keys.items()
-        for term in terms
-    ]
+    by_key = read_ontology().by_key
+    names = [(term, _words(key)) for keys in by_key for key, terms in keys.items() for term in terms]
     n_names_with = Counter(word for _, of_name in names for word in of_name)
     return names, {word: math.log(len(names) / n) for word, n in n_names_with.items()}
 

@@ -149,17 +149,10 @@ def annotate_file(
     if probabilities:
         file_columns(model.labels, "the model")
     store = Store(source, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer)
-    plan = Plan(
-        path=source if "://" in source else str(Path(source).resolve()),
-        n_obs=store.n_obs,
-        query=store.digest(),
-        model=model.fingerprint,
-        layer=layer,
-        use_raw=use_raw,
-        probabilities=probabilities,
-        precision=precision,
-        cells_per_part=cells_per_part,
-    )
+    where = source if "://" in source else str(Path(source).resolve())
+    reading: dict[str, Any] = {"layer": layer, "use_raw": use_raw, "precision": precision}
+    reading |= {"probabilities": probabilities, "cells_per_part": cells_per_part}
+    plan = Plan(path=where, n_obs=store.n_obs, query=store.digest(), model=model.fingerprint, **reading)
     folder = target.with_name(f"{target.name}.parts")
     annotator = PartAnnotator(plan, folder, store, model, batch_size)
     sample = annotator.infer_sample()
@@ -169,8 +162,7 @@ def annotate_file(
     plan.begin(folder, model)
     missing = [part for part in range(plan.n_parts) if not part_file(folder, part).is_file()]
     if array_task is None and 0 < len(missing) < plan.n_parts:
-        n_done = plan.n_parts - len(missing)
-        logger.info("annotate_file: %d of %d parts are there already", n_done, plan.n_parts)
+        logger.info(f"annotate_file: {plan.n_parts - len(missing)} of {plan.n_parts} parts are there already")
     missing = [part for part in missing if part % n_tasks == task]
     sizes = {part: stop - start for part in missing for start, stop in [plan.cells(part)]}
     done = (
