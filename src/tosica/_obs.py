@@ -208,8 +208,7 @@ def read_attribution(adata: AnnData | MuData, key: str) -> Mapping[str, Any]:
     annotated_by = annotation.get("model") if isinstance(annotation, Mapping) else None
     if annotated_by is not None and str(annotated_by) != str(record["model"]):
         raise ValueError(
-            f"adata.uns[{key!r}] was written by another model than the annotation: call "
-            "tosica.tl.attribute(adata, model) again."
+            f"adata.uns[{key!r}] was written by another model than the annotation: call tosica.tl.attribute again."
         )
     return record
 
@@ -240,11 +239,10 @@ def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str
     if not names:
         raise ValueError("gene_sets is empty: name at least one gene set, or leave it out.")
     exists = set(known)
-    missing = [name for name in names if name not in exists]
-    if missing:
-        raise KeyError(
-            f"There is no gene set {missing[0]!r} in {where}, which holds {len(known)}{did_you_mean(missing[0], known)}"
-        )
+    for name in names:
+        if name not in exists:
+            advice = did_you_mean(name, known)
+            raise KeyError(f"There is no gene set {name!r} in {where}, which holds {len(known)}{advice}")
     return names
 
 
@@ -290,8 +288,7 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
     if not np.isfinite(attention).all():
         n_bad = int((~np.isfinite(attention).all(axis=1)).sum())
         raise ValueError(
-            f"adata.obsm[{embedding_key!r}] holds NaN or infinity in {n_bad} of {adata.n_obs} "
-            f"cells: run {call} again, or leave these cells out."
+            f"adata.obsm[{embedding_key!r}] holds NaN or infinity in {n_bad} of {adata.n_obs} cells: run {call} again."
         )
     return attention, gene_sets
 

@@ -67,9 +67,7 @@ class Settings:
     @verbosity.setter
     def verbosity(self, level: int | str) -> None:
         if isinstance(level, bool) or not isinstance(level, int | str):
-            raise TypeError(
-                f"verbosity must be the name of a level, such as 'info', or its number in logging, not {level!r:.60}."
-            )
+            raise TypeError(f"verbosity must be the name of a level, such as 'info', or its number, not {level!r:.60}.")
         known = ", ".join(f"{name!r} ({number})" for name, number in _LEVELS.items())
         number = _LEVELS.get(level.lower()) if isinstance(level, str) else level
         # The numbers of scanpy, 0 to 4, would say everything instead of nothing.

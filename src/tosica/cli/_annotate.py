@@ -119,18 +119,10 @@ def annotate(
         write_table(obs, obs_out)
     key = options["key_added"]
     labels = obs[f"{key}_majority_vote" if majority_voting else f"{key}_prediction"].value_counts(sort=False)
-    session.show(
-        {
-            "query": query,
-            "output": None if output is None else str(output),
-            "obs_out": None if obs_out is None else str(obs_out),
-            "n_cells": len(obs),
-            "labels": {str(label): int(n) for label, n in labels.items()},
-            "mean_probability": float(obs[f"{key}_probability"].mean()),
-            "model": loaded.fingerprint,
-            "tosica": tosica.__version__,
-        }
-    )
+    mean = float(obs[f"{key}_probability"].mean())
+    result = {"query": query, "output": output, "obs_out": obs_out, "n_cells": len(obs), "labels": labels.to_dict()}
+    made_by = {"model": loaded.fingerprint, "tosica": tosica.__version__}
+    session.show({**result, "mean_probability": mean, **made_by})
 
 
 def _annotate_in_parts(
@@ -271,11 +263,8 @@ def _of_cells(adata: AnnData) -> dict[str, Any]:
     annotations = {}
     for key, record in adata.uns.items():
         if isinstance(record, Mapping) and {"model", "labels", "gene_sets"} <= set(record):
-            of_model = {"model": record["model"], "tosica": record.get("version")}
-            annotations[str(key)] = of_model | {
-                "n_gene_sets": len(record["gene_sets"]),
-                "labels": list(record["labels"]),
-            }
+            of_model = {"n_gene_sets": len(record["gene_sets"]), "labels": list(record["labels"])}
+            annotations[str(key)] = {"model": record["model"], "tosica": record.get("version"), **of_model}
     return {
         "n_cells": adata.n_obs,
         "n_genes": adata.n_vars,

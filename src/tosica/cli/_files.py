@@ -121,9 +121,7 @@ def _prefix(folder: str) -> str | None:
     names = [name.removesuffix(".gz") for name in os.listdir(folder)]
     found = sorted({name.removesuffix("matrix.mtx") for name in names if name.endswith("matrix.mtx")})
     if len(found) > 1:
-        raise ValueError(
-            f"{folder!r} holds {len(found)} matrices ({', '.join(found)}): give each one a folder of its own."
-        )
+        raise ValueError(f"{folder!r} holds {len(found)} matrices ({', '.join(found)}): give each a folder of its own.")
     return found[0] or None
 
 

@@ -209,5 +209,5 @@ organism_option = default_option(
     "--organism", type=click.Choice(["auto", "human", "mouse"]), default="auto", help="Organism of the reference."
 )
 device_option = default_option(
-    "--device", callback=_split_device, default="auto", help="Where to compute: auto, cpu, gpu, cuda:1, mps."
+    "--device", callback=_split_device, default="auto", help="auto, cpu, gpu, cuda:1 or mps."
 )

@@ -106,20 +106,10 @@ def train(
     model.save(output, overwrite=overwrite)
     logger.info("wrote the model to %s", output)
     mislabeled = model.mislabeled_indices
-    session.show(
-        {
-            "model": str(output),
-            "reference": reference,
-            "seed": seed,
-            "tosica": tosica.__version__,
-            "fingerprint": model.fingerprint,
-            "n_cells": adata.n_obs,
-            "n_genes": adata.n_vars,
-            "n_gene_sets": len(model.gene_sets),
-            "labels": model.labels,
-            "n_mislabeled": 0 if mislabeled is None else len(mislabeled),
-        }
-    )
+    made_by = {"reference": reference, "seed": seed, "tosica": tosica.__version__}
+    sizes = {"n_cells": adata.n_obs, "n_genes": adata.n_vars, "n_gene_sets": len(model.gene_sets)}
+    of_labels = {"labels": model.labels, "n_mislabeled": 0 if mislabeled is None else len(mislabeled)}
+    session.show({"model": output, **made_by, "fingerprint": model.fingerprint, **sizes, **of_labels})
 
 
 # --------------------------------------------------------------------------- gene sets

@@ -367,9 +367,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
                 means.add(block)
         if found is None:
             raise ValueError(f"{matrix.where} is zero everywhere.")
-        if found == "counts":
-            return AntibodyScale("counts", True)
-        return AntibodyScale("normalized", means.are_zero())
+        return AntibodyScale("counts", True) if found == "counts" else AntibodyScale("normalized", means.are_zero())
 
     def normalization(self, scale: AntibodyScale) -> CenteredLogRatio | None:
         """Take the centred log-ratio, unless the reference was normalized in another way."""
@@ -393,8 +391,7 @@ class Antibodies(ModalityKind[AntibodyScale]):
                 logged = True
             if found == "counts" and not is_centered:
                 raise ValueError(
-                    f"{where} holds counts of antibodies, but the model's reference was normalised before, "
-                    "in a way that cannot be told from its values: normalise the query alike."
+                    f"{where} holds counts, but the model's antibodies were normalised before: normalise them alike."
                 )
             if found == "normalized":
                 means.add(block)

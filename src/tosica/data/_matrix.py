@@ -67,10 +67,7 @@ class ExpressionSource:
                 f"{{'rna': 'counts'}}, for a MuData, not {self.layer!r}."
             )
         if self.use_raw and not is_adata:
-            raise ValueError(
-                "use_raw=True is for an AnnData: set each modality to its raw first, as in "
-                "mdata.mod['rna'] = mdata['rna'].raw.to_adata()."
-            )
+            raise ValueError("use_raw=True is for an AnnData: set mdata.mod['rna'] = mdata['rna'].raw.to_adata().")
 
     def __getitem__(self, cells: Any) -> ExpressionSource:
         return replace(self, data=self.data[cells])
@@ -155,13 +152,14 @@ class CellMatrix:
         if view_on_disk and layer is None:
             self._cells = _positions(adata._oidx, source.n_obs)
             self._genes = None if use_raw else _positions(adata._vidx, source.n_vars)
-        is_csc = _format(matrix) == "csc"
-        # Rows of a CSC matrix are scattered: convert it once instead of at every block.
-        matrix = _to_memory(matrix) if is_csc else matrix
+        is_csc = getattr(getattr(matrix, "_meta", matrix), "format", None) == "csc"
+        if is_csc:
+            # Rows of a CSC matrix are scattered: convert it once instead of at every block.
+            matrix = _computed(matrix)
+            matrix = matrix if sp.issparse(matrix) else matrix.to_memory()
         if sp.issparse(matrix):
             _check_indices(matrix, self.where)
-        if is_csc:
-            matrix = matrix.tocsr()
+        matrix = matrix.tocsr() if is_csc else matrix
         self._matrix = matrix
         self._in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
         self._in_hdf5 = isinstance(getattr(matrix, "group", matrix), h5py.Group | h5py.Dataset)
@@ -226,8 +224,7 @@ class CellMatrix:
         except Exception as error:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise OSError(
-                f"{self.where} cannot be read from its file ({reason}): the file is damaged or "
-                "closed, or was not written to the end; write it again, or get it anew."
+                f"{self.where} cannot be read from its file ({reason}): it is damaged or closed; get it anew."
             ) from error
         return self._tidy(found)
 
@@ -252,17 +249,6 @@ class CellMatrix:
 def _computed(rows: Any) -> Any:
     """Rows of a dask array as what its chunks are; others as they are."""
     return rows.compute() if hasattr(rows, "__dask_graph__") else rows
-
-
-def _format(matrix: Any) -> str | None:
-    """Format of a sparse matrix in memory, in a file, or of the chunks of a dask array."""
-    return getattr(getattr(matrix, "_meta", matrix), "format", None)
-
-
-def _to_memory(matrix: Any) -> Any:
-    """A whole sparse matrix in memory."""
-    matrix = _computed(matrix)
-    return matrix if sp.issparse(matrix) else matrix.to_memory()
 
 
 def _x(adata: AnnData) -> Any:
@@ -292,8 +278,7 @@ def _check_indices(matrix: sp.csr_matrix, where: str) -> None:
         matrix.check_format(full_check=True)
     except (ValueError, IndexError) as error:
         raise ValueError(
-            f"{where} is damaged: its indices do not fit its shape {matrix.shape} "
-            f"({str(error).rstrip('.')}); read or make it again."
+            f"{where} is damaged: its indices do not fit its shape {matrix.shape} ({error}); make it again."
         ) from error
 
 

@@ -59,9 +59,7 @@ def resolve_modalities(mdata: MuData, modalities: Mapping[str, str] | None) -> d
     if modalities is None:
         modalities = DEFAULT_MODALITIES
     if not isinstance(modalities, Mapping) or not all(isinstance(name, str) for name in modalities.values()):
-        raise TypeError(
-            f"modalities must be a dict of roles and names, such as {DEFAULT_MODALITIES}, not {modalities!r}."
-        )
+        raise TypeError(f"modalities must be a dict of role to name, such as {DEFAULT_MODALITIES}, not {modalities!r}.")
     names = set(modalities.values())
     if not names or len(names) < len(modalities) or not set(modalities) <= set(MODALITY_KINDS):
         raise ValueError(

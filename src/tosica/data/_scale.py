@@ -197,8 +197,7 @@ def check_finite(block: Block, where: str, first_cell: int) -> None:
     if bad.any():
         what = "NaN" if np.isnan(values).any() else "infinity"
         raise ValueError(
-            f"{where} holds {what} (first in cell {row_of(block, bad) + first_cell}); "
-            "replace or remove such values before going on."
+            f"{where} holds {what} (first in cell {row_of(block, bad) + first_cell}); replace or remove such values."
         )
 
 

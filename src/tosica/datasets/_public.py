@@ -315,17 +315,14 @@ def _load(name: str) -> Any:
     path = Path(chosen).expanduser() / data.file if chosen else cache_folder() / "datasets" / data.file
     if chosen and not path.is_file():
         raise FileNotFoundError(
-            f"{path.parent}, the folder in {_VARIABLE}, has no {data.file}: put it there, or "
-            f"unset {_VARIABLE} to have it downloaded."
+            f"{path.parent}, the folder in {_VARIABLE}, has no {data.file}: put it there, or unset {_VARIABLE}."
         )
     if not path.is_file():
         _fetch(data, path)
     try:
         found = read_h5ad(path) if path.suffix == ".h5ad" else _quietly(lambda: mudata.read_h5mu(path))
     except Exception as error:
-        raise OSError(
-            f"{path} cannot be read ({type(error).__name__}): delete it, or replace it by a whole copy."
-        ) from error
+        raise OSError(f"{path} cannot be read ({type(error).__name__}): delete it, or replace it.") from error
     found.obs = found.obs[data.columns]
     _check(found, data, str(path))
     return found
@@ -336,8 +333,7 @@ def _fetch(data: Published, path: Path) -> None:
     other = f"set {_VARIABLE} to a folder that has {data.file}"
     if find_spec("rdata") is None:
         raise ImportError(
-            f"{data.file} is made from a file of R, which needs the rdata package: "
-            f"pip install 'tosica[seurat]', or {other}."
+            f"{data.file} is made from a file of R, by the package rdata: pip install 'tosica[seurat]', or {other}."
         )
     with new_in_cache(path) as made:
         rda = made.with_name("downloaded.rda")
@@ -383,10 +379,7 @@ def contents_hash(data: AnnData | MuData) -> str:
 
 def _check(found: AnnData | MuData, data: Published, where: str) -> None:
     if contents_hash(found) != data.sha256:
-        raise ValueError(
-            f"{where} does not hold the cells, labels and values of {data.file} that tosica knows: "
-            f"replace it, or set {_VARIABLE} to a folder with the right file."
-        )
+        raise ValueError(f"{where} does not hold the cells, labels and values of {data.file}: replace it.")
 
 
 def _quietly(make: Callable[[], MuData]) -> MuData:

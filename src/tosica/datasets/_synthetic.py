@@ -194,13 +194,9 @@ def synthetic(
         blocks.append(sources.draw(planted[labels[cells]], batches[cells], depths[labels[cells]], rng))
 
     label_names = pd.Index(_numbered("type", n_labels))
-    obs = pd.DataFrame(
-        {
-            "cell_type": pd.Categorical.from_codes(labels, categories=label_names),
-            "batch": pd.Categorical.from_codes(batches, categories=pd.Index(_numbered("batch", n_batches))),
-        },
-        index=pd.Index(_numbered("cell", n_obs), dtype=object),
-    )
+    obs = pd.DataFrame(index=pd.Index(_numbered("cell", n_obs), dtype=object))
+    obs["cell_type"] = pd.Categorical.from_codes(labels, categories=label_names)
+    obs["batch"] = pd.Categorical.from_codes(batches, categories=pd.Index(_numbered("batch", n_batches)))
     names = [np.array([set_names[i] for i in sets], dtype=object) for sets in planted]
     truth = {"collection": _COLLECTION, "gene_sets": dict(zip(label_names, names, strict=True)), "params": params}
     var = pd.DataFrame(index=pd.Index(var_names, dtype=object))

@@ -161,8 +161,7 @@ def find_collection(name: str, version: str | None = None) -> Collection:
         same = [each for each in COLLECTIONS if each.endswith(f"_{bare.lower()}")]
         hint = f"; did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(bare, COLLECTIONS, 1)
         raise ValueError(
-            f"There is no gene set collection {name!r}, only {', '.join(COLLECTIONS)}{hint} To read a "
-            "file, use tosica.gs.read_gmt."
+            f"There is no gene set collection {name!r}, only {', '.join(COLLECTIONS)}{hint} For a file: gs.read_gmt."
         )
     versions, default = _VERSIONS, _DEFAULT_VERSION
     if "file" not in _ABOUT[bare]:
@@ -303,8 +302,7 @@ def join(collections: Mapping[str, _GeneSets] | Iterable[str | os.PathLike[str]]
     for prefix, part in parts:
         if not isinstance(prefix, str) or not prefix.strip() or prefix in prefixes:
             raise ValueError(
-                f"A prefix must be a string that is neither empty nor duplicated, not {prefix!r}: "
-                "pass a dict with another prefix for each collection."
+                f"A prefix must be a string that is neither empty nor there twice, not {prefix!r}: pass others."
             )
         prefixes.add(prefix)
         for name, genes in _read_part(prefix, part).items():

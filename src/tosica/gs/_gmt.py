@@ -79,8 +79,7 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
         text = plain.decode("utf-8-sig")
     except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
         raise ValueError(
-            f"{source} is neither UTF-8 text nor a whole gzip file of it ({error}): save it as "
-            "UTF-8, or download it again."
+            f"{source} is neither UTF-8 text nor a gzip file of it ({error}): download or save it again."
         ) from error
     gene_sets: dict[str, list[str]] = {}
     # A gene is in dozens of sets, and all share one string.
@@ -97,9 +96,7 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
                 f"separated by tabs, but this one is {line[:40]!r}; complete it, or check that it is the right file."
             )
         if name in gene_sets:
-            raise ValueError(
-                f"{source}, line {number}: the gene set {name!r} is duplicated; rename or remove one of the two."
-            )
+            raise ValueError(f"{source}, line {number}: the gene set {name!r} is duplicated; rename or remove one.")
         gene_sets[name] = genes
     if not gene_sets:
         raise ValueError(f"{source} holds no gene set; check that it is the right file.")
@@ -197,8 +194,7 @@ def _check_text(text: object, name: str) -> None:
     # A byte order mark at the start of a file is not part of a name.
     if not text or text != text.strip().lstrip("\ufeff") or re.search("[\t\n\r]", text):
         raise ValueError(
-            f"The gene set {name!r} has the text {text!r}, which a GMT file cannot hold: remove "
-            "empty strings, tabs, line breaks, and whitespace at both ends."
+            f"The gene set {name!r} has the text {text!r}: it is empty, or has tabs, line breaks or outer whitespace."
         )
 
 

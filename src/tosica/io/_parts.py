@@ -93,7 +93,7 @@ def to_anndata(parts: Parts) -> ad.AnnData:
         obs[name] = obs[name].cat.remove_unused_categories()
     notes = list(parts.notes)
     counts, data = parts.counts, parts.data
-    if counts is not None and not _is_integral(counts):
+    if counts is not None and not ((counts.data >= 0) & (counts.data % 1 == 0)).all():
         notes.append("the stored counts hold fractions, so they were not taken for counts")
         counts = None
     if counts is None and data is not None:
@@ -101,9 +101,7 @@ def to_anndata(parts: Parts) -> ad.AnnData:
         notes.append(note)
     if data is None:
         if counts is None:
-            raise ReadError(
-                "The object has neither counts nor log-normalised values: save raw counts, or run NormalizeData in R."
-            )
+            raise ReadError("The object has neither counts nor log-normalised values: save one of them in R.")
         notes.append(f"X was log-normalised to {TARGET_SUM:.0f} counts a cell")
     if counts is not None:
         # The counts in double precision are released before X is computed.
@@ -123,10 +121,7 @@ def _to_float32(matrix: sp.csr_matrix) -> sp.csr_matrix:
     with np.errstate(over="ignore"):
         values = matrix.data.astype(np.float32, copy=False)
     if not np.isfinite(values).all():
-        raise ReadError(
-            "The expression holds values that are missing, infinite or too large for any count: "
-            "the file is damaged, or the object was computed wrongly; look at it in R."
-        )
+        raise ReadError("The expression holds values that are missing, infinite or too large: look at it in R.")
     return type(matrix)((values, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
@@ -354,11 +349,6 @@ def to_csr(values: sp.csr_matrix | np.ndarray) -> sp.csr_matrix:
     return matrix
 
 
-def _is_integral(matrix: sp.csr_matrix) -> bool:
-    """Whether all values are whole and none is negative."""
-    return bool(((matrix.data >= 0) & (matrix.data % 1 == 0)).all())
-
-
 def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matrix | None, str]:
     """Undo Seurat's ``log1p(counts / total * 10 000)`` where the result is certain.
 
@@ -396,8 +386,7 @@ def recover_counts(data: sp.csr_matrix, obs: pd.DataFrame) -> tuple[sp.csr_matri
     if counts is not None:
         ones = np.add.reduceat(counts == 1, data.indptr[:-1][filled])
         if (ones >= np.minimum(_MIN_ONES, n_per_cell[filled])).all():
-            note = "counts were recovered exactly from each cell's smallest value"
-            return _with_values(data, counts), note
+            return _with_values(data, counts), "counts were recovered exactly from each cell's smallest value"
     return None, "there are no counts, and they cannot be recovered from the values"
 
 

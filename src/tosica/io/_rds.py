@@ -136,9 +136,7 @@ def _read_assay_v5(assay: RObject, name: str, cells: list[str]) -> _Assay:
         if joined is not None and covered.all():
             matrices[slot] = joined
         elif joined is not None and slot == "counts":
-            raise ReadError(
-                f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; subset the object in R."
-            )
+            raise ReadError(f"{int((~covered).sum())} cells of assay {name!r} are in no layer of counts; subset it.")
     described = assay.items("meta.data").get("var.features")
     variable = [] if described is None else [gene for gene in described.strings() if isinstance(gene, str)]
     return _Assay(matrices, genes, variable)

@@ -242,14 +242,11 @@ class MaskedEmbedding(nn.Module):
         values = by_gene.index_select(0, torch.cat([genes.reshape(-1) for _, genes, _ in plan]))
         biases = self.bias.index_select(0, torch.cat([tokens for tokens, _, _ in plan]))
         # torch.split, because the gradients of slices would be added one by one.
+        sizes = [genes.numel() for _, genes, _ in plan], [len(tokens) for tokens, _, _ in plan]
+        buckets = zip(plan, values.split(sizes[0]), biases.split(sizes[1]), strict=True)
         parts = [
             torch.baddbmm(bias[:, None], value.view(*genes.shape, -1).transpose(1, 2), weight)
-            for (_, genes, weight), value, bias in zip(
-                plan,
-                values.split([genes.numel() for _, genes, _ in plan]),
-                biases.split([len(tokens) for tokens, _, _ in plan]),
-                strict=True,
-            )
+            for (_, genes, weight), value, bias in buckets
         ]
         embedded = torch.cat(parts)
         if keep >= 1:

@@ -84,8 +84,7 @@ class Plan:
         plan = cls(**json.loads((folder / _MANIFEST).read_text(encoding="utf-8")))
         if plan.tosica != version("tosica"):
             raise RuntimeError(
-                f"this worker has tosica {version('tosica')}, but the work was begun with tosica "
-                f"{plan.tosica}: install the same version on all workers."
+                f"this worker has tosica {version('tosica')}, others {plan.tosica}: install one for all."
             )
         return plan
 
@@ -207,9 +206,7 @@ def read_part(path: Path) -> tuple[dict[str, np.ndarray], EmptyCellsWarning]:
         return content["arrays"], EmptyCellsWarning(int(content["n_empty"]), str(content["empty_cells"]))
     # What damage raises depends on where it is.
     except Exception as error:
-        raise OSError(
-            f"the part {str(path)!r} is damaged: remove this file, and call again to annotate its cells anew."
-        ) from error
+        raise OSError(f"the part {str(path)!r} is damaged: remove this file and call again to make it anew.") from error
 
 
 def annotate_on_workers(folder: Path, parts: list[int], client: Any, batch_size: int | None) -> Iterator[int]:

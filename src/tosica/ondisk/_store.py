@@ -75,8 +75,7 @@ class Store:
         self._matrix = _as_matrix(self.root[self._key])
         if getattr(self._matrix, "format", "csr") != "csr":
             raise StoredByGenesError(
-                f"{self._key} of {path!r} is stored by genes (CSC), so that no range of cells can "
-                "be read: write it as CSR, as by adata.X = adata.X.tocsr() before adata.write."
+                f"{self._key} of {path!r} is stored by genes (CSC): write it by cells, as adata.X.tocsr()."
             )
         self.var: pd.DataFrame = read_elem(self.root["raw/var" if use_raw else "var"])
         self.n_obs: int = self._matrix.shape[0]
@@ -123,8 +122,7 @@ class Store:
         # What a damaged chunk raises depends on how it was compressed.
         except Exception as error:
             raise OSError(
-                f"{self.path!r} is damaged or was not written to the end: cells {start} to "
-                f"{stop - 1} cannot be read ({error}); write it again, or get it anew."
+                f"{self.path!r} is damaged: cells {start} to {stop - 1} cannot be read ({error}); get it anew."
             ) from error
 
     def _adata(self, matrix: Any, positions: np.ndarray) -> AnnData:
@@ -165,9 +163,7 @@ def open_store(path: str) -> Any:
         raise
     # Zarr has many errors for what is no store of its own.
     except Exception as error:
-        raise ValueError(
-            f"{path!r} is no {what} ({error}): pass an .h5ad file or a folder with a Zarr store."
-        ) from error
+        raise ValueError(f"{path!r} is no {what} ({error}): pass an .h5ad file or a Zarr store.") from error
 
 
 def _import_zarr(path: str | Path) -> Any:
@@ -175,8 +171,7 @@ def _import_zarr(path: str | Path) -> Any:
         import zarr
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{str(path)!r} is taken for a Zarr store, but the package zarr is not installed: "
-            "pip install 'tosica[atlas]'."
+            f"{str(path)!r} is taken for a Zarr store, which needs zarr: pip install 'tosica[atlas]'."
         ) from error
     return zarr
 

@@ -95,7 +95,8 @@ def map_labels(
     groups = read_groups(adata, key, name="key", allow_missing=True)
     labels = list(groups.categories)
     given = check_mapping("mapping", {} if mapping is None else mapping, labels, f"adata.obs[{key!r}]")
-    found = [_given(given[label]) if label in given else match_label(label) for label in labels]
+    of_given = {label: Match(None if term == NO_TERM else term, "given") for label, term in given.items()}
+    found = [of_given.get(label) or match_label(label) for label in labels]
     terms = [match.term or NO_TERM for match in found]
     names = read_ontology().names
     table = pd.DataFrame(
@@ -115,10 +116,6 @@ def map_labels(
     return table
 
 
-def _given(term: str) -> Match:
-    return Match(None if term == NO_TERM else term, "given")
-
-
 def _report(table: pd.DataFrame, key: str, column: str) -> None:
     without = table.loc[table["match"] == "none", "label"].tolist()
     if len(without) == len(table):
@@ -127,10 +124,6 @@ def _report(table: pd.DataFrame, key: str, column: str) -> None:
             "Ontology: choose among the candidates in the returned table, and pass mapping={label: identifier}."
         )
         return
-    logger.info(
-        "map_labels: wrote .obs[%r]; %d of %d labels have a term%s",
-        column,
-        len(table) - len(without),
-        len(table),
-        f"; candidates are listed for {list_names(without)}" if without else "",
-    )
+    rest = f"; candidates are listed for {list_names(without)}" if without else ""
+    n_found = len(table) - len(without)
+    logger.info(f"map_labels: wrote .obs[{column!r}]; {n_found} of {len(table)} labels have a term{rest}")

@@ -192,9 +192,7 @@ def term_problem(term: str) -> str | None:
         instead = f", which names {' or '.join(others)} in its place" if others else ""
         return f"{term!r} ({name}) is obsolete in the Cell Ontology{instead}"
     if term not in ontology.names:
-        return (
-            f"{term!r} is no term of the Cell Ontology of {ontology.release}, whose identifiers are like 'CL:0000084'"
-        )
+        return f"{term!r} is no term of the Cell Ontology of {ontology.release}, which are like 'CL:0000084'"
     return None
 
 
@@ -232,10 +230,7 @@ def check_mapping(name: str, mapping: Any, labels: Sequence[str], where: str) ->
         If there is no such term, it is obsolete, or cells may not have it.
     """
     if not isinstance(mapping, Mapping):
-        raise TypeError(
-            f"{name} must be a dict of label to identifier, as in {{'T cells': 'CL:0000084'}}, not "
-            f"{type(mapping).__name__}."
-        )
+        raise TypeError(f"{name} must be a dict of label to term, such as 'CL:0000084', not {type(mapping).__name__}.")
     for label, term in mapping.items():
         if str(label) not in labels:
             raise KeyError(f"{where} has no label {str(label)!r}{only_known(str(label), labels)}")

@@ -308,10 +308,7 @@ def _plan_modalities(
     panels = [name for role, name in roles.items() if not MODALITY_KINDS[role].has_gene_sets]
     unknown = [name for name in groups if name not in panels]
     if unknown:
-        raise KeyError(
-            f"groups names {unknown[0]!r}, but groups are for modalities without gene sets "
-            f"(antibodies), here {', '.join(map(repr, panels)) or 'none'}."
-        )
+        raise KeyError(f"groups names {unknown[0]!r}, but is for antibodies, here {panels}.")
     # Features of a panel are few and may have the names of other genes; variability is for RNA.
     of_panel = replace(params, min_genes=1, select="largest", organism="auto", identifiers="exact", layer=None)
     plan: list[tuple[str, Any, MaskParams]] = []
@@ -391,8 +388,7 @@ def _check_adata(adata: AnnData, key_added: str) -> None:
     """Raise an error if no mask can be built, or if ``key_added`` holds anything but a mask."""
     if adata.n_obs == 0 or adata.n_vars == 0:
         raise ValueError(
-            f"adata has no {'cells' if adata.n_obs == 0 else 'genes'} (shape {adata.n_obs} × "
-            f"{adata.n_vars}): check the filters that were applied before."
+            f"adata has no {'genes' if adata.n_obs else 'cells'} (shape {adata.n_obs} × {adata.n_vars}): undo a filter."
         )
     check_unique(adata.var_names, "var_names", "adata.var_names_make_unique()")
     mask, about = adata.varm.get(key_added), adata.uns.get(key_added)
@@ -400,8 +396,7 @@ def _check_adata(adata: AnnData, key_added: str) -> None:
     is_about = about is None or (isinstance(about, Mapping) and "gene_sets" in about)
     if not (is_mask and is_about):
         raise ValueError(
-            f"adata has .{'uns' if is_mask else 'varm'}[{key_added!r}] already, which build_mask did not write: "
-            "choose another key_added."
+            f"adata.{'uns' if is_mask else 'varm'}[{key_added!r}] is not of build_mask: choose another key_added."
         )
 
 

@@ -120,8 +120,7 @@ def _from_dict(gene_sets: Mapping[str, Iterable[str]], source: str, **about: Any
     for name, genes in gene_sets.items():
         if isinstance(genes, str | bytes) or not isinstance(genes, Iterable):
             raise TypeError(
-                f"the genes of gene set {name!r} must be a list of names, not {genes!r:.40}: write "
-                f"{{{name!r}: ['CD3D', 'CD3E']}}."
+                f"the genes of gene set {name!r} must be a list of names, as ['CD3D', 'CD3E'], not {genes!r:.40}."
             )
         lists.append(list(genes))
     set_of = np.repeat(np.arange(len(lists)), [len(genes) for genes in lists])
@@ -143,9 +142,7 @@ def _from_table(table: pd.DataFrame) -> GeneSets:
         pairs["weight"] = pd.to_numeric(table["weight"], errors="coerce").to_numpy(np.float32, na_value=np.nan)
         are_text = pairs["weight"].isna() & table["weight"].notna().to_numpy()
         if (np.isinf(pairs["weight"]) | are_text).any():
-            raise TypeError(
-                "the column 'weight' of gene_sets holds values that are not finite numbers: convert or drop it."
-            )
+            raise TypeError("the column 'weight' of gene_sets holds values that are no finite numbers: drop it.")
     complete = pairs.dropna(subset=["source", "target"])
     if len(complete) < len(pairs):
         n_left_out, n_rows = format_thousands(len(pairs) - len(complete)), format_thousands(len(pairs))
@@ -267,14 +264,11 @@ def weights_table(genes: GeneList, gene_sets: GeneSets, match: GeneMatch, kept: 
     pairs = gene_sets.weights.merge(found, on="wanted").drop_duplicates(["set", "row"])
     pairs = pairs[pairs["set"].isin(kept)].sort_values(["set", "row"])
     names = pd.Index([gene_sets.names[i] for i in kept])
-    return pd.DataFrame(
-        {
-            "gene": genes.names.to_numpy(dtype=object)[pairs["row"]],
-            "gene_set": pd.Categorical.from_codes(np.searchsorted(kept, pairs["set"]), names),
-            "weight": pairs["weight"].to_numpy(dtype=np.float32),
-        },
-        index=np.arange(len(pairs)).astype(str).astype(object),
-    )
+    table = pd.DataFrame(index=np.arange(len(pairs)).astype(str).astype(object))
+    table["gene"] = genes.names.to_numpy(dtype=object)[pairs["row"]]
+    table["gene_set"] = pd.Categorical.from_codes(np.searchsorted(kept, pairs["set"]), names)
+    table["weight"] = pairs["weight"].to_numpy(dtype=np.float32)
+    return table
 
 
 # --------------------------------------------------------------------------- explain

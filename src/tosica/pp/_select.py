@@ -84,10 +84,8 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
             if found is not None and found.kind == "counts":
                 values = log_normalize_block(values)
             total += np.asarray(values.sum(0)).ravel()
-            if sp.issparse(values):
-                squares += np.asarray(values.multiply(values).sum(0)).ravel()
-            else:
-                squares += (values**2).sum(0)
+            square = values.multiply(values) if sp.issparse(values) else values**2
+            squares += np.asarray(square.sum(0)).ravel()
     mean = total / matrix.n_obs
     variance = np.maximum(squares / matrix.n_obs - mean**2, 0)
     return _standardized_dispersion(mean, variance)
