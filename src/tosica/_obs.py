@@ -96,7 +96,8 @@ def as_groups(
     names = [str(name) for name in categorical.categories]
     if len(set(names)) < len(names):
         raise ValueError(f"{where} holds groups that are written alike, such as 1 and '1': use {where}.astype(str).")
-    return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=pd.CategoricalDtype(names))
+    categories = pd.CategoricalDtype(names)
+    return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
 
 
 def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:

@@ -25,13 +25,14 @@ from tosica.gs._match import Identifiers
 from tosica.pp._gene_sets import (
     LOW_COVERAGE,
     MaskParams,
+    Select,
     explain_no_gene_sets,
     hint,
     match_gene_sets,
     read_gene_sets,
     weights_table,
 )
-from tosica.pp._select import Select, draw_gene_sets, gene_variability, select_gene_sets
+from tosica.pp._select import draw_gene_sets, gene_variability, select_gene_sets
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -24,8 +24,7 @@ from tosica.gs._match import GeneMatch, Identifiers, match_genes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tosica.pp._select import Select
-
+Select: TypeAlias = Literal["largest", "coverage", "variable"]
 _Parts: TypeAlias = list[str | os.PathLike[str]] | tuple[str | os.PathLike[str], ...]
 GeneSetsLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]] | pd.DataFrame | _Parts
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from numpy.typing import NDArray
 
-    from tosica.pp._gene_sets import MaskParams
+    from tosica.pp._gene_sets import MaskParams, Select
 
-Select: TypeAlias = Literal["largest", "coverage", "variable"]
 # Number of random sets, as in the paper.
 _N_RANDOM_SETS = 300
 
