@@ -161,7 +161,7 @@ def find_collection(name: str, version: str | None = None) -> Collection:
         same = [each for each in COLLECTIONS if each.endswith(f"_{bare.lower()}")]
         hint = f"; did you mean {' or '.join(map(repr, same))}?" if same else did_you_mean(bare, COLLECTIONS, 1)
         raise ValueError(
-            f"There is no gene set collection {name!r}, only {', '.join(COLLECTIONS)}{hint} tosica.gs.read_gmt reads files."
+            f"There is no gene set collection {name!r}, only {', '.join(COLLECTIONS)}{hint} Files: tosica.gs.read_gmt."
         )
     versions, default = _VERSIONS, _DEFAULT_VERSION
     if "file" not in _ABOUT[bare]:
