@@ -190,7 +190,7 @@ def test_folder_without_the_file(tmp_path, monkeypatch):
 def test_file_that_is_not_whole(name, tmp_path, monkeypatch):
     (tmp_path / PUBLISHED[name].file).write_bytes(b"no HDF5")
     monkeypatch.setenv("TOSICA_DATA", str(tmp_path))
-    with pytest.raises(OSError, match=r"cannot be read .*replace it by a whole copy"):
+    with pytest.raises(OSError, match=r"cannot be read .*: delete it, or replace it"):
         getattr(tosica.datasets, name)()
 
 

@@ -379,7 +379,9 @@ def contents_hash(data: AnnData | MuData) -> str:
 
 def _check(found: AnnData | MuData, data: Published, where: str) -> None:
     if contents_hash(found) != data.sha256:
-        raise ValueError(f"{where} does not hold the cells, labels and values of {data.file}: replace it.")
+        raise ValueError(
+            f"{where} does not hold the cells, labels and values of {data.file}: replace it, or set {_VARIABLE}."
+        )
 
 
 def _quietly(make: Callable[[], MuData]) -> MuData:
