@@ -80,12 +80,12 @@ DATASETS: dict[str, tuple[str, Callable[[Path], AnnData]]] = {
     "mouse": ("mouse tissues", mouse_tissues),
 }
 OF_PART = {
-    "markers": ("kang", "pbmc68k", "lung", "sorted", "breast"),
+    "markers": ("kang", "pbmc68k", "lung", "breast"),
     "halves": ("kang", "pbmc68k", "pbmc3k"),
     "seeds": ("kang", "pbmc68k"),
     "permuted": ("kang", "pbmc68k", "pbmc3k"),
     "deletion": ("kang", "pbmc68k"),
-    "first": ("kang", "pbmc68k", "cite", "sorted", "mouse"),
+    "first": ("kang", "pbmc68k", "cite", "sorted"),
 }
 
 

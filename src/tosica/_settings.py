@@ -153,9 +153,9 @@ def percent(share: float) -> str:
     return f"{written}\u00a0%"
 
 
-def decimal(value: float) -> str:
+def decimal(value: float, digits: int = 2) -> str:
     """Write a number with a minus sign instead of a hyphen."""
-    return f"{value:.2f}".replace("-", "−") if math.isfinite(value) else "–"
+    return f"{value:.{digits}f}".replace("-", "−") if math.isfinite(value) else "–"
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

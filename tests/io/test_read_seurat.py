@@ -352,7 +352,7 @@ def other_objects(counts):
     twice = r.assay(r.sparse(counts, ["G0", *GENES[:-1]], CELLS))
     return {
         "The object has neither counts nor log-normalised values": r.seurat(table(), RNA=r.assay(r.empty())),
-        "The object has neither .* run NormalizeData": r.seurat(
+        "The object has neither .* save one of them in R": r.seurat(
             table(), RNA=r.assay(r.sparse(counts * 0.3, GENES, CELLS))
         ),
         "holds an R object of class data.frame, not a Seurat object": table(),

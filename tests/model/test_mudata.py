@@ -324,7 +324,7 @@ def test_antibodies_normalised_in_another_way(model, mdata, query):
         model.predict(query)
     mdata["protein"].X = np.log1p(mdata["protein"].X.toarray())
     query["protein"].X = counts
-    with pytest.raises(ValueError, match="in a way that cannot be told from its values: normalise"):
+    with pytest.raises(ValueError, match="were normalised before: normalise them alike"):
         train_cite(mdata, max_epochs=1).predict(query)
 
 
@@ -455,7 +455,7 @@ def test_references_that_cannot_work(mdata, spoil, error, sentence):
         ({"modalities": {"adt": "protein"}}, ValueError, "roles, .*: 'rna', 'protein', 'atac', .*'adt'"),
         ({"modalities": {"rna": "rna", "protein": "rna"}}, ValueError, "must name a modality of its own"),
         ({"modalities": {}}, ValueError, "for one or more of the roles"),
-        ({"modalities": ["rna"]}, TypeError, "modalities must be a dict of roles and names"),
+        ({"modalities": ["rna"]}, TypeError, "modalities must be a dict of role to name"),
         ({"layers": {"gex": "counts"}}, KeyError, "'gex'"),
         ({"layers": {"rna": "counts"}}, KeyError, r"mdata\['rna'\] has no layer 'counts'"),
         ({"labels_key": "type"}, KeyError, r"labels_key 'type' is no column of mdata.obs"),

@@ -69,7 +69,7 @@ def test_labels_without_a_term_have_none():
     [
         ("CL:0000255", "('CL:0000255' may not be used for cells, says the CELLxGENE schema 7.1.0)"),
         ("CL:0000003", "('CL:0000003' (native cell) is obsolete in the Cell Ontology, which names"),
-        ("FBbt:00007002", "('FBbt:00007002' is no term of the Cell Ontology of 2026-03-26, whose"),
+        ("FBbt:00007002", "('FBbt:00007002' is no term of the Cell Ontology of 2026-03-26, such as"),
     ],
 )
 def test_a_wrong_term_is_left_out(wrong, sentence):
@@ -81,7 +81,7 @@ def test_a_wrong_term_is_left_out(wrong, sentence):
 @pytest.mark.parametrize(
     ("terms", "error", "sentence"),
     [
-        (["CL:0000624"], TypeError, "ontology_term_ids_ must be a dict of label to identifier"),
+        (["CL:0000624"], TypeError, "ontology_term_ids_ must be a dict of label to term"),
         ({"a": 624}, TypeError, "ontology_term_ids_ must hold identifiers such as 'CL:0000084', not"),
         ({"d": "CL:0000624"}, KeyError, "the model has no label 'd', only 'a', 'b', 'c'"),
         ({"a": "CL:0000548"}, ValueError, "ontology_term_ids_ gives 'a' a wrong term: 'CL:0000548' "),

@@ -191,7 +191,7 @@ WRONG = {
     ),
     "NaN": (_x(lambda x: np.where(x == x.max(), np.nan, x)), ValueError, "adata.X holds NaN (first in cell "),
     "scaled": (_scaled, ValueError, "adata.layers['counts'] (layer='counts')"),
-    "zero": (_x(np.zeros_like), ValueError, "adata.X is zero everywhere."),
+    "zero": (_x(np.zeros_like), ValueError, "adata.X is the same in every cell"),
     "not log": (_x(lambda x: 3.3 * x**1.7), ValueError, "neither counts nor log-normalised"),
     "no mask": (_without("varm", "tosica_mask"), KeyError, "call tosica.pp.build_mask(adata) first."),
     "no mask in uns": (_without("uns", "tosica_mask"), KeyError, "There is no mask in adata.varm['tosica_mask'] and"),

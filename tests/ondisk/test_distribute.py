@@ -63,7 +63,7 @@ def test_a_worker_with_another_version(
     client: Any, query: Path, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tosica.ondisk._parts.version", lambda name: "0.0.1")
-    with pytest.raises(RuntimeError, match=r"this worker has tosica 0\.0\.1, but the work was beg"):
+    with pytest.raises(RuntimeError, match=r"this worker has tosica 0\.0\.1, others .*: install one"):
         tosica.tl.annotate_file(query, toy_model, tmp_path / "out.h5ad", client=client)
 
 

@@ -55,7 +55,7 @@ ROWS: dict[str, list[Row]] = {
     "dir_path": NO_FILE,
     "project_dir": NO_FILE,
     "save": [("no/such/folder.pdf", FileNotFoundError, "no/such"), ("figure.doc", ValueError, "doc")],
-    "cmap": [("virids", ValueError, "did you mean 'viridis'")],
+    "cmap": [("virids", ValueError, "such as 'viridis'")],
     "term": [("CL:0", KeyError, "CL:0"), ("T cell", KeyError, "CL:0000084")],
     "indices": [(each, ValueError, "^indices must") for each in ([0.5], [10**6], [True], "a", 5)],
 }
@@ -102,6 +102,7 @@ EXEMPT = {
     "io.to_seurat(adata)",
     "io.from_seurat(adata)",
     "get.network_weights(adata)",
+    "pl.umap(key)",  # of a column of obs
     "pp.build_mask(layer)",
     "TOSICA.from_hub(adata)",
     "TOSICA.load_legacy(adata)",

@@ -192,7 +192,7 @@ def term_problem(term: str) -> str | None:
         instead = f", which names {' or '.join(others)} in its place" if others else ""
         return f"{term!r} ({name}) is obsolete in the Cell Ontology{instead}"
     if term not in ontology.names:
-        return f"{term!r} is no term of the Cell Ontology of {ontology.release}, which are like 'CL:0000084'"
+        return f"{term!r} is no term of the Cell Ontology of {ontology.release}, such as 'CL:0000084'"
     return None
 
 

@@ -112,7 +112,8 @@ def check(
 
     Examples
     --------
-    >>>     >>> import scanpy as sc
+    >>> import numpy as np
+    >>> import scanpy as sc
     >>> import tosica
     >>> adata = sc.datasets.pbmc68k_reduced()
     >>> adata.uns["tosica"] = {"gene_sets": np.array(["B cell activation", "phagocytosis"])}
