@@ -188,9 +188,10 @@ def _contributions(source: ExpressionSource, cells: Cells, model: TOSICA | None,
         return read_contributions(source.data, cells)
     if not cells.types:
         return None
-    read = {"layer": source.layer, "use_raw": source.use_raw}
     with ask_quietly():
-        return explain_groups(source.data, model, **read, key=cells.key, seed=seed).record
+        return explain_groups(
+            source.data, model, layer=source.layer, use_raw=source.use_raw, key=cells.key, seed=seed
+        ).record
 
 
 def _fill_template(**facts: Any) -> str:

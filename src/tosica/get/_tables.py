@@ -272,7 +272,7 @@ def explain(adata: AnnData | MuData, *, n_genes: int = 5, key: str = ATTRIBUTION
     >>> tosica.get.explain(query, n_genes=3).loc["CD19+ B", "genes"]
     'CD79A, MS4A1, CD79B'
     """
-    first = gene_sets_df(adata, key=key).drop_duplicates("group").set_index("group")
+    first: Any = gene_sets_df(adata, key=key).drop_duplicates("group").set_index("group")
     rows = {}
     for name, table in genes_df(adata, n_genes=n_genes, key=key).groupby("group", observed=True):
         table = table[table["contribution"] > 0]

@@ -233,7 +233,8 @@ class LabelsField(CategoricalObsField):
         n_missing = int(adata.obs[key].isna().sum())
         if n_missing:
             raise ValueError(
-                f"{n_missing} cells have no label (NaN) in {where}: leave them out, or give them a name and pass it as unlabeled_category."
+                f"{n_missing} cells have no label (NaN) in {where}: leave them out, or give them a name and pass it "
+                "as unlabeled_category."
             )
         if are_factor_codes(adata, key):
             raise ValueError(

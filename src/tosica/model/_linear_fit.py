@@ -123,7 +123,7 @@ def fit_baseline(module: TOSICAModule, data: ReferenceData) -> None:
         of_label = cells[codes == code]
         for first in range(0, len(of_label), _CELLS_AT_ONCE):
             block = data.rows.take(of_label[first : first + _CELLS_AT_ONCE])
-            dense = block.toarray() if sp.issparse(block) else np.asarray(block)
+            dense = sp.csr_matrix(block).toarray()
             x = normalize(torch.from_numpy(dense.astype(np.float32)), module.slices)
             for part in module.slices:
                 of_modality = x[:, part.start : part.stop]

@@ -83,12 +83,13 @@ class Modality:
 
     def gene_sets(self) -> tuple[list[str], sp.csc_matrix]:
         """Names and genes of all gene sets of the mask, tokens or not, ``(n_genes, n_gene_sets)``."""
-        names, indptr, genes = (self.mask.get(key) for key in MaskField.COLLECTION_KEYS)
-        if names is None:
-            names, indptr, genes = self.mask["gene_sets"], self.mask["indptr"], self.mask["genes"]
+        has_collection = MaskField.COLLECTION_KEYS[0] in self.mask
+        keys = MaskField.COLLECTION_KEYS if has_collection else ("gene_sets", "indptr", "genes")
+        names, indptr, genes = (np.asarray(self.mask[key]) for key in keys)
+        if not has_collection:
             n_sets = len(names) - int(self.mask["n_unannotated"]) if self.kind.has_gene_sets else 0
             names, indptr = names[:n_sets], indptr[: n_sets + 1]
-        genes = np.asarray(genes)[: indptr[-1]]
+        genes = genes[: indptr[-1]]
         members = sp.csc_matrix((np.ones(len(genes), np.float32), genes, indptr), shape=(len(self.genes), len(names)))
         return self.label(names), members
 

@@ -530,8 +530,8 @@ class _Sums:
     def add_linear_means(self) -> None:
         """Read all cells, and add the linear part: a product of mean expression and weights."""
         groups, module = self._groups, self._source.module
-        pairs, pair_of_cell = np.unique(np.stack([groups.codes, groups.targets]), axis=1, return_inverse=True)
-        pair_of_cell = torch.from_numpy(np.ravel(pair_of_cell))
+        pairs, inverse = np.unique(np.stack([groups.codes, groups.targets]), axis=1, return_inverse=True)
+        pair_of_cell = torch.from_numpy(np.ravel(inverse))
         total = torch.zeros(pairs.shape[1], len(self._source.genes))
         linear, below = module.linear, module.clip(self._source.baseline)
         with only_warnings(query_logger):
@@ -540,7 +540,7 @@ class _Sums:
                 if linear is not None:
                     x = linear.expression(x, measured)
                 total.index_add_(0, pair_of_cell[start : start + len(x)], x.cpu())
-        if linear is not None and self._source.baseline is not module.baseline:
+        if linear is not None:
             below = linear.expression(below, measured if self._source._of_query else None)
         n = torch.bincount(pair_of_cell)
         above = (total - n[:, None] * below.cpu()).double()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -16,8 +16,6 @@ from tosica.model import TOSICA
 from tosica.tl._evidence import Cells, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from anndata import AnnData
     from mudata import MuData
 
@@ -275,7 +273,7 @@ def _samples_that_differ(evidence: Evidence) -> Iterator[Doubt]:
         return
     is_low = cells.probability < LIMITS.probability
     overall = float(is_low.mean())
-    shares = pd.Series(is_low).groupby(cells.samples, observed=False).mean()
+    shares = pd.Series(is_low).groupby(pd.Series(cells.samples), observed=False).mean()
     limit = max(LIMITS.improbable_in_sample, 2 * overall)
     worse = shares[shares > limit]
     if len(worse):
@@ -291,8 +289,8 @@ def _samples_that_differ(evidence: Evidence) -> Iterator[Doubt]:
     counts = pd.crosstab(cells.predicted, cells.samples)
     # A sample with most of the cells has most of many labels, too.
     small = counts.loc[:, counts.sum() < cells.n_obs / 2]
-    shares = small.div(counts.sum(axis=1), axis=0)[counts.sum(axis=1) >= LIMITS.enough_cells]
-    single = shares.drop(UNKNOWN, errors="ignore").unstack()
+    of_label = small.div(counts.sum(axis=1), axis=0)[counts.sum(axis=1) >= LIMITS.enough_cells]
+    single: Any = of_label.drop(UNKNOWN, errors="ignore").unstack()
     single = single[single > LIMITS.one_sample]
     if len(single):
         named = [f"{label} ({sample})" for sample, label in single.index]
