@@ -77,7 +77,7 @@ def cells() -> AnnData:
 # Arguments of a short run of each script, and what is made smaller for it.
 RUNS: dict[str, tuple[list[str], dict[str, Any]]] = {
     "accuracy": (["{data}", "--tasks", "pbmc68k", "--methods", "tosica", "svm", "--seeds=1"], {}),
-    "first_gene_sets": (["{data}"], {"DATASETS": "made"}),
+    "explanation": (["{data}", "--seeds=2"], {"DATASETS": "made"}),
     "missing_genes": (["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"], {"SHARES": (0.3,)}),
 }
 
@@ -91,14 +91,15 @@ def test_a_short_run(name, load, shared, tmp_path, monkeypatch, capsys):
     if smaller.pop("DATASETS", None):
         made = load("_accuracy_tasks").prepared(cells(), "kind")
         monkeypatch.setattr(script, "DATASETS", {"made": ("made", lambda _: made)})
+        monkeypatch.setattr(script, "OF_PART", dict.fromkeys(script.OF_PART, ("made",)))
     for attribute, value in smaller.items():
         monkeypatch.setattr(script, attribute, value)
     train = partialmethod(tosica.TOSICA.train, max_epochs=2)
     if name != "missing_genes":
         monkeypatch.setattr(tosica.TOSICA, "train", train)
     given = [argument.format(data=shared) for argument in arguments]
-    script.main([*given, "--out", str(tmp_path)])
-    result = json.loads((tmp_path / f"{name}.json").read_text())
-    assert (tmp_path / f"{name}.md").read_text() == script.report(result)
+    script.main([*given, "--out", str(tmp_path / "out")])
+    result = json.loads((tmp_path / "out" / f"{name}.json").read_text())
+    assert (tmp_path / "out" / f"{name}.md").read_text() == script.report(result)
     assert result.get("runs", True)
     assert "|" in capsys.readouterr().out

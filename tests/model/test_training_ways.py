@@ -176,8 +176,8 @@ def test_tests_between_groups_leave_torchs_threads():
     code = (
         "import torch, scanpy as sc, tosica\n"
         "adata = sc.datasets.pbmc68k_reduced()\n"
-        "adata.obsm['X_tosica'] = abs(adata.obsm['X_pca'])\n"
-        "adata.uns['tosica'] = {'gene_sets': [str(i) for i in range(50)]}\n"
+        "adata.obsm['X_tosica_attribution'] = abs(adata.obsm['X_pca'])\n"
+        "adata.uns['tosica_attribution'] = {'gene_sets': [str(i) for i in range(50)]}\n"
         "before = torch.get_num_threads()\n"
         "tosica.tl.rank_gene_sets(adata, 'bulk_labels')\n"
         "assert torch.get_num_threads() == before, torch.get_num_threads()\n"
