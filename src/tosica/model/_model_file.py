@@ -143,7 +143,7 @@ def to_plain(value: Any) -> Any:
         case torch.Tensor():
             return value.contiguous()
         case np.ndarray() if value.dtype.kind in "biuf":
-            return torch.from_numpy(np.ascontiguousarray(value))
+            return torch.from_numpy(np.array(value, order="C"))
         case np.ndarray() | pd.Index():
             return [to_plain(item) for item in value.tolist()]
         case pd.DataFrame():
