@@ -113,11 +113,7 @@ def standardised() -> tuple[StandardScaler, FunctionTransformer]:
 
 
 def _support_vectors(
-    reference: AnnData,
-    query: AnnData,
-    seed: int,
-    *scaling: TransformerMixin,
-    platts_labels: bool = False,
+    reference: AnnData, query: AnnData, seed: int, *scaling: TransformerMixin, platts_labels: bool = False
 ) -> pd.DataFrame:
     """Labels of a linear SVM, with the highest probability of Platt scaling.
 

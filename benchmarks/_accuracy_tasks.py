@@ -162,29 +162,21 @@ TASKS: dict[str, Task] = {
     "lung back": Task("lung, Drop-seq → CEL-seq2", False, lambda d, seed: across(lung(d), "sc_dropseq")),
     "pbmc68k": Task("pbmc68k, 5 folds", True, lambda d, seed: folds(pbmc68k(d), seed)),
     "kang noisy": Task(
-        "Kang, control → IFN-β, 20 % wrong labels",
-        False,
-        lambda d, seed: noisy(across(kang(d), "ctrl"), seed),
+        "Kang, control → IFN-β, 20 % wrong labels", False, lambda d, seed: noisy(across(kang(d), "ctrl"), seed)
     ),
     "kang 50": Task("Kang, 50 cells", True, lambda d, seed: few(kang(d), 50, seed)),
     "kang 200": Task("Kang, 200 cells", True, lambda d, seed: few(kang(d), 200, seed)),
     "kang 750": Task("Kang, 750 cells", True, lambda d, seed: few(kang(d), 750, seed)),
     "breast cells": Task("breast, cells → nuclei", False, lambda d, seed: across(breast(d), "komentissuebank")),
     "breast nuclei": Task("breast, nuclei → cells", False, lambda d, seed: of_known_types(across(breast(d), "gtex"))),
-    "gut": Task(
-        "mouse gut, 22 types, halves",
-        True,
-        lambda d, seed: [*across(gut(d), "a"), *across(gut(d), "b")],
-    ),
+    "gut": Task("mouse gut, 22 types, halves", True, lambda d, seed: [*across(gut(d), "a"), *across(gut(d), "b")]),
 }
 
 # Tasks of the second page. No setting was chosen on the simulated cells. Settings of the linear
 # branch were chosen on references that included small ones of the CITE-seq data.
 UNSEEN: dict[str, Task] = {
     "simulated": Task(
-        "simulated, one batch → the other",
-        False,
-        lambda data, seed: across(simulated(data, seed), "batch0"),
+        "simulated, one batch → the other", False, lambda data, seed: across(simulated(data, seed), "batch0")
     ),
     "simulated 200": Task("simulated, 200 cells", True, lambda data, seed: few(simulated(data, seed), 200, seed)),
     "cite": Task("CITE-seq PBMC, RNA, 250 cells", True, lambda data, seed: few(cite(data), 250, seed)),

@@ -34,11 +34,7 @@ def scores(label: str, truth: np.ndarray, before: np.ndarray, after: np.ndarray)
     def f1(found: np.ndarray) -> float:
         return float(f1_score(truth[~is_new], found[~is_new], labels=old, average="macro"))
 
-    return {
-        "recall": float((after[is_new] == label).mean()),
-        "before": f1(before),
-        "after": f1(after),
-    }
+    return {"recall": float((after[is_new] == label).mean()), "before": f1(before), "after": f1(after)}
 
 
 def truth_of(adata: AnnData) -> np.ndarray:

@@ -93,17 +93,9 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
             if not few.exists():
                 tosica.datasets.synthetic(512, N_GENES).write_zarr(few)
             tosica.tl.annotate_file(
-                few,
-                model,
-                folder / f"few_{way}.zarr",
-                client=client,
-                cells_per_part=128,
-                overwrite=True,
+                few, model, folder / f"few_{way}.zarr", client=client, cells_per_part=128, overwrite=True
             )
-            found = timed(
-                lambda: tosica.tl.annotate_file(source, model, output, client=client, **options),
-                n_done,
-            )
+            found = timed(lambda: tosica.tl.annotate_file(source, model, output, client=client, **options), n_done)
             return {**found, "peak_mb": max(client.run(peak_mb).values())}
     return found
 
@@ -146,12 +138,7 @@ def train(folder: Path, n_cells: int, way: str, n_batches: int | None) -> dict[s
         options["limit_val_batches"] = 20
     found = timed(lambda: model.train(**options), n_cells)
     loss = float(model.history["validation_loss"].iloc[-1, 0])
-    return {
-        **found,
-        "network": clock.ended - clock.began,
-        "cells": clock.n_cells,
-        "validation_loss": loss,
-    }
+    return {**found, "network": clock.ended - clock.began, "cells": clock.n_cells, "validation_loss": loss}
 
 
 def timed(call: Callable[[], Any], n_cells: int) -> dict[str, float]:

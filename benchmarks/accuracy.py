@@ -133,11 +133,7 @@ def report(result: dict[str, Any]) -> str:
     means, spreads = of_task.mean(), of_task.std()
     lines += ["Mean over the tasks:", ""]
     rows = [
-        [
-            METHODS[m][0],
-            *(_shown(means.loc[m][metric].mean(), metric) for metric in METRICS),
-            n_seeds[m],
-        ]
+        [METHODS[m][0], *(_shown(means.loc[m][metric].mean(), metric) for metric in METRICS), n_seeds[m]]
         for m in methods
         # A mean over other tasks would be another number.
         if len(means.loc[m]) == len(tasks)
@@ -174,12 +170,7 @@ def _beside_the_best(means: pd.DataFrame, tasks: dict[str, str], methods: list[s
         rows.append(row)
     gain = "tosica, points"
     head = ["", "best other by accuracy", gain, "best other by macro-F1", gain]
-    return [
-        "Difference to the best other method of each task:",
-        "",
-        *table(head, rows),
-        "",
-    ]
+    return ["Difference to the best other method of each task:", "", *table(head, rows), ""]
 
 
 def _by_chance(runs: pd.DataFrame, tasks: list[str]) -> list[str]:
@@ -211,11 +202,7 @@ def _label_sets(runs: pd.DataFrame, tasks: dict[str, str]) -> list[str]:
         return []
     means = covered.groupby(level=0, sort=False)
     rows = [
-        [
-            tasks[task],
-            *(f"{m:.3f} ± {s:.3f}" for m, s in zip(of.mean(), of.std(), strict=True)),
-        ]
-        for task, of in means
+        [tasks[task], *(f"{m:.3f} ± {s:.3f}" for m, s in zip(of.mean(), of.std(), strict=True))] for task, of in means
     ]
     return [
         "## Label sets",

@@ -62,16 +62,9 @@ def made_up(_: Path) -> AnnData:
     return prepared(adata, "cell_type", "batch")
 
 
-TASKS: dict[
-    str,
-    tuple[str, Callable[[Path], AnnData], Callable[[AnnData], Iterator[tuple[str, Split]]]],
-] = {
+TASKS: dict[str, tuple[str, Callable[[Path], AnnData], Callable[[AnnData], Iterator[tuple[str, Split]]]]] = {
     # One direction only, to limit the time.
-    "lung lacking": (
-        "lung, cell line known from CEL-seq2 only",
-        lung,
-        partial(lacking, only="sc_dropseq"),
-    ),
+    "lung lacking": ("lung, cell line known from CEL-seq2 only", lung, partial(lacking, only="sc_dropseq")),
     "kang whole": ("Kang, 400 cells of both conditions", kang, whole),
     "made up": ("simulated, fourth batch", made_up, whole),
 }
@@ -171,10 +164,7 @@ def report(result: dict[str, Any]) -> str:
             "compare the scores of batch correction, not",
             "those of bio conservation.",
             "",
-            *table(
-                ["", *scores.columns],
-                [[name, *(f"{v:.2f}" for v in row)] for name, row in scores.iterrows()],
-            ),
+            *table(["", *scores.columns], [[name, *(f"{v:.2f}" for v in row)] for name, row in scores.iterrows()]),
             "",
         ]
     lines += version_lines(result)

@@ -34,13 +34,7 @@ from benchmarks._accuracy_tasks import LABEL, few
 from benchmarks._references import REFERENCES, batch_effect, made_up, without_rarest
 from benchmarks._report import table, version_lines, versions, write
 from tosica.data import CellMatrix, ModalitySlice
-from tosica.linear import (
-    LabeledRows,
-    RegressionConfig,
-    cross_validate,
-    fit_regressions,
-    logit_adjustment,
-)
+from tosica.linear import LabeledRows, RegressionConfig, cross_validate, fit_regressions, logit_adjustment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,12 +89,7 @@ def linear_branch(
 
 
 def support_vectors(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    tokens: sp.csr_matrix,
-    _: float,
-    *,
-    scaled: bool,
+    x: sp.csr_matrix, labels: NDArray[np.integer], tokens: sp.csr_matrix, _: float, *, scaled: bool
 ) -> Scores:
     """A linear support vector machine of all genes, without gene sets."""
     steps = standardised() if scaled else ()
@@ -214,10 +203,7 @@ def two_batches(reference: AnnData, query: AnnData, seed: int) -> tuple[AnnData,
     changed &= (reference.obs[LABEL] != label).to_numpy()
     mixed = reference.copy()
     effect = batch_effect(reference, seed).X
-    mixed.X = sp.csr_matrix(
-        sp.diags(1.0 * changed) @ effect + sp.diags(1.0 * ~changed) @ reference.X,
-        dtype=np.float32,
-    )
+    mixed.X = sp.csr_matrix(sp.diags(1.0 * changed) @ effect + sp.diags(1.0 * ~changed) @ reference.X, dtype=np.float32)
     changed_query = batch_effect(query, seed)
     of_label = (changed_query.obs[LABEL] == label).to_numpy()
     return mixed, {ELSEWHERE: changed_query[of_label].copy()}
@@ -229,10 +215,7 @@ def one_draw(adata: AnnData, size: int, seed: int) -> list[dict[str, Any]]:
     some = np.random.default_rng(seed).permutation(query.n_obs)[:MAX_QUERY]
     known = query.obs[LABEL].isin(reference.obs[LABEL].unique()).to_numpy()
     query = query[np.sort(some[known[some]])].copy()
-    tasks = [
-        (reference, {SAME: query, EFFECT: batch_effect(query, seed)}),
-        two_batches(reference, query, seed),
-    ]
+    tasks = [(reference, {SAME: query, EFFECT: batch_effect(query, seed)}), two_batches(reference, query, seed)]
     return [{"seed": seed, **run} for task in tasks for run in all_variants(*task)]
 
 
@@ -293,10 +276,7 @@ def _by_reference(runs: pd.DataFrame) -> list[str]:
     for query in SHOWN:
         of = largest[largest["query"] == query].groupby(["variant", "reference"])[METRICS].mean()
         rows = [
-            [
-                variant.name,
-                *("{:.3f} / {:.3f}".format(*of.loc[(key, name), METRICS[:2]]) for name in there),
-            ]
+            [variant.name, *("{:.3f} / {:.3f}".format(*of.loc[(key, name), METRICS[:2]]) for name in there)]
             for key, variant in VARIANTS.items()
         ]
         lines += [

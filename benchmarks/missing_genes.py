@@ -80,10 +80,7 @@ def runs_of(split: Split, shares: tuple[float, ...], draws: int, **train: Any) -
         found = model.predict(cells, soft=True).to_numpy()
         of_truth = found[np.arange(len(found)), truth].clip(1e-12)
         right = float((found.argmax(1) == truth).mean())
-        return found.argmax(1), {
-            "accuracy": right,
-            "log-likelihood": float(np.log(of_truth).mean()),
-        }
+        return found.argmax(1), {"accuracy": right, "log-likelihood": float(np.log(of_truth).mean())}
 
     called, whole = scores(query)
     runs = [{"share": 0.0, "draw": 0, "way": way, "agreement": 1.0, **whole} for way in WAYS]

@@ -96,10 +96,7 @@ def _over_seeds(runs: pd.DataFrame, column: str) -> str:
 
 def _comparison(runs: pd.DataFrame) -> list[str]:
     rows = [
-        [
-            *names,
-            *(_over_seeds(of_task, c) for c in ("recall", "before", "after", "change")),
-        ]
+        [*names, *(_over_seeds(of_task, c) for c in ("recall", "before", "after", "change"))]
         for names, of_task in runs.groupby(["dataset", "query", "method"], sort=False)
     ]
     head = ["dataset", "query", "method", "recall of the new type"]

@@ -120,11 +120,7 @@ def train(reference: AnnData, seed: int, max_epochs: int) -> tosica.TOSICA:
 
 
 def scored(
-    networks: list[tosica.TOSICA],
-    reference: AnnData,
-    cells: AnnData,
-    seed: int,
-    scanvi: NDArray | None,
+    networks: list[tosica.TOSICA], reference: AnnData, cells: AnnData, seed: int, scanvi: NDArray | None
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Evaluate all scores, for each size of the new type."""
     model, truth = networks[0], reference.obs["label"].astype(str).to_numpy()

@@ -190,14 +190,7 @@ def _whole(whole: dict[str, Any], measured: pd.DataFrame, files: list[int]) -> l
     of_memory = whole["train_memory"]["cells"] / whole["train_memory"]["network"]
     moments = ", ".join(f"{moment:.0f}" for moment in whole["kills"]["moments"])
     rows: list[list[Any]] = [
-        [
-            "annotate, from Zarr to Zarr",
-            annotated["seconds"] / 60,
-            rate,
-            rate / in_memory,
-            "",
-            annotated["peak_mb"],
-        ]
+        ["annotate, from Zarr to Zarr", annotated["seconds"] / 60, rate, rate / in_memory, "", annotated["peak_mb"]]
     ]
     for way in ("zarr", "memory"):
         found = whole[f"train_{way}"]
@@ -246,7 +239,7 @@ def _prediction(result: dict[str, Any], measured: pd.DataFrame, files: list[int]
         learned = whole["train_zarr"]["network"] / (whole["train_zarr"]["cells"] / train)
         checked = [
             f"The whole file above took {took:.2f} times what the table predicts for annotation, "
-            f"and {learned:.2f} times for training.",
+            f"and {learned:.2f} times for training."
         ]
     disk = result["disk_bytes"]
     rows = []

@@ -261,14 +261,7 @@ def report(result: dict[str, Any]) -> str:
         ]
         parts = of_data[of_data["part"] == "references"].fillna({"query": ""})
         rows = [
-            [
-                name,
-                genes,
-                _did(part),
-                query,
-                _did(part, "to query"),
-                *(_mean(part, what) for what in METRICS),
-            ]
+            [name, genes, _did(part), query, _did(part, "to query"), *(_mean(part, what) for what in METRICS)]
             for (name, genes, query), part in parts.groupby(["reference", "genes", "query"], sort=False)
         ]
         lines += [
@@ -307,11 +300,7 @@ def main(arguments: list[str] | None = None) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     logging.getLogger("tosica").setLevel(logging.WARNING)
     torch.set_num_threads(1)
-    result: dict[str, Any] = {
-        "runs": [],
-        "epochs": given.epochs,
-        "versions": versions("scikit-learn"),
-    }
+    result: dict[str, Any] = {"runs": [], "epochs": given.epochs, "versions": versions("scikit-learn")}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for data in given.names:

@@ -171,10 +171,7 @@ def report(result: dict[str, Any]) -> str:
         of_task = runs[runs["task"] == task].groupby("order")[list(SCORES)]
         mean, deviation = of_task.mean(), of_task.std(ddof=0)
         rows = [
-            [
-                title,
-                *(f"{mean.loc[name, s]:.3f} ± {deviation.loc[name, s]:.3f}" for s in SCORES),
-            ]
+            [title, *(f"{mean.loc[name, s]:.3f} ± {deviation.loc[name, s]:.3f}" for s in SCORES)]
             for name, title in ORDERS.items()
         ]
         rows.append(["an order without a fault", *(f"{mean.loc['ceiling', s]:.3f}" for s in SCORES)])

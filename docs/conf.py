@@ -52,16 +52,13 @@ nitpicky = True
 nitpick_ignore_regex = [
     # Other projects: their inventories are downloaded for the published pages only, see below, and
     # a name that one of them moves must not stop a build.
-    (
-        r"py:.*",
-        r"(anndata|lightning|matplotlib|mudata|numpy|pandas|scanpy|scipy|scvi|seaborn|torch)\..+",
-    ),
+    (r"py:.*", r"(anndata|lightning|matplotlib|mudata|numpy|pandas|scanpy|scipy|scvi|seaborn|torch)\..+"),
     (r"py:.*", rf"({'|'.join(sorted(sys.stdlib_module_names))})(\..+)?"),
     (r"py:data", r"Ellipsis"),
 ]
 nitpick_ignore = [
     # The type of an attribute that is shown, but whose parts only the package itself reads.
-    ("py:class", "tosica.linear._novelty.NoveltyStatistics"),
+    ("py:class", "tosica.linear._novelty.NoveltyStatistics")
 ]
 # Classes are documented where users import them.
 qualname_overrides = {
@@ -122,14 +119,7 @@ autosummary_context = {
         .difference(*(vars(part) for part in tosica.TOSICA.__mro__ if part.__module__.startswith("tosica")))
         .union(dir(tuple))
     ),
-    "shared_with_scvi_tools": [
-        "adata",
-        "device",
-        "history",
-        "is_trained",
-        "train_indices",
-        "validation_indices",
-    ],
+    "shared_with_scvi_tools": ["adata", "device", "history", "is_trained", "train_indices", "validation_indices"],
 }
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False

@@ -34,11 +34,7 @@ def main(target: Path) -> None:
     """The cells and the model of `tosica demo`, in three panels that lead to the genes."""
     query = _explained_query()
     color = dict(
-        zip(
-            query.obs["tosica_prediction"].cat.categories,
-            query.uns["tosica_prediction_colors"],
-            strict=True,
-        )
+        zip(query.obs["tosica_prediction"].cat.categories, query.uns["tosica_prediction_colors"], strict=True)
     )[_LABEL]
     plt.rcParams |= {"font.size": _TEXT, "axes.titlesize": 11.5}
     figure = plt.figure(figsize=(7.4, 4.4), facecolor="white")

@@ -27,12 +27,7 @@ _GENES = {
     "GNLY": (0.0, [2]),
     "LYZ": (0.15, [3]),
 }
-_GENE_SETS = [
-    "B cell receptor\nsignaling",
-    "antigen\npresentation",
-    "cell killing",
-    "module: LYZ, …",
-]
+_GENE_SETS = ["B cell receptor\nsignaling", "antigen\npresentation", "cell killing", "module: LYZ, …"]
 _COLORS = ["#3d6b8f", "#c8763b", "#5d8f5a", "#8a6fa8"]
 _LABELS = {"B cell": 0.97, "monocyte": 0.02, "NK cell": 0.01}
 
@@ -98,13 +93,7 @@ def _draw_way_back(ax: Axes) -> None:
     """From the label to what each gene set and each gene added to its score."""
     ax.plot([0.25, 7.75], [4.2, 4.2], color="#d5dbe0", linewidth=1)
     ax.text(0.25, 4.44, "Why this label?", color=_BACK, weight="bold", va="center")
-    ax.text(
-        1.72,
-        4.44,
-        "What each gene set and each gene added to its score",
-        color=_BACK,
-        va="center",
-    )
+    ax.text(1.72, 4.44, "What each gene set and each gene added to its score", color=_BACK, va="center")
     _box(ax, 6.35, 4.78, 1.3, 0.52, "B cell", _BACK)
     _box(ax, 2.7, 4.78, 2.75, 0.52, "B cell receptor signaling  +2.1", _BACK)
     _box(ax, 0.25, 4.78, 1.6, 0.52, "CD79A  +0.9\nCD79B  +0.5", _BACK)
@@ -121,36 +110,13 @@ def _heading(ax: Axes, x: float, title: str, subtitle: str) -> None:
     ax.text(x, 0.72, subtitle, fontsize=11, va="center", color=_MUTED)
 
 
-def _box(
-    ax: Axes,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    text: str,
-    edge: str,
-) -> None:
+def _box(ax: Axes, x: float, y: float, width: float, height: float, text: str, edge: str) -> None:
     ax.add_patch(
         FancyBboxPatch(
-            (x, y),
-            width,
-            height,
-            "round,pad=0,rounding_size=0.08",
-            facecolor=_BOX,
-            edgecolor=edge,
-            linewidth=1.4,
+            (x, y), width, height, "round,pad=0,rounding_size=0.08", facecolor=_BOX, edgecolor=edge, linewidth=1.4
         )
     )
-    ax.text(
-        x + width / 2,
-        y + height / 2,
-        text,
-        ha="center",
-        va="center",
-        color=_TEXT,
-        fontsize=10.5,
-        linespacing=1.15,
-    )
+    ax.text(x + width / 2, y + height / 2, text, ha="center", va="center", color=_TEXT, fontsize=10.5, linespacing=1.15)
 
 
 def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], color: str) -> None:

@@ -21,12 +21,7 @@ def planted(code: int) -> str:
 
 
 def annotated_pbmc(
-    *,
-    key: str = "tosica",
-    n_labels: int = 10,
-    n_gene_sets: int = N_GENE_SETS,
-    long_names: bool = False,
-    seed: int = 0,
+    *, key: str = "tosica", n_labels: int = 10, n_gene_sets: int = N_GENE_SETS, long_names: bool = False, seed: int = 0
 ) -> AnnData:
     """Annotated cells: gene set i is planted in label i, the rest is noise.
 

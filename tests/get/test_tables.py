@@ -58,11 +58,7 @@ def test_has_what_scanpy_needs():
         (_edited(uns=lambda uns: uns.pop(KEY)), KeyError, "unless uns_merge='same'"),
         (_edited(uns=lambda uns: uns[KEY].pop("gene_sets")), KeyError, "no names of its columns .*'gene_sets'"),
         (_edited(uns=lambda uns: uns.update({KEY: "text"})), KeyError, "no names of its columns .*'gene_sets'"),
-        (
-            _edited(uns=lambda uns: uns[KEY].update(gene_sets=["a"])),
-            ValueError,
-            "names 1 gene sets",
-        ),
+        (_edited(uns=lambda uns: uns[KEY].update(gene_sets=["a"])), ValueError, "names 1 gene sets"),
         (
             _edited(obsm=lambda obsm: np.put(obsm[f"X_{KEY}"], 181, np.inf)),
             ValueError,

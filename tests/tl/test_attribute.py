@@ -85,17 +85,6 @@ def test_genes_sum_to_the_difference_of_the_scores(which, model, query, request)
     assert (query.uns[KEY]["linear_share"] > 0) == (which != "network_alone")
 
 
-def test_a_query_as_its_own_baseline_adds_nothing(model, query):
-    tosica.tl.attribute(query, model, baseline="mean", target=model.labels[0], n_cells=10_000, n_steps=EXACT)
-    groups = query.uns[KEY]["genes"]
-    sizes = query.obs["tosica_prediction"].value_counts()
-    of_all = sum(groups[g.replace("/", "|")] * sizes[g] for g in query.uns[KEY]["groups"]) / sizes.sum()
-    # What is linear averages out in the mean cell.
-    linear = (_batch(model, query).x.mean(0) - _batch(model, query).x.mean(0)).numpy()
-    assert np.abs(of_all.to_numpy() - linear).max() < 0.2
-    assert query.uns[KEY]["baseline"] == "mean"
-
-
 def test_points_are_as_few_as_the_error_allows(network_alone):
     model, query = network_alone
     tosica.tl.attribute(query, model, n_cells=10_000)

@@ -130,11 +130,7 @@ def sample_facts(cells: Cells, labels: list[dict[str, Any]]) -> dict[str, Any] |
     n = counts.sum(axis=1)
     shown = n.sort_values(ascending=False, kind="stable").index[:_MAX_ROWS]
     rows = [
-        {
-            "name": name,
-            "n": int(n[name]),
-            "shares": [float(share) for share in counts.loc[name] / max(n[name], 1)],
-        }
+        {"name": name, "n": int(n[name]), "shares": [float(share) for share in counts.loc[name] / max(n[name], 1)]}
         for name in counts.index
         if name in shown
     ]

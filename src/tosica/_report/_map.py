@@ -114,10 +114,7 @@ def find_positions(adata: AnnData, cells: Cells, max_cells: int, seed: int) -> P
         return Positions(rows, xy[rows, :2].astype(np.float64))
     if len(rows) < _MIN_CELLS:
         return Positions(rows, np.zeros((len(rows), 2)), why_not=f"{len(rows)} cells are too few")
-    logger.info(
-        "report: adata.obsm has no 'X_umap', so that one is computed for %s cells",
-        format_thousands(len(rows)),
-    )
+    logger.info("report: adata.obsm has no 'X_umap', so that one is computed for %s cells", format_thousands(len(rows)))
     drawn = ad.AnnData(obs=pd.DataFrame(index=[str(i) for i in range(len(rows))]))
     drawn.obsm["attention"] = np.asarray(adata.obsm[f"X_{cells.key}"])[rows]
     n_neighbors = min(15, len(rows) - 1)
@@ -276,10 +273,7 @@ def _color_mappers(cells: Cells, colors: list[str]) -> dict[str, dict[str, Any]]
     def categorical(palette: list[str]) -> dict[str, Any]:
         return {"palette": palette, "low": -0.5, "high": len(palette) - 0.5}
 
-    mappers = {
-        "label": categorical(colors),
-        "probability": {"palette": ramp[::-1], "low": 0, "high": _PARTS},
-    }
+    mappers = {"label": categorical(colors), "probability": {"palette": ramp[::-1], "low": 0, "high": _PARTS}}
     if cells.novelty is not None:
         low, high = (100 * bound for bound in NOVELTY_RANGE)
         mappers["novelty"] = {"palette": ramp, "low": low, "high": high}

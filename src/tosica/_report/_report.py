@@ -202,12 +202,7 @@ def _fill_template(**facts: Any) -> str:
         return files("tosica._report").joinpath(name).read_text(encoding="utf-8")
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
-    environment.filters |= {
-        "count": count,
-        "count_cells": count_cells,
-        "percent": percent,
-        "decimal": decimal,
-    }
+    environment.filters |= {"count": count, "count_cells": count_cells, "percent": percent, "decimal": decimal}
     template = environment.from_string(read("report.html.j2"))
     return template.render(css=read("page.css"), map_js=read("map.js"), **facts) + "\n"
 

@@ -10,17 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica._checks import (
-    CellData,
-    Flag,
-    Integer,
-    Names,
-    OneOf,
-    String,
-    as_names,
-    list_names,
-    validate_params,
-)
+from tosica._checks import CellData, Flag, Integer, Names, OneOf, String, as_names, list_names, validate_params
 from tosica._obs import ATTRIBUTION, find_gene_sets, read_attention, read_attribution
 from tosica.model._tosica import MODEL
 
@@ -162,11 +152,7 @@ def genes_df(
 
 @validate_params(adata=CellData(mudata=True), group=Names(optional=True), similar=Flag(), key=String())
 def gene_sets_df(
-    adata: AnnData | MuData,
-    group: str | Iterable[str] | None = None,
-    *,
-    similar: bool = False,
-    key: str = ATTRIBUTION,
+    adata: AnnData | MuData, group: str | Iterable[str] | None = None, *, similar: bool = False, key: str = ATTRIBUTION
 ) -> pd.DataFrame:
     """Get the gene sets with evidence, one row a group and gene set, the strongest first.
 
@@ -291,12 +277,7 @@ def _groups_of(record: Mapping[str, Any]) -> list[str]:
     return [str(name) for name in np.asarray(record["groups"]).ravel()]
 
 
-@validate_params(
-    model=MODEL,
-    gene_sets=Names(optional=True),
-    how=OneOf("mean", "max"),
-    n_genes=Integer(optional=True),
-)
+@validate_params(model=MODEL, gene_sets=Names(optional=True), how=OneOf("mean", "max"), n_genes=Integer(optional=True))
 def gene_weights(
     model: TOSICA,
     gene_sets: str | Iterable[str] | None = None,
@@ -366,11 +347,7 @@ def gene_weights(
         members = genes[indptr[column] : indptr[column + 1]]
         values = weights.iloc[members, column].to_numpy()
         order = np.argsort(-values, kind="stable")[:n_genes]
-        of_set = {
-            "gene_set": names[column],
-            "gene": weights.index[members[order]],
-            "weight": values[order],
-        }
+        of_set = {"gene_set": names[column], "gene": weights.index[members[order]], "weight": values[order]}
         parts.append(pd.DataFrame(of_set))
     table = pd.concat(parts, ignore_index=True)
     return table.assign(gene_set=pd.Categorical(table["gene_set"], list(dict.fromkeys(wanted))))
@@ -473,10 +450,7 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
 
 @validate_params(adata=CellData(mudata=True), group=Names(optional=True), key=String())
 def rank_gene_sets_df(
-    adata: AnnData,
-    group: str | Iterable[str] | None = None,
-    *,
-    key: str = "rank_gene_sets",
+    adata: AnnData, group: str | Iterable[str] | None = None, *, key: str = "rank_gene_sets"
 ) -> pd.DataFrame:
     """Result of :func:`tosica.tl.rank_gene_sets` as a tidy table, one row a group and gene set.
 

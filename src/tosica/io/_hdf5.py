@@ -107,11 +107,7 @@ def _table(group: h5py.Group, index: Sequence[str] | pd.Index | None = None) -> 
 
 
 def read_h5seurat(
-    file: h5py.File,
-    *,
-    assay: str | None,
-    logicals: Collection[str],
-    na_strings: Collection[str],
+    file: h5py.File, *, assay: str | None, logicals: Collection[str], na_strings: Collection[str]
 ) -> Parts:
     """Read one assay, the table of the cells and the reductions."""
     notes: list[str] = []

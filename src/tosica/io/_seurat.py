@@ -36,11 +36,7 @@ if TYPE_CHECKING:
 
 @validate_params(path=FilePath(), assay=String(optional=True), logicals=Names(), na_strings=Names())
 def read_seurat(
-    path: str | Path,
-    *,
-    assay: str | None = None,
-    logicals: Collection[str] = (),
-    na_strings: Collection[str] = (),
+    path: str | Path, *, assay: str | None = None, logicals: Collection[str] = (), na_strings: Collection[str] = ()
 ) -> AnnData:
     """Read a Seurat object into an AnnData that scanpy can work with.
 

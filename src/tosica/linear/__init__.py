@@ -36,13 +36,7 @@ from tosica.linear._classifier import (
     subsample_by_label,
 )
 from tosica.linear._logistic import LogisticRegression, RegressionConfig, fit_regressions
-from tosica.linear._new_labels import (
-    LabeledCells,
-    NewLabels,
-    find_label_shifts,
-    fit_new_labels,
-    replay_cells,
-)
+from tosica.linear._new_labels import LabeledCells, NewLabels, find_label_shifts, fit_new_labels, replay_cells
 from tosica.linear._novelty import (
     CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,

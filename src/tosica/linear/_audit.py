@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 
 def find_label_errors(
-    data: LabeledRows,
-    *,
-    min_share: float = 0.07,
-    min_share_of_misclassified: float = 0.4,
-    **flagging: Any,
+    data: LabeledRows, *, min_share: float = 0.07, min_share_of_misclassified: float = 0.4, **flagging: Any
 ) -> np.ndarray:
     """Find cells with a wrong label, if such cells are frequent.
 

@@ -16,14 +16,7 @@ from scvi.data._constants import _SCVI_UUID_KEY
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
 from scvi.model.base import BaseModelClass
 
-from tosica._checks import (
-    CellData,
-    InstanceOf,
-    OneOf,
-    only_known,
-    refuse_unknown,
-    validate_params,
-)
+from tosica._checks import CellData, InstanceOf, OneOf, only_known, refuse_unknown, validate_params
 from tosica._settings import logger
 from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
 from tosica.linear import NoveltyStatistics

@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 
 @plot_function(n_bins=Integer())
 def reliability(
-    adata: AnnData,
-    labels_key: str,
-    *,
-    key: str = "tosica",
-    n_bins: int = 10,
-    **figure: Unpack[FigureOptions],
+    adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins: int = 10, **figure: Unpack[FigureOptions]
 ) -> Figure | Axes | None:
     """Reliability diagram: share of correct labels against the probability of the label.
 
@@ -185,14 +180,10 @@ _UNITS = {"loss": "cross-entropy", "accuracy": "accuracy"}
 
 
 @plot_function(
-    model=InstanceOf("a TOSICA model that was trained, or its history", TOSICA, Mapping),
-    keys=Names(optional=True),
+    model=InstanceOf("a TOSICA model that was trained, or its history", TOSICA, Mapping), keys=Names(optional=True)
 )
 def training(
-    model: TOSICA | Mapping[str, pd.DataFrame],
-    *,
-    keys: Sequence[str] | None = None,
-    **figure: Unpack[FigureOptions],
+    model: TOSICA | Mapping[str, pd.DataFrame], *, keys: Sequence[str] | None = None, **figure: Unpack[FigureOptions]
 ) -> Figure | list[Axes] | Axes | None:
     """Losses and accuracy of the network over the epochs of its training.
 

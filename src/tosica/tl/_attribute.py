@@ -219,8 +219,7 @@ def attribute(
         indexer = find_genes(adata.var_names, wanted, load_table(adata.var)).indexer
         result.layers[key_added] = np.where(indexer >= 0, found.genes[:, indexer], 0)
         written += f" and .layers[{key_added!r}]"
-    n_groups = found.record["genes"].shape[1]
-    logger.info("attribute: %d groups, completeness error %.2g %%; added %s", n_groups, 100 * error, written)
+    logger.info("attribute: %d groups, error %.2g %%; added %s", len(found.record["groups"]), 100 * error, written)
     return result if copy else None
 
 
@@ -274,8 +273,7 @@ def explain_groups(
     baseline = baseline or ("reference" if model.module.baseline.any() else "mean")
     source = _Source(model, adata, baseline, layer, use_raw, n_steps)
     rows = np.arange(adata.n_obs) if n_cells is None else groups.draw(n_cells, np.random.default_rng(seed))
-    shape = adata.n_obs, source.members.shape[1]
-    of_sets = np.empty(shape, np.float32) if gene_sets_of_cells else None
+    of_sets = np.empty((adata.n_obs, source.members.shape[1]), np.float32) if gene_sets_of_cells else None
     of_genes = np.empty((adata.n_obs, len(source.genes)), np.float32) if genes_of_cells else None
     sums = _Sums(source, groups)
     for part, found in source.iter_contributions(rows, groups.targets):
@@ -403,11 +401,7 @@ class _Source:
         """
         target = torch.from_numpy(targets[rows]).to(self.module.device)
         points = _POINTS_CPU if self.module.device.type == "cpu" else _POINTS_ACCELERATOR
-        with (
-            only_warnings(query_logger),
-            thread_pool(self.module.device),
-            progress(len(rows), "attribute") as step,
-        ):
+        with only_warnings(query_logger), thread_pool(self.module.device), progress(len(rows), "attribute") as step:
             if self.n_steps is None:
                 # Some of all cells, because the first may be alike.
                 tried = rows[np.linspace(0, len(rows) - 1, min(len(rows), _CELLS_TRIED)).astype(int)]
@@ -428,13 +422,12 @@ class _Source:
 
     def _explain(self, batch: Minibatch, target: Tensor) -> tuple[slice, Contributions]:
         part = slice(batch.start, batch.start + len(batch.x))
-        assert self.n_steps is not None
         found = gene_contributions(
             self.module,
             batch,
             self.baseline,
             target[part],
-            n_steps=self.n_steps,
+            n_steps=self.n_steps or 1,
             # The query's mean lacks the genes that the query lacks.
             measured_baseline=batch.measured if self._of_query else None,
         )
@@ -476,14 +469,13 @@ def gene_contributions(
             target = torch.where(target < 0, best.argmax(1), target)
         ends = _centered(logits) - _centered(module.network_logits(start, batch.modalities))
         difference = of_network = ends.gather(1, target[:, None])[:, 0]
-    nodes, weights = (torch.as_tensor(each, dtype=x.dtype, device=x.device) for each in _quadrature(n_steps))
-    # All points of all cells in one minibatch: (n_steps, n_cells, n_genes).
-    points = start + nodes[:, None, None] * (x - start)
-    points = points.flatten(0, 1).requires_grad_()
+    # From -1 to 1, and all points of all cells in one minibatch: (n_steps, n_cells, n_genes).
+    nodes, weights = (torch.as_tensor(v).to(x) for v in np.polynomial.legendre.leggauss(n_steps))
+    points = (start + (nodes[:, None, None] + 1) / 2 * (x - start)).flatten(0, 1).requires_grad_()
     with torch.enable_grad():
         scores = _centered(module.network_logits(points, batch.modalities)).gather(1, target.repeat(n_steps)[:, None])
         (slopes,) = torch.autograd.grad(scores.sum(), points)
-    network = torch.einsum("s,scg->cg", weights, slopes.unflatten(0, (n_steps, -1))) * (x - start)
+    network = torch.einsum("s,scg->cg", weights / 2, slopes.unflatten(0, (n_steps, -1))) * (x - start)
     genes = network
     if module.linear is not None:
         with torch.no_grad():
@@ -493,12 +485,6 @@ def gene_contributions(
             ]
         genes, difference = network + linear, of_network + linear.sum(1)
     return Contributions(*(tensor.cpu().numpy() for tensor in (genes, network, difference, of_network)))
-
-
-def _quadrature(n_steps: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Nodes and weights of Gauss and Legendre from 0 to 1."""
-    nodes, weights = np.polynomial.legendre.leggauss(n_steps)
-    return (nodes + 1) / 2, weights / 2
 
 
 def _centered(logits: Tensor) -> Tensor:

@@ -210,11 +210,7 @@ def _change_genes(
                     results[name, order][1, rows, i] = (logits.argmax(1, keepdim=True) == label)[:, 0].cpu()
         return len(x)
 
-    with (
-        only_warnings(query_logger),
-        thread_pool(module.device),
-        progress(adata.n_obs, "faithfulness") as step,
-    ):
+    with only_warnings(query_logger), thread_pool(module.device), progress(adata.n_obs, "faithfulness") as step:
         for n_cells in thread_map(change, model.iter_batches(adata, **source)):
             step.update(n_cells)
     return results

@@ -59,15 +59,16 @@ def gene_set_statistics(contributions: NDArray[np.floating], members: sp.csc_mat
     pval = norm.sf(z)
     pval[left < 1] = 1.0
     contribution = members.T @ np.asarray(contributions, dtype=np.float64)
-    table = {
-        "n_genes": size,
-        "contribution": contribution,
-        "score": z * (contribution - largest**2),
-        "z": z,
-        "pval": pval,
-        "pval_adj": false_discovery_control(pval) if len(pval) else pval,
-    }
-    return pd.DataFrame(table)
+    return pd.DataFrame(
+        {
+            "n_genes": size,
+            "contribution": contribution,
+            "score": z * (contribution - largest**2),
+            "z": z,
+            "pval": pval,
+            "pval_adj": false_discovery_control(pval) if len(pval) else pval,
+        }
+    )
 
 
 def gene_sets_with_evidence(
