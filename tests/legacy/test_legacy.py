@@ -290,7 +290,7 @@ def test_arguments_that_do_not_fit(project):
     folder, genes = project.folder, project.genes
     refused(FileNotFoundError, "nowhere", folder / "nowhere")
     refused(FileNotFoundError, r"holds no model-3\.pth", folder, weights="model-3.pth")
-    refused(ValueError, r"n_heads=3 does not divide 8, the width of model-9\.pth", folder, n_heads=3)
+    refused(ValueError, r"n_heads=3 does not divide 8: pass the heads", folder, n_heads=3)
     for names in (genes[:-1], [genes[1], genes[0], *genes[2:]], ["NA", *genes[:-1]], "NA", [1] * 24):
         refused(ValueError, "var_names must be the 24 genes that the model was trained on, in their", folder, names)
 

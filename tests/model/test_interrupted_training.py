@@ -280,10 +280,10 @@ def test_what_is_no_checkpoint_is_refused_and_not_executed(new, tmp_path):
     path = tmp_path / "training.pt"
     for content in (Evil(), {"tosica": Evil()}, {"state_dict": {}}, [1, 2]):
         torch.save(content, path)
-        with pytest.raises(ValueError, match="no checkpoint of train"):
+        with pytest.raises(ValueError, match="no checkpoint of this version"):
             new().train(**ONCE, resume=path)
     path.write_bytes(b"PK not a file")
-    with pytest.raises(ValueError, match="no checkpoint of train"):
+    with pytest.raises(ValueError, match="no checkpoint of this version"):
         new().train(**ONCE, resume=path)
     assert not (tmp_path / "executed").exists()
     with pytest.raises(FileNotFoundError):

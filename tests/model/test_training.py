@@ -176,8 +176,8 @@ def test_early_stopping_goes_back_to_the_best_weights(toy, train):
     [
         ({"plan_kwargs": 3}, TypeError, "plan_kwargs"),
         ({"enable_progress_bar": "no"}, TypeError, "enable_progress_bar"),
-        ({"devices": 0}, ValueError, "devices=0 cannot be used here"),
-        ({"devices": "two"}, ValueError, "devices='two' cannot be used here"),
+        ({"devices": 0}, ValueError, "devices=0 cannot be used"),
+        ({"devices": "two"}, ValueError, "devices='two' cannot be used"),
     ],
 )
 def test_training_that_cannot_be(toy, arguments, error, word):

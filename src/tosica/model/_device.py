@@ -84,7 +84,7 @@ def check_devices(accelerator: str, devices: int | list[int] | str) -> torch.dev
             _, _, device = parse_device_args(accelerator, devices, return_device="torch")
     except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
         raise ValueError(
-            f"accelerator={accelerator!r} and devices={devices!r} cannot be used here ({first_line(error)})."
+            f"accelerator={accelerator!r}, devices={devices!r} cannot be used ({first_line(error)}): leave them out."
         ) from error
     return torch.device(device)
 

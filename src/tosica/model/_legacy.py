@@ -86,7 +86,7 @@ def load_legacy(
     """Load a legacy project, as documented in :meth:`TOSICA.load_legacy`."""
     project = read_project(Path(project_dir), var_names, weights)
     if project.embed_dim % n_heads:
-        raise ValueError(f"n_heads={n_heads} does not divide {project.embed_dim}, the width of {project.weights}.")
+        raise ValueError(f"n_heads={n_heads} does not divide {project.embed_dim}: pass the heads it was trained with.")
     if labels_key is not None:
         project = project._replace(labels_key=labels_key)
     registry = _make_registry(cls, project, target_sum)

@@ -279,7 +279,7 @@ def read_start(path: Path) -> dict[str, Any]:
     # torch raises many kinds of errors for what it cannot read.
     except Exception as error:
         raise ValueError(
-            f"{str(path)!r} is no checkpoint of train(checkpoint_dir=...) of this version, or damaged."
+            f"{str(path)!r} is no checkpoint of this version, or damaged: train anew, without resume."
         ) from error
 
 
