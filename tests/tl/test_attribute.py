@@ -78,7 +78,7 @@ def test_genes_sum_to_the_difference_of_the_scores(which, model, query, request)
     difference = _scores(model, batch.x, batch.measured) - _scores(model, model.module.baseline[None])
     table = query.uns[KEY]["genes"]
     for label in table:
-        rows = (query.obs["tosica_prediction"].str.replace("/", "|") == label).to_numpy()
+        rows = np.array(query.obs["tosica_prediction"].str.replace("/", "|") == label)
         code = [name.replace("/", "|") for name in model.labels].index(label)
         assert table[label].sum() == pytest.approx(float(difference[rows, code].mean()), abs=1e-3)
     assert query.uns[KEY]["completeness_error"] < 1e-4
