@@ -1,7 +1,7 @@
 """Whether explanations are right, can be told from chance, and stay the same.
 
 ``python -m benchmarks.explanation FOLDER`` from the repository's root, with the files of
-``_accuracy_tasks.py``, ``sorted_blood.h5ad``, ``pbmc3k.h5ad`` and ``mouse_tissues.h5ad`` in that folder, writes
+``_accuracy_tasks.py``, ``sorted_blood.h5ad`` and ``pbmc3k.h5ad`` in that folder, writes
 ``docs/benchmarks/explanation.md`` and ``explanation.json``. ``--only`` measures some parts anew and
 keeps the others of an earlier result:
 

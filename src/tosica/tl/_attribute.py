@@ -110,7 +110,7 @@ def attribute(
         Cells of each group, drawn at random, by which the network's part is averaged. The linear
         part is averaged over all cells.
     n_steps
-        Points of the integral (Gauss and Legendre). ``None``: as few as keep the error below 1 %.
+        Points of the integral (Gauss and Legendre). ``None``: as few as keep the error below 1 % in ten of the cells.
     cells
         Also compute what each gene set adds in each cell, which takes about 10 ms a cell.
     genes
