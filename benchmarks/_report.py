@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import platform
+import re
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +14,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Each page, its title, and the results that it shows, in order. A result is of the script of its name.
+PAGES = {
+    "accuracy": ("Accuracy", ("accuracy", "accuracy_unseen", "accuracy_held_back", "batches")),
+    "explanation": ("Explanation", ("explanation", "trajectory")),
+    "doubt": ("Doubt", ("label_sets", "ontology")),
+    "robustness": ("Other genes and other scales", ("missing_genes", "scales")),
+    "new_types": ("New types", ("novelty", "new_labels")),
+    "scale": ("Speed and memory", ("scale",)),
+    "parts": ("Parts of the model", ("linear", "cite_seq")),
+}
+NOT_SHOWN = ("date", "python", "lightning", "anndata", "numpy", "scikit-learn", "mudata", "distributed")
 PACKAGES = ("tosica", "torch", "scvi-tools", "lightning", "anndata", "scanpy", "numpy")
 
 
@@ -45,13 +58,32 @@ def versions(*more: str) -> dict[str, str]:
 
 
 def version_lines(result: dict[str, Any]) -> list[str]:
-    """The last section of a page: versions at the time of the measurement."""
-    return ["## Versions", "", *table(["", ""], [*result["versions"].items()]), ""]
+    """The last line of a result: when it was measured, and the versions that matter most."""
+    named = ", ".join(f"{name} {number}" for name, number in result["versions"].items() if name not in NOT_SHOWN)
+    return [f"*Measured on {result['versions']['date']} with {named}; the JSON file has all versions.*", ""]
 
 
-def write(folder: Path, name: str, result: dict[str, Any], page: str) -> None:
-    """Write `name`.json and `name`.md, and print the page."""
+def script_of(result: str) -> Any:
+    """The module that measured a result."""
+    return importlib.import_module(f"benchmarks.{re.sub('_(unseen|held_back)$', '', result)}")
+
+
+def page(name: str, folder: Path, **known: str) -> str:
+    """A page: its results in `folder`, each a section, or the texts that are `known` of some."""
+    title, parts = PAGES[name]
+    texts = {part: known.get(part, "") for part in parts}
+    for part in parts:
+        path = folder / f"{part}.json"
+        if not texts[part] and path.exists():
+            texts[part] = script_of(part).report(json.loads(path.read_text()))
+    sections = [re.sub(r"(?m)^#", "##", text) for text in texts.values() if text]
+    return "\n".join([f"# {title}", "", *sections])
+
+
+def write(folder: Path, name: str, result: dict[str, Any], report: str) -> None:
+    """Write `name`.json and the page that shows it, and print what it says of this result."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-    (folder / f"{name}.md").write_text(page)
-    print(page)
+    of = next(page for page, (_, parts) in PAGES.items() if name in parts)
+    (folder / f"{of}.md").write_text(page(of, folder, **{name: report}))
+    print(report)

@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.batches FOLDER`` from the repository's root, with the files named in
 ``_accuracy_tasks.py`` in that folder and ``benchmarks/requirements.txt`` installed, writes
-``docs/benchmarks/batches.md`` and ``batches.json``. An interrupted run continues where it
+``batches.json`` and its page. An interrupted run continues where it
 stopped; ``--again METHOD`` repeats a method.
 """
 
@@ -129,40 +129,28 @@ def report(result: dict[str, Any]) -> str:
     methods = [*OURS, *(m for m in PEERS if m in set(runs["method"]))]
     titles = {m: METHODS[m][0] for m in PEERS} | {m: f"**tosica**, {m}" for m in OURS}
     lines = [
-        "# Batches",
+        "# Batches of the reference",
         "",
-        "Written by `python -m benchmarks.batches`. All methods are called with their defaults. "
-        "tosica is `model.train()`,",
-        "with a `batch_key` (batches named) and without. There is one seed.",
+        "Written by `python -m benchmarks.batches`, one seed. *Batches named* means that `setup_anndata` got a",
+        "`batch_key`. The table has shares of cells with the right label. In the first task, each label of one",
+        "batch in",
+        "turn is left out of the reference, and its cells are the query. In the others, every batch has every type.",
         *([result["note"]] if result.get("note") else []),
-        "",
-        "## Labels",
-        "",
-        "Values are shares of cells with a correct label. In the task with a cell line known from "
-        "one batch only, each label of",
-        "the other batch in turn is left out of the reference, and its cells are the query. So the "
-        "reference has cells of this",
-        "batch and cells of this type, but no cells of both. In the other tasks, every batch has every type.",
         "",
     ]
     of = runs.groupby(["method", "task"])["right"].mean()
     tasks = [task for task in TASKS if task in set(runs["task"])]
     rows = [[titles[m], *(f"{of[m, task]:.3f}" for task in tasks)] for m in methods]
     lines += [*table(["", *(TASKS[task][0] for task in tasks)], rows), ""]
-    lines += ["Each query:", ""]
-    each = runs.pivot_table(index=["task", "split"], columns="method", values="right", sort=False)
-    rows = [[TASKS[task][0], split, *(f"{row[m]:.3f}" for m in methods)] for (task, split), row in each.iterrows()]
-    lines += [*table(["", "query", *(titles[m] for m in methods)], rows), ""]
     scores = pd.DataFrame(result["embeddings"]).T
     if len(scores):
+        scores = scores[["Batch correction", "Bio conservation", "Total"]]
         lines += [
-            "## Embeddings",
-            "",
-            "The data are Kang, both conditions. Half of the cells are the reference, and the "
-            "embeddings of the other half are scored by",
-            "scib-metrics (1 is best). PCA, Harmony and scVI use all cells and no labels. So "
-            "compare the scores of batch correction, not",
-            "those of bio conservation.",
+            "Scores of embeddings by scib-metrics, where 1 is best. The data are Kang, both conditions. Half of",
+            "the cells",
+            "are tosica's reference, and embeddings of the other half are scored. PCA, Harmony and scVI use all",
+            "cells and",
+            "no labels; tosica knows the labels, which raises its bio conservation.",
             "",
             *table(["", *scores.columns], [[name, *(f"{v:.2f}" for v in row)] for name, row in scores.iterrows()]),
             "",

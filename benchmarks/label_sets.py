@@ -101,39 +101,37 @@ def summarize(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
+    """What the page says of a result."""
+    level = max(COVERAGES)
+    of = {(group["task"], group["labeled"]): group for group in result["summary"]}
     rows = []
-    for group in result["summary"]:
-        row = [ACROSS[group["task"]].what, group["labeled"] or "none"]
-        row.append(f"{group['calibration error']['mean']:.3f}")
-        for coverage in COVERAGES:
-            covered = group.get(f"coverage {coverage}")
-            row += (
-                [
-                    f"{covered['mean']:.3f} ± {covered['std']:.3f}",
-                    f"{group[f'size {coverage}']['mean']:.2f}",
-                    f"{group[f'empty {coverage}']['mean']:.3f}",
-                ]
-                if covered
-                else ["", "", ""]
-            )
-        rows.append(row)
+    for task in dict.fromkeys(group["task"] for group in result["summary"]):
+        groups = [of.get((task, n)) for n in N_LABELED]
+        covered = [group and group.get(f"coverage {level}") for group in groups]
+        errors = [group["calibration error"]["mean"] for group in groups if group]
+        few = next(group for group in reversed(groups) if group)
+        rows.append(
+            [
+                ACROSS[task].what,
+                *(f"{each['mean']:.3f} ± {each['std']:.3f}" if each else "" for each in covered),
+                *(f"{few[f'{what} {level}']['mean']:.2f}" for what in ("size", "empty")),
+                f"{errors[0]:.3f}",
+                f"{errors[-1]:.3f}",
+            ]
+        )
     n_seeds = max(group["seeds"] for group in result["summary"])
     n_draws = max(group["draws"] for group in result["summary"])
-    head = ["reference → query", "labelled cells", "calibration error"]
-    for coverage in COVERAGES:
-        head += [f"coverage, asked {coverage}", "labels in a set", "empty sets"]
+    head = ["reference → query", "no cell labelled", *(f"{n} cells" for n in N_LABELED[1:])]
+    head += ["labels in a set", "empty sets", "calibration error, no cell", "calibration error, most cells"]
     lines = [
         "# Label sets in another batch",
         "",
-        "Written by `python -m benchmarks.label_sets`. A model annotates cells of another batch. "
-        "Then `model.recalibrate` takes",
-        "random cells of the query whose labels are known, and the others are scored. *Coverage* "
-        "is the share of the sets",
-        "(`model.predict_set` with `allow_empty=True`) that contain the true label, the mean and "
-        "standard deviation over "
-        f"{n_seeds} seeds with {n_draws} draws of the",
-        "cells each. The calibration error is the difference of probability and accuracy, averaged over ten bins.",
+        "Written by `python -m benchmarks.label_sets`. A model annotates cells of another batch. Then",
+        "`model.recalibrate` takes random cells of the query whose labels are known, and the others are scored. The",
+        f"table has the share of sets that hold the true label, for a coverage of {level} asked of `predict_set` with",
+        f"`allow_empty=True`: mean and standard deviation of {n_seeds} seeds with {n_draws} draws each. The last four",
+        "columns are the size of the sets and the share of empty ones with most labelled cells, and the calibration",
+        "error before and after.",
         *([result["note"]] if result.get("note") else []),
         "",
         *table(head, rows),

@@ -1,7 +1,7 @@
 """Measure what each part of the linear branch contributes, within references.
 
 ``python -m benchmarks.linear FOLDER`` from the repository's root, with the files of
-``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/linear.md`` and ``linear.json``. The
+``_accuracy_tasks.py`` in that folder, writes ``linear.json`` and its page. The
 model's own regressions are fitted to some cells of a reference, over the tokens that the model
 chooses from these cells, and predict other cells of the same reference: as they are, and with a
 simulated batch effect (that of ``benchmarks._references``). In a second reference, half of the
@@ -12,7 +12,6 @@ label with the effect are predicted.
 from __future__ import annotations
 
 import argparse
-import itertools
 import logging
 import warnings
 from functools import partial
@@ -133,7 +132,6 @@ MAX_QUERY = 500  # cells that are predicted
 MIN_CELLS = 3  # of a label
 METRICS = ["accuracy", "macro-F1", "log-likelihood"]
 SAME, EFFECT, ELSEWHERE = "as they are", "batch effect", "a label of the other batch"
-SHOWN = {SAME: "as they are", EFFECT: "with the batch effect"}
 
 
 def references() -> dict[str, tuple[str, Callable[[Path], AnnData]]]:
@@ -230,64 +228,31 @@ def sizes_of(adata: AnnData) -> dict[int, int]:
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
+    """What the page says of a result."""
     runs = pd.DataFrame(result["runs"])
-    lines = [
-        "# What each part of the linear branch contributes",
-        "",
-        "Written by `python -m benchmarks.linear`. The regressions of the linear branch alone, "
-        "without the network, are fitted to",
-        f"some cells of a reference ({_names(runs)}; {runs['seed'].nunique()} draws of each size), "
-        f"and predict up to {MAX_QUERY} other cells",
-        "of it: as they are, and with the simulated batch effect of `benchmarks/_references.py`. "
-        "They use the tokens that a model with defaults",
-        "chooses from the same cells; support vector machines use genes. The last column is about "
-        "a second reference: half of its cells",
-        "have the batch effect, in an unknown batch, but no cell of one label; cells of this label "
-        "with the effect are predicted. Measures",
-        "are accuracy, macro-F1, and log-likelihood of the right label at the best temperature. "
-        "Of small references two thirds are fitted to.",
-        "",
+    columns = [(SAME, "accuracy"), (SAME, "macro-F1"), (EFFECT, "accuracy"), (ELSEWHERE, "accuracy")]
+    of = runs.groupby(["variant", "size", "query"])[METRICS].mean()
+    sizes = sorted(runs["size"].unique())
+    rows = [
+        [variant.name, *(" / ".join(f"{of.loc[(key, size, q), m]:.3f}" for size in sizes) for q, m in columns)]
+        for key, variant in VARIANTS.items()
     ]
-    columns = [*itertools.product((SAME, EFFECT), METRICS), (ELSEWHERE, METRICS[0])]
-    for size, of_size in runs.groupby("size"):
-        weight = of_size["share"].mean()
-        lines += [
-            f"## {size} training cells",
-            "",
-            f"Mean over {_names(of_size)}. The group lasso's weight in the mean is {weight:.2f} on average.",
-            "",
-        ]
-        of = of_size.groupby(["variant", "query"])[METRICS].mean()
-        rows = [
-            [variant.name, *(f"{of.loc[(key, q), m]:.3f}" for q, m in columns)] for key, variant in VARIANTS.items()
-        ]
-        lines += [*table(["", *(f"{m}, {q}" for q, m in columns)], rows), ""]
-    lines += _by_reference(runs)
-    lines += version_lines(result)
+    lines = [
+        "# The linear branch",
+        "",
+        "Written by `python -m benchmarks.linear`. The regressions of the linear branch alone, without the",
+        "network, are",
+        f"fitted to {', '.join(map(str, sizes))} cells of a reference and predict up to {MAX_QUERY} other cells of it.",
+        f"The references are {_names(runs)}; {runs['seed'].nunique()} draws of each size. Columns: cells as they",
+        "are; cells",
+        "with a simulated batch effect; and cells with this effect of a label that the reference has without it only.",
+        "Values are means for the three sizes. Support vector machines use genes without gene sets.",
+        "",
+        *table(["", *(f"{m}, {q}" for q, m in columns)], rows),
+        "",
+        *version_lines(result),
+    ]
     return "\n".join(lines)
-
-
-def _by_reference(runs: pd.DataFrame) -> list[str]:
-    """Accuracy and macro-F1 in each reference, with the largest number of training cells."""
-    largest = runs[runs["size"] == runs.groupby("reference")["size"].transform("max")]
-    there = list(dict.fromkeys(runs["reference"]))
-    lines = []
-    for query in SHOWN:
-        of = largest[largest["query"] == query].groupby(["variant", "reference"])[METRICS].mean()
-        rows = [
-            [variant.name, *("{:.3f} / {:.3f}".format(*of.loc[(key, name), METRICS[:2]]) for name in there)]
-            for key, variant in VARIANTS.items()
-        ]
-        lines += [
-            f"## Each reference, cells {SHOWN[query]}",
-            "",
-            "Accuracy / macro-F1 with the largest number of training cells.",
-            "",
-            *table(["", *(references()[name][0] for name in there)], rows),
-            "",
-        ]
-    return lines
 
 
 def _names(runs: pd.DataFrame) -> str:

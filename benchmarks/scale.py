@@ -24,7 +24,6 @@ import pandas as pd
 from benchmarks import _scale_runs
 from benchmarks._report import table, version_lines, versions, write
 from tosica._settings import format_thousands
-from tosica.model._reference import MAX_EPOCH_DRAWS
 
 ANNOTATE = ("memory", "h5ad", "zarr", "dask1", "dask2")
 TRAIN = ("memory", "h5ad", "zarr")
@@ -38,9 +37,6 @@ NAMES = {
 # Cells that are annotated, and minibatches that are trained on, of files that have more.
 _MEASURED, _BATCHES = 100_000, 400
 _N_KILLS = 5
-# What a GPU is assumed to annotate a second; none was measured.
-_GPU_ASSUMED = 20_000
-PREDICTED = (1_000_000, 10_000_000, 100_000_000)
 
 
 def in_process(*arguments: object) -> dict[str, Any]:
@@ -141,11 +137,11 @@ def report(result: dict[str, Any]) -> str:
     measured = rates(result["runs"])
     files = list(dict.fromkeys(run["file"] for run in result["runs"]))
     lines = [
-        "# Large data: time and memory",
+        "# Large data",
         "",
-        f"Written by `python -m benchmarks.scale` on {result['processors']} processors. Synthetic "
-        "counts, 3 000 genes, 13 labels,",
-        "and a model with all defaults. Each measurement is a process of its own, the median of "
+        f"Written by `python -m benchmarks.scale` on {result['processors']} processors. The cells are made "
+        "up: counts of 3 000 genes, 13 labels.",
+        "The model has all defaults. Each measurement is a process of its own, the median of "
         f"{result['repeats']}. Of files",
         f"with more cells, some {format_thousands(result['measured'])} are annotated and "
         f"{result['batches']} minibatches of 64 cells are trained on.",
@@ -176,7 +172,14 @@ def report(result: dict[str, Any]) -> str:
     ]
     if result.get("whole"):
         lines += [*_whole(result["whole"], measured, files), ""]
-    lines += [*_prediction(result, measured, files), "", *version_lines(result)]
+    disk = result["disk_bytes"]
+    lines += [
+        f"A part of the output takes {disk['parts']:.0f} bytes a cell (attention to 300 gene sets), the output",
+        "without `X`",
+        f"{disk['output']:.0f}. No GPU was measured.",
+        "",
+        *version_lines(result),
+    ]
     return "\n".join(lines)
 
 
@@ -219,75 +222,6 @@ def _whole(whole: dict[str, Any], measured: pd.DataFrame, files: list[int]) -> l
         "branch and calibration. A second annotation was killed by SIGKILL",
         f"{len(whole['kills']['moments'])} times, {moments} seconds after each start, and begun "
         f"again each time: its output has {same}.",
-    ]
-
-
-def _prediction(result: dict[str, Any], measured: pd.DataFrame, files: list[int]) -> list[str]:
-    """Hours, memory and disk of larger files, by the rates of the largest one."""
-    annotated = measured.loc[("annotate", files[-1], "zarr")]
-    worker = float(measured.loc[("annotate", files[-1], "dask1"), "rate"])
-    trained = [n for n in files if ("train", n, "zarr") in measured.index][-1]
-    training = measured.loc[("train", trained, "zarr")]
-    annotate, memory = float(annotated["rate"]), float(annotated["peak_mb"])
-    train, train_memory = float(training["rate"]), float(training["peak_mb"])
-    checked: list[str] = []
-    if whole := result.get("whole"):
-        # A share of a file does not show the memory that all of its cells' labels take.
-        train_memory = whole["train_zarr"]["peak_mb"]
-        trained = whole["file"]
-        took = whole["annotate"]["seconds"] / (whole["file"] / annotate)
-        learned = whole["train_zarr"]["network"] / (whole["train_zarr"]["cells"] / train)
-        checked = [
-            f"The whole file above took {took:.2f} times what the table predicts for annotation, "
-            f"and {learned:.2f} times for training."
-        ]
-    disk = result["disk_bytes"]
-    rows = []
-    for n_cells in PREDICTED:
-        columns = n_cells * 5 * 8 / 2**20
-        labels = max(n_cells - trained, 0) * 4 * 8 / 2**20
-        rows.append(
-            [
-                f"{n_cells // 10**6} million",
-                n_cells / annotate / 3600,
-                n_cells / _GPU_ASSUMED / 3600,
-                n_cells / (8 * _GPU_ASSUMED) / 3600,
-                n_cells / (100 * worker) / 3600,
-                min(n_cells, MAX_EPOCH_DRAWS) / train / 3600,
-                (memory + columns) / 1024,
-                (train_memory + labels) / 1024,
-                n_cells * disk["parts"] / 1e9,
-                n_cells * disk["output"] / 1e9,
-            ]
-        )
-    head = [
-        "cells",
-        "annotate here, hours",
-        "one GPU *",
-        "eight GPUs *",
-        "100 workers",
-        "train one epoch here, hours",
-        "memory to annotate, GB",
-        "memory to train, GB",
-        "disk for parts, GB",
-        "disk for the output, GB",
-    ]
-    return [
-        "## What larger files cost",
-        "",
-        *table(head, rows),
-        "",
-        f"Hours are cells / {annotate:.0f} (annotate here, from Zarr), cells / (100 × "
-        f"{worker:.0f}) (100 workers of one thread),",
-        f"draws / {train:.0f} (training; an epoch draws at most {format_thousands(MAX_EPOCH_DRAWS)} cells;",
-        "the checks of labels, the linear branch and calibration are not in it).",
-        "Memory is what was measured, and 40 bytes a cell for the columns that are joined at",
-        "the end, or 32 bytes a cell for labels and batches in training; without names of cells, "
-        "which a reference also has",
-        f"in memory. Disk is {disk['parts']:.0f} bytes a cell for parts (attention to 300 gene "
-        f"sets) and {disk['output']:.0f} for the output without `X`.",
-        *checked,
-        f"\\* No GPU was measured: {format_thousands(_GPU_ASSUMED)} cells per second are assumed.",
     ]
 
 

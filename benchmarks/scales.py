@@ -1,7 +1,7 @@
 """Expression on other scales: what tosica says of it, and what becomes of labels and label sets.
 
 ``python -m benchmarks.scales FOLDER`` from the repository's root, with the files of
-``_accuracy_tasks.py`` in that folder, writes ``docs/benchmarks/scales.md`` and ``scales.json``. The
+``_accuracy_tasks.py`` in that folder, writes ``scales.json`` and its page. The
 same cells are given to a model, as counts and in every way in which they are found in files: with
 all genes, and with fewer genes after they were transformed. So is a reference.
 """
@@ -216,67 +216,45 @@ def references(data: str, adata: AnnData, seed: int, **train: Any) -> Iterator[d
                 yield {**row, **of_model}
 
 
-def _mean(rows: pd.DataFrame, what: str) -> str:
-    """Mean of the seeds, and the worst."""
-    if what not in rows or rows[what].isna().all():
-        return ""
-    worst = rows[what].max() if what in ("calibration error", "empty") else rows[what].min()
-    return f"{rows[what].mean():.3f} ({worst:.3f})"
-
-
-METRICS = ("accuracy", "calibration error", "coverage", "empty")
+METRICS = ("accuracy", "calibration error", "coverage")
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
+    """What the page says of a result."""
     runs = pd.DataFrame(result["runs"])
-    n_seeds = runs["seed"].nunique()
+    parts = {
+        part: of.groupby([part.removesuffix("ies") + "y" if part == "queries" else "reference", "genes"])
+        for part, of in runs.groupby("part")
+    }
+    rows = [
+        [name, *(_did(parts[part].get_group((name, genes))) for part in parts for genes in ("all", "fewer"))]
+        for name in TRANSFORMS
+    ]
+    read = runs[(runs["part"] == "queries") & runs["accuracy"].notna()]
+    changes = [
+        [DATA[data][0], genes, *(f"{of[what].min():.3f} to {of[what].max():.3f}" for what in METRICS)]
+        for (data, genes), each in read.groupby(["data", "genes"], sort=False)
+        for of in [each.groupby("query")[list(METRICS)].mean()]
+    ]
+    names = " and ".join(DATA[data][0] for data in dict.fromkeys(runs["data"]))
     lines = [
         "# Expression on another scale",
         "",
-        f"Written by `python -m benchmarks.scales`. {n_seeds} seeds, models with "
-        + (f"{result['epochs']} epochs. " if result["epochs"] else "defaults. ")
-        + "Each cell shows the mean of the seeds and, in parentheses, the worst.",
-        f"*Coverage* is that of `predict_set(coverage={TARGET}, allow_empty=True)`, and *empty* "
-        "the share of sets without a label. *Taken*: as it is, without a word.",
-        "*Rescaled*: brought to the scale of the reference, and logged. *Warned*: a `UserWarning`. "
-        "*Refused*: a `ValueError`.",
-        "The queries are cells of the same data as the reference.",
+        f"Written by `python -m benchmarks.scales` with {names}, {runs['seed'].nunique()} seeds. Queries are of",
+        "models of",
+        f"counts. *Fewer*: a random {KEPT:.0%} of the genes of a query, and the {N_VARIABLE} most variable ones of a",
+        "reference, are left after the transform. *Taken*: used unchanged, no message. *Rescaled*: brought to",
+        "the scale of",
+        "the reference, and logged. *Refused*: an error.",
+        "",
+        *table(["scale", *(f"{part}, {genes} genes" for part in parts for genes in ("all", "fewer"))], rows),
+        "",
+        "Labels of the queries that were read, lowest and highest mean over the scales, with the coverage of",
+        f"`predict_set(coverage={TARGET}, allow_empty=True)`:",
+        "",
+        *table(["data", "genes", *METRICS], changes),
         "",
     ]
-    for data, of_data in runs.groupby("data", sort=False):
-        title, _, n = DATA[data]
-        parts = of_data[of_data["part"] == "queries"]
-        rows = [
-            [name, genes, _did(part), *(_mean(part, what) for what in METRICS)]
-            for (name, genes), part in parts.groupby(["query", "genes"], sort=False)
-        ]
-        lines += [
-            f"## {title}: queries of a reference of {n} cells with counts",
-            "",
-            f"*Fewer*: a random {KEPT:.0%} of the genes are left after the transform.",
-            "",
-            *table(["query", "genes", "tosica", *METRICS], rows),
-            "",
-        ]
-        parts = of_data[of_data["part"] == "references"].fillna({"query": ""})
-        rows = [
-            [name, genes, _did(part), query, _did(part, "to query"), *(_mean(part, what) for what in METRICS)]
-            for (name, genes, query), part in parts.groupby(["reference", "genes", "query"], sort=False)
-        ]
-        lines += [
-            f"## {title}: references",
-            "",
-            f"*Fewer*: the {N_VARIABLE} most variable genes are left after the transform; *raw*: "
-            "`adata.raw` has all genes. Models are made of two",
-            "references.",
-            "",
-            *table(["reference", "genes", "tosica", "query", "tosica", *METRICS], rows),
-            "",
-        ]
-    refused = runs[runs["did"] != "taken"]
-    kinds = pd.unique(refused["said"].str.replace(r"\b\d+(\.\d+)?(e\+\d+)?\b(?!p)", "…", regex=True))
-    lines += ["## What is said", "", *(f"- {line}" for line in sorted(kinds)), ""]
     return "\n".join([*lines, *version_lines(result)])
 
 

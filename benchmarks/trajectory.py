@@ -1,7 +1,7 @@
 """Order of dendritic cell progenitors by pseudotime, beside the stages that they were sorted into.
 
 ``python -m benchmarks.trajectory`` from the repository's root writes
-``docs/benchmarks/trajectory.md`` and ``trajectory.json``. ``tosica.datasets.dc_progenitors`` reads
+``trajectory.json`` and its page. ``tosica.datasets.dc_progenitors`` reads
 the cells from the folder in ``TOSICA_DATA``, or downloads them. An interrupted run continues where
 it stopped.
 """
@@ -137,51 +137,30 @@ def one_run(adata: AnnData, task: str, seed: int, half: int) -> list[dict[str, A
 
 
 def report(result: dict[str, Any]) -> str:
-    """The page."""
+    """What the page says of a result."""
     runs = pd.DataFrame(result["runs"])
-    n_seeds = runs["seed"].nunique()
+    tasks = [task for task in TASKS if task in set(runs["task"])]
+    found = runs.groupby(["order", "task"])["spearman"]
+    mean, deviation = found.mean(), found.std(ddof=0)
+    rows = [
+        [title, *(f"{mean[name, task]:.3f} ± {deviation[name, task]:.3f}" for task in tasks)]
+        for name, title in ORDERS.items()
+    ]
+    rows.append(["an order without a fault", *(f"{mean['ceiling', task]:.3f}" for task in tasks)])
+    heads = {"all stages": "trained on all stages", "without CDP": "trained on MDP and pre-DC only"}
     lines = [
-        "# Trajectory",
+        "# A trajectory",
         "",
         "Written by `python -m benchmarks.trajectory`. The cells are 245 progenitors of mouse dendritic cells",
-        "{cite:p}`Schlitzer2015`, sorted by surface markers into MDP, CDP and pre-DC, in this "
-        "order. Do cells that the model did",
-        "not train on come in this order?",
+        "{cite:p}`Schlitzer2015`, sorted into MDP, CDP and pre-DC, in this order. Half of the cells train a model, and",
+        f"all others are ordered, for both halves and {runs['seed'].nunique()} seeds. The table has Spearman's",
+        "correlation",
+        "of the order with the stages. Cells of a stage are ties, so that even an order without a fault does",
+        "not reach 1.",
+        "Pseudotime is scanpy's `dpt`. Contributions are those to the score of pre-DC. PCA uses no labels, so the fair",
+        "comparison is the logistic regression.",
         "",
-        f"Half of the cells train a model with its defaults, and all others are ordered. This is "
-        f"done for both halves and {n_seeds} seeds.",
-        "Values are means, with the standard deviation over the halves and seeds. *CDP after MDP* "
-        "is the share of pairs of a CDP and an",
-        "MDP in which the CDP comes later, and *pre-DC after CDP* likewise. Cells of a stage are "
-        "ties, so that even an order without a",
-        "fault does not have a correlation of 1: the last line has its values. Pseudotime is "
-        "scanpy's `dpt` with its defaults, from the",
-        "MDP nearest to the mean of the MDPs. Contributions are those to the score of pre-DC.",
-        "",
-        "PCA uses no labels, and all other methods use those of the training cells, so they "
-        "are expected to be better. The fair",
-        "comparison with labels is the logistic regression.",
-        "",
-    ]
-    heads = {
-        "all stages": "Trained on all three stages",
-        "without CDP": "Trained on MDP and pre-DC only: no CDP was ever labelled",
-    }
-    for task in (task for task in TASKS if task in set(runs["task"])):
-        of_task = runs[runs["task"] == task].groupby("order")[list(SCORES)]
-        mean, deviation = of_task.mean(), of_task.std(ddof=0)
-        rows = [
-            [title, *(f"{mean.loc[name, s]:.3f} ± {deviation.loc[name, s]:.3f}" for s in SCORES)]
-            for name, title in ORDERS.items()
-        ]
-        rows.append(["an order without a fault", *(f"{mean.loc['ceiling', s]:.3f}" for s in SCORES)])
-        lines += [f"## {heads[task]}", "", *table(["", *SCORES.values()], rows), ""]
-    seconds = runs["seconds"].dropna()
-    lines += [
-        "## Time",
-        "",
-        f"A model took {seconds.mean():.0f} seconds of processor time: gene sets, training, "
-        "annotation and contributions.",
+        *table(["order by", *(heads[task] for task in tasks)], rows),
         "",
     ]
     return "\n".join([*lines, *version_lines(result)])

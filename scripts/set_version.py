@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(f"{version} is older than the present version {before}; name a newer one.")
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
     set_version(str(version), options.root, today)
-    print(f"{before} → {version} in {', '.join(PLACES)}. Now the changelog: docs/release.md.")
+    print(f"{before} → {version} in {', '.join(PLACES)}. Now the changelog: release/README.md.")
 
 
 if __name__ == "__main__":

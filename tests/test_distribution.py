@@ -69,7 +69,7 @@ def test_every_import_is_of_a_dependency() -> None:
 
 
 def test_page_of_licences_lists_every_dependency_and_why() -> None:
-    page = (ROOT / "docs" / "licenses.md").read_text(encoding="utf-8")
+    page = (ROOT / "release" / "licenses.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([\w-]+) \| [\d.]+ \| ([^|]+) \| (.+) \|$", page, flags=re.MULTILINE)
     dependencies = script("list_licenses").read_dependencies(TEXT)
     project = PYPROJECT["project"]

@@ -115,19 +115,3 @@ def test_the_entry_in_the_list_of_scverse() -> None:
     assert entry["license"] in PROJECT["license"].split(" AND ")
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert entry["test_command"].removeprefix("pip install ") in readme.replace(".venv/bin/", "")
-
-
-# --------------------------------------------------------------------------- the announcement
-
-
-def test_numbers_of_the_announcement_are_those_of_the_benchmark() -> None:
-    announced = (ROOT / "docs" / "announcement.md").read_text(encoding="utf-8")
-    measured = (ROOT / "docs" / "benchmarks" / "accuracy.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([\w ]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", announced, re.M)
-    assert len(rows) == 4
-    for method, accuracy, f1, error, seconds in rows:
-        row = rf"\**{method}\** \| {accuracy} \| {f1} \| [\d.]+ \| {error} \| {seconds}"
-        assert re.search(rf"^\| {row} \|", measured, flags=re.MULTILINE), method
-    worse = [float(points) for points in re.findall(r" \| -([\d.]+) \| [^|]+ \| [+-]", measured)]
-    assert [min(x for x in worse if x > 1), max(worse), sum(x > 1 for x in worse)] == [1.2, 2.0, 4]
-    assert "by 1.2 to 2.0 points" in announced
