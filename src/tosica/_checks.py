@@ -32,78 +32,67 @@ _R = TypeVar("_R")
 # --------------------------------------------------------------------------- constraints
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Constraint:
-    """What a value must be; ``optional`` also takes ``None``."""
+    """What a value must be.
 
+    Parameters
+    ----------
+    wanted
+        What it must be, as the end of "n_genes must be".
+    has_type
+        Whether the type is right; if not, a ``TypeError`` is raised.
+    is_valid
+        Whether a value of the right type is in range; if not, a ``ValueError`` is raised.
+    right, refused
+        For the test of wrong input: a value that is taken or its class, and values of the right type
+        that are not.
+    optional
+        Also take ``None``.
+    advice
+        Say what to do with a wrong value, as the end of the message.
+    """
+
+    wanted: str
+    has_type: Callable[[Any], bool]
+    is_valid: Callable[[Any], Any] = lambda _: True
+    right: Any = "a"
+    refused: tuple[Any, ...] = ()
     optional: bool = False
-
-    @property
-    def wanted(self) -> str:
-        """What the value must be, as the end of "n_genes must be"."""
-        raise NotImplementedError
-
-    @property
-    def right(self) -> Any:
-        """A value that is taken, for the test of wrong input."""
-        return "a"
-
-    def has_type(self, value: Any) -> bool:
-        """Whether the type is right; if not, a ``TypeError`` is raised."""
-        raise NotImplementedError
-
-    def is_valid(self, value: Any) -> bool:
-        """Whether a value of the right type is in range; if not, a ``ValueError`` is raised."""
-        return True
-
-    def wrong(self) -> list[Wrong]:
-        """Values that are refused, with the exception, for the test of wrong input."""
-        raise NotImplementedError
+    advice: Callable[[Any], str] = lambda _: ""
 
     def check(self, name: str, value: Any) -> None:
         """Raise if ``value`` is not what the parameter ``name`` may be."""
-        if self.optional and value is None:
+        has_type = (self.optional and value is None) or self.has_type(value)
+        if has_type and (value is None or self.is_valid(value)):
             return
-        for error, fits in ((TypeError, self.has_type), (ValueError, self.is_valid)):
-            if not fits(value):
-                or_none = " or None" if self.optional else ""
-                raise error(f"{name} must be {self.wanted}{or_none}, not {shown(value)}.")
-
-
-@dataclass(frozen=True)
-class _OfType(Constraint):
-    """A value of some types, for which a condition holds."""
-
-    wanted: str = ""
-    types: tuple[type, ...] = ()
-    condition: Callable[[Any], Any] = lambda _: True
-    right: Any = "a"
-    refused: tuple[Any, ...] = ()
-    """Values of these types for which it does not hold."""
-
-    def has_type(self, value: Any) -> bool:
-        # A bool is a whole number to Python.
-        return isinstance(value, self.types) and (bool in self.types or not isinstance(value, bool))
-
-    def is_valid(self, value: Any) -> bool:
-        return bool(self.condition(value))
+        wanted = f"{self.wanted} or None" if self.optional else self.wanted
+        error = ValueError if has_type else TypeError
+        raise error(f"{name} must be {wanted}, not {shown(value)}{self.advice(value)}.")
 
     def wrong(self) -> list[Wrong]:
-        others = [value for value in ("8", 1.5, 5, True, ["a"], object()) if not self.has_type(value)]
-        return [*((value, TypeError) for value in others), *((value, ValueError) for value in self.refused)]
+        """Values that are refused, with the exception, for the test of wrong input."""
+        values = ("8", 1.5, 5, True, ["a"], [1.5], {"X": 1}, np.ones((2, 2)), object())
+        others = [(value, TypeError) for value in values if not self.has_type(value)]
+        return [*others, *((value, ValueError) for value in self.refused)]
+
+
+def _is(*types: type) -> Callable[[Any], bool]:
+    # A bool is a whole number to Python.
+    return lambda value: isinstance(value, types) and (bool in types or not isinstance(value, bool))
 
 
 def InstanceOf(words: str, *classes: type, optional: bool = False) -> Constraint:
     """Take an object of one of several classes; ``words`` says which, as "a dict of markers"."""
     plain: tuple[Any, ...] = ({}, [], "a")
-    right = next((value for value in plain if isinstance(value, classes)), None)
-    return _OfType(words, classes, right=right, optional=optional)
+    right = next((value for value in plain if isinstance(value, classes)), classes[0])
+    return Constraint(words, _is(*classes), right=right, optional=optional)
 
 
 def Integer(*, least: int = 1, optional: bool = False) -> Constraint:
     """Take a whole number of at least ``least``."""
-    words = f"a whole number of at least {least}"
-    return _OfType(words, (Integral,), lambda value: value >= least, least, (least - 1,), optional=optional)
+    words, refused = f"a whole number of at least {least}", (least - 1,)
+    return Constraint(words, _is(Integral), lambda value: value >= least, least, refused, optional)
 
 
 def Number(
@@ -112,15 +101,11 @@ def Number(
     """Take a finite number of at least ``least``, above ``above``, at most ``most``, below ``below``."""
     bounds = {"at least": least, "above": above, "at most": most, "below": below}
     words = " and ".join(f"{name} {bound:g}" for name, bound in bounds.items() if isfinite(bound))
-
-    def is_inside(value: Any) -> bool:
-        return isfinite(value) and least <= value <= most and above < value < below
-
-    outside = (above, below, least - 1, most + 1)
+    is_inside: Callable[[Any], bool] = lambda x: isfinite(x) and least <= x <= most and above < x < below  # noqa: E731
     wanted = f"a finite number, {words}" if words else "a finite number"
     right = next(value for value in (0.5, 1, least, most, above + 0.1) if is_inside(value))
-    refused = (nan, inf, *filter(isfinite, outside))
-    return _OfType(wanted, (Real,), is_inside, right, refused, optional=optional)
+    refused = (nan, inf, *filter(isfinite, (above, below, least - 1, most + 1)))
+    return Constraint(wanted, _is(Real), is_inside, right, refused, optional)
 
 
 def Fraction(*, zero: bool = True, one: bool = True, optional: bool = False) -> Constraint:
@@ -131,116 +116,76 @@ def Fraction(*, zero: bool = True, one: bool = True, optional: bool = False) -> 
 
 def Flag(*, optional: bool = False) -> Constraint:
     """Take ``True`` or ``False``."""
-    return _OfType("True or False", (bool, np.bool_), right=True, optional=optional)
+    return Constraint("True or False", _is(bool, np.bool_), right=True, optional=optional)
 
 
 def String(*, optional: bool = False) -> Constraint:
     """Take a string."""
-    return _OfType("a string", (str,), optional=optional)
+    return Constraint("a string", _is(str), optional=optional)
 
 
 def FileKey(*, optional: bool = False) -> Constraint:
     """Take a string that can be a key of an AnnData in memory and in a file, as ``key_added``."""
     words, refused = "a name that a file can hold, without a slash", ("", "a/b", ".", "a\0b")
-    return _OfType(words, (str,), lambda name: is_file_key(name) and "/" not in name, "a", refused, optional=optional)
+    return Constraint(words, _is(str), lambda name: is_file_key(name) and "/" not in name, "a", refused, optional)
 
 
 def FilePath(*, optional: bool = False) -> Constraint:
     """Take a path, as a string or ``pathlib.Path``."""
     words = "a path, as a string or pathlib.Path"
-    return _OfType(words, (str, os.PathLike), os.fspath, refused=("",), optional=optional)
+    return Constraint(words, _is(str, os.PathLike), os.fspath, refused=("",), optional=optional)
 
 
 def OneOf(*options: str, optional: bool = False) -> Constraint:
     """Take one of several strings."""
     *most, last = map(repr, options)
     words = f"{', '.join(most)} or {last}" if most else last
-    return _OfType(words, (str,), lambda value: value in options, options[0], ("nonsense",), optional=optional)
+    return Constraint(words, _is(str), lambda value: value in options, options[0], ("nonsense",), optional)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Names(Constraint):
-    """A name or an iterable of names; whole numbers are names, because clusters are numbered."""
+def Names(*, optional: bool = False) -> Constraint:
+    """Take a name or an iterable of names; whole numbers are names, because clusters are numbered."""
+    is_name = _is(str, Integral)
 
-    wanted = "a string or a list of strings"
-
-    def has_type(self, value: Any) -> bool:
+    def has_type(value: Any) -> bool:
         if isinstance(value, str):
             return True
         if not isinstance(value, Iterable) or isinstance(value, bytes):
             return False
         # What can be iterated once only is checked where it is read.
-        return iter(value) is value or all(
-            isinstance(item, str | Integral) and not isinstance(item, bool) for item in value
-        )
+        return iter(value) is value or all(map(is_name, value))
 
-    def wrong(self) -> list[Wrong]:
-        return [(5, TypeError), ([1.5], TypeError), ([None], TypeError)]
+    return Constraint("a string or a list of strings", has_type, optional=optional)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Either(Constraint):
-    """What one of two constraints takes, as ``Either(first=OneOf("auto"), second=Fraction())``."""
-
-    first: Constraint
-    second: Constraint
-
-    @property
-    def wanted(self) -> str:
-        return f"{self.first.wanted} or {self.second.wanted}"
-
-    @property
-    def right(self) -> Any:
-        return self.first.right
-
-    def has_type(self, value: Any) -> bool:
-        return self.first.has_type(value) or self.second.has_type(value)
-
-    def is_valid(self, value: Any) -> bool:
-        return any(option.has_type(value) and option.is_valid(value) for option in (self.first, self.second))
-
-    def wrong(self) -> list[Wrong]:
-        values = [value for value, _ in (*self.first.wrong(), *self.second.wrong())]
-        refused = [value for value in values if not (self.has_type(value) and self.is_valid(value))]
-        return [(v, ValueError if self.has_type(v) else TypeError) for v in refused]
+def Either(*, first: Constraint, second: Constraint, optional: bool = False) -> Constraint:
+    """Take what one of two constraints takes, as ``Either(first=OneOf("auto"), second=Fraction())``."""
+    options = (first, second)
+    is_valid: Callable[[Any], bool] = lambda v: any(o.has_type(v) and o.is_valid(v) for o in options)  # noqa: E731
+    return Constraint(
+        f"{first.wanted} or {second.wanted}",
+        lambda value: any(option.has_type(value) for option in options),
+        is_valid,
+        first.right,
+        tuple(value for value in (*first.refused, *second.refused) if not is_valid(value)),
+        optional,
+    )
 
 
-@dataclass(frozen=True, kw_only=True)
-class CellData(Constraint):
-    """An AnnData or, with ``mudata``, a MuData; ``cure`` says what to do with a MuData else."""
+def CellData(*, mudata: bool = False, optional: bool = False, cure: str = "") -> Constraint:
+    """Take an AnnData or, with ``mudata``, a MuData; ``cure`` says what to do with a MuData else."""
 
-    mudata: bool = False
-    cure: str = ""
-
-    @property
-    def wanted(self) -> str:
-        return "an AnnData or a MuData" if self.mudata else "an AnnData"
-
-    @property
-    def right(self) -> Any:
-        return AnnData(np.ones((2, 2), dtype=np.float32))
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, AnnData) or (self.mudata and isinstance(value, MuData))
-
-    def check(self, name: str, value: Any) -> None:
-        if self.has_type(value) or (self.optional and value is None):
-            return
-        advice = ""
+    def advice(value: Any) -> str:
         if isinstance(value, MuData):
             modality = next(iter(value.mod), "rna")
-            advice = self.cure or f"pass one modality of it, as in mdata[{modality!r}]"
-        elif isinstance(value, str | os.PathLike):
-            path = os.fspath(value)
-            advice = f"read the file before, as in anndata.read_h5ad({path!r})"
-        elif hasattr(value, "shape"):
-            advice = "make one by anndata.AnnData(...), with cells as rows and genes as columns"
-        advice = f": {advice}" if advice else ""
-        raise TypeError(f"{name} must be {self.wanted}, not {shown(value)}{advice}.")
+            return f": {cure or f'pass one modality of it, as in mdata[{modality!r}]'}"
+        if isinstance(value, str | os.PathLike):
+            return f": read the file before, as in anndata.read_h5ad({os.fspath(value)!r})"
+        is_array = hasattr(value, "shape")
+        return ": make one by anndata.AnnData(...), with cells as rows and genes as columns" if is_array else ""
 
-    def wrong(self) -> list[Wrong]:
-        none = [] if self.optional else [None]
-        return [(value, TypeError) for value in ("a.h5ad", np.ones((2, 2)), {"X": 1}, *none)]
+    words, types = ("an AnnData or a MuData", (AnnData, MuData)) if mudata else ("an AnnData", (AnnData,))
+    return Constraint(words, _is(*types), right=AnnData, optional=optional, advice=advice)
 
 
 # --------------------------------------------------------------------------- the decorator
@@ -252,8 +197,8 @@ _OF_ANNOTATION: dict[str, Constraint] = {
     "bool": Flag(),
     "int": Integer(),
     "str": String(),
-    "str | Path": FilePath(),
-    "str | Sequence[str]": Names(),
+    **dict.fromkeys(("str | Path", "str | os.PathLike[str]"), FilePath()),
+    **dict.fromkeys(("str | Sequence[str]", "str | Iterable[str]", "Iterable[str]", "Collection[str]"), Names()),
     "AnnData": CellData(),
     "AnnData | MuData": CellData(mudata=True),
 }

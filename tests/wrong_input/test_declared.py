@@ -64,7 +64,7 @@ def right(constraint: c.Constraint | None) -> Any:
     """A value that a constraint takes; no function gets to work with it."""
     if constraint is None or constraint.optional:
         return None
-    return object.__new__(constraint.types[0]) if constraint.right is None else constraint.right
+    return object.__new__(constraint.right) if isinstance(constraint.right, type) else constraint.right
 
 
 FUNCTIONS = public_functions()

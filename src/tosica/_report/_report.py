@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tosica._checks import CellData, FilePath, Flag, InstanceOf, Integer, String, validate_params
+from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._files import replace_file
 from tosica._limits import LIMITS
 from tosica._report import _facts
@@ -31,18 +31,9 @@ _SUFFIXES = (".html", ".htm")
 
 
 @validate_params(
-    adata=CellData(mudata=True),
-    path=FilePath(),
     model=InstanceOf("the TOSICA model that annotated adata", TOSICA, optional=True),
-    labels_key=String(optional=True),
-    sample_key=String(optional=True),
     markers=InstanceOf("a dict of label to genes", Mapping, optional=True),
-    title=String(optional=True),
-    layer=String(optional=True),
-    use_raw=Flag(),
-    max_cells=Integer(),
     seed=Integer(least=0),
-    key=String(),
 )
 def report(
     adata: AnnData | MuData,

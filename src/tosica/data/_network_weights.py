@@ -10,13 +10,13 @@ import pandas as pd
 import scipy.sparse as sp
 from scipy.sparse import coo_matrix, csr_matrix
 
-from tosica._checks import CellData, String, validate_params
+from tosica._checks import validate_params
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
 
-@validate_params(adata=CellData(), key=String())
+@validate_params()
 def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
     """Get the signed weight of each gene in each gene set, from the network of the mask.
 

@@ -10,7 +10,7 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica._checks import CellData, Flag, Integer, Names, OneOf, String, as_names, list_names, validate_params
+from tosica._checks import CellData, OneOf, as_names, list_names, validate_params
 from tosica._obs import ATTRIBUTION, find_gene_sets, read_attention, read_attribution
 from tosica.model._tosica import MODEL
 
@@ -33,7 +33,7 @@ _RANKING_COLUMNS = {
 }
 
 
-@validate_params(adata=CellData(mudata=True), key=String())
+@validate_params()
 def contributions(adata: AnnData | MuData, *, key: str = ATTRIBUTION) -> AnnData:
     """Get what each gene set adds in each cell as an AnnData of cells × gene sets, for scanpy.
 
@@ -92,7 +92,7 @@ def contributions(adata: AnnData | MuData, *, key: str = ATTRIBUTION) -> AnnData
     )
 
 
-@validate_params(adata=CellData(mudata=True), group=Names(optional=True), n_genes=Integer(optional=True), key=String())
+@validate_params()
 def genes_df(
     adata: AnnData | MuData,
     group: str | Iterable[str] | None = None,
@@ -150,7 +150,7 @@ def genes_df(
     return table.assign(group=pd.Categorical(table["group"], groups))[["group", "gene", "contribution", "expression"]]
 
 
-@validate_params(adata=CellData(mudata=True), group=Names(optional=True), similar=Flag(), key=String())
+@validate_params()
 def gene_sets_df(
     adata: AnnData | MuData, group: str | Iterable[str] | None = None, *, similar: bool = False, key: str = ATTRIBUTION
 ) -> pd.DataFrame:
@@ -225,7 +225,7 @@ def gene_sets_df(
     return evidence.sort_values("group", kind="stable").reset_index(drop=True)
 
 
-@validate_params(adata=CellData(mudata=True), n_genes=Integer(), key=String())
+@validate_params()
 def explain(adata: AnnData | MuData, *, n_genes: int = 5, key: str = ATTRIBUTION) -> pd.DataFrame:
     """Get what tells each label, in a line for each.
 
@@ -277,7 +277,7 @@ def _groups_of(record: Mapping[str, Any]) -> list[str]:
     return [str(name) for name in np.asarray(record["groups"]).ravel()]
 
 
-@validate_params(model=MODEL, gene_sets=Names(optional=True), how=OneOf("mean", "max"), n_genes=Integer(optional=True))
+@validate_params(model=MODEL, how=OneOf("mean", "max"))
 def gene_weights(
     model: TOSICA,
     gene_sets: str | Iterable[str] | None = None,
@@ -353,7 +353,7 @@ def gene_weights(
     return table.assign(gene_set=pd.Categorical(table["gene_set"], list(dict.fromkeys(wanted))))
 
 
-@validate_params(adata=CellData(), key=String())
+@validate_params()
 def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
     """Size, new genes and overlap of each gene set of a mask, as a table.
 
@@ -448,7 +448,7 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
     )
 
 
-@validate_params(adata=CellData(mudata=True), group=Names(optional=True), key=String())
+@validate_params(adata=CellData(mudata=True))
 def rank_gene_sets_df(
     adata: AnnData, group: str | Iterable[str] | None = None, *, key: str = "rank_gene_sets"
 ) -> pd.DataFrame:

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import pandas as pd
 
-from tosica._checks import FilePath, InstanceOf, String, did_you_mean, validate_params
+from tosica._checks import FilePath, InstanceOf, did_you_mean, validate_params
 from tosica._files import cache_folder, download, new_in_cache
 from tosica._settings import format_thousands, logger
 from tosica.gs._genes import orthologs
@@ -43,7 +43,7 @@ _COLUMNS: Final = [
 ]
 
 
-@validate_params(name=String(), version=String(optional=True))
+@validate_params()
 def load(name: str, *, version: str | None = None) -> dict[str, list[str]]:
     """Load a collection of gene sets.
 

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tosica._checks import FilePath, InstanceOf, validate_params
+from tosica._checks import InstanceOf, validate_params
 from tosica._files import replace_file
 
 # Placeholder in the files of the Broad Institute.
@@ -18,7 +18,7 @@ _NO_DESCRIPTION = "na"
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
-@validate_params(path=FilePath())
+@validate_params()
 def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
     r"""Read gene sets from a GMT file.
 
@@ -105,7 +105,6 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
 
 @validate_params(
     gene_sets=InstanceOf("a dict of gene set names to genes", Mapping),
-    path=FilePath(),
     descriptions=InstanceOf("a dict of gene set names to texts", Mapping, optional=True),
 )
 def write_gmt(

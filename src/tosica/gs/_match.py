@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from tosica._checks import Flag, OneOf, validate_params
+from tosica._checks import OneOf, validate_params
 from tosica._settings import format_thousands, logger
 from tosica.gs._genes import ALIAS, COMPOSITE, ENSEMBL, ENTREZ, NUMBERED, ORGANISMS, GeneList, gene_table, orthologs
 
@@ -34,12 +34,7 @@ _KINDS = {"symbol": None, "ensembl": ENSEMBL, "entrez": ENTREZ}
 # --------------------------------------------------------------------------- map names
 
 
-@validate_params(
-    to=OneOf(*_KINDS),
-    organism=OneOf("auto", *ORGANISMS),
-    to_organism=OneOf(*ORGANISMS, optional=True),
-    ignore_case=Flag(),
-)
+@validate_params(to=OneOf(*_KINDS), organism=OneOf("auto", *ORGANISMS), to_organism=OneOf(*ORGANISMS, optional=True))
 def map_genes(
     names: Iterable[str],
     *,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import h5py
 import pandas as pd
 
-from tosica._checks import CellData, FilePath, Names, String, as_names, list_names, validate_params
+from tosica._checks import CellData, as_names, list_names, validate_params
 from tosica._files import replace_file
 from tosica._progress import progress
 from tosica._settings import logger
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
 
-@validate_params(path=FilePath(), assay=String(optional=True), logicals=Names(), na_strings=Names())
+@validate_params()
 def read_seurat(
     path: str | Path, *, assay: str | None = None, logicals: Collection[str] = (), na_strings: Collection[str] = ()
 ) -> AnnData:
@@ -130,7 +130,7 @@ def _read(path: Path, assay: str | None, logicals: Collection[str], na_strings: 
     return read_rds(path, assay=assay)
 
 
-@validate_params(adata=CellData(), logicals=Names(), na_strings=Names())
+@validate_params()
 @explain_damage("adata")
 def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: Collection[str] = ()) -> AnnData:
     """Repair an AnnData that was converted from a Seurat object.
@@ -208,7 +208,7 @@ _COLUMNS = (
 )
 
 
-@validate_params(adata=CellData(mudata=True), folder=FilePath(), key=String())
+@validate_params(adata=CellData(mudata=True))
 def to_seurat(adata: AnnData, folder: str | Path, *, key: str = "tosica") -> None:
     """Write an annotation as CSV files, with an R script that adds it to a Seurat object.
 

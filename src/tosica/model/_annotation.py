@@ -10,18 +10,7 @@ import pandas as pd
 import torch
 from anndata import AnnData
 
-from tosica._checks import (
-    CellData,
-    Either,
-    FileKey,
-    Fraction,
-    InstanceOf,
-    Names,
-    OneOf,
-    String,
-    did_you_mean,
-    validate_params,
-)
+from tosica._checks import CellData, Either, FileKey, Fraction, InstanceOf, OneOf, String, did_you_mean, validate_params
 from tosica._obs import file_columns
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
@@ -54,7 +43,7 @@ LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer",
 class AnnotationMixin(SetupMixin):
     """What a model says of the cells of a query."""
 
-    @validate_params(want=Names(), layer=LAYER, precision=OneOf(*get_args(Precision)))
+    @validate_params(layer=LAYER, precision=OneOf(*get_args(Precision)))
     def infer(
         self,
         adata: AnnData | MuData | None = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from tosica._checks import CellData, FileKey, String, list_names, validate_params
+from tosica._checks import FileKey, list_names, validate_params
 from tosica._obs import read_groups
 from tosica._settings import logger, warn_user
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, Match, check_mapping, match_label, read_ontology
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
 
-@validate_params(adata=CellData(mudata=True), key=String(), key_added=FileKey(optional=True))
+@validate_params(key_added=FileKey(optional=True))
 def map_labels(
     adata: AnnData | MuData, key: str, *, mapping: Mapping[str, str] | None = None, key_added: str | None = None
 ) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from tosica._checks import String, only_known, validate_params
+from tosica._checks import only_known, validate_params
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -96,7 +96,7 @@ def read_ontology() -> Ontology:
 # --------------------------------------------------------------------------- terms
 
 
-@validate_params(term=String())
+@validate_params()
 def term_name(term: str) -> str:
     """Look up the name of a term of the Cell Ontology.
 
@@ -125,7 +125,7 @@ def term_name(term: str) -> str:
     return read_ontology().names[_known(term)]
 
 
-@validate_params(term=String())
+@validate_params()
 def ancestors(term: str) -> dict[str, str]:
     """List all terms above a term: those that it is a kind of.
 
@@ -153,7 +153,7 @@ def ancestors(term: str) -> dict[str, str]:
     return {above: ontology.names[above] for above in sorted(ontology.ancestors[_known(term)])}
 
 
-@validate_params(term=String())
+@validate_params()
 def descendants(term: str) -> dict[str, str]:
     """List all terms below a term: those that are a kind of it.
 

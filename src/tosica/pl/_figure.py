@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from mudata import MuData
 
-    from tosica._checks import Wrong
-
 Drawn = TypeVar("Drawn")
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -383,34 +381,20 @@ def group_colors(adata: AnnData | MuData, groupby: str | None) -> dict[str, str]
 # --------------------------------------------------------------------------- parameters and docs
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Size(Constraint):
-    wanted = "the width and height in inches, such as (6, 4)"
-
-    def has_type(self, value: Any) -> bool:
-        return not isinstance(value, str) and np.shape(value) == (2,)
-
-    def is_valid(self, value: Any) -> bool:
-        return all(Number(above=0).has_type(v) and 0 < v < np.inf for v in value)
-
-    def wrong(self) -> list[Wrong]:
-        return [("large", TypeError), (5, TypeError), ((1, 2, 3), TypeError), ((0, 4), ValueError)]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ColorMap(Constraint):
-    wanted = "a colour map of matplotlib, such as 'viridis'"
-
-    def has_type(self, value: Any) -> bool:
-        return isinstance(value, str | Colormap)
-
-    def is_valid(self, value: Any) -> bool:
-        return not isinstance(value, str) or value in matplotlib.colormaps
-
-    def wrong(self) -> list[Wrong]:
-        return [(5, TypeError), ("virids", ValueError)]
-
-
+_POSITIVE = Number(above=0)
+_SIZE = Constraint(
+    "the width and height in inches, such as (6, 4)",
+    lambda value: not isinstance(value, str) and np.shape(value) == (2,),
+    lambda value: all(_POSITIVE.has_type(v) and _POSITIVE.is_valid(v) for v in value),
+    refused=((0, 4),),
+    optional=True,
+)
+_COLOR_MAP = Constraint(
+    "a colour map of matplotlib, such as 'viridis'",
+    lambda value: isinstance(value, str | Colormap),
+    lambda value: isinstance(value, Colormap) or value in matplotlib.colormaps,
+    refused=("virids",),
+)
 # What a parameter may be, in each plot that has it.
 _PARAMETERS: dict[str, Constraint] = {
     "adata": CellData(mudata=True),
@@ -420,10 +404,10 @@ _PARAMETERS: dict[str, Constraint] = {
     **dict.fromkeys(("cluster_groups", "normalize", "return_fig"), Flag()),
     **dict.fromkeys(("annotate", "show"), Flag(optional=True)),
     **dict.fromkeys(("vmin", "vmax", "cutoff"), Number(optional=True)),
-    "cmap": _ColorMap(),
+    "cmap": _COLOR_MAP,
     "max_name_length": Integer(least=10),
     "ax": InstanceOf("axes of matplotlib, as plt.subplots() makes them", Axes, optional=True),
-    "figsize": _Size(optional=True),
+    "figsize": _SIZE,
     "save": FilePath(optional=True),
     "dpi": Integer(),
 }

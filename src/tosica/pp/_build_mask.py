@@ -10,7 +10,7 @@ import numpy as np
 from mudata import MuData
 from scipy.sparse import csr_matrix, vstack
 
-from tosica._checks import CellData, FileKey, Flag, Fraction, InstanceOf, Integer, OneOf, String, validate_params
+from tosica._checks import FileKey, Fraction, InstanceOf, Integer, OneOf, validate_params
 from tosica._settings import format_thousands, logger, warn_user
 from tosica.data import (
     DEFAULT_MODALITIES,
@@ -49,10 +49,6 @@ _MAX_FEATURES = 1000
 
 
 @validate_params(
-    adata=CellData(mudata=True),
-    min_genes=Integer(),
-    max_genes=Integer(),
-    max_gene_sets=Integer(optional=True),
     n_unannotated=Integer(least=0),
     mask_ratio=Fraction(zero=False),
     seed=Integer(least=0),
@@ -60,10 +56,8 @@ _MAX_FEATURES = 1000
     max_jaccard=Fraction(zero=False, optional=True),
     organism=OneOf("auto", *ORGANISMS),
     identifiers=OneOf(*get_args(Identifiers)),
-    layer=String(optional=True),
     groups=InstanceOf("a dict of modality to groups of its features", Mapping, optional=True),
     key_added=FileKey(),
-    copy=Flag(),
 )
 def build_mask(
     adata: AnnData | MuData,

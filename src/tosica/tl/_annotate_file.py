@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, get_args
 
-from tosica._checks import FileKey, FilePath, Flag, InstanceOf, Integer, OneOf, String, validate_params
+from tosica._checks import FileKey, InstanceOf, OneOf, validate_params
 from tosica._files import check_output
 from tosica._obs import file_columns
 from tosica._progress import progress
@@ -19,21 +19,11 @@ from tosica.ondisk import PartAnnotator, Plan, Store, annotate_on_workers, join_
 
 
 @validate_params(
-    path=FilePath(),
     model=InstanceOf("a TOSICA model, or the folder of one", TOSICA, str, os.PathLike),
-    output=FilePath(),
-    layer=String(optional=True),
-    use_raw=Flag(),
     cutoff=CUTOFF,
-    probabilities=Flag(),
-    include_x=Flag(),
-    batch_size=Integer(optional=True),
     precision=OneOf(*get_args(Precision)),
     key_added=FileKey(),
-    cells_per_part=Integer(),
     array_task=InstanceOf("a pair (i, n) of whole numbers", tuple, list, optional=True),
-    overwrite=Flag(),
-    enable_progress_bar=Flag(),
 )
 def annotate_file(
     path: str | os.PathLike[str],

@@ -11,7 +11,7 @@ import scipy.sparse as sp
 import torch
 from anndata import AnnData
 
-from tosica._checks import CellData, FileKey, Flag, Integer, OneOf, String, only_known, validate_params
+from tosica._checks import CellData, FileKey, Integer, OneOf, only_known, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
@@ -47,14 +47,8 @@ _POINTS_CPU, _POINTS_ACCELERATOR = 200, 8_000
 
 
 @validate_params(
-    **(ANNOTATED_BY_MODEL | {"adata": CellData(mudata=True), "layer": LAYER}),
-    groupby=String(optional=True),
-    target=String(optional=True),
+    **ANNOTATED_BY_MODEL | {"adata": CellData(mudata=True), "layer": LAYER},
     baseline=OneOf(*get_args(Baseline)),
-    n_cells=Integer(),
-    n_steps=Integer(optional=True),
-    cells=Flag(),
-    genes=Flag(),
     seed=Integer(least=0),
     key_added=FileKey(optional=True),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pandas as pd
 
-from tosica._checks import CellData, Flag, InstanceOf, Integer, String, validate_params
+from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN
 from tosica._settings import count, count_cells, decimal, listed, percent
@@ -38,14 +38,8 @@ _COLUMNS = ["check", "severity", "value", "threshold", "finding", "reason", "adv
 
 
 @validate_params(
-    adata=CellData(mudata=True),
     model=InstanceOf("the TOSICA model that annotated adata", TOSICA, optional=True),
-    labels_key=String(optional=True),
-    sample_key=String(optional=True),
     markers=InstanceOf("a dict of label to genes", Mapping, optional=True),
-    layer=String(optional=True),
-    use_raw=Flag(),
-    key=String(),
     seed=Integer(least=0),
 )
 def check(

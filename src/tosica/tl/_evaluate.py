@@ -10,7 +10,7 @@ import pandas as pd
 from scipy.stats import binomtest
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 
-from tosica._checks import CellData, Flag, Integer, String, list_names, validate_params
+from tosica._checks import CellData, list_names, validate_params
 from tosica._obs import HETEROGENEOUS, UNKNOWN, read_groups, read_labels, read_numbers
 from tosica._settings import format_thousands, logger
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, is_kind_of, match_label, read_ontology
@@ -69,14 +69,7 @@ class Evaluation:
         return f"{title}\n{shares}\n{self.per_class.round(3).to_string()}"
 
 
-@validate_params(
-    adata=CellData(mudata=True),
-    labels_key=String(),
-    key=String(),
-    prediction=String(optional=True),
-    n_bins=Integer(),
-    ontology=Flag(),
-)
+@validate_params()
 def evaluate(
     adata: AnnData | MuData,
     labels_key: str,
@@ -229,7 +222,7 @@ def _other_words(labels_key: str, column: str, truth: np.ndarray, called: np.nda
     )
 
 
-@validate_params(adata=CellData(mudata=True), labels_key=String(), prediction_key=String(), normalize=Flag())
+@validate_params(adata=CellData(mudata=True))
 def confusion(
     adata: AnnData, labels_key: str, *, prediction_key: str = "tosica_prediction", normalize: bool = False
 ) -> pd.DataFrame:
@@ -310,7 +303,7 @@ def _unknown_last(labels: Iterable[str]) -> list[str]:
     return sorted(labels, key=lambda label: label == UNKNOWN)
 
 
-@validate_params(adata=CellData(mudata=True), labels_key=String(), key=String(), n_bins=Integer())
+@validate_params(adata=CellData(mudata=True))
 def reliability(adata: AnnData, labels_key: str, *, key: str = "tosica", n_bins: int = 10) -> pd.DataFrame:
     """Compare the accuracy of the labels with their probability, bin by bin.
 

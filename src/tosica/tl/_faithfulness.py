@@ -35,7 +35,6 @@ _CHANGES = ("deletion", "insertion")
 @validate_params(
     **{name: rule for name, rule in ANNOTATED_BY_MODEL.items() if name != "key"},
     shares=InstanceOf("a list of numbers from 0 to 1", Iterable),
-    n_cells=Integer(),
     seed=Integer(least=0),
     key=FileKey(),
     key_added=FileKey(),

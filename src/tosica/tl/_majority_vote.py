@@ -12,7 +12,7 @@ import scanpy as sc
 from anndata import AnnData
 from mudata import MuData
 
-from tosica._checks import CellData, FileKey, Flag, Fraction, InstanceOf, String, shown, validate_params
+from tosica._checks import FileKey, Fraction, InstanceOf, shown, validate_params
 from tosica._obs import HETEROGENEOUS, UNKNOWN, as_groups, read_groups, read_labels, read_numbers
 from tosica._parallel import keep_torch_threads
 from tosica._progress import progress
@@ -40,14 +40,7 @@ _LARGEST_RESOLUTION = 30
 _LEIDEN = {"flavor": "igraph", "n_iterations": 2, "directed": False, "random_state": 0}
 
 
-@validate_params(
-    adata=CellData(mudata=True),
-    over_clustering=CLUSTERS,
-    min_prop=Fraction(),
-    key=String(),
-    key_added=FileKey(optional=True),
-    copy=Flag(),
-)
+@validate_params(over_clustering=CLUSTERS, min_prop=Fraction(), key_added=FileKey(optional=True))
 def majority_vote(
     adata: AnnData | MuData,
     over_clustering: Clusters | None = None,

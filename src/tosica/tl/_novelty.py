@@ -9,7 +9,7 @@ import pandas as pd
 import scipy.sparse as sp
 from sklearn.neighbors import NearestNeighbors
 
-from tosica._checks import CellData, Flag, Integer, validate_params
+from tosica._checks import Integer, validate_params
 from tosica._obs import read_groups
 from tosica._parallel import keep_torch_threads
 from tosica._progress import Progress, progress
@@ -53,13 +53,7 @@ _MAX_CELLS_EXACT = 20_000
 _N_NEIGHBORS = 15
 
 
-@validate_params(
-    **ANNOTATED_BY_MODEL,
-    reference=CellData(optional=True),
-    over_clustering=CLUSTERS,
-    correct_batch=Flag(),
-    random_state=Integer(least=0),
-)
+@validate_params(**ANNOTATED_BY_MODEL, over_clustering=CLUSTERS, random_state=Integer(least=0))
 def novelty(
     adata: AnnData,
     model: TOSICA,

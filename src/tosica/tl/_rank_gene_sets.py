@@ -63,14 +63,9 @@ _OF_BOTH = {"sample_key": String(optional=True), "key": String(), "key_added": F
 
 @validate_params(
     adata=CellData(mudata=True),
-    groupby=String(),
     groups=Names(),
     reference=Either(first=String(), second=Integer(least=0)),
     method=OneOf(*get_args(Method), optional=True),
-    within=String(optional=True),
-    min_cells=Integer(),
-    rankby_abs=Flag(),
-    n_gene_sets=Integer(optional=True),
     **_OF_BOTH,
 )
 def rank_gene_sets(
@@ -420,7 +415,7 @@ def _log2_ratio(mean: NDArray[np.float64], reference: NDArray[np.float64]) -> ND
     return np.where(negative, np.nan, np.log2(mean / reference))
 
 
-@validate_params(adata=CellData(mudata=True), obs_key=String(), groupby=String(optional=True), **_OF_BOTH)
+@validate_params(adata=CellData(mudata=True), **_OF_BOTH)
 def correlate_gene_sets(
     adata: AnnData,
     obs_key: str,

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.extmath import randomized_svd
 
-from tosica._checks import FilePath, Fraction, Integer, Number, validate_params
+from tosica._checks import Fraction, Integer, Number, validate_params
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica.data import CellMatrix
@@ -40,13 +40,7 @@ _FEWEST_FOUND = 3
 
 
 @validate_params(
-    model=MODEL,
-    path=FilePath(optional=True),
-    price=Number(above=0),
-    min_recall=Fraction(),
-    min_stability=Fraction(),
-    n_bootstraps=Integer(),
-    random_state=Integer(least=0),
+    model=MODEL, price=Number(above=0), min_recall=Fraction(), min_stability=Fraction(), random_state=Integer(least=0)
 )
 def refine_gene_sets(
     model: TOSICA,
