@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tosica
 from tosica.model._model_file import read_plain, write_plain
-from tosica.onto._ontology import LabelTerms
+from tosica.onto._hierarchy import LabelHierarchy
 
 TERMS = {"a": "CL:0000624", "b": "CL:0000625", "c": "CL:0000236"}  # CD4 T cells, CD8 T cells, B cells
 COLUMN = "tosica_prediction_ontology_term_id"
@@ -179,7 +179,7 @@ LABELS = {
     "again T": "CL:0000084",
     "doublet": None,
 }
-COVERS = LabelTerms(list(LABELS), {k: v for k, v in LABELS.items() if v})
+COVERS = LabelHierarchy(list(LABELS), {k: v for k, v in LABELS.items() if v})
 
 
 def members(*labels):
@@ -249,3 +249,91 @@ def test_sets_with_a_label_without_a_term_are_listed(model, toy_query, caplog):
     listed = [" || ".join(sets.columns[row]) for row in sets[without].to_numpy()]
     assert terms.loc[without, "labels"].tolist() == listed
     assert f"the sets of {without.sum()} cells have a label without a term" in caplog.text
+
+
+# --------------------------------------------------------------------------- confident answers
+
+
+PARENTS = {"CD4 T": "T", "CD8 T": "T", "T": "lymphocyte", "B": "lymphocyte", "naive B": "B"}
+
+
+@settings(max_examples=25)
+@given(st.lists(st.integers(0, 20), min_size=10, max_size=10), st.floats(0.05, 1), st.booleans())
+def test_the_deepest_group_that_is_probable_enough_is_the_answer(weights, confidence, named):
+    hierarchy = LabelHierarchy(list(LABELS), {k: v for k, v in LABELS.items() if v}, PARENTS if named else None)
+    probabilities = np.array([np.array(weights) + 1e-3]) / (sum(weights) + 1e-2)
+    (code,), (probability,) = hierarchy.answer(probabilities, confidence)
+    sums, sizes = hierarchy.members @ probabilities[0], hierarchy.members.sum(1)
+    assert sizes.max() < len(LABELS)
+    if code == len(hierarchy.names):
+        assert max(sums) < confidence
+        assert probability == pytest.approx(max(sums))
+        return
+    assert probability == pytest.approx(sums[code])
+    assert probability >= np.float32(confidence)
+    assert max(sums[sizes < sizes[code]]) < confidence if sizes[code] > 1 else True
+    assert max(sums[sizes == sizes[code]]) == pytest.approx(sums[code])
+
+
+def test_groups_are_the_terms_or_the_parents_above_several_labels():
+    terms = {k: v for k, v in LABELS.items() if v}
+    of_terms = LabelHierarchy(list(LABELS), terms)
+    found = {name: set(np.array(list(LABELS))[row]) for name, row in zip(of_terms.names, of_terms.members, strict=True)}
+    assert found["mature alpha-beta T cell"] == {"CD4 T", "CD8 T"}
+    assert found["B"] == {"B", "naive B"}  # the label's own name for its term
+    of_parents = LabelHierarchy(list(LABELS), terms, PARENTS)
+    rows = dict(zip(of_parents.names, zip(of_parents.terms, of_parents.members, strict=True), strict=True))
+    assert {name: rows[name][1].sum() for name in ("T", "B", "lymphocyte")} == {"T": 3, "B": 2, "lymphocyte": 5}
+    assert rows["lymphocyte"][0] == "CL:0000542"
+    assert LabelHierarchy(["a", "b"], {}).has_groups is False
+
+
+def test_confident_answers_are_written(model, toy_query, tmp_path):
+    table, group = model.predict(toy_query, soft=True), "mature alpha-beta T cell"
+    sums = table.assign(**{group: table["a"] + table["b"]})
+    # Of one cell at least, the group is as probable, and no label.
+    gain = (sums[group] - table.max(axis=1)).to_numpy()
+    confidence = float((sums[group] - gain / 2).iloc[gain.argmax()])
+    model.annotate(toy_query, confidence=confidence)
+    leaf = np.where(table.max(axis=1) >= confidence, table.idxmax(axis=1), "Unknown")
+    answer = np.where((leaf == "Unknown") & (sums[group] >= confidence), group, leaf)
+    assert toy_query.obs["tosica_confident"].tolist() == answer.tolist()
+    assert group in set(answer)
+    ids = pd.Series(answer).map(TERMS | {group: "CL:0000791", "Unknown": "unknown"})
+    assert toy_query.obs["tosica_confident_ontology_term_id"].tolist() == ids.tolist()
+    known = answer != "Unknown"
+    of_answer = [row[name] for (_, row), name in zip(sums.iterrows(), answer, strict=True) if name != "Unknown"]
+    np.testing.assert_allclose(toy_query.obs["tosica_confident_probability"][known], of_answer, rtol=1e-6)
+    assert len(toy_query.uns["tosica_confident_colors"]) == toy_query.obs["tosica_confident"].cat.categories.size
+    # Parents that are named replace the ontology, and are saved.
+    model.label_parents_ = {"a": "first", "c": "first"}
+    try:
+        model.save(tmp_path / "model")
+        loaded = tosica.TOSICA.load(tmp_path / "model")
+        assert loaded.label_parents_ == {"a": "first", "c": "first"}
+        loaded.annotate(toy_query, confidence=1.0)
+        assert set(toy_query.obs["tosica_confident"]) <= {"a", "b", "c", "first", "Unknown"}
+        with pytest.raises(ValueError, match="confidence must be"):
+            loaded.annotate(toy_query, confidence=0)
+    finally:
+        model.label_parents_ = {}
+    # They go with the terms.
+    model.ontology_term_ids_ = {}
+    model.annotate(toy_query)
+    assert not [name for name in toy_query.obs if "confident" in name]
+
+
+@pytest.mark.parametrize(
+    ("parents", "error", "sentence"),
+    [
+        (["T"], TypeError, "label_parents_ must be a dict of label to parent"),
+        ({"a": 5}, TypeError, "label_parents_ must be a dict of label to parent"),
+        ({"d": "T"}, KeyError, "'d' is neither a label of the model nor a parent, only 'a', 'b', 'c', 'T'"),
+        ({"a": "a"}, ValueError, "label_parents_ makes 'a' its own parent (a < a): leave one pair out."),
+        ({"a": "T", "T": "L", "L": "T"}, ValueError, "makes 'T' its own parent"),
+    ],
+)
+def test_wrong_parents_are_refused(toy_model, parents, error, sentence):
+    with pytest.raises(error, match=re.escape(sentence)):
+        toy_model.label_parents_ = parents
+    assert toy_model.label_parents_ == {}

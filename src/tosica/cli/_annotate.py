@@ -48,6 +48,12 @@ def _share_or_auto(ctx: click.Context, param: click.Parameter, value: Any) -> fl
     default=0.1,
     help='Cells whose best label is less probable are "Unknown"; "auto" is halfway between chance and certainty.',
 )
+@default_option(
+    "--confidence",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=0.9,
+    help="Least probability of a confident answer, such as T cell, where labels have terms or parents.",
+)
 @click.option("--probabilities", is_flag=True, help="Also write the probability of each label.")
 @click.option("--majority-voting", is_flag=True, help="Also give all cells of a small cluster one label.")
 @click.option("--over-clustering", metavar="KEY", help="Column of obs with these clusters.  [default: Leiden clusters]")

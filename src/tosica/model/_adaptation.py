@@ -310,7 +310,7 @@ class AdaptationMixin(SetupMixin):
         model.training_ = deepcopy(self.training_)
         for name in SCVI_ATTRS:
             setattr(model, name, deepcopy(getattr(self, name, None)))
-        model.ontology_term_ids_ = self.ontology_term_ids_
+        model._restore_terms(self.ontology_term_ids_, self.label_parents_)
         model.to_device(self.module.device)
         model.module.eval()
         return model

@@ -18,7 +18,15 @@ from tosica._settings import format_thousands, logger
 from tosica._stats import conformal_threshold, label_sets
 from tosica.data import ExpressionSource, load_annotations
 from tosica.linear import pvalues
-from tosica.model._annotation_result import CUTOFF, DEFAULT_CUTOFF, AnnotationResult, sets_as_terms, warn_of_cutoff
+from tosica.model._annotation_result import (
+    CONFIDENCE,
+    CUTOFF,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_CUTOFF,
+    AnnotationResult,
+    sets_as_terms,
+    warn_of_cutoff,
+)
 from tosica.model._device import check_device
 from tosica.model._fields import LabelsField
 from tosica.model._query import QueryLoader
@@ -43,7 +51,7 @@ LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer",
 class AnnotationMixin(SetupMixin):
     """What a model says of the cells of a query."""
 
-    @validate_params(layer=LAYER, precision=OneOf(*get_args(Precision)))
+    @validate_params(layer=LAYER, confidence=CONFIDENCE, precision=OneOf(*get_args(Precision)))
     def infer(
         self,
         adata: AnnData | MuData | None = None,
@@ -52,6 +60,7 @@ class AnnotationMixin(SetupMixin):
         *,
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
+        confidence: float = DEFAULT_CONFIDENCE,
         batch_size: int | None = None,
         precision: Precision = "32-true",
         sample: AnnData | None = None,
@@ -71,7 +80,7 @@ class AnnotationMixin(SetupMixin):
             ``"novelty"``, which models of a MuData do not have.
         indices
             Positions of the cells to take, a mask or a slice; by default all.
-        layer, use_raw, batch_size, precision, enable_progress_bar
+        layer, use_raw, confidence, batch_size, precision, enable_progress_bar
             As in :meth:`annotate`.
         sample
             If ``adata`` is a part of a query, cells from all over that query, by which the scale of
@@ -108,9 +117,13 @@ class AnnotationMixin(SetupMixin):
                     found[name][start : start + len(part)] = part
                 step.update(len(part))
         statistics = self.training_.novelty_statistics
+        hierarchy = self._hierarchy
         if "probabilities" in found:
             found["codes"] = found["probabilities"].argmax(1).astype(np.int32)
             found["probability"] = found["probabilities"].max(1)
+            if hierarchy.has_groups:
+                answers = hierarchy.answer(found["probabilities"], confidence)
+                found["confident_codes"], found["confident_probability"] = answers
         if "attention" in found:
             found["attention"] = np.ascontiguousarray(found["attention"][:, : len(columns)])
         if "novelty" in found and statistics is not None:
@@ -125,6 +138,7 @@ class AnnotationMixin(SetupMixin):
             modalities=None if names[0] is None else [str(names[i]) for i in tokens.modality[columns]],
             present=query.modalities,
             terms=self.ontology_term_ids_,
+            hierarchy=hierarchy,
             model=self.fingerprint,
             **found,
         )
@@ -159,6 +173,7 @@ class AnnotationMixin(SetupMixin):
         layer: str | Mapping[str, str] | None = None,
         use_raw: bool = False,
         cutoff: Cutoff = DEFAULT_CUTOFF,
+        confidence: float = DEFAULT_CONFIDENCE,
         probabilities: bool = False,
         batch_size: int | None = None,
         precision: Precision = "32-true",
@@ -196,6 +211,9 @@ class AnnotationMixin(SetupMixin):
             no lower cutoff has an effect, and the default, that of the paper, has none with ten
             labels or fewer. ``"auto"`` is halfway between ``1 / n`` and 1: 0.75 with two labels,
             0.55 with ten.
+        confidence
+            Least probability of a confident answer, if the model's labels have terms of the Cell
+            Ontology or parents (:attr:`ontology_term_ids_`, :attr:`label_parents_`).
         probabilities
             Also write the probability of every label.
         batch_size
@@ -226,6 +244,12 @@ class AnnotationMixin(SetupMixin):
             If the model has terms (:attr:`ontology_term_ids_`): the Cell Ontology's identifier of
             the label, or "unknown" for "Unknown" and for labels without a term, as the schema of
             CELLxGENE wants them; categorical.
+        ``adata.obs["tosica_confident"]``, ``adata.obs["tosica_confident_probability"]``
+            If labels have terms or parents: the deepest label, or group of labels, whose
+            probability (the sum over its labels) is at least ``confidence``, such as "T cell" where
+            it is open which one; "Unknown" if only all labels together are that probable.
+            Categorical and float32. With terms also
+            ``adata.obs["tosica_confident_ontology_term_id"]``, and the colours in ``uns``.
         ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
             How unlike any label of the reference a cell is: about standard normal for cells like
             those of the reference, larger for others; and the share of the reference's cells that
@@ -272,6 +296,7 @@ class AnnotationMixin(SetupMixin):
             adata,
             layer=layer,
             use_raw=use_raw,
+            confidence=confidence,
             batch_size=batch_size,
             precision=precision,
             enable_progress_bar=enable_progress_bar,

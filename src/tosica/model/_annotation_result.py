@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
+from matplotlib.colors import to_hex, to_rgb
 
 from tosica._checks import Either, FileKey, Fraction, OneOf, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, file_columns
 from tosica._settings import format_thousands, logger
-from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, LabelTerms, term_name
+from tosica.onto._hierarchy import LabelHierarchy
+from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,10 +29,23 @@ Cutoff: TypeAlias = float | Literal["auto"]
 # That of the paper. It has no effect with ten labels or fewer.
 DEFAULT_CUTOFF = 0.1
 CUTOFF = Either(first=Fraction(), second=OneOf("auto"))
+# At most one wrong answer in ten, if the probabilities are right.
+DEFAULT_CONFIDENCE = 0.9
+CONFIDENCE = Fraction(zero=False)
 # The grey that scanpy gives to missing values.
 _UNKNOWN_COLOR = "#d3d3d3"
 # Fields with a row for each cell.
-_OF_CELLS = ("codes", "probability", "probabilities", "attention", "latent", "novelty", "novelty_pvalue")
+_OF_CELLS = (
+    "codes",
+    "probability",
+    "probabilities",
+    "attention",
+    "latent",
+    "novelty",
+    "novelty_pvalue",
+    "confident_codes",
+    "confident_probability",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +82,13 @@ class AnnotationResult:
         Attention to each gene set, ``(n_obs, n_gene_sets)`` float32.
     latent
         Class token, ``(n_obs, embed_dim)`` float32.
+    hierarchy
+        The labels, and the groups above them.
+    confident_codes
+        Position of each cell's confident answer in the names of ``hierarchy``, ``(n_obs,)``; the
+        number of names for none.
+    confident_probability
+        Calibrated probability of that answer, ``(n_obs,)`` float32.
     novelty, novelty_pvalue
         How unlike any label of the reference each cell is, and the share of the reference's cells
         that are as unlike, ``(n_obs,)`` float32.
@@ -99,6 +121,9 @@ class AnnotationResult:
     latent: NDArray[np.float32] | None = None
     novelty: NDArray[np.float32] | None = None
     novelty_pvalue: NDArray[np.float32] | None = None
+    hierarchy: LabelHierarchy | None = None
+    confident_codes: NDArray[np.int32] | None = None
+    confident_probability: NDArray[np.float32] | None = None
 
     @validate_params(cutoff=CUTOFF)
     def predictions(self, cutoff: Cutoff = 0.0) -> pd.Categorical:
@@ -178,10 +203,13 @@ class AnnotationResult:
             )
         columns: dict[str, Any] = {"prediction": predictions, "probability": self.probability}
         if self.terms:
-            terms = np.array([self.terms.get(name, NO_TERM) for name in [*self.labels, UNKNOWN]])
-            codes = self._codes(cutoff)
-            occurring = list(dict.fromkeys(terms[np.unique(codes)].tolist()))
-            columns[f"prediction{TERM_SUFFIX}"] = pd.Categorical(terms[codes], occurring)
+            terms = [self.terms.get(name, NO_TERM) for name in [*self.labels, UNKNOWN]]
+            columns[f"prediction{TERM_SUFFIX}"] = _categorical(terms, self._codes(cutoff))
+        if self.confident_codes is not None and self.hierarchy is not None:
+            names, codes = [*self.hierarchy.names, UNKNOWN], self.confident_codes
+            columns |= {"confident": _categorical(names, codes), "confident_probability": self.confident_probability}
+            if self.terms:
+                columns[f"confident{TERM_SUFFIX}"] = _categorical([*self.hierarchy.terms, NO_TERM], codes)
         if self.novelty is not None:
             columns |= {"novelty": self.novelty, "novelty_pvalue": self.novelty_pvalue}
         return {f"{key_added}_{name}": values for name, values in columns.items()}
@@ -199,7 +227,15 @@ class AnnotationResult:
             metadata["modalities"] = np.array(self.modalities, dtype=object)
         colors = [*self.colors[: len(self.labels)], _UNKNOWN_COLOR]
         occurring = [colors[i] for i in np.unique(self._codes(cutoff))]
-        return {f"{key_added}_prediction_colors": occurring, key_added: metadata}
+        found = {f"{key_added}_prediction_colors": occurring, key_added: metadata}
+        if self.confident_codes is not None and self.hierarchy is not None:
+            # A group has the mean color of its labels.
+            rgb = self.hierarchy.members @ np.array([to_rgb(color) for color in colors[:-1]])
+            mixed = [to_hex(color) for color in rgb / self.hierarchy.members.sum(1, keepdims=True)]
+            of_name = dict(zip([*self.hierarchy.names, UNKNOWN], [*mixed, _UNKNOWN_COLOR], strict=True))
+            names = _categorical([*self.hierarchy.names, UNKNOWN], self.confident_codes).categories
+            found[f"{key_added}_confident_colors"] = [of_name[name] for name in names]
+        return found
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Fields with a row for each cell that were asked for, by name."""
@@ -225,6 +261,12 @@ class AnnotationResult:
             raise ValueError("The result has no labels: ask infer for 'probabilities'.")
         threshold = resolve_cutoff(cutoff, len(self.labels))
         return np.where(self.probability < threshold, len(self.labels), self.codes)
+
+
+def _categorical(names: list[str], codes: NDArray[np.integer]) -> pd.Categorical:
+    """Name codes; categories are the names that occur, in their order."""
+    values = np.array(names, dtype=object)
+    return pd.Categorical(values[codes], list(dict.fromkeys(values[np.unique(codes)])))
 
 
 def resolve_cutoff(cutoff: Cutoff, n_labels: int) -> float:
@@ -262,7 +304,7 @@ def warn_of_cutoff(cutoff: Cutoff, n_labels: int) -> None:
 def outdated_columns(key_added: str) -> list[str]:
     """Columns of ``obs`` that an earlier call wrote, and that would belong to other labels."""
     kinds = ["novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue"]
-    kinds.append(f"prediction{TERM_SUFFIX}")
+    kinds += ["confident", "confident_probability", f"confident{TERM_SUFFIX}", f"prediction{TERM_SUFFIX}"]
     return [f"{key_added}_{kind}" for kind in kinds]
 
 
@@ -278,7 +320,7 @@ def sets_as_terms(inside: pd.DataFrame, labels: list[str], terms: dict[str, str]
     terms
         Label to term in the Cell Ontology.
     """
-    cover = LabelTerms(labels, terms)
+    cover = LabelHierarchy(labels, terms)
     # Most cells share a few sets.
     sets, set_of_cell = np.unique(inside.to_numpy(), axis=0, return_inverse=True)
     rows = [cover.cover(members) for members in sets]

@@ -91,6 +91,7 @@ class SaveLoadMixin(SetupMixin):
             "registry_": self.registry_,
             "init_params_": self.init_params_,
             "ontology_term_ids_": self.ontology_term_ids_,
+            "label_parents_": self.label_parents_,
             "training_": self.training_.to_dict(),
             **{name: getattr(self, name, None) for name in SCVI_ATTRS},
         }
@@ -167,7 +168,7 @@ class SaveLoadMixin(SetupMixin):
                 value = attributes[name]
                 setattr(model, name, value.numpy() if torch.is_tensor(value) else value)
             model.history_ = _model_file.restore_history(attributes["history_"])
-            model._restore_terms(attributes["ontology_term_ids_"])
+            model._restore_terms(attributes["ontology_term_ids_"], attributes["label_parents_"])
         model.to_device(where)
         model.module.eval()
         return model

@@ -24,6 +24,7 @@ from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskFi
 from tosica.model._modalities import field_keys, lay_out_tokens, place_of, read_modalities
 from tosica.model._model_file import fingerprint
 from tosica.module import REGISTRY_KEYS
+from tosica.onto._hierarchy import LabelHierarchy, check_parents
 from tosica.onto._ontology import NO_TERM, check_mapping
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class SetupMixin(BaseModelClass):
         return self.training_.mislabeled_indices
 
     _term_of_label: Mapping[str, str] | None = None
+    _parent_of_label: Mapping[str, str] | None = None
 
     @classmethod
     @validate_params(adata=CellData(cure="call TOSICA.setup_mudata for a MuData"), unlabeled_category=UNLABELED)
@@ -400,11 +402,29 @@ class SetupMixin(BaseModelClass):
         found = check_mapping(name, terms, self.labels, "the model")
         self._term_of_label = {k: term for k, term in found.items() if term != NO_TERM}
 
-    def _restore_terms(self, terms: Mapping[str, str]) -> None:
-        """Take terms from a file; another release of the ontology may have had other terms."""
+    @property
+    def label_parents_(self) -> dict[str, str]:
+        """Label or parent to its parent: a tree above the labels, for confident answers.
+
+        Empty by default: what is above a label is then known from its term, if it has one
+        (:attr:`ontology_term_ids_`). Assign a dict such as ``{"naive B": "B", "B": "lymphocyte"}``
+        to use other groups. It is saved with the model.
+        """
+        return dict(self._parent_of_label or {})
+
+    @label_parents_.setter
+    def label_parents_(self, parents: Mapping[str, str]) -> None:
+        self._parent_of_label = check_parents(parents, self.labels)
+
+    @property
+    def _hierarchy(self) -> LabelHierarchy:
+        return LabelHierarchy(self.labels, self.ontology_term_ids_, self._parent_of_label)
+
+    def _restore_terms(self, terms: Mapping[str, str], parents: Mapping[str, str]) -> None:
+        """Take terms and parents from a file; another release of the ontology may have had other terms."""
         if not all(label in self.labels and isinstance(term, str) for label, term in terms.items()):
             raise ValueError("The terms of the labels are not those of a model.")
-        self._term_of_label = dict(terms)
+        self._term_of_label, self.label_parents_ = dict(terms), parents
 
     def _read_terms(self, adata: AnnData | MuData) -> None:
         """Take the terms of the labels from the reference, if it has any."""

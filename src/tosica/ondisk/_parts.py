@@ -51,6 +51,8 @@ class Plan:
         Fingerprint of the model.
     layer, use_raw
         Which matrix is read.
+    confidence
+        Least probability of a confident answer.
     probabilities
         Whether to keep the probability of every label.
     precision
@@ -67,6 +69,7 @@ class Plan:
     model: str
     layer: str | None
     use_raw: bool
+    confidence: float
     probabilities: bool
     precision: Precision
     cells_per_part: int
@@ -186,7 +189,8 @@ class PartAnnotator:
 
     def _infer(self, cells: AnnData) -> AnnotationResult:
         plan = self._plan
-        options: dict[str, Any] = {"layer": plan.layer, "use_raw": plan.use_raw, "precision": plan.precision}
+        named = ("layer", "use_raw", "confidence", "precision")
+        options: dict[str, Any] = {name: getattr(plan, name) for name in named}
         options |= {"batch_size": self._batch_size, "sample": self._sample, "enable_progress_bar": False}
         result = self._model.infer(cells, **options)
         return result if plan.probabilities else replace(result, probabilities=None)

@@ -13,14 +13,10 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from tosica._checks import only_known, validate_params
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from numpy.typing import NDArray
 
 # What the schema of CELLxGENE wants where there is no term.
 NO_TERM = "unknown"
@@ -394,55 +390,3 @@ def _words_of_names() -> tuple[list[tuple[str, frozenset[str]]], dict[str, float
 def _words(key: str) -> frozenset[str]:
     # Most names of T cells have these two, which mean one thing together.
     return frozenset(key.replace("alpha beta", "alpha-beta").split()) - _COMMON
-
-
-# --------------------------------------------------------------------------- sets of labels
-
-
-class Cover(NamedTuple):
-    """A term, ``None`` if none covers the set, and whether it covers each label."""
-
-    term: str | None
-    members: NDArray[np.bool_]
-
-
-class LabelTerms:
-    """Cover sets of labels by one term.
-
-    Parameters
-    ----------
-    labels
-        The labels.
-    term_of_label
-        Terms of those that have one; terms that are not in the ontology do not count.
-    """
-
-    def __init__(self, labels: Sequence[str], term_of_label: Mapping[str, str]) -> None:
-        ontology = read_ontology()
-        covered: dict[str, NDArray[np.bool_]] = {}
-        for i, label in enumerate(labels):
-            term = term_of_label.get(label)
-            if term not in ontology.names:
-                continue
-            for above in (term, *ontology.ancestors[term]):
-                if above not in ontology.forbidden:
-                    covered.setdefault(above, np.zeros(len(labels), dtype=bool))[i] = True
-        # The fewest labels first; of terms with as many, the most specific, then the lowest number.
-        order = sorted(covered, key=lambda term: (covered[term].sum(), -len(ontology.ancestors[term]), term))
-        self._terms = order
-        self._covered = np.array([covered[term] for term in order]).reshape(-1, len(labels))
-
-    def cover(self, members: NDArray[np.bool_]) -> Cover:
-        """Find the term that covers all labels of a set, and the fewest others.
-
-        Parameters
-        ----------
-        members
-            Whether each label is in the set, ``(n_labels,)``.
-        """
-        if members.any():
-            covers = ~(members & ~self._covered).any(axis=1)
-            if covers.any():
-                first = int(covers.argmax())
-                return Cover(self._terms[first], self._covered[first])
-        return Cover(None, members)

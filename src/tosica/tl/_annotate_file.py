@@ -14,13 +14,21 @@ from tosica._progress import progress
 from tosica._settings import format_thousands, logger
 from tosica.model import TOSICA
 from tosica.model._annotation import Precision
-from tosica.model._annotation_result import CUTOFF, DEFAULT_CUTOFF, Cutoff, warn_of_cutoff
+from tosica.model._annotation_result import (
+    CONFIDENCE,
+    CUTOFF,
+    DEFAULT_CONFIDENCE,
+    DEFAULT_CUTOFF,
+    Cutoff,
+    warn_of_cutoff,
+)
 from tosica.ondisk import PartAnnotator, Plan, Store, annotate_on_workers, join_parts, part_file
 
 
 @validate_params(
     model=InstanceOf("a TOSICA model, or the folder of one", TOSICA, str, os.PathLike),
     cutoff=CUTOFF,
+    confidence=CONFIDENCE,
     precision=OneOf(*get_args(Precision)),
     key_added=FileKey(),
     array_task=InstanceOf("a pair (i, n) of whole numbers", tuple, list, optional=True),
@@ -33,6 +41,7 @@ def annotate_file(
     layer: str | None = None,
     use_raw: bool = False,
     cutoff: Cutoff = DEFAULT_CUTOFF,
+    confidence: float = DEFAULT_CONFIDENCE,
     probabilities: bool = False,
     include_x: bool = True,
     batch_size: int | None = None,
@@ -60,7 +69,7 @@ def annotate_file(
         The model, or the folder that it was saved to.
     output
         The annotated query, ending in ``.h5ad`` or ``.zarr``.
-    layer, use_raw, cutoff, probabilities, batch_size, precision, key_added
+    layer, use_raw, cutoff, confidence, probabilities, batch_size, precision, key_added
         As in :meth:`tosica.TOSICA.annotate`.
     include_x
         Copy the matrices of the query to the output as well: ``X``, ``layers``, ``raw``, ``obsp``.
@@ -141,7 +150,7 @@ def annotate_file(
     store = Store(source, layer=layer, use_raw=use_raw, default_layer=model.modalities[0].layer)
     where = source if "://" in source else str(Path(source).resolve())
     reading: dict[str, Any] = {"layer": layer, "use_raw": use_raw, "precision": precision}
-    reading |= {"probabilities": probabilities, "cells_per_part": cells_per_part}
+    reading |= {"confidence": confidence, "probabilities": probabilities, "cells_per_part": cells_per_part}
     plan = Plan(path=where, n_obs=store.n_obs, query=store.digest(), model=model.fingerprint, **reading)
     folder = target.with_name(f"{target.name}.parts")
     annotator = PartAnnotator(plan, folder, store, model, batch_size)
