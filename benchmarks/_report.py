@@ -11,6 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchmarks._figures import FIGURES, draw
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -77,7 +79,9 @@ def page(name: str, folder: Path, **known: str) -> str:
         if not texts[part] and path.exists():
             texts[part] = script_of(part).report(json.loads(path.read_text()))
     sections = [re.sub(r"(?m)^#", "##", text) for text in texts.values() if text]
-    return "\n".join([f"# {title}", "", *sections])
+    figure = [f"![{FIGURES[name][1]}](../_static/{name}.png)", ""] if name in FIGURES else []
+    # The search of the pages leaves these out: they have nearly every word.
+    return "\n".join(["---", "nosearch: true", "---", "", f"# {title}", "", *figure, *sections])
 
 
 def write(folder: Path, name: str, result: dict[str, Any], report: str) -> None:
@@ -86,4 +90,7 @@ def write(folder: Path, name: str, result: dict[str, Any], report: str) -> None:
     (folder / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
     of = next(page for page, (_, parts) in PAGES.items() if name in parts)
     (folder / f"{of}.md").write_text(page(of, folder, **{name: report}))
+    stored = {part: folder / f"{part}.json" for part in PAGES[of][1]}
+    if of in FIGURES and all(path.exists() for path in stored.values()):
+        draw(of, folder, {part: json.loads(path.read_text()) for part, path in stored.items()})
     print(report)
