@@ -342,3 +342,28 @@ def test_wrong_columns(model, labeled, column, error, sentence):
     with pytest.raises(error, match=re.escape(sentence)):
         model.recalibrate(labeled, column)
     assert model.fingerprint == before
+
+
+def test_a_subset_of_the_labels_has_their_odds(base, unseen, tmp_path):
+    kept = base.labels[4:1:-1]
+    base.label_parents_ = {kept[0]: "T", "T": "blood", base.labels[0]: "other"}
+    model = base.subset(kept)
+    assert model.labels == base.labels[2:5]
+    assert model.label_parents_ == {kept[0]: "T", "T": "blood"}
+    base.label_parents_ = {}
+    whole = base.predict(unseen, soft=True)[model.labels]
+    expected = whole.div(whole.sum(axis=1), axis=0)
+    np.testing.assert_allclose(model.predict(unseen, soft=True), expected, rtol=1e-3, atol=1e-5)
+    pd.testing.assert_frame_equal(model.get_attention(unseen), base.get_attention(unseen))
+    model.annotate(unseen)
+    assert set(model.training_.label_counts) == set(kept)
+    # Unlike the labels that are left, not only those that went.
+    assert (unseen.obs["tosica_novelty"] >= base.infer(unseen, "novelty").novelty - 1e-4).all()
+    model.save(tmp_path / "subset")
+    again = tosica.TOSICA.load(tmp_path / "subset")
+    assert again.predict(unseen).tolist() == unseen.obs["tosica_prediction"].tolist()
+    with pytest.raises(ValueError, match="call recalibrate with labeled cells"):
+        again.predict_set(unseen)
+    for wrong, error in ((["CD8"], KeyError), (kept[:1], ValueError), (5, TypeError)):
+        with pytest.raises(error, match="label"):
+            base.subset(wrong)

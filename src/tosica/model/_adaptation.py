@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
 import torch
 
-from tosica._checks import FilePath, list_names, validate_params
+from tosica._checks import FilePath, as_names, list_names, only_known, validate_params
 from tosica._obs import default_palette, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import format_thousands, logger, warn_user
@@ -24,7 +25,7 @@ from tosica.module import REGISTRY_KEYS
 from tosica.onto._ontology import label_key
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from anndata import AnnData
@@ -284,33 +285,108 @@ class AdaptationMixin(SetupMixin):
         All labels become text if the new ones, which are given as text and in their own type, have
         another type than those of the model. They have no place in its order.
         """
-        registry, n_before = deepcopy(self.registry_), len(self.labels)
-        field = registry["field_registries"][REGISTRY_KEYS.LABELS_KEY]
-        state = field["state_registry"]
-        names, colors = (list(state[key]) for key in (LabelsField.CATEGORICAL_MAPPING_KEY, LabelsField.COLORS_KEY))
-        names[n_before:n_before] = new
+        state = self._state(REGISTRY_KEYS.LABELS_KEY)
+        before, colors = state[LabelsField.VALUES_KEY], list(state[LabelsField.COLORS_KEY])
         # As unlike those in use as the default palette allows.
         palette = default_palette(len(colors) + len(new))
         unused = [color for color in palette if color not in colors] + palette[len(colors) :]
-        colors[n_before:n_before] = unused[: len(new)]
-        state |= {LabelsField.CATEGORICAL_MAPPING_KEY: np.array(names, dtype=object), LabelsField.COLORS_KEY: colors}
+        colors[len(self.labels) : len(self.labels)] = unused[: len(new)]
+        if new and before.dtype != values.dtype:
+            before, values = np.array(self.labels, dtype=object), np.array(new, dtype=object)
+        changed = {LabelsField.COLORS_KEY: colors, LabelsField.VALUES_KEY: np.concatenate([before, values])}
         if new:
-            before = state[LabelsField.VALUES_KEY]
-            both = [before, values] if before.dtype == values.dtype else [np.array([*self.labels, *new], dtype=object)]
-            state |= {LabelsField.VALUES_KEY: np.concatenate(both), LabelsField.ORDERED_KEY: False}
+            changed[LabelsField.ORDERED_KEY] = False
+        model = self._with_labels([*self.labels, *new], changed)
+        model.training_ = deepcopy(self.training_)
+        return model
+
+    @validate_params()
+    def subset(self, labels: Iterable[str]) -> Self:
+        """Make a model of some of the labels: the types that can occur in a tissue.
+
+        A probability of the new model is that of the label, given that the cell has one of these
+        labels. Everything else is as before. Label sets (:meth:`predict_set`) need
+        :meth:`recalibrate` first.
+
+        Parameters
+        ----------
+        labels
+            Labels to keep, two or more.
+
+        Returns
+        -------
+        The model, with the labels in the order that they had.
+
+        Raises
+        ------
+        TypeError
+            If ``labels`` is not a list of strings.
+        KeyError
+            If the model has no such label.
+        ValueError
+            If there are fewer than two labels, or the model is not trained.
+
+        Examples
+        --------
+        With a trained model and a query that it annotated:
+
+        >>> model.subset(["CD19+ B", "CD56+ NK"]).predict(query[:3]).tolist()
+        ['CD56+ NK', 'CD56+ NK', 'CD56+ NK']
+        """
+        names = set(as_names(labels))
+        for name in sorted(names.difference(self.labels)):
+            raise KeyError(f"the model has no label {name!r}{only_known(name, self.labels)}")
+        if not self.is_trained_ or len(names) < 2:
+            raise ValueError("subset takes two or more labels of a trained model.")
+        kept = [i for i, name in enumerate(self.labels) if name in names]
+        state, result = self._state(REGISTRY_KEYS.LABELS_KEY), self.training_
+        colors = state[LabelsField.COLORS_KEY]
+        changed = {LabelsField.VALUES_KEY: state[LabelsField.VALUES_KEY][kept]}
+        changed[LabelsField.COLORS_KEY] = [*(colors[i] for i in kept), *colors[len(self.labels) :]]
+        model = self._with_labels([self.labels[i] for i in kept], changed)
+        counts = None if result.label_counts is None else {k: n for k, n in result.label_counts.items() if k in names}
+        statistics = result.novelty_statistics
+        if statistics is not None:
+            rows = np.isin(statistics.labels, kept)
+            codes = np.searchsorted(kept, statistics.labels[rows])
+            statistics = replace(statistics, means=statistics.means[rows], labels=codes)
+        model.training_ = replace(
+            deepcopy(result),
+            label_counts=counts,
+            held_out_codes=None,
+            held_out_probabilities=None,
+            novelty_statistics=statistics,
+        )
+        return model
+
+    def _with_labels(self, labels: list[str], changed: dict[str, Any]) -> Self:
+        """Make a copy of the model with other labels; no cell gets one that is new."""
+        registry = deepcopy(self.registry_)
+        field = registry["field_registries"][REGISTRY_KEYS.LABELS_KEY]
+        mapping = field["state_registry"][LabelsField.CATEGORICAL_MAPPING_KEY]
+        names = [*labels, *mapping[len(self.labels) :]]
+        field["state_registry"] |= {**changed, LabelsField.CATEGORICAL_MAPPING_KEY: np.array(names, dtype=object)}
         if "n_labels" in field.get("summary_stats", {}):
             field["summary_stats"]["n_labels"] = len(names)
         model = type(self)(None, registry=registry, **self.init_params_["non_kwargs"])
-        kept = self.module.state_dict()
-        unreachable = _UNREACHABLE * float(self.module.temperature)
-        for name, value in {"linear.bias": unreachable, "head.weight": 0, "head.bias": 0, "linear.weight": 0}.items():
-            added = kept[name].new_full((len(new), *kept[name].shape[1:]), value)
-            kept[name] = torch.cat([kept[name], added])
-        model.module.load_state_dict(kept)
-        model.training_ = deepcopy(self.training_)
+        weights, of_old = self.module.state_dict(), {name: i for i, name in enumerate(self.labels)}
+        rows = [of_old.get(name, -1) for name in labels]
+        new, unreachable = torch.tensor(rows) < 0, _UNREACHABLE * float(self.module.temperature.max())
+        for name in ("linear.bias", "linear.weight", "head.weight", "head.bias"):
+            if name in weights:
+                weights[name] = weights[name][rows]
+                weights[name][new] = unreachable if name == "linear.bias" else 0.0
+        model.module.load_state_dict(weights)
         for name in SCVI_ATTRS:
             setattr(model, name, deepcopy(getattr(self, name, None)))
-        model._restore_terms(self.ontology_term_ids_, self.label_parents_)
+        terms = {name: term for name, term in self.ontology_term_ids_.items() if name in labels}
+        parents: dict[str, str] = {}
+        above, line = self.label_parents_, list(labels)
+        while line:
+            line = [child for child in line if child in above]
+            parents |= {child: above[child] for child in line}
+            line = [above[child] for child in line]
+        model._restore_terms(terms, parents)
         model.to_device(self.module.device)
         model.module.eval()
         return model

@@ -425,8 +425,8 @@ class AnnotationMixin(SetupMixin):
         if held_out is None:
             self._source(adata)
             raise ValueError(
-                "The model has no held-out cells to calibrate label sets by: make a new model of a reference with "
-                "several cells of a label, and train it once with calibrate=True, which is the default."
+                "The model has no held-out cells to calibrate label sets by: call recalibrate with labeled cells, or "
+                "make a new model of a reference with several cells of a label, and train it with calibrate=True."
             )
         result = self.infer(adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
         choice = self.module.modality_choices.index(result.present)
