@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -41,17 +40,6 @@ def test_a_failure_leaves_the_old_page(query, tmp_path, monkeypatch):
         tosica.report(query, path)
     assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 1
-
-
-@pytest.mark.parametrize(("found", "match"), [(None, "needs the bokeh"), ("3.7.3", "3.7.3 is")])
-def test_without_bokeh(query, tmp_path, monkeypatch, found, match):
-    if found is None:
-        monkeypatch.setitem(sys.modules, "bokeh", None)
-    else:
-        monkeypatch.setattr("bokeh.__version__", found)
-    with pytest.raises(ImportError, match=rf"{match}.*pip install .*'tosica\[report\]'\.$"):
-        tosica.report(query, tmp_path / "report.html")
-    assert not list(tmp_path.iterdir())
 
 
 REFUSED = {"report.pdf": ValueError, "none/report.html": FileNotFoundError, "folder.html": IsADirectoryError}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 import _r_files as r
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 
 import tosica
-from tosica.datasets import _public
 from tosica.datasets._public import PUBLISHED
 
 if TYPE_CHECKING:
@@ -192,10 +190,3 @@ def test_file_that_is_not_whole(name, tmp_path, monkeypatch):
     monkeypatch.setenv("TOSICA_DATA", str(tmp_path))
     with pytest.raises(OSError, match=r"cannot be read .*: delete it, or replace it"):
         getattr(tosica.datasets, name)()
-
-
-def test_without_rdata(monkeypatch):
-    found = importlib.util.find_spec
-    monkeypatch.setattr(_public, "find_spec", lambda n: None if n == "rdata" else found(n))
-    with pytest.raises(ImportError, match=r"pip install 'tosica\[seurat\]', or set TOSICA_DATA"):
-        tosica.datasets.kang()

@@ -391,5 +391,3 @@ def test_arguments_that_do_not_apply(tmp_path, counts, many, monkeypatch):
     refused(converted(tmp_path, many), "an .h5ad file holds one assay only", assay="RNA")
     other = converted(tmp_path, many, {"a": np.arange(40)})
     refused(other, "Column 'a' holds more than 0, 1 and 2, so it is not a logical one", logicals=["a"])
-    monkeypatch.setitem(sys.modules, "rdata", None)
-    refused(path, r"pip install 'tosica\[seurat\]'", ImportError)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from tosica.tl._evidence import Cells
 
-_OLDEST_BOKEH = (3, 8)
 # Every label keeps at least this many cells on the map.
 _LEAST = 200
 # UMAP needs more cells than components, and neighbors.
@@ -43,25 +42,6 @@ NOVELTY_RANGE = (-2.0, 5.0)
 RAMP = ("#b9c4ce", "#e39a5b", "#a8002a")
 # Cells without a known label.
 MISSING = "#d3d3d3"
-
-
-def check_bokeh() -> None:
-    """Check that Bokeh is installed, and writes what the pointer shows as text.
-
-    Raises
-    ------
-    ImportError
-        If it is not installed, or too old: before 3.8, a cell named ``<img …>`` would be an image.
-    """
-    try:
-        import bokeh
-    except ImportError as error:
-        raise ImportError("The map of a report needs the bokeh package: pip install 'tosica[report]'.") from error
-    if tuple(int(part) for part in bokeh.__version__.split(".")[:2]) < _OLDEST_BOKEH:
-        raise ImportError(
-            f"The map of a report needs bokeh 3.8 or newer, and {bokeh.__version__} is installed: "
-            "pip install -U 'tosica[report]'."
-        )
 
 
 # --------------------------------------------------------------------------- positions

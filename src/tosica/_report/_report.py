@@ -11,7 +11,7 @@ from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._files import replace_file
 from tosica._limits import LIMITS
 from tosica._report import _facts
-from tosica._report._map import NOVELTY_RANGE, check_bokeh, draw_map, find_positions
+from tosica._report._map import NOVELTY_RANGE, draw_map, find_positions
 from tosica._settings import count, count_cells, decimal, logger, percent
 from tosica.data import ExpressionSource
 from tosica.model import TOSICA
@@ -96,8 +96,6 @@ def report(
 
     Raises
     ------
-    ImportError
-        If Bokeh is not installed, or is too old: ``pip install 'tosica[report]'``.
     TypeError
         If an argument is of the wrong type.
     KeyError
@@ -129,7 +127,6 @@ def report(
     True
     """
     target = _check_target(path)
-    check_bokeh()
     source = ExpressionSource(adata, layer, use_raw)
     cells = Cells.read(adata, key, labels_key=labels_key, sample_key=sample_key)
     evidence = collect_evidence(source, cells, model, markers, seed)

@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -62,8 +61,6 @@ def kang() -> AnnData:
     ------
     FileNotFoundError
         If the folder in ``TOSICA_DATA`` has no file ``kang_pbmc.h5ad``.
-    ImportError
-        If the data must be converted and ``rdata`` is missing: ``pip install 'tosica[seurat]'``.
     OSError
         If the data cannot be downloaded, read or cached.
     ValueError
@@ -331,10 +328,6 @@ def _load(name: str) -> Any:
 def _fetch(data: Published, path: Path) -> None:
     """Download, convert and check a data set, and put it into the cache."""
     other = f"set {_VARIABLE} to a folder that has {data.file}"
-    if find_spec("rdata") is None:
-        raise ImportError(
-            f"{data.file} is made from a file of R, by the package rdata: pip install 'tosica[seurat]', or {other}."
-        )
     with new_in_cache(path) as made:
         rda = made.with_name("downloaded.rda")
         try:

@@ -168,10 +168,8 @@ def parse_rda(path: Path) -> dict[str, RObject]:
 
 
 def _parse(path: Path, extension: str) -> RObject:
-    try:
-        import rdata
-    except ImportError as error:
-        raise ImportError("Reading .rds files needs the rdata package: pip install 'tosica[seurat]'.") from error
+    import rdata
+
     with warnings.catch_warnings():
         # rdata warns about parts that it does not know; only the object's own parts are read.
         warnings.simplefilter("ignore")

@@ -47,8 +47,7 @@ def read_seurat(
     path
         An ``.rds`` file with a Seurat object (assays of version 3, 4 or 5, layers split by sample
         included) or a SingleCellExperiment; an ``.h5Seurat`` file; or an ``.h5ad`` file that
-        SeuratDisk, sceasy, zellkonverter, anndataR or scCustomize wrote. Reading ``.rds`` needs
-        ``pip install 'tosica[seurat]'``.
+        SeuratDisk, sceasy, zellkonverter, anndataR or scCustomize wrote.
     assay
         Assay to read from an ``.rds`` or ``.h5Seurat`` file; by default the active one.
     logicals
