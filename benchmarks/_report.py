@@ -9,6 +9,7 @@ import re
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from benchmarks._figures import FIGURES, draw
@@ -80,8 +81,18 @@ def page(name: str, folder: Path, **known: str) -> str:
             texts[part] = script_of(part).report(json.loads(path.read_text()))
     sections = [re.sub(r"(?m)^#", "##", text) for text in texts.values() if text]
     figure = [f"![{FIGURES[name][1]}](../_static/{name}.png)", ""] if name in FIGURES else []
+    sections = ["\n\n".join(map(_filled, section.split("\n\n"))) for section in sections]
     # The search of the pages leaves these out: they have nearly every word.
     return "\n".join(["---", "nosearch: true", "---", "", f"# {title}", "", *figure, *sections])
+
+
+def _filled(text: str) -> str:
+    """A paragraph in lines of equal length, which no code is broken by; anything else as it is."""
+    if not re.match(r"[A-Za-z0-9(]|\*\w", text):
+        return text
+    whole = re.sub(r"`[^`]*`|\d (?=\d{3})", lambda found: re.sub(r"\s", "\0", found[0]), text.strip())
+    filled = fill(whole, 120, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\0", " ") + "\n" * text.endswith("\n")
 
 
 def write(folder: Path, name: str, result: dict[str, Any], report: str) -> None:

@@ -43,7 +43,7 @@ SCORES = {
     "cluster": "`tl.novelty`, small clusters",
     "cell": "`tl.novelty`, cells",
     "annotate": "`annotate`, cells, not corrected for the batch",
-    "density": "density of Leiden clusters (the former `tl.novelty`)",
+    "density": "density of Leiden clusters",
     "genes": "Mahalanobis distance, 30 components of the genes",
     "token": "Mahalanobis distance, class token",
     "ensemble": "deep ensemble of 3 networks, entropy (first split)",
@@ -52,7 +52,10 @@ SCORES = {
     "probability": "1 − probability of the network",
     "scanvi": "1 − probability of scANVI (first split)",
 }
+# Scores of the table by task, p-values, and what is counted of these.
+SHOWN = ("cluster", "cell", "annotate", "genes", "ensemble", "probability")
 P_VALUES = ("cluster", "cell", "annotate")
+TESTS = ("false", "found")
 LEVEL = 0.05
 # Types with fewer cells in a query are not counted.
 FEWEST = 4
@@ -176,47 +179,35 @@ def report(result: dict[str, Any]) -> str:
     seen = [name for name in settings["tasks"] if TASKS[name].seen]
     left_out = [name for name in TASKS if name not in settings["tasks"]]
     chosen = _named([name for name, task in TASKS.items() if task.seen])
+    sizes = [*(str(size) for size in SIZES if size), "all"]
+    tests = [f"{key}, {what}" for key in P_VALUES for what in TESTS]
+    columns = [(task, query) for task in [*unseen, *seen] for query in QUERIES]
     lines = [
         "# Types that the reference lacks",
         "",
-        "Written by `python -m benchmarks.novelty`. The reference is half of a batch, without each "
-        "type in turn. The queries are the other half (same batch) and the other batch, with some "
-        "or all cells of the type. The two batches take turns as the reference. Values are means "
-        f"over types and {runs['seed'].nunique()} splits. Networks are trained for "
-        f"{settings['max_epochs']} epochs.",
-        "",
-        f"Settings of `tosica.tl.novelty` were chosen on splits 0 and 1 of these tasks: {chosen}. "
-        f"Nothing was chosen on these: {_named(unseen)}; but the cells of ECCITE-seq are in a task "
-        "of each kind.",
+        "Written by `python -m benchmarks.novelty`. The reference is half of a batch, without each type in turn. The",
+        "queries are the other half (same batch) and the other batch, with some or all cells of the type. Values are",
+        f"means over types and {runs['seed'].nunique()} splits. Settings of `tosica.tl.novelty` were chosen on splits",
+        f"0 and 1 of these tasks: {chosen}. Nothing was chosen on these: {_named(unseen)}; but the cells of ECCITE-seq",
+        "are in a task of each kind.",
         *([f"Not measured for this page: {_named(left_out)}."] if left_out else []),
         *([result["note"]] if result.get("note") else []),
         "",
-        "## AUROC by the number of new cells",
+        "AUROC of new cells against all others of the query, by the number of new cells, in the tasks that nothing was",
+        "chosen on; 0.5 is chance:",
         "",
-        "New cells against all others of the query; 0.5 is chance. First the mean of the tasks "
-        "that nothing was chosen on, then of the others. scANVI needs counts, which the task with "
-        "10x v1 lacks.",
+        *table(
+            ["score", *(f"{what}: {size}" for what in QUERIES.values() for size in sizes)],
+            _rows_of_sizes(runs[runs["task"].isin(unseen or seen)]),
+        ),
         "",
-    ]
-    sizes = [*(str(size) for size in SIZES if size), "all"]
-    for title, tasks in (("not chosen on", unseen), ("chosen on", seen)):
-        if tasks:
-            head = [f"score; tasks {title}"]
-            head += [f"{what}: {size}" for what in QUERIES.values() for size in sizes]
-            lines += [*table(head, _rows_of_sizes(runs[runs["task"].isin(tasks)])), ""]
-    lines += ["## AUROC by task", "", "All sizes; mean ± standard deviation of the splits.", ""]
-    columns = [(task, query) for task in settings["tasks"] for query in QUERIES]
-    head = ["score", *(f"{TASKS[task].what}: {QUERIES[query]}" for task, query in columns)]
-    lines += [*table(head, _rows_of_tasks(runs, columns)), ""]
-    lines += [
-        "## p-values",
+        "Each task, all sizes: the AUROC of some scores, and the share of known cells (*false*) and of new cells",
+        f"(*found*) with a p-value up to {LEVEL}. An exact test has at most {LEVEL} false. Those of `annotate` are not",
+        "corrected for the batch.",
         "",
-        f"Share of known cells with a p-value up to {LEVEL} (it should be at most {LEVEL}), and "
-        "share of new cells with one (power). Those of `annotate` are not corrected for the batch.",
+        *table(["task", *(SCORES[key].split(" (")[0] for key in SHOWN), *tests], _rows_of_tasks(runs, columns)),
         "",
     ]
-    head = ["task", *(f"{SCORES[key]}: {what}" for key in P_VALUES for what in ("false", "power"))]
-    lines += [*table(head, _rows_of_tests(runs, columns)), ""]
     return "\n".join(lines + version_lines(result))
 
 
@@ -238,23 +229,12 @@ def _rows_of_sizes(runs: pd.DataFrame) -> list[list[str]]:
 
 def _rows_of_tasks(runs: pd.DataFrame, columns: list[tuple[str, str]]) -> list[list[str]]:
     rows = []
-    for score, what in SCORES.items():
-        row = [what]
-        for task, query in columns:
-            of = runs[(runs["task"] == task) & (runs["query"] == query)]
-            means = of.groupby("seed")[score].mean().dropna() if score in of else pd.Series()
-            spread = f" ± {means.std():.2f}" if len(means) > 1 else ""
-            row.append(_shown(float(means.mean()) if len(means) else float("nan")) + spread)
-        rows.append(row)
-    return rows
-
-
-def _rows_of_tests(runs: pd.DataFrame, columns: list[tuple[str, str]]) -> list[list[str]]:
-    rows = []
     for task, query in columns:
         of = runs[(runs["task"] == task) & (runs["query"] == query)]
-        shown = [_shown(_mean(of, f"{k}, {w}")) for k in P_VALUES for w in ("false", "found")]
-        rows.append([f"{TASKS[task].what}: {QUERIES[query]}", *shown])
+        areas = of.groupby("seed")[[score for score in SHOWN if score in of]].mean().mean()
+        found = [_mean(of, f"{key}, {what}") for key in P_VALUES for what in TESTS]
+        shown = [areas.get(score, np.nan) for score in SHOWN] + found
+        rows.append([f"{TASKS[task].what}: {QUERIES[query]}", *map(_shown, shown)])
     return rows
 
 
