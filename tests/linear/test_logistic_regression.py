@@ -7,17 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import torch
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
-from tosica._parallel import thread_pool
 from tosica.linear import LogisticRegression as FittedRegression
 from tosica.linear import RegressionConfig, fit_regressions
 from tosica.linear._logistic import within_class_directions
 
 LABELS = np.repeat([0, 1, 2], [60, 40, 20])
-DEFAULT = RegressionConfig()
 # The optimizer runs until it converges.
 CONVERGED = RegressionConfig(max_iter=5000, max_iter_reweighted=200, n_reweightings=100, tol=1e-9, group_penalty=0)
 
@@ -187,38 +184,3 @@ def test_neither_the_order_of_genes_nor_of_sets_matters():
     other = fit_lasso(x[cells][:, genes], LABELS[cells], gene_sets=members()[sets][:, genes], config=config)
     np.testing.assert_allclose(other.weights, one.weights[:, genes], atol=1e-3)
     np.testing.assert_allclose(other.relevance, one.relevance[:, sets], atol=1e-3)
-
-
-def many_labels(n_labels=DEFAULT.many_labels):
-    """Four cells of each label, which has two genes of its own."""
-    labels = np.repeat(np.arange(n_labels), 4)
-    own = np.repeat(np.eye(n_labels), 2, axis=1)
-    x = np.random.default_rng(0).gamma(0.5, size=(len(labels), 2 * n_labels)) + 3 * own[labels]
-    return sp.csr_matrix(x), labels, sp.csr_matrix(np.kron(np.eye(n_labels // 2), np.ones((1, 4))))
-
-
-def test_many_labels_have_the_minimum_of_one_joint_fit():
-    x, labels, gene_sets = many_labels()
-    config = replace(CONVERGED, group_penalty=1e-3, n_reweightings=3, tol=1e-6)
-    found = fit_regressions(x, labels, gene_sets=gene_sets, config=config)
-    jointly = replace(config, many_labels=1_000)
-    expected = fit_regressions(x, labels, gene_sets=gene_sets, config=jointly)
-    for one, other in zip(found, expected, strict=True):
-        assert np.abs(one.weights - other.weights).max() < 1e-3 * np.abs(other.weights).max()
-    np.testing.assert_allclose(found[1].relevance, expected[1].relevance, atol=1e-3 * expected[1].relevance.max())
-
-
-def test_many_labels_do_not_depend_on_the_threads():
-    x, labels, gene_sets = many_labels()
-    before = torch.get_num_threads()
-    fitted = []
-    for n_threads in (1, 3):
-        torch.set_num_threads(n_threads)
-        try:
-            with thread_pool():
-                fitted.append(fit_lasso(x, labels, gene_sets=gene_sets))
-        finally:
-            torch.set_num_threads(before)
-    np.testing.assert_array_equal(fitted[0].weights, fitted[1].weights)
-    np.testing.assert_array_equal(fitted[0].relevance, fitted[1].relevance)
-    assert ((x @ fitted[0].weights.T).argmax(1) == labels).mean() > 0.95

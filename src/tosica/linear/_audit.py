@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from scvi import settings
 from tosica._parallel import thread_map
 from tosica.data import BLOCK
 from tosica.linear._classifier import MAX_CELLS, MAX_CELLS_CROSS_FIT, LabeledRows, cross_fit, subsample_by_label
-from tosica.linear._logistic import gene_scale
+from tosica.linear._logistic import RegressionConfig, fit_regressions
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,82 +112,31 @@ def _cross_fitted_confidence(
     subsample, n_cells = subsample_by_label(data.labels, max_cells), len(data.cells)
     x, known = data[subsample].expression(), data.labels[subsample]
     self_confidence, confidence = np.empty(n_cells), np.empty(n_cells)
-    regressions = []
-    for held_out, regression in cross_fit(x, known, partial(fit_multinomial_regression, C=C)):
+    # Without a nuisance penalty: where labels are wrong, cells differ within labels as between them.
+    config = RegressionConfig(C=C, within_class_penalty=0, multinomial=True)
+    weights = []
+    for held_out, fitted in cross_fit(x, known, partial(fit_regressions, config=config)):
         of_fold = subsample[held_out]
-        self_confidence[of_fold], confidence[of_fold] = score_labels(x[held_out], regression, known[held_out])
-        regressions.append(regression)
+        weights.append(fitted.ridge.weights)
+        self_confidence[of_fold], confidence[of_fold] = _score_labels(x[held_out], weights[-1], known[held_out])
     # The only cell of a label is in no fold.
     single = subsample[np.bincount(known)[known] == 1]
     self_confidence[single] = confidence[single] = 1.0
     # No regression was fitted to cells outside the subsample.
     rest = np.setdiff1d(np.arange(n_cells), subsample)
-    weights, biases = zip(*regressions, strict=True)
-    mean = np.mean(weights, axis=0), np.mean(biases, axis=0)
+    mean = np.mean(weights, axis=0)
     for start in range(0, len(rest), block_size):
         block = rest[start : start + block_size]
         some = data[block]
-        self_confidence[block], confidence[block] = score_labels(some.expression(), mean, some.labels)
+        self_confidence[block], confidence[block] = _score_labels(some.expression(), mean, some.labels)
     return self_confidence, confidence
 
 
-def fit_multinomial_regression(
-    x: sp.csr_matrix, labels: NDArray[np.integer], *, C: float = 0.3, max_iter: int = 200
+def _score_labels(
+    x: sp.csr_matrix, weights: NDArray[np.float64], labels: NDArray[np.integer]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Fit scikit-learn's multinomial logistic regression, with scaled genes and balanced labels.
-
-    It has no nuisance penalty: where labels are wrong, cells differ within labels as they do
-    between labels.
-
-    Parameters
-    ----------
-    x
-        Log-normalised expression, shape ``(n_cells, n_genes)``.
-    labels
-        Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
-    C, max_iter
-        As in :class:`sklearn.linear_model.LogisticRegression`.
-
-    Returns
-    -------
-    Weights, ``(n_labels, n_genes)``, and biases, ``(n_labels,)``.
-    """
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    scale = gene_scale(x)
-    regression = LogisticRegression(C=C, class_weight="balanced", max_iter=max_iter)
-    with warnings.catch_warnings():
-        # Close to the optimum, confident errors are found as well as at the optimum.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        regression.fit(sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale)), labels)
-    weights, biases = regression.coef_ / scale, regression.intercept_
-    if len(weights) > 1:
-        return weights, biases
-    # With two labels there is one score: of the second label against the first.
-    return np.vstack([-weights, weights]) / 2, np.append(-biases, biases) / 2
-
-
-def score_labels(
-    x: sp.csr_matrix, regression: tuple[NDArray[np.float64], NDArray[np.float64]], labels: NDArray[np.integer]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the probability of each cell's own label and of its most probable label.
-
-    Parameters
-    ----------
-    x
-        Log-normalised expression, shape ``(n_cells, n_genes)``.
-    regression
-        As from :func:`fit_multinomial_regression`.
-    labels
-        Own label of each cell, shape ``(n_cells,)``.
-
-    Returns
-    -------
-    Both probabilities, ``(n_cells,)`` each.
-    """
-    weights, biases = regression
-    probability = softmax(x @ weights.T + biases, axis=1)
+    """Compute the probability of each cell's own and of its most probable label."""
+    probability = softmax(x @ weights.T, axis=1)
     return probability[np.arange(len(labels)), labels], probability.max(1)
 
 

@@ -13,7 +13,7 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica._stats import fit_temperature
-from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, fit_regressions
+from tosica.linear._logistic import LogisticRegression, fit_regressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -214,7 +214,8 @@ def cross_validate(
     shape = (len(codes), codes.max() + 1)
     ridge_logits, lasso_logits = np.full(shape, np.nan), np.full(shape, np.nan)
     fit = partial(fit_regressions, batch_directions=batch_directions, gene_sets=tokens)
-    n_folds = 5 if shape[1] < DEFAULT_CONFIG.many_labels else 3
+    # Fits to many labels take long, and every cell tells something of all of them.
+    n_folds = 5 if shape[1] < 32 else 3
     for held_out, (ridge, lasso) in cross_fit(x, codes, fit, n_folds=n_folds):
         ridge_logits[held_out] = x[held_out] @ ridge.weights.T
         lasso_logits[held_out] = x[held_out] @ lasso.weights.T

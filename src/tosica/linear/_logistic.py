@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from scipy.optimize import minimize
-from scipy.sparse.linalg import LinearOperator, svds
-from scipy.special import expit, log_expit
-
-from tosica._parallel import thread_map
+from scipy.special import expit, softmax
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,6 +36,8 @@ class RegressionConfig:
         would include some that separate similar cell types.
     gene_scale_power
         Genes are divided by their mean to this power.
+    multinomial
+        Minimize the cross-entropy of all labels, in place of a logistic loss for each.
     max_iter
         Most iterations of the optimizer without group lasso.
     n_reweightings
@@ -51,10 +48,6 @@ class RegressionConfig:
         The optimizer stops when the gradient is below :math:`\sqrt{C n}` times this, or 0.3 times
         that with group lasso. The gradient is that of weights in units of their prior standard
         deviation.
-    many_labels, labels_of_group
-        From ``many_labels`` on, labels are fitted in groups, in single precision and on several
-        threads. The loss is a sum over labels, so that its minimum is the same. The scores of a
-        group fit into the cache of a processor.
     """
 
     C: float = 10.0
@@ -64,12 +57,11 @@ class RegressionConfig:
     within_class_cells: int = 500
     n_within_class_directions: int = 5
     gene_scale_power: float = 0.25
+    multinomial: bool = False
     max_iter: int = 200
     n_reweightings: int = 8
-    max_iter_reweighted: int = 25
+    max_iter_reweighted: int = 8
     tol: float = 1e-4
-    many_labels: int = 64
-    labels_of_group: int = 25
 
 
 DEFAULT_CONFIG = RegressionConfig()
@@ -153,7 +145,6 @@ def fit_regressions(
         zero. Without gene sets there is no group lasso, and every gene may have a weight.
     config
         Strengths of the penalties, and when the optimizer stops.
-
     fitted
         Labels to fit, the rows of the weights; by default all.
     offset
@@ -168,67 +159,52 @@ def fit_regressions(
     Jacob, Obozinski and Vert, *Group lasso with overlap and graph lasso*, ICML (2009).
     """
     fitted = np.arange(int(labels.max()) + 1) if fitted is None else fitted
-    many = len(fitted) >= config.many_labels
-    n_groups = len(fitted) // config.labels_of_group if many else 1
-    scale = gene_scale(x, config.gene_scale_power)
-    problem = PenalizedLogisticLoss(
-        sp.csr_matrix(x.astype(np.float64) @ sp.diags(1 / scale), dtype=np.float32 if many else np.float64),
-        labels,
-        _nuisance(x, labels, batch_directions, config) / scale,
-        offset,
-    )
+    n_cells, n_genes = x.shape
+    is_held = np.asarray(x.sum(0)).ravel() > 0
     if gene_sets is not None:
-        gene_sets = sp.csr_matrix(gene_sets, dtype=np.float64)
-    fit = partial(_fit_labels, problem, x.shape, gene_sets, config)
-    groups = np.array_split(fitted, n_groups)
-    # A single group stays on the caller's thread, which Ctrl-C ends at once.
-    parts = list(map(fit, groups) if n_groups == 1 else thread_map(fit, groups))
-    first, second, relevance = (list(values) for values in zip(*parts, strict=True))
-    ridge = LogisticRegression(np.concatenate(first) / scale)
-    if relevance[0] is None:
-        return Regressions(ridge, ridge)
-    return Regressions(ridge, LogisticRegression(np.concatenate(second) / scale, np.concatenate(relevance)))
+        is_held &= np.asarray(gene_sets.sum(0)).ravel() > 0
+    # All other genes have weight zero.
+    held = np.flatnonzero(is_held)
+    x = x[:, held]
+    scale = gene_scale(x, config.gene_scale_power)
+    batch_directions = None if batch_directions is None else batch_directions[:, held]
+    nuisance = _nuisance(x, labels, batch_directions, config) / scale
+    loss = PenalizedLogisticLoss(x @ sp.diags(1 / scale), labels, fitted, nuisance, offset, config.multinomial)
 
+    def all_genes(weights: NDArray[np.floating]) -> NDArray[np.float64]:
+        unscaled = np.zeros((len(fitted), n_genes))
+        unscaled[:, held] = weights / scale
+        return unscaled
 
-def _fit_labels(
-    problem: PenalizedLogisticLoss,
-    shape: tuple[int, int],
-    gene_sets: sp.csr_matrix | None,
-    config: RegressionConfig,
-    fitted: NDArray[np.integer],
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64] | None]:
-    """Fit some labels: weights without and with group lasso, and the relevance of gene sets."""
-    n_cells, n_genes = shape
-    n_labels = len(fitted)
     ridge = 1 / (config.C * n_cells)
     tolerance = config.tol * ridge**-0.5
-    n_holding = np.ones(n_genes) if gene_sets is None else np.asarray(gene_sets.sum(0)).ravel()
-    deviation = np.where(n_holding > 0, ridge**-0.5, 0.0) * np.ones((n_labels, 1))
-    start = np.zeros((n_labels, n_genes))
-    first = weights = problem.fit(fitted, deviation, start, config.max_iter, tolerance)
+    variance = np.full((len(fitted), len(held)), 1 / ridge, dtype=np.float32)
+    weights = loss.fit(variance, config.max_iter, tolerance)
+    first = LogisticRegression(all_genes(weights))
     if gene_sets is None or not config.group_penalty:
-        return first, first, None
-    root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
-    relevance = _reweight(np.ones((n_labels, len(root_size))), weights, gene_sets, root_size)
+        return Regressions(first, first)
+    root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel()).astype(np.float32)
+    gene_sets = sp.csr_matrix(gene_sets, dtype=np.float32)[:, held]
+    relevance = _reweight(np.ones((len(fitted), len(root_size)), dtype=np.float32), weights, gene_sets, root_size)
     for _ in range(config.n_reweightings):
         total = relevance @ gene_sets
-        with np.errstate(divide="ignore"):
-            deviation = 1 / np.sqrt(ridge + config.group_penalty / total)
-        weights = problem.fit(fitted, deviation, weights, config.max_iter_reweighted, 0.3 * tolerance)
+        variance = total / (np.float32(ridge) * total + np.float32(config.group_penalty))
+        weights = loss.fit(variance, config.max_iter_reweighted, 0.3 * tolerance)
         relevance = _reweight(relevance, weights, gene_sets, root_size)
-    return first, weights, relevance
+    return Regressions(first, LogisticRegression(all_genes(weights), relevance.astype(np.float64)))
 
 
 def _reweight(
-    relevance: NDArray[np.float64],
-    weights: NDArray[np.float64],
+    relevance: NDArray[np.float32],
+    weights: NDArray[np.float32],
     gene_sets: sp.csr_matrix,
-    root_size: NDArray[np.float64],
-) -> NDArray[np.float64]:
+    root_size: NDArray[np.float32],
+) -> NDArray[np.float32]:
     """Compute the next relevance: norm of a set's part, over the root of its size."""
     total = relevance @ gene_sets
     part = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-    return relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
+    reweighted: NDArray[np.float32] = relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
+    return reweighted
 
 
 def gene_scale(x: sp.csr_matrix, power: float = 0.25) -> NDArray[np.float64]:
@@ -295,109 +271,142 @@ def within_class_directions(
     label_weights /= label_weights.sum()
     averaging = sp.csr_matrix((1 / sizes[labels], (labels, np.arange(n_cells))))
     means = np.asarray((averaging @ x).todense())
-    root_weights = np.sqrt(label_weights / sizes)[labels]
+    root_weights = np.sqrt(label_weights / sizes)[labels, None]
 
-    def matvec(genes: NDArray[np.float64]) -> NDArray[np.float64]:
-        genes = genes.ravel()
-        return root_weights * (x @ genes - (means @ genes)[labels])
-
-    def rmatvec(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-        cells = root_weights * cells.ravel()
-        return x.T @ cells - means.T @ np.bincount(labels, cells, len(sizes))
-
-    total = float(root_weights**2 @ np.asarray(x.power(2).sum(1)).ravel())
+    total = float(root_weights[:, 0] ** 2 @ np.asarray(x.power(2).sum(1)).ravel())
     within = total - float(label_weights @ np.square(means).sum(1))
     rank = min(int((sizes[label_weights > 0] - 1).sum()), min(n_cells, n_genes) - 1)
     n_directions = min(n_directions, rank)
     if n_directions < 1 or within <= 1e-9 * total:
         return np.zeros((0, n_genes))
-    deviations = LinearOperator((n_cells, n_genes), matvec=matvec, rmatvec=rmatvec, dtype=np.float64)
-    start = np.random.default_rng(0).standard_normal(min(n_cells, n_genes))
-    _, lengths, directions = svds(deviations, n_directions, v0=start, tol=1e-4)
-    return lengths[:, None] * directions
+    # Subspace iteration: all directions share the products with the expression.
+    subspace = np.random.default_rng(0).standard_normal((n_genes, min(n_directions + 10, n_cells, n_genes)))
+    for _ in range(8):
+        cells = root_weights * (x @ subspace - (means @ subspace)[labels])
+        cells = root_weights * np.linalg.qr(cells)[0]
+        subspace = x.T @ cells - means.T @ (sizes[:, None] * (averaging @ cells))
+    directions, lengths, _ = np.linalg.svd(subspace, full_matrices=False)
+    scaled: NDArray[np.float64] = (directions * lengths).T[:n_directions]
+    return scaled
 
 
 class PenalizedLogisticLoss:
-    """Class-balanced one-vs-rest logistic loss with a ridge and a nuisance penalty.
+    r"""Class-balanced logistic loss of some labels, with a ridge and a nuisance penalty.
+
+    The minimum is a sum of cells: with expression :math:`Z` and the inverse :math:`S` of the
+    penalties, the weights are :math:`S Z^\top a` for a number :math:`a` of each cell. The optimizer
+    finds these numbers, which are fewer than the weights, by conjugate gradients in the metric
+    :math:`Z S Z^\top`. That is the same as whitening the weights, so that it takes equally long for
+    all penalties. Labels share the products with the expression, and have steps of their own.
 
     Parameters
     ----------
     z
-        Scaled expression, ``(n_cells, n_genes)``. Its precision is that of scores.
+        Scaled expression, ``(n_cells, n_genes)``.
     labels
         Label of each cell, ``(n_cells,)``.
+    fitted
+        Labels to fit, ``(n_fitted,)``.
     nuisance
         Nuisance directions times the roots of their penalties, ``(n_directions, n_genes)``.
     offset
         Added to the scores of each cell, ``(n_cells, 1)``.
+    multinomial
+        As in :class:`RegressionConfig`; labels then share their steps as well.
     """
 
     def __init__(
         self,
         z: sp.csr_matrix,
         labels: NDArray[np.integer],
+        fitted: NDArray[np.integer],
         nuisance: NDArray[np.float64],
         offset: NDArray[np.floating] | None = None,
+        multinomial: bool = False,
     ) -> None:
-        n_labels = int(labels.max()) + 1
-        self._z, self._transposed = z, z.T.tocsr()
-        self._nuisance = nuisance
-        self._offset = 0.0 if offset is None else offset.astype(z.dtype, copy=False)
-        self._labels = labels
-        self._balance = 1 / (np.bincount(labels) * float(n_labels))[labels, None]
+        z = sp.csr_matrix(z, dtype=np.float32)
+        # From here on, dense products are faster.
+        self._z = z.toarray() if z.nnz > 0.1 * z.shape[0] * z.shape[1] else z
+        self._transposed = z.T.tocsr() if self._z is z else self._z.T
+        self._nuisance = nuisance.astype(np.float32)
+        self._offset = np.float32(0) if offset is None else offset.T.astype(np.float32)
+        self._is_label = (fitted[:, None] == labels).astype(np.float32)
+        counts = np.bincount(labels)
+        self._balance = (1 / (counts * float(len(counts))))[labels].astype(np.float32)
+        self._multinomial = multinomial
+        self._dual = np.zeros_like(self._is_label)
 
-    def fit(
-        self,
-        fitted: NDArray[np.integer],
-        deviation: NDArray[np.float64],
-        weights: NDArray[np.float64],
-        max_iter: int,
-        tolerance: float,
-    ) -> NDArray[np.float64]:
-        """Minimize the loss of some labels by L-BFGS, starting from given weights.
+    def fit(self, variance: NDArray[np.float32], max_iter: int, tolerance: float) -> NDArray[np.float32]:
+        """Minimize the loss, starting from the last minimum, and return the weights.
 
-        ``fitted``, ``(n_fitted,)``, are these labels. ``deviation``, ``(n_fitted, n_genes)``, is
-        the prior standard deviation of each weight: one over the root of its ridge penalty. A
-        weight is zero where it is zero. The optimizer works on whitened weights. Their penalty is
-        a ridge of strength one, so that it takes equally long for all penalties.
+        ``variance``, ``(n_fitted, n_genes)``, is the prior variance of each weight: one over its
+        ridge penalty. A weight is zero where it is zero.
         """
-        is_label = self._labels[:, None] == fitted
-        factors = [_inverse_root(self._nuisance * row) for row in deviation]
+        single = np.finfo(np.float32)
+        inner = [(self._nuisance * row) @ self._nuisance.T + np.eye(len(self._nuisance)) for row in variance]
+        inverse = np.stack([np.linalg.inv(matrix) for matrix in inner]).astype(np.float32)
 
-        unwhiten = partial(_multiply, factors)
+        def weights_of(dual: NDArray[np.float32]) -> NDArray[np.float32]:
+            weights = variance * (self._transposed @ dual.T).T
+            along = np.einsum("kq,kqr->kr", weights @ self._nuisance.T, inverse)
+            weights -= variance * (along @ self._nuisance)
+            return weights
 
-        def loss(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-            free = flat.reshape(weights.shape)
-            scores = self._z @ (deviation * unwhiten(free)).T.astype(self._z.dtype, copy=False)
-            scores = scores + self._offset
-            errors = ((expit(scores) - is_label) * self._balance).astype(scores.dtype, copy=False)
-            gradient = unwhiten(deviation * (self._transposed @ errors).T) + free
-            log_likelihood = log_expit(np.where(is_label, scores, -scores))
-            value = -(log_likelihood * self._balance).sum() + 0.5 * (free**2).sum()
-            return float(value), gradient.ravel()
+        def scores_of(dual: NDArray[np.float32]) -> NDArray[np.float32]:
+            return np.ascontiguousarray((self._z @ weights_of(dual).T).T)
 
-        start = np.divide(weights, deviation, out=np.zeros_like(weights), where=deviation > 0)
-        whiten = [(v, 1 / (1 + change) - 1) for v, change in factors]
-        result = minimize(
-            loss,
-            _multiply(whiten, start).ravel(),
-            jac=True,
-            method="L-BFGS-B",
-            # Full convergence takes ten times as long and is no more accurate.
-            options={"maxiter": max_iter, "gtol": tolerance, "ftol": 64 * np.finfo(float).eps, "maxls": 50},
-        )
-        return deviation * unwhiten(result.x.reshape(weights.shape))
+        dual = self._dual
+        scores = scores_of(dual) + self._offset
+        step = change = np.zeros_like(dual)
+        before, square_before = np.zeros_like(dual), np.ones((1, 1), dtype=np.float32)
+        for _ in range(max_iter):
+            gradient = dual + self._balance * (self._probability(scores) - self._is_label)
+            in_scores = scores_of(gradient)
+            square = self._dot(gradient, in_scores)
+            # Below the second number, gradients are rounding errors of single precision.
+            least = np.maximum(tolerance**2, (10 * single.eps) ** 2 * self._dot(dual, scores - self._offset))
+            if not (is_active := square > least).any():
+                break
+            # Polak and Ribière's formula, which starts anew where it would be negative.
+            momentum = np.maximum(square - self._dot(before, in_scores), 0) / np.where(is_active, square_before, 1)
+            step, change = momentum * step - gradient, momentum * change - in_scores
+            descends = self._dot(gradient, change) < 0
+            step, change = np.where(descends, step, -gradient), np.where(descends, change, -in_scores)
+            curvature = np.maximum(self._dot(step, change), single.tiny)
+            length = is_active * self._line_search(scores, change, self._dot(dual, change), curvature)
+            dual, scores = dual + length * step, scores + length * change
+            before, square_before = gradient, square
+        self._dual = dual
+        return weights_of(dual)
 
+    def _line_search(
+        self,
+        scores: NDArray[np.float32],
+        change: NDArray[np.float32],
+        slope: NDArray[np.float32],
+        curvature: NDArray[np.float32],
+    ) -> NDArray[np.float32]:
+        """Find how far to go, by Newton steps and bisection, with slope and curvature of the penalty."""
+        length = low = np.zeros_like(curvature)
+        high = np.full_like(curvature, np.inf)
+        for i in range(4):
+            probability = self._probability(scores + length * change)
+            first = self._dot(self._balance * (probability - self._is_label), change) + slope + length * curvature
+            low, high = np.where(first < 0, length, low), np.where(first < 0, high, length)
+            newton = length - first / (self._second_derivative(probability, change) + curvature)
+            bisected = np.where(np.isinf(high), 2 * low, (low + high) / 2)
+            length = np.where((newton > low) & (newton < high) | (i == 0), newton, bisected).astype(np.float32)
+        return length
 
-def _inverse_root(nuisance: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    r"""Find directions :math:`V` and factors so that :math:`(I + A^T A)^{-1/2} = I + V^T f V`."""
-    _, lengths, directions = np.linalg.svd(nuisance, full_matrices=False)
-    return directions, 1 / np.sqrt(1 + lengths**2) - 1
+    def _probability(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+        probability: NDArray[np.float32] = softmax(scores, axis=0) if self._multinomial else expit(scores)
+        return probability
 
+    def _second_derivative(self, probability: NDArray[np.float32], change: NDArray[np.float32]) -> NDArray[np.float32]:
+        mean = (probability * change).sum(0) if self._multinomial else probability * change
+        return self._dot(self._balance * probability * (change - mean), change)
 
-def _multiply(
-    factors: list[tuple[NDArray[np.float64], NDArray[np.float64]]], rows: NDArray[np.float64]
-) -> NDArray[np.float64]:
-    r"""Multiply each row by its own :math:`I + V^T f V`."""
-    parts = zip(rows, factors, strict=True)
-    return np.stack([row + (row @ v.T * change) @ v for row, (v, change) in parts])
+    def _dot(self, left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Multiply the rows of each label, ``(n_fitted, 1)``, or all rows."""
+        products = np.einsum("kn,kn->k", left, right)
+        return products.sum(keepdims=True)[:, None] if self._multinomial else products[:, None]
