@@ -219,8 +219,8 @@ def permuted(model: tosica.TOSICA, cells: AnnData) -> dict[str, Any]:
     for _ in range(N_PERMUTATIONS):
         shuffled = sp.csc_matrix(members.tocsr()[rng.permutation(members.shape[0])])
         for label in record["genes"]:
-            added = record["genes"][label].to_numpy() * (record["expression"][label].to_numpy() > 0)
-            found = gene_set_statistics(np.maximum(added, 0), shuffled)
+            added, effects = (record[name][label].to_numpy() for name in ("genes", "effect_size"))
+            found = gene_set_statistics(np.where(effects > 0, added, 0).clip(0), effects.clip(0), shuffled)
             wrong += bool((found["pval_adj"] <= 0.05).any())
     n_labels = record["genes"].shape[1]
     real = tosica.get.gene_sets_df(cells)["group"].nunique()

@@ -37,8 +37,8 @@ class Limits:
     """Mean probability above the share of labels that agree."""
     markers: float = 0.5
     """Share of a label's known markers that are highest in it."""
-    attribution_error: float = 0.02
-    """Error of the contributions, relative to the scores."""
+    attribution_error: float = 0.01
+    """Error of the contributions, relative to the scores; the integral takes as many points as this needs."""
 
 
 LIMITS = Limits()

@@ -139,7 +139,7 @@ def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read):
         if sets:
             assert [row[0] for row in stored.table(f"Gene sets with evidence in {label}")] == sets
         else:
-            sentence = f"Told by {', '.join((genes['gene'] + less)[:3])}; no gene set of the collection holds these."
+            sentence = f"Told by {', '.join((genes['gene'] + less)[:3])}; no gene set has evidence."
             assert sentence in stored.text
     assert told["b"][1] == "none"
     assert told["a"][1] == "alpha"

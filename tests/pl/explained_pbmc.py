@@ -55,9 +55,9 @@ def add_attribution(adata: AnnData) -> None:
             first = np.arange(3 * j, 3 * j + 12)
             genes[first, i] = np.maximum(genes[first, i], added / (rank + 1))
             similar = sets[i] if rank == 1 else ""
-            values = (12, 8.0 - rank, 4.0 - rank, z[j, i], 1e-6, 1e-4)
+            values = (12, 8.0 - rank, z[j, i], 1e-4)
             rows.append((groups[i], sets[j], *values, ", ".join(names[first[:8]]), similar))
-    columns = "group gene_set n_genes contribution score z pval pval_adj genes similar_to"
+    columns = "group gene_set n_genes contribution z pval_adj genes similar_to"
     evidence = pd.DataFrame(rows, columns=columns.split())
     shown, columns = np.isin(sets, evidence["gene_set"]), [group.replace("/", "|") for group in groups]
     adata.uns["tosica_attribution"] = {

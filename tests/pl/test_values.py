@@ -129,7 +129,7 @@ def test_ribbons_are_the_tables(adata):
     shown = texts(pl.flow(adata, groups[-1], n_genes=2, show=False).texts)
     first, second = tosica.get.genes_df(adata, groups[-1], n_genes=2)["gene"]
     # A minus stands before the gene that the group lacks.
-    sentence = "no gene set of the collection holds these"
+    sentence = "no gene set has evidence"
     assert shown == [groups[-1], "label", sentence, "gene set", f"−{first}", second, "gene"]
 
 

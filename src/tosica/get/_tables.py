@@ -156,8 +156,8 @@ def gene_sets_df(
 ) -> pd.DataFrame:
     """Get the gene sets with evidence, one row a group and gene set, the strongest first.
 
-    A set has evidence if its genes add more to the score of the group's label than other genes do,
-    even without the strongest of them, at a false discovery rate of 5 %.
+    A set has evidence if its genes add more to the score of the group's label than permuted genes do,
+    even without the strongest of them, at a family-wise error rate of 5 % over all sets.
 
     Parameters
     ----------
@@ -182,12 +182,11 @@ def gene_sets_df(
     ``contribution``
         What those of its genes that the group expresses more than the baseline add together, in
         logits.
-    ``score``
-        ``z`` times the contribution without the strongest gene, so that sets with a large effect
-        and much evidence come first :cite:p:`Xiao2014`. Sets are sorted by it.
-    ``z``, ``pval``, ``pval_adj``
-        The test without the set's strongest gene: its statistic, one-sided p-value, and the p-value
-        adjusted for the number of sets (Benjamini and Hochberg).
+    ``z``
+        The test without the set's strongest gene, in standard deviations of permuted genes. Sets are
+        sorted by it.
+    ``pval_adj``
+        Chance that any set of the collection reaches this z with permuted genes.
     ``genes``
         The genes that add most, separated by commas.
     ``n_similar``
@@ -475,8 +474,8 @@ def rank_gene_sets_df(
         Statistic of the test, z for ``"wilcoxon"`` and t for the other methods. Positive where the
         gene set contributes more in the group, or gets more attention.
     ``logfoldchange``
-        log2 of the mean in the group over the mean in the reference: 1 means twice as much. NaN
-        where a mean is negative.
+        Mean in the group less that in the reference, in logits over log 2: 1 means that the set makes
+        the odds of the label twice as high.
     ``pval``, ``pval_adj``
         P-value, and the same adjusted for the number of gene sets (Benjamini and Hochberg).
     ``effect_size``

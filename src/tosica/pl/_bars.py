@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from mudata import MuData
 
-_LABELS = {"effect_size": "effect size (SD)", "logfoldchange": "log2 fold change", "score": "score"}
+_LABELS = {"effect_size": "effect size (SD)", "logfoldchange": "log2 fold change of the odds", "score": "score"}
 
 
 @plot_function(n_genes=Integer())
@@ -125,7 +125,6 @@ def rank_gene_sets(
         Gene sets for each group. ``None``: as many as make about 90 in all, from 1 to 8.
     values
         Column of :func:`tosica.get.rank_gene_sets_df` to draw, in the order of the test.
-        Contributions have a sign, so some have no fold change and no bar.
     n_columns
         Panels side by side; by default as many as fit.
     {max_name_length}

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 # Stands between a label and its genes where no gene set has evidence.
-_NO_SET = "no gene set of the collection holds these"
+_NO_SET = "no gene set has evidence"
 
 
 @plot_function()

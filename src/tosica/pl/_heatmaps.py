@@ -67,7 +67,7 @@ def gene_set_heatmap(
 
     The colour is ``z``, the statistic of :func:`tosica.tl.attribute`: how much more the genes of the
     set add to the label's score than other genes do, without the strongest of them. A dot marks
-    where this is evidence, at a false discovery rate of 5 %. The strip has the colours of the
+    where this is evidence, at a family-wise error rate of 5 %. The strip has the colours of the
     groups, ``adata.uns[f"{groupby}_colors"]``.
 
     Parameters
@@ -157,7 +157,7 @@ def gene_set_dotplot(
 
     The colour is that of :func:`tosica.pl.gene_set_heatmap`. The area of a dot is what the genes of
     the set that the group expresses more than the baseline add to the label's score together, in
-    logits. A black ring marks evidence, at a false discovery rate of 5 %.
+    logits. A black ring marks evidence, at a family-wise error rate of 5 %.
 
     Parameters
     ----------

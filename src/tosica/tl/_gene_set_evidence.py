@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from scipy.stats import false_discovery_control, norm
+from scipy.stats import gumbel_r, skew
 
 from tosica._limits import LIMITS
 
@@ -16,59 +16,70 @@ if TYPE_CHECKING:
 
 # Genes of a set that are listed.
 N_LEADING = 8
-COLUMNS = ["group", "gene_set", "n_genes", "contribution", "score", "z", "pval", "pval_adj", "genes", "similar_to"]
+# Permutations of the genes: a Gumbel distribution needs no more.
+N_PERMUTATIONS = 100
+# Least skewness that is not rounding.
+_TINY = 1e-6
+COLUMNS = ["group", "gene_set", "n_genes", "contribution", "z", "pval_adj", "genes", "similar_to"]
 
 
-def gene_set_statistics(contributions: NDArray[np.floating], members: sp.csc_matrix) -> pd.DataFrame:
+def gene_set_statistics(
+    contributions: NDArray[np.floating], effects: NDArray[np.floating], members: sp.csc_matrix, seed: int = 0
+) -> pd.DataFrame:
     r"""Compare the genes of each set with all genes, without the strongest gene of the set.
 
-    With :math:`r_g = \sqrt{c_g}` for a gene that adds :math:`c_g`, and :math:`m` genes of the set,
+    A gene counts by what it adds, :math:`c_g`, and by how much more of it there is, :math:`d_g`:
+    :math:`r_g = d_g \sqrt[4]{c_g}`. A set has to be supported by both, and a few strong genes do not
+    make a set of many others. With :math:`m` genes of the set,
 
     .. math:: z = \frac{\sum_{g \in S} r_g - \max_{g \in S} r_g - (m - 1) \bar r}
         {\sigma_r \sqrt{(m - 1) (n - m + 1) / (n - 1)}}
 
     is the sum over the set without its largest term, less what is expected of as many of the
     :math:`n` genes drawn at random, in standard deviations of such a draw. A set that rests on one
-    gene has none left. Roots, so that a few strong genes do not make a set of many others.
+    gene has none left.
+
+    The p-value is the chance that any set of the collection is as unlikely when the genes are
+    permuted :cite:p:`Westfall1993`. Such sums are skewed, so that z is first made normal as that of
+    a gamma distribution :cite:p:`Wilson1931`. A Gumbel distribution is fitted to the largest values.
 
     Parameters
     ----------
-    contributions
-        What each gene adds, at least 0, shape ``(n_genes,)``.
+    contributions, effects
+        What each gene adds, and how much more of it there is, at least 0, shape ``(n_genes,)``.
     members
         Which gene is in which set, shape ``(n_genes, n_sets)``.
+    seed
+        Seed of the permutations.
 
     Returns
     -------
-    One row a set: ``n_genes``, ``contribution`` (the sum of its genes), ``score`` (``z`` times the
-    contribution without the strongest gene: effect and significance in one, as the π-value of
-    :cite:t:`Xiao2014`), ``z``, ``pval`` (one-sided, normal) and ``pval_adj`` (Benjamini and
-    Hochberg, over all sets).
+    One row a set: ``n_genes``, ``contribution`` (the sum of its genes), ``z``, and ``pval_adj``.
     """
-    root = np.sqrt(contributions, dtype=np.float64)
-    size = np.diff(members.indptr)
-    n, mean, variance = len(root), root.mean(), root.var()
-    of_pairs = root[members.indices]
-    total = np.add.reduceat(np.append(of_pairs, 0.0), members.indptr[:-1])
-    largest = np.maximum.reduceat(np.append(of_pairs, 0.0), members.indptr[:-1])
-    left = size - 1
-    deviation = np.sqrt(variance * left * (n - left) / (n - 1))
-    excess = total - largest - left * mean
-    # A set of one gene has nothing left to test.
-    z = np.divide(excess, deviation, out=np.zeros(len(size)), where=deviation > 0)
-    pval = norm.sf(z)
-    pval[left < 1] = 1.0
-    contribution = members.T @ np.asarray(contributions, dtype=np.float64)
-    return pd.DataFrame(
-        {
-            "n_genes": size,
-            "contribution": contribution,
-            "score": z * (contribution - largest**2),
-            "z": z,
-            "pval": pval,
-            "pval_adj": false_discovery_control(pval) if len(pval) else pval,
-        }
-    )
+    weight = effects * np.asarray(contributions, dtype=np.float64) ** 0.25
+    table = pd.DataFrame({"n_genes": np.diff(members.indptr), "contribution": members.T @ contributions})
+    if not weight.any() or not len(table):
+        return table.assign(z=0.0, pval_adj=1.0)
+    n, left = len(weight), table["n_genes"].to_numpy() - 1
+    # Nothing varies in a set of one gene, or of all.
+    varies = (left > 0) & (left < n)
+    deviation = np.full(len(left), np.inf)
+    deviation[varies] = weight.std() * np.sqrt((left * (n - left) / (n - 1))[varies])
+    skewness = skew(weight) * weight.std() * (n - 2 * left) / ((n - 2) * deviation)
+    skewness = np.where(np.abs(skewness) > _TINY, skewness, _TINY)
+
+    def standardize(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        of_pairs = np.append(values[members.indices], 0.0)
+        total, largest = (how.reduceat(of_pairs, members.indptr[:-1]) for how in (np.add, np.maximum))
+        return (total - largest - left * weight.mean()) / deviation
+
+    def normalize(z: NDArray[np.float64]) -> NDArray[np.float64]:
+        return 6 / skewness * (np.cbrt(np.maximum(skewness * z / 2 + 1, 0)) - 1) + skewness / 6
+
+    rng = np.random.default_rng(seed)
+    largest = [normalize(standardize(rng.permutation(weight))).max() for _ in range(N_PERMUTATIONS)]
+    z = standardize(weight)
+    return table.assign(z=z, pval_adj=gumbel_r.sf(normalize(z), *gumbel_r.fit(largest)))
 
 
 def gene_sets_with_evidence(
@@ -79,7 +90,7 @@ def gene_sets_with_evidence(
     set_names: NDArray[np.object_],
     gene_names: NDArray[np.object_],
 ) -> pd.DataFrame:
-    """List the gene sets of a group whose genes add more than other genes, by their score.
+    """List the gene sets of a group whose genes add more than other genes, by z.
 
     Parameters
     ----------
@@ -95,11 +106,11 @@ def gene_sets_with_evidence(
     Returns
     -------
     Table with the columns ``COLUMNS``: the sets with an adjusted p-value up to 5 %, the highest
-    score first. ``genes`` are the genes that add most, ``similar_to`` is the set above from whose
+    z first. ``genes`` are the genes that add most, ``similar_to`` is the set above from whose
     genes more than half of the contribution comes, or empty.
     """
     found = np.flatnonzero((statistics["pval_adj"] <= LIMITS.pvalue) & (statistics["contribution"] > 0))
-    found = found[np.argsort(-statistics["score"].to_numpy()[found], kind="stable")]
+    found = found[np.argsort(-statistics["z"].to_numpy()[found], kind="stable")]
     table = statistics.iloc[found].reset_index(drop=True)
     of_set = [members.indices[members.indptr[i] : members.indptr[i + 1]] for i in found]
     leading = [genes[np.argsort(-contributions[genes], kind="stable")[:N_LEADING]] for genes in of_set]

@@ -37,10 +37,6 @@ if TYPE_CHECKING:
 
     from tosica._stats import Reference
 
-# Far below any contribution that matters, so that 0 / 0 is no change.
-_PSEUDOCOUNT = 1e-9
-
-
 Method: TypeAlias = Literal["wilcoxon", "t-test", "t-test_overestim_var", "moderated-t"]
 
 _METHODS_OF_CELLS: tuple[Method, ...] = ("wilcoxon", "t-test", "t-test_overestim_var")
@@ -143,10 +139,9 @@ def rank_gene_sets(
         Benjamini and Hochberg (float64). With ``within``, one field a category of it, or, if
         several groups are compared, one field ``"<group> in <category>"`` each.
     ``adata.uns[key_added]["logfoldchanges"]``
-        log2 (mean in the group / mean in the reference), float32; with ``sample_key``, of the means
-        over samples. scanpy's own formula, a ratio of ``expm1``, is for logarithms, and
-        contributions are none. NaN where a mean is negative, as that of contributions
-        may be.
+        Mean in the group less that in the reference, with ``sample_key`` of the means over samples,
+        divided by log 2, float32. Contributions are in logits, so that it is by how much the set
+        multiplies the odds of the label, as a log2: 1 means odds twice as high.
     ``adata.uns[key_added]["effect_sizes"]``
         Difference of the means in standard deviations of cells within the two sides (Cohen's d),
         float32. Unlike a score, it does not grow with the number of cells.
@@ -363,8 +358,8 @@ class Comparison:
         for name, table in tables.items():
             group = names.index(name)
             if self.samples is None:
-                ratio = _log2_ratio(moments.mean[group], moments.reference_mean(group, against))
-                table["logfoldchanges"] = ratio[table.index]
+                more = moments.mean[group] - moments.reference_mean(group, against)
+                table["logfoldchanges"] = more[table.index] / np.log(2)
             table["effect_sizes"] = standardized_difference(moments, group, against)[table.index]
         return tables
 
@@ -402,17 +397,10 @@ class Comparison:
                     "sample_key."
                 )
         scores, pvals = compare_samples(group, reference, self.method)
-        ratio = _log2_ratio(group.values.mean(axis=0), reference.values.mean(axis=0))
-        table = pd.DataFrame({"scores": scores, "pvals": pvals, "logfoldchanges": ratio})
+        more = group.values.mean(axis=0) - reference.values.mean(axis=0)
+        table = pd.DataFrame({"scores": scores, "pvals": pvals, "logfoldchanges": more / np.log(2)})
         table["pvals_adj"] = stats.false_discovery_control(pvals)
         return table.iloc[np.argsort(-scores, kind="stable")].copy()
-
-
-def _log2_ratio(mean: NDArray[np.float64], reference: NDArray[np.float64]) -> NDArray[np.float64]:
-    """log2 of a ratio of means; NaN where one of them is negative, beyond rounding."""
-    negative = (mean < -_PSEUDOCOUNT) | (reference < -_PSEUDOCOUNT)
-    mean, reference = (np.maximum(side, 0) + _PSEUDOCOUNT for side in (mean, reference))
-    return np.where(negative, np.nan, np.log2(mean / reference))
 
 
 @validate_params(adata=CellData(mudata=True), **_OF_BOTH)
