@@ -181,7 +181,7 @@ def file_columns(labels: Sequence[str], where: str) -> list[str]:
 # --------------------------------------------------------------------------- annotations
 
 
-def read_attribution(adata: AnnData | MuData, key: str) -> Mapping[str, Any]:
+def read_attribution(adata: AnnData | MuData, key: str, *, of: str = "") -> Mapping[str, Any]:
     """Read what :func:`tosica.tl.attribute` wrote to ``uns``.
 
     Parameters
@@ -190,6 +190,8 @@ def read_attribution(adata: AnnData | MuData, key: str) -> Mapping[str, Any]:
         Annotated query.
     key
         ``key_added`` of the call.
+    of
+        ``"genes"`` if there must be contributions of genes in each cell.
 
     Raises
     ------
@@ -203,8 +205,11 @@ def read_attribution(adata: AnnData | MuData, key: str) -> Mapping[str, Any]:
     CellData(mudata=True).check("adata", adata)
     String().check("key", key)
     record = adata.uns.get(key)
-    if not isinstance(record, Mapping) or "evidence" not in record:
-        raise KeyError(f"adata.uns[{key!r}] holds no contributions: call tosica.tl.attribute(adata, model) first.")
+    if not isinstance(record, Mapping) or "evidence" not in record or (of and key not in adata.layers):
+        where, asked = ("layers", f", {of}=True") if of else ("uns", "")
+        raise KeyError(
+            f"adata.{where}[{key!r}] holds no contributions: call tosica.tl.attribute(adata, model{asked}) first."
+        )
     annotation = adata.uns.get(key.removesuffix("_attribution"))
     annotated_by = annotation.get("model") if isinstance(annotation, Mapping) else None
     if annotated_by is not None and str(annotated_by) != str(record["model"]):

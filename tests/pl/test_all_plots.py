@@ -21,12 +21,23 @@ def _gene_sets(adata, n):
     return adata.uns["tosica"]["gene_sets"][:n]
 
 
+def _waterfall(adata, **kw):
+    """Of a cell whose genes add as those of its group do."""
+    cell = adata[:1].copy()
+    genes = cell.uns["tosica_attribution"]["genes"]
+    cell.layers["tosica_attribution"] = genes.reindex(cell.var_names, fill_value=0).to_numpy()[:, :1].T
+    cell.uns["tosica_attribution"]["target"] = "own label"
+    return pl.waterfall(cell, cell.obs_names[0], **kw)
+
+
 # How each plot is drawn from the cells of explained_pbmc, if it takes more than these.
 DRAW = {name: getattr(pl, name) for name in pl.__all__} | {
     **{name: partial(getattr(pl, name), labels_key=GROUPBY) for name in ("confusion", "label_flow", "reliability")},
     # Only two gene sets, because 60 × 60 distributions are slow.
     "gene_set_violin": lambda adata, **kw: pl.gene_set_violin(adata, GROUPBY, gene_sets=_gene_sets(adata, 2), **kw),
     "novelty": partial(pl.novelty, groupby=GROUPBY),
+    "composition": partial(pl.composition, sample_key="phase", groupby=GROUPBY),
+    "waterfall": _waterfall,
     "training": lambda _, **kw: pl.training(history(), **kw),
     "umap": lambda adata, **kw: pl.umap(adata, [GROUPBY, *_gene_sets(adata, 1)], **kw),
 }

@@ -98,10 +98,18 @@ def test_violins_and_umap_show_the_cells(adata):
 # --------------------------------------------------------------------------- bars and ribbons
 
 
+def test_shares_of_a_sample_add_up(adata):
+    ax = pl.composition(adata, "phase", groupby=GROUPBY, show=False)
+    widths = np.array([[bar.get_width() for bar in bars] for bars in ax.containers])
+    counts = pd.crosstab(adata.obs["phase"], adata.obs[GROUPBY], normalize="index")
+    np.testing.assert_allclose(widths, counts.T)
+    np.testing.assert_allclose([bar.get_x() + bar.get_width() for bar in ax.containers[-1]], 1)
+
+
 def test_bars_are_the_table(adata):
     group = adata.obs[GROUPBY].cat.categories[2]
     for values in ("score", "logfoldchange"):
-        table = tosica.get.rank_gene_sets_df(adata, group).head(5)
+        table = tosica.get.rank_gene_sets_df(adata, group).head(5).sort_values(values, ascending=False, kind="stable")
         (ax,) = pl.rank_gene_sets(adata, group, n_gene_sets=5, values=values, show=False)
         assert texts(ax.get_yticklabels()) == list(table["gene_set"])
         np.testing.assert_allclose([bar.get_width() for bar in ax.patches], table[values])

@@ -95,6 +95,8 @@ OF_FUNCTION: dict[str, dict[str, Any]] = {
     "gs.write_gmt": {"path": lambda w: w.folder / "other.gmt"},
     "tl.annotate_file": {"path": lambda w: w.folder / "seurat.h5ad"},
     "tl.majority_vote": {"over_clustering": "donor"},
+    "pl.composition": {"sample_key": "donor"},
+    "pl.waterfall": {"cell": lambda w: w.query.obs_names[0]},
     "io.read_seurat": {"path": lambda w: w.folder / "seurat.h5ad"},
     "TOSICA": {"adata": lambda w: w.untrained.adata},
     "TOSICA.setup_anndata": {"adata": lambda w: w.reference},

@@ -1,12 +1,13 @@
 """Plots of annotated data: `tosica.pl`."""
 
-from tosica.pl._bars import rank_gene_sets, top_genes
+from tosica.pl._bars import composition, rank_gene_sets, top_genes, waterfall
 from tosica.pl._cells import gene_set_violin, novelty, umap
 from tosica.pl._curves import faithfulness, mask_coverage, reliability, training
 from tosica.pl._flow import flow, label_flow
 from tosica.pl._heatmaps import confusion, gene_set_dotplot, gene_set_heatmap
 
 __all__ = [
+    "composition",
     "confusion",
     "faithfulness",
     "flow",
@@ -21,4 +22,5 @@ __all__ = [
     "top_genes",
     "training",
     "umap",
+    "waterfall",
 ]

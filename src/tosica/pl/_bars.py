@@ -1,4 +1,4 @@
-"""Panels of horizontal bars: genes that tell groups, and ranked gene sets of groups."""
+"""Horizontal bars: genes that tell groups or a cell, ranked gene sets, and the labels of samples."""
 
 from __future__ import annotations
 
@@ -6,19 +6,22 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from tosica._checks import Integer, OneOf
+from tosica._checks import Integer, OneOf, String
 from tosica._limits import LIMITS
-from tosica._obs import ATTRIBUTION
+from tosica._obs import ATTRIBUTION, BLUE, GRAY, ORANGE, read_attribution, read_groups
 from tosica.get import genes_df, rank_gene_sets_df
 from tosica.pl._figure import (
+    LINE,
     NAME_SIZE,
     TITLE_SIZE,
     Canvas,
     FigureOptions,
     group_colors,
-    plain,
+    name_rows,
     plot_function,
     row_height,
     wrap,
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Literal, Unpack
 
-    import pandas as pd
     from anndata import AnnData
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -124,7 +126,7 @@ def rank_gene_sets(
     n_gene_sets
         Gene sets for each group. ``None``: as many as make about 90 in all, from 1 to 8.
     values
-        Column of :func:`tosica.get.rank_gene_sets_df` to draw, in the order of the test.
+        Column of :func:`tosica.get.rank_gene_sets_df` to draw, the longest bar first.
     n_columns
         Panels side by side; by default as many as fit.
     {max_name_length}
@@ -161,6 +163,7 @@ def rank_gene_sets(
     n = n_gene_sets or min(8, max(1, 90 // len(table["group"].cat.categories)))
     table = table.groupby("group", observed=True).head(n)
     table = table.assign(name=table["gene_set"], value=table[values], pale=table["pval_adj"] > LIMITS.pvalue)
+    table = table.sort_values("value", ascending=False, kind="stable")
     params = adata.uns[key].get("params", {})
     colors = group_colors(adata, params.get("within") or params.get("groupby"))
     labels = _LABELS[values], f"adjusted p-value above {LIMITS.pvalue:g}"
@@ -210,11 +213,138 @@ def _draw_bars(ax: Axes, part: pd.DataFrame, color: str) -> None:
     for bar, pale in zip(bars, part["pale"], strict=True):
         if pale:
             bar.set_alpha(0.35)
-    ax.set_yticks(range(len(part)), list(part["name"]), fontsize=NAME_SIZE, linespacing=1.0)
+    name_rows(ax, list(part["name"]))
     ax.xaxis.set_major_locator(MaxNLocator(nbins=3, min_n_ticks=2))
     ax.tick_params(axis="x", labelsize=NAME_SIZE - 1)
-    ax.tick_params(axis="y", length=0)
-    plain(ax)
     if (part["value"] < 0).any():
         ax.axvline(0, color=plt.rcParams["axes.edgecolor"], linewidth=0.8)
         ax.spines["left"].set_visible(False)
+
+
+# --------------------------------------------------------------------------- one cell
+
+
+@plot_function(cell=String(), n_genes=Integer())
+def waterfall(
+    adata: AnnData, cell: str, *, n_genes: int = 10, key: str = ATTRIBUTION, **figure: Unpack[FigureOptions]
+) -> Figure | Axes | None:
+    """Waterfall of one cell: how its genes add up to the score of its label.
+
+    Each bar begins where the one above ends. The genes that add or take most come first, all others
+    are one bar. The line is at the sum: the score of the label less that of the baseline.
+
+    Parameters
+    ----------
+    adata
+        Data on which :func:`tosica.tl.attribute` was run with ``genes=True``. It is not changed.
+    cell
+        Name of the cell, as in ``adata.obs_names``.
+    n_genes
+        Number of genes with a bar of their own.
+    {key}
+    {figure}
+
+    Returns
+    -------
+    {returns}
+
+    Raises
+    ------
+    KeyError
+        If there is no such result for each cell, or no such cell.
+    ValueError
+        If ``n_genes`` is below 1.
+    {raises}
+
+    Examples
+    --------
+    With a trained model and a query that it annotated:
+
+    >>> import tosica
+    >>> cells = query[query.obs["tosica_prediction"] == "CD19+ B"][:1].copy()
+    >>> tosica.tl.attribute(cells, model, genes=True)
+    >>> axes = tosica.pl.waterfall(cells, cells.obs_names[0], n_genes=2, show=False)
+    >>> [label.get_text() for label in axes.get_yticklabels()]
+    ['MS4A1', 'CD79A', 'all other genes']
+    """
+    canvas = Canvas(**figure)
+    record = read_attribution(adata, key, of="genes")
+    values = pd.Series(adata[cell].layers[key][0], adata.var_names, dtype=float)
+    first = values.loc[values.abs().nlargest(n_genes).index]
+    shown = pd.concat([first, pd.Series({"all other genes": values.sum() - first.sum()})])
+    ends, height = shown.cumsum().to_numpy(), 0.22 * len(shown)
+    ax = canvas.axes((6, height + 1))
+    colors = [*np.where(first > 0, BLUE, ORANGE), GRAY]
+    ax.barh(range(len(shown)), shown, left=np.append(0, ends[:-1]), color=colors, height=0.72)
+    ax.vlines(ends[:-1], np.arange(len(first)), np.arange(len(first)) + 1, color=GRAY, linewidth=0.8)
+    ax.axvline(ends[-1], color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--")
+    name_rows(ax, list(shown.index))
+    ax.set_xlabel(f"score of {record['target']},\nless that of the baseline (logits)", fontsize=NAME_SIZE)
+    ax.set_title(f"{cell}: {adata.obs.at[cell, record['groupby']]}", fontsize=TITLE_SIZE)
+    canvas.fit(ax, (3.2, height))
+    return canvas.finish(ax)
+
+
+# --------------------------------------------------------------------------- samples
+
+
+@plot_function(sample_key=String())
+def composition(
+    adata: AnnData,
+    sample_key: str,
+    *,
+    groupby: str = "tosica_prediction",
+    max_name_length: int = 40,
+    **figure: Unpack[FigureOptions],
+) -> Figure | Axes | None:
+    """Stacked bars of the labels of each sample: shares of its cells.
+
+    Parameters
+    ----------
+    {adata}
+    sample_key
+        Column of ``adata.obs`` with the samples, such as donors.
+    groupby
+        Column of ``adata.obs`` with the labels.
+    {max_name_length}
+    {figure}
+
+    Returns
+    -------
+    {returns}
+
+    Raises
+    ------
+    KeyError
+        If a column is missing.
+    TypeError
+        If a column cannot be read as groups.
+    ValueError
+        If cells have no sample or no label.
+    {raises}
+
+    Examples
+    --------
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced()
+    >>> axes = tosica.pl.composition(adata, "phase", groupby="bulk_labels", show=False)
+    >>> [label.get_text() for label in axes.get_yticklabels()]
+    ['G1', 'G2M', 'S']
+    """
+    canvas = Canvas(**figure)
+    groups, samples = read_groups(adata, groupby), read_groups(adata, sample_key, name="sample_key")
+    shares = pd.crosstab(samples, groups, normalize="index")
+    names = wrap(list(shares.index), max_name_length)
+    n_columns = math.ceil(shares.shape[1] / 12)
+    # As high as the legend, too.
+    height = max(row_height(names, 0.26) * len(names), 1.3 * LINE * math.ceil(shares.shape[1] / n_columns))
+    ax = canvas.axes((8, height + 1))
+    colors, starts = group_colors(adata, groupby), shares.cumsum(axis=1) - shares
+    for name, label in zip(shares, wrap([str(name) for name in shares], max_name_length), strict=True):
+        ax.barh(range(len(names)), shares[name], left=starts[name], color=colors[str(name)], label=label)
+    name_rows(ax, names)
+    ax.set(xlim=(0, 1), xlabel="share of the cells", ylabel=sample_key)
+    ax.legend(fontsize=NAME_SIZE, ncols=n_columns, loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
+    canvas.fit(ax, (3.5, height))
+    return canvas.finish(ax)

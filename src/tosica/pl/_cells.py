@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib.pyplot as plt
@@ -14,12 +15,13 @@ from tosica._limits import LIMITS
 from tosica._obs import ATTRIBUTION, GRAY, ORANGE, find_gene_sets, read_attribution, read_groups, read_numbers
 from tosica.get import contributions
 from tosica.pl._figure import (
+    COLOR_MAP,
     NAME_SIZE,
     TITLE_SIZE,
     Canvas,
     FigureOptions,
     group_colors,
-    plain,
+    name_rows,
     plot_function,
     row_height,
     wrap,
@@ -122,7 +124,7 @@ def gene_set_violin(
         ax.axvline(0, color=plt.rcParams["text.color"], linewidth=0.8, linestyle="--", zorder=0)
         ax.set_title(title, fontsize=TITLE_SIZE, linespacing=1.05)
         ax.tick_params(axis="x", labelsize=NAME_SIZE)
-        _name_rows(ax, names)
+        name_rows(ax, names)
     label = axes[0].set_xlabel if len(axes) == 1 else canvas.figure.supxlabel
     label("contribution (logits)", fontsize=NAME_SIZE)
     canvas.fit(axes[0], (2.2, height))
@@ -148,22 +150,14 @@ def _draw_dots(ax: Axes, cells: NDArray[np.float64], position: int, color: str) 
     ax.plot(cells, np.full(len(cells), position), "o", markersize=4.5, color=color, **edge)
 
 
-def _name_rows(ax: Axes, names: list[str]) -> None:
-    """Name the rows of violins or boxes, the first one on top."""
-    ax.set_yticks(range(len(names)), names, fontsize=NAME_SIZE, linespacing=1.0)
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    ax.tick_params(axis="y", length=0)
-    plain(ax)
-
-
-@plot_function(color=Names(), basis=String(), n_columns=Integer())
+@plot_function(color=Names(), basis=String(), n_columns=Integer(), cmap=replace(COLOR_MAP, optional=True))
 def umap(
     adata: AnnData | MuData,
     color: str | Sequence[str],
     *,
     basis: str = "umap",
     n_columns: int = 3,
-    cmap: str = "viridis",
+    cmap: str | None = None,
     max_name_length: int = 38,
     key: str = ATTRIBUTION,
     **kwargs: Any,
@@ -184,7 +178,8 @@ def umap(
     n_columns
         Panels side by side.
     cmap
-        Colour map of gene sets and numeric columns.
+        Colour map; by default ``"coolwarm"`` for gene sets, gray where they add nothing, and
+        ``"viridis"`` for numeric columns.
     {max_name_length}
     {key}
     ax
@@ -237,8 +232,12 @@ def umap(
     for ax, name, title in zip(axes, colors, wrap(colors, max_name_length), strict=True):
         is_large = len(cells.uns.get(f"{name}_colors", ())) > _MAX_LEGEND
         options: Any = {"frameon": False, "size": min(60.0, 120_000 / cells.n_obs)}
-        options |= {"legend_fontsize": 5.5 if is_large else 8} | kwargs
-        sc.pl.embedding(cells, basis, color=name, title=title, ax=ax, show=False, cmap=cmap, **options)
+        options |= {"legend_fontsize": 5.5 if is_large else 8, "cmap": cmap or "viridis"}
+        if name in of_sets and cmap is None:
+            most = float(np.abs(cells[:, name].X).max())
+            options |= {"cmap": "coolwarm", "vmin": -most, "vmax": most}
+        options |= kwargs
+        sc.pl.embedding(cells, basis, color=name, title=title, ax=ax, show=False, **options)
         # A vector file of many dots could not be opened: they are an image in it.
         for dots in ax.collections:
             dots.set_rasterized(True)
@@ -329,7 +328,7 @@ def novelty(
     colors = group_colors(adata, groupby)
     for position, name in enumerate(order):
         _draw_box(ax, values[groups == name], position, colors[name])
-    _name_rows(ax, names)
+    name_rows(ax, names)
     ax.set_xlabel("novelty" if of == "cell" else "novelty of clusters", fontsize=TITLE_SIZE)
     ax.set_ylabel(groupby, fontsize=TITLE_SIZE)
     limit = _novelty_limit(adata, values, f"{column}_pvalue") if cutoff is None else cutoff

@@ -253,6 +253,14 @@ def name_cells(ax: Axes, rows: list[str], columns: list[str]) -> None:
     ax.grid(False)
 
 
+def name_rows(ax: Axes, names: list[str]) -> None:
+    """Name the rows of bars, boxes or violins, the first one on top."""
+    ax.set_yticks(range(len(names)), names, fontsize=NAME_SIZE, linespacing=1.0)
+    ax.set_ylim(len(names) - 0.5, -0.5)
+    ax.tick_params(axis="y", length=0)
+    plain(ax)
+
+
 def fit_names(ax: Axes, size: float = NAME_SIZE) -> None:
     """Name the rows and columns of a table of unit cells in letters that fit into the cells."""
     figure: Any = ax.get_figure(root=True)
@@ -274,6 +282,11 @@ def fit_names(ax: Axes, size: float = NAME_SIZE) -> None:
 def row_height(names: Sequence[str], least: float) -> float:
     """Inches of a row, so that the lines of each name fit in."""
     return max(least, LINE * max((name.count("\n") + 1 for name in names), default=1))
+
+
+def cell_size(rows: Sequence[str], columns: Sequence[str], least: float) -> float:
+    """Inches of a cell of a table: lines of names fit in, unless the table would leave a page."""
+    return min(row_height([*rows, *columns], least), 8 / max(len(rows), len(columns)))
 
 
 # Where a line may end, best first: before a space, after an underscore, after a hyphen and so on.
@@ -389,7 +402,7 @@ _SIZE = Constraint(
     refused=((0, 4),),
     optional=True,
 )
-_COLOR_MAP = Constraint(
+COLOR_MAP = Constraint(
     "a colour map of matplotlib, such as 'viridis'",
     lambda value: isinstance(value, str | Colormap),
     lambda value: isinstance(value, Colormap) or value in matplotlib.colormaps,
@@ -404,7 +417,7 @@ _PARAMETERS: dict[str, Constraint] = {
     **dict.fromkeys(("cluster_groups", "normalize", "return_fig"), Flag()),
     **dict.fromkeys(("annotate", "show"), Flag(optional=True)),
     **dict.fromkeys(("vmin", "vmax", "cutoff"), Number(optional=True)),
-    "cmap": _COLOR_MAP,
+    "cmap": COLOR_MAP,
     "max_name_length": Integer(least=10),
     "ax": InstanceOf("axes of matplotlib, as plt.subplots() makes them", Axes, optional=True),
     "figsize": _SIZE,

@@ -19,12 +19,12 @@ from tosica.pl._figure import (
     TITLE_SIZE,
     Canvas,
     FigureOptions,
+    cell_size,
     fit_names,
     group_colors,
     inches_of,
     name_cells,
     plot_function,
-    row_height,
     wrap,
 )
 from tosica.tl import confusion as confusion_table
@@ -120,7 +120,7 @@ def gene_set_heatmap(
     if gene_sets is None:
         shown.make_diagonal()
     rows, columns = wrap(list(shown.z.index), max_name_length), wrap(shown.groups, max_name_length)
-    cell = row_height([*rows, *columns], 0.175)
+    cell = cell_size(rows, columns, 0.175)
     # The colour bar needs some height.
     size = max(cell * len(columns), 0.9), max(cell * len(rows), 1.3)
     ax = canvas.axes((size[0] + 6, size[1] + 4))
@@ -204,7 +204,8 @@ def gene_set_dotplot(
         shown.make_diagonal()
     names = wrap(list(shown.z.index), max_name_length), wrap(shown.groups, max_name_length)
     # The legend needs some height.
-    size = max(_DOT * len(names[1]), 0.9), max(_DOT * len(names[0]), 2.2)
+    cell = min(_DOT, cell_size(*names, _DOT))
+    size = max(cell * len(names[1]), 0.9), max(cell * len(names[0]), 2.2)
     ax = canvas.axes((size[0] + 6, size[1] + 4))
     name_cells(ax, *names)
     y, x = (index.ravel() for index in np.indices(shown.z.shape))
@@ -401,7 +402,7 @@ def confusion(
     with_numbers = max(table.shape) <= _MAX_NUMBERS if annotate is None else annotate
     rows, columns = (wrap(list(names), max_name_length) for names in (table.index, table.columns))
     # Wide enough for a number of four characters, or for a line of text or two.
-    cell = row_height([*rows, *columns], 0.65 if max(table.shape) <= 4 else 0.42 if with_numbers else 0.19)
+    cell = cell_size(rows, columns, 0.65 if max(table.shape) <= 4 else 0.42 if with_numbers else 0.19)
     size = cell * len(columns), cell * len(rows)
     ax = canvas.axes((size[0] + 6, size[1] + 4))
     name_cells(ax, rows, columns)
