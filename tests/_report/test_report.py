@@ -100,6 +100,9 @@ def test_what_is_not_there_is_said(query, read):
     query.obs["tosica_probability"] = np.float32(0.9)
     del query.obs["tosica_novelty"], query.obs["tosica_novelty_pvalue"]
     page = read(query, labels_key="cluster")
+    absent = "samples (sample_key), known markers (markers), what tells each label (model), which labels"
+    assert f"Not on this page, because tosica.report was not given it: {absent}" in page.text
+    assert {row[2] for row in page.table("Verdict")} == {"reliable"}
     assert "the agreement cannot be measured" in page.text
     assert "The annotation has no novelty scores" in page.text
     assert "novelty p-value @" not in page.source
@@ -119,7 +122,7 @@ def test_genes_and_gene_sets_are_those_of_attribute(query, toy_model, read):
     nothing = "The data hold nothing that explains these labels: call tosica.tl.attribute"
     assert nothing in read(query).text
     asked = read(query, model=toy_model)
-    assert "The model was asked for this page." in asked.text
+    assert "Contributions were recomputed on up to 30 cells of each label." in asked.text
     assert "Next label: " in asked.text
     tosica.tl.attribute(query, toy_model)
     record = query.uns["tosica_attribution"]

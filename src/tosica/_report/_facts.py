@@ -261,7 +261,8 @@ def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:
     enough = labels.groupby(labels).transform("size").to_numpy() >= _MIN_CELLS
     if labels[enough].nunique() < 2:
         return {}, f"fewer than two labels have {_MIN_CELLS} cells"
-    tested = evidence.expression[enough].copy()
+    is_ribosomal = evidence.expression.var_names.str.contains(r"^RP(?:[LS]\d+[ALXY]?\d*|LP\d|SA)$", case=False)
+    tested = evidence.expression[enough, ~is_ribosomal].copy()
     tested.obs["label"] = pd.Categorical(labels[enough])
     sc.tl.rank_genes_groups(tested, "label", method="t-test", n_genes=N_MARKERS, pts=True)
     table = sc.get.rank_genes_groups_df(tested, group=None)

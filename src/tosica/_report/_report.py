@@ -112,7 +112,7 @@ def report(
     See Also
     --------
     tosica.tl.attribute : what genes and gene sets add, stored in the data.
-    tosica.tl.novelty : novelty, corrected for what all cells have in common.
+    tosica.tl.novelty : novelty, corrected for the shift shared by all cells.
 
     Examples
     --------

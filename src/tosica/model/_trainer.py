@@ -403,7 +403,7 @@ def log_end(state: TrainingState) -> None:
     n_epochs, held_out = trainer.current_epoch, ""
     if model.training_.held_out_codes is not None:
         truth, best = model.training_.held_out_codes
-        held_out = f"; {(truth == best).mean():.1%} of {format_thousands(len(truth))} held-out cells got their label"
+        held_out = f"; validation accuracy {(truth == best).mean():.1%} ({format_thousands(len(truth))} cells)"
     logger.info(
         "train: %s%s on %s cells in %s%s",
         f"{n_epochs} epoch{'s' * (n_epochs != 1)}",

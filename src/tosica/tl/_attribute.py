@@ -68,7 +68,7 @@ def attribute(
 ) -> AnnData | MuData | None:
     r"""Compute what each gene adds to the score of a label, and which gene sets these genes make up.
 
-    The score of a label is its logit less the mean of all labels' logits. Its difference between
+    The score of a label is its logit minus the mean logit over labels. Its difference between
     the cell :math:`x` and a baseline :math:`x'` is a sum over genes. Gene :math:`g` adds
 
     .. math:: c_g = (\hat x_g - \hat x'_g) \, v_{kg}
