@@ -188,6 +188,8 @@ def CellData(*, mudata: bool = False, optional: bool = False, cure: str = "") ->
     return Constraint(words, _is(*types), right=AnnData, optional=optional, advice=advice)
 
 
+ANNDATA, ANY_CELLS, TEXT = CellData(), CellData(mudata=True), String()
+
 # --------------------------------------------------------------------------- the decorator
 
 # Constraints of each function that declares some, by its qualified name.
@@ -196,11 +198,11 @@ CONSTRAINTS: dict[str, dict[str, Constraint]] = {}
 _OF_ANNOTATION: dict[str, Constraint] = {
     "bool": Flag(),
     "int": Integer(),
-    "str": String(),
+    "str": TEXT,
     **dict.fromkeys(("str | Path", "str | os.PathLike[str]"), FilePath()),
     **dict.fromkeys(("str | Sequence[str]", "str | Iterable[str]", "Iterable[str]", "Collection[str]"), Names()),
-    "AnnData": CellData(),
-    "AnnData | MuData": CellData(mudata=True),
+    "AnnData": ANNDATA,
+    "AnnData | MuData": ANY_CELLS,
 }
 _OF_ANNOTATION |= {f"{name} | None": replace(each, optional=True) for name, each in _OF_ANNOTATION.items()}
 

@@ -68,6 +68,12 @@ def new_in_cache(path: Path) -> Iterator[Path]:
         os.replace(folder / path.name, path)
 
 
+def check_folder(path: Path) -> None:
+    """Raise a ``FileNotFoundError`` if there is no folder to write a file to."""
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder {str(path.parent)!r} does not exist: create it first.")
+
+
 def check_output(path: Path, *, overwrite: bool) -> None:
     """Check before the work that its result can be written.
 
@@ -80,8 +86,7 @@ def check_output(path: Path, *, overwrite: bool) -> None:
     FileExistsError
         If there is something already that is not to be replaced.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"the folder {str(path.parent)!r} does not exist: create it first.")
+    check_folder(path)
     if not os.access(path.parent, os.W_OK):
         raise PermissionError(f"the folder {str(path.parent)!r} is read-only: choose another one.")
     if path.exists() and not overwrite:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pandas as pd
 
-from tosica._checks import CellData, Names, String, as_names, did_you_mean, is_file_key, list_names, only_known
+from tosica._checks import ANY_CELLS, TEXT, Names, as_names, did_you_mean, is_file_key, list_names, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -55,17 +55,16 @@ def read_groups(adata: AnnData, groupby: str, *, name: str = "groupby", allow_mi
     ValueError
         If there are no cells, or cells without a group.
     """
-    CellData(mudata=True).check("adata", adata)
-    String().check(name, groupby)
-    if groupby not in adata.obs:
-        raise KeyError(missing_column(adata, groupby))
+    ANY_CELLS.check("adata", adata)
+    TEXT.check(name, groupby)
+    column = _column(adata, groupby)
     if not isinstance(adata.obs, pd.DataFrame):
         raise TypeError("adata was opened without reading it: call adata.to_memory() first.")
     if adata.n_obs == 0:
         raise ValueError("adata has no cells.")
     where = f"adata.obs[{groupby!r}]"
     remedy = f"give them a group, or leave them out with adata[{where}.notna()].copy()"
-    return as_groups(adata.obs[groupby], where, remedy=remedy, allow_missing=allow_missing)
+    return as_groups(column, where, remedy=remedy, allow_missing=allow_missing)
 
 
 def as_groups(
@@ -111,12 +110,17 @@ def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:
         raise TypeError(f"{where} holds values that cannot name a group ({error}): use strings.") from error
 
 
-def missing_column(adata: AnnData | MuData, column: str) -> str:
-    """Say that ``adata.obs`` lacks a column, and name those it has or its writer."""
-    key, _, written = column.rpartition("_")
+def _column(adata: AnnData | MuData, name: str) -> pd.Series:
+    """Take a column of ``adata.obs``, or name the columns that it has, or the writer of this one."""
+    if name in adata.obs:
+        return adata.obs[name]
+    key, _, written = name.removesuffix("_cluster").rpartition("_")
+    advice = only_known(name, adata.obs.columns)
     if written in ("prediction", "probability"):
-        return f"adata.obs has no column {column!r}: run model.annotate(adata, key_added={key!r}), or name another one."
-    return f"adata.obs has no column {column!r}{only_known(column, adata.obs.columns)}"
+        advice = f": run model.annotate(adata, key_added={key!r}), or name another one."
+    elif written == "novelty":
+        advice = f": run tosica.tl.novelty(adata, model, key={key!r}) first."
+    raise KeyError(f"adata.obs has no column {name!r}{advice}")
 
 
 def read_numbers(adata: AnnData | MuData, column: str) -> NDArray[np.float64]:
@@ -129,9 +133,7 @@ def read_numbers(adata: AnnData | MuData, column: str) -> NDArray[np.float64]:
     TypeError
         If it holds anything else.
     """
-    if column not in adata.obs:
-        raise KeyError(missing_column(adata, column))
-    numbers = adata.obs[column]
+    numbers = _column(adata, column)
     if not pd.api.types.is_numeric_dtype(numbers.dtype) or numbers.dtype == bool:
         raise TypeError(f"adata.obs[{column!r}] holds {numbers.dtype} values instead of numbers.")
     return numbers.to_numpy(dtype=np.float64, na_value=np.nan)
@@ -202,8 +204,8 @@ def read_attribution(adata: AnnData | MuData, key: str, *, of: str = "") -> Mapp
     ValueError
         If it explains the labels of another model than the one that annotated ``adata``.
     """
-    CellData(mudata=True).check("adata", adata)
-    String().check("key", key)
+    ANY_CELLS.check("adata", adata)
+    TEXT.check("key", key)
     record = adata.uns.get(key)
     if not isinstance(record, Mapping) or "evidence" not in record or (of and key not in adata.layers):
         where, asked = ("layers", f", {of}=True") if of else ("uns", "")
@@ -248,7 +250,7 @@ def find_gene_sets(wanted: str | Iterable[str], known: Sequence[str], where: str
     for name in names:
         if name not in exists:
             advice = did_you_mean(name, known)
-            raise KeyError(f"There is no gene set {name!r} in {where}, which holds {len(known)}{advice}")
+            raise KeyError(f"There is no gene set {name!r} among the {len(known)} of {where}{advice}")
     return names
 
 
@@ -275,8 +277,8 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
     ValueError
         If attention and names differ in number, or the attention holds NaN or infinity.
     """
-    CellData(mudata=True).check("adata", adata)
-    String().check("key", key)
+    ANY_CELLS.check("adata", adata)
+    TEXT.check("key", key)
     embedding_key, call = f"X_{key}", _call_for(key)
     record = adata.uns.get(key)
     if embedding_key not in adata.obsm or not isinstance(record, Mapping) or "gene_sets" not in record:

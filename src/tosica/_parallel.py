@@ -32,32 +32,9 @@ class _Pool(threading.local):
     n_threads: int = 1
 
 
-class _SingleThreadedBLAS:
-    """Give BLAS one thread, from the first user's begin to the last one's end.
-
-    The number belongs to the process, so that two users at a time must not both put it back.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._n_users = 0
-        self._limits = ExitStack()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._n_users:
-                self._limits.enter_context(threadpool_limits(1, user_api="blas"))
-            self._n_users += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._n_users -= 1
-            if not self._n_users:
-                self._limits.close()
-
-
 _pool = _Pool()
-_single_threaded_blas = _SingleThreadedBLAS()
+# The number of BLAS's threads belongs to the process: the first user sets it, the last puts it back.
+_blas_lock, _blas_users, _blas_limits = threading.Lock(), set[int](), ExitStack()
 if hasattr(os, "register_at_fork"):
     # A forked child has the pool without its threads, and would wait for them for ever.
     os.register_at_fork(after_in_child=lambda: vars(_pool).clear())
@@ -76,17 +53,23 @@ def thread_pool(device: torch.device | None = None) -> Iterator[None]:
     # Once it has seen a freed block of this size, glibc keeps up to twice as much for the next
     # operation; else the system clears memory anew, a third of the time of annotation.
     torch.empty(31 * 2**20, dtype=torch.uint8)
-    with keep_torch_threads(), _single_threaded_blas:
-        _pool.n_threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        with ThreadPoolExecutor(
-            _pool.n_threads, "tosica", initializer=torch.set_num_threads, initargs=(1,)
-        ) as executor:
-            _pool.executor = executor
-            try:
-                yield
-            finally:
-                _pool.executor, _pool.n_threads = None, 1
+    before, user = torch.get_num_threads(), threading.get_ident()
+    with _blas_lock:
+        if not _blas_users:
+            _blas_limits.enter_context(threadpool_limits(1, user_api="blas"))
+        _blas_users.add(user)
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(before, "tosica", initializer=torch.set_num_threads, initargs=(1,)) as executor:
+            _pool.executor, _pool.n_threads = executor, before
+            yield
+    finally:
+        _pool.executor, _pool.n_threads = None, 1
+        with _blas_lock:
+            _blas_users.discard(user)
+            if not _blas_users:
+                _blas_limits.close()
+        torch.set_num_threads(before)
 
 
 @contextmanager

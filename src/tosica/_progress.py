@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
@@ -21,6 +22,7 @@ DELAY, INTERVAL, INTERVAL_LOG = 2.0, 0.2, 60.0
 _shown = threading.Lock()
 
 
+@dataclass
 class Progress:
     """How far a step has come. A thread draws it, so that counting costs nothing.
 
@@ -34,11 +36,12 @@ class Progress:
         What is counted, in the plural.
     """
 
-    def __init__(self, total: int | None, text: str, unit: str = "cells") -> None:
-        self.total, self.text, self.unit = total, text, unit
-        self.n = 0
-        self._start = time.time()
-        self._ended = threading.Event()
+    total: int | None
+    text: str
+    unit: str = "cells"
+    n: int = 0
+    _start: float = field(default_factory=time.time)
+    _ended: threading.Event = field(default_factory=threading.Event)
 
     def update(self, n: int = 1) -> None:
         """Count what is done."""

@@ -112,7 +112,7 @@ class Settings:
     @property
     def shows_progress(self) -> bool:
         """Whether progress is shown: not if it is switched off or only warnings are logged."""
-        return self._progress_bar and self.verbosity <= logging.INFO
+        return self._progress_bar and logger.level <= logging.INFO
 
     def __repr__(self) -> str:
         names = {number: name for name, number in _LEVELS.items()}

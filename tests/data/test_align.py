@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tosica import gs
-from tosica.data import MODALITY_KINDS, CellBatch, CellMatrix, Scale
+from tosica.data import MODALITY_KINDS, AlignedCells, CellBatch, CellMatrix, Scale
 
 N_CELLS, N_GENES = 30, 20
 GENES = pd.Index([f"CD{i}" for i in range(1, N_GENES + 1)])
@@ -24,7 +24,7 @@ COUNTS = Scale("counts", 1e4, "genes")
 
 def align(adata, genes, scale, *, layer=None, use_raw=False, **kwargs):
     matrix = CellMatrix(adata, layer=layer, use_raw=use_raw)
-    return MODALITY_KINDS["rna"].align(matrix, genes, scale, **kwargs)
+    return AlignedCells(MODALITY_KINDS["rna"], matrix, genes, scale, **kwargs)
 
 
 OVER_MATRIX = Scale("log1p", 1e4, "matrix")

@@ -10,7 +10,7 @@ import torch
 from anndata import AnnData
 from mudata import MuData
 
-from tosica.data import MODALITY_KINDS, CellMatrix, JointMatrix, cell_indexers
+from tosica.data import MODALITY_KINDS, AlignedCells, CellMatrix, JointMatrix, cell_indexers
 
 COUNTS = np.random.default_rng(0).poisson(5.0, (40, 12)).astype(np.float32) + np.eye(40, 12)
 NAMES = pd.Index([f"G{i}" for i in range(12)])
@@ -43,7 +43,7 @@ def test_scales_are_saved_and_loaded(role):
     kind = MODALITY_KINDS[role]
     for values in (COUNTS, normalized(kind, COUNTS), np.log1p(COUNTS * 1.7)):
         scale = kind.detect_scale(CellMatrix(adata_of(values)))
-        assert kind.load_scale(scale._asdict()) == scale
+        assert kind.scale_type(**scale._asdict()) == scale
         assert kind.describe(scale) in kind.describe_normalization(scale)
 
 
@@ -54,7 +54,7 @@ def test_measured_genes_are_known_before_anything_is_read(role):
     scale = kind.detect_scale(CellMatrix(adata_of(COUNTS)))
     query = adata_of(COUNTS)[:, ::-1].copy()
     query.X[7, 3] = np.nan
-    cells = kind.align(CellMatrix(query[:, :-1].copy()), NAMES[:-1].append(pd.Index(["other"])), scale)
+    cells = AlignedCells(kind, CellMatrix(query[:, :-1].copy()), NAMES[:-1].append(pd.Index(["other"])), scale)
     np.testing.assert_array_equal(cells.measured, [False, *[True] * 10, False])
     for _ in range(2):
         with pytest.raises(ValueError, match=r"adata\.X holds NaN \(first in cell 7\)"):
@@ -65,7 +65,7 @@ def test_measured_genes_are_known_before_anything_is_read(role):
 def test_aligned_cells_are_read_more_than_once(role):
     kind = MODALITY_KINDS[role]
     scale = kind.detect_scale(CellMatrix(adata_of(COUNTS)))
-    cells = kind.align(CellMatrix(adata_of(sp.csr_matrix(COUNTS))[:, ::-1]), NAMES, scale, batch_size=9)
+    cells = AlignedCells(kind, CellMatrix(adata_of(sp.csr_matrix(COUNTS))[:, ::-1]), NAMES, scale, batch_size=9)
     for _ in range(2):
         batches = list(cells)
         assert [batch.start for batch in batches] == [0, 9, 18, 27, 36]

@@ -44,7 +44,7 @@ def check(rows: CellMatrix, expected: np.ndarray) -> None:
     assert rows.n_obs == n
     assert len(rows.names) == expected.shape[1]
     for start, stop in [(0, n), (0, 1), (2, 6), (n - 1, n)]:
-        got = dense(rows.block(start, stop))
+        got = dense(rows.take(slice(start, stop)))
         np.testing.assert_array_equal(got, expected[start:stop])
         assert got.dtype == expected.dtype
     for size in (4, n + 5):
@@ -149,7 +149,7 @@ def test_of_a_file_only_the_rows_at_hand_are_read(format_: str, on_disk: Any) ->
     adata = on_disk(adata_with(CONTAINERS[format_](values())))
     for rows in (CellMatrix(adata), CellMatrix(adata[CELLS, GENES])):
         rows._matrix = watched = Watched(rows._matrix)
-        rows.block(2, 5)
+        rows.take(slice(2, 5))
         rows.take(np.array([4, 1, 1, 1, 4]))
         assert watched.asked == [3, 2]
 
@@ -200,7 +200,7 @@ def test_matrices_that_cannot_be_read(name: str, on_disk: Any) -> None:
         for some in (adata[:3], on_disk(adata), on_disk(adata)[:3]):
             with pytest.raises(error, match=sentence):
                 CellMatrix(some, **which)
-            np.testing.assert_array_equal(CellMatrix(some, layer="counts").block(0, 3), values()[:3])
+            np.testing.assert_array_equal(CellMatrix(some, layer="counts").take(slice(0, 3)), values()[:3])
 
 
 def test_names_that_occur_twice() -> None:
@@ -227,5 +227,5 @@ def test_indices_outside_of_the_matrix(tmp_path: Path, format_: str, part: str, 
         CellMatrix(in_memory)
     on_disk = ad.read_h5ad(path, backed="r")
     with pytest.raises(ValueError, match=r"^adata.X is damaged: its indices do not fit its shape"):
-        CellMatrix(on_disk).block(0, N_CELLS)
+        CellMatrix(on_disk).take(slice(0, N_CELLS))
     on_disk.file.close()

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from _scaled import batch, each_format, half, normalised, reads, rows, sequenced, shares
 
 import tosica
-from tosica.data import MODALITY_KINDS, CellMatrix, Scale
+from tosica.data import MODALITY_KINDS, AlignedCells, CellMatrix, Scale
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -188,7 +188,7 @@ def aligned(x, scale=SCALE, names=GENES, columns=GENES, **settings):
     adata = ad.AnnData(x)
     adata.var_names = columns[: adata.n_vars]
     parts = []
-    for found in RNA.align(CellMatrix(adata), names, scale, **settings):
+    for found in AlignedCells(RNA, CellMatrix(adata), names, scale, **settings):
         values = found.values
         if found.is_counts:
             total = values.sum(1, dtype=np.float64) if found.total is None else found.total

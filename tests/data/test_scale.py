@@ -51,7 +51,7 @@ def test_a_few_cells_are_enough_and_the_transform_is_undone(name: str) -> None:
     for n in (1, 2, 5):
         found = detect(rows(x[8:][:n].astype(np.float32)))
         # Totals of few cells may agree by accident.
-        assert (found.kind, found.common_total()) == (kind, None)
+        assert (found.transform.kind, found.common_total()) == (kind, None)
     if kind != "counts":
         total, found = float(name.rpartition(" ")[2]), detect(rows(x))
         assert found.common_total() == pytest.approx(total, rel=1e-4)
@@ -62,7 +62,7 @@ def test_nothing_tells_the_logarithm() -> None:
     """Such as reads without some of the genes: plausible values are taken as natural logarithms."""
     x = TAKEN["log1p of reads"][1](COUNTS)[:, :150]
     found = detect(rows(x))
-    assert (found.kind, found.is_certain) == ("log1p", False)
+    assert (found.transform.kind, found.is_certain) == ("log1p", False)
     for factor in (17, 0.9):
         with pytest.raises(ValueError, match=REFUSAL):
             detect(rows(x * factor / x.max()))

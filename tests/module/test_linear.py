@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tosica.module._linear import LinearBranch
+from tosica.module._module import LinearBranch
 
 N_LABELS = 3
 

@@ -62,7 +62,7 @@ def test_formats(tmp_path):
     assert b"/CIDFontType2" in (tmp_path / "figure.pdf").read_bytes()
     assert plt.rcParams["svg.fonttype"] == "path"
     Canvas(save=tmp_path / "figure"), Canvas(save=tmp_path / "figure.PDF")
-    with pytest.raises(FileNotFoundError, match="there is no folder"):
+    with pytest.raises(FileNotFoundError, match="does not exist: create it"):
         Canvas(save=tmp_path / "no" / "figure.png")
     with pytest.raises(ValueError, match=r"such as \.pdf, .* not in '\.docx'\.$"):
         Canvas(save=tmp_path / "figure.docx")

@@ -260,6 +260,15 @@ def test_is_scipys_spearman_in_each_group(staged, groupby, groups):
         assert tuple(table.loc["gene set 05", ["correlation", "pval"]]) == (0, 1)
 
 
+def test_booleans_are_0_and_1(staged):
+    treated = staged.obs["age"] > 5
+    staged.obs["age"] = treated.astype(float)
+    expected = _correlate(staged)
+    for values in (treated, treated.astype("boolean")):
+        staged.obs["age"] = values
+        pd.testing.assert_frame_equal(_correlate(staged), expected)
+
+
 def test_samples_as_replicates(staged):
     staged.obs["donor"] = (np.arange(staged.n_obs) % 6).astype(str)
     staged.obs["age"] = staged.obs["donor"].astype(int) * 10.0

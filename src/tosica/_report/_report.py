@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tosica._checks import InstanceOf, Integer, validate_params
-from tosica._files import replace_file
+from tosica._files import check_folder, replace_file
 from tosica._limits import LIMITS
 from tosica._report import _facts
 from tosica._report._map import NOVELTY_RANGE, draw_map, find_positions
@@ -199,8 +199,7 @@ def _check_target(path: str | os.PathLike[str]) -> Path:
     target = Path(path)
     if target.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"path must end in {' or '.join(_SUFFIXES)}, not {str(target)!r}.")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {str(target.parent)!r} to write the report {target.name!r} to.")
+    check_folder(target)
     if target.is_dir():
         raise IsADirectoryError(f"path is the folder {str(target)!r}, and must be a file.")
     return target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,14 +16,15 @@ from tosica.gs._genes import GeneList, hint_for_mismatch
 from tosica.gs._match import match_genes, match_respelled, same_but_hyphens
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tosica.data._kinds import ModalityKind
     from tosica.data._matrix import Block, CellMatrix
 
 _REFUSE_BELOW = 0.5
 
 
-def match_names(
-    matrix: CellMatrix, model_names: pd.Index, features: str, advice: str, *, translate: bool
-) -> np.ndarray:
+def match_names(matrix: CellMatrix, model_names: pd.Index, kind: ModalityKind[Any]) -> np.ndarray:
     """Find each column of a query among a model's genes.
 
     Names may have ``-`` for ``_`` or the other way round, if only one name fits.
@@ -34,12 +35,9 @@ def match_names(
         Matrix of the query.
     model_names
         The model's genes, ``(n_genes,)``.
-    features
-        What the columns are, such as ``"genes"``.
-    advice
-        Why the query may have too few of them, as a question.
-    translate
-        Whether to look for other identifiers and older symbols if names alone find too few.
+    kind
+        The kind of modality. Other identifiers and older symbols are looked for if its tokens are
+        gene sets: antibodies have names of their own, which may be aliases of genes.
 
     Returns
     -------
@@ -55,21 +53,24 @@ def match_names(
     UserWarning
         If under 95 % of the model's genes are found.
     """
-    names, var, name = matrix.names.astype(str), matrix.var, matrix.name
+    names, name = matrix.names.astype(str), matrix.name
     remedy = f"{name}.var_names_make_unique()"
-    if var is None:
+    if matrix.where.endswith(".raw.X"):
         remedy = f"{name} = {name}.raw.to_adata() and {remedy}"
     needed = names[names.isin(model_names)]
     check_unique(needed, "var_names of the query that the model needs", remedy)
-    indexer, ambiguous, repeated, summary = find_genes(names, model_names, var, translate=translate)
+    indexer, ambiguous, repeated, summary = find_genes(
+        names, model_names, lambda: matrix.var, translate=kind.has_gene_sets
+    )
     if summary:
         query_logger.info("query: %s", summary)
     n_found = int((indexer >= 0).sum())
     share = n_found / len(model_names)
     query = "The query" if name == "adata" else f"The query's {name}"
-    found = f"{n_found} of the model's {len(model_names)} {features} ({share:.0%})"
+    found = f"{n_found} of the model's {len(model_names)} {kind.features} ({share:.0%})"
     if share < _REFUSE_BELOW:
-        hint = hint_for_mismatch(names, model_names, var=var)
+        kind.check_names(names, name)
+        hint = hint_for_mismatch(names, model_names, var=matrix.var)
         if n_found + len(repeated) >= _REFUSE_BELOW * len(model_names):
             first = list_names(next(iter(repeated.values())), 3)
             hint = (
@@ -77,7 +78,7 @@ def match_names(
             )
         raise ValueError(
             f"{query} has only {found} among its var_names, and at least half are needed"
-            + (f"; {hint}." if hint else f": {advice}")
+            + (f"; {hint}." if hint else f": {kind.mismatch_advice}")
         )
     if share < 1 - LIMITS.missing_genes:
         warn_user(f"{query} has only {found}; the network sees the missing ones as zero, and labels may suffer.")
@@ -103,20 +104,22 @@ class FoundGenes(NamedTuple):
 
 
 def find_genes(
-    names: pd.Index, model_names: pd.Index, var: pd.DataFrame | None, *, translate: bool = True
+    names: pd.Index, model_names: pd.Index, read_var: Callable[[], pd.DataFrame | None], *, translate: bool = True
 ) -> FoundGenes:
     """Find genes by name, then with hyphens for underscores, then by other identifiers.
 
-    Parameters are those of :func:`match_names`.
+    Parameters are those of :func:`match_names`; ``read_var`` reads the table of the genes.
     """
     names = names.astype(str)
     indexer = model_names.get_indexer(names)
     rows = np.flatnonzero(indexer >= 0)
+    if len(rows) == len(model_names):
+        return FoundGenes(indexer, [], {}, "")
     respelled = match_respelled(names, model_names, indexer[rows], rows)
     indexer[respelled.rows] = respelled.wanted
     if not translate or (indexer >= 0).sum() >= (1 - LIMITS.missing_genes) * len(model_names):
         return FoundGenes(indexer, respelled.ambiguous, {}, "")
-    indexer, repeated, summary = _translate(names, model_names, var, indexer)
+    indexer, repeated, summary = _translate(names, model_names, read_var(), indexer)
     return FoundGenes(indexer, respelled.ambiguous, repeated, summary)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -117,21 +116,16 @@ class ModalityKind(ABC, Generic[S]):
             If the values cannot be those of this kind, or are all zero.
         """
 
-    def load_scale(self, state: Mapping[str, Any]) -> S:
-        """Make the scale from the dict that a model saved."""
-        return self.scale_type(**state)
-
     @abstractmethod
-    def normalization(self, scale: S) -> Normalization | None:
-        """How counts become what the model takes; ``None`` if that cannot be known."""
+    def normalization(self, scale: S, held: str = "counts") -> Normalization | None:
+        """How values become what the model takes; ``None`` if they are that already, or it cannot be known.
+
+        ``held`` says what the values are, as ``kind`` of a scale.
+        """
 
     @abstractmethod
     def read_query(self, query: AlignedCells[S]) -> Iterator[CellBatch]:
         """Read a query in blocks, with all of its columns, each checked and brought to the scale."""
-
-    def reference_normalization(self, scale: S) -> Normalization | None:
-        """How the reference becomes what the model takes; ``None`` if it is that already."""
-        return self.normalization(scale) if scale.kind == "counts" else None
 
     def merge_scale(self, saved: S, found: S) -> S:
         """Choose between a model's scale and that of another reference of the same model."""
@@ -146,12 +140,62 @@ class ModalityKind(ABC, Generic[S]):
 
     def describe_normalization(self, scale: S) -> str:
         """Say what the matrix holds and what the model makes of it."""
-        normalization = self.reference_normalization(scale)
+        normalization = self.normalization(scale, scale.kind)
         use = "used without further normalisation" if normalization is None else f"taken as {normalization}"
         return f"{self.describe(scale)}; {use}"
 
-    def align(
+
+class AlignedCells(Generic[S]):
+    """A query's cells in batches on the model's features, in the order of the cells.
+
+    What names alone can tell is checked at once, values are checked as they are read. Features are
+    matched by name, also with ``-`` for ``_`` and the other way round. If under 95 % of the model's
+    genes are found so, the others are looked for under other identifiers, older symbols and in
+    columns of ``var``, and the log says what was translated.
+
+    Parameters
+    ----------
+    kind
+        The kind of modality.
+    matrix
+        Matrix of the query, or of its modality of this kind.
+    names
+        The model's features, in the model's order, ``(n_genes,)``.
+    scale
+        How the model's reference is scaled.
+    batch_size
+        Cells in a batch.
+    block_size
+        Number of cells that are read at a time.
+    sample
+        If ``matrix`` is a part of a query, cells from all over that query, by which the scale is
+        recognized.
+
+    Attributes
+    ----------
+    indexer
+        Position in the model of each column, -1 for those that the model does not have,
+        ``(n_vars,)``.
+    measured
+        Which of the model's genes the query has, ``(n_genes,)``.
+
+    Raises
+    ------
+    ValueError
+        If the query has under half of the model's features, if one of them or a cell's name
+        occurs twice; in the iteration, if values are missing, infinite or not those of this
+        kind, or counts in some cells and normalized in others.
+
+    Warns
+    -----
+    UserWarning
+        If the query has under 95 % of the model's features; in the iteration, if cells are
+        empty or the query seems to be normalized otherwise than the reference.
+    """
+
+    def __init__(
         self,
+        kind: ModalityKind[S],
         matrix: CellMatrix,
         names: pd.Index,
         scale: S,
@@ -159,83 +203,19 @@ class ModalityKind(ABC, Generic[S]):
         batch_size: int = 256,
         block_size: int = BLOCK,
         sample: CellMatrix | None = None,
-    ) -> AlignedCells[S]:
-        """Check a query, and give its cells in batches on the model's features.
-
-        What names alone can tell is checked here, values are checked as they are read. Features
-        are matched by name, also with ``-`` for ``_`` and the other way round. If under 95 % of the
-        model's genes are found so, the others are looked for under other identifiers, older symbols
-        and in columns of ``var``, and the log says what was translated.
-
-        Parameters
-        ----------
-        matrix
-            Matrix of the query, or of its modality of this kind.
-        names
-            The model's features, in the model's order, ``(n_genes,)``.
-        scale
-            How the model's reference is scaled.
-        batch_size
-            Cells in a batch.
-        block_size
-            Number of cells that are read at a time.
-        sample
-            If ``matrix`` is a part of a query, cells from all over that query, by which the scale
-            is recognized.
-
-        Returns
-        -------
-        Iterable over batches, in the order of the cells.
-
-        Raises
-        ------
-        ValueError
-            If the query has under half of the model's features, if one of them or a cell's name
-            occurs twice; in the iteration, if values are missing, infinite or not those of this
-            kind, or counts in some cells and normalized in others.
-
-        Warns
-        -----
-        UserWarning
-            If the query has under 95 % of the model's features; in the iteration, if cells are
-            empty or the query seems to be normalized otherwise than the reference.
-        """
+    ) -> None:
+        self.kind: ModalityKind[S] = kind
+        self.scale: S = scale
+        self.matrix, self.sample = matrix, sample or matrix
         name = matrix.name
         whose = "the query" if name == "adata" else name
         check_unique(matrix.adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()")
-        self.check_names(matrix.names, name)
-        # Antibodies have names of their own, which may be aliases of genes.
-        indexer = match_names(matrix, names, self.features, self.mismatch_advice, translate=self.has_gene_sets)
-        measured = np.zeros(len(names), dtype=bool)
-        measured[indexer[indexer >= 0]] = True
+        self.indexer = match_names(matrix, names, kind)
+        self.measured = np.zeros(len(names), dtype=bool)
+        self.measured[self.indexer[self.indexer >= 0]] = True
+        self.batch_size = batch_size
         # Blocks of whole batches, so that only the last batch is short.
-        block_size = max(block_size // batch_size, 1) * batch_size
-        return AlignedCells(self, matrix, scale, indexer, measured, batch_size, block_size, sample or matrix)
-
-
-@dataclass(frozen=True, eq=False)
-class AlignedCells(Generic[S]):
-    """A query's cells in batches on the model's genes; made by :meth:`ModalityKind.align`.
-
-    Parameters
-    ----------
-    kind, matrix, scale, batch_size, block_size, sample
-        As in :meth:`ModalityKind.align`; ``sample`` may be ``matrix`` itself.
-    indexer
-        Position in the model of each column, -1 for those that the model does not have,
-        ``(n_vars,)``.
-    measured
-        Which of the model's genes the query has, ``(n_genes,)``.
-    """
-
-    kind: ModalityKind[S]
-    matrix: CellMatrix
-    scale: S
-    indexer: np.ndarray
-    measured: np.ndarray
-    batch_size: int
-    block_size: int
-    sample: CellMatrix
+        self.block_size = max(block_size // batch_size, 1) * batch_size
 
     def __iter__(self) -> Iterator[CellBatch]:
         n_empty, step = 0, self.batch_size
@@ -276,15 +256,11 @@ class LogNormalizedKind(ModalityKind[Scale]):
         """Keep the saved total if that of the other reference cannot be inferred."""
         return saved if saved.over != "genes" and found.over != "genes" else found
 
-    def normalization(self, scale: Scale) -> LogNormalization:
-        """Scale each cell to the reference's total and take ``log(1 + x)``."""
-        return LogNormalization(scale.target_sum)
-
-    def reference_normalization(self, scale: Scale) -> Normalization | None:
-        """As for a query; log2 and log10 become the natural logarithm."""
-        if scale.kind in ("log2", "log10"):
-            return ChangeOfBase(2 if scale.kind == "log2" else 10)
-        return super().reference_normalization(scale)
+    def normalization(self, scale: Scale, held: str = "counts") -> Normalization | None:
+        """Scale counts to the reference's total and take ``log(1 + x)``; log2 and log10 become natural."""
+        if held == "counts":
+            return LogNormalization(scale.target_sum)
+        return None if held == "log1p" else ChangeOfBase(2 if held == "log2" else 10)
 
     def read_query(self, query: AlignedCells[Scale]) -> Iterator[CellBatch]:
         """Read a query; log-normalized cells are brought to the reference's total if it is known.
@@ -300,17 +276,18 @@ class LogNormalizedKind(ModalityKind[Scale]):
         matrix, scale = query.matrix, query.scale
         to_scale = fit_query_scale(query.sample, scale, query.indexer >= 0, float(query.measured.mean()))
         values = to_scale.values
+        held = "counts" if values is None else values.transform.kind
         if values is not None:
-            query_logger.info("query: %s holds %s", matrix.where, self.values[values.kind])
+            query_logger.info("query: %s holds %s", matrix.where, self.values[held])
         for start, block in checked_blocks(matrix, values, query.block_size):
             total = None
-            if not to_scale.is_counts:
+            if held != "counts":
                 block = to_scale.log_normalized(block, start, matrix.where)
             elif scale.over == "matrix":
                 # The model divides by it and multiplies by its own total.
                 own = to_scale.target_sum or scale.target_sum
                 total = to_scale.total(block) * (scale.target_sum / own)
-            yield CellBatch(start, block, to_scale.is_counts, total)
+            yield CellBatch(start, block, held == "counts", total)
 
 
 class RNA(LogNormalizedKind):
@@ -369,9 +346,9 @@ class Antibodies(ModalityKind[AntibodyScale]):
             raise ValueError(f"{matrix.where} is zero everywhere.")
         return AntibodyScale("counts", True) if found == "counts" else AntibodyScale("normalized", means.are_zero())
 
-    def normalization(self, scale: AntibodyScale) -> CenteredLogRatio | None:
-        """Take the centred log-ratio, unless the reference was normalized in another way."""
-        return CenteredLogRatio() if scale.centered else None
+    def normalization(self, scale: AntibodyScale, held: str = "counts") -> CenteredLogRatio | None:
+        """Take the centred log-ratio of counts, unless the reference was normalized in another way."""
+        return CenteredLogRatio() if scale.centered and held == "counts" else None
 
     def read_query(self, query: AlignedCells[AntibodyScale]) -> Iterator[CellBatch]:
         """Read a query; counts are normalized as the reference, other values are not changed.
@@ -422,7 +399,7 @@ def _antibody_blocks(
     """
     found: AntibodyValues | None = None
     if sample is not None and sample is not matrix:
-        found = _antibody_values(sample.block(0, sample.n_obs), sample.where, 0)
+        found = _antibody_values(sample.take(slice(0, sample.n_obs)), sample.where, 0)
     for start, block in matrix.blocks(size):
         found = _antibody_values(block, matrix.where, start, found)
         yield start, block, found

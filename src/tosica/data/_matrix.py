@@ -16,7 +16,7 @@ import pandas as pd
 import scipy.sparse as sp
 from anndata import AnnData
 
-from tosica._checks import CellData, list_names, only_known
+from tosica._checks import ANNDATA, list_names, only_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,7 +118,7 @@ class CellMatrix:
     """
 
     def __init__(self, adata: AnnData, *, layer: str | None = None, use_raw: bool = False, name: str = "adata") -> None:
-        CellData().check(name, adata)
+        ANNDATA.check(name, adata)
         if layer is not None and use_raw:
             raise ValueError("Give either layer or use_raw=True, not both.")
         # Looking at the matrix of a view on disk would read it whole, so that of the file is read.
@@ -135,7 +135,11 @@ class CellMatrix:
                 raise KeyError(f"{name} has no layer {layer!r}{only_known(layer, known)}")
             self.where, matrix = f"{name}.layers[{layer!r}]", adata.layers[layer]
         else:
-            self.where, matrix = f"{name}.X", _x(source)
+            self.where = f"{name}.X"
+            try:
+                matrix = source.X
+            except KeyError:  # what a file without X gives
+                matrix = None
             if matrix is None:
                 raise ValueError(f"{name}.X is empty (None); name the matrix to use with layer= or use_raw=True.")
         if not adata.n_obs or not len(names):
@@ -164,18 +168,11 @@ class CellMatrix:
         self._in_memory = sp.issparse(matrix) or isinstance(matrix, np.ndarray)
         self._in_hdf5 = isinstance(getattr(matrix, "group", matrix), h5py.Group | h5py.Dataset)
 
-    def block(self, start: int, stop: int) -> Block:
-        """Read cells ``start`` to ``stop`` (exclusive)."""
-        if self._cells is not None:
-            return self.take(np.arange(start, stop))
-        return self._rows(slice(start, stop))
-
-    def take(self, cells: np.ndarray) -> Block:
-        """Read cells by position, in any order and with repeats."""
+    def take(self, cells: np.ndarray | slice) -> Block:
+        """Read a range of cells, or cells by position, in any order and with repeats."""
         if self._cells is not None:
             cells = self._cells[cells]
-        rows = self._rows(cells) if self._in_memory else self._take_on_disk(cells)
-        return rows if self._genes is None else self._tidy(rows[:, self._genes])
+        return self._rows(cells) if self._in_memory or isinstance(cells, slice) else self._take_on_disk(cells)
 
     @property
     def var(self) -> pd.DataFrame | None:
@@ -216,46 +213,40 @@ class CellMatrix:
         return joined[back]
 
     def _rows(self, rows: slice | np.ndarray) -> Block:
-        if self._in_memory:
-            return self._tidy(self._matrix[rows])
-        try:
-            found = _computed(self._matrix[rows])
-        # What a damaged file raises depends on its format and compression.
-        except Exception as error:
-            reason = str(error).strip().partition("\n")[0] or type(error).__name__
-            raise OSError(
-                f"{self.where} cannot be read from its file ({reason}): it is damaged or closed; get it anew."
-            ) from error
-        return self._tidy(found)
-
-    def _tidy(self, rows: Any) -> Block:
         """A dense array, or a CSR matrix of whole indices in which each entry occurs once."""
-        if not sp.issparse(rows):
-            return np.asarray(rows)
-        if not self._in_memory:
-            _check_indices(rows, self.where)
-        rows = rows.tocsr()
-        if not rows.has_canonical_format:
+        if self._in_memory:
+            found = self._matrix[rows]
+        else:
+            try:
+                found = _computed(self._matrix[rows])
+            # What a damaged file raises depends on its format and compression.
+            except Exception as error:
+                reason = str(error).strip().partition("\n")[0] or type(error).__name__
+                raise OSError(
+                    f"{self.where} cannot be read from its file ({reason}): it is damaged or closed; get it anew."
+                ) from error
+        if sp.issparse(found):
+            if not self._in_memory:
+                _check_indices(found, self.where)
+            found = found.tocsr()
+        else:
+            found = np.asarray(found)
+        if self._genes is not None:
+            found = found[:, self._genes]
+        if sp.issparse(found) and not found.has_canonical_format:
             # Sum duplicate entries. Selected rows are a copy, so the user's matrix is not changed.
-            rows.sum_duplicates()
-        return rows
+            found.sum_duplicates()
+        return found
 
     def blocks(self, size: int) -> Iterator[tuple[int, Block]]:
         """Read all cells in order: the position of a block's first cell, and the block."""
         for start in range(0, self.n_obs, size):
-            yield start, self.block(start, min(start + size, self.n_obs))
+            yield start, self.take(slice(start, min(start + size, self.n_obs)))
 
 
 def _computed(rows: Any) -> Any:
     """Rows of a dask array as what its chunks are; others as they are."""
     return rows.compute() if hasattr(rows, "__dask_graph__") else rows
-
-
-def _x(adata: AnnData) -> Any:
-    try:
-        return adata.X
-    except KeyError:  # what a file without X gives
-        return None
 
 
 def _positions(index: Any, size: int) -> np.ndarray:

@@ -45,6 +45,7 @@ _MOST_GENES = 0.95
 # these genes, and without some of them. The median of a query may be beyond the range of a
 # reference's cells by the last factor.
 _LEAST, _LEAST_OF_FEWER, _BEYOND = 0.8, 0.2, 1.25
+_FRACTIONAL = "%s holds counts that are not whole; each cell is scaled to one total"
 
 
 class Scale(NamedTuple):
@@ -98,17 +99,19 @@ def fit_scale(matrix: CellMatrix) -> Scale:
     totals, units = [], []
     with progress(matrix.n_obs, f"reading {matrix.where}") as step:
         for _, block in checked_blocks(matrix, values, BLOCK):
-            if values.kind != "counts":
+            if values.transform is not COUNTS:
                 plain = nonempty(invert(block, values.transform))
                 totals.append(np.asarray(plain.sum(1)).ravel())
                 units.append(min_nonzero(plain))
             step.update(block.shape[0])
-    if values.kind == "counts":
-        say_fractional(values, matrix.where)
+    kind = values.transform.kind
+    if kind == "counts":
+        if not values.is_whole:
+            logger.info(_FRACTIONAL, matrix.where)
         return Scale("counts", TARGET_SUM, "genes")
     total = np.concatenate(totals)
     if totals_equal(total):
-        return Scale(values.kind, float(np.median(total)), "genes")
+        return Scale(kind, float(np.median(total)), "genes")
     if _are_different_scales(total, np.concatenate(units)):
         raise scale_error(matrix.where)
     if not values.is_certain:
@@ -119,18 +122,12 @@ def fit_scale(matrix: CellMatrix) -> Scale:
     low, of_genes, high = (float(x) for x in np.quantile(total, [0.01, 0.5, 0.99]))
     before = _known_total(matrix, values.transform)
     if before is not None:
-        return Scale(values.kind, before, "matrix", of_genes, [low, high])
+        return Scale(kind, before, "matrix", of_genes, [low, high])
     logger.info(
         f"{matrix.where}: genes were left out after the normalisation, and neither raw nor obs tell the total; "
         f"queries of counts will be scaled to a total of {of_genes:.6g}, the median of these cells"
     )
-    return Scale(values.kind, of_genes, "median", genes_range=[low, high])
-
-
-def say_fractional(values: Values, where: str) -> None:
-    """Say in the log that values are taken as counts although not all are whole."""
-    if values.kind == "counts" and not values.is_whole:
-        logger.info("%s holds counts that are not whole; each cell is scaled to one total", where)
+    return Scale(kind, of_genes, "median", genes_range=[low, high])
 
 
 def _are_different_scales(total: np.ndarray, unit: np.ndarray) -> bool:
@@ -224,11 +221,6 @@ class QueryScale(NamedTuple):
     columns: np.ndarray | None = None
     largest: float | None = None
 
-    @property
-    def is_counts(self) -> bool:
-        """Whether cells are still to be normalized."""
-        return self.values is None or self.values.kind == "counts"
-
     def log_normalized(self, block: Block, first_cell: int, where: str) -> Block:
         """Bring a block of log-normalized cells to the scale.
 
@@ -284,8 +276,12 @@ def fit_query_scale(rows: CellMatrix, scale: Scale, columns: np.ndarray, share: 
     values = detect(rows)
     if values is None:
         return QueryScale(None)
-    if values.kind == "counts":
-        say_fractional(values, rows.where)
+    if values.transform is COUNTS:
+        if not values.is_whole:
+            logger.info(_FRACTIONAL, rows.where)
+        if scale.over != "matrix":
+            # Divided by their sum over the model's genes.
+            return QueryScale(values)
         return _scale_counts(values, scale, columns, share, rows.where)
     if values.is_certain:
         return _scale_logarithms(values, scale, columns, share, rows.where)
@@ -300,10 +296,7 @@ def fit_query_scale(rows: CellMatrix, scale: Scale, columns: np.ndarray, share: 
 
 
 def _scale_counts(values: Values, scale: Scale, columns: np.ndarray, share: float, where: str) -> QueryScale:
-    """Choose what counts are divided by."""
-    if scale.over != "matrix":
-        # Their sum over the model's genes.
-        return QueryScale(values)
+    """Choose what counts are divided by, if genes were left out of the reference after it was normalized."""
     if scale.genes_total is not None:
         totals = values.totals(columns) / values.totals() * scale.target_sum
         if _lacks_genes(totals, scale, scale.genes_total, share):

@@ -40,17 +40,18 @@ _LARGEST_LOG = 15.0
 # at three depths, at least 2 for counts of SoupX and DecontX that are taken as logarithms.
 _SPREAD_OF_TOTALS = 1.9
 
-Kind = Literal["counts", "log1p", "log2", "log10"]
+# "refused" is what a scale that is not taken is called.
+Kind = Literal["counts", "log1p", "log2", "log10", "refused"]
 
 
 class Transform(NamedTuple):
     """A transform of counts per a total.
 
-    ``invert`` undoes it. ``largest``: larger values rule it out. ``kind`` is what values are called
-    that are taken, ``None`` if they are refused.
+    ``kind`` is what its values are called. ``invert`` undoes it. ``largest``: larger values rule it
+    out.
     """
 
-    kind: Kind | None
+    kind: Kind
     name: str
     invert: Callable[[np.ndarray], np.ndarray]
     largest: float
@@ -63,8 +64,8 @@ TRANSFORMS = (
     NATURAL,
     Transform("log2", "log2", lambda x: np.expm1(x * np.log(2)), 40.0),
     Transform("log10", "log10", lambda x: np.expm1(x * np.log(10)), 12.0),
-    Transform(None, "the logarithm of the logarithm", lambda x: np.expm1(np.expm1(x)), 3.4),
-    Transform(None, "the square root", np.square, np.inf),
+    Transform("refused", "the logarithm of the logarithm", lambda x: np.expm1(np.expm1(x)), 3.4),
+    Transform("refused", "the square root", np.square, np.inf),
 )
 
 
@@ -79,11 +80,6 @@ class Values(NamedTuple):
     plain: sp.csr_matrix
     is_certain: bool = True
     is_whole: bool = False
-
-    @property
-    def kind(self) -> Kind:
-        """Counts, normalized or not, or which logarithm of them."""
-        return self.transform.kind or "counts"
 
     def totals(self, columns: np.ndarray | None = None) -> np.ndarray:
         """Total of each cell over some columns, by default over all, ``(n_cells,)``."""
@@ -100,11 +96,11 @@ class Values(NamedTuple):
     def check(self, block: Block, where: str, first_cell: int) -> None:
         """Refuse a block with counts among logarithms, or logarithms among counts."""
         data = block.data if sp.issparse(block) else block
-        if not np.issubdtype(data.dtype, np.inexact) or (self.kind == "counts" and not self.is_whole):
+        if not np.issubdtype(data.dtype, np.inexact) or (self.transform is COUNTS and not self.is_whole):
             return
         n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, (data == np.rint(data)) & (data != 0))
         # Logarithms are whole by accident only; of counts, a part may be shared between genes.
-        if self.kind == "counts":
+        if self.transform is COUNTS:
             others = 2 * n_whole < n_values
         else:
             others = (2 * n_whole >= n_values) | (_sum_rows(block, data > self.transform.largest) > 0)
@@ -157,7 +153,7 @@ def detect_values(block: Block, where: str, *, first_cell: int = 0) -> Kind | No
         return None
     values = _detect_cells(cells[sample_positions(cells.shape[0])], where)
     values.check(block, where, first_cell)
-    return values.kind
+    return values.transform.kind
 
 
 def checked_blocks(matrix: CellMatrix, values: Values | None, size: int) -> Iterator[tuple[int, Block]]:
@@ -241,7 +237,7 @@ def _detect_cells(cells: sp.csr_matrix, where: str) -> Values:
             return Values(COUNTS, cells)
         if found is None and _may_be_logarithms(cells):
             return Values(NATURAL, invert(cells, NATURAL), is_certain=False)
-    if found is None or found.transform.kind is None or _are_logarithms_of_counts(found):
+    if found is None or found.transform.kind == "refused" or _are_logarithms_of_counts(found):
         raise scale_error(where)
     return found
 
@@ -272,7 +268,7 @@ def recognize(cells: sp.csr_matrix) -> Values | None:
         others = fits & ~of_winner & informative[winner] & (share[winner] < 0.5)
         is_mixed = others.sum() >= max(3, 0.1 * fits.sum())
         transform = transforms[winner]
-        return Values(transform._replace(kind=None) if is_mixed else transform, plains[winner])
+        return Values(transform._replace(kind="refused") if is_mixed else transform, plains[winner])
     if n_unique_rows(cells) >= FEWEST:
         for transform, plain in zip(transforms, plains, strict=True):
             if totals_equal(np.asarray(plain.sum(1)).ravel()):
@@ -316,7 +312,7 @@ def _are_mostly_whole(cells: sp.csr_matrix, whole: np.ndarray) -> bool:
 
 def _are_logarithms_of_counts(values: Values) -> bool:
     """Whether the logarithm was taken of counts that had not been normalized."""
-    if values.kind == "counts" or values.common_total() is not None:
+    if values.transform is COUNTS or values.common_total() is not None:
         return False
     plain = values.plain.data
     # As exact as single precision is. Normalized counts of few cells may be whole, but not small.
@@ -464,6 +460,6 @@ def _came_from_seurat(adata: AnnData) -> bool:
 def _looks_unscaled(adata: AnnData, **which: Any) -> bool:
     try:
         matrix = CellMatrix(adata, **which)
-        return detect_values(matrix.block(0, min(100, matrix.n_obs)), matrix.where) is not None
+        return detect_values(matrix.take(slice(0, min(100, matrix.n_obs))), matrix.where) is not None
     except (ValueError, TypeError):
         return False

@@ -276,6 +276,10 @@ def _groups_of(record: Mapping[str, Any]) -> list[str]:
     return [str(name) for name in np.asarray(record["groups"]).ravel()]
 
 
+# A model has weights of these; of other gene sets it has what their genes add.
+_TOKENS = "the model's tokens, which alone have weights"
+
+
 @validate_params(model=MODEL, how=OneOf("mean", "max"))
 def gene_weights(
     model: TOSICA,
@@ -318,7 +322,7 @@ def gene_weights(
     TypeError
         If an argument is of the wrong type.
     KeyError
-        If there is no such gene set; similar names are suggested.
+        If a gene set is no token of the model; similar names are suggested.
     ValueError
         If ``how`` is unknown, ``n_genes`` is below 1, or ``gene_sets`` is empty.
 
@@ -335,7 +339,7 @@ def gene_weights(
     (3, 3)
     """
     names = model.gene_sets
-    wanted = names if gene_sets is None else find_gene_sets(gene_sets, names, "the model")
+    wanted = names if gene_sets is None else find_gene_sets(gene_sets, names, _TOKENS)
     weights = model.get_gene_weights(how)
     embedding = model.module.embedding
     indptr, genes = embedding.indptr.cpu().numpy(), embedding.genes.cpu().numpy()

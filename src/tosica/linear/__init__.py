@@ -16,7 +16,7 @@ The files in the order in which :meth:`tosica.TOSICA.train` uses them:
 differs from the reference, draws cells like those of the reference, and fits regressions for the
 new labels.
 
-Other packages import from here. :class:`~tosica.module._linear.LinearBranch` holds the result.
+Other packages import from here. :class:`~tosica.module._module.LinearBranch` holds the result.
 """
 
 from tosica.linear._audit import find_batch_directions, find_label_errors, flag_label_errors

@@ -392,7 +392,7 @@ def fit_ppca(
     Returns
     -------
     Mean, ``(n_genes,)``, and loadings in units of the noise's standard deviation,
-    ``(n_genes, n_components)``, as :class:`~tosica.module._linear.LinearBranch` uses them.
+    ``(n_genes, n_components)``, as :class:`~tosica.module._module.LinearBranch` uses them.
     """
     x = data.subsample(MAX_CELLS).expression()
     n_cells, n_genes = x.shape

@@ -19,6 +19,7 @@ from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._device import ACCELERATOR, DEVICE
 from tosica.model._fields import UNLABELED, LabelsField, refuse_unknown_label, typed_labels
 from tosica.model._new_labels import NewLabels
+from tosica.model._query import QueryLoader
 from tosica.model._setup import SCVI_ATTRS, SetupMixin
 from tosica.model._training import fit_temperatures
 from tosica.module import REGISTRY_KEYS
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from mudata import MuData
 
-    from tosica.model._query import Minibatch, QueryLoader
+    from tosica.model._query import Minibatch
 
 # Calibrated logit of a new label before it is fitted: no cell gets it.
 _UNREACHABLE = -100.0
@@ -118,7 +119,8 @@ class AdaptationMixin(SetupMixin):
             raise ValueError(
                 f"No cell of adata.obs[{labels_key!r}] has a label of the model: {list_names(self.labels)}."
             )
-        query = self._load_query(source if len(rows) == len(codes) else source[rows], batch_size)
+        chosen = source if len(rows) == len(codes) else source[rows]
+        query = QueryLoader(chosen, self.modalities, self.module.device, batch_size=batch_size)
         if query.modalities != self.module.modality_choices[-1]:
             missing = [repr(str(m.name)) for i, m in enumerate(self.modalities) if i not in query.modalities]
             raise ValueError(f"The cells lack the modality {' and '.join(missing)} of the model: pass all modalities.")
@@ -256,7 +258,7 @@ class AdaptationMixin(SetupMixin):
         drawn = subsample_by_label(np.zeros(len(unlabeled), dtype=np.int64), MAX_CELLS)
         cells = np.union1d(np.flatnonzero(codes >= 0), unlabeled[drawn])
         source = ExpressionSource(adata if len(cells) == adata.n_obs else adata[cells], layer, use_raw)
-        query = base._load_query(source)
+        query = QueryLoader(source, base.modalities, base.module.device)
         n_shared = adata.n_vars if query.measured is None else min(int(query.measured.sum()), adata.n_vars)
         logger.info(
             "load_query_data: new labels: %s; %s of the query's %s genes are genes of the model, and "

@@ -12,6 +12,7 @@ from anndata import AnnData
 from anndata.io import read_elem, sparse_dataset
 
 from tosica._checks import FilePath, list_names, validate_params
+from tosica.data import BLOCK
 from tosica.model._device import first_line
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tosica.data import Block
-
-# Cells that the loader gives at a time, from all over those that it has read at once.
-_BLOCK = 4096
 
 
 class AnnbatchDataModule:
@@ -113,7 +111,7 @@ class AnnbatchDataModule:
         loader = self._annbatch.Loader(
             chunk_size=self._chunk_size,
             preload_nchunks=self._preload_nchunks,
-            batch_size=min(_BLOCK, self._chunk_size * self._preload_nchunks),
+            batch_size=min(BLOCK, self._chunk_size * self._preload_nchunks),
             shuffle=True,
             return_index=True,
             preload_to_gpu=False,

@@ -10,7 +10,18 @@ import pandas as pd
 import torch
 from anndata import AnnData
 
-from tosica._checks import CellData, Either, FileKey, Fraction, InstanceOf, OneOf, String, did_you_mean, validate_params
+from tosica._checks import (
+    ANNDATA,
+    ANY_CELLS,
+    Either,
+    FileKey,
+    Fraction,
+    InstanceOf,
+    OneOf,
+    String,
+    did_you_mean,
+    validate_params,
+)
 from tosica._obs import file_columns
 from tosica._parallel import thread_map, thread_pool
 from tosica._progress import progress
@@ -42,8 +53,6 @@ if TYPE_CHECKING:
     from tosica.model._query import Minibatch
 
 Precision = Literal["32-true", "bf16-mixed"]
-# The first fits the cache of a CPU, the second occupies an accelerator.
-_BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
 _WANTED = {"probabilities", "attention", "unannotated", "latent", "novelty"}
 LAYER = Either(first=String(), second=InstanceOf("a dict of modality and layer", dict), optional=True)
 
@@ -100,18 +109,19 @@ class AnnotationMixin(SetupMixin):
             raise ValueError(f"want cannot be {name!r}{did_you_mean(name, _WANTED)}")
         source = self._source(adata, indices, layer, use_raw)
         adata, tokens = source.data, self.tokens
-        query = self._load_query(source, batch_size, sample)
-        columns = tokens.tokens_of(query.modalities)
+        query = QueryLoader(source, self.modalities, self.module.device, batch_size=batch_size, sample=sample)
+        columns = np.flatnonzero(np.isin(tokens.modality, query.modalities))
         if "unannotated" not in wanted:
             # Unannotated tokens come last.
-            columns = columns[columns < tokens.n_gene_sets]
+            columns = columns[columns < len(tokens.names) - tokens.n_unannotated]
         found: dict[str, np.ndarray] = {}
         bar = progress(adata.n_obs, "annotate", enabled=enable_progress_bar)
         run = partial(self._infer_minibatch, query.modalities, wanted, precision)
         with thread_pool(self.module.device), bar as step:
             for start, parts in thread_map(run, query):
                 for name, part in parts.items():
-                    _check_finite(name, part)
+                    if not np.isfinite(part).all():
+                        raise ValueError(f"The model gives no finite {name}: its weights are spoilt; train a new one.")
                     if name not in found:
                         found[name] = np.empty((adata.n_obs, *part.shape[1:]), dtype=np.float32)
                     found[name][start : start + len(part)] = part
@@ -129,11 +139,12 @@ class AnnotationMixin(SetupMixin):
         if "novelty" in found and statistics is not None:
             found["novelty_pvalue"] = pvalues(found["novelty"], statistics.cells).astype(np.float32)
         names = [modality.name for modality in self.modalities]
+        state = self._state(REGISTRY_KEYS.LABELS_KEY)
         return AnnotationResult(
             obs_names=adata.obs_names,
             labels=self.labels,
-            dtype=self._label_dtype,
-            colors=self._state(REGISTRY_KEYS.LABELS_KEY)[LabelsField.COLORS_KEY],
+            dtype=pd.CategoricalDtype(pd.Index(state[LabelsField.VALUES_KEY]), ordered=state[LabelsField.ORDERED_KEY]),
+            colors=state[LabelsField.COLORS_KEY],
             gene_sets=[tokens.names[i] for i in columns],
             modalities=None if names[0] is None else [str(names[i]) for i in tokens.modality[columns]],
             present=query.modalities,
@@ -287,9 +298,9 @@ class AnnotationMixin(SetupMixin):
         """
         if probabilities:
             file_columns(self.labels, "the model")
-        adata = self._source(adata).data
+        adata = self.adata if adata is None else adata
         # anndata would refuse this only after the work, when the result is written.
-        if adata.isbacked and (copy or adata.is_view):
+        if getattr(adata, "isbacked", False) and (copy or adata.is_view):
             what = "a view of a backed AnnData" if adata.is_view else "a backed AnnData with copy=True"
             raise ValueError(f"annotate cannot write to {what}: call adata.to_memory() first.")
         result = self.infer(
@@ -301,7 +312,7 @@ class AnnotationMixin(SetupMixin):
             precision=precision,
             enable_progress_bar=enable_progress_bar,
         )
-        warn_of_cutoff(cutoff, len(self.labels))
+        warn_of_cutoff(cutoff, len(result.labels))
         target = adata.copy() if copy else adata
         if isinstance(target, AnnData):
             load_annotations(target)
@@ -537,7 +548,8 @@ class AnnotationMixin(SetupMixin):
         >>> [(batch.start, tuple(batch.x.shape)) for batch in model.iter_batches(batch_size=500)]
         [(0, (500, 765)), (500, (25, 765))]
         """
-        return iter(self._load_query(self._source(adata, None, layer, use_raw), batch_size))
+        source = self._source(adata, None, layer, use_raw)
+        return iter(QueryLoader(source, self.modalities, self.module.device, batch_size=batch_size))
 
     def to_device(self, device: str | int | torch.device) -> None:
         """Move the model to a CPU or a GPU, where it then annotates.
@@ -579,7 +591,7 @@ class AnnotationMixin(SetupMixin):
         adata = self.adata if adata is None else adata
         if adata is None:
             raise ValueError("The model was loaded without a reference: pass the query as adata.")
-        CellData(mudata=self.modalities[0].name is not None).check("adata", adata)
+        (ANNDATA if self.modalities[0].name is None else ANY_CELLS).check("adata", adata)
         source = ExpressionSource(adata, layer, use_raw)
         if indices is None:
             return source
@@ -590,17 +602,3 @@ class AnnotationMixin(SetupMixin):
         if chosen is None or chosen.ndim != 1:
             raise ValueError(f"indices must be positions of the {adata.n_obs} cells, a slice, or a boolean for each.")
         return source[chosen]
-
-    def _load_query(
-        self, source: ExpressionSource, batch_size: int | None = None, sample: AnnData | None = None
-    ) -> QueryLoader:
-        """Read cells as the network takes them, in minibatches of a size that suits the device."""
-        device = self.module.device
-        if batch_size is None:
-            batch_size = _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
-        return QueryLoader(source, self.modalities, batch_size=batch_size, device=device, sample=sample)
-
-
-def _check_finite(name: str, values: np.ndarray) -> None:
-    if not np.isfinite(values).all():
-        raise ValueError(f"The model gives no finite {name}: its weights are spoilt; train a new one.")

@@ -34,6 +34,11 @@ DEFAULT_CONFIDENCE = 0.9
 CONFIDENCE = Fraction(zero=False)
 # The grey that scanpy gives to missing values.
 _UNKNOWN_COLOR = "#d3d3d3"
+# Columns of obs that an earlier call may have written, and that would belong to other labels.
+OUTDATED = (
+    *("novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue", f"prediction{TERM_SUFFIX}"),
+    *("confident", "confident_probability", f"confident{TERM_SUFFIX}"),
+)
 # Fields with a row for each cell.
 _OF_CELLS = (
     "codes",
@@ -167,9 +172,9 @@ class AnnotationResult:
         cutoff, probabilities, key_added
             As in :meth:`tosica.TOSICA.annotate`, which also lists what is written.
         """
-        for name in outdated_columns(key_added):
-            if name in adata.obs:
-                del adata.obs[name]
+        for kind in OUTDATED:
+            if f"{key_added}_{kind}" in adata.obs:
+                del adata.obs[f"{key_added}_{kind}"]
         columns = self.obs(cutoff, key_added)
         for name, values in columns.items():
             adata.obs[name] = values
@@ -299,13 +304,6 @@ def warn_of_cutoff(cutoff: Cutoff, n_labels: int) -> None:
         "probability of at least %.3g: pass a higher one, or cutoff='auto', which is %.3g here",
         *(cutoff, n_labels, 1 / n_labels, resolve_cutoff("auto", n_labels)),
     )
-
-
-def outdated_columns(key_added: str) -> list[str]:
-    """Columns of ``obs`` that an earlier call wrote, and that would belong to other labels."""
-    kinds = ["novelty", "novelty_pvalue", "novelty_cluster", "novelty_cluster_pvalue"]
-    kinds += ["confident", "confident_probability", f"confident{TERM_SUFFIX}", f"prediction{TERM_SUFFIX}"]
-    return [f"{key_added}_{kind}" for kind in kinds]
 
 
 def sets_as_terms(inside: pd.DataFrame, labels: list[str], terms: dict[str, str]) -> pd.DataFrame:

@@ -83,7 +83,7 @@ class ExpressionField(LayerField):
                 "model.get_var_names()], or pass no adata to load and call annotate, which matches genes by name."
             )
         state = self.register_field(adata_target)
-        saved, found = (self._kind.load_scale(s[self.SCALE_KEY]) for s in (state_registry, state))
+        saved, found = (self._kind.scale_type(**s[self.SCALE_KEY]) for s in (state_registry, state))
         if saved.kind != found.kind:
             raise ValueError(f"{self._name} holds {found.kind} values, but the model was trained on {saved.kind}.")
         return {**state, self.SCALE_KEY: self._kind.merge_scale(saved, found)._asdict()}

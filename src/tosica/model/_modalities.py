@@ -42,10 +42,9 @@ class Modality:
     layer: str | None
     mask: dict[str, Any]
 
-    @property
-    def slice(self) -> ModalitySlice:
-        """How a minibatch of the reference is normalized, as a slice that starts at 0."""
-        return ModalitySlice(0, len(self.genes), self.kind.reference_normalization(self.scale))
+    def slice(self, start: int = 0) -> ModalitySlice:
+        """How a minibatch of the reference is normalized, whose columns of this modality begin at ``start``."""
+        return ModalitySlice(start, start + len(self.genes), self.kind.normalization(self.scale, self.scale.kind))
 
     def of(self, data: AnnData | MuData) -> AnnData:
         """Take the modality from a reference or a query."""
@@ -124,7 +123,7 @@ def read_modalities(registry: dict[str, Any]) -> list[Modality]:
                 kind,
                 name,
                 pd.Index(np.asarray(state["column_names"], dtype=object)),
-                kind.load_scale(state[ExpressionField.SCALE_KEY]),
+                kind.scale_type(**state[ExpressionField.SCALE_KEY]),
                 layers.get(name),
                 fields[mask_key]["state_registry"],
             )
@@ -167,13 +166,11 @@ def lay_out_tokens(modalities: list[Modality]) -> TokenLayout:
     return TokenLayout(
         np.append(0, np.cumsum(sizes)),
         np.concatenate(genes)[pair_order].astype(np.int64),
-        tuple(
-            m.slice._replace(start=int(start), stop=int(start) + len(m.genes))
-            for m, start in zip(modalities, first_gene, strict=True)
-        ),
+        tuple(m.slice(int(start)) for m, start in zip(modalities, first_gene, strict=True)),
         owner,
         no_dropout,
         names=tuple(names[token] for token in order),
+        var_names=np.array([name for modality in modalities for name in modality.label(modality.genes)], dtype=object),
         n_unannotated=sum(int(mask["n_unannotated"]) for mask in masks),
         mixed=bool(masks[0].get(MaskField.MIXED_KEY, False)),
         pair_order=pair_order,

@@ -13,7 +13,7 @@ import torch
 from tosica._files import as_os_error, is_temporary, replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -21,26 +21,6 @@ if TYPE_CHECKING:
 _DIGEST = "digest"
 # Before training, expression is not clipped.
 _MAY_BE_INFINITE = ("linear.clip_max",)
-
-
-def fingerprint(state: Mapping[str, Tensor], *names: Iterable[str]) -> str:
-    """Hash weights and the names that they belong to, in sixteen characters.
-
-    Parameters
-    ----------
-    state
-        Tensors of the network.
-    names
-        Labels, genes and gene sets, each in the order of the weights.
-    """
-    hasher = hashlib.sha256()
-    for name, tensor in sorted(state.items()):
-        hasher.update(name.encode())
-        hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    for kind in names:
-        # A name may have any character but these.
-        hasher.update("\0".join([*map(str, kind), ""]).encode() + b"\1")
-    return hasher.hexdigest()[:16]
 
 
 def find_not_finite(state: Mapping[str, Tensor]) -> str | None:
@@ -105,10 +85,9 @@ def read_plain(path: Path) -> dict[str, Any]:
 
 def digest(contents: Any) -> str:
     """Hash tensors and plain values; anything else raises a TypeError."""
-    hasher = hashlib.sha256()
-
-    def add(value: Any) -> None:
-        match value:
+    hasher, rest = hashlib.sha256(), [contents]
+    while rest:
+        match value := rest.pop():
             case torch.Tensor():
                 # A view of one number may have any shape, and would need any amount of memory.
                 if not value.is_contiguous():
@@ -117,18 +96,13 @@ def digest(contents: Any) -> str:
                 hasher.update(value.detach().cpu().numpy().tobytes())
             case dict():
                 hasher.update(f"dict {len(value)} ".encode())
-                for key in sorted(value, key=str):
-                    add(key)
-                    add(value[key])
+                rest += [item for key in sorted(value, key=str, reverse=True) for item in (value[key], key)]
             case list() | tuple():
                 hasher.update(f"list {len(value)} ".encode())
-                for item in value:
-                    add(item)
+                rest += reversed(value)
             case _:
                 text = f"{type(value).__name__} {value!r}"
                 hasher.update(f"{len(text)} {text} ".encode())
-
-    add(contents)
     return hasher.hexdigest()
 
 

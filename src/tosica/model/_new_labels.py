@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tosica.model._query import QueryLoader
     from tosica.model._setup import SetupMixin
     from tosica.module import TOSICAModule
-    from tosica.module._linear import LinearBranch
+    from tosica.module._module import LinearBranch
 
 _BATCH_SIZE = 256
 

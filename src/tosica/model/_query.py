@@ -10,7 +10,7 @@ from anndata import AnnData
 
 from tosica._checks import list_names, only_known
 from tosica._settings import query_logger, warn_user
-from tosica.data import CellMatrix, cell_indexers, reindex_obs
+from tosica.data import AlignedCells, CellMatrix, cell_indexers, reindex_obs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     from mudata import MuData
     from torch import Tensor
 
-    from tosica.data import AlignedCells, CellBatch, ExpressionSource
+    from tosica.data import ExpressionSource
     from tosica.model._modalities import Modality
+
+# The first fits the cache of a CPU, the second occupies an accelerator.
+_BATCH_SIZE_CPU, _BATCH_SIZE_ACCELERATOR = 64, 512
 
 
 class Minibatch(NamedTuple):
@@ -49,10 +52,10 @@ class QueryLoader:
         The query. An AnnData is taken as the one modality that it has half of the genes of.
     modalities
         The model's modalities.
-    batch_size
-        Cells in a minibatch.
     device
         Where minibatches are normalized.
+    batch_size
+        Cells in a minibatch, by default a number that suits the device.
     sample
         If the source is a part of a query, cells from all over that query, by which the scale of the
         expression is recognized.
@@ -68,11 +71,13 @@ class QueryLoader:
         self,
         source: ExpressionSource,
         modalities: list[Modality],
-        *,
-        batch_size: int,
         device: torch.device,
+        *,
+        batch_size: int | None = None,
         sample: AnnData | None = None,
     ) -> None:
+        if batch_size is None:
+            batch_size = _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
         self._modalities = modalities
         self._device = device
         self._cells: dict[int, AlignedCells] = {}
@@ -84,12 +89,9 @@ class QueryLoader:
             if layer is None and not source.use_raw and modality.layer in adata.layers:
                 layer = modality.layer
             read = partial(CellMatrix, layer=layer, use_raw=source.use_raw, name=name)
-            cells = modality.kind.align(
-                read(adata),
-                modality.genes,
-                modality.scale,
-                batch_size=batch_size,
-                sample=None if sample is None else read(sample),
+            of_all = None if sample is None else read(sample)
+            cells = AlignedCells(
+                modality.kind, read(adata), modality.genes, modality.scale, batch_size=batch_size, sample=of_all
             )
             self._cells[position] = cells
             self._measured[position] = None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)
@@ -98,24 +100,21 @@ class QueryLoader:
 
     def __iter__(self) -> Iterator[Minibatch]:
         for batches in zip(*self._cells.values(), strict=True):
-            found = {i: self._normalize(i, batch) for i, batch in zip(self._cells, batches, strict=True)}
-            first = next(iter(found.values()))
+            found: dict[int, Tensor] = {}
+            for i, batch in zip(self._cells, batches, strict=True):
+                x = torch.from_numpy(batch.values).to(self._device)
+                normalization = self._modalities[i].kind.normalization(self._modalities[i].scale)
+                if normalization is not None and batch.is_counts:
+                    total = None if batch.total is None else torch.from_numpy(batch.total).to(self._device)
+                    x = normalization.normalize(x, total=total, measured=self._measured[i])
+                found[i] = x
+            first = found[self.modalities[0]]
             columns = [
                 found[i] if i in found else first.new_zeros(len(first), len(modality.genes))
                 for i, modality in enumerate(self._modalities)
             ]
             x = columns[0] if len(columns) == 1 else torch.cat(columns, 1)
             yield Minibatch(batches[0].start, x, self.measured, self.modalities)
-
-    def _normalize(self, position: int, batch: CellBatch) -> Tensor:
-        """Normalize cells of the modality at a position in the model, if they are counts."""
-        modality = self._modalities[position]
-        x = torch.from_numpy(batch.values).to(self._device)
-        normalization = modality.kind.normalization(modality.scale)
-        if normalization is None or not batch.is_counts:
-            return x
-        total = None if batch.total is None else torch.from_numpy(batch.total).to(self._device)
-        return normalization.normalize(x, total=total, measured=self._measured[position])
 
 
 Parts = dict[int, tuple[AnnData, str | None, str]]

@@ -16,6 +16,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from tosica.data import BLOCK
 from tosica.linear import subsample_by_label
 from tosica.module import REGISTRY_KEYS
 
@@ -29,8 +30,6 @@ Result = TypeVar("Result")
 
 # Cells in the buffer: some 100 MB. References with fewer cells are read as a whole.
 BUFFER_SIZE = 65_536
-# Cells of a block, which are read at once.
-_BLOCK = 4096
 # Minibatches that are read in advance, so that reading a block does not hold up the training.
 _N_PREFETCHED = 8
 
@@ -59,7 +58,7 @@ class ContiguousBlocks:
         Cells of a block.
     """
 
-    def __init__(self, rows: CellMatrix, rank: int = 0, n_processes: int = 1, *, size: int = _BLOCK) -> None:
+    def __init__(self, rows: CellMatrix, rank: int = 0, n_processes: int = 1, *, size: int = BLOCK) -> None:
         self._rows = rows
         self._size = size
         self._blocks = np.arange(-(-rows.n_obs // size))[rank::n_processes]
@@ -74,7 +73,7 @@ class ContiguousBlocks:
         for block in rng.permutation(self._blocks):
             start = int(block) * self._size
             stop = min(start + self._size, self._rows.n_obs)
-            yield np.arange(start, stop), self._rows.block(start, stop)
+            yield np.arange(start, stop), self._rows.take(slice(start, stop))
 
 
 class ShuffleBuffer:
@@ -165,8 +164,8 @@ class ShuffleBuffer:
         """Start with equally many cells of each label, or all that it has."""
         codes = np.searchsorted(self._labels, self._codes[self._first])
         pools = [_Pool(int((codes == label).sum())) for label in range(len(self._labels))]
-        for start in range(0, len(self._first), _BLOCK):
-            positions = self._cells[self._first[start : start + _BLOCK]]
+        for start in range(0, len(self._first), BLOCK):
+            positions = self._cells[self._first[start : start + BLOCK]]
             self._add(pools, positions, self._rows.take(positions), rng)
         return pools
 

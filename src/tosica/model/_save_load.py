@@ -98,7 +98,7 @@ class SaveLoadMixin(SetupMixin):
         folder.mkdir(parents=True, exist_ok=True)
         if save_anndata:
             self._save_reference(folder, prefix or "", anndata_write_kwargs)
-        contents = {_STATE: state, _VAR_NAMES: self._var_names, _ATTRIBUTES: attributes}
+        contents = {_STATE: state, _VAR_NAMES: self.tokens.var_names, _ATTRIBUTES: attributes}
         _model_file.write_plain(_model_file.to_plain(contents), folder / f"{prefix or ''}{MODEL_FILE}")
 
     def _save_reference(self, folder: Path, prefix: str, arguments: dict[str, Any]) -> None:
@@ -169,8 +169,7 @@ class SaveLoadMixin(SetupMixin):
                 setattr(model, name, value.numpy() if torch.is_tensor(value) else value)
             model.history_ = _model_file.restore_history(attributes["history_"])
             model._restore_terms(attributes["ontology_term_ids_"], attributes["label_parents_"])
-        model.to_device(where)
-        model.module.eval()
+        model.module.to(where).eval()
         return model
 
     @classmethod

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -16,13 +18,12 @@ from scvi.data._constants import _SCVI_UUID_KEY
 from scvi.data.fields import CategoricalObsField, MuDataWrapper
 from scvi.model.base import BaseModelClass
 
-from tosica._checks import CellData, InstanceOf, OneOf, only_known, refuse_unknown, validate_params
+from tosica._checks import ANY_CELLS, CellData, InstanceOf, OneOf, only_known, refuse_unknown, validate_params
 from tosica._settings import logger
 from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
 from tosica.linear import NoveltyStatistics
 from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskField, read_terms
 from tosica.model._modalities import field_keys, lay_out_tokens, place_of, read_modalities
-from tosica.model._model_file import fingerprint
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._hierarchy import LabelHierarchy, check_parents
 from tosica.onto._ontology import NO_TERM, check_mapping
@@ -80,7 +81,8 @@ class TrainingResult:
         parts: dict[str, Any] = {k: v.numpy() if torch.is_tensor(v) else v for k, v in saved.items()}
         found = cls(**parts)
         if saved["novelty_statistics"] is not None:
-            found.novelty_statistics = NoveltyStatistics.from_dict(saved["novelty_statistics"])
+            arrays = {name: np.asarray(values) for name, values in saved["novelty_statistics"].items()}
+            found.novelty_statistics = NoveltyStatistics(**arrays)
         return found
 
 
@@ -353,7 +355,7 @@ class SetupMixin(BaseModelClass):
     @classmethod
     def _check_set_up(cls, adata: Any) -> None:
         """Refuse data that were not set up as a reference, or a copy or part of such data."""
-        CellData(mudata=True).check("adata", adata)
+        ANY_CELLS.check("adata", adata)
         manager = cls._setup_adata_manager_store.get(adata.uns.get(_SCVI_UUID_KEY))
         if manager is None or manager.adata is not adata:
             what = "is a copy or a part of the data that were set up" if manager else "was not set up as a reference"
@@ -378,12 +380,6 @@ class SetupMixin(BaseModelClass):
         state = self._state(REGISTRY_KEYS.LABELS_KEY)
         names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
         return [name for name in names if name != state[LabelsField.UNLABELED_KEY]]
-
-    @property
-    def _label_dtype(self) -> pd.CategoricalDtype:
-        """The labels in the type of the reference's."""
-        state = self._state(REGISTRY_KEYS.LABELS_KEY)
-        return pd.CategoricalDtype(pd.Index(state[LabelsField.VALUES_KEY]), ordered=state[LabelsField.ORDERED_KEY])
 
     @property
     def ontology_term_ids_(self) -> dict[str, str]:
@@ -436,15 +432,15 @@ class SetupMixin(BaseModelClass):
     @property
     def gene_sets(self) -> list[str]:
         """Names of the gene sets, in the order of the mask, without unannotated tokens."""
-        tokens = self.tokens
-        return list(tokens.names[: tokens.n_gene_sets])
+        return list(self.tokens.names[: len(self.tokens.names) - self.tokens.n_unannotated])
 
-    @property
+    # Both are read once from the registry, when the tokens are chosen.
+    @cached_property
     def modalities(self) -> list[Modality]:
         """The model's modalities; one without a name if the reference is an AnnData."""
         return read_modalities(self.registry_)
 
-    @property
+    @cached_property
     def tokens(self) -> TokenLayout:
         """The tokens of all modalities, in the order of the network."""
         return lay_out_tokens(self.modalities)
@@ -468,7 +464,7 @@ class SetupMixin(BaseModelClass):
         shape = (self.module.embedding.n_genes, self.module.embedding.n_tokens)
         table = sp.csc_matrix((weights, tokens.genes, tokens.indptr), shape=shape).toarray()
         names = np.array(tokens.names, dtype=object)
-        return pd.DataFrame(table, index=self._var_names, columns=names)
+        return pd.DataFrame(table, index=tokens.var_names, columns=names)
 
     def get_linear_weights(self) -> pd.DataFrame:
         """Get what each gene adds to the logit of each label through each token of it.
@@ -495,7 +491,7 @@ class SetupMixin(BaseModelClass):
             )
         tokens = self.tokens
         sets = np.repeat(np.array(tokens.names, dtype=object), np.diff(tokens.indptr))
-        index = pd.MultiIndex.from_arrays([sets, self._var_names[tokens.genes]], names=["gene_set", "gene"])
+        index = pd.MultiIndex.from_arrays([sets, tokens.var_names[tokens.genes]], names=["gene_set", "gene"])
         return pd.DataFrame(linear.weight.T.cpu().numpy(), index=index, columns=self.labels)
 
     @validate_params()
@@ -522,8 +518,14 @@ class SetupMixin(BaseModelClass):
 
         They depend on the weights and on the names of labels, genes and gene sets.
         """
-        names = self.labels, self._var_names, self.gene_sets
-        return fingerprint(self.module.state_dict(), *names)
+        hasher, tokens = hashlib.sha256(), self.tokens
+        for name, tensor in sorted(self.module.state_dict().items()):
+            hasher.update(name.encode())
+            hasher.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        for names in (self.labels, tokens.var_names, tokens.names[: len(tokens.names) - tokens.n_unannotated]):
+            # A name may have any character but these.
+            hasher.update("\0".join([*map(str, names), ""]).encode() + b"\1")
+        return hasher.hexdigest()[:16]
 
     def _state(self, registry_key: str) -> dict[str, Any]:
         return self.registry_["field_registries"][registry_key]["state_registry"]
@@ -539,11 +541,6 @@ class SetupMixin(BaseModelClass):
         codes = np.asarray(self.adata_manager.get_from_registry(key)).ravel()
         mod_key = self.adata_manager.data_registry[key].get("mod_key")
         return codes if mod_key is None else codes[cell_indexers(self.adata, [mod_key])[mod_key]]
-
-    @property
-    def _var_names(self) -> np.ndarray:
-        names = [name for modality in self.modalities for name in modality.label(modality.genes)]
-        return np.array(names, dtype=object)
 
 
 def _field(kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | None, *args: Any) -> BaseAnnDataField:

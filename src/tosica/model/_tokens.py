@@ -12,7 +12,7 @@ from tosica._settings import logger
 from tosica.data import pair_weights
 from tosica.linear import fit_regressions, read_normalized, subsample_by_label
 from tosica.model._fields import MaskField
-from tosica.model._modalities import field_keys, open_matrix
+from tosica.model._modalities import field_keys, open_matrix, read_modalities
 from tosica.pp._select import coexpression_sets
 
 if TYPE_CHECKING:
@@ -42,7 +42,8 @@ def select_tokens(model: SetupMixin, max_gene_sets: int | None, modules: bool) -
     ValueError
         If there are more tokens than memory allows.
     """
-    modalities = [m for m in model.modalities if m.kind.has_gene_sets]
+    # Not those of the model, which are read when their tokens are chosen.
+    modalities = [m for m in read_modalities(model.registry_) if m.kind.has_gene_sets]
     # Tokens of the original code's models mix gene sets.
     if any(MaskField.COLUMNS_KEY in m.mask or m.mask.get(MaskField.MIXED_KEY) for m in modalities):
         return
@@ -113,7 +114,7 @@ def _read_cells(model: SetupMixin, modality: Modality) -> tuple[sp.csr_matrix, N
     known = np.flatnonzero(labels >= 0)
     drawn = known[subsample_by_label(labels[known], _MAX_CELLS)]
     rows = open_matrix(model.adata, [modality])
-    return read_normalized(rows, drawn, modality.slice), np.unique(labels[drawn], return_inverse=True)[1]
+    return read_normalized(rows, drawn, modality.slice()), np.unique(labels[drawn], return_inverse=True)[1]
 
 
 def _score_gene_sets(x: sp.csr_matrix, codes: NDArray[np.integer], gene_sets: sp.csr_matrix) -> NDArray[np.floating]:

@@ -12,6 +12,7 @@ from tosica._parallel import thread_pool
 from tosica._progress import progress
 from tosica.model._adaptation import AdaptationMixin
 from tosica.model._annotation import AnnotationMixin
+from tosica.model._modalities import read_modalities
 from tosica.model._save_load import SaveLoadMixin
 from tosica.model._setup import TrainingResult
 from tosica.model._tokens import select_tokens
@@ -104,7 +105,7 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
             self._check_set_up(adata)
         super().__init__(adata, registry)
         if adata is not None:
-            for modality in self.modalities:
+            for modality in read_modalities(self.registry_):
                 modality.check_genes(adata)
             with thread_pool(), progress(None, "TOSICA: gene sets"):
                 select_tokens(self, max_gene_sets, modules)

@@ -302,7 +302,7 @@ def describe_start(state: TrainingState) -> dict[str, Any]:
     """Describe what decides a training, besides its random numbers, in plain values."""
     data, model = state.data, state.model
     described = hashlib.sha256()
-    for part in (model.labels, model._var_names.tolist(), model.gene_sets, len(data.codes)):
+    for part in (model.labels, model.tokens.var_names.tolist(), model.gene_sets, len(data.codes)):
         described.update(repr(part).encode())
     for codes in (data.codes, data.strata):
         described.update(codes.tobytes())

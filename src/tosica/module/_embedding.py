@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 _BUCKET_RATIO = 1.25
 # Gene sets up to this size share one bucket.
 _SMALL_SET = 16
-# Scale of random weights that are added to weights from a linear classifier.
-_NOISE = 0.3
 
 
 class MaskedEmbedding(nn.Module):
@@ -132,7 +130,7 @@ class MaskedEmbedding(nn.Module):
             started[has] = (given * part[token])[has, None] * direction[token[has]]
             self._set_pairs(started)
 
-    def init_from_linear(self, scores: Tensor, x: Tensor, mean: Tensor, *, noise: float = _NOISE) -> None:
+    def init_from_linear(self, scores: Tensor, x: Tensor, mean: Tensor, *, noise: float = 0.3) -> None:
         """Initialize each token from the weights of a linear classifier of the labels.
 
         A token starts as the sum, over the labels, of the label's score through this token times a
@@ -267,9 +265,8 @@ class MaskedEmbedding(nn.Module):
     def _plan(self, keep: float, present: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Tokens, genes and weights of each bucket, or of a random part of each."""
         plan: list[tuple[Tensor, Tensor, Tensor]] = []
-        weights: Tensor
-        for i, weights in enumerate(self.weights):
-            tokens, genes = getattr(self, f"_tokens_{i}"), getattr(self, f"_genes_{i}")
+        for i in range(len(self._has_no_dropout)):
+            tokens, genes, weights = (getattr(self, f"_{of}_{i}") for of in ("tokens", "genes", "weight"))
             rows = None if present is None else present[tokens].nonzero().reshape(-1)
             n_tokens = len(tokens) if rows is None else len(rows)
             if keep < 1 and n_tokens and not self._has_no_dropout[i]:

@@ -42,6 +42,8 @@ class TokenLayout:
         Shape ``(n_tokens,)``, bool. Tokens that token dropout never leaves out.
     names
         Names of the tokens; tokens that are no gene set come last. Empty if nobody needs names.
+    var_names
+        Names of the genes, ``(n_genes,)``.
     n_unannotated
         Number of tokens that are no gene set, but have every gene of their modality.
     mixed
@@ -54,29 +56,11 @@ class TokenLayout:
     modality: np.ndarray
     no_dropout: np.ndarray
     names: tuple[str, ...] = ()
+    var_names: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object), repr=False)
     n_unannotated: int = 0
     mixed: bool = False
     # For each pair its position among the pairs of all modalities' masks, one after the other.
     pair_order: np.ndarray | None = field(default=None, repr=False)
-
-    @property
-    def n_genes(self) -> int:
-        """Number of genes of all modalities."""
-        return self.slices[-1].stop
-
-    @property
-    def n_tokens(self) -> int:
-        """Number of tokens of all modalities."""
-        return len(self.indptr) - 1
-
-    @property
-    def n_gene_sets(self) -> int:
-        """Number of tokens that are gene sets; they come first."""
-        return self.n_tokens - self.n_unannotated
-
-    def tokens_of(self, modalities: Sequence[int]) -> np.ndarray:
-        """Positions of the tokens of some modalities, in their order."""
-        return np.flatnonzero(np.isin(self.modality, modalities))
 
     def join_pairs(self, values: Sequence[np.ndarray | None]) -> np.ndarray:
         """Put one value for each pair of gene and token into the order of ``genes``.

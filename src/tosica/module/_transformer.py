@@ -185,14 +185,8 @@ class Encoder(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(embed_dim))
         self.blocks = nn.ModuleList(Block(embed_dim, n_heads) for _ in range(n_layers))
         self.norm = nn.LayerNorm(embed_dim, eps=LAYER_NORM_EPS)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw weights by Xavier's rule, which keeps the variance from layer to layer.
-
-        The standard deviation of 0.02, usual in vision Transformers, suits their width. At a width
-        of 48 it leaves the first tenth of a short training without effect.
-        """
+        # Xavier's rule keeps the variance from layer to layer. The standard deviation of 0.02, usual in vision
+        # Transformers, suits their width; at 48 it leaves the first tenth of a short training without effect.
         nn.init.trunc_normal_(self.class_token, std=0.02)
         for module in self.modules():
             if isinstance(module, nn.Linear):

@@ -19,7 +19,7 @@ from anndata.io import read_elem, write_elem
 from tosica._files import as_os_error, replace_file
 from tosica._settings import logger, only_warnings, warn_user
 from tosica.data import EmptyCellsWarning
-from tosica.model._annotation_result import outdated_columns
+from tosica.model._annotation_result import OUTDATED
 from tosica.ondisk._store import Store, copy_store, create_array, open_for_writing, replacing_store
 
 if TYPE_CHECKING:
@@ -312,7 +312,7 @@ def join_parts(
             columns = _write_attention(plan, folder, root["obsm"], f"X_{key_added}")
             obs = read_elem(root["obs"])
             result = replace(sample, obs_names=obs.index, attention=None, **columns)
-            obs = obs.drop(columns=outdated_columns(key_added), errors="ignore")
+            obs = obs.drop(columns=[f"{key_added}_{kind}" for kind in OUTDATED], errors="ignore")
             write_elem(root, "obs", obs.assign(**result.obs(cutoff, key_added)))
             table = f"{key_added}_probabilities"
             if result.probabilities is not None:

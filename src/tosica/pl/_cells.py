@@ -316,8 +316,6 @@ def novelty(
     """
     canvas = Canvas(**figure)
     column = f"{key}_novelty" + ("_cluster" if of == "cluster" else "")
-    if column not in adata.obs:
-        raise KeyError(f"adata.obs has no column {column!r}: run tosica.tl.novelty(adata, model, key={key!r}) first.")
     groupby = f"{key}_prediction" if groupby is None else groupby
     groups, values = read_groups(adata, groupby), read_numbers(adata, column)
     medians = pd.Series(values).groupby(pd.Series(groups), observed=True).median()

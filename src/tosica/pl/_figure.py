@@ -34,6 +34,7 @@ from tosica._checks import (
     refuse_unknown,
     validate_params,
 )
+from tosica._files import check_folder
 from tosica._obs import GRAY, default_palette, read_groups
 
 if TYPE_CHECKING:
@@ -221,10 +222,7 @@ class Canvas:
 
 
 def _check_save(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise FileNotFoundError(
-            f"The figure cannot be saved as {str(path)!r}: there is no folder {str(path.parent)!r}."
-        )
+    check_folder(path)
     if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.filetypes:
         raise ValueError(
             f"save must end in a format that matplotlib writes, such as .pdf, .svg, .png or .tiff, "
@@ -395,13 +393,6 @@ def group_colors(adata: AnnData | MuData, groupby: str | None) -> dict[str, str]
 
 
 _POSITIVE = Number(above=0)
-_SIZE = Constraint(
-    "the width and height in inches, such as (6, 4)",
-    lambda value: not isinstance(value, str) and np.shape(value) == (2,),
-    lambda value: all(_POSITIVE.has_type(v) and _POSITIVE.is_valid(v) for v in value),
-    refused=((0, 4),),
-    optional=True,
-)
 COLOR_MAP = Constraint(
     "a colour map of matplotlib, such as 'viridis'",
     lambda value: isinstance(value, str | Colormap),
@@ -420,7 +411,13 @@ _PARAMETERS: dict[str, Constraint] = {
     "cmap": COLOR_MAP,
     "max_name_length": Integer(least=10),
     "ax": InstanceOf("axes of matplotlib, as plt.subplots() makes them", Axes, optional=True),
-    "figsize": _SIZE,
+    "figsize": Constraint(
+        "the width and height in inches, such as (6, 4)",
+        lambda value: not isinstance(value, str) and np.shape(value) == (2,),
+        lambda value: all(_POSITIVE.has_type(v) and _POSITIVE.is_valid(v) for v in value),
+        refused=((0, 4),),
+        optional=True,
+    ),
     "save": FilePath(optional=True),
     "dpi": Integer(),
 }

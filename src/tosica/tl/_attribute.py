@@ -210,7 +210,7 @@ def attribute(
         written += f" and .obsm['X_{key_added}']"
     if found.genes is not None:
         wanted = pd.Index(np.asarray(model.get_var_names()))
-        indexer = find_genes(adata.var_names, wanted, load_table(adata.var)).indexer
+        indexer = find_genes(adata.var_names, wanted, lambda: load_table(adata.var)).indexer
         result.layers[key_added] = np.where(indexer >= 0, found.genes[:, indexer], 0)
         written += f" and .layers[{key_added!r}]"
     logger.info("attribute: %d groups, error %.2g %%; added %s", len(found.record["groups"]), 100 * error, written)

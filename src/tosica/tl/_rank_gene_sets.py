@@ -423,8 +423,9 @@ def correlate_gene_sets(
     adata
         Query that ``model.annotate`` has annotated.
     obs_key
-        Column of ``adata.obs`` with numbers (an age, a pseudotime, a dose), or with an ordered
-        categorical (a stage). Cells in which it is missing or infinite are left out.
+        Column of ``adata.obs`` with numbers (an age, a pseudotime, a dose), booleans (treated or
+        not, as 1 and 0), or with an ordered categorical (a stage). Cells in which it is missing or
+        infinite are left out.
     groupby
         Column of ``adata.obs``, such as the cell types; correlations are computed in each group. By
         default all cells are one group. Groups with fewer than four replicates, or in which the
@@ -457,7 +458,7 @@ def correlate_gene_sets(
     KeyError
         If ``adata`` was not annotated under ``key``, or a column is missing.
     TypeError
-        If ``obs_key`` holds neither numbers nor an ordered categorical.
+        If ``obs_key`` holds neither numbers, booleans nor an ordered categorical.
     ValueError
         If no group is left.
 
@@ -525,9 +526,11 @@ def correlate_gene_sets(
 
 
 def _numbers(adata: AnnData, obs_key: str) -> NDArray[np.float64]:
-    """Read numbers, or the positions of ordered categories; NaN where they are missing."""
+    """Read numbers, 0 and 1 of booleans, or positions of ordered categories; NaN where they are missing."""
     column = adata.obs.get(obs_key)
     if not isinstance(column, pd.Series) or not isinstance(column.dtype, pd.CategoricalDtype):
+        if column is not None and pd.api.types.is_bool_dtype(column.dtype):
+            return column.to_numpy(dtype=np.float64, na_value=np.nan)
         return read_numbers(adata, obs_key)
     if not column.cat.ordered:
         raise TypeError(

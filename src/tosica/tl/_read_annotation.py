@@ -27,6 +27,16 @@ ANNOTATED_BY_MODEL = {
 }
 
 
+def refuse_mudata(model: TOSICA) -> None:
+    """Raise a ``ValueError`` for models of several modalities."""
+    names = [str(modality.name) for modality in model.modalities]
+    if model.modalities[0].name is not None:
+        raise ValueError(
+            f"The model was set up with a MuData ({list_names(names)}), and this function takes models of an AnnData "
+            f"only: train a model of one modality, as by TOSICA.setup_anndata(mdata[{names[0]!r}], ...)."
+        )
+
+
 def read_annotation(
     adata: AnnData | MuData, model: TOSICA, key: str, *, mudata: bool = False
 ) -> tuple[NDArray, list[str]]:
@@ -54,13 +64,8 @@ def read_annotation(
     ValueError
         If the model has several modalities, or another model annotated ``adata``.
     """
-    genes = model.get_var_names()
-    if isinstance(genes, dict) and not mudata:
-        raise ValueError(
-            f"The model was set up with a MuData ({list_names(list(genes))}), and this function "
-            "takes models of an AnnData only: train a model of one modality, as by "
-            f"TOSICA.setup_anndata(mdata[{next(iter(genes))!r}], ...)."
-        )
+    if not mudata:
+        refuse_mudata(model)
     values, gene_sets = read_attention(adata, key)
     written_by = str(adata.uns[key].get("model", ""))
     if written_by != model.fingerprint:

@@ -17,6 +17,7 @@ from tosica.linear import read_normalized, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._tosica import MODEL
 from tosica.module import REGISTRY_KEYS
+from tosica.tl._read_annotation import refuse_mudata
 
 if TYPE_CHECKING:
     import os
@@ -213,12 +214,8 @@ def _read_gene_sets(model: TOSICA) -> _GeneSets:
     ValueError
         If the model has no gene sets of its own, or no reference.
     """
+    refuse_mudata(model)
     modality = model.modalities[0]
-    if modality.name is not None:
-        raise ValueError(
-            "The model was set up with a MuData, and refine_gene_sets takes models of an AnnData only: train a model "
-            "of one modality, as by TOSICA.setup_anndata(mdata['rna'], ...)."
-        )
     if modality.mask.get(MaskField.MIXED_KEY):
         raise ValueError(
             "The model is one of the original code, whose tokens mix gene sets, so that they cannot be refined: train "
@@ -244,7 +241,7 @@ def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.inte
     labels = np.ravel(model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)).astype(np.int64)
     cells = subsample_by_label(labels, _MAX_CELLS)
     rows = CellMatrix(model.adata, layer=modality.layer)
-    x: sp.csr_matrix = read_normalized(rows, cells, modality.slice)
+    x: sp.csr_matrix = read_normalized(rows, cells, modality.slice())
     return x.astype(np.float32).toarray(), labels[cells]
 
 
