@@ -2,91 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._checks import list_names
 from tosica._limits import LIMITS
-from tosica._settings import query_logger, warn_user
-from tosica.data._matrix import check_unique
-from tosica.gs._genes import GeneList, hint_for_mismatch
+from tosica.gs._genes import GeneList
 from tosica.gs._match import match_genes, match_respelled, same_but_hyphens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tosica.data._kinds import ModalityKind
-    from tosica.data._matrix import Block, CellMatrix
-
-_REFUSE_BELOW = 0.5
-
-
-def match_names(matrix: CellMatrix, model_names: pd.Index, kind: ModalityKind[Any]) -> np.ndarray:
-    """Find each column of a query among a model's genes.
-
-    Names may have ``-`` for ``_`` or the other way round, if only one name fits.
-
-    Parameters
-    ----------
-    matrix
-        Matrix of the query.
-    model_names
-        The model's genes, ``(n_genes,)``.
-    kind
-        The kind of modality. Other identifiers and older symbols are looked for if its tokens are
-        gene sets: antibodies have names of their own, which may be aliases of genes.
-
-    Returns
-    -------
-    Position in the model of each column, -1 for those that the model does not have, ``(n_vars,)``.
-
-    Raises
-    ------
-    ValueError
-        If under half of the model's genes are found, or one of them occurs twice.
-
-    Warns
-    -----
-    UserWarning
-        If under 95 % of the model's genes are found.
-    """
-    names, name = matrix.names.astype(str), matrix.name
-    remedy = f"{name}.var_names_make_unique()"
-    if matrix.where.endswith(".raw.X"):
-        remedy = f"{name} = {name}.raw.to_adata() and {remedy}"
-    needed = names[names.isin(model_names)]
-    check_unique(needed, "var_names of the query that the model needs", remedy)
-    indexer, ambiguous, repeated, summary = find_genes(
-        names, model_names, lambda: matrix.var, translate=kind.has_gene_sets
-    )
-    if summary:
-        query_logger.info("query: %s", summary)
-    n_found = int((indexer >= 0).sum())
-    share = n_found / len(model_names)
-    query = "The query" if name == "adata" else f"The query's {name}"
-    found = f"{n_found} of the model's {len(model_names)} {kind.features} ({share:.0%})"
-    if share < _REFUSE_BELOW:
-        kind.check_names(names, name)
-        hint = hint_for_mismatch(names, model_names, var=matrix.var)
-        if n_found + len(repeated) >= _REFUSE_BELOW * len(model_names):
-            first = list_names(next(iter(repeated.values())), 3)
-            hint = (
-                f"{len(repeated)} are under several names ({first}, …), of which none is taken: keep one column of each"
-            )
-        raise ValueError(
-            f"{query} has only {found} among its var_names, and at least half are needed"
-            + (f"; {hint}." if hint else f": {kind.mismatch_advice}")
-        )
-    if share < 1 - LIMITS.missing_genes:
-        warn_user(f"{query} has only {found}; the network sees the missing ones as zero, and labels may suffer.")
-    n_others = len(names) - n_found
-    others = f"; {n_others} others are not used" if n_others else ""
-    unclear = f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken" if ambiguous else ""
-    query_logger.info("query: matched %s%s%s", found, others, unclear)
-    return indexer
+    from tosica.data._matrix import Block
 
 
 class FoundGenes(NamedTuple):
@@ -108,7 +37,16 @@ def find_genes(
 ) -> FoundGenes:
     """Find genes by name, then with hyphens for underscores, then by other identifiers.
 
-    Parameters are those of :func:`match_names`; ``read_var`` reads the table of the genes.
+    Parameters
+    ----------
+    names
+        Columns of the query, ``(n_vars,)``.
+    model_names
+        The model's genes, ``(n_genes,)``.
+    read_var
+        Reads the table of the columns, ``None`` if there is none.
+    translate
+        Whether to look for other identifiers and older symbols if names alone find too few.
     """
     names = names.astype(str)
     indexer = model_names.get_indexer(names)
@@ -156,7 +94,7 @@ def _translate(
 def reindex_genes(block: Block, indexer: np.ndarray, n_genes: int) -> np.ndarray:
     """Make a dense float32 block with the model's genes as columns; missing genes are zero.
 
-    ``indexer`` is the result of :func:`match_names`.
+    ``indexer`` is that of :func:`find_genes`.
     """
     out = np.zeros((block.shape[0], n_genes), dtype=np.float32)
     if sp.issparse(block):

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedT
 import numpy as np
 import scipy.sparse as sp
 
+from tosica._checks import list_names
+from tosica._limits import LIMITS
 from tosica._settings import TosicaWarning, query_logger, warn_user
-from tosica.data._align import match_names, reindex_genes
+from tosica.data._align import find_genes, reindex_genes
 from tosica.data._matrix import BLOCK, check_unique
 from tosica.data._normalize import CenteredLogRatio, ChangeOfBase, LogNormalization
 from tosica.data._rescale import Scale, fit_query_scale, fit_scale
 from tosica.data._scale import check_finite, checked_blocks, row_of
+from tosica.gs._genes import hint_for_mismatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from tosica.data._matrix import Block, CellMatrix
     from tosica.data._normalize import Normalization
 
+# Share of the model's genes that a query must have.
+_REFUSE_BELOW = 0.5
 # A chromosome or contig and two positions: chr1:100-200, chr1-100-200, chr1_100_200.
 _PEAK = r"[\w.]+[:_-]\d+[-_]\d+"
 # What dsb and CLR give for antibodies stays far below; larger values were scaled otherwise.
@@ -144,6 +149,69 @@ class ModalityKind(ABC, Generic[S]):
         use = "used without further normalisation" if normalization is None else f"taken as {normalization}"
         return f"{self.describe(scale)}; {use}"
 
+    def match_names(self, matrix: CellMatrix, model_names: pd.Index) -> np.ndarray:
+        """Find each column of a query among a model's genes.
+
+        Names may have ``-`` for ``_`` or the other way round, if only one name fits. Other identifiers and
+        older symbols are looked for if tokens are gene sets: antibodies have names of their own, which
+        may be aliases of genes.
+
+        Parameters
+        ----------
+        matrix
+            Matrix of the query.
+        model_names
+            The model's genes, ``(n_genes,)``.
+
+        Returns
+        -------
+        Position in the model of each column, -1 for those that the model does not have, ``(n_vars,)``.
+
+        Raises
+        ------
+        ValueError
+            If under half of the model's genes are found, or one of them occurs twice.
+
+        Warns
+        -----
+        UserWarning
+            If under 95 % of the model's genes are found.
+        """
+        names, name = matrix.names.astype(str), matrix.name
+        remedy = f"{name}.var_names_make_unique()"
+        if matrix.where.endswith(".raw.X"):
+            remedy = f"{name} = {name}.raw.to_adata() and {remedy}"
+        needed = names[names.isin(model_names)]
+        check_unique(needed, "var_names of the query that the model needs", remedy)
+        indexer, ambiguous, repeated, summary = find_genes(
+            names, model_names, lambda: matrix.var, translate=self.has_gene_sets
+        )
+        if summary:
+            query_logger.info("query: %s", summary)
+        n_found = int((indexer >= 0).sum())
+        share = n_found / len(model_names)
+        query = "The query" if name == "adata" else f"The query's {name}"
+        found = f"{n_found} of the model's {len(model_names)} {self.features} ({share:.0%})"
+        if share < _REFUSE_BELOW:
+            self.check_names(names, name)
+            hint = hint_for_mismatch(names, model_names, var=matrix.var)
+            if n_found + len(repeated) >= _REFUSE_BELOW * len(model_names):
+                first = list_names(next(iter(repeated.values())), 3)
+                hint = f"{len(repeated)} are under several names ({first}, …), of which none is taken: keep one of each"
+            raise ValueError(
+                f"{query} has only {found} among its var_names, and at least half are needed"
+                + (f"; {hint}." if hint else f": {self.mismatch_advice}")
+            )
+        if share < 1 - LIMITS.missing_genes:
+            warn_user(f"{query} has only {found}; the network sees the missing ones as zero, and labels may suffer.")
+        n_others = len(names) - n_found
+        others = f"; {n_others} others are not used" if n_others else ""
+        unclear = (
+            f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken" if ambiguous else ""
+        )
+        query_logger.info("query: matched %s%s%s", found, others, unclear)
+        return indexer
+
 
 class AlignedCells(Generic[S]):
     """A query's cells in batches on the model's features, in the order of the cells.
@@ -210,7 +278,7 @@ class AlignedCells(Generic[S]):
         name = matrix.name
         whose = "the query" if name == "adata" else name
         check_unique(matrix.adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()")
-        self.indexer = match_names(matrix, names, kind)
+        self.indexer = kind.match_names(matrix, names)
         self.measured = np.zeros(len(names), dtype=bool)
         self.measured[self.indexer[self.indexer >= 0]] = True
         self.batch_size = batch_size
