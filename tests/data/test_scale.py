@@ -31,7 +31,7 @@ def test_scales_that_are_taken(name: str, genes: slice, form: Any) -> None:
     if "reads" in name and genes != slice(None):
         pytest.skip("Nothing tells the scale of reads without their totals.")
     given = form(x)
-    assert detect(rows(given)).kind == kind
+    assert detect(rows(given)).transform.kind == kind
     assert detect_values(given, "adata.X") == kind
     np.testing.assert_array_equal(given.toarray() if sp.issparse(given) else given, x)
 
@@ -105,7 +105,7 @@ def test_cells_and_values_without_expression() -> None:
     assert detect_values(stored, "adata.X") is None
     x = sp.lil_matrix((5000, 300))
     x[np.setdiff1d(np.arange(5000), sample_positions(5000))[:80]] = COUNTS
-    assert detect(rows(x.tocsr())).kind == "counts"
+    assert detect(rows(x.tocsr())).transform.kind == "counts"
 
 
 @each_format

@@ -161,7 +161,7 @@ def test_genes_that_are_there_twice_without_their_versions(pbmc_model, pbmc_quer
     twice = AnnData(sp.hstack([known.X, known.X]).tocsr(), obs=pbmc_query.obs)
     twice.var_names = [f"{name}.{version}" for version in (1, 2) for name in ids]
     before = contents(twice)
-    sentence = r"under several names \('(ENSG\d+)\.1', '\1\.2', …\), of which none is taken: keep one column of each"
+    sentence = r"under several names \('(ENSG\d+)\.1', '\1\.2', …\), of which none is taken: keep one of each"
     with pytest.raises(ValueError, match=sentence):
         pbmc_model.annotate(twice)
     assert contents(twice) == before
