@@ -48,7 +48,7 @@ REFUSED = {"report.pdf": ValueError, "none/report.html": FileNotFoundError, "fol
 @pytest.mark.parametrize(("path", "error"), REFUSED.items())
 def test_where_no_page_can_be(query, tmp_path, path, error):
     (tmp_path / "folder.html").mkdir()
-    with pytest.raises(error, match=re.escape(Path(path).name)):
+    with pytest.raises(error, match=re.escape(path.split("/")[0])):
         tosica.report(query, tmp_path / path)
 
 

@@ -244,7 +244,7 @@ def test_it_ends_with_the_same_weights(new, tmp_path, caplog, step, options):
 
 def test_of_a_finished_training_on_disk(toy, new, monkeypatch, tmp_path):
     monkeypatch.setattr(_training, "BUFFER_SIZE", 30)
-    monkeypatch.setattr(_reference_on_disk, "_BLOCK", 20)
+    monkeypatch.setattr(_reference_on_disk, "BLOCK", 20)
     toy.write_h5ad(tmp_path / "toy.h5ad")
     first, second = (anndata.read_h5ad(tmp_path / "toy.h5ad", backed="r") for _ in range(2))
     expected, model = new(first), new(second)

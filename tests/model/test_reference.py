@@ -238,7 +238,7 @@ def test_every_block_is_drawn_from(monkeypatch):
 def small_buffer(monkeypatch):
     """A buffer that the made-up references do not fit."""
     monkeypatch.setattr(_training, "BUFFER_SIZE", 30)
-    for name in ("BUFFER_SIZE", "_BLOCK"):
+    for name in ("BUFFER_SIZE", "BLOCK"):
         monkeypatch.setattr(_reference_on_disk, name, 30)
 
 

@@ -124,7 +124,7 @@ def test_models_that_are_refused(toy, toy_model, tmp_path):
     changed = set_up(make_toy())
     changed.adata._inplace_subset_var(np.arange(30)[::-1])
     for refused, said in (
-        (tosica.TOSICA(mdata, embed_dim=8, n_heads=2), r"^The model was set up with a MuData, .* train a model"),
+        (tosica.TOSICA(mdata, embed_dim=8, n_heads=2), r"^The model was set up with a MuData .*: train a model"),
         (tosica.TOSICA.load(tmp_path / "model", accelerator="cpu"), r"loaded without a reference, by which"),
         (changed, "when it was set up"),
     ):
