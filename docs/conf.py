@@ -57,8 +57,9 @@ nitpick_ignore_regex = [
     (r"py:data", r"Ellipsis"),
 ]
 nitpick_ignore = [
-    # The type of an attribute that is shown, but whose parts only the package itself reads.
-    ("py:class", "tosica.linear._novelty.NoveltyStatistics")
+    # Types of attributes that are shown, but whose parts only the package itself reads.
+    ("py:class", "tosica.linear._novelty.NoveltyStatistics"),
+    ("py:class", "tosica.onto._hierarchy.LabelHierarchy"),
 ]
 # Classes are documented where users import them.
 qualname_overrides = {

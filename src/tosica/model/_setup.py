@@ -400,7 +400,7 @@ class SetupMixin(BaseModelClass):
 
     @property
     def label_parents_(self) -> dict[str, str]:
-        """Label or parent to its parent: a tree above the labels, for confident answers.
+        """The tree above the labels, for confident answers, as the parent of each label or parent.
 
         Empty by default: what is above a label is then known from its term, if it has one
         (:attr:`ontology_term_ids_`). Assign a dict such as ``{"naive B": "B", "B": "lymphocyte"}``
