@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 import torch.nn.functional as F
 from _literal import LiteralTOSICA
@@ -15,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tosica.data import CenteredLogRatio, LogNormalization, ModalitySlice, Normalization
-from tosica.module import REGISTRY_KEYS, MaskedEmbedding, MixedEmbedding, TokenLayout, TOSICAModule
+from tosica.module import REGISTRY_KEYS, MixedEmbedding, TokenLayout, TOSICAModule
 
 N_LABELS = 3
 
@@ -30,6 +29,7 @@ class Net(NamedTuple):
     head_dim: int = 3
     n_layers: int = 2
     seed: int = 0
+    mixed: bool = False
 
 
 ORDINARY = Net(n_genes=61, sizes=[5, 1, 30, 16, 17, 61, 24, 50, 3, 22], head_dim=5)
@@ -44,7 +44,9 @@ def nets(draw: st.DrawFn) -> Net:
     n_heads = draw(st.sampled_from([1, 2, 4]))
     head_dim = draw(st.integers(1 if n_heads > 1 else 2, 5))
     n_layers = draw(st.integers(1, 4))
-    return Net(n_genes, sizes, n_unannotated, n_heads, head_dim, n_layers, draw(st.integers(0, 99)))
+    return Net(
+        n_genes, sizes, n_unannotated, n_heads, head_dim, n_layers, draw(st.integers(0, 99)), draw(st.booleans())
+    )
 
 
 def lay_out(
@@ -63,7 +65,8 @@ def make(net: Net, target_sum: float | None = None, **kwargs: object) -> TOSICAM
     sets = [np.sort(rng.choice(net.n_genes, size, replace=False)) for size in net.sizes]
     sets += [np.arange(net.n_genes)] * net.n_unannotated
     indptr, genes = np.cumsum([0, *map(len, sets)]), np.concatenate(sets)
-    tokens = lay_out(indptr, genes, net.n_genes, None if target_sum is None else LogNormalization(target_sum))
+    normalization = None if target_sum is None else LogNormalization(target_sum)
+    tokens = lay_out(indptr, genes, net.n_genes, normalization, net.mixed)
     sizes = {"embed_dim": net.n_heads * net.head_dim, "n_heads": net.n_heads, "n_layers": net.n_layers}
     module = TOSICAModule(tokens, N_LABELS, **sizes, **kwargs).double()
     with torch.no_grad():
@@ -115,6 +118,7 @@ def as_literal(module: TOSICAModule) -> LiteralTOSICA:
         embed_dim=embedding.embed_dim,
         n_heads=encoder.blocks[0].attention.n_heads,
         n_layers=len(encoder.blocks),
+        scrambled_tokens=isinstance(embedding, MixedEmbedding),
     )
     literal.to(module.head.weight.dtype)
     values = {name: p.detach() for name, p in module.named_parameters()}
@@ -134,6 +138,7 @@ def fields(x: torch.Tensor, codes: list[int]) -> dict[str, torch.Tensor]:
 @example(Net(n_genes=9, sizes=[], n_unannotated=3))
 @example(Net(n_genes=9, sizes=[9, 9], n_unannotated=0, n_heads=4, head_dim=1, n_layers=4))
 @example(ORDINARY)
+@example(ORDINARY._replace(mixed=True))
 @settings(max_examples=12)
 def test_every_number_is_the_papers(net: Net) -> None:
     module, x = make(net), cells(net)
@@ -152,6 +157,7 @@ def test_every_number_is_the_papers(net: Net) -> None:
 @example(Net(n_genes=1, sizes=[1], n_unannotated=0))
 @example(Net(n_genes=9, sizes=[9, 2], n_unannotated=3, n_layers=1))
 @example(ORDINARY)
+@example(ORDINARY._replace(mixed=True))
 @settings(max_examples=8)
 def test_every_gradient_is_the_papers(net: Net) -> None:
     module, x = make(net).train(), cells(net).requires_grad_()
@@ -313,20 +319,9 @@ def test_the_network_learns_as_if_there_were_no_branch() -> None:
 # ------------------------------------------------------------------ tokens that mix gene sets
 
 
-def mixed_embedding(seed: int, n_genes: int, n_sets: int, width: int, n_full: int = 1) -> MixedEmbedding:
-    """Random gene sets; tests/legacy compares all numbers with those of the original code."""
-    rng = np.random.default_rng(seed)
-    mask = rng.random((n_genes, n_sets)) < 0.4
-    mask[rng.integers(n_genes, size=n_sets), np.arange(n_sets)] = True
-    columns = sp.csc_matrix(np.hstack([mask, np.ones((n_genes, n_full), dtype=bool)]))
-    columns.sort_indices()
-    return MixedEmbedding(columns.indptr, columns.indices, n_genes, width).double()
-
-
 def test_some_of_the_mixed_tokens_are_kept() -> None:
-    torch.manual_seed(0)
-    ours = mixed_embedding(0, 30, 11, 4)
-    x = torch.rand(3, 30, dtype=torch.float64)
+    net = Net(n_genes=30, sizes=list(range(5, 16)), head_dim=2, mixed=True)
+    ours, x = make(net).embedding, cells(net, 3)
     full = ours(x).detach()
     seen = set()
     for _ in range(20):
@@ -340,13 +335,6 @@ def test_some_of_the_mixed_tokens_are_kept() -> None:
     # No token is fully connected once mixed, so that none is spared.
     assert seen == set(range(12))
     assert ours(x, keep=0.01).shape == (3, 1, 4)
-
-
-@pytest.mark.parametrize(("n_sets", "width"), [(1, 5), (6, 1)])
-def test_nothing_is_mixed_where_there_is_one_set_or_one_number(n_sets: int, width: int) -> None:
-    ours = mixed_embedding(3, 20, n_sets, width, n_full=0)
-    x = torch.rand(4, 20, dtype=torch.float64)
-    torch.testing.assert_close(ours(x), MaskedEmbedding.forward(ours, x), rtol=0, atol=0)
 
 
 # ------------------------------------------------------------------ tokens of several modalities

@@ -131,7 +131,7 @@ class AnnotationMixin(SetupMixin):
         if "probabilities" in found:
             found["codes"] = found["probabilities"].argmax(1).astype(np.int32)
             found["probability"] = found["probabilities"].max(1)
-            if hierarchy.has_groups:
+            if hierarchy is not None and hierarchy.has_groups:
                 answers = hierarchy.answer(found["probabilities"], confidence)
                 found["confident_codes"], found["confident_probability"] = answers
         if "attention" in found:

@@ -413,14 +413,19 @@ class SetupMixin(BaseModelClass):
         self._parent_of_label = check_parents(parents, self.labels)
 
     @property
-    def _hierarchy(self) -> LabelHierarchy:
+    def _hierarchy(self) -> LabelHierarchy | None:
+        """The groups above the labels; ``None`` if no label has a term or a parent."""
+        if not (self._term_of_label or self._parent_of_label):
+            return None
         return LabelHierarchy(self.labels, self.ontology_term_ids_, self._parent_of_label)
 
     def _restore_terms(self, terms: Mapping[str, str], parents: Mapping[str, str]) -> None:
         """Take terms and parents from a file; another release of the ontology may have had other terms."""
         if not all(label in self.labels and isinstance(term, str) for label, term in terms.items()):
             raise ValueError("The terms of the labels are not those of a model.")
-        self._term_of_label, self.label_parents_ = dict(terms), parents
+        self._term_of_label = dict(terms)
+        if parents:
+            self.label_parents_ = parents
 
     def _read_terms(self, adata: AnnData | MuData) -> None:
         """Take the terms of the labels from the reference, if it has any."""

@@ -66,8 +66,6 @@ class MaskedEmbedding(nn.Module):
         self.n_genes = n_genes
         self.n_tokens = len(indptr) - 1
         self.embed_dim = embed_dim
-        self._register_plan("indptr", np.asarray(indptr))
-        self._register_plan("genes", np.asarray(genes))
         if no_dropout is None:
             no_dropout = np.diff(indptr) == n_genes
         self._plan_buckets(np.asarray(indptr), np.asarray(genes), no_dropout)
@@ -181,6 +179,7 @@ class MaskedEmbedding(nn.Module):
         sizes = np.diff(indptr)
         by_size = np.lexsort((sizes, no_dropout))
         self._has_no_dropout: list[bool] = []
+        plan = {"indptr": indptr, "genes": genes}
         row_of_pair = np.empty(len(genes), dtype=np.int64)
         start = n_rows = 0
         while start < len(by_size):
@@ -197,20 +196,17 @@ class MaskedEmbedding(nn.Module):
                 gene_rows[row, : sizes[p]] = genes[pairs]
                 row_of_pair[pairs] = n_rows + row * width + np.arange(sizes[p])
             i = len(self._has_no_dropout)
-            self._register_plan(f"_tokens_{i}", tokens)
-            self._register_plan(f"_genes_{i}", gene_rows)
+            plan |= {f"_tokens_{i}": tokens, f"_genes_{i}": gene_rows}
             # The weights of padding get no gradient, and stay zero.
             weights = nn.Parameter(torch.zeros(*gene_rows.shape, self.embed_dim))
             self.register_parameter(f"_weight_{i}", weights)
             n_rows += gene_rows.size
             self._has_no_dropout.append(bool(kept))
             start = stop
-        self._register_plan("_place", np.argsort(by_size))
-        self._register_plan("_row_of_pair", row_of_pair)
-
-    def _register_plan(self, name: str, values: np.ndarray) -> None:
-        # Not saved: the mask is in the registry, and a later version may have other buckets.
-        self.register_buffer(name, torch.as_tensor(values, dtype=torch.int64), persistent=False)
+        plan |= {"_place": np.argsort(by_size), "_row_of_pair": row_of_pair}
+        for name, values in plan.items():
+            # Not saved: the mask is in the registry, and a later version may have other buckets.
+            self.register_buffer(name, torch.as_tensor(values, dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor, keep: float = 1.0, present: Tensor | None = None) -> Tensor:
         """Compute the tokens of cells.
