@@ -97,14 +97,16 @@ _TITLE = [
     "",
     "Written by `python -m benchmarks.accuracy`. Six of the tasks are of one data set, Kang. Settings of tosica",
     "were chosen on references of Kang, pbmc68k, breast and mouse gut. An arrow means that reference and query",
-    "differ in batch, technology or condition.",
+    "differ in batch, technology or condition. All methods get the same cells and genes, and are called with their",
+    "defaults. Values are means over seeds (± standard deviation). The seed determines folds, small references, wrong",
+    "labels, and the random numbers of the methods. Blank cells were not run.",
 ]
 _UNSEEN_TITLE = [
     "# Other data",
     "",
     "Written by `python -m benchmarks.accuracy --unseen`, with other data and seeds. No setting was chosen on the",
     "simulated cells. Settings of the linear branch were chosen on references that included small ones of the",
-    "CITE-seq data, whose labels come from antibodies.",
+    "CITE-seq data, whose labels come from antibodies. The rest is as above.",
 ]
 
 
@@ -120,13 +122,7 @@ def report(result: dict[str, Any]) -> str:
     known = _known(result["unseen"])
     tasks = {name: task.what for name, task in known.items() if name in set(runs["task"])}
     methods = [name for name in METHODS if name in set(runs["method"])]
-    lines = [
-        *(_UNSEEN_TITLE if result["unseen"] else _TITLE),
-        "All methods get the same cells and genes, and are called with their defaults. Values are means over seeds",
-        "(± standard deviation). The seed determines folds, small references, wrong labels, and the random numbers of",
-        f"the methods. Blank cells were not run. {result.get('note') or ''}".rstrip(),
-        "",
-    ]
+    lines = [*(_UNSEEN_TITLE if result["unseen"] else _TITLE), *([result["note"]] if result.get("note") else []), ""]
     of_task = runs.groupby(["method", "task"])[list(METRICS)]
     means, spreads = of_task.mean(), of_task.std()
     lines += _means(runs, means, len(tasks))

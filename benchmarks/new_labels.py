@@ -66,7 +66,7 @@ def report(result: dict[str, Any]) -> str:
         "*Labeled cells only*: without other cells of its batch, the batch effect is learnt as if it were the type.",
         "scANVI's `load_query_data` takes no new label, so 15 nearest neighbors in its latent space give the",
         "labels, with",
-        "the cells of the reference. It was trained with its defaults, which are meant for more cells.",
+        "the cells of the reference. It was trained once, with its defaults, which are meant for more cells.",
         "",
         f"Adding a type took {own['seconds'].median():.1f} s of processor time (median); training the model took",
         f"{own['training'].median():.1f} s.",
@@ -81,7 +81,7 @@ def _over_seeds(runs: pd.DataFrame, column: str) -> str:
     of_seed = runs.groupby("seed")[column].mean()
     digits = 1 if column == "change" else 3
     if len(of_seed) == 1:
-        return f"{of_seed.mean():.{digits}f} (one seed)"
+        return f"{of_seed.mean():.{digits}f}"
     return f"{of_seed.mean():.{digits}f} ± {of_seed.std(ddof=1):.{digits}f}"
 
 
