@@ -21,6 +21,7 @@ import json
 import logging
 import time
 import warnings
+from functools import cache
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 # Labels with fewer cells are left out; markers of a label; first gene sets that are compared.
 FEWEST, N_MARKERS, N_FIRST = 30, 30, 10
-N_PERMUTATIONS = 10
+N_PERMUTATIONS, N_PLANTED = 10, 20
 KEY = "tosica_attribution"
 # Judgements of the first gene sets, by eye: sensible unless it is named here.
 JUDGED = Path(__file__).with_name("judged_gene_sets.csv")
@@ -106,6 +107,21 @@ def train(reference: AnnData, seed: int, markers: dict[str, list[str]] | None = 
         model = tosica.TOSICA(reference)
         model.train(accelerator="cpu", enable_progress_bar=False)
     return model
+
+
+@cache
+def read(name: str, data: Path) -> AnnData:
+    """Read a data set."""
+    with warnings.catch_warnings(action="ignore"):
+        return DATASETS[name][1](data)
+
+
+@cache
+def trained(name: str, data: Path, seed: int, half: int | None = None) -> tuple[tosica.TOSICA, AnnData]:
+    """Train a model on a data set, or on a half of it, and return both."""
+    adata = read(name, data)
+    reference = adata.copy() if half is None else halves(adata, seed)[half]
+    return train(reference, seed), reference
 
 
 def explain(model: tosica.TOSICA, cells: AnnData, **kwargs: Any) -> AnnData:
@@ -240,26 +256,24 @@ def first(model: tosica.TOSICA, cells: AnnData) -> list[dict[str, Any]]:
 def measure(part: str, data: Path, n_seeds: int) -> dict[str, Any]:
     """Measure one part on each of its data sets."""
     if part == "planted":
-        return {"planted": [planted(seed) for seed in range(4 * n_seeds)]}
+        return {"planted": [planted(seed) for seed in range(N_PLANTED)]}
     found: dict[str, Any] = {}
     for name in OF_PART[part]:
-        with warnings.catch_warnings(action="ignore"):
-            adata = DATASETS[name][1](data)
+        adata = read(name, data)
         if part == "markers":
             found[name] = [row for seed in range(n_seeds) for row in markers(adata, seed)]
         elif part == "halves":
             runs = []
             for seed in range(n_seeds):
-                both = halves(adata, seed)
-                runs += agreement([explain(train(half, seed), half) for half in both])
+                both = [trained(name, data, seed, half) for half in (0, 1)]
+                runs += agreement([explain(*each) for each in both])
             found[name] = runs
         elif part == "seeds":
-            found[name] = agreement([explain(train(adata.copy(), seed), adata) for seed in range(n_seeds)])
+            found[name] = agreement([explain(*trained(name, data, seed)) for seed in range(n_seeds)])
         elif part == "permuted":
-            found[name] = permuted(model := train(adata.copy(), 0), explain(model, adata))
+            found[name] = permuted(model := trained(name, data, 0)[0], explain(model, adata))
         elif part == "deletion":
-            reference, query = halves(adata, 0)
-            model = train(reference, 0)
+            model, query = trained(name, data, 0, 0)[0], halves(adata, 0)[1]
             start = time.process_time()
             cells = explain(model, query)
             seconds = time.process_time() - start
@@ -269,7 +283,7 @@ def measure(part: str, data: Path, n_seeds: int) -> dict[str, Any]:
             error = cells.uns[KEY]["completeness_error"]
             found[name] = {"areas": rows, "seconds": seconds, "cells": cells.n_obs, "error": error}
         else:
-            found[name] = first(model := train(adata.copy(), 0), explain(model, adata))
+            found[name] = first(model := trained(name, data, 0)[0], explain(model, adata))
         print(part, name, found[name], flush=True)
     return found
 

@@ -186,15 +186,15 @@ def gene_sets_df(
         The test without the set's strongest gene, in standard deviations of permuted genes. Sets are
         sorted by it.
     ``pval_adj``
-        Chance that any set of the collection reaches this z with permuted genes.
+        Chance that any set of the collection is as unlikely with permuted genes; 1 for a set with
+        fewer than two of the 20 genes that add most.
     ``genes``
         The genes that add most, separated by commas.
     ``n_similar``
-        How many further sets with evidence owe more than half of their contribution to genes of
-        this set.
+        How many further sets are similar to this one.
     ``similar_to``
-        With ``similar=True``: the set above to whose genes more than half of the contribution is
-        due, or empty.
+        With ``similar=True``: the set above that shares most with a set that would have no evidence
+        without the genes of those above, or empty.
 
     Raises
     ------
