@@ -266,23 +266,3 @@ def test_gene_sets_find_genes_of_other_spelling(identifiers: Any) -> None:
     assert adata.uns["tosica_mask"]["n_genes_mapped"] == n
     mask = adata.varm["tosica_mask"].toarray()
     assert list(mask[:, 0] if n else mask.any(1)[:5]) == [True] * n + [False] * (12 - n if n else 5)
-
-
-def test_query_of_seurat_is_as_good(toy, train, caplog) -> None:
-    names = dict(zip(["G0", "G1", "G2", "G3"], ["X_0", "X_1-a", "X-2", "X_3"], strict=True))
-    toy.var_names = [names.get(name, name) for name in toy.var_names]
-    model = train(toy, max_epochs=1, linear=False, modules=False)
-    expected = model.predict(toy.copy(), soft=True)
-    changed = toy.copy()
-    changed.var_names = [name.replace("_", "-") for name in toy.var_names]
-    with caplog.at_level(logging.INFO, "tosica"):
-        pd.testing.assert_frame_equal(model.predict(changed, soft=True), expected)
-    assert "query: matched 30 of the model's 30 genes" in caplog.text
-    model.annotate(changed)
-    tosica.tl.attribute(changed, model)
-    assert tosica.get.genes_df(changed).set_index("gene").loc["X_0", "contribution"].any()
-    # Another column that "X_0" could be.
-    ambiguous = ad.AnnData(toy.X.copy(), obs=toy.obs[[]])
-    ambiguous.var_names = [*changed.var_names[:10], "X-0", *changed.var_names[11:]]
-    with pytest.warns(UserWarning, match="28 of the model's 30 genes"):
-        model.predict(ambiguous)

@@ -138,24 +138,10 @@ def test_what_a_card_needs_is_saved(toy_model: TOSICA, tmp_path: Path) -> None:
     assert loaded.get_model_card(**ABOUT) == toy_model.get_model_card(**ABOUT)
 
 
-def test_cells_that_were_left_out_are_not_counted(toy: AnnData, train: Any) -> None:
-    toy.obs["kind"] = toy.obs["kind"].cat.add_categories("?")
-    toy.obs.loc[toy.obs_names[:6], "kind"] = "?"
-    model = train(toy, setup={"unlabeled_category": "?"}, check_labels=False)
-    assert model.training_.label_counts == {"a": 28, "b": 28, "c": 28}
-
-
 def test_without_calibration_there_are_no_scores(toy: AnnData, train: Any) -> None:
     model = train(toy, max_epochs=1, calibrate=False, refit=False)
     assert model.training_.held_out_codes is None
     assert "None are kept in this model." in model.get_model_card(**ABOUT)
-
-
-def test_scores_of_cells_that_were_trained_on_are_dropped(toy: AnnData, train: Any) -> None:
-    model = train(toy, max_epochs=1)
-    assert model.training_.held_out_codes is not None
-    model.train(max_epochs=1, batch_size=16, accelerator="cpu", enable_progress_bar=False)
-    assert model.training_.held_out_codes is None
 
 
 # ------------------------------------------------------------------------------- any text

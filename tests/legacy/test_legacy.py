@@ -139,23 +139,6 @@ def test_results_are_the_originals(original, tmp_path):
 # --------------------------------------------------------------------------- a project made here
 
 
-@pytest.mark.parametrize(
-    "sizes",
-    [{}, {"n_layers": 3, "n_heads": 2, "width": 6, "n_full": 3}, {"n_sets": 1, "n_full": 0, "labels": ["a", "b"]}],
-)
-def test_results_are_those_of_the_literal_network(tmp_path, sizes):
-    project = write_project(tmp_path / "project", **sizes)
-    model = load_legacy(project.folder, n_heads=sizes.get("n_heads", 4))
-    query = make_query(project)
-    assert_same(model, project.literal, query)
-    assert model.labels == sizes.get("labels", LABELS)
-    assert model.gene_sets == [name for name in project.gene_sets if "node" not in name]
-    model.save(tmp_path / "model")
-    again = TOSICA.load(tmp_path / "model", accelerator="cpu")
-    assert_same(again, project.literal, query)
-    assert again.fingerprint == model.fingerprint
-
-
 def test_a_loaded_model_describes_itself(project):
     model = load_legacy(project.folder)
     for said in (

@@ -104,15 +104,6 @@ def test_mask_in_another_form_under_another_key(toy):
         np.testing.assert_array_equal(state["indptr"], expected["indptr"])
 
 
-def test_counts_and_log_normalised_are_told_apart(toy):
-    assert untrained(toy).modalities[0].scale[:3] == ("counts", 1e4, "genes")
-    counts = toy.X.toarray()
-    toy.X = np.log1p(counts * 5000 / counts.sum(1, keepdims=True))
-    kind, target_sum, over, *_ = untrained(toy).modalities[0].scale
-    assert (kind, over) == ("log1p", "genes")
-    assert target_sum == pytest.approx(5000, rel=1e-3)
-
-
 def test_labels_with_a_single_cell_are_warned_of(toy):
     toy.obs["kind"] = toy.obs["kind"].cat.add_categories(["rarer", "rare", "?"])
     toy.obs.loc[["cell4", "cell5", "cell6"], "kind"] = ["rare", "rarer", "?"]
@@ -263,17 +254,6 @@ def test_by_default_no_label_is_left_out(rare, caplog):
     assert len(TOSICA(rare).labels) == 6
     with pytest.raises(ValueError, match="different labels of min_cells=50 cells or more to tell apart; found none"):
         TOSICA.setup_anndata(rare, labels_key="kind", min_cells=50)
-
-
-def test_beside_an_unlabeled_category_and_colors(rare):
-    rare.obs.loc["cell30", "kind"] = "?"
-    rare.obs["kind"] = pd.Categorical(rare.obs["kind"], ["a", "one", "two", "three", "b", "c", "?"])
-    rare.uns["kind_colors"] = ["#aa0000", "#1", "#2", "#3", "#00bb00", "#0000cc", "#4"]
-    model = untrained(rare, min_cells=4, unlabeled_category="?")
-    assert model.labels == ["a", "b", "c"]
-    assert (rare.obs["_scvi_labels"] == 3).sum() == 7
-    state = model.registry["field_registries"]["labels"]["state_registry"]
-    assert state["colors"] == ["#aa0000", "#00bb00", "#0000cc", "#4"]
 
 
 # --------------------------------------------------------------------------- types of labels

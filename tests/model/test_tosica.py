@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 
-import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
-from _strategies import CONTAINERS, matrices
+from _strategies import matrices
 from anndata import AnnData
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -71,33 +70,6 @@ def test_infer_computes_what_is_wanted(toy_model, toy_query):
         result.predictions()
     with pytest.raises(ValueError, match="did you mean 'attention'"):
         toy_model.infer(toy_query, "attentions")
-
-
-def test_latent_representation_is_what_the_head_reads(pbmc_model, pbmc_query):
-    latent = pbmc_model.get_latent_representation(pbmc_query)
-    assert latent.shape == (pbmc_query.n_obs, 16)
-    assert latent.dtype == np.float32
-    head = pbmc_model.module.head
-    logits = latent @ head.weight.detach().numpy().T + head.bias.detach().numpy()
-    linear = pbmc_model.module.linear
-    genes = pbmc_query[:, pbmc_model.get_var_names()].X.toarray()
-    genes = np.minimum(genes, linear.clip_max.numpy())
-    logits += genes @ linear.gene_weight.numpy().T + linear.bias.numpy()
-    labels = np.array(pbmc_model.labels)[logits.argmax(1)]
-    np.testing.assert_array_equal(labels, pbmc_model.predict(pbmc_query))
-
-
-def test_attention_has_a_column_a_gene_set(pbmc_model, pbmc_ref, pbmc_query):
-    table = pbmc_model.get_attention(pbmc_query)
-    named = pbmc_ref.uns["tosica_mask"]["gene_sets"].tolist()
-    assert table.columns.tolist() == pbmc_model.gene_sets
-    assert pbmc_model.gene_sets[:30] == named
-    # Genes that none of them holds.
-    assert all(name.startswith("module: ") for name in pbmc_model.gene_sets[30:])
-    assert table.index.equals(pbmc_query.obs_names)
-    assert set(table.dtypes) == {np.dtype("float32")}
-    assert (table.to_numpy() > 0).all()
-    assert (table.sum(axis=1) < 1).all()
 
 
 def test_attention_with_unannotated_tokens(toy, toy_query, train):
@@ -163,14 +135,6 @@ def test_repr_tells_the_facts(toy, pbmc_model):
 # --------------------------------------------------------------------------- queries as they come
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("container", CONTAINERS)
-def test_container_of_the_matrix(toy_model, toy_query, container, dtype):
-    expected = seen_by(toy_model, toy_query)
-    toy_query.X = CONTAINERS[container](toy_query.X.toarray().astype(dtype))
-    assert_same(seen_by(toy_model, toy_query), expected, tolerance=0)
-
-
 def test_other_values_that_are_the_same_cells(toy_model, toy_query):
     expected, counts = seen_by(toy_model, toy_query), toy_query.X.toarray()
     toy_query.X = np.log1p(1e4 * counts / counts.sum(1, keepdims=True))
@@ -201,21 +165,6 @@ def test_order_of_genes_and_cells_and_other_genes(toy_model, toy_query, seed, ba
     back = np.argsort(cells)
     found = seen_by(toy_model, shuffled, batch_size=batch_size)
     assert_same([part[back] for part in found], expected)
-
-
-@pytest.mark.parametrize("container", ["csr_matrix", "csc_matrix", "C"])
-def test_backed_query(toy_model, toy_query, container, tmp_path):
-    expected = seen_by(toy_model, toy_query)
-    toy_query.X = CONTAINERS[container](toy_query.X.toarray())
-    toy_query.write_h5ad(tmp_path / "query.h5ad")
-    on_disk = anndata.read_h5ad(tmp_path / "query.h5ad", backed="r")
-    try:
-        assert_same(seen_by(toy_model, on_disk, batch_size=7), expected)
-        part = toy_model.predict(on_disk, indices=[40, 3], soft=True).to_numpy()
-        np.testing.assert_allclose(part, expected[0][[40, 3]], atol=1e-5)
-        assert on_disk.isbacked
-    finally:
-        on_disk.file.close()
 
 
 def test_layer_and_raw(toy, toy_model, toy_query, train):

@@ -169,20 +169,6 @@ def test_columns_of_var(
     pd.testing.assert_frame_equal(adata.var, before)
 
 
-@pytest.mark.parametrize("format_", ["h5ad", "zarr"])
-def test_written_and_read_again(pbmc: AnnData, tmp_path: Path, format_: str) -> None:
-    adata = pbmc.copy()
-    network = pd.DataFrame({"source": "a", "target": pbmc.var_names[:90], "weight": np.linspace(-1, 1, 90)})
-    tosica.pp.build_mask(adata, network)
-    path = tmp_path / f"x.{format_}"
-    getattr(adata, f"write_{format_}")(path)
-    back = getattr(ad, f"read_{format_}")(path)
-    assert (back.varm[KEY] != adata.varm[KEY]).nnz == 0
-    assert back.uns[KEY]["params"]["select"] == "largest"
-    weights = [tosica.get.network_weights(each).toarray() for each in (adata, back)]
-    np.testing.assert_array_equal(*weights)
-
-
 # ------------------------------------------------------------------------------------------ species
 
 
@@ -357,26 +343,3 @@ def test_weights_that_are_none(pbmc: AnnData, weight: Any) -> None:
     with pytest.raises(TypeError, match="'weight'"):
         tosica.pp.build_mask(adata, net)
     assert KEY not in adata.uns
-
-
-# ---------------------------------------------------------------------- the original's rules
-
-
-@pytest.mark.slow
-@pytest.mark.data
-@pytest.mark.parametrize("file", ["m_reactome", "m_TF"])
-def test_published_files_give_the_masks_of_the_originals_rules(shared: Path, file: str) -> None:
-    path = shared / "gene_sets" / f"{file}.gmt.gz"
-    gene_sets = tosica.gs.read_gmt(path)
-    every = sorted({gene for genes in gene_sets.values() for gene in genes})
-    adata = named(np.random.default_rng(0).permutation(every)[: len(every) // 2])
-    tosica.pp.build_mask(adata, path, max_gene_sets=300, n_unannotated=1)
-    there = set(adata.var_names)
-    sizes = {name: len(there.intersection(genes)) for name, genes in gene_sets.items()}
-    fitting = [n for n, genes in gene_sets.items() if sizes[n] >= 5 and len(genes) <= 300]
-    largest = set(sorted(fitting, key=lambda name: -sizes[name])[:300])
-    names = [name for name in gene_sets if name in largest]
-    assert len(names) == 300
-    assert sets_of(adata, adata.var_names) == {name: there.intersection(gene_sets[name]) for name in names} | {
-        "unannotated_1": there
-    }

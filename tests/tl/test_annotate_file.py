@@ -229,14 +229,6 @@ def test_a_query_that_cannot_be_read(query: AnnData, toy_model: tosica.TOSICA, t
         tosica.tl.annotate_file(write(query, tmp_path / "csc.h5ad"), toy_model, output)
 
 
-def test_cells_on_another_scale(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
-    query.X = query.X.astype(np.float64)
-    query.X.data[-1] = -1
-    path = write(query, tmp_path / "query.h5ad")
-    with pytest.raises(ValueError, match=r"adata\.X holds negative values \(first in cell"):
-        tosica.tl.annotate_file(path, toy_model, tmp_path / "out.h5ad", cells_per_part=20)
-
-
 def test_a_damaged_chunk(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
     path = write(query, tmp_path / "query.zarr")
     chunks = [file for file in (path / "X" / "data").rglob("*") if file.name in ("0", "1")]

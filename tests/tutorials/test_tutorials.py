@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_distribution import script as load_script
 
 ROOT = Path(__file__).parents[2]
 NAMES = sorted(path.stem for path in (ROOT / "tutorials").glob("*.ipynb"))
@@ -60,28 +59,3 @@ def test_are_all_listed():
     page = (ROOT / "tutorials" / "index.md").read_text()
     listed = re.search(r"```\{toctree\}(.*?)```", page, re.DOTALL)[1]
     assert sorted(re.findall(r"^(\w+)$", listed, re.MULTILINE)) == NAMES
-
-
-def test_a_check_names_what_fails_and_changes_no_file(tmp_path, monkeypatch, capsys):
-    script = load_script("run_tutorials")
-
-    def run(notebook: dict[str, Any], folder: Path) -> dict[str, Any]:
-        assert folder.is_dir()
-        if not notebook["cells"]:
-            raise ValueError("no cells")
-        return notebook | {"changed": True}
-
-    monkeypatch.setattr(script, "run", run)
-    paths = [tmp_path / "good.ipynb", tmp_path / "bad.ipynb"]
-    for path, cells in zip(paths, ([1], []), strict=True):
-        path.write_text(json.dumps({"cells": cells}))
-    with pytest.raises(SystemExit) as ended:
-        script.main(["--check", *map(str, paths)])
-    assert ended.value.code == 1
-    shown = capsys.readouterr().out
-    assert re.search(r"good\.ipynb: ran \(\d+ s\)", shown)
-    assert re.search(r"bad\.ipynb: failed: no cells", shown)
-    assert json.loads(paths[0].read_text()) == {"cells": [1]}
-    with pytest.raises(SystemExit) as ended:
-        script.main(["--check", str(paths[0])])
-    assert ended.value.code == 0
