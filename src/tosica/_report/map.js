@@ -45,6 +45,10 @@
       showSoon();
     });
 
+  // Paper has no buttons.
+  addEventListener("beforeprint", () => { plot.toolbar.visible = false; });
+  addEventListener("afterprint", () => { plot.toolbar.visible = true; });
+
   get("name-labels").addEventListener("change", (event) => {
     model("labels").visible = event.target.checked;
   });
