@@ -196,9 +196,7 @@ def make_card(
     -------
     Markdown with metadata in YAML in front. Names and texts of users are escaped.
     """
-    model._check_if_trained(
-        warn=False, message="The model is not trained: call model.train() first, or load a trained one."
-    )
+    model._check_trained()
     tissues = [one_line(name) for name in ([tissue] if isinstance(tissue, str) else tissue)]
     if not organism:
         # That of the gene sets, if they agree on one.

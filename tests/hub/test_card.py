@@ -189,7 +189,7 @@ def card_of(labels: list[str], texts: list[str]) -> str:
         mask={"organism": other},
     )
     model = SimpleNamespace(
-        _check_if_trained=lambda **_: None,
+        _check_trained=lambda **_: None,
         modalities=[modality],
         _state=lambda _: {"categorical_mapping": ["d1", "d2"]},
         registry_={"setup_args": {"batch_key": other}},

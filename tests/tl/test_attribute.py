@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from _cells import FAST_PLAN, TOY_SETS, make_toy, train_toy
 
 import tosica
 
@@ -106,6 +107,20 @@ def test_groups_of_the_caller_and_one_target(model, query):
     np.testing.assert_allclose(table["first"].to_numpy()[genes], query.layers[KEY][:50].mean(0), atol=1e-4)
 
 
+def test_a_group_of_labels_has_the_mean_of_their_scores(model, query, monkeypatch):
+    monkeypatch.setattr(model, "_parent_of_label", dict.fromkeys(model.labels[:2], "both"))
+    query.obs["all"] = "all"
+    tosica.tl.attribute(query, model, "all", target="both", n_cells=10_000, n_steps=EXACT)
+    batch = _batch(model, query)
+    difference = _scores(model, batch.x, batch.measured) - _scores(model, model.module.baseline[None])
+    assert query.uns[KEY]["genes"].sum().item() == pytest.approx(float(difference[:, :2].mean()), abs=1e-3)
+    together = query.uns[KEY]["genes"]["all"]
+    # Answers that are groups are explained as such.
+    query.obs["tosica_confident"] = "both"
+    tosica.tl.attribute(query, model, "tosica_confident", n_cells=10_000, n_steps=EXACT)
+    np.testing.assert_allclose(query.uns[KEY]["genes"]["both"], together, atol=1e-4)
+
+
 @pytest.mark.filterwarnings("ignore:The query has only")
 def test_order_of_cells_and_genes_and_other_genes(model, query):
     tosica.tl.attribute(query, model, genes=True, n_steps=8)
@@ -156,6 +171,38 @@ def test_genes_and_antibodies_in_one_table(cite_model, cite_query):
 # -- wrong input ------------------------------------------------------------------------------
 
 
+def test_two_labels_that_differ_by_one_gene():
+    toy = make_toy()[::2].copy()
+    raised = np.arange(toy.n_obs) % 2 == 0
+    toy.X = toy.X.toarray()
+    toy.X[raised, 5] += 20
+    # A label without cells stays without a table.
+    toy.obs["kind"] = pd.Categorical(np.where(raised, "raised", "other"), categories=["raised", "other", "none"])
+    tosica.pp.build_mask(toy, TOY_SETS)
+    model = train_toy(toy, plan_kwargs=FAST_PLAN, check_labels=False)
+    model.annotate(toy)
+    tosica.tl.attribute(toy, model, "kind", target="raised")
+    assert list(toy.uns[KEY]["groups"]) == ["raised", "other"]
+    assert tosica.get.genes_df(toy, "raised")["gene"].iloc[0] == toy.var_names[5]
+    assert tosica.get.gene_sets_df(toy, "raised").empty
+
+
+def test_cells_and_models_that_do_not_fit(model, query, toy):
+    toy = toy.copy()
+    tosica.TOSICA.setup_anndata(toy, labels_key="kind")
+    with pytest.raises(RuntimeError, match="The model is not trained"):
+        tosica.tl.attribute(query, tosica.TOSICA(toy))
+    with pytest.raises(ValueError, match="A single cell is its own mean"):
+        tosica.tl.attribute(query[:1].copy(), model, baseline="mean")
+    renamed, other = query.copy(), query.copy()
+    renamed.obs["tosica_prediction"] = renamed.obs["tosica_prediction"].astype(str).replace("CD19+ B", "B cell")
+    other.uns["tosica"]["model"] = "another"
+    for cells, message in ((renamed, "'B cell', which is no label of the model"), (other, "pass the model that annot")):
+        with pytest.raises(ValueError, match=message):
+            tosica.tl.attribute(cells, model)
+        assert KEY not in cells.uns
+
+
 def test_renamed_keys(model, query):
     query.obsm["X_mine"] = query.obsm.pop("X_tosica")
     query.uns["mine"] = query.uns.pop("tosica")
@@ -175,17 +222,6 @@ def test_a_model_that_does_not_know_its_reference(network_alone, monkeypatch):
         tosica.tl.attribute(query, model)
     assert KEY not in query.uns
     tosica.tl.attribute(query, model, baseline="mean", n_steps=24)
-
-
-def test_the_mean_of_a_single_cell(model, query):
-    with pytest.raises(ValueError, match="A single cell is its own mean"):
-        tosica.tl.attribute(query[:1].copy(), model, baseline="mean")
-
-
-def test_labels_that_are_not_the_models(model, query):
-    query.obs["tosica_prediction"] = query.obs["tosica_prediction"].astype(str).replace("CD19+ B", "B cell")
-    with pytest.raises(ValueError, match="'B cell', which is no label of the model"):
-        tosica.tl.attribute(query, model)
 
 
 def test_results_of_another_model(model, query):

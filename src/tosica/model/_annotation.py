@@ -585,9 +585,7 @@ class AnnotationMixin(SetupMixin):
         use_raw: bool = False,
     ) -> ExpressionSource:
         """Take cells to annotate, if the model is trained; by default its reference."""
-        self._check_if_trained(
-            warn=False, message="The model is not trained: call model.train() first, or load a trained one."
-        )
+        self._check_trained()
         adata = self.adata if adata is None else adata
         if adata is None:
             raise ValueError("The model was loaded without a reference: pass the query as adata.")

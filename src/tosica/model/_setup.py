@@ -96,6 +96,12 @@ class SetupMixin(BaseModelClass):
         training_: TrainingResult
         _starts_from_network: bool
 
+    def _check_trained(self) -> None:
+        """Raise a ``RuntimeError`` if the model is not trained."""
+        self._check_if_trained(
+            warn=False, message="The model is not trained: call model.train() first, or load a trained one."
+        )
+
     @property
     def mislabeled_indices(self) -> np.ndarray | None:
         """Positions of the reference's cells that :meth:`train` left out for their labels.

@@ -75,7 +75,9 @@ def attribute(
         + (x_g - x'_g) \int_0^1 \frac{\partial s}{\partial x_g}\bigl(x' + t (x - x')\bigr) \, dt ,
 
     the term of the linear branch, and the integrated gradient :cite:p:`Sundararajan2017` of the
-    network's score. Both are averaged over the cells of a group.
+    network's score. Both are averaged over the cells of a group. The score of a group of labels
+    (:attr:`~tosica.TOSICA.label_parents_`, :attr:`~tosica.TOSICA.ontology_term_ids_`) is the mean of
+    its labels' scores, which is what they have in common.
 
     A gene set is not given a share, because a gene is in many sets. Sets are tested instead: do the
     genes of a set that the group expresses more than the baseline add more to the score than permuted
@@ -91,8 +93,9 @@ def attribute(
     groupby
         Column of ``adata.obs`` with groups of cells to explain. ``None``: the labels,
         ``f"{{key}}_prediction"``. Cells that are called "Unknown" are left out.
+        ``f"{{key}}_confident"`` explains labels and groups of labels.
     target
-        Label to explain in all groups; ``None`` explains the label that each cell has.
+        Label or group of labels to explain in all groups; ``None`` explains the label that each cell has.
     baseline
         What cells are compared with. ``"reference"``: the mean of the labels' mean cells in the
         reference, so that a frequent type does not hide in it. ``"mean"``: the mean of the query.
@@ -260,12 +263,10 @@ def explain_groups(
     """
     CellData(mudata=model.modalities[0].name is not None).check("adata", adata)
     read_annotation(adata, model, key, mudata=True)
-    if target is not None and target not in model.labels:
-        raise ValueError(f"target {target!r} is no label{only_known(target, model.labels)}")
     prediction = f"{key}_prediction"
-    groups = _Groups.read(adata, model, groupby or prediction, target, prediction)
+    groups = _Groups.read(adata, model, groupby or prediction, target, key)
     baseline = baseline or ("reference" if model.module.baseline.any() else "mean")
-    source = _Source(model, adata, baseline, layer, use_raw, n_steps)
+    source = _Source(model, adata, baseline, layer, use_raw, n_steps, groups.labels)
     rows = np.arange(adata.n_obs) if n_cells is None else groups.draw(n_cells, np.random.default_rng(seed))
     of_sets = np.empty((adata.n_obs, source.members.shape[1]), np.float32) if gene_sets_of_cells else None
     of_genes = np.empty((adata.n_obs, len(source.genes)), np.float32) if genes_of_cells else None
@@ -306,27 +307,36 @@ class Contributions(NamedTuple):
 
 @dataclass(frozen=True)
 class _Groups:
-    """Groups of cells to explain: ``codes`` is -1 for cells in none, ``targets`` the label explained."""
+    """Groups of cells to explain: ``codes`` is -1 for cells in none, ``targets`` what is explained in each cell.
+
+    ``labels`` is the share of each label in what can be explained, ``(n_targets, n_labels)``.
+    """
 
     names: list[str]
     codes: NDArray[np.int64]
     targets: NDArray[np.int64]
+    labels: NDArray[np.float32]
 
     @classmethod
-    def read(cls, adata: Any, model: TOSICA, groupby: str, target: str | None, prediction: str) -> _Groups:
-        """Read the groups, and the label to explain in each cell: -1 where it has none."""
-        groups = read_groups(adata, groupby)
+    def read(cls, adata: Any, model: TOSICA, groupby: str, target: str | None, key: str) -> _Groups:
+        """Read the groups, and the label or group of labels to explain in each cell: -1 where it has none."""
+        groups, above = read_groups(adata, groupby), model._hierarchy
+        labels = above.names if above else list(model.labels)
+        members = above.members if above else np.eye(len(labels))
         if target is None:
-            own = read_groups(adata, prediction)
-            unknown = [name for name in own.categories if name != UNKNOWN and name not in model.labels]
+            column = groupby if groupby == f"{key}_confident" else f"{key}_prediction"
+            own = read_groups(adata, column)
+            unknown = [name for name in own.categories if name != UNKNOWN and name not in labels]
             if unknown:
                 raise ValueError(
-                    f"adata.obs[{prediction!r}] holds {unknown[0]!r}, which is no label of the model: annotate again."
+                    f"adata.obs[{column!r}] holds {unknown[0]!r}, which is no label of the model: annotate again."
                 )
-            code_of = np.array([model.labels.index(c) if c != UNKNOWN else -1 for c in own.categories], dtype=np.int64)
+            code_of = np.array([labels.index(c) if c != UNKNOWN else -1 for c in own.categories], dtype=np.int64)
             targets = code_of[own.codes]
+        elif target not in labels:
+            raise ValueError(f"target {target!r} is no label{only_known(target, labels)}")
         else:
-            targets = np.full(adata.n_obs, model.labels.index(target))
+            targets = np.full(adata.n_obs, labels.index(target))
         names = [str(name) for name in groups.categories]
         is_explained = (targets >= 0) & np.array([name != UNKNOWN for name in names])[groups.codes]
         if not is_explained.any():
@@ -334,7 +344,8 @@ class _Groups:
         kept, codes = np.unique(groups.codes[is_explained], return_inverse=True)
         all_codes = np.full(adata.n_obs, -1, dtype=np.int64)
         all_codes[is_explained] = codes
-        return cls([names[i] for i in kept], all_codes, targets)
+        shares = (members / members.sum(1, keepdims=True)).astype(np.float32)
+        return cls([names[i] for i in kept], all_codes, targets, shares)
 
     @property
     def n_cells(self) -> NDArray[np.int64]:
@@ -350,8 +361,18 @@ class _Groups:
 class _Source:
     """Cells as the model reads them, the baseline, and how many points the integral needs."""
 
-    def __init__(self, model: TOSICA, adata: Any, baseline: Baseline, layer: Any, use_raw: bool, n_steps: int | None):
+    def __init__(
+        self,
+        model: TOSICA,
+        adata: Any,
+        baseline: Baseline,
+        layer: Any,
+        use_raw: bool,
+        n_steps: int | None,
+        labels: NDArray[np.float32],
+    ):
         self.model, self.module, self.adata = model, model.module, adata
+        self.labels = torch.from_numpy(labels).to(self.module.device)
         self._read = {"layer": layer, "use_raw": use_raw}
         self.n_steps, self.n_steps_used = n_steps, {n_steps or _N_STEPS}
         self._points = _POINTS_CPU if self.module.device.type == "cpu" else _POINTS_ACCELERATOR
@@ -412,6 +433,7 @@ class _Source:
             batch,
             self.baseline,
             target,
+            self.labels,
             n_steps=n_steps,
             # The query's mean lacks the genes that the query lacks.
             measured_baseline=batch.measured if self._of_query else None,
@@ -434,6 +456,7 @@ def gene_contributions(
     batch: Minibatch,
     baseline: Tensor,
     target: Tensor,
+    labels: Tensor,
     *,
     n_steps: int,
     measured_baseline: Tensor | None = None,
@@ -449,8 +472,10 @@ def gene_contributions(
     baseline
         Expression that cells are compared with, shape ``(1, n_genes)``.
     target
-        Code of the label whose score is explained, for each cell, shape ``(n_cells,)``; -1 for the
-        best one.
+        Row of ``labels`` that is explained, for each cell, shape ``(n_cells,)``; -1 for the best
+        label.
+    labels
+        Share of each label in a score, shape ``(n_targets, n_labels)``; first the labels alone.
     n_steps
         Points of the quadrature.
     measured_baseline
@@ -463,21 +488,21 @@ def gene_contributions(
             best = logits if module.linear is None else logits + module.linear(x, batch.measured)
             target = torch.where(target < 0, best.argmax(1), target)
         ends = _centered(logits) - _centered(module.network_logits(start, batch.modalities))
-        difference = of_network = ends.gather(1, target[:, None])[:, 0]
+        share = labels[target]
+        difference = of_network = (ends * share).sum(1)
     # From -1 to 1, and all points of all cells in one minibatch: (n_steps, n_cells, n_genes).
     nodes, weights = (torch.as_tensor(v).to(x) for v in np.polynomial.legendre.leggauss(n_steps))
     points = (start + (nodes[:, None, None] + 1) / 2 * (x - start)).flatten(0, 1).requires_grad_()
     with torch.enable_grad():
-        scores = _centered(module.network_logits(points, batch.modalities)).gather(1, target.repeat(n_steps)[:, None])
+        scores = _centered(module.network_logits(points, batch.modalities)) * share.repeat(n_steps, 1)
         (slopes,) = torch.autograd.grad(scores.sum(), points)
     network = torch.einsum("s,scg->cg", weights / 2, slopes.unflatten(0, (n_steps, -1))) * (x - start)
     genes = network
     if module.linear is not None:
         with torch.no_grad():
             below = module.linear.expression(start, measured_baseline)
-            linear = (module.linear.expression(x, batch.measured) - below) * _centered(module.linear.gene_weight.T).T[
-                target
-            ]
+            weight = share @ _centered(module.linear.gene_weight.T).T
+            linear = (module.linear.expression(x, batch.measured) - below) * weight
         genes, difference = network + linear, of_network + linear.sum(1)
     return Contributions(*(tensor.cpu().numpy() for tensor in (genes, network, difference, of_network)))
 
@@ -535,8 +560,8 @@ class _Sums:
             share = above[i] / int(groups.n_cells[code])
             self._above[code] += share.numpy()
             if linear is not None:
-                weight = _centered(linear.gene_weight.T)[:, label].double().cpu()
-                self._linear[code] += (share * weight).numpy()
+                weight = _centered(linear.gene_weight.T) @ self._source.labels[label]
+                self._linear[code] += (share * weight.double().cpu()).numpy()
         # Cells of a group and label vary around their own mean; where nothing varies, there is no unit.
         variance = ((squares - (total**2 / n[:, None]).sum(0)) / n.sum()).numpy()
         self._effect = self._above / np.sqrt(np.where(variance > _TINY, variance, 1))

@@ -61,11 +61,14 @@ def read_annotation(
     ------
     KeyError, TypeError, ValueError
         As :func:`~tosica._obs.read_attention`.
+    RuntimeError
+        If the model is not trained.
     ValueError
         If the model has several modalities, or another model annotated ``adata``.
     """
     if not mudata:
         refuse_mudata(model)
+    model._check_trained()
     values, gene_sets = read_attention(adata, key)
     written_by = str(adata.uns[key].get("model", ""))
     if written_by != model.fingerprint:
