@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 
-import tosica
 from tosica import TOSICA, pp
 from tosica.linear import read_normalized
 from tosica.model import _tokens
@@ -154,18 +153,6 @@ def test_the_same_cells_have_the_same_tokens(reference):
     assert (len(model.gene_sets), state_of(model)["n_modules"]) == (6, 0)
 
 
-def test_no_modules_beside_a_token_of_every_gene(reference):
-    pp.build_mask(reference, make_sets(), min_genes=3, n_unannotated=2)
-    model = model_of(reference)
-    assert len(model.gene_sets) == 6
-    assert set(PLANTED) <= set(model.gene_sets)
-    table = quick(model).get_attention(reference, unannotated=True)
-    assert list(table)[6:] == ["unannotated_1", "unannotated_2"]
-    embedding = model.module.embedding
-    np.testing.assert_array_equal(embedding.indptr.diff()[6:], [120, 120])
-    assert len(state_of(model)["columns"]) == 8
-
-
 def test_unlabelled_cells_are_not_used(reference):
     """Whatever they are, and as if they were not there."""
     some = np.arange(N_CELLS) % 4 > 0
@@ -249,30 +236,3 @@ def test_training_goes_on_with_the_same_tokens(reference, tmp_path, monkeypatch)
     # Saved once more, with the same tokens as ever.
     loaded.save(tmp_path / "again")
     assert TOSICA.load(tmp_path / "again").gene_sets == model.gene_sets
-
-
-# --------------------------------------------------------------------------- several modalities
-
-
-def test_of_a_mudata_the_choice_is_of_rna(tmp_path):
-    md = pytest.importorskip("mudata")
-    rna = make()
-    rng = np.random.default_rng(0)
-    protein = ad.AnnData(sp.csr_matrix(rng.poisson(5, (N_CELLS, 12)).astype(np.float32)), obs=rna.obs[[]])
-    protein.var_names = [f"P{i}" for i in range(12)]
-    kinds = rna.obs.pop("kind")
-    # Cells in another order than the MuData's.
-    mdata = md.MuData({"protein": protein, "rna": rna[::-1].copy()})
-    mdata.obs["kind"] = kinds.reindex(mdata.obs_names)
-    pp.build_mask(mdata, make_sets(), min_genes=3)
-    TOSICA.setup_mudata(mdata, "kind")
-    model = tosica.TOSICA(mdata, embed_dim=8, n_heads=2, max_gene_sets=3)
-    of_rna = [name for name in model.gene_sets if name.startswith("rna:")]
-    assert of_rna[:3] == [f"rna:{name}" for name in PLANTED]
-    assert all(name.startswith("rna:module: ") for name in of_rna[3:])
-    assert len(of_rna) > 3
-    # Every antibody is a token, whatever the number of gene sets.
-    assert len(model.gene_sets) == len(of_rna) + 12
-    quick(model).save(tmp_path / "model")
-    loaded = TOSICA.load(tmp_path / "model", adata=mdata)
-    assert quick(loaded).gene_sets == model.gene_sets

@@ -170,22 +170,6 @@ def test_the_number_of_threads_changes_nothing(pbmc_ref, pbmc_query, pbmc_model,
         assert np.array_equal(np.asarray(values), np.asarray(results[1].obsm[key]))
 
 
-@pytest.mark.slow
-def test_tests_between_groups_leave_torchs_threads():
-    # In a process of its own: numba changes their number once, at its first parallel call.
-    code = (
-        "import torch, scanpy as sc, tosica\n"
-        "adata = sc.datasets.pbmc68k_reduced()\n"
-        "adata.obsm['X_tosica_attribution'] = abs(adata.obsm['X_pca'])\n"
-        "adata.uns['tosica_attribution'] = {'gene_sets': [str(i) for i in range(50)]}\n"
-        "before = torch.get_num_threads()\n"
-        "tosica.tl.rank_gene_sets(adata, 'bulk_labels')\n"
-        "assert torch.get_num_threads() == before, torch.get_num_threads()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
 # --------------------------------------------------------------------------- two processes
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
-import time
 from types import SimpleNamespace
 
 import pytest
 
 import tosica
 from tosica import _progress
-from tosica.io import _seurat
 
 tl = tosica.tl
 
@@ -55,17 +53,3 @@ def test_there_is_a_bar_if_it_takes_long(toy_model, toy_query, terminal, caplog,
     said_again = any(line.startswith("query: ") for line in caplog.messages)
     assert said_again is (name == "annotate")
     assert capsys.readouterr().out == ""
-
-
-def test_reading_a_file_shows_the_time(toy_query, terminal, monkeypatch, tmp_path):
-    path = tmp_path / "converted.h5ad"
-    toy_query.write_h5ad(path)
-    read_h5ad = _seurat.read_h5ad
-
-    def read_slowly(*args, **kwargs):
-        time.sleep(0.5)
-        return read_h5ad(*args, **kwargs)
-
-    monkeypatch.setattr(_seurat, "read_h5ad", read_slowly)
-    tosica.io.read_seurat(path)
-    assert "read_seurat: 00:00" in terminal.getvalue()
