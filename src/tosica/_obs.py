@@ -288,15 +288,10 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
         )
     attention = np.asarray(adata.obsm[embedding_key])
     gene_sets = [str(name) for name in np.asarray(record["gene_sets"]).ravel()]
-    if attention.ndim != 2 or attention.shape[1] != len(gene_sets):
+    if attention.shape[1:] != (len(gene_sets),) or not np.isfinite(attention).all():
         raise ValueError(
-            f"adata.obsm[{embedding_key!r}] has shape {attention.shape} but adata.uns[{key!r}]['gene_sets'] names "
-            f"{len(gene_sets)} gene sets: they come from different models; run {call} again."
-        )
-    if not np.isfinite(attention).all():
-        n_bad = int((~np.isfinite(attention).all(axis=1)).sum())
-        raise ValueError(
-            f"adata.obsm[{embedding_key!r}] holds NaN or infinity in {n_bad} of {adata.n_obs} cells: run {call} again."
+            f"adata.obsm[{embedding_key!r}] has shape {attention.shape} and {(~np.isfinite(attention)).sum()} values of "
+            f"NaN or infinity, but adata.uns[{key!r}]['gene_sets'] names {len(gene_sets)} gene sets: run {call} again."
         )
     return attention, gene_sets
 

@@ -234,9 +234,9 @@ def test_without_igraph(monkeypatch):
 @pytest.mark.parametrize(
     ("clusters", "error", "said"),
     [
-        ([0, 1], ValueError, "has 2 values for 3 cells"),
+        ([0, 1], ValueError, "each of the 3 cells, .*, not 2 values"),
         (["x", None, "y"], ValueError, r"missing \(NaN\) in 1 of 3 cells"),
-        (pd.Series(["x", "x", "y"], index=["p", "q", "r"]), ValueError, "the names of adata's"),
+        (pd.Series(["x", "x", "y"], index=["p", "q", "r"]), ValueError, r"with other names: pass \.to_numpy"),
         ({"a": 1}, TypeError, "over_clustering"),
         (np.zeros((3, 2)), TypeError, "over_clustering"),
         ([0.1, 0.2, 0.3], TypeError, "not groups"),

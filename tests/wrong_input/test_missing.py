@@ -39,7 +39,7 @@ ROWS: dict[str, list[Row]] = {
     "labels_key": NO_COLUMN,
     "obs_key": [*NO_COLUMN, ("kind", TypeError, "without an order")],
     "batch_key": NO_COLUMN,
-    "over_clustering": [*NO_COLUMN, ([1, 2], ValueError, "2 values for")],
+    "over_clustering": [*NO_COLUMN, ([1, 2], ValueError, "not 2 values")],
     "key": [("nothing", KeyError, "nothing")],
     "mask_key": [("nothing", KeyError, "nothing")],
     "layer": [("count", KeyError, "no layer 'count'.*'counts'")],

@@ -406,13 +406,12 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
     >>> len(table), int(table["n_covered"].iloc[-1]) == adata.uns["tosica_mask"]["n_genes_covered"]
     (50, True)
     """
-    if key not in adata.varm or key not in adata.uns:
+    about = adata.uns.get(key)
+    if key not in adata.varm or not isinstance(about, Mapping) or "gene_sets" not in about:
         raise KeyError(
-            f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first."
+            f"There is no mask in adata.varm[{key!r}] and adata.uns[{key!r}]: call tosica.pp.build_mask(adata) first, "
+            "or name the key that it wrote."
         )
-    about = adata.uns[key]
-    if not isinstance(about, Mapping) or "gene_sets" not in about:
-        raise KeyError(f"adata.uns[{key!r}] is no mask of tosica.pp.build_mask: name the key that it wrote.")
     names = np.asarray(about["gene_sets"], dtype=object)
     if len(names) != adata.varm[key].shape[1]:
         raise ValueError(

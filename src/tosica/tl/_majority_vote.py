@@ -310,15 +310,13 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
     if isinstance(values, pd.DataFrame | Mapping) or np.ndim(values) != 1:
         raise TypeError(f"over_clustering must be {CLUSTERS.wanted}, not {shown(values)}.")
     column = values if isinstance(values, pd.Series) else pd.Series(values)
-    if len(column) != adata.n_obs:
+    is_named = not isinstance(column.index, pd.RangeIndex) and not column.index.equals(adata.obs_names)
+    fits = not is_named or (column.index.is_unique and adata.obs_names.isin(column.index).all())
+    if len(column) != adata.n_obs or not fits:
         raise ValueError(
-            f"over_clustering has {len(column)} values for {adata.n_obs} cells: give one a cell, in their order."
+            f"over_clustering must have a value for each of the {adata.n_obs} cells, in their order or as a Series with "
+            f"their names, not {len(column)} values{'' if fits else ' with other names: pass .to_numpy() of it'}."
         )
-    if not isinstance(column.index, pd.RangeIndex) and not column.index.equals(adata.obs_names):
-        if not column.index.is_unique or len(adata.obs_names.difference(column.index)):
-            raise ValueError(
-                "The index of over_clustering does not hold the names of adata's cells: pass "
-                "over_clustering.to_numpy() if it is in their order."
-            )
+    if is_named:
         column = column.reindex(adata.obs_names)
     return as_groups(column, "over_clustering")
