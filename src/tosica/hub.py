@@ -251,9 +251,7 @@ def _facts(model: BaseModelClass, said: dict[str, str | None]) -> dict[str, str]
         "Organism": said["organism"],
         "Labels": str(len(model.labels)),
         "Cells": format_thousands(sum(counts.values())) if counts else "not known",
-        f"Batches ({one_line(batch_key)})" if batch_key else "Batches, such as donors": str(len(batches))
-        if batch_key
-        else None,
+        f"Batches ({one_line(batch_key or 'such as donors')})": str(len(batches)) if batch_key else None,
     }
     for modality in model.modalities:
         of = f" of {modality.name}" if modality.name else ""

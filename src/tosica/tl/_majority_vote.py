@@ -314,8 +314,8 @@ def read_clusters(adata: AnnData | MuData, values: Clusters) -> pd.Categorical:
     fits = not is_named or (column.index.is_unique and adata.obs_names.isin(column.index).all())
     if len(column) != adata.n_obs or not fits:
         raise ValueError(
-            f"over_clustering must have a value for each of the {adata.n_obs} cells, in their order or as a Series with "
-            f"their names, not {len(column)} values{'' if fits else ' with other names: pass .to_numpy() of it'}."
+            f"over_clustering must have a value for each of the {adata.n_obs} cells, in their order or as a Series "
+            f"with their names, not {len(column)} values{'' if fits else ' with other names: pass .to_numpy() of it'}."
         )
     if is_named:
         column = column.reindex(adata.obs_names)
