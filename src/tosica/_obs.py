@@ -291,7 +291,8 @@ def read_attention(adata: AnnData, key: str) -> tuple[NDArray[np.floating], list
     if attention.shape[1:] != (len(gene_sets),) or not np.isfinite(attention).all():
         raise ValueError(
             f"adata.obsm[{embedding_key!r}] has shape {attention.shape} and {(~np.isfinite(attention)).sum()} values "
-            f"of NaN or infinity, but adata.uns[{key!r}]['gene_sets'] names {len(gene_sets)} gene sets: run {call} again."
+            f"of NaN or infinity, but adata.uns[{key!r}]['gene_sets'] names {len(gene_sets)} gene sets: run {call} "
+            "again."
         )
     return attention, gene_sets
 
