@@ -73,6 +73,10 @@ def test_numbers_are_those_of_the_annotation(query, read):
     confused = [[int(n) for n in row[1:]] for row in page.table("Cells of each label in adata")]
     assert confused == pd.crosstab(query.obs["known"], predicted).to_numpy().tolist()
     assert "of the 50 cells with a label of the model" in page.text
+    verdicts = {row[0]: row[3] for row in page.table("Verdict")}
+    for label, row in pd.crosstab(query.obs["known"], predicted).iterrows():
+        missed, n = row.sum() - row[label], row.sum()
+        assert (f"{missed} of {n} cells known as this have another label" in verdicts[label]) == (missed > 0.1 * n)
     for color in ("#aa0000", "#00bb00", "#0000cc"):
         assert f'class="swatch" style="background:{color}"' in page.source
 
