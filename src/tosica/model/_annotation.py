@@ -38,7 +38,6 @@ from tosica.model._annotation_result import (
     sets_as_terms,
     warn_of_cutoff,
 )
-from tosica.model._device import check_device
 from tosica.model._fields import LabelsField
 from tosica.model._query import QueryLoader
 from tosica.model._setup import SetupMixin
@@ -550,32 +549,6 @@ class AnnotationMixin(SetupMixin):
         """
         source = self._source(adata, None, layer, use_raw)
         return iter(QueryLoader(source, self.modalities, self.module.device, batch_size=batch_size))
-
-    def to_device(self, device: str | int | torch.device) -> None:
-        """Move the model to a CPU or a GPU, where it then annotates.
-
-        Parameters
-        ----------
-        device
-            ``"cpu"``, ``"cuda"``, ``"cuda:0"`` and so on, the number of a GPU, or a device of
-            torch. To choose it when a model is loaded, see :meth:`load`.
-
-        Raises
-        ------
-        TypeError
-            If it is of another type.
-        ValueError
-            If torch does not know it, or finds no such GPU.
-
-        Examples
-        --------
-        With a trained model and a query that it annotated:
-
-        >>> model.to_device("cpu")
-        >>> model.device
-        device(type='cpu')
-        """
-        super().to_device(check_device(device))
 
     def _source(
         self,

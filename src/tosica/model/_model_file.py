@@ -13,24 +13,11 @@ import torch
 from tosica._files import as_os_error, is_temporary, replace_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
-    from torch import Tensor
 
 _DIGEST = "digest"
-# Before training, expression is not clipped.
-_MAY_BE_INFINITE = ("linear.clip_max",)
-
-
-def find_not_finite(state: Mapping[str, Tensor]) -> str | None:
-    """Name of the first tensor with a value that is not finite, if there is any."""
-    for name, tensor in state.items():
-        may_be_infinite = name in _MAY_BE_INFINITE
-        wrong = tensor.isnan() | tensor.isneginf() if may_be_infinite else ~tensor.isfinite()
-        if wrong.any():
-            return name
-    return None
 
 
 def check_free(folder: Path) -> None:

@@ -83,8 +83,7 @@ class SaveLoadMixin(SetupMixin):
             _model_file.check_free(folder)
         if save_anndata and self.adata is None:
             raise ValueError("save_anndata=True was given, but the model has no reference.")
-        state = self.module.state_dict()
-        wrong = _model_file.find_not_finite(state)
+        wrong = self.module.find_not_finite()
         if wrong is not None:
             raise ValueError(f"The model has weights that are not finite ({wrong}) and is not saved: train a new one.")
         attributes = {
@@ -98,7 +97,7 @@ class SaveLoadMixin(SetupMixin):
         folder.mkdir(parents=True, exist_ok=True)
         if save_anndata:
             self._save_reference(folder, prefix or "", anndata_write_kwargs)
-        contents = {_STATE: state, _VAR_NAMES: self.tokens.var_names, _ATTRIBUTES: attributes}
+        contents = {_STATE: self.module.state_dict(), _VAR_NAMES: self.tokens.var_names, _ATTRIBUTES: attributes}
         _model_file.write_plain(_model_file.to_plain(contents), folder / f"{prefix or ''}{MODEL_FILE}")
 
     def _save_reference(self, folder: Path, prefix: str, arguments: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from tosica._checks import ANY_CELLS, CellData, InstanceOf, OneOf, only_known, r
 from tosica._settings import logger
 from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
 from tosica.linear import NoveltyStatistics
+from tosica.model._device import check_device
 from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskField, read_terms
 from tosica.model._modalities import field_keys, lay_out_tokens, place_of, read_modalities
 from tosica.module import REGISTRY_KEYS
@@ -522,6 +523,32 @@ class SetupMixin(BaseModelClass):
         if legacy_mudata_format or self.modalities[0].name is None:
             return np.concatenate(names)
         return {str(m.name): n for m, n in zip(self.modalities, names, strict=True)}
+
+    def to_device(self, device: str | int | torch.device) -> None:
+        """Move the model to a CPU or a GPU, where it then annotates.
+
+        Parameters
+        ----------
+        device
+            ``"cpu"``, ``"cuda"``, ``"cuda:0"`` and so on, the number of a GPU, or a device of
+            torch. To choose it when a model is loaded, see :meth:`load`.
+
+        Raises
+        ------
+        TypeError
+            If it is of another type.
+        ValueError
+            If torch does not know it, or finds no such GPU.
+
+        Examples
+        --------
+        With a trained model and a query that it annotated:
+
+        >>> model.to_device("cpu")
+        >>> model.device
+        device(type='cpu')
+        """
+        super().to_device(check_device(device))
 
     @property
     def fingerprint(self) -> str:

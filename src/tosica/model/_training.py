@@ -27,7 +27,6 @@ from tosica.model._annbatch import AnnbatchDataModule
 from tosica.model._device import ACCELERATOR, check_devices, compiled
 from tosica.model._linear_fit import LinearFit, fit_baseline, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import open_matrix
-from tosica.model._model_file import find_not_finite
 from tosica.model._reference import ReferenceData
 from tosica.model._reference_on_disk import BUFFER_SIZE
 from tosica.model._setup import SetupMixin, TrainingResult
@@ -325,7 +324,7 @@ def describe_reference(state: TrainingState) -> None:
         fit_missing_genes(module, state.data)
         if len(module.slices) == 1:
             state.model.training_.novelty_statistics = fit_novelty_statistics(module, state.data)
-    wrong = find_not_finite(module.state_dict())
+    wrong = module.find_not_finite()
     if wrong is not None:
         raise ValueError(
             f"The training diverged: weights are not finite ({wrong}); train with a smaller plan_kwargs={{'lr': ...}}."

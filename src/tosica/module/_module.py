@@ -214,6 +214,15 @@ class TOSICAModule(BaseModuleClass):
         owner = torch.as_tensor(tokens.modality, dtype=torch.int64)
         self.register_buffer("token_modality", owner, persistent=False)
 
+    def find_not_finite(self) -> str | None:
+        """Name of the first tensor with a value that is not finite, if there is any."""
+        for name, tensor in self.state_dict().items():
+            # Before training, expression is not clipped.
+            wrong = tensor.isnan() | tensor.isneginf() if name == "linear.clip_max" else ~tensor.isfinite()
+            if wrong.any():
+                return name
+        return None
+
     @auto_move_data
     def annotate(
         self,

@@ -419,7 +419,7 @@ def _match_and_select(
     """Match gene sets to the genes of the data, and select those to keep."""
     members, match = match_gene_sets(genes, gene_sets, params, log_organism=log_organism)
     sizes = np.diff(members.indptr)
-    fits = np.flatnonzero((sizes >= params.min_genes) & (gene_sets.lengths <= params.max_genes))
+    fits = np.flatnonzero((sizes >= params.min_genes) & (np.diff(gene_sets.contains.indptr) <= params.max_genes))
     if fits.size == 0:
         raise ValueError(explain_no_gene_sets(genes, gene_sets, sizes, params))
     max_jaccard = params.max_jaccard

@@ -73,11 +73,6 @@ class GeneSets:
     is_named: bool = False
     weights: pd.DataFrame | None = None
 
-    @property
-    def lengths(self) -> NDArray[np.intp]:
-        """Number of genes that each set lists, ``(n_gene_sets,)``."""
-        return np.diff(self.contains.indptr)
-
 
 def read_gene_sets(gene_sets: GeneSetsLike) -> GeneSets:
     """Read gene sets from a name, a path, a dict, a table, or a list of names and paths."""
@@ -277,10 +272,11 @@ def explain_no_gene_sets(genes: GeneList, gene_sets: GeneSets, sizes: NDArray[np
     """Explain in one sentence why no gene set was kept."""
     # If some sets have enough genes in the data, names match and limits do not.
     advice = hint(genes, gene_sets) if sizes.max() < params.min_genes else ""
+    lengths = np.diff(gene_sets.contains.indptr)
     return (
         f"none of {format_thousands(len(gene_sets.names))} gene sets ({gene_sets.source}) lists at most "
         f"{params.max_genes} genes and has at least {params.min_genes} of them in adata (they list "
-        f"{gene_sets.lengths.min()} to {gene_sets.lengths.max()} and have {sizes.min()} to {sizes.max()}; adata has "
+        f"{lengths.min()} to {lengths.max()} and have {sizes.min()} to {sizes.max()}; adata has "
         f"{genes.names[0]!r} and so on, they have {gene_sets.genes.names[0]!r}): "
         f"{advice or 'lower min_genes, raise max_genes, or pass gene sets with the names of adata'}."
     )
