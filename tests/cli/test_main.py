@@ -102,12 +102,6 @@ def test_values_that_click_does_not_know(option: str, given: str, meant: Any) ->
     assert context.params[option.removeprefix("--")] == meant
 
 
-def test_completion_is_that_of_click(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("_TOSICA_COMPLETE", "bash_complete"), ("COMP_WORDS", "tosica an"), ("COMP_CWORD", "1")):
-        monkeypatch.setenv(name, value)
-    assert run().out.split() == ["plain,annotate"]
-
-
 def test_threads_are_set_before_torch_is_imported(run: Any, query: Path) -> None:
     before = torch.get_num_threads()
     try:

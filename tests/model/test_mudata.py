@@ -295,13 +295,6 @@ def test_antibodies_normalised_by_clr_are_what_counts_become(model, query, caplo
     assert "mdata['protein'].X holds normalised antibodies" in caplog.text
 
 
-def test_what_is_normalised_is_detected_and_logged(mdata, caplog):
-    mdata["protein"].X = clr(mdata["protein"].X)
-    tosica.TOSICA.setup_mudata(mdata, "kind")
-    assert "modality 'rna' (rna) holds counts; taken as log1p of counts per 10 000" in caplog.text
-    assert "modality 'protein' (protein) holds normalised antibodies; used without further" in caplog.text
-
-
 def test_antibodies_normalised_in_another_way(model, mdata, query):
     counts = query["protein"].X.copy()
     query["protein"].X = np.log1p(counts.toarray())
@@ -345,18 +338,6 @@ def test_a_log_normalized_reference(caplog):
     assert "activity, genes: 30, read as log-normalised gene activity" in repr(model)
     query["activity"].X = log_normalized(query["activity"].X, 5e3)
     np.testing.assert_allclose(model.predict(query, soft=True), expected, atol=1e-4)
-
-
-@pytest.mark.parametrize("select", ["largest", "variable"])
-def test_masks_of_the_same_gene_sets(select):
-    """A layer of RNA is not asked of gene activity."""
-    made = make_multiome()
-    made["rna"].layers["counts"] = made["rna"].X.copy()
-    tosica.pp.build_mask(made, TOY_SETS, modalities=MODALITIES, layer="counts", select=select, max_gene_sets=2)
-    rna, activity = (made[name] for name in MODALITIES.values())
-    assert len(rna.uns["tosica_mask"]["gene_sets"]) == len(activity.uns["tosica_mask"]["gene_sets"]) == 2
-    if select == "largest":
-        np.testing.assert_array_equal(activity.varm["tosica_mask"].toarray(), rna.varm["tosica_mask"].toarray()[::-1])
 
 
 # --------------------------------------------------------------------------- where labels are

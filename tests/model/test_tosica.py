@@ -135,15 +135,6 @@ def test_repr_tells_the_facts(toy, pbmc_model):
 # --------------------------------------------------------------------------- queries as they come
 
 
-def test_other_values_that_are_the_same_cells(toy_model, toy_query):
-    expected, counts = seen_by(toy_model, toy_query), toy_query.X.toarray()
-    toy_query.X = np.log1p(1e4 * counts / counts.sum(1, keepdims=True))
-    assert_same(seen_by(toy_model, toy_query), expected)
-    view = toy_query[::-2, ::-1]
-    assert_same(seen_by(toy_model, view), [part[::-2] for part in expected])
-    assert view.is_view
-
-
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 1000),
@@ -181,16 +172,6 @@ def test_layer_and_raw(toy, toy_model, toy_query, train):
     toy.X = toy.X.toarray() - 1
     model = train(toy, setup={"layer": "counts"})
     assert_same(seen_by(model, toy_query), seen_by(model, toy_query, layer="counts"))
-
-
-def test_the_network_sees_missing_genes_as_zeros(toy_model, network_model, toy_query):
-    zeroed = toy_query.copy()
-    zeroed.X = zeroed.X.toarray()
-    zeroed.X[:, :1] = 0
-    lacking = toy_query[:, 1:].copy()
-    for see in (toy_model.get_latent_representation, toy_model.get_attention):
-        np.testing.assert_allclose(see(lacking), see(zeroed), atol=1e-6)
-    assert_same(seen_by(network_model, lacking), seen_by(network_model, zeroed))
 
 
 @pytest.mark.filterwarnings("ignore:The query has only")
