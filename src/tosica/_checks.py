@@ -298,8 +298,13 @@ def shown(value: Any) -> str:
 
 def list_names(names: Sequence[str], most: int = 10) -> str:
     """Put names in quotes for a message; of more than ``most``, count the rest."""
-    listed = ", ".join(repr(name) for name in names[:most])
-    return f"{listed} and {len(names) - most} more" if len(names) > most else listed
+    return list_parts([repr(name) for name in names], most)
+
+
+def list_parts(parts: Sequence[str], most: int = 10) -> str:
+    """Join parts of a message; of more than ``most``, count the rest."""
+    listed = ", ".join(parts[:most])
+    return f"{listed} and {len(parts) - most} more" if len(parts) > most else listed
 
 
 def similar_names(name: str, known: Iterable[str], most: int = 3) -> list[str]:

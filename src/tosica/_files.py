@@ -134,6 +134,16 @@ def as_os_error() -> Iterator[None]:
         raise OSError(str(error)) from error
 
 
+def explain_hdf5(error: object) -> str:
+    """Say what helps against an error of HDF5, as the end of a sentence without its full stop."""
+    text = str(error)
+    if "plugin" in text or "required filter" in text:
+        return "its compression needs a filter: pip install hdf5plugin, and in Python import hdf5plugin first"
+    if "lock" in text and "block" not in text:
+        return "close it elsewhere, or set HDF5_USE_FILE_LOCKING=FALSE where the disk knows no locks"
+    return "copy it again to the end, or save it again"
+
+
 @contextmanager
 def temporary_folder(folder: Path) -> Iterator[Path]:
     """Make a folder inside of ``folder``, and remove it at the end."""

@@ -155,7 +155,7 @@ def test_majority_voting(run: Any, toy_query: AnnData, model_folder: Path, tmp_p
         ("q.txt", "model", "q.txt"),
         ("nothing.h5ad", "model", "nothing.h5ad"),
         ("folder", "model", "neither cells nor a model"),
-        ("two", "model", "2 matrices (a_, b_)"),
+        ("two", "model", "holds 2 matrices ('a_matrix.mtx.gz', "),
         ("model", "model", "is the folder of a model"),
         ("table.csv", "model", "is a table"),
         ("broken.h5ad", "model", "broken.h5ad"),

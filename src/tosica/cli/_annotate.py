@@ -11,7 +11,16 @@ import click
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_outputs
-from tosica.cli._session import COUNT, Command, default_option, device_option, load, seurat_option, threads_option
+from tosica.cli._session import (
+    COUNT,
+    Command,
+    default_option,
+    device_option,
+    genome_option,
+    load,
+    seurat_option,
+    threads_option,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +49,7 @@ def _share_or_auto(ctx: click.Context, param: click.Parameter, value: Any) -> fl
 @click.option("--layer", help="Layer with the expression.")
 @click.option("--use-raw", is_flag=True, help="Read raw instead.")
 @seurat_option
+@genome_option
 @default_option(
     "--cutoff",
     type=str,
@@ -75,6 +85,7 @@ def annotate(
     output: Path | None,
     obs_out: Path | None,
     seurat: bool,
+    genome: str | None,
     majority_voting: bool,
     over_clustering: str | None,
     min_prop: float,
@@ -97,7 +108,8 @@ def annotate(
         raise click.UsageError("--over-clustering and --min-prop need --majority-voting.")
     check_outputs(output, obs_out, overwrite=overwrite)
     tosica = load("tosica.tl")
-    from tosica.cli._files import kind_of, read_cells, write_cells, write_table
+    from tosica.cli._files import read_cells, write_cells, write_table
+    from tosica.io._kinds import kind_of
     from tosica.ondisk import StoredByGenesError
 
     kind = kind_of(query)
@@ -113,7 +125,7 @@ def annotate(
             logger.info("%s is stored by genes (CSC) and is read as a whole", query)
     if obs is None:
         with progress(None, f"reading {query}"):
-            adata = read_cells(query, seurat=seurat)
+            adata = read_cells(query, seurat=seurat, genome=genome)
         loaded.annotate(adata, **options)
         if majority_voting:
             tosica.tl.majority_vote(adata, over_clustering, min_prop, key=options["key_added"])
@@ -228,21 +240,23 @@ def evaluate(
 
 @click.command(cls=Command, short_help="Say what a file or a model holds.")
 @click.argument("path")
+@genome_option
 @click.pass_obj
-def info(session: Session, path: str) -> None:
+def info(session: Session, path: str, genome: str | None) -> None:
     """Say what PATH holds: the folder of a model, or a file of cells.
 
     Of a model: labels, genes, gene sets, scale of the reference. Of cells: their number, genes,
     layers, columns, scale of the expression, and which model has annotated them.
     """
-    from tosica.cli._files import kind_of, read_cells
+    from tosica.cli._files import read_cells
+    from tosica.io._kinds import kind_of
 
     kind = kind_of(path)
     if kind == "model":
         result = _of_model(load("tosica.model").TOSICA.load(path, accelerator="cpu"))
     else:
         with progress(None, f"reading {path}"):
-            result = _of_cells(read_cells(path, backed=True))
+            result = _of_cells(read_cells(path, backed=True, genome=genome))
     result = {"path": path, "kind": kind, **result}
     session.show(result, "\n".join(_lines(result)))
 

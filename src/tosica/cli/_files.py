@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import warnings
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,40 +14,11 @@ if TYPE_CHECKING:
 
 CELLS = (".h5ad", ".zarr")
 TABLES = (".csv", ".tsv", ".parquet")
-_KNOWN = ".h5ad, .zarr, .h5 of 10x Genomics, .rds, .h5Seurat, or a folder with matrix.mtx, as 10x Genomics writes it"
-_KINDS = {".h5ad": "h5ad", ".h5": "10x_h5", ".rds": "seurat", ".h5seurat": "seurat"} | dict.fromkeys(TABLES, "table")
 
 # --------------------------------------------------------------------------- reading
 
 
-def kind_of(path: str) -> str:
-    """Say what is at a path: "h5ad", "zarr", "10x_h5", "10x_mtx", "seurat", "table" or "model".
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is nothing.
-    ValueError
-        If it is none of these.
-    """
-    suffix = Path(path).suffix.lower()
-    if "://" in path and suffix == ".zarr":
-        return "zarr"
-    if not os.path.exists(path):
-        raise FileNotFoundError(f"There is no file or folder {path!r}.")
-    names = {suffix} if os.path.isfile(path) else set(os.listdir(path))
-    if os.path.isfile(path) and suffix in _KINDS:
-        return _KINDS[suffix]
-    if suffix == ".zarr" or {".zgroup", "zarr.json"} & names:
-        return "zarr"
-    if "model.pt" in names:
-        return "model"
-    if any(name.endswith(("matrix.mtx", "matrix.mtx.gz")) for name in names):
-        return "10x_mtx"
-    raise ValueError(f"{path!r} holds neither cells nor a model: give {_KNOWN}, or the folder of a model.")
-
-
-def read_cells(path: str, *, seurat: bool = False, backed: bool = False) -> AnnData:
+def read_cells(path: str, *, seurat: bool = False, backed: bool = False, genome: str | None = None) -> AnnData:
     """Read cells with their expression.
 
     Parameters
@@ -62,6 +31,8 @@ def read_cells(path: str, *, seurat: bool = False, backed: bool = False) -> AnnD
     backed
         Leave the expression on disk where the format allows it, and read a table as the ``obs`` of
         cells without genes.
+    genome
+        Genome to take of a matrix of 10x Genomics with several.
 
     Raises
     ------
@@ -73,30 +44,31 @@ def read_cells(path: str, *, seurat: bool = False, backed: bool = False) -> AnnD
         If the file is damaged, or holds no cells.
     """
     import anndata as ad
-    import scanpy as sc
 
     from tosica.data import load_annotations
-    from tosica.io import read_seurat
-    from tosica.io._parts import explain_damage
+    from tosica.io import read_10x, read_seurat
+    from tosica.io._kinds import KNOWN, kind_of
+    from tosica.io._parts import ReadError, explain_damage
 
-    kind = kind_of(path)
-    if kind == "model" or (kind == "table" and not backed):
-        what = "the folder of a model" if kind == "model" else "a table"
-        raise ValueError(f"{path!r} is {what}, and holds no expression: give {_KNOWN}.")
-    if kind == "seurat" or (seurat and kind == "h5ad"):
+    with suppress(ImportError):
+        import hdf5plugin  # noqa: F401 # more compressions of HDF5
+    with explain_damage(path):
+        kind = kind_of(path)
+        if genome is not None and not kind.startswith("10x"):
+            raise ReadError(f"{path!r} is of the kind {kind}, of which no genome can be chosen: leave --genome out.")
+        if kind == "model" or (kind == "table" and not backed):
+            call = "anndata.AnnData(pandas.read_csv(path, index_col=0)), with .T if its rows are genes"
+            what = "the folder of a model" if kind == "model" else f"a table: make cells of counts by {call}"
+            raise ReadError(f"{path!r} is {what}; give {KNOWN}.")
+    if kind in ("rds", "h5seurat") or (seurat and kind == "h5ad"):
         return read_seurat(path)
-    with explain_damage(Path(path)), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Variable names are not unique")
+    if kind.startswith("10x"):
+        return read_10x(path, genome=genome)
+    with explain_damage(path):
         if kind == "table":
             return ad.AnnData(obs=_read_table(path))
         if kind == "h5ad":
             return ad.read_h5ad(path, backed="r" if backed else None)
-        if kind == "10x_mtx":
-            return sc.read_10x_mtx(path, prefix=_prefix(path))
-        if kind == "10x_h5":
-            adata = sc.read_10x_h5(path)
-            adata.var_names_make_unique()
-            return adata
         if backed:
             # What it needs comes with the extra "atlas", but not with zarr.
             with suppress(ImportError):
@@ -114,15 +86,6 @@ def _read_table(path: str) -> pd.DataFrame:
         return pd.read_parquet(path)
     table = pd.read_csv(path, sep="," if path.lower().endswith(".csv") else "\t", index_col=0)
     return table.set_index(table.index.astype(str))
-
-
-def _prefix(folder: str) -> str | None:
-    """Find what stands before ``matrix.mtx`` in a folder's names, as in files of GEO."""
-    names = [name.removesuffix(".gz") for name in os.listdir(folder)]
-    found = sorted({name.removesuffix("matrix.mtx") for name in names if name.endswith("matrix.mtx")})
-    if len(found) > 1:
-        raise ValueError(f"{folder!r} holds {len(found)} matrices ({', '.join(found)}): give each a folder of its own.")
-    return found[0] or None
 
 
 # --------------------------------------------------------------------------- writing

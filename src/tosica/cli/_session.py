@@ -204,6 +204,7 @@ COUNT = click.IntRange(min=1)
 _THREADS_HELP = "Number of threads.  [default: one a core]"
 threads_option = click.option("--threads", type=COUNT, callback=_set_threads, expose_value=False, help=_THREADS_HELP)
 seurat_option = click.option("--seurat", is_flag=True, help="Repair an .h5ad that was converted from a Seurat object.")
+genome_option = click.option("--genome", help="Genome to take of a file of 10x Genomics with several.")
 seed_option = default_option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, help="Random seed.")
 organism_option = default_option(
     "--organism", type=click.Choice(["auto", "human", "mouse"]), default="auto", help="Organism of the reference."

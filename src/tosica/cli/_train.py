@@ -16,6 +16,7 @@ from tosica.cli._session import (
     Command,
     default_option,
     device_option,
+    genome_option,
     load,
     organism_option,
     seed_option,
@@ -42,6 +43,7 @@ _DEFAULT = "gobp"
 @click.option("--layer", help="Layer with the expression.  [default: X]")
 @click.option("--use-raw", is_flag=True, help="Take expression and genes from raw.")
 @seurat_option
+@genome_option
 @organism_option
 @default_option("--max-gene-sets", type=COUNT, default=300, help="Largest number of gene sets that become tokens.")
 @click.option("--max-epochs", type=COUNT, help="Passes over the cells.")
@@ -61,6 +63,7 @@ def train(
     gene_sets: tuple[str, ...],
     use_raw: bool,
     seurat: bool,
+    genome: str | None,
     organism: str,
     max_gene_sets: int,
     seed: int,
@@ -85,7 +88,7 @@ def train(
     from tosica.cli._files import read_cells
 
     with progress(None, f"reading {reference}"):
-        adata = read_cells(reference, seurat=seurat)
+        adata = read_cells(reference, seurat=seurat, genome=genome)
     if use_raw:
         if adata.raw is None:
             raise ValueError(f"{reference!r} has no raw: leave --use-raw out.")
@@ -155,6 +158,12 @@ def gene_sets(
             f"\n{reference}: {len(kept)} of them are kept, with {mask['n_genes_covered']} of {mask['n_genes']} genes "
             f"({100 * mask['coverage']:.1f} %); {mask['n_genes_mapped']} genes were matched by another name"
         )
+        for what, words in (("left_out", "left out"), ("unknown_genes", "not in the reference, with a similar name")):
+            table = mask.get(what)
+            if table is not None and len(table):
+                named = dict(table.itertuples(index=False))
+                result["reference"][what] = named
+                text += "".join(f"\n{words}: {one}{f' ({more})' if more else ''}" for one, more in named.items())
         sets = {one: sets[one] for one in kept if one in sets}
     if output is not None:
         tosica.gs.write_gmt(sets, output)

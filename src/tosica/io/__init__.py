@@ -1,5 +1,6 @@
-"""Read Seurat objects from any common file format, and write annotations for Seurat."""
+"""Read counts and Seurat objects from any common file format, and write annotations for Seurat."""
 
 from tosica.io._seurat import from_seurat, read_seurat, to_seurat
+from tosica.io._tenx import read_10x
 
-__all__ = ["from_seurat", "read_seurat", "to_seurat"]
+__all__ = ["from_seurat", "read_10x", "read_seurat", "to_seurat"]

@@ -12,6 +12,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica._checks import list_names
+from tosica._files import explain_hdf5
 from tosica._settings import logger
 from tosica.data import TARGET_SUM, detect_values, log_normalize_block
 
@@ -25,7 +26,7 @@ GRAPHS_NOTE = "graphs were left out: they are similarities, not distances; call 
 _CHUNK_SIZE = 4096
 
 
-class ReadError(Exception):
+class ReadError(ValueError):
     """A sentence for the user, raised as ``kind``; what else a reader raises means damage."""
 
     def __init__(self, sentence: str, kind: type[Exception] = ValueError) -> None:
@@ -46,7 +47,7 @@ def explain_damage(path: object) -> Iterator[None]:
         first = (str(error).strip().splitlines() or [""])[0]
         raise ValueError(
             f"{str(path)!r} is damaged, or laid out in a way that is not known "
-            f"({type(error).__name__}: {first:.150}): copy it again to the end, or save it again."
+            f"({type(error).__name__}: {first:.150}): {explain_hdf5(error)}."
         ) from error
 
 

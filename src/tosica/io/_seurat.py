@@ -7,6 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import anndata as ad
 import h5py
 import pandas as pd
 
@@ -16,6 +17,7 @@ from tosica._progress import progress
 from tosica._settings import logger
 from tosica.data import are_factor_codes
 from tosica.io._hdf5 import read_h5ad, read_h5seurat
+from tosica.io._kinds import kind_of
 from tosica.io._parts import (
     Matrix,
     Parts,
@@ -112,15 +114,21 @@ def read_seurat(
 
 def _read(path: Path, assay: str | None, logicals: Collection[str], na_strings: Collection[str]) -> Parts:
     """Choose the reader by what the file is."""
-    if h5py.is_hdf5(path):
+    kind = kind_of(path)
+    if kind not in ("h5ad", "h5seurat", "rds"):
+        raise ReadError(
+            f"{str(path)!r} is of the kind {kind}, and holds no Seurat object: give .rds, .h5Seurat or .h5ad."
+        )
+    if kind != "rds":
         with h5py.File(path) as file:
-            if "assays" in file and "cell.names" in file:
+            if kind == "h5ad" and isinstance(file["obs"], h5py.Dataset):
+                # Of anndata before 0.7, which its reader still knows.
+                return _parts_of(ad.read_h5ad(path), logicals, na_strings)
+            if kind == "h5seurat":
                 return read_h5seurat(file, assay=assay, logicals=logicals, na_strings=na_strings)
             if assay is not None:
                 raise ReadError(f"assay={assay!r} was given, but an .h5ad file holds one assay only; leave it out.")
             return read_h5ad(file, logicals=logicals, na_strings=na_strings)
-    if path.suffix.lower() in (".h5ad", ".h5seurat", ".h5"):
-        raise ReadError(f"{str(path)!r} is not a whole HDF5 file; copy or download it to the end.")
     if logicals or na_strings:
         raise ReadError(
             "logicals and na_strings are for converted files only, because an .rds file stores "
@@ -171,8 +179,10 @@ def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: C
     >>> float(repaired.X.min())
     0.0
     """
-    logicals = as_names(logicals)
-    na_strings = as_names(na_strings)
+    return to_anndata(_parts_of(adata, as_names(logicals), as_names(na_strings)))
+
+
+def _parts_of(adata: AnnData, logicals: Collection[str], na_strings: Collection[str]) -> Parts:
     notes: list[str] = []
     obs = repair_columns(adata.obs, notes, logicals=logicals, na_strings=na_strings)
     codes = [str(name) for name in adata.obs if name not in logicals and are_factor_codes(adata, name)]
@@ -187,7 +197,7 @@ def from_seurat(adata: AnnData, *, logicals: Collection[str] = (), na_strings: C
         matrices.append(Matrix("adata.raw.X", _values(adata.raw.X), raw_genes(adata.raw.var, adata.var)))
     lost = [f"varm[{key!r}]" for key in adata.varm] + [f"obsp[{key!r}]" for key in adata.obsp]
     lost += ["uns['neighbors']"] if "neighbors" in adata.uns else []
-    return to_anndata(repaired_parts(obs, matrices, adata.obsm, lost, notes))
+    return repaired_parts(obs, matrices, adata.obsm, lost, notes)
 
 
 def _values(matrix: Any) -> Any:

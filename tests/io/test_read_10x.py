@@ -1,0 +1,173 @@
+"""Counts in the layouts of several programs, and files that are something else than they are called."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from typing import TYPE_CHECKING
+
+import anndata as ad
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.io
+import scipy.sparse as sp
+
+import tosica
+from tosica import cli
+from tosica.io._kinds import kind_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+GENES, CELLS = ["CD3E", "HLA-DRA", "MS4A1", "NKG7"], [f"AAAC{i}-1" for i in range(6)]
+COUNTS = np.random.default_rng(0).poisson(2, (6, 4))
+IDS = [f"ENSG{i:011d}" for i in range(4)]
+ROWS = {
+    1: GENES,
+    2: [f"{i}\t{name}" for i, name in zip(IDS, GENES, strict=True)],
+    3: [f"{i}\t{name}\tGene Expression" for i, name in zip(IDS, GENES, strict=True)],
+    6: [f"{i}\t{name}\tGene Expression\tchr1\t1\t2" for i, name in zip(IDS, GENES, strict=True)],
+}
+TWO_GENOMES = [f"hg19_{IDS[0]}\thg19_CD3E", f"hg19_{IDS[1]}\thg19_HLA-DRA"]
+TWO_GENOMES += ["mm10___ENSMUSG1\tmm10___Ms4a1", "mm10___ENSMUSG2\tmm10___Nkg7"]
+
+
+def mtx(values: np.ndarray) -> str:
+    file = io.BytesIO()
+    scipy.io.mmwrite(file, sp.coo_matrix(values))
+    return file.getvalue().decode()
+
+
+def write(folder: Path, files: dict[str, str | list[str]]) -> Path:
+    """Write text, compressed where the name ends in ``.gz``."""
+    for name, rows in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        content = (rows if isinstance(rows, str) else "".join(f"{row}\n" for row in rows)).encode()
+        (folder / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    return folder
+
+
+BY_GENES, SPLICED = mtx(COUNTS.T), np.hstack([COUNTS - 1, COUNTS, np.ones_like(COUNTS)])
+FOLDERS = {
+    "Cell Ranger 2": {"hg19/matrix.mtx": BY_GENES, "hg19/genes.tsv": ROWS[2], "hg19/barcodes.tsv": CELLS},
+    "Cell Ranger 9": {"matrix.mtx.gz": BY_GENES, "features.tsv.gz": ROWS[6], "barcodes.tsv.gz": CELLS},
+    "Flex": {f"count/sample_filtered_feature_bc_matrix/{n}": f for n, f in (("matrix.mtx.gz", BY_GENES),
+        ("features.tsv.gz", ROWS[3]), ("barcodes.tsv.gz", CELLS))},
+    "STARsolo": {f"Gene/{of}/{n}": f for of in ("raw", "filtered") for n, f in (("matrix.mtx", BY_GENES),
+        ("features.tsv", ROWS[3]), ("barcodes.tsv", CELLS), ("UniqueAndMult-EM.mtx", BY_GENES))},
+    "partly zipped": {"matrix.mtx.gz": BY_GENES, "genes.tsv": ROWS[2], "barcodes.tsv.gz": CELLS},
+    "prefixed in part": {"GSM1_colon_matrix.mtx.gz": BY_GENES, "GSM1_colon_barcodes.tsv": CELLS, "genes.tsv": ROWS[1]},
+    "a header": {"s_matrix.mtx": BY_GENES, "s_features.tsv": ["id\tname", *ROWS[2]], "s_barcodes.tsv": ["x", *CELLS]},
+    "commas": {"matrix.mtx": BY_GENES, "genes.csv": [r.replace("\t", ",") for r in ROWS[2]], "barcodes.csv": CELLS},
+    "kallisto": {"cells_x_genes.mtx": mtx(COUNTS), "cells_x_genes.genes.txt": IDS,
+        "cells_x_genes.genes.names.txt": GENES, "cells_x_genes.barcodes.txt": CELLS},
+    "alevin-fry": {"quants_mat.mtx": mtx(SPLICED), "quants_mat_rows.txt": CELLS,
+        "quants_mat_cols.txt": [f"{g}{e}" for e in ("", "-U", "-A") for g in GENES]},
+    "antibodies": {"matrix.mtx": mtx(np.vstack([COUNTS.T, COUNTS.T[:1]])), "barcodes.tsv": CELLS,
+        "features.tsv": [*ROWS[3], "CD3\tCD3\tAntibody Capture"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", FOLDERS)
+def test_folders(layout: str, tmp_path: Path) -> None:
+    adata = tosica.io.read_10x(write(tmp_path, FOLDERS[layout]))
+    assert (list(adata.obs_names), list(adata.var_names)) == (CELLS, GENES)
+    assert adata.X.dtype == np.float32
+    np.testing.assert_array_equal(adata.X.toarray(), COUNTS)
+    assert cli.main(["info", str(tmp_path), "-q"]) == 0
+
+
+@pytest.mark.parametrize("ending", ["tsv", "tsv.gz"])
+def test_genomes_are_named_and_one_is_taken(ending: str, tmp_path: Path) -> None:
+    tables = {f"features.{ending}": TWO_GENOMES, f"barcodes.{ending}": CELLS}
+    write(tmp_path, {"matrix.mtx": BY_GENES, **tables})
+    with pytest.raises(ValueError, match=r"2 genomes \(hg19, mm10\): choose one, as by genome='hg19'"):
+        tosica.io.read_10x(tmp_path)
+    with pytest.raises(ValueError, match=r"no genome 'mm9'.*did you mean 'mm10'"):
+        tosica.io.read_10x(tmp_path, genome="mm9")
+    adata = tosica.io.read_10x(tmp_path, genome="mm10")
+    assert list(adata.var_names) == ["Ms4a1", "Nkg7"]
+    assert list(adata.var["gene_ids"]) == ["ENSMUSG1", "ENSMUSG2"]
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"barcodes.tsv": []}, "no table of the cells"),
+        ({"genes.tsv": []}, "no table of the genes"),
+        ({"barcodes.tsv": CELLS[:4]}, "4 × 6, but the tables beside it list 4 cells and 4 genes"),
+        ({"b_matrix.mtx": BY_GENES}, r"2 matrices \('b_matrix.mtx', 'matrix.mtx'\): give the path of one\."),
+        ({"mm10/matrix.mtx": BY_GENES, "matrix.mtx": []}, "no table of"),
+        ({"matrix.mtx": BY_GENES[:40]}, "is damaged"),
+    ],
+)
+def test_folders_that_lack_something(files: dict[str, list[str]], words: str, tmp_path: Path) -> None:
+    write(tmp_path, {"matrix.mtx": BY_GENES, "genes.tsv": ROWS[2], "barcodes.tsv": CELLS, **files})
+    for name in [name for name, rows in files.items() if not rows]:
+        (tmp_path / name).unlink()
+    with pytest.raises(ValueError, match=words):
+        tosica.io.read_10x(tmp_path)
+
+
+def test_one_matrix_of_several_by_its_path(tmp_path: Path) -> None:
+    for name, cells in (("a_", CELLS), ("b_", [f"b{i}" for i in range(6)])):
+        write(tmp_path, {f"{name}matrix.mtx.gz": BY_GENES, f"{name}barcodes.tsv": cells, "genes.tsv": ROWS[1]})
+    assert tosica.io.read_10x(tmp_path / "b_matrix.mtx.gz").obs_names[0] == "b0"
+
+
+# --------------------------------------------------------------------------- what a file is
+
+
+def _tar(path: Path) -> None:
+    with tarfile.open(path, "w") as archive:
+        archive.addfile(tarfile.TarInfo("cells.h5ad"), io.BytesIO())
+
+
+def _hdf5(path: Path, *members: str) -> None:
+    with h5py.File(path, "w") as file:
+        for name in members:
+            file.create_group(name)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "git lfs pull"),
+        (b"<!DOCTYPE html><html>", "web page"),
+        (b"\n <?xml version='1.0'?>", "web page"),
+        (b"PK\x03\x04" + bytes(9), "ZIP archive"),
+        (gzip.compress(b"RDX3\nX\n"), "saveRDS"),
+        (b"RDA3\nA\n", "saveRDS"),
+        (b"", "is empty"),
+        (_tar, "tar archive"),
+        (b"\x00\x01nonsense", "not a whole HDF5 file"),
+        (gzip.compress(b"\x89HDF\r\n\x1a\n"), "unpack it first"),
+        (lambda path: _hdf5(path, "mod/rna", "mod/protein"), "a MuData with 'protein', 'rna'"),
+        (lambda path: _hdf5(path, "row_attrs", "col_attrs", "matrix"), "loom"),
+        (lambda path: _hdf5(path, "df", "umi"), "an HDF5 file with 'df', 'umi'"),
+        (b"gene,c1,c2\nCD3E,1,2\n", "a table: make cells of counts by anndata"),
+        (b"\tc1\tc2\nCD3E\t1\t2\n", "a table"),
+    ],
+)
+def test_files_that_are_something_else(content: object, words: str, tmp_path: Path, capsys) -> None:
+    path = tmp_path / "cells.h5ad"
+    content(path) if callable(content) else path.write_bytes(content)  # type: ignore[arg-type]
+    assert cli.main(["train", str(path), "--labels-key", "kind", "-o", str(tmp_path / "model"), "-q"]) == 1
+    said = capsys.readouterr().err
+    assert words in said
+    assert "damaged" not in said
+    assert "not expected" not in said
+    with pytest.raises(ValueError, match=r"cells\.h5ad"):
+        tosica.io.read_seurat(path)
+
+
+def test_kinds_are_told_without_the_suffix(tmp_path: Path) -> None:
+    ad.AnnData(COUNTS.astype(np.float32), pd.DataFrame(index=CELLS)).write_h5ad(tmp_path / "a.h5ad.h5")
+    _hdf5(tmp_path / "b.hdf5", "matrix/barcodes", "matrix/indptr")
+    (tmp_path / "c.txt").write_text("cell\tlabel\na\tb\n")
+    (tmp_path / "d").write_bytes(gzip.compress(b"X\n" + bytes(9)))
+    found = [kind_of(path) for path in sorted(tmp_path.iterdir())]
+    assert found == ["h5ad", "10x_h5", "table", "rds"]
