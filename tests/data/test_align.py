@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
@@ -16,6 +16,11 @@ from hypothesis import strategies as st
 
 from tosica import gs
 from tosica.data import MODALITY_KINDS, AlignedCells, CellBatch, CellMatrix, Scale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from anndata import AnnData
 
 N_CELLS, N_GENES = 30, 20
 GENES = pd.Index([f"CD{i}" for i in range(1, N_GENES + 1)])
@@ -101,17 +106,93 @@ def test_edges_of_what_is_accepted(counts: np.ndarray) -> None:
         together(query(counts[:, :18], GENES[:18]))
     with pytest.warns(UserWarning, match=r"only 10 of the model's 20 genes \(50%\)"):
         together(query(counts[:, :10], GENES[:10]))
-    sentence = r"only 9 of the model's 20 genes \(45%\) .*: was it cut down to"
+    sentence = r"only 9 of the model's 20 genes \(45%\) .*; a panel of few genes needs a model"
     with pytest.raises(ValueError, match=sentence):
         align(query(counts[:, :9], GENES[:9]), GENES, COUNTS)
 
 
-def test_a_column_of_var_is_of_no_use_to_the_genes_of_raw(counts: np.ndarray) -> None:
-    adata = query(counts, [f"ENSG{i:011d}" for i in range(N_GENES)])
+def _raw(adata: AnnData) -> AnnData:
     adata.var["symbol"] = list(GENES)
+    adata.var_names = [f"ENSG{i:011d}" for i in range(N_GENES)]
     adata.raw = adata.copy()
-    with pytest.raises(ValueError, match="Ensembl IDs"):
-        align(adata, GENES, COUNTS, use_raw=True)
+    return adata
+
+
+# What all names share, or what R makes of them, is no part of them.
+DECORATED: dict[str, Callable[[str], str]] = {
+    "white space": lambda name: f" {name}\t",
+    "a genome": lambda name: f"GRCh38-2020-A_{name}",
+    "two marks": lambda name: f"mm10___{name}",
+    "a modality": lambda name: f"rna:{name}",
+    "a suffix": lambda name: f"{name}-RNA",
+    "R's dots": lambda name: name.replace("-", "."),
+}
+
+
+def assert_same(found: AnnData, counts: np.ndarray, names: pd.Index = GENES, **kwargs: Any) -> None:
+    """A query gives what plain counts of the genes give."""
+    got = together(found, genes=kwargs.pop("genes", names), **kwargs).values
+    np.testing.assert_allclose(got, together(query(counts, names), genes=names).values, rtol=1e-3)
+
+
+@pytest.mark.parametrize("names", DECORATED)
+@pytest.mark.parametrize("of_model", [False, True])
+def test_names_with_something_around_them(names: str, of_model: bool, counts: np.ndarray) -> None:
+    genes = pd.Index([f"{name}-{i % 3}A" for i, name in enumerate(GENES)])
+    other = pd.Index([DECORATED[names](name) for name in genes])
+    given, wanted = (genes, other) if of_model else (other, genes)
+    assert_same(query(counts, given), counts, genes, genes=wanted)
+
+
+def test_names_in_a_column_of_raw(counts: np.ndarray) -> None:
+    assert_same(_raw(query(counts, GENES)), counts, use_raw=True)
+
+
+@pytest.mark.parametrize(
+    ("adata", "words"),
+    [
+        (lambda counts: query(counts, GENES).T, r"transpose it, as by adata\.T"),
+        (lambda counts: query(counts[:, :3], GENES[:3]), "a panel of few genes needs a model"),
+    ],
+)
+def test_why_too_few_genes_are_found(adata: Any, words: str, counts: np.ndarray) -> None:
+    with pytest.raises(ValueError, match=words):
+        align(adata(counts), GENES, COUNTS)
+
+
+OTHERS = {
+    "CLR": lambda rng: rng.normal(size=(60, 4)),
+    "missing": lambda rng: np.full((60, 4), np.nan),
+    "z-scores": lambda rng: np.round(rng.normal(size=(60, 4)), 1),
+}
+
+
+@pytest.mark.parametrize("others", OTHERS)
+@pytest.mark.parametrize("format_", [np.asarray, sp.csr_matrix])
+def test_columns_that_are_not_used_may_hold_anything(others: str, format_: Any, counts: np.ndarray) -> None:
+    values = OTHERS[others](np.random.default_rng(0))[: len(counts)]
+    both = query(format_(np.hstack([counts, values])), [*GENES, "a", "b", "c", "d"])
+    assert_same(both, counts)
+
+
+DTYPES = ("float16", ">f4", ">f8", ">i4", "longdouble", "bool")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("format_", [np.asarray, sp.csr_matrix])
+def test_types_that_scipy_lacks(dtype: str, format_: Any, counts: np.ndarray) -> None:
+    plain = np.minimum(counts, 1) if dtype == "bool" else counts
+    # scipy makes no sparse matrix of some, but files hold them.
+    x = sp.csr_matrix(plain.astype("f4")) if format_ is sp.csr_matrix else plain.astype(dtype)
+    if sp.issparse(x):
+        x.data = x.data.astype(dtype)
+    adata = query(plain)
+    adata.X = x
+    assert_same(adata, plain)
+
+
+def test_counts_whose_logarithm_was_undone(counts: np.ndarray) -> None:
+    assert_same(query(np.expm1(np.log1p(counts.astype(np.float32)))), counts)
 
 
 # ------------------------------------------------------------------ cells

@@ -91,7 +91,8 @@ def test_counts(counts: np.ndarray, format_: Any, dtype: str) -> None:
     assert detect_values(format_(counts.astype(dtype)), "adata.X") == "counts"
     zeros = format_(np.zeros((3, 4), dtype=dtype))
     assert detect_values(zeros, "adata.X") is None
-    assert detect(rows(zeros)) is None
+    with pytest.raises(ValueError, match=r"zero everywhere: name the layer"):
+        detect(rows(zeros))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

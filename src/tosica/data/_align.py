@@ -9,7 +9,7 @@ import pandas as pd
 import scipy.sparse as sp
 
 from tosica._limits import LIMITS
-from tosica.gs._genes import GeneList
+from tosica.gs._genes import GeneList, undecorated
 from tosica.gs._match import match_genes, match_respelled, same_but_hyphens
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class FoundGenes(NamedTuple):
     """Genes of a model among the columns of a query.
 
     ``indexer`` has the position in the model of each column, -1 for those that the model does not
-    have, ``(n_vars,)``. ``ambiguous`` are genes that several names fit but for ``-`` and ``_``,
+    have, ``(n_vars,)``. ``ambiguous`` are genes that several names fit but for ``-``, ``_`` and ``.``,
     ``repeated`` genes with several names in other ways. ``summary`` says what was translated.
     """
 
@@ -35,7 +35,7 @@ class FoundGenes(NamedTuple):
 def find_genes(
     names: pd.Index, model_names: pd.Index, read_var: Callable[[], pd.DataFrame | None], *, translate: bool = True
 ) -> FoundGenes:
-    """Find genes by name, then with hyphens for underscores, then by other identifiers.
+    """Find genes by name, then but for hyphens, underscores and dots, then by other identifiers.
 
     Parameters
     ----------
@@ -70,11 +70,11 @@ def _translate(
     one has its name. These genes are returned with their names in the query, too, and what the log
     is to say.
     """
-    match = match_genes(GeneList(names, var), GeneList(genes), identifiers="map")
-    column = names if match.column is None or var is None else var[match.column].astype(str)
-    given = np.asarray(column)
+    wanted = undecorated(genes)
+    match = match_genes(GeneList(names, var), GeneList(wanted), identifiers="map")
+    given = np.asarray(match.names.names)
     pairs = pd.DataFrame({"gene": match.wanted, "row": match.rows})
-    own = np.asarray(genes)[match.wanted]
+    own = np.asarray(wanted)[match.wanted]
     same = given[match.rows] == own
     # Names that Seurat changed are as good, if the name itself is not there.
     same |= same_but_hyphens(given[match.rows], own) & ~np.isin(match.rows, match.rows[same])

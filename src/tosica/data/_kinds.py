@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -152,7 +153,7 @@ class ModalityKind(ABC, Generic[S]):
     def match_names(self, matrix: CellMatrix, model_names: pd.Index) -> np.ndarray:
         """Find each column of a query among a model's genes.
 
-        Names may have ``-`` for ``_`` or the other way round, if only one name fits. Other identifiers and
+        Names may have another one of ``-``, ``_`` and ``.``, if only one name fits. Other identifiers and
         older symbols are looked for if tokens are gene sets: antibodies have names of their own, which
         may be aliases of genes.
 
@@ -195,6 +196,10 @@ class ModalityKind(ABC, Generic[S]):
         if share < _REFUSE_BELOW:
             self.check_names(names, name)
             hint = hint_for_mismatch(names, model_names, var=matrix.var)
+            if matrix.adata.obs_names.isin(model_names).sum() > n_found:
+                hint = f"names of its cells are genes: transpose it, as by {name}.T"
+            elif not hint and 2 * n_found > len(names):
+                hint = "a panel of few genes needs a model that is trained on these"
             if n_found + len(repeated) >= _REFUSE_BELOW * len(model_names):
                 first = list_names(next(iter(repeated.values())), 3)
                 hint = f"{len(repeated)} are under several names ({first}, …), of which none is taken: keep one of each"
@@ -207,7 +212,7 @@ class ModalityKind(ABC, Generic[S]):
         n_others = len(names) - n_found
         others = f"; {n_others} others are not used" if n_others else ""
         unclear = (
-            f"; several names fit {list_names(ambiguous, 3)} but for - and _, and none is taken" if ambiguous else ""
+            f"; several names fit {list_names(ambiguous, 3)} but for -, _ and ., and none is taken" if ambiguous else ""
         )
         query_logger.info("query: matched %s%s%s", found, others, unclear)
         return indexer
@@ -285,12 +290,22 @@ class AlignedCells(Generic[S]):
         # Blocks of whole batches, so that only the last batch is short.
         self.block_size = max(block_size // batch_size, 1) * batch_size
 
+    def with_columns(self, columns: np.ndarray) -> AlignedCells[S]:
+        """The same cells with some of the columns, by position."""
+        chosen = copy(self)
+        chosen.indexer = self.indexer[columns]
+        chosen.matrix, chosen.sample = (matrix.with_columns(columns) for matrix in (self.matrix, self.sample))
+        return chosen
+
     def __iter__(self) -> Iterator[CellBatch]:
         n_empty, step = 0, self.batch_size
         for block in self.kind.read_query(self):
+            # Columns that are not used may have been left out.
+            all_read = block.values.shape[1] == len(self.indexer)
+            indexer = self.indexer if all_read else self.indexer[self.indexer >= 0]
             for offset in range(0, block.values.shape[0], step):
                 part = slice(offset, offset + step)
-                values = reindex_genes(block.values[part], self.indexer, len(self.measured))
+                values = reindex_genes(block.values[part], indexer, len(self.measured))
                 n_empty += int((~values.any(1)).sum())
                 total = None if block.total is None else block.total[part]
                 yield CellBatch(block.start + offset, values, block.is_counts, total)
@@ -341,12 +356,19 @@ class LogNormalizedKind(ModalityKind[Scale]):
             If values are negative, missing, infinite, neither counts nor log-normalized, or not on
             one scale in all cells.
         """
-        matrix, scale = query.matrix, query.scale
-        to_scale = fit_query_scale(query.sample, scale, query.indexer >= 0, float(query.measured.mean()))
-        values = to_scale.values
-        held = "counts" if values is None else values.transform.kind
-        if values is not None:
-            query_logger.info("query: %s holds %s", matrix.where, self.values[held])
+        used, scale, share = query.indexer >= 0, query.scale, float(query.measured.mean())
+        try:
+            to_scale = fit_query_scale(query.sample, scale, used, share)
+        except ValueError:
+            if used.all():
+                raise
+            # Antibodies beside genes, say, are of no interest here.
+            query = query.with_columns(np.flatnonzero(used))
+            to_scale = fit_query_scale(query.sample, scale, used[used], share)
+            query_logger.info("query: columns that the model does not use are on another scale, and are not read")
+        matrix, values = query.matrix, to_scale.values
+        held = values.transform.kind
+        query_logger.info("query: %s holds %s", matrix.where, self.values[held])
         for start, block in checked_blocks(matrix, values, query.block_size):
             total = None
             if held != "counts":

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from anndata import AnnData
 
 from tosica._checks import ANNDATA, list_names, only_known
+from tosica._files import explain_hdf5
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,7 +105,7 @@ class CellMatrix:
     names
         Names of the genes, ``(n_vars,)``.
     var
-        Table of the genes, ``None`` for those of ``raw``.
+        Table of the genes, in memory.
 
     Raises
     ------
@@ -124,11 +125,12 @@ class CellMatrix:
         # Looking at the matrix of a view on disk would read it whole, so that of the file is read.
         view_on_disk = adata.isbacked and adata.is_view
         source = adata._adata_ref if view_on_disk else adata
-        names = adata.var_names
+        names, var = adata.var_names, adata.var
         if use_raw:
             if adata.raw is None:
                 raise ValueError(f"use_raw=True was given, but {name}.raw is None.")
-            self.where, matrix, names = f"{name}.raw.X", source.raw.X, adata.raw.var_names
+            self.where, matrix = f"{name}.raw.X", source.raw.X
+            names, var = adata.raw.var_names, adata.raw.var
         elif layer is not None:
             if layer not in adata.layers:
                 known = [key for key in adata.layers if key is not None]
@@ -147,6 +149,7 @@ class CellMatrix:
         if not (np.issubdtype(matrix.dtype, np.number) or np.issubdtype(matrix.dtype, np.bool_)):
             raise TypeError(f"{self.where} holds {matrix.dtype} values instead of numbers.")
         self.names: pd.Index = names
+        self._var = var
         self.n_obs: int = adata.n_obs
         self.adata, self.name = adata, name
         # Rows and columns of the matrix to read; None for all of them in their order.
@@ -162,6 +165,7 @@ class CellMatrix:
             matrix = _computed(matrix)
             matrix = matrix if sp.issparse(matrix) else matrix.to_memory()
         if sp.issparse(matrix):
+            matrix = matrix.astype(_taken(matrix.dtype), copy=False)
             _check_indices(matrix, self.where)
         matrix = matrix.tocsr() if is_csc else matrix
         self._matrix = matrix
@@ -175,9 +179,17 @@ class CellMatrix:
         return self._rows(cells) if self._in_memory or isinstance(cells, slice) else self._take_on_disk(cells)
 
     @property
-    def var(self) -> pd.DataFrame | None:
-        """Table of the genes, in memory; ``None`` for those of ``raw``."""
-        return None if self.where.endswith(".raw.X") else load_table(self.adata.var)
+    def var(self) -> pd.DataFrame:
+        """Table of the genes, in memory."""
+        return load_table(self._var)
+
+    def with_columns(self, columns: np.ndarray) -> CellMatrix:
+        """The same cells with some of the columns, by position."""
+        chosen = copy(self)
+        chosen.names = self.names[columns]
+        chosen._genes = columns if self._genes is None else self._genes[columns]
+        chosen._cells = np.arange(self.n_obs) if self._cells is None else self._cells
+        return chosen
 
     @property
     def in_memory(self) -> bool:
@@ -213,7 +225,10 @@ class CellMatrix:
         return joined[back]
 
     def _rows(self, rows: slice | np.ndarray) -> Block:
-        """A dense array, or a CSR matrix of whole indices in which each entry occurs once."""
+        """A dense array, or a CSR matrix of whole indices in which each entry occurs once.
+
+        Neither scipy nor torch take half precision, or bytes in the order of another machine.
+        """
         if self._in_memory:
             found = self._matrix[rows]
         else:
@@ -223,14 +238,15 @@ class CellMatrix:
             except Exception as error:
                 reason = str(error).strip().partition("\n")[0] or type(error).__name__
                 raise OSError(
-                    f"{self.where} cannot be read from its file ({reason}): it is damaged or closed; get it anew."
+                    f"{self.where} cannot be read from its file ({reason}), damaged or closed: {explain_hdf5(error)}."
                 ) from error
         if sp.issparse(found):
             if not self._in_memory:
                 _check_indices(found, self.where)
-            found = found.tocsr()
+            found = found.astype(_taken(found.dtype), copy=False).tocsr()
         else:
             found = np.asarray(found)
+            found = found.astype(_taken(found.dtype), copy=False)
         if self._genes is not None:
             found = found[:, self._genes]
         if sp.issparse(found) and not found.has_canonical_format:
@@ -242,6 +258,12 @@ class CellMatrix:
         """Read all cells in order: the position of a block's first cell, and the block."""
         for start in range(0, self.n_obs, size):
             yield start, self.take(slice(start, min(start + size, self.n_obs)))
+
+
+def _taken(dtype: np.dtype) -> np.dtype:
+    """The type that values are taken as: of at least single precision, in the order of this machine."""
+    is_taken = dtype.kind != "f" or np.dtype(np.float32).itemsize <= dtype.itemsize <= np.dtype(np.float64).itemsize
+    return dtype.newbyteorder("=") if is_taken else np.dtype(np.float32 if dtype.itemsize < 4 else np.float64)
 
 
 def _computed(rows: Any) -> Any:

@@ -94,8 +94,6 @@ def fit_scale(matrix: CellMatrix) -> Scale:
         counts, or cells on different scales.
     """
     values = detect(matrix)
-    if values is None:
-        raise ValueError(f"{matrix.where} is zero everywhere.")
     totals, units = [], []
     with progress(matrix.n_obs, f"reading {matrix.where}") as step:
         for _, block in checked_blocks(matrix, values, BLOCK):
@@ -188,7 +186,7 @@ def _totals_by_raw(matrix: CellMatrix, cells: np.ndarray, plain: sp.csr_matrix) 
         values = detect(raw)
     except ValueError:
         return None
-    block = invert(sp.csr_matrix(raw.take(cells)), values.transform if values else COUNTS)
+    block = invert(sp.csr_matrix(raw.take(cells)), values.transform)
     shared = np.asarray(block[:, columns].sum(1)).ravel()
     if not shared.all():
         return None
@@ -204,7 +202,7 @@ class QueryScale(NamedTuple):
     Parameters
     ----------
     values
-        What the query holds, ``None`` if it is all zero.
+        What the query holds.
     is_changed
         Whether cells that are no counts are changed.
     target_sum
@@ -215,7 +213,7 @@ class QueryScale(NamedTuple):
         Largest total that a cell may have over the columns if it is taken as it is.
     """
 
-    values: Values | None
+    values: Values
     is_changed: bool = False
     target_sum: float | None = None
     columns: np.ndarray | None = None
@@ -229,7 +227,7 @@ class QueryScale(NamedTuple):
         ValueError
             If a cell is scaled otherwise than the cells that were sampled.
         """
-        if self.values is None or not self.is_changed:
+        if not self.is_changed:
             if self.largest is not None:
                 total = self.total(invert(block, NATURAL))
                 if total.max() > 1.1 * self.largest:
@@ -266,7 +264,7 @@ def fit_query_scale(rows: CellMatrix, scale: Scale, columns: np.ndarray, share: 
     Raises
     ------
     ValueError
-        If cells hold anything but counts and the logarithm of normalized counts.
+        If all are zero, or hold anything but counts and the logarithm of normalized counts.
 
     Warns
     -----
@@ -274,8 +272,6 @@ def fit_query_scale(rows: CellMatrix, scale: Scale, columns: np.ndarray, share: 
         If cells are on another scale, and it is not known on which.
     """
     values = detect(rows)
-    if values is None:
-        return QueryScale(None)
     if values.transform is COUNTS:
         if not values.is_whole:
             logger.info(_FRACTIONAL, rows.where)

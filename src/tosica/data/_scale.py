@@ -98,7 +98,7 @@ class Values(NamedTuple):
         data = block.data if sp.issparse(block) else block
         if not np.issubdtype(data.dtype, np.inexact) or (self.transform is COUNTS and not self.is_whole):
             return
-        n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, (data == np.rint(data)) & (data != 0))
+        n_values, n_whole = _sum_rows(block, data != 0), _sum_rows(block, are_whole(data) & (data != 0))
         # Logarithms are whole by accident only; of counts, a part may be shared between genes.
         if self.transform is COUNTS:
             others = 2 * n_whole < n_values
@@ -109,20 +109,21 @@ class Values(NamedTuple):
             raise scale_error(where, first_cell + int(others.argmax()))
 
 
-def detect(matrix: CellMatrix) -> Values | None:
-    """Tell the scale of a matrix by a sample of its cells; ``None`` if it is all zero.
+def detect(matrix: CellMatrix) -> Values:
+    """Tell the scale of a matrix by a sample of its cells.
 
     Raises
     ------
     ValueError
-        If values are missing, infinite or negative, or neither counts nor log-normalised.
+        If the matrix is zero everywhere, or values are missing, infinite or negative, or neither
+        counts nor log-normalised.
     """
     cells = nonempty(matrix.take(sample_positions(matrix.n_obs)))
     if not cells.shape[0]:
         blocks = (nonempty(block)[: _N_CHUNKS * _CHUNK] for _, block in matrix.blocks(BLOCK))
         cells = next((some for some in blocks if some.shape[0]), cells)
     if not cells.shape[0]:
-        return None
+        raise ValueError(f"{matrix.where} is zero everywhere: name the layer, or raw, that holds the expression.")
     if not (np.isfinite(cells.data).all() and cells.data.min() >= 0):
         # The message names the first cell.
         for start, block in matrix.blocks(BLOCK):
@@ -156,7 +157,7 @@ def detect_values(block: Block, where: str, *, first_cell: int = 0) -> Kind | No
     return values.transform.kind
 
 
-def checked_blocks(matrix: CellMatrix, values: Values | None, size: int) -> Iterator[tuple[int, Block]]:
+def checked_blocks(matrix: CellMatrix, values: Values, size: int) -> Iterator[tuple[int, Block]]:
     """Read a matrix in blocks, and refuse cells on another scale than ``values``.
 
     Raises
@@ -166,8 +167,7 @@ def checked_blocks(matrix: CellMatrix, values: Values | None, size: int) -> Iter
     """
     for start, block in matrix.blocks(size):
         check_values(block, matrix.where, start, matrix)
-        if values is not None:
-            values.check(block, matrix.where, start)
+        values.check(block, matrix.where, start)
         yield start, block
 
 
@@ -222,7 +222,7 @@ def sample_positions(n_obs: int) -> np.ndarray:
 
 def _detect_cells(cells: sp.csr_matrix, where: str) -> Values:
     """Tell the scale of cells that express something, in double precision."""
-    whole = cells.data == np.rint(cells.data)
+    whole = are_whole(cells.data)
     n_values, n_whole = np.diff(cells.indptr), _sum_rows(cells, whole)
     fractional = (n_values >= 3) & (2 * n_whole < n_values)
     # Counts beside values that are small enough for logarithms.
@@ -364,6 +364,11 @@ def _are_standardized(cells: sp.csr_matrix) -> bool:
 
 
 # ------------------------------------------------------------------ rows and totals
+
+
+def are_whole(values: np.ndarray) -> np.ndarray:
+    """Which values are whole numbers, but for what single precision loses where a logarithm was undone."""
+    return np.isclose(values, np.rint(values), atol=0)
 
 
 def invert(block: Block, transform: Transform) -> Block:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 ORGANISMS: Final = ("human", "mouse")
 # Kinds of names, as log messages call them; no table lists the last two.
 SYMBOL, ENSEMBL, ENTREZ, ALIAS = "symbols", "Ensembl IDs", "Entrez numbers", "aliases"
+# What :attr:`GeneList.columns` calls the names without what all of them share.
+UNDECORATED = "var_names without what all of them share"
 COMPOSITE, NUMBERED = "composite names", "numbered symbols"
 
 # Genes that a name may stand for, and the kind of the name.
@@ -54,6 +56,8 @@ _PATTERNS = (
 _COMPILED = tuple((kind, re.compile(pattern)) for kind, pattern in _PATTERNS)
 # A list is of a kind if this share of its names is. Real lists have spike-ins, antibodies, clones.
 _MAJORITY = 0.6
+# A genome or a modality before a name, and something with a letter after it.
+_DECORATIONS = (r"^([^\W_]+[^a-zA-Z0-9]+)(?=.)", r"(?<=.)([^a-zA-Z0-9]+[a-zA-Z]\w*)$")
 # Names that are examined; more do not change the result.
 _SAMPLE = 2000
 
@@ -93,6 +97,30 @@ def split_composite(name: str) -> tuple[str, str] | None:
             return match[2], match[1]
     symbol, bar, other = name.partition("|")
     return (symbol, other) if bar else None
+
+
+def undecorated(names: pd.Index) -> pd.Index:
+    """Take off what most names share: white space around them, a genome before them, a suffix.
+
+    A prefix ends, and a suffix begins, with a character that is neither a letter nor a digit.
+
+    Examples
+    --------
+    >>> list(undecorated(pd.Index(["GRCh38_CD3E", "GRCh38_HLA-DRA", "GRCh38_NKG7"])))
+    ['CD3E', 'HLA-DRA', 'NKG7']
+    >>> list(undecorated(pd.Index(["CD3E-RNA ", "HLA-DRA-RNA ", "MT-CO1-RNA "])))
+    ['CD3E', 'HLA-DRA', 'MT-CO1']
+    """
+    bare = names.astype(str).str.strip()
+    for pattern in _DECORATIONS:
+        while True:
+            part = bare.str.extract(pattern, expand=False)
+            shared = pd.Series(part).value_counts(normalize=True, dropna=False)
+            if shared.empty or pd.isna(shared.index[0]) or shared.iloc[0] < _MAJORITY:
+                break
+            cut = str.removeprefix if pattern == _DECORATIONS[0] else str.removesuffix
+            bare = pd.Index([cut(name, shared.index[0]) for name in bare], dtype=object)
+    return bare
 
 
 def describe_gene_names(names: Iterable[str]) -> str | None:
@@ -348,10 +376,12 @@ class GeneList:
 
     @cached_property
     def columns(self) -> list[tuple[str, GeneList]]:
-        """Names of genes in text columns of ``var`` that distinguish its rows."""
+        """Other names of the genes: without what all share, and in text columns of ``var`` that distinguish rows."""
         columns = [] if self.var is None else list(self.var.items())
-        return [
-            (column, GeneList(values))
+        bare = undecorated(self.names)
+        others = [] if bare.equals(self.names) else [(UNDECORATED, GeneList(bare))]
+        return others + [
+            (column, GeneList(undecorated(pd.Index(values.astype(str)))))
             for column, values in columns
             if isinstance(column, str)
             and not pd.api.types.is_numeric_dtype(values.dtype)
@@ -418,6 +448,9 @@ class GeneList:
             found = {name: table.find(name, entrez=entrez, ignore_case=ignore_case) for name in self.names}
             unknown = [name for name, (genes, _) in found.items() if not genes]
             found |= _find_composite(unknown, table, ignore_case)
+            unknown = [name for name in unknown if not found[name][0]]
+            # R writes HLA.DRA for HLA-DRA.
+            found |= {name: table.find(name.replace(".", "-")) for name in unknown if "." in name}
             unknown = [name for name in unknown if not found[name][0]]
             known = {genes[0] for genes, _ in found.values() if len(genes) == 1}
             found |= _find_numbered(unknown, table, known, ignore_case)

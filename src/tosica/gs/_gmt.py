@@ -10,8 +10,10 @@ import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tosica._checks import InstanceOf, validate_params
+from tosica._checks import InstanceOf, list_names, validate_params
 from tosica._files import replace_file
+from tosica._settings import warn_user
+from tosica.gs._genes import ENSEMBL, ORGANISMS, gene_table
 
 # Placeholder in the files of the Broad Institute.
 _NO_DESCRIPTION = "na"
@@ -48,6 +50,11 @@ def read_gmt(path: str | os.PathLike[str]) -> dict[str, list[str]]:
         If the file is not UTF-8 text or a damaged gzip file; if a line lacks a name, a description
         or a gene; if two sets share a name; or if there is no set. The message names the line.
 
+    Warns
+    -----
+    UserWarning
+        If there are genes in the place of descriptions; they are kept as genes.
+
     See Also
     --------
     write_gmt : write gene sets to a GMT file.
@@ -82,6 +89,7 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
             f"{source} is neither UTF-8 text nor a gzip file of it ({error}): download or save it again."
         ) from error
     gene_sets: dict[str, list[str]] = {}
+    descriptions: list[str] = []
     # A gene is in dozens of sets, and all share one string.
     shared: dict[str, str] = {}
     # str.splitlines would also split at characters that a name may contain.
@@ -89,6 +97,7 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
         if not line.strip():
             continue
         name, *fields = (field.strip() for field in line.split("\t"))
+        descriptions += fields[:1]
         genes = list(dict.fromkeys(shared.setdefault(gene, gene) for gene in fields[1:] if gene))
         if not name or not genes:
             raise ValueError(
@@ -100,7 +109,26 @@ def parse_gmt(data: bytes, source: str) -> dict[str, list[str]]:
         gene_sets[name] = genes
     if not gene_sets:
         raise ValueError(f"{source} holds no gene set; check that it is the right file.")
+    if _are_genes(descriptions, shared):
+        shown = list_names(descriptions, 2)
+        warn_user(f"{source} has no column of descriptions: its second column holds genes ({shown}), which were kept.")
+        gene_sets = {
+            name: list(dict.fromkeys([first, *genes] if first else genes))
+            for first, (name, genes) in zip(descriptions, gene_sets.items(), strict=True)
+        }
     return gene_sets
+
+
+def _are_genes(descriptions: list[str], genes: Iterable[str]) -> bool:
+    """Whether most of what stands for descriptions are genes."""
+    given = {text for text in descriptions if text and text.lower() != _NO_DESCRIPTION}
+    # Most are the same text, an address or a sentence, which takes no table of genes to tell.
+    if 2 * len(given) <= len(descriptions) or any(" " in text or "/" in text for text in given):
+        return False
+    known = {gene.upper() for gene in genes}
+    for organism in ORGANISMS if 2 * sum(text.upper() in known for text in given) < len(given) else ():
+        known |= gene_table(organism).by_upper_case.keys() | gene_table(organism).genes_of(ENSEMBL).keys()
+    return 2 * sum(text.upper() in known for text in given) > len(given)
 
 
 @validate_params(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,18 @@ import pandas as pd
 
 from tosica._checks import OneOf, validate_params
 from tosica._settings import format_thousands, logger
-from tosica.gs._genes import ALIAS, COMPOSITE, ENSEMBL, ENTREZ, NUMBERED, ORGANISMS, GeneList, gene_table, orthologs
+from tosica.gs._genes import (
+    ALIAS,
+    COMPOSITE,
+    ENSEMBL,
+    ENTREZ,
+    NUMBERED,
+    ORGANISMS,
+    UNDECORATED,
+    GeneList,
+    gene_table,
+    orthologs,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,7 +38,8 @@ _ENOUGH = 0.5
 # A column of var is used instead of the index if it matches this many times as many genes.
 _MIN_GAIN = 1.2
 # Names that Seurat changed, as log messages call them.
-RESPELLED = "names with - and _ exchanged"
+RESPELLED = "names with -, _ or . exchanged"
+_SEPARATOR = re.compile("[^A-Za-z0-9]")
 # Kinds of names that are reported if either side has them.
 _REPORTED_KINDS = (ALIAS, COMPOSITE, NUMBERED)
 _KINDS = {"symbol": None, "ensembl": ENSEMBL, "entrez": ENTREZ}
@@ -177,7 +190,8 @@ class GeneMatch:
         """List what was recognised and translated, as clauses of a log message."""
         clauses = []
         if self.column is not None:
-            clauses.append(f"genes named by var[{self.column!r}]")
+            where = self.column if self.column == UNDECORATED else f"var[{self.column!r}]"
+            clauses.append(f"genes named by {where}, such as {self.names.names[0]!r}")
         if self.kinds:
             counts = [f"{format_thousands(n)} {kind}" for kind, n in self.kinds.most_common()]
             species = f" from {self.wanted_organism} to {self.organism} by one-to-one orthology"
@@ -318,7 +332,7 @@ def _are_mostly(genes: GeneList, organism: str) -> bool:
 
 
 class Respelled(NamedTuple):
-    """Pairs of a wanted and a given name that are equal once ``_`` is replaced by ``-``.
+    """Pairs of a wanted and a given name that are equal but for ``-``, ``_`` and ``.``.
 
     ``wanted`` and ``rows`` are their positions, both ``(n_pairs,)``. ``ambiguous`` are wanted names
     with several candidates; they are not matched.
@@ -330,10 +344,10 @@ class Respelled(NamedTuple):
 
 
 def match_respelled(given: pd.Index, wanted: pd.Index, found: NDArray[np.intp], rows: NDArray[np.intp]) -> Respelled:
-    """Find wanted names that are given with ``-`` for ``_``, or the other way round.
+    """Find wanted names that are given with another one of ``-``, ``_`` and ``.``.
 
-    Seurat replaces each ``_`` in the name of a gene by ``-``. A name is taken only if nothing else
-    is equal to it: neither another of the given names, nor another of the wanted ones.
+    Seurat replaces each ``_`` in the name of a gene by ``-``, R each ``-`` by ``.``. A name is taken only if nothing
+    else is equal to it: neither another of the given names, nor another of the wanted ones.
 
     Parameters
     ----------
@@ -347,7 +361,7 @@ def match_respelled(given: pd.Index, wanted: pd.Index, found: NDArray[np.intp], 
     >>> import numpy as np
     >>> import pandas as pd
     >>> given = pd.Index(["HLA-A-1", "B-1", "B_1"])
-    >>> wanted = pd.Index(["HLA-A_1", "B-1", "B.1"])
+    >>> wanted = pd.Index(["HLA-A_1", "B-1", "C.1"])
     >>> match = match_respelled(given, wanted, np.array([1]), np.array([1]))
     >>> match.wanted.tolist(), match.rows.tolist(), match.ambiguous
     ([0], [0], [])
@@ -373,9 +387,10 @@ def match_respelled(given: pd.Index, wanted: pd.Index, found: NDArray[np.intp], 
 
 
 def same_but_hyphens(one: NDArray[np.object_], other: NDArray[np.object_]) -> NDArray[np.bool_]:
-    """Compare two arrays of names, with ``-`` and ``_`` taken as equal, ``(n_names,)``."""
+    """Compare two arrays of names, with ``-``, ``_`` and ``.`` taken as equal, ``(n_names,)``."""
     return np.asarray(_fold(pd.Index(one)) == _fold(pd.Index(other)))
 
 
 def _fold(names: pd.Index) -> pd.Index:
-    return pd.Index([str(name).replace("_", "-") for name in names], dtype=object)
+    # Seurat writes a hyphen for an underscore, R a dot for any character that its names may not have.
+    return pd.Index([_SEPARATOR.sub("-", str(name)) for name in names], dtype=object)

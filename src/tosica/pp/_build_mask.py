@@ -30,6 +30,7 @@ from tosica.pp._gene_sets import (
     hint,
     match_gene_sets,
     read_gene_sets,
+    say_left_out,
     weights_table,
 )
 from tosica.pp._select import draw_gene_sets, gene_variability, select_gene_sets
@@ -196,6 +197,9 @@ def build_mask(
             - ``n_genes``: number of genes in the data
             - ``n_genes_covered``: number of genes in a gene set, without fully connected columns
             - ``coverage``: their share, 0 to 1
+            - ``left_out`` and ``unknown_genes``: only for gene sets of your own, DataFrames of the sets that were
+              not kept, with the ``reason``, and of ``gene`` names that are not in the data, with a ``similar``
+              one that is
             - ``weights``: only for a table with weights, a DataFrame with a row per pair of gene
               and gene set that has one: ``gene`` (its name in the data), ``gene_set`` and
               ``weight``. See :func:`tosica.get.network_weights`
@@ -443,6 +447,8 @@ def _match_and_select(
         "n_genes_mapped": sum(match.kinds.values()),
         "params": params.stored(max_jaccard),
     }
+    if not gene_sets.is_named:
+        about |= say_left_out(genes, gene_sets, match, sizes, np.isin(np.arange(len(sizes)), kept), params)
     if gene_sets.weights is not None:
         about["weights"] = weights_table(genes, gene_sets, match, kept)
     return names, members[kept], about

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy.sparse import csr_matrix
 
-from tosica._checks import list_names, shown
+from tosica._checks import list_names, list_parts, shown, similar_names
 from tosica._settings import format_thousands, logger, warn_user
 from tosica.gs import join, read_gmt
 from tosica.gs._collections import COLLECTIONS, find_collection, is_gmt_path
@@ -31,6 +31,8 @@ GeneSetsLike: TypeAlias = str | os.PathLike[str] | Mapping[str, Iterable[str]] |
 # With a smaller share of the data's genes in gene sets, the user is warned.
 LOW_COVERAGE = 0.1
 _COMMON_NAMES = {"Homo sapiens": "human", "Mus musculus": "mouse"}
+# Unknown genes that a similar one is looked for.
+_MOST_NEAREST = 10
 _UNANNOTATED = re.compile(r"unannotated_\d+")
 # Columns of decoupler's networks and resources that hold the gene, and the gene set.
 _TARGET_COLUMNS = ("target", "genesymbol")
@@ -280,6 +282,41 @@ def explain_no_gene_sets(genes: GeneList, gene_sets: GeneSets, sizes: NDArray[np
         f"{genes.names[0]!r} and so on, they have {gene_sets.genes.names[0]!r}): "
         f"{advice or 'lower min_genes, raise max_genes, or pass gene sets with the names of adata'}."
     )
+
+
+def say_left_out(
+    genes: GeneList,
+    gene_sets: GeneSets,
+    match: GeneMatch,
+    sizes: NDArray[np.intp],
+    is_kept: NDArray[np.bool_],
+    params: MaskParams,
+) -> dict[str, pd.DataFrame]:
+    """Log which gene sets were left out and why, and which of their genes the data lack; tables of both."""
+    reasons = {}
+    for i in np.flatnonzero(~is_kept):
+        n_listed, n_found = int(gene_sets.lengths[i]), int(sizes[i])
+        too_many = f"lists {n_listed} genes, more than max_genes={params.max_genes}"
+        too_few = f"{n_found} of {n_listed} genes are in adata, fewer than min_genes={params.min_genes}"
+        similar = "is too similar to others (max_jaccard), or one too many (max_gene_sets)"
+        is_large = n_listed > params.max_genes
+        reasons[gene_sets.names[i]] = too_many if is_large else too_few if n_found < params.min_genes else similar
+    unknown = np.setdiff1d(np.arange(len(gene_sets.genes)), match.wanted)
+    nearest: dict[str, str] = {}
+    for name in gene_sets.genes.names[unknown]:
+        # The first letter is seldom misspelt, and to compare all names takes long.
+        alike = [other for other in match.names.names if other[:1].lower() == name[:1].lower()]
+        nearest[name] = next(iter(similar_names(name, alike, 1)), "") if len(nearest) < _MOST_NEAREST else ""
+    if reasons:
+        listed = [f"{name!r} ({reason})" for name, reason in reasons.items()]
+        logger.warning("build_mask: left out %s", list_parts(listed))
+    if nearest:
+        listed = [f"{name!r}{f' (did you mean {other!r}?)' if other else ''}" for name, other in nearest.items()]
+        logger.warning("build_mask: not in adata: %s", list_parts(listed))
+    return {
+        "left_out": pd.DataFrame({"gene_set": list(reasons), "reason": list(reasons.values())}, dtype=object),
+        "unknown_genes": pd.DataFrame({"gene": list(nearest), "similar": list(nearest.values())}, dtype=object),
+    }
 
 
 def hint(genes: GeneList, gene_sets: GeneSets) -> str:

@@ -80,7 +80,7 @@ def gene_variability(adata: AnnData, layer: str | None = None) -> NDArray[np.flo
         for _, block in checked_blocks(matrix, found, BLOCK):
             step.update(block.shape[0])
             values = block.astype(np.float64)
-            if found is not None and found.transform.kind == "counts":
+            if found.transform.kind == "counts":
                 values = log_normalize_block(values)
             total += np.asarray(values.sum(0)).ravel()
             square = values.multiply(values) if sp.issparse(values) else values**2
