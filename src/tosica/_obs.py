@@ -110,9 +110,17 @@ def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:
         raise TypeError(f"{where} holds values that cannot name a group ({error}): use strings.") from error
 
 
+def one_column(obs: Any, column: str) -> None:
+    """Refuse two columns of one name, as a join may leave them."""
+    if sum(name == column for name in obs.columns) > 1:
+        cure = "adata.obs = adata.obs.loc[:, ~adata.obs.columns.duplicated()]"
+        raise ValueError(f"adata.obs has several columns {column!r}: rename or drop all but one, as by {cure}.")
+
+
 def _column(adata: AnnData | MuData, name: str) -> pd.Series:
     """Take a column of ``adata.obs``, or name the columns that it has, or the writer of this one."""
     if name in adata.obs:
+        one_column(adata.obs, name)
         return adata.obs[name]
     key, _, written = name.removesuffix("_cluster").rpartition("_")
     advice = only_known(name, adata.obs.columns)
@@ -324,11 +332,13 @@ GRAY = "#8c8c8c"
 
 def default_palette(n_colors: int) -> list[str]:
     """List the colors that scanpy gives to this many groups by default."""
-    # Its import takes a second.
+    # Their import takes a second.
     import scanpy as sc
+    from matplotlib import rcParams
+    from matplotlib.colors import to_hex
 
-    palettes = sc.pl.palettes
-    for palette in (palettes.default_20, palettes.default_28, palettes.default_102):
+    palettes, cycle = sc.pl.palettes, rcParams["axes.prop_cycle"].by_key().get("color", [])
+    for palette in (list(map(to_hex, cycle)), palettes.default_20, palettes.default_28, palettes.default_102):
         if n_colors <= len(palette):
             return list(palette[:n_colors])
     return ["#808080"] * n_colors

@@ -13,6 +13,8 @@ import scanpy as sc
 import scipy.sparse as sp
 from _cells import untrained
 from anndata import AnnData
+from matplotlib import rcParams
+from matplotlib.colors import to_hex
 
 import tosica
 from tosica import TOSICA, pp
@@ -77,7 +79,7 @@ def test_without_colors_scanpys_are_taken(toy, kept):
     if kept is not None:
         toy.uns["kind_colors"] = kept
     state = untrained(toy).registry["field_registries"]["labels"]["state_registry"]
-    assert state["colors"] == sc.pl.palettes.default_20[:3]
+    assert state["colors"] == list(map(to_hex, rcParams["axes.prop_cycle"].by_key()["color"][:3]))
 
 
 @pytest.mark.parametrize(("n", "palette"), [(24, "default_28"), (60, "default_102"), (110, None)], ids=str)
@@ -158,10 +160,6 @@ def _lose(column):
     return column.where(column.index != "cell4")
 
 
-def _rename(column):
-    return column.cat.rename_categories({"b": "Unknown"})
-
-
 def _number(column):
     return np.array([1, "1", 2], dtype=object)[np.arange(len(column)) % 3]
 
@@ -174,7 +172,9 @@ WRONG = {
         ValueError,
         "needs at least two different labels to tell apart; found 'a'.",
     ),
-    "called Unknown": (_column("kind", _rename), ValueError, "has a label 'Unknown', which annotate writes where it"),
+    "names of cells": (_column("kind", lambda c: c.index), ValueError, "has 90 labels for 90 cells, such as 'cell0'"),
+    "measurements": (_column("kind", lambda c: np.arange(len(c)) / 7), ValueError, "has 90 labels for 90 cells"),
+    "halves": (_column("kind", lambda c: np.arange(len(c)) // 1.5), ValueError, "are names or measurements of cells"),
     "same text": (
         _column("kind", _number),
         ValueError,
@@ -200,6 +200,54 @@ def test_wrong_input_is_refused_and_left_alone(toy, contents, change, error, sen
     with pytest.raises(error, match=re.escape(sentence)):
         TOSICA.setup_anndata(toy, labels_key="kind", batch_key="donor")
     assert contents(toy) == before
+
+
+# What means "no label", and other spellings of label "a".
+NO_LABELS = ["nan", "NA", "unknown", "Unassigned", " ", "n/a", "Unknown", "None"]
+SPELLINGS = ["a ", " A", "A", "\ta"]
+
+
+@pytest.mark.parametrize("text", [*NO_LABELS, *SPELLINGS])
+def test_texts_that_mean_no_label_or_another_one(toy, text):
+    kind = toy.obs["kind"].astype(str).to_numpy(dtype=object)
+    kind[np.flatnonzero(kind == "a")[:3]] = text
+    toy.obs["kind"], before = pd.Categorical(kind), kind.copy()
+    with pytest.warns(UserWarning, match=re.escape(f"{text!r}")):
+        model = untrained(toy)
+    assert model.labels == ["a", "b", "c"]
+    assert list(toy.obs["kind"]) == list(before)
+    codes = toy.obs["_scvi_labels"][kind == text]
+    assert set(codes) == ({0} if text in SPELLINGS else {3})
+
+
+@pytest.mark.parametrize("given", ["?", "NA", None])
+def test_missing_values_beside_the_unlabeled_category(toy, given):
+    kind = toy.obs["kind"].astype(object)
+    kind.iloc[:4], kind.iloc[4:6] = None, given
+    toy.obs["kind"] = kind
+    untrained(toy, unlabeled_category=given or "?")
+    assert list(toy.obs["_scvi_labels"][:6]) == [3] * 6
+
+
+@pytest.mark.parametrize("of", [slice(0, 60), np.arange(90) % 2 == 0, [5, 3, *range(20, 60)]])
+def test_a_view_becomes_data_of_its_own(toy, of):
+    part = toy[of]
+    TOSICA.setup_anndata(part, labels_key="kind")
+    assert not part.is_view
+    assert "_scvi_labels" not in toy.obs
+
+
+@pytest.mark.parametrize("key", ["kind", "donor"])
+def test_two_columns_of_one_name_are_refused(toy, key):
+    toy.obs = pd.concat([toy.obs, toy.obs[[key]]], axis=1)
+    with pytest.raises(ValueError, match=f"adata.obs has several columns '{key}'"):
+        TOSICA.setup_anndata(toy, labels_key="kind", batch_key="donor")
+
+
+def test_features_beside_genes_are_named(toy):
+    toy.var["feature_types"] = ["Antibody Capture"] * 3 + ["CRISPR Guide Capture"] + ["Gene Expression"] * 26
+    with pytest.warns(UserWarning, match=r"\(3 'Antibody Capture', 1 'CRISPR Guide Capture'\)"):
+        TOSICA.setup_anndata(toy, labels_key="kind")
 
 
 def test_no_cell_has_a_label(toy):

@@ -17,7 +17,7 @@ from tosica._settings import format_thousands, logger, warn_user
 from tosica.data import ExpressionSource
 from tosica.linear import MAX_CELLS, subsample_by_label
 from tosica.model._device import ACCELERATOR, DEVICE
-from tosica.model._fields import UNLABELED, LabelsField, refuse_unknown_label, typed_labels
+from tosica.model._fields import UNLABELED, LabelsField, clean_labels, typed_labels
 from tosica.model._new_labels import NewLabels
 from tosica.model._query import QueryLoader
 from tosica.model._setup import SCVI_ATTRS, SetupMixin
@@ -247,10 +247,10 @@ class AdaptationMixin(SetupMixin):
         base._check_extensible()
         key = base.registry_["setup_args"]["labels_key"] if labels_key is None else labels_key
         groups = read_groups(adata, key, name="labels_key", allow_missing=True)
-        if unlabeled_category is not None:
-            groups = groups.set_categories([name for name in groups.categories if name != str(unlabeled_category)])
+        where, unlabeled_text = f"adata.obs[{key!r}]", None if unlabeled_category is None else str(unlabeled_category)
+        groups = clean_labels(pd.Series(groups), where, unlabeled_text, base.labels).remove_unused_categories()
         new = [name for name in groups.categories if name not in base.labels]
-        _check_new_labels(new, base.labels, f"adata.obs[{key!r}]")
+        _check_new_labels(new, base.labels, where)
         model = base._extended(new, _values_of(adata.obs[key], new))
         codes = groups.set_categories(model.labels).codes.astype(np.int64)
         # More cells without a label hardly change how the batch differs.
@@ -403,7 +403,6 @@ def _values_of(column: pd.Series, names: list[str]) -> np.ndarray:
 
 def _check_new_labels(new: list[str], known: list[str], where: str) -> None:
     """Refuse names that a model cannot hold, and say which may be other spellings."""
-    refuse_unknown_label(new, where)
     file_columns([*known, *new], where)
     spelled: dict[str, str] = {label_key(name): name for name in known}
     for name in new:

@@ -5,6 +5,7 @@ Everything that a model needs to exist without its reference is kept in the regi
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from numbers import Real
 from typing import TYPE_CHECKING, Any
@@ -15,20 +16,28 @@ import scipy.sparse as sp
 from scvi.data.fields import BaseAnnDataField, CategoricalObsField, LayerField
 
 from tosica._checks import InstanceOf, did_you_mean, list_names
+from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, default_palette, file_columns
-from tosica._settings import logger, warn_user
+from tosica._settings import logger, only_warnings, warn_user
 from tosica.data import MODALITY_KINDS, CellMatrix, ModalityKind, are_factor_codes, check_unique, check_varies
 from tosica.onto._ontology import NO_TERM, TERM_SUFFIX, term_problem
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from anndata import AnnData
 
 # Labels may be numbers.
 UNLABELED = InstanceOf("a label", str, Real, bool, optional=True)
 # The schema of CELLxGENE has this for cell lines.
 _NO_TERMS = {NO_TERM, "na", "nan", ""}
+# What Cell Ranger calls genes, in var["feature_types"].
+_GENES = "Gene Expression"
 # That of cells without a label, which annotate never writes.
 _UNLABELED_COLOR = "#d3d3d3"
+# Texts that stand for no label, in lower case.
+_NO_LABELS = {*("nan", "na", "n/a", "<na>", "none", "null", "", "-", "?", "unknown", "unassigned", "not assigned")}
+_NO_LABELS |= {"unlabeled", "unlabelled", "unannotated", "undefined", "undetermined", "not available", "unk"}
 # Types of numpy that Python's own values have, as pandas calls these.
 _OF_PYTHON = {"integer": "int64", "boolean": "bool", "floating": "float64"}
 
@@ -46,21 +55,34 @@ class ExpressionField(LayerField):
         What the AnnData is called in messages.
     kind
         Kind of modality.
+    genes
+        Genes of the model, if there is one: another reference needs the same in the same order.
     """
 
     SCALE_KEY = "scale"
 
     def __init__(
-        self, registry_key: str, layer: str | None, name: str = "adata", kind: ModalityKind[Any] = MODALITY_KINDS["rna"]
+        self,
+        registry_key: str,
+        layer: str | None,
+        name: str = "adata",
+        kind: ModalityKind[Any] = MODALITY_KINDS["rna"],
+        genes: Sequence[str] | None = None,
     ) -> None:
         # The matrix is not changed: neither are counts demanded nor is its format converted.
         super().__init__(registry_key, layer, is_count_data=False, correct_data_format=False)
         self._name = name
         self._kind = kind
+        self._genes = genes
 
     def validate_field(self, adata: AnnData) -> None:
         """Refuse a matrix that is missing, empty or not of numbers, and names that do not fit."""
         name = self._name
+        if self._genes is not None and not pd.Index(self._genes).equals(pd.Index(adata.var_names.astype(str))):
+            raise ValueError(
+                f"{name}'s var_names are not the model's genes in the model's order: take {name}[:, "
+                "model.get_var_names()], or pass no adata to load and call annotate, which matches genes by name."
+            )
         matrix = CellMatrix(adata, layer=self.attr_key, name=name)
         check_unique(adata.obs_names, "obs_names", f"{name}.obs_names_make_unique()")
         check_unique(adata.var_names, "var_names", f"{name}.var_names_make_unique()")
@@ -70,18 +92,20 @@ class ExpressionField(LayerField):
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Check the values, and find out how the matrix is scaled."""
         state = super().register_field(adata)
+        for column, values in adata.var.items():
+            others = values.astype(str)[values.astype(str) != _GENES].value_counts()
+            if 0 < others.sum() < adata.n_vars and self._kind.has_gene_sets:
+                which = f"{self._name}[:, {self._name}.var[{column!r}] == {_GENES!r}]"
+                listed = ", ".join(f"{n} {name!r}" for name, n in others.items())
+                warn_user(
+                    f"{self._name} has features beside its genes ({listed}), which queries may lack: take {which}."
+                )
         matrix = CellMatrix(adata, layer=self.attr_key, name=self._name)
         scale = self._kind.detect_scale(matrix)
         return {**state, self.SCALE_KEY: scale._asdict()}
 
     def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
-        """Accept another reference with the same genes in the same order, scaled alike."""
-        genes = pd.Index(state_registry[self.COLUMN_NAMES_KEY])
-        if not genes.equals(pd.Index(adata_target.var_names.astype(str))):
-            raise ValueError(
-                f"{self._name}'s var_names are not the model's genes in the model's order: take {self._name}[:, "
-                "model.get_var_names()], or pass no adata to load and call annotate, which matches genes by name."
-            )
+        """Accept another reference that is scaled alike."""
         state = self.register_field(adata_target)
         saved, found = (self._kind.scale_type(**s[self.SCALE_KEY]) for s in (state_registry, state))
         if saved.kind != found.kind:
@@ -206,6 +230,9 @@ class LabelsField(CategoricalObsField):
         What the AnnData is called in messages.
     min_cells
         Labels with fewer cells are left out, and their cells have no label.
+    is_new
+        Whether labels are registered for the first time, so that some cell must be unlabeled if a category
+        is given.
     """
 
     COLORS_KEY = "colors"
@@ -221,8 +248,10 @@ class LabelsField(CategoricalObsField):
         unlabeled_category: str | None = None,
         name: str = "adata",
         min_cells: int = 1,
+        is_new: bool = True,
     ) -> None:
         super().__init__(registry_key, obs_key)
+        self._is_new = is_new
         self._where = f"{name}.obs[{obs_key!r}]"
         self._unlabeled = None if unlabeled_category is None else str(unlabeled_category)
         self._min_cells = min_cells
@@ -231,7 +260,7 @@ class LabelsField(CategoricalObsField):
         """Refuse labels that a model cannot learn from."""
         key, where = self._original_attr_key, self._where
         n_missing = int(adata.obs[key].isna().sum())
-        if n_missing:
+        if n_missing and self._unlabeled is None:
             raise ValueError(
                 f"{n_missing} cells have no label (NaN) in {where}: leave them out, or give them a name and pass it "
                 "as unlabeled_category."
@@ -246,7 +275,8 @@ class LabelsField(CategoricalObsField):
         if not text.is_unique:
             twice = ", ".join(repr(name) for name in text[text.duplicated()].unique())
             raise ValueError(f"{where} has different labels with the same text ({twice}): make all of them strings.")
-        every = self._sizes(adata)
+        with only_warnings(logger), warnings.catch_warnings(action="ignore"):
+            every = _sizes(self._labels(adata))
         names = list(every.index[every >= self._min_cells])
         file_columns(names, where)
         if len(names) < 2:
@@ -255,31 +285,35 @@ class LabelsField(CategoricalObsField):
                 f"{where} needs at least two different labels{of_size} to tell apart; "
                 f"found {list_names(names) or 'none'}."
             )
-        refuse_unknown_label(names, where)
+        if len(names) > max(LIMITS.few_cells, every.sum() / 2):
+            raise ValueError(
+                f"{where} has {len(names)} labels for {every.sum()} cells, such as {names[0]!r}: these are names or "
+                "measurements of cells, not types; name the column that has the types as labels_key."
+            )
 
     def register_field(self, adata: AnnData) -> dict[str, Any]:
         """Give each label a code, in the order of its category; unused categories get none."""
         self.validate_field(adata)
-        sizes, known = self._sizes(adata), adata.obs[self._original_attr_key].astype(str).unique()
-        self._warn_of_odd_labels(sizes, known)
+        labels = self._labels(adata)
+        sizes = _sizes(labels)
+        self._warn_of_odd_labels(sizes)
         rare = self._leave_out(sizes)
-        column = adata.obs[self._original_attr_key].astype("category")
-        used = np.flatnonzero(np.bincount(column.cat.codes, minlength=len(column.cat.categories)))
-        names = column.cat.categories.astype(str).to_numpy()[used]
-        colors = _colors(adata, self._original_attr_key, len(column.cat.categories), used)
-        color_of = dict(zip(names, colors, strict=True))
-        is_label = np.array([name not in {*rare, self._unlabeled} for name in names])
+        names = labels.categories.astype(str).to_numpy()
+        is_label = np.isin(names, sizes.index) & ~np.isin(names, rare)
         mapping = names[is_label].astype(object)
-        if rare or self._unlabeled in color_of:
-            mapping = np.append(mapping, str(self._unlabeled))
-        self._write_codes(adata, mapping)
+        if rare or (labels.codes < 0).any():
+            # No label has this name.
+            self._unlabeled = UNKNOWN if self._unlabeled is None else self._unlabeled
+            mapping = np.append(mapping, self._unlabeled)
+        color_of = _colors(adata, self._original_attr_key)
+        self._write_codes(adata, labels, mapping)
         return {
             self.CATEGORICAL_MAPPING_KEY: mapping,
             self.ORIGINAL_ATTR_KEY: self._original_attr_key,
             self.UNLABELED_KEY: self._unlabeled,
             self.COLORS_KEY: [color_of.get(name, _UNLABELED_COLOR) for name in mapping],
-            self.VALUES_KEY: typed_labels(column.cat.categories[used[is_label]]),
-            self.ORDERED_KEY: bool(column.cat.ordered),
+            self.VALUES_KEY: typed_labels(labels.categories[is_label]),
+            self.ORDERED_KEY: bool(labels.ordered),
         }
 
     def transfer_field(self, state_registry: dict[str, Any], adata_target: AnnData, **kwargs: Any) -> dict[str, Any]:
@@ -288,7 +322,8 @@ class LabelsField(CategoricalObsField):
         names = np.asarray(state_registry[self.CATEGORICAL_MAPPING_KEY], dtype=object)
         # Of a model that min_cells made one for.
         self._unlabeled = state_registry[self.UNLABELED_KEY]
-        sizes = self._sizes(adata_target)
+        labels = self._labels(adata_target, names.tolist())
+        sizes = _sizes(labels)
         sizes = sizes[~sizes.index.isin(names)]
         self._leave_out(sizes)
         new = sizes.index[sizes >= self._min_cells]
@@ -296,22 +331,18 @@ class LabelsField(CategoricalObsField):
             raise ValueError(f"{self._where} has labels that the model does not know: {list_names(sorted(new))}.")
         if self._unlabeled is not None and self._unlabeled not in names:
             names = np.append(names, self._unlabeled)
-        self._write_codes(adata_target, names)
+        self._write_codes(adata_target, labels, names)
         return state_registry | {self.CATEGORICAL_MAPPING_KEY: names, self.UNLABELED_KEY: self._unlabeled}
 
-    def _sizes(self, adata: AnnData) -> pd.Series:
-        """Number of cells of each label, the most frequent first."""
-        sizes = adata.obs[self._original_attr_key].astype(str).value_counts()
-        return sizes[sizes.index != self._unlabeled]
+    def _labels(self, adata: AnnData, known: Sequence[str] = ()) -> pd.Categorical[Any]:
+        column = adata.obs[self._original_attr_key]
+        return clean_labels(column, self._where, self._unlabeled, known, must_occur=self._is_new)
 
     def _leave_out(self, sizes: pd.Series) -> list[str]:
         """Find labels with too few cells, whose cells get none, and name them in the log."""
         rare = sizes[sizes < self._min_cells].sort_index(key=lambda names: names.astype(str))
         if not len(rare):
             return []
-        if self._unlabeled is None:
-            # No label has this name.
-            self._unlabeled = UNKNOWN
         logger.info(
             "setup: labels with fewer than min_cells=%d cells are left out (%s), and their cells count as unlabeled",
             self._min_cells,
@@ -319,25 +350,74 @@ class LabelsField(CategoricalObsField):
         )
         return [str(name) for name in rare.index]
 
-    def _warn_of_odd_labels(self, sizes: pd.Series, known: np.ndarray) -> None:
+    def _warn_of_odd_labels(self, sizes: pd.Series) -> None:
         single = sorted(sizes.index[(sizes == 1) & (sizes >= self._min_cells)])
         if single:
             warn_user(
                 f"labels with a single cell in {self._where}: {', '.join(map(repr, single))}. They are learnt, but "
                 "neither validated nor calibrated: add cells, merge the label, or leave such labels out by min_cells=2."
             )
-        if self._unlabeled is not None and self._unlabeled not in known:
-            logger.warning(
-                "setup: unlabeled_category %r is no value of %s, so that every cell counts as labeled%s",
-                self._unlabeled,
-                self._where,
-                did_you_mean(self._unlabeled, known, 1),
-            )
 
-    def _write_codes(self, adata: AnnData, names: np.ndarray) -> None:
-        codes = pd.Index(names).get_indexer(adata.obs[self._original_attr_key].astype(str)).astype(np.int64)
+    def _write_codes(self, adata: AnnData, labels: pd.Categorical, names: np.ndarray) -> None:
+        codes = np.append(pd.Index(names).get_indexer(labels.categories.astype(str)), -1)[labels.codes].astype(np.int64)
         # Labels that were left out are unlabeled, whose code is the last.
         adata.obs[self.attr_key] = np.where(codes < 0, len(names) - 1, codes)
+
+
+def clean_labels(
+    column: pd.Series, where: str, unlabeled: str | None, known: Sequence[str] = (), *, must_occur: bool = True
+) -> pd.Categorical[Any]:
+    """Take what means "no label" for none, and join labels that differ in white space or case only.
+
+    Parameters
+    ----------
+    column
+        Labels, one a cell.
+    where
+        Name of the column in messages.
+    unlabeled
+        What marks a cell without a label besides.
+    known
+        Spellings that are kept; else it is the most frequent one.
+    must_occur
+        Refuse ``unlabeled`` if every cell has another value.
+
+    Raises
+    ------
+    ValueError
+        If ``unlabeled`` is refused.
+
+    Warns
+    -----
+    UserWarning
+        If either is done, but for ``unlabeled``.
+    """
+    labels = pd.Categorical(column)
+    text = [str(name) for name in labels.categories]
+    if must_occur and unlabeled is not None and unlabeled not in text and (labels.codes >= 0).all():
+        raise ValueError(f"{where} has no cell {unlabeled!r}, the unlabeled_category{did_you_mean(unlabeled, text, 1)}")
+    n_cells = np.bincount(labels.codes[labels.codes >= 0], minlength=len(text))
+    spelled: dict[str, int] = {}
+    code, none, joined = np.full(len(text) + 1, -1), [], []
+    for i in sorted(np.flatnonzero(n_cells).tolist(), key=lambda i: (text[i] not in known, -n_cells[i])):
+        name = " ".join(text[i].split()).casefold()
+        if text[i] == unlabeled or (name in _NO_LABELS and text[i] not in known):
+            none += [f"{text[i]!r} ({n_cells[i]} cells)"] if text[i] != unlabeled else []
+            continue
+        code[i] = spelled.setdefault(name, i)
+        joined += [f"{text[i]!r} with {text[code[i]]!r}"] if code[i] != i else []
+    if none:
+        warn_user(f"{', '.join(none)} in {where} stands for no label, and is no type: call it otherwise if it is one.")
+    if joined:
+        differ = "which differ in white space or case only: rename those that are two types"
+        warn_user(f"{where}: joined {', '.join(joined)}, {differ}.")
+    return pd.Categorical.from_codes(code[labels.codes], dtype=labels.dtype)
+
+
+def _sizes(labels: pd.Categorical) -> pd.Series:
+    """Number of cells of each label that has some, the most frequent first."""
+    sizes = pd.Series(labels).value_counts()
+    return sizes[sizes > 0].set_axis(sizes.index[sizes > 0].astype(str))
 
 
 def typed_labels(labels: pd.Index) -> np.ndarray:
@@ -347,14 +427,6 @@ def typed_labels(labels: pd.Index) -> np.ndarray:
         return labels.to_numpy(getattr(dtype, "numpy_dtype", dtype))
     of_python = _OF_PYTHON.get(pd.api.types.infer_dtype(labels)) if pd.api.types.is_object_dtype(dtype) else None
     return labels.to_numpy(of_python) if of_python else np.array(labels.astype(str), dtype=object)
-
-
-def refuse_unknown_label(names: list[str], where: str) -> None:
-    """Refuse the name that ``annotate`` writes where it is in doubt."""
-    if UNKNOWN in names:
-        raise ValueError(
-            f"{where} has a label {UNKNOWN!r}, which annotate writes where it doubts: pass it as unlabeled_category."
-        )
 
 
 def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str] | None:
@@ -385,9 +457,11 @@ def read_terms(obs: pd.DataFrame, key: str, labels: list[str]) -> dict[str, str]
     return {k: terms[k] for k in labels if k in terms and k not in problems}
 
 
-def _colors(adata: AnnData, key: str, n_categories: int, used: np.ndarray) -> list[str]:
-    """The colours that scanpy keeps for these categories, or those that it would give them."""
+def _colors(adata: AnnData, key: str) -> dict[str, str]:
+    """Label to the colour that scanpy keeps for it, or that it would give it."""
+    every = pd.Categorical(adata.obs[key])
     kept = adata.uns.get(f"{key}_colors")
-    if kept is not None and len(kept) >= n_categories:
-        return [str(kept[i]) for i in used]
-    return default_palette(len(used))
+    if kept is None or len(kept) < len(every.categories):
+        every = every.remove_unused_categories()
+        kept = default_palette(len(every.categories))
+    return dict(zip(every.categories.astype(str), map(str, kept), strict=False))

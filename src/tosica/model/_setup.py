@@ -19,6 +19,7 @@ from scvi.data.fields import CategoricalObsField, MuDataWrapper
 from scvi.model.base import BaseModelClass
 
 from tosica._checks import ANY_CELLS, CellData, InstanceOf, OneOf, only_known, refuse_unknown, validate_params
+from tosica._obs import one_column
 from tosica._settings import logger
 from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
 from tosica.linear import NoveltyStatistics
@@ -143,7 +144,8 @@ class SetupMixin(BaseModelClass):
             Column of ``adata.obs`` with the labels. Predictions come back in their type: text,
             whole numbers, booleans, or an ordered categorical.
         unlabeled_category
-            Value of that column in cells without a label; the model is not trained on them.
+            Value of that column in cells without a label; the model is not trained on them. Cells
+            without a value (NaN) count as such, too.
         batch_key
             Column of ``adata.obs`` with the batches. Validation cells are drawn evenly from them,
             and :meth:`train` corrects for differences between them.
@@ -170,7 +172,8 @@ class SetupMixin(BaseModelClass):
         Warns
         -----
         UserWarning
-            If labels have a single cell.
+            If labels have a single cell, are spelled in several ways or stand for none, such as ``"NA"``; if
+            ``var`` has features beside genes.
 
         Examples
         --------
@@ -182,6 +185,9 @@ class SetupMixin(BaseModelClass):
         """
         setup_method_args = cls._get_setup_method_args(**locals())
         load_annotations(adata)
+        if adata.is_view and not adata.isbacked:
+            # As anndata does where a view is written to.
+            adata.obs = adata.obs.copy()
         cls._register(adata, setup_method_args, {"rna": None}, {None: layer}, kwargs)
 
     @classmethod
@@ -328,11 +334,15 @@ class SetupMixin(BaseModelClass):
         arguments = method_args["setup_args"]
         refuse_unknown(getattr(cls, method_args["setup_method_name"]), kwargs, *_TRANSFER_ARGS)
         fields: list[BaseAnnDataField] = []
+        registered = kwargs["source_registry"]["field_registries"] if "source_registry" in kwargs else {}
+        genes = {
+            x_key: state["state_registry"].get(ExpressionField.COLUMN_NAMES_KEY) for x_key, state in registered.items()
+        }
         for role, name in roles.items():
             x_key, mask_key = field_keys(role, name)
             place, kind = place_of(name), MODALITY_KINDS[role]
             fields += [
-                _field(ExpressionField, data, name, x_key, layers.get(name), place, kind),
+                _field(ExpressionField, data, name, x_key, layers.get(name), place, kind, genes.get(x_key)),
                 _field(MaskField, data, name, mask_key, arguments["mask_key"], place),
             ]
         # All are checked before the first one writes to the reference.
@@ -340,7 +350,7 @@ class SetupMixin(BaseModelClass):
             field.validate_field(data)
         key = arguments["labels_key"]
         owner = _find_column(data, key, "labels_key", roles.values())
-        options = arguments["unlabeled_category"], place_of(owner, data), arguments["min_cells"]
+        options = arguments["unlabeled_category"], place_of(owner, data), arguments["min_cells"], not registered
         fields.append(_field(LabelsField, data, owner, REGISTRY_KEYS.LABELS_KEY, key, *options))
         fields[-1].validate_field(data)
         key, owner = arguments["batch_key"], None
@@ -589,6 +599,7 @@ def _field(kind: type[BaseAnnDataField], data: AnnData | MuData, name: str | Non
 def _find_column(data: AnnData | MuData, key: str, argument: str, names: Iterable[str | None]) -> str | None:
     """Find the modality whose ``obs`` has a column; ``None`` if the ``obs`` of the whole has it."""
     if key in data.obs:
+        one_column(data.obs, key)
         return None
     parts = {} if isinstance(data, AnnData) else {str(name): data[name] for name in names}
     found = {name: part for name, part in parts.items() if key in part.obs}
