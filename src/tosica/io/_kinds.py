@@ -1,4 +1,4 @@
-"""Say what a file or a folder holds by its first bytes and by what lies in it, whatever its name is."""
+"""Tell the kind of a file or folder by its first bytes and its members, not by its name."""
 
 from __future__ import annotations
 
