@@ -73,6 +73,8 @@ def assert_same(left: AnnData, right: AnnData, key: str = KEY) -> None:
     assert (left.varm[key] != right.varm[key]).nnz == 0
     a, b = dict(left.uns[key]), dict(right.uns[key])
     assert list(a.pop("gene_sets")) == list(b.pop("gene_sets"))
+    for table in ("left_out", "unknown_genes"):
+        pd.testing.assert_frame_equal(a.pop(table), b.pop(table))
     assert a == b
 
 
@@ -94,6 +96,8 @@ def test_mask_and_what_is_said_about_it() -> None:
     about = adata.uns[KEY]
     assert about["gene_sets"].dtype == object
     assert about.pop("gene_sets").tolist() == ["T cell", "B cell", "lymphocyte"]
+    assert about.pop("left_out").empty
+    assert about.pop("unknown_genes").to_numpy().tolist() == [["absent", ""]]
     # Files hold no None: 0 gene sets at most stand for no limit.
     assert about == {
         "source": "dict",

@@ -295,7 +295,7 @@ def say_left_out(
     """Log which gene sets were left out and why, and which of their genes the data lack; tables of both."""
     reasons = {}
     for i in np.flatnonzero(~is_kept):
-        n_listed, n_found = int(gene_sets.lengths[i]), int(sizes[i])
+        n_listed, n_found = int(gene_sets.contains[i].nnz), int(sizes[i])
         too_many = f"lists {n_listed} genes, more than max_genes={params.max_genes}"
         too_few = f"{n_found} of {n_listed} genes are in adata, fewer than min_genes={params.min_genes}"
         similar = "is too similar to others (max_jaccard), or one too many (max_gene_sets)"
