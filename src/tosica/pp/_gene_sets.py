@@ -309,10 +309,10 @@ def say_left_out(
         nearest[name] = next(iter(similar_names(name, alike, 1)), "") if len(nearest) < _MOST_NEAREST else ""
     if reasons:
         listed = [f"{name!r} ({reason})" for name, reason in reasons.items()]
-        logger.warning("build_mask: left out %s", list_parts(listed))
+        logger.info("build_mask: left out %s", list_parts(listed))
     if nearest:
         listed = [f"{name!r}{f' (did you mean {other!r}?)' if other else ''}" for name, other in nearest.items()]
-        logger.warning("build_mask: not in adata: %s", list_parts(listed))
+        logger.info("build_mask: not in adata: %s", list_parts(listed))
     return {
         "left_out": pd.DataFrame({"gene_set": list(reasons), "reason": list(reasons.values())}, dtype=object),
         "unknown_genes": pd.DataFrame({"gene": list(nearest), "similar": list(nearest.values())}, dtype=object),
