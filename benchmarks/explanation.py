@@ -21,6 +21,7 @@ import json
 import logging
 import time
 import warnings
+from datetime import date
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -311,7 +312,7 @@ def report(result: dict[str, Any]) -> str:
         "",
         "Are explanations right, can they be told from chance, and do they stay the same?",
         "{func}`~tosica.tl.attribute` gives the genes that add to a label's score, and the gene sets with",
-        f"evidence. Models have defaults. Written by `python -m benchmarks.explanation`, {result['seeds']} seeds.",
+        "evidence. Models have defaults. Written by `python -m benchmarks.explanation`.",
         "",
         "![Areas under the curves of deletion and insertion](../_static/explanation.png)",
         "",
@@ -332,16 +333,17 @@ def report(result: dict[str, Any]) -> str:
         rows.append(
             [
                 title[name],
-                len({row["label"] for row in found}),
+                labels := len({row["label"] for row in found}),
+                len(found) // labels,
                 f"{np.mean([row['rank'] == 1 for row in found]):.0%}",
                 f"{np.mean(by_ulm):.0%}" if by_ulm else "not installed",
             ]
         )
-    lines += [*table(["data", "labels", "tosica", "decoupler's ULM on expression"], rows), ""]
+    lines += [*table(["data", "labels", "models", "tosica", "decoupler's ULM on expression"], rows), ""]
     lines += [
         "## Chance",
         "",
-        "Labels with evidence for any set at a false discovery rate of 5 %, with real gene sets and with gene",
+        "Labels with evidence for any set at a family-wise error rate of 5 %, with real gene sets and with gene",
         f"names permuted within the collection, {N_PERMUTATIONS} draws:",
         "",
         *table(
@@ -358,9 +360,9 @@ def report(result: dict[str, Any]) -> str:
         "mean and range over pairs of models:",
         "",
         *table(
-            ["models", "data", f"first {N_FIRST}", "with evidence"],
+            ["models", "data", "pairs", f"first {N_FIRST}", "with evidence"],
             [
-                [what, title[n], *(mean_and_range([run[key] for run in runs]) for key in ("first", "evidence"))]
+                [what, title[n], len(runs), *(mean_and_range([run[k] for run in runs]) for k in ("first", "evidence"))]
                 for part, what in (("halves", "two halves of the cells"), ("seeds", "two seeds"))
                 for n, runs in parts[part].items()
             ],
@@ -407,8 +409,9 @@ def report(result: dict[str, Any]) -> str:
             rows.append([row["label"], row["genes"], "; ".join(shown) or "none"])
         lines += [f"### {title[name]}", "", *table(["label", "genes", "gene sets"], rows), ""]
     total = sum(counts.values())
+    measured = ", ".join(f"{part} on {day}" for part, day in result["measured"].items())
     shares = ", ".join(f"{n / total:.0%} {verdict}" for verdict, n in sorted(counts.items(), key=lambda item: -item[1]))
-    lines += [f"Of {total} gene sets: {shares}.", "", *version_lines(result)]
+    lines += [f"Of {total} gene sets: {shares}.", "", f"Measured: {measured}.", "", *version_lines(result)]
     return "\n".join(lines)
 
 
@@ -440,7 +443,8 @@ def main(arguments: list[str] | None = None) -> None:
     result = json.loads(stored.read_text()) if stored.exists() else {"parts": {}}
     for part in given.only:
         result["parts"][part] = measure(part, given.data, given.seeds)
-        result |= {"versions": versions(), "seeds": given.seeds}
+        result |= {"versions": versions()}
+        result.setdefault("measured", {})[part] = str(date.today())
         given.out.mkdir(parents=True, exist_ok=True)
         stored.write_text(json.dumps(result, indent=1) + "\n")
     if {"planted", *OF_PART} <= set(result["parts"]):
