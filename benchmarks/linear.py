@@ -156,7 +156,7 @@ def cross_validated_share(reference: AnnData, codes: NDArray[np.integer], tokens
     """Weight of the group lasso in the mean, as the model chooses it."""
     logged = ModalitySlice(0, reference.n_vars, None)
     cells = np.arange(reference.n_obs)
-    return cross_validate(LabeledRows(CellMatrix(reference), cells, codes, logged), tokens).lasso_share
+    return cross_validate(LabeledRows(CellMatrix(reference), cells, codes, (logged,)), tokens).lasso_share
 
 
 def all_variants(reference: AnnData, queries: dict[str, AnnData]) -> list[dict[str, Any]]:

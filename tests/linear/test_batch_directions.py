@@ -32,7 +32,7 @@ def expression(strength=1.0, noise=0.0):
 
 def find(adata, labels=LABELS, batches=BATCHES, **kwargs):
     rows = CellMatrix(adata)
-    return find_batch_directions(LabeledRows(rows, np.arange(adata.n_obs), labels, LOGGED), batches, **kwargs)
+    return find_batch_directions(LabeledRows(rows, np.arange(adata.n_obs), labels, (LOGGED,)), batches, **kwargs)
 
 
 def test_directions_are_the_components_of_the_shifts():
@@ -62,7 +62,9 @@ def test_differences_by_chance_are_no_direction():
 
     def found_in(x):
         rows = CellMatrix(ad.AnnData(x))
-        return find_batch_directions(LabeledRows(rows, np.arange(150), one_label, ModalitySlice(0, 60, None)), batches)
+        return find_batch_directions(
+            LabeledRows(rows, np.arange(150), one_label, (ModalitySlice(0, 60, None),)), batches
+        )
 
     drawn = [np.random.default_rng(seed).random((150, 60)).astype(np.float32) for seed in range(10)]
     assert np.mean([len(found_in(x)) for x in drawn]) < 0.3
@@ -127,7 +129,7 @@ def test_all_pairs_of_label_and_batch_are_used():
     x = rng.random((len(labels), 8), dtype=np.float32)
     x[:, 2] += rng.normal(0, 3, 100).astype(np.float32)[batches]
     cells = np.arange(len(labels))
-    rows = LabeledRows(CellMatrix(ad.AnnData(x)), cells, labels, ModalitySlice(0, 8, None))
+    rows = LabeledRows(CellMatrix(ad.AnnData(x)), cells, labels, (ModalitySlice(0, 8, None),))
     found = find_batch_directions(rows, batches)
     assert len(found) == 1
     assert np.abs(found[0]).argmax() == 2

@@ -54,7 +54,7 @@ def expression(adata, cells=slice(None)):
 
 def fit(adata, cells=EVERY, *, labels=None, n_labels=3, tokens=TOKENS, **kwargs):
     labels = codes(adata)[cells] if labels is None else labels
-    return fit_linear_classifier(LabeledRows(CellMatrix(adata), cells, labels, COUNTS), n_labels, tokens, **kwargs)
+    return fit_linear_classifier(LabeledRows(CellMatrix(adata), cells, labels, (COUNTS,)), n_labels, tokens, **kwargs)
 
 
 def scores_of(found, adata, tokens=TOKENS):
@@ -83,7 +83,7 @@ def test_a_weight_is_divided_in_proportion_to_relevance():
 
 
 def test_the_classifier_is_that_regression_times_its_weight(toy):
-    # Three cells of one label, whose logits are raised in both branches.
+    # Three cells of one label, whose logits are raised.
     cells = np.setdiff1d(np.arange(20, 90), np.flatnonzero(codes(toy) == 2)[10:-3])
     labels = codes(toy)[cells]
     found = fit(toy, cells, temperature=0.8)
@@ -91,7 +91,7 @@ def test_the_classifier_is_that_regression_times_its_weight(toy):
     raised = logit_adjustment(labels)
     factor = linear_to_network_ratio(len(cells)) / 0.8
     pairs = factor * split_among_tokens(expected, TOKENS)
-    biases = (factor + 1) * raised
+    biases = factor * raised
     np.testing.assert_allclose(found.weights, pairs - pairs.mean(0), atol=0.02, rtol=1e-2)
     np.testing.assert_allclose(found.biases, biases - biases.mean(), atol=0.02, rtol=1e-2)
     np.testing.assert_allclose(found.clip_max, expression(toy, cells).toarray().max(0), rtol=1e-6)
@@ -127,7 +127,7 @@ BY_FIFTEEN = members([range(i, i + 15) for i in range(0, 765, 15)], 765)
 
 def temperature_of(adata, labels, modality_slice=LOGGED, tokens=BY_FIFTEEN, **kwargs):
     labels = np.unique(labels, return_inverse=True)[1]
-    rows = LabeledRows(CellMatrix(adata), np.arange(adata.n_obs), labels, modality_slice)
+    rows = LabeledRows(CellMatrix(adata), np.arange(adata.n_obs), labels, (modality_slice,))
     return cross_validate(rows, tokens, **kwargs).temperature
 
 
@@ -171,7 +171,7 @@ def test_a_subsample_of_large_references_is_used():
     modality_slice = ModalitySlice(0, 20, LogNormalization(20.0))
     tokens = members([range(12), range(8, 20)], 20)
     found = temperature_of(changed, labels, modality_slice, tokens, max_cells=200)
-    expected = cross_validate(LabeledRows(CellMatrix(changed), some, labels[some], modality_slice), tokens)
+    expected = cross_validate(LabeledRows(CellMatrix(changed), some, labels[some], (modality_slice,)), tokens)
     assert found == expected.temperature
     everything = temperature_of(changed, labels, modality_slice, tokens)
     assert found != everything
@@ -223,7 +223,7 @@ def test_no_weights_without_it(toy, train):
 
 def by_rows(toy, cells):
     """The linear branch of a model of these cells."""
-    found = cross_validate(LabeledRows(CellMatrix(toy), EVERY, codes(toy), COUNTS), TOKENS)
+    found = cross_validate(LabeledRows(CellMatrix(toy), EVERY, codes(toy), (COUNTS,)), TOKENS)
     assert found.temperature != pytest.approx(1, abs=0.1)
     return fit(toy, cells, weight=linear_to_network_ratio(len(EVERY)), **found._asdict())
 
@@ -277,7 +277,7 @@ def test_tokens_start_from_it_once(toy, train, monkeypatch):
     monkeypatch.setattr(kind, "init_from_linear", keep)
     model = train(toy, max_epochs=1, refit=False)
     ((scores, x, mean),) = calls
-    np.testing.assert_allclose(scores, model.module.linear.weight, rtol=1e-5)
+    np.testing.assert_allclose(linear_to_network_ratio(90) * scores, model.module.linear.weight, rtol=1e-5)
     torch.testing.assert_close(mean, x.mean(0))
     assert x.shape == (len(model.train_indices), 30)
     # Further training goes on from the trained tokens.
@@ -317,6 +317,6 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     raised = np.kron(np.eye(3), np.full((1, 400), 0.15))[labels]
     counts = rng.poisson(0.5 + raised).astype(np.float32)
     rows, modality_slice = (CellMatrix(ad.AnnData(counts)), ModalitySlice(0, 1200, LogNormalization(1e4)))
-    data = LabeledRows(rows, np.arange(180), labels, modality_slice)
+    data = LabeledRows(rows, np.arange(180), labels, (modality_slice,))
     assert cross_validate(data, sp.csr_matrix(np.kron(np.eye(6), np.ones((1, 200))))).lasso_share == 0.5
     assert cross_validate(data, sp.csr_matrix(np.eye(1200))).lasso_share < 0.5

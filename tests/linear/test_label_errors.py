@@ -50,7 +50,7 @@ def codes(cells):
 
 def find(cells, labels, **kwargs):
     everything = np.arange(cells.n_obs)
-    return find_label_errors(LabeledRows(CellMatrix(cells), everything, labels, LOGGED), **kwargs)
+    return find_label_errors(LabeledRows(CellMatrix(cells), everything, labels, (LOGGED,)), **kwargs)
 
 
 def assert_found(found, wrong, precision=0.9):
@@ -82,7 +82,7 @@ def test_types_that_are_hard_to_tell_apart_are_not_wrong():
     adata = adata[adata.obs["cell_type"].isin(common.index[common > 1])].copy()
     labels = adata.obs["cell_type"].astype("category").cat.codes.to_numpy().astype(np.int64)
     normalized = ModalitySlice(0, 400, LogNormalization(1e4))
-    everything = LabeledRows(CellMatrix(adata), np.arange(adata.n_obs), labels, normalized)
+    everything = LabeledRows(CellMatrix(adata), np.arange(adata.n_obs), labels, (normalized,))
     is_error, is_misclassified = flag_label_errors(everything)
     assert is_error.mean() > 0.1
     assert is_misclassified.mean() > 0.4
@@ -98,14 +98,14 @@ def test_the_only_cell_of_a_label_is_not_wrong(cells, codes):
     assert wrong[0] not in found
     # The same holds if every label has one cell.
     some = np.array([np.flatnonzero(codes == code)[0] for code in np.unique(codes)])
-    assert find_label_errors(LabeledRows(CellMatrix(cells), some, codes[some], LOGGED)).size == 0
+    assert find_label_errors(LabeledRows(CellMatrix(cells), some, codes[some], (LOGGED,))).size == 0
 
 
 def test_positions_are_those_of_the_cells(cells, codes):
     """In a reference of which only some cells have labels."""
     labels, wrong = with_noise(codes, 0.2)
     some = np.arange(40, cells.n_obs)
-    found = find_label_errors(LabeledRows(CellMatrix(cells), some, labels[40:], LOGGED))
+    found = find_label_errors(LabeledRows(CellMatrix(cells), some, labels[40:], (LOGGED,)))
     assert_found(found, wrong[wrong >= 40])
 
 

@@ -16,7 +16,7 @@ def fit(matrix, cells=None, **kwargs):
     cells = np.arange(len(matrix)) if cells is None else cells
     rows = CellMatrix(AnnData(sp.csr_matrix(matrix)))
     modality_slice = ModalitySlice(0, matrix.shape[1], None)
-    return fit_ppca(LabeledRows(rows, cells, np.zeros(len(cells), dtype=np.int64), modality_slice), **kwargs)
+    return fit_ppca(LabeledRows(rows, cells, np.zeros(len(cells), dtype=np.int64), (modality_slice,)), **kwargs)
 
 
 def simulate(n_cells=2000, n_genes=40, noise=0.3, seed=0):

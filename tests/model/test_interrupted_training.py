@@ -86,26 +86,6 @@ def test_the_first_one_leaves_a_model_to_use(new, toy_query, tmp_path, caplog, s
     model.save(tmp_path / "model")
 
 
-def test_in_the_refit(new, toy_query, monkeypatch, caplog):
-    """Callbacks of users are not in the refit, so that the key is pressed elsewhere."""
-    n_steps, step, model = 0, TOSICA._module_cls.loss, new()
-
-    def loss(module, *args, **kwargs):
-        nonlocal n_steps
-        n_steps += module.training
-        if n_steps == N_STEPS + 2 and module.training:
-            press()
-        return step(module, *args, **kwargs)
-
-    monkeypatch.setattr(TOSICA._module_cls, "loss", loss)
-    with pytest.raises(KeyboardInterrupt):
-        model.train(**ONCE)
-    assert "after step 2, in epoch 1 of 1 of the refit:" in caplog.text
-    assert model.training_.refitted
-    assert len(model.history["train_loss"]) == 4
-    assert model.predict_set(toy_query, coverage=0.5).shape == (60, 3)
-
-
 def test_an_own_handler_is_left_alone(new):
     """Such as one that a workflow manager installed, which ends the training in its own way."""
     model = new()

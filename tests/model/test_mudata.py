@@ -110,7 +110,7 @@ def test_modality_dropout_shows_each_cell_in_every_choice_of_modalities(model, d
         for choice, block in zip(module.modality_choices, views["latent"].split(5), strict=True):
             alone = module.inference(x, modalities=choice)
             torch.testing.assert_close(block, alone["latent"])
-            losses.append(module.loss(tensors, alone, module.generative(**alone)).loss)
+            losses.append(module.loss(tensors, alone, module.generative(alone["latent"])).loss)
         loss = module.loss(tensors, views, module.generative(views["latent"])).loss
     counts = views["weight"].view(3, 5)
     torch.testing.assert_close(counts, torch.tensor([dropout / 2, dropout / 2, 1 - dropout])[:, None].expand(3, 5))
@@ -134,7 +134,7 @@ def test_one_modality_gives_what_setup_anndata_gives(mdata, query):
     rna.obs["kind"] = mdata.obs["kind"]
     tosica.TOSICA.setup_anndata(rna, "kind")
     scvi.settings.seed = 0
-    plain = tosica.TOSICA(rna, embed_dim=16, n_heads=2, linear=False)
+    plain = tosica.TOSICA(rna, embed_dim=16, n_heads=2)
     train = {"max_epochs": 3, "batch_size": 16}
     plain.train(accelerator="cpu", enable_progress_bar=False, **train)
     alone = md.MuData({"rna": mdata["rna"].copy()})

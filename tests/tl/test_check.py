@@ -61,8 +61,8 @@ def bad_sample(query):
 
 
 def one_sample(query):
-    is_a = (query.obs["tosica_prediction"] == "a").to_numpy()
-    query.obs["sample"] = pd.Categorical(np.where(is_a, "first", "second"))
+    is_b = (query.obs["tosica_prediction"] == "b").to_numpy()
+    query.obs["sample"] = pd.Categorical(np.where(is_b, "first", "second"))
 
 
 def confused(query):
@@ -90,7 +90,7 @@ CASES = {
     novel_corrected: ("unlike the reference", 1, "the reference after the correction for batches;"),
     rare: ("few cells", 2, "Labels with fewer than 10 cells: a (2)."),
     bad_sample: ("samples that differ", 1, "more improbable labels than others: bad (100 %)."),
-    one_sample: ("labels of one sample", 1, "almost only from one sample: a (first)."),
+    one_sample: ("labels of one sample", 1, "almost only from one sample: b (first)."),
     confused: ("easily confused", 0.35, "'a' with 'b' (0.35), 'b' with 'c' (0.35) and 'c' with"),
     overconfident: ("too sure", None, "of the labels agree with adata.obs['known'], but the mean"),
     inexact: ("inexact contributions", 0.05, "The contributions miss the score by 5 %."),

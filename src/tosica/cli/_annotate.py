@@ -10,7 +10,7 @@ import click
 
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica.cli._files import CELLS, TABLES, OutputPath, check_outputs
+from tosica.cli._files import CELLS, TABLES, OutputPath, check_cells, check_outputs
 from tosica.cli._session import (
     COUNT,
     Command,
@@ -107,6 +107,7 @@ def annotate(
     if not majority_voting and (over_clustering is not None or min_prop):
         raise click.UsageError("--over-clustering and --min-prop need --majority-voting.")
     check_outputs(output, obs_out, overwrite=overwrite)
+    check_cells(query)
     tosica = load("tosica.tl")
     from tosica.cli._files import read_cells, write_cells, write_table
     from tosica.io._kinds import kind_of
@@ -192,6 +193,7 @@ def report(
     ANNOTATED is an .h5ad or .zarr file that annotate wrote.
     """
     check_outputs(output, overwrite=overwrite)
+    check_cells(annotated, labels_key=options["labels_key"], sample_key=options["sample_key"])
     tosica = load("tosica._report")
     from tosica.cli._files import read_cells
 
@@ -218,6 +220,7 @@ def evaluate(
 
     ANNOTATED is what annotate wrote: .h5ad, .zarr, or a table of the cells.
     """
+    check_cells(annotated, labels_key=labels_key, prediction=prediction)
     tosica = load("tosica.tl")
     from tosica.cli._files import read_cells
 

@@ -18,6 +18,34 @@ TABLES = (".csv", ".tsv", ".parquet")
 # --------------------------------------------------------------------------- reading
 
 
+def check_cells(path: str, **columns: str | None) -> None:
+    """Refuse a path without a file and columns that its ``obs`` lacks, before anything heavy is imported.
+
+    Columns are looked for in ``.h5ad`` files, which open at once.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing at the path.
+    KeyError
+        If a column is missing; the sentence names the argument.
+    """
+    if "://" not in path and not Path(path).exists():
+        raise FileNotFoundError(f"There is no file or folder {path!r}.")
+    if not path.lower().endswith(".h5ad") or not any(columns.values()):
+        return
+    import h5py
+
+    with suppress(OSError), h5py.File(path) as file:
+        obs = file.get("obs")
+        # Old files have a table in place of a group.
+        known = [name for name in obs if name != "_index"] if isinstance(obs, h5py.Group) else None
+        for argument, column in columns.items():
+            if known is not None and column is not None and column not in known:
+                names = ", ".join(map(repr, known))
+                raise KeyError(f"{argument} {column!r} is no column of adata.obs, only {names}.")
+
+
 def read_cells(path: str, *, seurat: bool = False, backed: bool = False, genome: str | None = None) -> AnnData:
     """Read cells with their expression.
 

@@ -10,7 +10,7 @@ import click
 
 from tosica._progress import progress
 from tosica._settings import logger
-from tosica.cli._files import OutputPath, check_outputs
+from tosica.cli._files import OutputPath, check_cells, check_outputs
 from tosica.cli._session import (
     COUNT,
     Command,
@@ -84,6 +84,7 @@ def train(
         raise PermissionError(f"{str(there)!r} is no folder to write to: choose another one.")
     if not overwrite and output.exists() and any(output.iterdir()):
         raise FileExistsError(f"{str(output)!r} is not empty: pass --overwrite, or choose another.")
+    check_cells(reference, labels_key=options["labels_key"], batch_key=options["batch_key"])
     tosica = load("tosica.model", "tosica.pp")
     from tosica.cli._files import read_cells
 
@@ -107,12 +108,16 @@ def train(
     fit |= {"accelerator": device[0], "devices": 1 if device[1] == "auto" else [int(device[1])]}
     model.train(checkpoint_dir=checkpoint_dir, resume=resume, **fit)
     model.save(output, overwrite=overwrite)
-    logger.info("wrote the model to %s", output)
+    text, held_out = f"wrote the model to {output}", model.training_.held_out_codes
+    accuracy = None if held_out is None else float((held_out[0] == held_out[1]).mean())
+    if held_out is not None:
+        text += f"; {accuracy:.1%} of {held_out.shape[1]} held-out cells got their label"
     mislabeled = model.mislabeled_indices
     made_by = {"reference": reference, "seed": seed, "tosica": tosica.__version__}
     sizes = {"n_cells": adata.n_obs, "n_genes": adata.n_vars, "n_gene_sets": len(model.gene_sets)}
     of_labels = {"labels": model.labels, "n_mislabeled": 0 if mislabeled is None else len(mislabeled)}
-    session.show({"model": output, **made_by, "fingerprint": model.fingerprint, **sizes, **of_labels})
+    of_labels["held_out_accuracy"] = accuracy
+    session.show({"model": output, **made_by, "fingerprint": model.fingerprint, **sizes, **of_labels}, text)
 
 
 # --------------------------------------------------------------------------- gene sets

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,7 +114,7 @@ def _cross_fitted_confidence(
     # Without a nuisance penalty: where labels are wrong, cells differ within labels as between them.
     config = RegressionConfig(C=C, within_class_penalty=0, multinomial=True)
     weights = []
-    for held_out, fitted in cross_fit(x, known, partial(fit_regressions, config=config)):
+    for held_out, fitted in cross_fit(known, lambda cells: fit_regressions(x[cells], known[cells], config=config)):
         of_fold = subsample[held_out]
         weights.append(fitted.ridge.weights)
         self_confidence[of_fold], confidence[of_fold] = _score_labels(x[held_out], weights[-1], known[held_out])

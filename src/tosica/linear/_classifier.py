@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,7 +12,7 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica._stats import fit_temperature
-from tosica.linear._logistic import LogisticRegression, fit_regressions
+from tosica.linear._logistic import LogisticRegression, Regressions, fit_regressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -47,14 +46,14 @@ class LabeledRows:
         Positions of the cells, shape ``(n_cells,)``.
     labels
         Label of each of them as a number, shape ``(n_cells,)``.
-    modality_slice
-        How expression is normalised.
+    slices
+        How expression is normalised, for each modality.
     """
 
     rows: CellMatrix | JointMatrix
     cells: NDArray[np.integer]
     labels: NDArray[np.integer]
-    modality_slice: ModalitySlice
+    slices: tuple[ModalitySlice, ...]
 
     def __getitem__(self, some: NDArray[Any]) -> LabeledRows:
         return replace(self, cells=self.cells[some], labels=self.labels[some])
@@ -63,9 +62,15 @@ class LabeledRows:
         """Draw cells as :func:`subsample_by_label` does."""
         return self[subsample_by_label(self.labels, max_cells)]
 
+    @property
+    def modalities(self) -> NDArray[np.integer] | None:
+        """Modality of each gene, ``(n_genes,)``; ``None`` if there is one."""
+        sizes = [part.stop - part.start for part in self.slices]
+        return np.repeat(np.arange(len(sizes)), sizes) if len(sizes) > 1 else None
+
     def expression(self) -> sp.csr_matrix:
         """Read the normalised expression, ``(n_cells, n_genes)``."""
-        return read_normalized(self.rows, self.cells, self.modality_slice)
+        return read_normalized(self.rows, self.cells, self.slices)
 
 
 class LinearClassifier(NamedTuple):
@@ -122,20 +127,20 @@ def fit_linear_classifier(
 
     Returns
     -------
-    The classifier. Its biases contain the logit adjustment of the regression and of the network.
+    The classifier. Its biases contain the logit adjustment of the regression.
     """
     drawn = data.subsample(MAX_CELLS)
     present, codes = np.unique(drawn.labels, return_inverse=True)
     x = drawn.expression()
-    regression = fit_regressions(x, codes, batch_directions=batch_directions, gene_sets=tokens).mean(lasso_share)
+    fitted = fit_regressions(x, codes, batch_directions=batch_directions, gene_sets=tokens, modalities=data.modalities)
+    regression = fitted.mean(lasso_share)
     weight = linear_to_network_ratio(len(data.cells)) if weight is None else weight
     factor, adjustment = weight / temperature, logit_adjustment(codes)
     pair_weights = split_among_tokens(regression, tokens)
     weights = np.zeros((n_labels, pair_weights.shape[1]))
     # Labels without cells: a logit that no other one is below.
     biases = np.full(n_labels, -100 * factor)
-    # The network's logits get the same adjustment as the regression's.
-    added = factor * pair_weights, factor * adjustment + adjustment
+    added = factor * pair_weights, factor * adjustment
     # Softmax does not depend on what is the same for all labels.
     weights[present], biases[present] = (values - values.mean(0) for values in added)
     clip_max = x.max(0).toarray().ravel().astype(np.float64)
@@ -213,10 +218,13 @@ def cross_validate(
     x = drawn.expression()
     shape = (len(codes), codes.max() + 1)
     ridge_logits, lasso_logits = np.full(shape, np.nan), np.full(shape, np.nan)
-    fit = partial(fit_regressions, batch_directions=batch_directions, gene_sets=tokens)
-    # Fits to many labels take long, and every cell tells something of all of them.
-    n_folds = 5 if shape[1] < 32 else 3
-    for held_out, (ridge, lasso) in cross_fit(x, codes, fit, n_folds=n_folds):
+
+    def fit(cells: NDArray[np.bool_]) -> Regressions:
+        return fit_regressions(
+            x[cells], codes[cells], batch_directions=batch_directions, gene_sets=tokens, modalities=data.modalities
+        )
+
+    for held_out, (ridge, lasso) in cross_fit(codes, fit, n_folds=3):
         ridge_logits[held_out] = x[held_out] @ ridge.weights.T
         lasso_logits[held_out] = x[held_out] @ lasso.weights.T
     scored = np.flatnonzero(np.isfinite(ridge_logits).all(1))
@@ -265,17 +273,17 @@ def logit_adjustment(labels: NDArray[np.integer], pseudocount: float = 20) -> ND
 def linear_to_network_ratio(n_cells: int) -> float:
     """Compute the weight of the regression's logits relative to the network's.
 
-    It is 4 for very many cells, and twice as large for 100, from which the network learns less than
+    It is 8 for very many cells, and twice as large for 100, from which the network learns less than
     the regression does.
     """
-    return 4.0 * (1 + 100 / n_cells)
+    return 8.0 * (1 + 100 / n_cells)
 
 
 # --------------------------------------------------------------------------- subsamples, folds
 
 
 def read_normalized(
-    rows: CellMatrix | JointMatrix, cells: NDArray[np.integer], modality_slice: ModalitySlice
+    rows: CellMatrix | JointMatrix, cells: NDArray[np.integer], slices: tuple[ModalitySlice, ...]
 ) -> sp.csr_matrix:
     """Read the expression of some cells, sparse, normalised as the network's minibatches are.
 
@@ -285,16 +293,18 @@ def read_normalized(
         Expression of the reference.
     cells
         Positions of the cells, shape ``(n_cells,)``.
-    modality_slice
-        How expression is normalised.
+    slices
+        How expression is normalised, for each modality.
 
     Returns
     -------
     Shape ``(n_cells, n_genes)``.
     """
     x = sp.csr_matrix(rows.take(cells))
-    normalization = modality_slice.normalization
-    return x if normalization is None else normalization.normalize_block(x)
+    parts = [x] if len(slices) == 1 else [x[:, part.start : part.stop] for part in slices]
+    ways = [part.normalization for part in slices]
+    done = [part if way is None else way.normalize_block(part) for part, way in zip(parts, ways, strict=True)]
+    return sp.csr_matrix(done[0]) if len(done) == 1 else sp.hstack([sp.csr_matrix(part) for part in done]).tocsr()
 
 
 def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[np.intp]:
@@ -326,11 +336,7 @@ def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[n
 
 
 def cross_fit(
-    x: sp.csr_matrix,
-    labels: NDArray[np.integer],
-    fit: Callable[[sp.csr_matrix, NDArray[np.integer]], Fitted],
-    *,
-    n_folds: int = 5,
+    labels: NDArray[np.integer], fit: Callable[[NDArray[np.bool_]], Fitted], *, n_folds: int = 5
 ) -> Iterator[tuple[NDArray[np.bool_], Fitted]]:
     """Fit one classifier for each fold, to the cells of all other folds.
 
@@ -338,13 +344,11 @@ def cross_fit(
 
     Parameters
     ----------
-    x
-        Log-normalised expression, shape ``(n_cells, n_genes)``.
     labels
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs. A cell that is the only
         one of its label is in no fold, so that every classifier has every label.
     fit
-        Fits a classifier to cells and their labels.
+        Fits a classifier to the cells where an array, ``(n_cells,)``, is ``True``.
     n_folds
         Number of folds.
 
@@ -354,11 +358,7 @@ def cross_fit(
     """
     fold = _assign_folds(labels, n_folds)
     folds = [fold == i for i in range(n_folds) if (fold == i).any()]
-
-    def fit_others(held_out: NDArray[np.bool_]) -> Fitted:
-        return fit(x[~held_out], labels[~held_out])
-
-    yield from zip(folds, thread_map(fit_others, folds), strict=True)
+    yield from zip(folds, thread_map(fit, [~fold for fold in folds]), strict=True)
 
 
 def _assign_folds(labels: NDArray[np.integer], n_folds: int) -> NDArray[np.int64]:

@@ -59,7 +59,7 @@ class RegressionConfig:
     gene_scale_power: float = 0.25
     multinomial: bool = False
     max_iter: int = 200
-    n_reweightings: int = 8
+    n_reweightings: int = 5
     max_iter_reweighted: int = 8
     tol: float = 1e-4
 
@@ -102,6 +102,7 @@ def fit_regressions(
     *,
     batch_directions: NDArray[np.floating] | None = None,
     gene_sets: sp.csr_matrix | None = None,
+    modalities: NDArray[np.integer] | None = None,
     config: RegressionConfig = DEFAULT_CONFIG,
     fitted: NDArray[np.integer] | None = None,
     offset: NDArray[np.floating] | None = None,
@@ -143,6 +144,9 @@ def fit_regressions(
     gene_sets
         Which gene is in which set, shape ``(n_gene_sets, n_genes)``. Genes in no set have weight
         zero. Without gene sets there is no group lasso, and every gene may have a weight.
+    modalities
+        Modality of each gene, from 0 on, shape ``(n_genes,)``. Each gets the same variance, so that
+        one with many genes does not drown one with few. By default there is one.
     config
         Strengths of the penalties, and when the optimizer stops.
     fitted
@@ -160,13 +164,17 @@ def fit_regressions(
     """
     fitted = np.arange(int(labels.max()) + 1) if fitted is None else fitted
     n_cells, n_genes = x.shape
-    is_held = np.asarray(x.sum(0)).ravel() > 0
+    is_held = x.getnnz(axis=0) > 0
     if gene_sets is not None:
         is_held &= np.asarray(gene_sets.sum(0)).ravel() > 0
     # All other genes have weight zero.
     held = np.flatnonzero(is_held)
     x = x[:, held]
     scale = gene_scale(x, config.gene_scale_power)
+    if modalities is not None:
+        spread = np.asarray(x.power(2).mean(0) - np.square(x.mean(0))).ravel() / scale**2
+        totals = np.bincount(modalities[held], spread)
+        scale *= np.sqrt(totals / totals.mean())[modalities[held]]
     batch_directions = None if batch_directions is None else batch_directions[:, held]
     nuisance = _nuisance(x, labels, batch_directions, config) / scale
     loss = PenalizedLogisticLoss(x @ sp.diags(1 / scale), labels, fitted, nuisance, offset, config.multinomial)
@@ -208,12 +216,12 @@ def _reweight(
 
 
 def gene_scale(x: sp.csr_matrix, power: float = 0.25) -> NDArray[np.float64]:
-    """Compute the scale of each gene, ``(n_genes,)``: its mean to a power, 1 if not expressed.
+    """Compute the scale of each gene, ``(n_genes,)``: its mean size to a power, 1 if not expressed.
 
     Without scaling, the strongest genes would dominate. Scaled to equal means, the weakest genes
     would, which are mostly noise.
     """
-    mean = np.asarray(x.mean(0)).ravel()
+    mean = np.asarray(abs(x).mean(0)).ravel()
     return np.where(mean > 0, mean, 1) ** power
 
 

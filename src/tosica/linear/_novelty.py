@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.linalg import eigsh
 
 from tosica.linear._classifier import MAX_CELLS_CROSS_FIT, cross_fit
 
@@ -182,8 +182,12 @@ def fit_novelty(
     counts = np.bincount(codes)
     # As many for all folds, since distances grow with the number of components.
     n_components = min(max_components, len(codes) // cells_per_component, x.shape[1] - 1)
-    fit = partial(fit_distances, n_components=max(n_components, 1))
-    fitted = fit(x, codes)
+    products = _products(x)
+
+    def fit(cells: NDArray[np.bool_]) -> tuple[NDArray, NDArray, NDArray] | None:
+        return fit_distances(x[cells], codes[cells], products[np.ix_(cells, cells)], max(n_components, 1))
+
+    fitted = fit(np.ones(len(codes), dtype=bool))
     if fitted is None or counts.max() < 2:
         return None
     means, variance, components = fitted
@@ -221,7 +225,7 @@ def fit_novelty(
 def _distances_of_held_out(
     x: sp.csr_matrix,
     codes: NDArray[np.integer],
-    fit: Callable[[sp.csr_matrix, NDArray[np.integer]], tuple[NDArray, NDArray, NDArray] | None],
+    fit: Callable[[NDArray[np.bool_]], tuple[NDArray, NDArray, NDArray] | None],
     n_folds: int,
 ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]] | None:
     """Compute distances of cells by fits without them.
@@ -232,7 +236,7 @@ def _distances_of_held_out(
     in components from the nearest; ``None`` if every fold leaves too few cells to fit to.
     """
     parts = []
-    for fold, without in cross_fit(x, codes, fit, n_folds=n_folds):
+    for fold, without in cross_fit(codes, fit, n_folds=n_folds):
         if without is not None:
             over_genes = distances_over_genes(x[fold], without[0], gene_weights(without[1], _FLOOR_CELL))
             in_components = distance_in_components(x[fold], without[0], without[2])
@@ -296,8 +300,28 @@ def _score_known_clusters(
 # --------------------------------------------------------------------------- distances
 
 
+def _products(x: sp.csr_matrix, genes_at_once: int = 2048) -> NDArray[np.float32]:
+    """Multiply all pairs of cells, less the mean cell, ``(n_cells, n_cells)``."""
+    by_gene, mean = sp.csc_matrix(x, dtype=np.float32), np.asarray(x.mean(0), dtype=np.float32)
+    products = np.zeros((x.shape[0], x.shape[0]), dtype=np.float32)
+    for start in range(0, x.shape[1], genes_at_once):
+        some = slice(start, start + genes_at_once)
+        block = by_gene[:, some].toarray() - mean[:, some]
+        products += block @ block.T
+    return products
+
+
+def _principal_axes(x: sp.csr_matrix, products: NDArray[np.float32], n_components: int) -> NDArray[np.float64]:
+    """Find the principal axes of some cells, ``(n_genes, n_components)``, from their products."""
+    centered = products - products.mean(0) - products.mean(1, keepdims=True) + products.mean()
+    start = np.random.default_rng(0).standard_normal(len(products)).astype(np.float32)
+    leading = eigsh(centered, n_components, v0=start, tol=1e-3)[1].astype(np.float64)
+    axes: NDArray[np.float64] = x.T @ leading - np.asarray(x.mean(0)).T * leading.sum(0)
+    return axes / np.linalg.norm(axes, axis=0)
+
+
 def fit_distances(
-    x: sp.csr_matrix, codes: NDArray[np.integer], n_components: int
+    x: sp.csr_matrix, codes: NDArray[np.integer], products: NDArray[np.float32], n_components: int
 ) -> tuple[NDArray, NDArray, NDArray] | None:
     """Fit means of labels, variances of genes and whitened components.
 
@@ -307,6 +331,8 @@ def fit_distances(
         Normalized expression, shape ``(n_cells, n_genes)``.
     codes
         Label of each cell, from 0 on, shape ``(n_cells,)``. Each occurs.
+    products
+        Product of each pair of cells, less any cell, shape ``(n_cells, n_cells)``.
     n_components
         Number of principal components.
 
@@ -317,7 +343,6 @@ def fit_distances(
     ``(n_genes, n_comps)``. ``None`` if the cells are too few or all alike.
     """
     from sklearn.covariance import ledoit_wolf
-    from sklearn.decomposition import PCA
 
     n_cells = x.shape[0]
     counts = np.bincount(codes)
@@ -329,7 +354,7 @@ def fit_distances(
     # Rounding leaves a little of cells that are all alike.
     if n_components >= min(x.shape) or variance.sum() <= 1e-6 * total.sum() / n_cells:
         return None
-    axes = PCA(n_components, svd_solver="arpack", random_state=0).fit(x).components_.T
+    axes = _principal_axes(x, products, n_components)
     within = x @ axes - (means @ axes)[codes]
     covariance = ledoit_wolf(within, assume_centered=True)[0] * n_cells / freedom
     lengths, directions = np.linalg.eigh(covariance)

@@ -53,7 +53,7 @@ class LinearFit:
         data = self.data
         self._tokens = token_genes(self.module)
         # The same for both fits: held-out cells judge the model that is fitted to all cells.
-        self._weight = linear.linear_to_network_ratio(data.n_train + data.n_val)
+        self.weight = linear.linear_to_network_ratio(data.n_train + data.n_val)
         rows = labeled_rows(self.module, data, np.union1d(data.train_idx, data.val_idx))
         self._chosen = linear.cross_validate(rows, self._tokens, self.batch_directions)
         self.fit()
@@ -65,16 +65,25 @@ class LinearFit:
             len(self.labels),
             self._tokens,
             batch_directions=self.batch_directions,
-            weight=self._weight,
+            weight=1.0,
             **self._chosen._asdict(),
         )
 
+    def adjustment(self) -> torch.Tensor:
+        """Compute the logit adjustment of the network, the same as the regressions', ``(n_labels,)``."""
+        present, codes = np.unique(self.data.codes[self.data.train_idx], return_inverse=True)
+        added = torch.zeros(len(self.labels))
+        raised = linear.logit_adjustment(codes)
+        # Softmax does not depend on what is the same for all labels.
+        added[present] = torch.from_numpy(raised - raised.mean()).float()
+        return added
+
     def to_module(self) -> None:
-        """Write the regressions to the linear branch."""
+        """Write the regressions to the linear branch, with their weight beside the network."""
         branch, fitted = self.module.linear, self._fitted
         if branch is not None:
-            branch.weight.copy_(torch.from_numpy(fitted.weights))
-            branch.bias.copy_(torch.from_numpy(fitted.biases))
+            branch.weight.copy_(self.weight * torch.from_numpy(fitted.weights))
+            branch.bias.copy_(self.weight * torch.from_numpy(fitted.biases) + self.adjustment())
             branch.clip_max.copy_(torch.from_numpy(fitted.clip_max))
 
     def init_tokens(self) -> None:
@@ -96,8 +105,8 @@ class LinearFit:
 
 
 def labeled_rows(module: TOSICAModule, data: ReferenceData, cells: np.ndarray) -> linear.LabeledRows:
-    """Pick cells of the reference with their labels, for a module of one modality."""
-    return linear.LabeledRows(data.rows, cells, data.codes[cells], module.slices[0])
+    """Pick cells of the reference with their labels."""
+    return linear.LabeledRows(data.rows, cells, data.codes[cells], module.slices)
 
 
 def token_genes(module: TOSICAModule) -> sp.csr_matrix:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 from anndata import AnnData
 
@@ -96,7 +97,12 @@ class QueryLoader:
             self._cells[position] = cells
             self._measured[position] = None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)
         self.modalities: tuple[int, ...] = tuple(self._cells)
-        self.measured: Tensor | None = self._measured[0] if len(modalities) == 1 else None
+        masks = [
+            np.full(len(m.genes), False) if i not in self._cells else self._cells[i].measured
+            for i, m in enumerate(modalities)
+        ]
+        measured = np.concatenate(masks)
+        self.measured: Tensor | None = None if measured.all() else torch.from_numpy(measured).to(device)
 
     def __iter__(self) -> Iterator[Minibatch]:
         for batches in zip(*self._cells.values(), strict=True):

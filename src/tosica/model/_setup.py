@@ -508,9 +508,7 @@ class SetupMixin(BaseModelClass):
         """
         linear = self.module.linear
         if linear is None:
-            raise ValueError(
-                "The model has no linear branch: it is one of a MuData, of the original code or of linear=False."
-            )
+            raise ValueError("The model has no linear branch: it is one of the original code or of linear=False.")
         tokens = self.tokens
         sets = np.repeat(np.array(tokens.names, dtype=object), np.diff(tokens.indptr))
         index = pd.MultiIndex.from_arrays([sets, tokens.var_names[tokens.genes]], names=["gene_set", "gene"])

@@ -114,7 +114,7 @@ def _read_cells(model: SetupMixin, modality: Modality) -> tuple[sp.csr_matrix, N
     known = np.flatnonzero(labels >= 0)
     drawn = known[subsample_by_label(labels[known], _MAX_CELLS)]
     rows = open_matrix(model.adata, [modality])
-    return read_normalized(rows, drawn, modality.slice()), np.unique(labels[drawn], return_inverse=True)[1]
+    return read_normalized(rows, drawn, (modality.slice(),)), np.unique(labels[drawn], return_inverse=True)[1]
 
 
 def _score_gene_sets(x: sp.csr_matrix, codes: NDArray[np.integer], gene_sets: sp.csr_matrix) -> NDArray[np.floating]:

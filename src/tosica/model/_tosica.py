@@ -44,7 +44,7 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
         Number of Transformer layers.
     linear
         Add the logits of logistic regressions whose weights go through the same tokens, see
-        :meth:`train`. ``False`` leaves them out, as in the paper. Models of a MuData have none.
+        :meth:`train`. ``False`` leaves them out, as in the paper.
     max_gene_sets
         Largest number of gene sets that become tokens. If the mask has more, those that separate
         the reference's labels best are chosen, by a group lasso over all of them. ``None`` takes
@@ -111,12 +111,7 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
                 select_tokens(self, max_gene_sets, modules)
         self.training_ = TrainingResult()
         self.module = self._module_cls(
-            self.tokens,
-            len(self.labels),
-            embed_dim=embed_dim,
-            n_heads=n_heads,
-            n_layers=n_layers,
-            linear=linear and self.modalities[0].name is None,
+            self.tokens, len(self.labels), embed_dim=embed_dim, n_heads=n_heads, n_layers=n_layers, linear=linear
         )
         self.module.eval()
         if adata is not None:

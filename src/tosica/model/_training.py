@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from lightning.pytorch.utilities import rank_zero_only
 from scvi.train import TrainRunner
 
@@ -21,7 +22,7 @@ from tosica._progress import progress
 from tosica._settings import logger, quiet_libraries, warn_user
 from tosica._stats import fit_temperature
 from tosica.data import CellMatrix
-from tosica.linear import LabeledRows, find_batch_directions, find_label_errors, linear_to_network_ratio
+from tosica.linear import LabeledRows, find_batch_directions, find_label_errors
 from tosica.model import _trainer
 from tosica.model._annbatch import AnnbatchDataModule
 from tosica.model._device import ACCELERATOR, check_devices, compiled
@@ -44,20 +45,13 @@ if TYPE_CHECKING:
     from tosica.model._reference_on_disk import Blocks
 
 # Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
-# number of cells, so that a larger reference has fewer epochs.
-_MIN_DRAWS = 12_000
-_DRAWS_PER_ROOT = 500
+# number of cells, so that a larger reference has fewer epochs. The network starts from the
+# regressions, and then takes about as long as they do.
+_MIN_DRAWS = 3_000
+_DRAWS_PER_ROOT = 100
 # Batch directions are scaled by this in training: batches of a query differ more than those of the
 # reference do, and along single directions.
 _BATCH_EFFECT_SCALE = 6.0
-# The refit on all cells has this share of the epochs and of the learning rate, so that the weights
-# change little and the calibration holds.
-_REFIT_EPOCHS, _REFIT_LR = 0.2, 0.3
-# How names of trainer arguments begin that the refit does without, as it has no validation cells.
-_NOT_IN_REFIT = (
-    *("callbacks", "logger", "log_save", "check", "enable_checkpointing", "val_check"),
-    *("early_stopping", "additional_val_metrics"),
-)
 
 
 def default_epochs(n_cells: int) -> int:
@@ -145,12 +139,12 @@ def check_labels(state: TrainingState) -> None:
     if state.resumed is not None:
         state.left_out = state.resumed["left_out"].numpy()
         return
-    if not state.settings.check_labels or not isinstance(state.rows, CellMatrix):
+    if not state.settings.check_labels:
         return
     labeled = np.flatnonzero(state.codes >= 0)
     with state.show("checking labels"):
         state.left_out = find_label_errors(
-            LabeledRows(state.rows, labeled, state.codes[labeled], state.model.module.slices[0])
+            LabeledRows(state.rows, labeled, state.codes[labeled], state.model.module.slices)
         )
     if len(state.left_out):
         warn_user(
@@ -188,10 +182,10 @@ def find_directions(state: TrainingState) -> None:
     data, rows, cells = state.data, state.rows, state.data.train_idx
     labels, batches = data.codes[cells], data.strata[cells]
     one_batch = (batches == batches[0]).all()
-    if not state.settings.correct_batches or not isinstance(rows, CellMatrix) or one_batch:
+    if not state.settings.correct_batches or one_batch:
         return
     with state.show("batch directions"):
-        found = find_batch_directions(LabeledRows(rows, cells, labels, state.model.module.slices[0]), batches)
+        found = find_batch_directions(LabeledRows(rows, cells, labels, state.model.module.slices), batches)
     if found is None:
         logger.warning(
             "train: no label has three cells in each of two batches, so that labels and batches cannot be separated, "
@@ -245,7 +239,7 @@ def fit_linear(state: TrainingState) -> None:
 
 
 def fit_network(state: TrainingState) -> None:
-    """Train the network, and put the linear branch beside it."""
+    """Train the network."""
     model, runner = state.model, state.runner
     model.module.train()
     # scvi-tools starts a history with the first training; a legacy model has none yet.
@@ -254,8 +248,53 @@ def fit_network(state: TrainingState) -> None:
         runner()
     if pressed:
         state.ended_early = _trainer.describe_step(runner.trainer)
-    if state.linear is not None:
-        state.linear.to_module()
+
+
+@torch.inference_mode()
+def add_branches(state: TrainingState) -> None:
+    """Put the linear branch beside the network.
+
+    Its usual weight gives way to another one at which the log-likelihood of the held-out cells is
+    higher by one and two standard errors: a thousand, which leaves nothing of the network, one, or none.
+    """
+    if state.linear is None:
+        return
+    data, linear = state.data, state.linear
+    network, truth = _held_out_logits(state)[-1] + linear.adjustment(), torch.from_numpy(data.codes[data.val_idx])
+    linear.to_module()
+    if state.settings.calibrate and data.n_val:
+        scores = (_held_out_logits(state)[-1] - network) / linear.weight
+        highest = None
+        for weight in (linear.weight, 1000.0, 1.0, 0.0):
+            logits = network + weight * scores
+            temperature = fit_temperature(logits, truth, expected=1 + weight)
+            likelihood = -F.cross_entropy(logits / temperature, truth, reduction="none").numpy()
+            gain = likelihood - (likelihood if highest is None else highest)
+            # As in Akaike's criterion, a choice has to gain one in all.
+            if highest is None or gain.sum() > 1 + 2 * gain.std() * math.sqrt(data.n_val):
+                highest, linear.weight = likelihood, weight
+        if linear.weight == 1000:
+            logger.warning("train: held-out cells are labelled better without the network, which scores leave out")
+        linear.to_module()
+    state.model.module.temperature.fill_(_expected_temperature(state))
+
+
+@torch.inference_mode()
+def _held_out_logits(state: TrainingState) -> list[torch.Tensor]:
+    """Score the held-out cells with each choice of modalities."""
+    module = state.model.module
+    return [
+        torch.cat(
+            [
+                torch.empty(0, len(state.model.labels)),
+                *(
+                    module(b, inference_kwargs={"modalities": choice})[1]["logits"].float().cpu()
+                    for b in state.data.held_out()
+                ),
+            ]
+        )
+        for choice in module.modality_choices
+    ]
 
 
 @torch.inference_mode()
@@ -264,18 +303,9 @@ def calibrate(state: TrainingState) -> None:
     model, data = state.model, state.data
     if not state.settings.calibrate or not data.n_val:
         return
-    logits: list[torch.Tensor] = []
-    for choice in model.module.modality_choices:
-        parts, labels = [], []
-        for batch in data.held_out():
-            _, generative, losses = model.module(batch, inference_kwargs={"modalities": choice})
-            parts.append(generative["logits"].float())
-            labels.append(losses.true_labels)
-        logits.append(torch.cat(parts))
-    truth = torch.cat(labels)
+    logits, truth = _held_out_logits(state), torch.from_numpy(data.codes[data.val_idx])
     # With all modalities; dividing by the temperature does not change which label is best.
-    best = logits[-1].argmax(1)
-    model.training_.held_out_codes = torch.stack([truth.view(-1).cpu(), best.cpu()]).numpy()
+    model.training_.held_out_codes = torch.stack([truth, logits[-1].argmax(1)]).numpy()
     fit_temperatures(model, logits, truth, [_expected_temperature(state)] * len(logits))
     if model.training_.refitted:
         model.training_.held_out_probabilities = model.training_.held_out_codes = None
@@ -286,34 +316,14 @@ def calibrate(state: TrainingState) -> None:
 
 
 def refit(state: TrainingState) -> None:
-    """Train on all cells for a few more epochs, and fit the linear branch to them.
-
-    The trainer is used without scvi-tools' runner, so that history, indices and trainer of the
-    model stay those of the fit before.
-    """
-    model, data = state.model, state.data
-    if not state.settings.refit or state.ended_early:
+    """Fit the linear branch to all cells."""
+    if not state.settings.refit or state.ended_early or state.linear is None:
         return
-    data.add_validation_to_train()
-    n_epochs = math.ceil(_REFIT_EPOCHS * state.runner.trainer.current_epoch)
-    config = replace(state.settings.plan, lr=_REFIT_LR * state.settings.plan.lr)
-    plan = model._training_plan_cls(model.module, config, state.plan.batch_directions)
-    given = state.trainer_kwargs.items()
-    kwargs = {name: value for name, value in given if not name.startswith(_NOT_IN_REFIT)}
-    kwargs["callbacks"] = [state.show_cells("refit", n_epochs)]
-    runner = _trainer.make_runner(state, plan, n_epochs, limit_val_batches=0, **kwargs)
-    model.module.train()
-    with _trainer.catch_interrupt(runner.trainer) as pressed:
-        runner.trainer.fit(plan, data)
-    model.module.eval()
-    model.to_device(runner.device)
-    model.training_.refitted = True
-    if pressed:
-        state.ended_early = f"{_trainer.describe_step(runner.trainer)} of the refit"
-    elif state.linear is not None:
-        with state.show("linear branch"):
-            state.linear.fit()
-        state.linear.to_module()
+    state.data.add_validation_to_train()
+    with state.show("linear branch"):
+        state.linear.fit()
+    state.linear.to_module()
+    state.model.training_.refitted = True
 
 
 def describe_reference(state: TrainingState) -> None:
@@ -339,6 +349,7 @@ PHASES: tuple[Phase, ...] = (
     make_trainer,
     fit_linear,
     fit_network,
+    add_branches,
     calibrate,
     refit,
     describe_reference,
@@ -347,9 +358,7 @@ PHASES: tuple[Phase, ...] = (
 
 def _expected_temperature(state: TrainingState) -> float:
     """Sum the weights of both branches, which the sum of their logits is divided by."""
-    if state.model.module.linear is None:
-        return 1.0
-    return 1.0 + linear_to_network_ratio(state.data.n_train + state.data.n_val)
+    return 1.0 if state.linear is None else 1.0 + state.linear.weight
 
 
 @torch.inference_mode()
@@ -428,6 +437,7 @@ class TrainingMixin(SetupMixin):
         Every minibatch has each label equally often, and a random half of the genes and three
         quarters of the gene sets are hidden in it. Logistic regressions whose weights go through
         the same tokens are fitted to the same cells, and the tokens start from their weights.
+        Held-out cells choose the share of the network in the sum of both, if they tell.
         ``scvi.settings.seed`` makes the result reproducible.
 
         A model of :meth:`load_query_data` fits its new labels instead, and takes no argument.
@@ -435,7 +445,7 @@ class TrainingMixin(SetupMixin):
         Parameters
         ----------
         max_epochs
-            Passes over the training cells. By default so many that 12 000 cells are drawn, or 500
+            Passes over the training cells. By default so many that 3 000 cells are drawn, or 100
             times the square root of their number if that is more. A pass draws at most 262 144
             cells, whatever the size of the reference.
         accelerator, devices
@@ -452,18 +462,17 @@ class TrainingMixin(SetupMixin):
         calibrate
             Fit the temperature of the probabilities to the held-out cells.
         refit
-            After calibration, train on all cells, the held-out ones included, for a fifth of the
-            epochs at three tenths of the learning rate. ``history`` and ``validation_indices``
-            describe the training before.
+            After calibration, fit the regressions to all cells, the held-out ones included.
+            ``validation_indices`` describes the training before.
         check_labels
             Look for label errors by cross-validation. If they are more than 7 % of the reference,
             and not because its types are hard to separate, leave these cells out and warn;
-            ``mislabeled_indices`` has their positions. Not for models of a MuData.
+            ``mislabeled_indices`` has their positions.
         correct_batches
             If the reference was set up with a ``batch_key``, train the model to ignore differences
             between batches within a label. This is meant for labels that the reference has in some
             batches only; the page on batches shows what it changes. It needs a label with three
-            cells in each of two batches, and has no effect otherwise. Not for models of a MuData.
+            cells in each of two batches, and has no effect otherwise.
         compile
             Compile the encoder's training steps with :func:`torch.compile`. This takes up to a
             minute at first and pays on a GPU; on a CPU it replaces our own attention kernel.

@@ -171,7 +171,7 @@ class TOSICAModule(BaseModuleClass):
         Number of encoder layers.
     linear
         Whether there is a linear branch, whose logits are added to those of the network. It is
-        fitted on its own; until then it adds nothing. For one modality.
+        fitted on its own; until then it adds nothing.
     """
 
     temperature: Tensor
@@ -245,9 +245,10 @@ class TOSICAModule(BaseModuleClass):
             for the tokens of these.
         measured
             Shape ``(n_genes,)``, bool: ``False`` for genes that the query lacks, see
-            :meth:`LinearBranch.expression`.
+            :meth:`LinearBranch.expression`. By default it has all genes of ``modalities``.
         """
         x = self.clip(x)
+        measured = self._genes_of(modalities) if measured is None else measured
         if not attention:
             latent = self._latent(x, 1.0, modalities)
             return Annotation(latent, self._logits(latent, x, measured), None)
@@ -283,6 +284,15 @@ class TOSICAModule(BaseModuleClass):
         """
         return self.head(self._latent(x, 1.0, modalities))
 
+    def _genes_of(self, modalities: tuple[int, ...] | None) -> Tensor | None:
+        """Find the genes of some modalities, ``(n_genes,)``; ``None`` if they are all."""
+        if modalities is None or len(modalities) == len(self.slices):
+            return None
+        measured = torch.zeros_like(self.baseline, dtype=torch.bool)
+        for i in modalities:
+            measured[self.slices[i].start : self.slices[i].stop] = True
+        return measured
+
     def _logits(self, latent: Tensor, x: Tensor, measured: Tensor | None = None) -> Tensor:
         logits = self.head(latent)
         return logits if self.linear is None else logits + self.linear(x, measured)
@@ -300,7 +310,7 @@ class TOSICAModule(BaseModuleClass):
         present = None if len(self.slices) == 1 else self.token_modality == modality
         return self.embedding(x, keep, present)
 
-    def _all_choices(self, x: Tensor, keep: float, dropout: float) -> dict[str, Tensor]:
+    def _all_choices(self, x: Tensor, keep: float, dropout: float) -> dict[str, Tensor | None]:
         """Encode every cell with every choice of modalities, and weight each choice.
 
         This is the expectation over a random choice. The class token of each modality is computed
@@ -327,8 +337,8 @@ class TOSICAModule(BaseModuleClass):
 
     def _get_generative_input(
         self, tensors: dict[str, Tensor], inference_outputs: dict[str, Tensor], **kwargs: Any
-    ) -> dict[str, Tensor]:
-        return {key: inference_outputs[key] for key in ("latent", "x") if key in inference_outputs}
+    ) -> dict[str, Tensor | None]:
+        return {key: inference_outputs[key] for key in ("latent", "x", "measured") if key in inference_outputs}
 
     @auto_move_data
     def inference(
@@ -339,7 +349,7 @@ class TOSICAModule(BaseModuleClass):
         modality_dropout: float = 0.0,
         modalities: tuple[int, ...] | None = None,
         batch_directions: Tensor | None = None,
-    ) -> dict[str, Tensor]:
+    ) -> dict[str, Tensor | None]:
         """Encode cells.
 
         Parameters
@@ -363,7 +373,8 @@ class TOSICAModule(BaseModuleClass):
         -------
         ``latent``, shape ``(n_cells, embed_dim)``. With ``modality_dropout`` it has a block of
         cells for each choice of modalities, complete cells last, and there is ``weight``,
-        ``(n_blocks * n_cells,)``. While the network is not training, also the expression, ``x``.
+        ``(n_blocks * n_cells,)``. While the network is not training, also the expression, ``x``,
+        and which genes ``modalities`` have, ``measured``.
         """
         if batch_directions is not None:
             noise = torch.randn(len(x), len(batch_directions), device=x.device).to(x)
@@ -374,14 +385,14 @@ class TOSICAModule(BaseModuleClass):
             x = dropout_16_bit(x, gene_dropout)
         if modality_dropout > 0 and len(self.slices) > 1:
             return self._all_choices(x, token_keep, modality_dropout)
-        outputs = {"latent": self._latent(x, token_keep, modalities)}
+        outputs: dict[str, Tensor | None] = {"latent": self._latent(x, token_keep, modalities)}
         # The network is trained without the linear branch.
-        return outputs if self.training else outputs | {"x": x}
+        return outputs if self.training else outputs | {"x": x, "measured": self._genes_of(modalities)}
 
     @auto_move_data
-    def generative(self, latent: Tensor, x: Tensor | None = None) -> dict[str, Tensor]:
+    def generative(self, latent: Tensor, x: Tensor | None = None, measured: Tensor | None = None) -> dict[str, Tensor]:
         """Score labels: ``logits``, ``(n_cells, n_labels)``; of the network alone without ``x``."""
-        return {"logits": self.head(latent) if x is None else self._logits(latent, x)}
+        return {"logits": self.head(latent) if x is None else self._logits(latent, x, measured)}
 
     def loss(
         self,

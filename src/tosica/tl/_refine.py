@@ -241,7 +241,7 @@ def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.inte
     labels = np.ravel(model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)).astype(np.int64)
     cells = subsample_by_label(labels, _MAX_CELLS)
     rows = CellMatrix(model.adata, layer=modality.layer)
-    x: sp.csr_matrix = read_normalized(rows, cells, modality.slice())
+    x: sp.csr_matrix = read_normalized(rows, cells, (modality.slice(),))
     return x.astype(np.float32).toarray(), labels[cells]
 
 
