@@ -254,7 +254,7 @@ WRONG = {
         lambda query: query[:, :14].copy(),
         ValueError,
         "The query has only 14 of the model's 30 genes (47%) among its var_names, and at least "
-        "half are needed: was it cut down to its variable genes?",
+        "half are needed; a panel of few genes needs a model that is trained on these.",
     ),
     "mouse": (
         _renamed(lambda names: [f"Gene{i}" for i in range(len(names))]),
@@ -291,6 +291,6 @@ def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
     toy_query.var["gene_symbols"] = toy_query.var_names.to_numpy(dtype=object)
     toy_query.var_names = [f"ENSG{i:011d}" for i in range(30)]
     toy_model.annotate(toy_query)
-    assert "query: genes named by var['gene_symbols']" in caplog.messages
+    assert "query: genes named by var['gene_symbols'], such as 'G0'" in caplog.messages
     assert list(toy_query.obs["tosica_prediction"]) == list(expected.obs["tosica_prediction"])
     np.testing.assert_array_equal(toy_query.obsm["X_tosica"], expected.obsm["X_tosica"])

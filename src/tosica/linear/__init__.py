@@ -40,9 +40,12 @@ from tosica.linear._new_labels import LabeledCells, NewLabels, find_label_shifts
 from tosica.linear._novelty import (
     CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,
+    MIN_CELLS,
     NoveltyStatistics,
+    add_doubt,
     averages_of,
     find_neighbor_components,
     fit_novelty,
+    label_excess,
     pvalues,
 )

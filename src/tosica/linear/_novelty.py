@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.linalg import eigsh
+from scipy.special import ndtri
 
 from tosica.linear._classifier import MAX_CELLS_CROSS_FIT, cross_fit
 
@@ -28,6 +29,11 @@ MAX_CELLS_NOVELTY = MAX_CELLS_CROSS_FIT
 # Added to each gene's variance, as a share of the mean variance, so that genes which the reference
 # hardly expresses do not outweigh all others. In the mean of several cells they are less noisy.
 _FLOOR_CELL, _FLOOR_CLUSTER = 0.3, 1.0
+# Cells of a label that a query must have for the label to count in what the query shares.
+MIN_CELLS = 5
+# Where scores of known and other cells are compared: new types have high scores, so most of the
+# cells below this quantile are known, unless nine tenths of a label's cells are new.
+_QUANTILE = 0.1
 
 
 @dataclass(frozen=True)
@@ -155,6 +161,33 @@ def pvalues(scores: NDArray[np.floating], known: NDArray[np.floating]) -> NDArra
     scores, ordered = np.asarray(scores, np.float32), np.sort(np.asarray(known, np.float32))
     n_higher = len(ordered) - np.searchsorted(ordered, scores, side="left")
     return (1 + n_higher) / (len(ordered) + 1)
+
+
+def add_doubt(distance: NDArray[np.floating], probability: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Add the normal score of 1 - probability to standardized distances, and divide by the root of two (Stouffer)."""
+    # A probability of 1 in single precision is one of at most 1 - eps.
+    certain = np.minimum(np.asarray(probability, dtype=np.float64), 1 - float(np.finfo(np.float32).eps))
+    return np.asarray((distance - ndtri(certain)) / np.sqrt(2))
+
+
+def label_excess(
+    scores: NDArray[np.floating],
+    nearest: NDArray[np.integer],
+    known: NDArray[np.floating],
+    known_nearest: NDArray[np.integer],
+) -> NDArray[np.float64]:
+    """Find by how much the lowest scores of each label exceed those of known cells, ``(n_labels,)``, at least 0.
+
+    ``nearest`` are the labels of ``scores``, ``known_nearest`` of ``known``. Labels with too few cells to tell are
+    taken to be as most others; if all are, nothing is in excess.
+    """
+    excess = np.full(int(max(nearest.max(), known_nearest.max())) + 1, np.nan)
+    for label in range(len(excess)):
+        sides = scores[nearest == label], known[known_nearest == label]
+        if min(map(len, sides)) >= MIN_CELLS:
+            excess[label] = np.subtract(*(np.quantile(side, _QUANTILE) for side in sides))
+    middle = 0.0 if np.isnan(excess).all() else np.nanmedian(excess)
+    return np.maximum(np.where(np.isnan(excess), middle, excess), 0)
 
 
 def fit_novelty(

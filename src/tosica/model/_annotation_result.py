@@ -255,8 +255,8 @@ class AnnotationResult:
         if share > LIMITS.novel_cells:
             logger.warning(
                 "annotate: %.0f %% of the cells are as far from every label as at most %.0f %% of "
-                "the reference's cells are. Another batch or technology has this effect as well as "
-                "new types: tosica.tl.novelty(adata, model) takes off what the query has in common",
+                "the reference's cells are, also without what each label's cells share. They may be of new types: "
+                "tosica.tl.novelty(adata, model) looks closer",
                 *(100 * share, 100 * LIMITS.pvalue),
             )
 

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 from sklearn.neighbors import NearestNeighbors
 
 from tosica._checks import Integer, validate_params
-from tosica._obs import read_groups
+from tosica._obs import read_groups, read_numbers
 from tosica._parallel import keep_torch_threads
 from tosica._progress import Progress, progress
 from tosica._settings import logger, only_warnings, query_logger
@@ -18,10 +18,13 @@ from tosica.data import load_annotations
 from tosica.linear import (
     CLUSTER_SIZE,
     MAX_CELLS_NOVELTY,
+    MIN_CELLS,
     NoveltyStatistics,
+    add_doubt,
     averages_of,
     find_neighbor_components,
     fit_novelty,
+    label_excess,
     pvalues,
     subsample_by_label,
 )
@@ -37,13 +40,8 @@ if TYPE_CHECKING:
     from tosica.model import TOSICA
     from tosica.tl._majority_vote import Clusters
 
-# Cells of a label that the query must have for the label to count in what the query shares.
-MIN_CELLS = 5
 # Labels that decide by their median what the query shares.
 _FEWEST_VOTES = 3
-# Where scores of known and other cells are compared: new types have high scores, so most of the
-# cells below this quantile are known, unless nine tenths of a label's cells are new.
-_QUANTILE = 0.1
 # Cells of the query that the components are fitted to.
 _SAMPLE = 5_000
 _BATCH_SIZE = 512
@@ -118,8 +116,8 @@ def novelty(
     ``None``, or the copy if ``copy=True``. Written are, float32,
 
     ``adata.obs["tosica_novelty"]``, ``adata.obs["tosica_novelty_pvalue"]``
-        Score of each cell, and the share of the reference's cells that score at least as high (a
-        conformal p-value). They take the place of those of ``annotate``.
+        Score of each cell, of its distance and its probability as ``annotate`` combines them, and the share of the
+        reference's cells that are as distant (a conformal p-value). They take the place of those of ``annotate``.
     ``adata.obs["tosica_novelty_cluster"]``, ``adata.obs["tosica_novelty_cluster_pvalue"]``
         Score of the cell's small cluster, and the share of the reference's small clusters that
         score at least as high; with ``over_clustering``, of the cell's cluster.
@@ -193,6 +191,8 @@ def novelty(
         step.text = "novelty: cells"
         scored = score_in_blocks(statistics.score_cells, query, shift, step)
         cells = calibrate(*scored, statistics.cells, statistics.cells_labels, shift is not None)
+        doubt = read_numbers(adata, f"{key}_probability")
+        cells = cells._replace(scores=add_doubt(cells.scores, doubt))
         step.text = "novelty: nearest cells"
         average = average_neighbors(query, statistics, random_state)
         step.text = "novelty: small clusters"
@@ -335,13 +335,5 @@ def calibrate(
 ) -> Scores:
     """Lower the scores of each label until the lowest are as low as those of known cells."""
     if correct:
-        excess = np.full(int(max(nearest.max(), known_nearest.max())) + 1, np.nan)
-        for label in range(len(excess)):
-            sides = scores[nearest == label], known[known_nearest == label]
-            if min(map(len, sides)) >= MIN_CELLS:
-                excess[label] = np.subtract(*(np.quantile(side, _QUANTILE) for side in sides))
-        if not np.isnan(excess).all():
-            # Labels with too few cells to tell are corrected as most others are.
-            excess[np.isnan(excess)] = np.nanmedian(excess)
-            scores = scores - np.maximum(excess, 0)[nearest]
+        scores = scores - label_excess(scores, nearest, known, known_nearest)[nearest]
     return Scores(scores, pvalues(scores, known))
