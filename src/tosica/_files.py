@@ -1,4 +1,4 @@
-"""Download files, and replace files whole: others find the old one or the new one."""
+"""Find, download and replace files whole: others find the old one or the new one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tosica._settings import settings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_BUNDLED = Path(__file__).with_name("bundled")
 # Seconds without an answer.
 _TIMEOUT = 30
 _START, _END = ".tosica-", ".tmp"
@@ -25,6 +26,12 @@ def cache_folder() -> Path:
     """Find the folder in ``TOSICA_CACHE``, or else the user's cache."""
     chosen = os.environ.get("TOSICA_CACHE")
     return Path(chosen).expanduser() if chosen else Path(pooch.os_cache("tosica"))
+
+
+def find_model(path: str | Path) -> Path:
+    """Find the folder of a model: the path, or a model inside the package, such as ``"blood"``."""
+    inside = _BUNDLED / path
+    return inside if len(Path(path).parts) == 1 and inside.is_dir() and not Path(path).exists() else Path(path)
 
 
 def download(url: str, target: Path) -> None:

@@ -112,7 +112,9 @@ def test_annotated_copy_and_table(
         found = pd.read_csv(table, sep="\t", index_col=0)
         assert table.read_text().startswith("obs_names\t")
     assert_same(found, expected)
-    assert {path.name for path in tmp_path.iterdir()} == {query.name, output.name, table.name}
+    page = output.with_suffix(".html")
+    assert {path.name for path in tmp_path.iterdir()} == {query.name, output.name, table.name, page.name}
+    assert page.read_text(encoding="utf8").startswith("<!DOCTYPE html>")
     # Nothing is replaced unasked.
     before = table.read_bytes()
     result = run(*arguments)
@@ -126,7 +128,7 @@ def test_options_are_passed_on(
     run: Any, query: Path, model_folder: Path, tmp_path: Path, toy_model: tosica.TOSICA
 ) -> None:
     output = tmp_path / "o.h5ad"
-    options = ["--cutoff", 1, "--probabilities", "--key-added", "mine", "--batch-size", 7]
+    options = ["--cutoff", 1, "--probabilities", "--key-added", "mine", "--batch-size", 7, "--no-report"]
     result = run("annotate", query, "--model", model_folder, "-o", output, *options, "--json")
     annotated = ad.read_h5ad(output)
     assert "Unknown" in set(annotated.obs["mine_prediction"])
@@ -142,7 +144,7 @@ def test_majority_voting(run: Any, toy_query: AnnData, model_folder: Path, tmp_p
     toy_query.obs["cluster"] = ["x", "y"] * 30
     toy_query.write_h5ad(tmp_path / "q.h5ad")
     arguments = ["annotate", tmp_path / "q.h5ad", "--model", model_folder]
-    arguments += ["-o", tmp_path / "o.h5ad", "--majority-voting", "--over-clustering", "cluster"]
+    arguments += ["-o", tmp_path / "o.h5ad", "--majority-voting", "--over-clustering", "cluster", "--no-report"]
     result = run(*arguments, "--min-prop", 0.9, "--json")
     assert json.loads(result.out)["labels"] == {"Heterogeneous": 60}
     voted = ad.read_h5ad(tmp_path / "o.h5ad").obs["tosica_majority_vote"]

@@ -250,6 +250,15 @@ def test_scores(pairs: list[tuple[str, str]]) -> None:
         assert found.per_class.loc[label, "recall"] <= of_label.mean() + 1e-12
 
 
+def test_a_confident_answer_may_be_above_the_known_label() -> None:
+    adata = with_terms(["CD4 T", "naive B", "B", "CD4 T"], ["T", "B", "naive B", "Unknown"])
+    adata.obs["tosica_confident"] = adata.obs["tosica_prediction"]
+    adata.obs["tosica_confident_ontology_term_id"] = adata.obs["tosica_prediction_ontology_term_id"]
+    for column, share in (("tosica_prediction", 1 / 4), ("tosica_confident", 3 / 4)):
+        found = tosica.tl.evaluate(adata, "known", prediction=column, ontology=True).summary
+        assert found["ontology_accuracy"].item() == pytest.approx(share)
+
+
 def test_terms_are_found_by_name_and_words_may_differ() -> None:
     adata = _adata(["T cell", "B cell", None, "NK cell"], ["T lymphocytes", "B-cells", "T cell", "T cells"])
     with pytest.raises(ValueError, match="have no label in common"):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tosica._files import find_model
 from tosica._progress import progress
 from tosica._settings import logger
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_cells, check_outputs
@@ -23,8 +25,6 @@ from tosica.cli._session import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
     from anndata import AnnData
 
@@ -43,7 +43,9 @@ def _share_or_auto(ctx: click.Context, param: click.Parameter, value: Any) -> fl
 
 @click.command(cls=Command, short_help="Label the cells of a query.")
 @click.argument("query")
-@click.option("--model", required=True, metavar="FOLDER", help="Folder that train wrote.")
+@default_option(
+    "--model", default="blood", metavar="FOLDER", help="Folder that train wrote, or blood, which comes with tosica."
+)
 @click.option("-o", "--output", type=OutputPath(*CELLS), help="Annotated copy of the query, .h5ad or .zarr.")
 @click.option("--obs-out", type=OutputPath(*TABLES), help="Table of the cells, obs: .csv, .tsv or .parquet.")
 @click.option("--layer", help="Layer with the expression.")
@@ -74,6 +76,7 @@ def _share_or_auto(ctx: click.Context, param: click.Parameter, value: Any) -> fl
 @default_option("--precision", type=click.Choice(["32-true", "bf16-mixed"]), default="32-true")
 @default_option("--key-added", default="tosica", help="First part of the names written.")
 @default_option("--cells-per-part", type=COUNT, default=8_192, help="Cells of a file in memory at a time.")
+@click.option("--no-report", is_flag=True, help="Write no page beside the output.")
 @click.option("--overwrite", is_flag=True, help="Replace outputs, and begin anew.")
 @device_option
 @threads_option
@@ -90,11 +93,14 @@ def annotate(
     over_clustering: str | None,
     min_prop: float,
     cells_per_part: int,
+    no_report: bool,
     overwrite: bool,
     device: tuple[str, int | str],
     **options: Any,
 ) -> None:
     """Label the cells in QUERY with a model, and write an annotated copy, a table, or both.
+
+    Beside an annotated copy of one part or less is a page that explains it, as report writes.
 
     QUERY is an .h5ad or .zarr file, a 10x .h5 file or mtx folder, .rds or .h5Seurat. Of .h5ad and
     .zarr, some cells are in memory at a time, and a command that was killed goes on where it
@@ -106,16 +112,17 @@ def annotate(
         raise click.UsageError("Give either --layer or --use-raw, not both.")
     if not majority_voting and (over_clustering is not None or min_prop):
         raise click.UsageError("--over-clustering and --min-prop need --majority-voting.")
-    check_outputs(output, obs_out, overwrite=overwrite)
+    page = None if output is None or no_report else output.with_suffix(".html")
+    check_outputs(output, obs_out, page, overwrite=overwrite)
     check_cells(query)
-    tosica = load("tosica.tl")
+    tosica = load("tosica._report")
     from tosica.cli._files import read_cells, write_cells, write_table
     from tosica.io._kinds import kind_of
     from tosica.ondisk import StoredByGenesError
 
     kind = kind_of(query)
     loaded = tosica.TOSICA.load(model, accelerator=device[0], device=device[1])
-    obs: pd.DataFrame | None = None
+    obs, adata = None, None
     if kind in ("h5ad", "zarr") and not (majority_voting or seurat):
         session.advice = "; the same command goes on where it ended"
         more = {"cells_per_part": cells_per_part, "overwrite": overwrite, **options}
@@ -137,9 +144,16 @@ def annotate(
     if obs_out is not None:
         write_table(obs, obs_out)
     key = options["key_added"]
+    page = page if len(obs) <= cells_per_part else None
+    if page is not None:
+        with progress(None, f"drawing {page}"):
+            raw = {name: options[name] for name in ("layer", "use_raw")}
+            adata = read_cells(str(output)) if adata is None else adata
+            tosica.report(adata, page, key=key, model=loaded, **raw)
     labels = obs[f"{key}_majority_vote" if majority_voting else f"{key}_prediction"].value_counts(sort=False)
     mean = float(obs[f"{key}_probability"].mean())
-    result = {"query": query, "output": output, "obs_out": obs_out, "n_cells": len(obs), "labels": labels.to_dict()}
+    paths = {"query": query, "output": output, "obs_out": obs_out, "report": page}
+    result = {**paths, "n_cells": len(obs), "labels": labels.to_dict()}
     made_by = {"model": loaded.fingerprint, "tosica": tosica.__version__}
     session.show({**result, "mean_probability": mean, **made_by})
 
@@ -246,22 +260,28 @@ def evaluate(
 @genome_option
 @click.pass_obj
 def info(session: Session, path: str, genome: str | None) -> None:
-    """Say what PATH holds: the folder of a model, or a file of cells.
+    """Say what PATH holds: the folder of a model, blood, or a file of cells.
 
-    Of a model: labels, genes, gene sets, scale of the reference. Of cells: their number, genes,
-    layers, columns, scale of the expression, and which model has annotated them.
+    Of a model: labels, genes, gene sets, scale of the reference, and its card if it has one, as
+    blood has, which comes with tosica. Of cells: their number, genes, layers, columns, scale of the
+    expression, and which model has annotated them.
     """
     from tosica.cli._files import read_cells
     from tosica.io._kinds import kind_of
 
-    kind = kind_of(path)
+    folder = str(find_model(path))
+    kind = kind_of(folder)
     if kind == "model":
         result = _of_model(load("tosica.model").TOSICA.load(path, accelerator="cpu"))
+        page = Path(folder, "README.md")
+        result["card"] = page.read_text(encoding="utf8") if page.is_file() else None
     else:
         with progress(None, f"reading {path}"):
             result = _of_cells(read_cells(path, backed=True, genome=genome))
     result = {"path": path, "kind": kind, **result}
-    session.show(result, "\n".join(_lines(result)))
+    card = result.pop("card", None) if not session.as_json else None
+    text = "\n".join(_lines(result))
+    session.show(result, f"{text}\n\n{card}" if card else text)
 
 
 def _of_model(model: TOSICA) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,7 +80,7 @@ def read_cells(path: str, *, seurat: bool = False, backed: bool = False, genome:
     from tosica.io._parts import ReadError, explain_damage
 
     with suppress(ImportError):
-        import hdf5plugin  # noqa: F401 # more compressions of HDF5
+        import_module("hdf5plugin")  # more compressions of HDF5
     with explain_damage(path):
         kind = kind_of(path)
         if genome is not None and not kind.startswith("10x"):

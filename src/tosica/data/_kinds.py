@@ -150,7 +150,7 @@ class ModalityKind(ABC, Generic[S]):
         use = "used without further normalisation" if normalization is None else f"taken as {normalization}"
         return f"{self.describe(scale)}; {use}"
 
-    def match_names(self, matrix: CellMatrix, model_names: pd.Index) -> np.ndarray:
+    def match_names(self, matrix: CellMatrix, model_names: pd.Index, signal: np.ndarray | None = None) -> np.ndarray:
         """Find each column of a query among a model's genes.
 
         Names may have another one of ``-``, ``_`` and ``.``, if only one name fits. Other identifiers and
@@ -163,6 +163,8 @@ class ModalityKind(ABC, Generic[S]):
             Matrix of the query.
         model_names
             The model's genes, ``(n_genes,)``.
+        signal
+            Variance of each gene's mean between the labels, ``(n_genes,)``.
 
         Returns
         -------
@@ -171,7 +173,7 @@ class ModalityKind(ABC, Generic[S]):
         Raises
         ------
         ValueError
-            If under half of the model's genes are found, or one of them occurs twice.
+            If under half of the model's genes, or of ``signal``, is found, or if one occurs twice.
 
         Warns
         -----
@@ -191,9 +193,10 @@ class ModalityKind(ABC, Generic[S]):
             query_logger.info("query: %s", summary)
         n_found = int((indexer >= 0).sum())
         share = n_found / len(model_names)
+        told = share if signal is None else float(signal[np.unique(indexer[indexer >= 0])].sum() / signal.sum())
         query = "The query" if name == "adata" else f"The query's {name}"
         found = f"{n_found} of the model's {len(model_names)} {self.features} ({share:.0%})"
-        if share < _REFUSE_BELOW:
+        if max(share, told) < _REFUSE_BELOW:
             self.check_names(names, name)
             hint = hint_for_mismatch(names, model_names, var=matrix.var)
             if matrix.adata.obs_names.isin(model_names).sum() > n_found:
@@ -243,6 +246,8 @@ class AlignedCells(Generic[S]):
     sample
         If ``matrix`` is a part of a query, cells from all over that query, by which the scale is
         recognized.
+    signal
+        As :meth:`ModalityKind.match_names` takes it.
 
     Attributes
     ----------
@@ -255,7 +260,7 @@ class AlignedCells(Generic[S]):
     Raises
     ------
     ValueError
-        If the query has under half of the model's features, if one of them or a cell's name
+        If the query has under half of the model's features and of their signal, if one of them or a cell's name
         occurs twice; in the iteration, if values are missing, infinite or not those of this
         kind, or counts in some cells and normalized in others.
 
@@ -276,6 +281,7 @@ class AlignedCells(Generic[S]):
         batch_size: int = 256,
         block_size: int = BLOCK,
         sample: CellMatrix | None = None,
+        signal: np.ndarray | None = None,
     ) -> None:
         self.kind: ModalityKind[S] = kind
         self.scale: S = scale
@@ -283,7 +289,7 @@ class AlignedCells(Generic[S]):
         name = matrix.name
         whose = "the query" if name == "adata" else name
         check_unique(matrix.adata.obs_names, f"obs_names of {whose}", f"{name}.obs_names_make_unique()")
-        self.indexer = kind.match_names(matrix, names)
+        self.indexer = kind.match_names(matrix, names, signal)
         self.measured = np.zeros(len(names), dtype=bool)
         self.measured[self.indexer[self.indexer >= 0]] = True
         self.batch_size = batch_size

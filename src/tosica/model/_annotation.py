@@ -109,7 +109,9 @@ class AnnotationMixin(SetupMixin):
             raise ValueError(f"want cannot be {name!r}{did_you_mean(name, _WANTED)}")
         source = self._source(adata, indices, layer, use_raw)
         adata, tokens = source.data, self.tokens
-        query = QueryLoader(source, self.modalities, self.module.device, batch_size=batch_size, sample=sample)
+        query = QueryLoader(
+            source, self.modalities, self.module.device, batch_size=batch_size, sample=sample, signal=self._signal
+        )
         columns = np.flatnonzero(np.isin(tokens.modality, query.modalities))
         if "unannotated" not in wanted:
             # Unannotated tokens come last.
@@ -134,6 +136,9 @@ class AnnotationMixin(SetupMixin):
             if hierarchy is not None and hierarchy.has_groups:
                 answers = hierarchy.answer(found["probabilities"], confidence)
                 found["confident_codes"], found["confident_probability"] = answers
+                cutoff = self.training_.novelty_cutoff
+                if "novelty" in found and cutoff is not None:
+                    found["confident_codes"][found["novelty"] > cutoff] = len(hierarchy.names)
         if "attention" in found:
             found["attention"] = np.ascontiguousarray(found["attention"][:, : len(columns)])
         if "novelty" in found and statistics is not None:
@@ -456,7 +461,7 @@ class AnnotationMixin(SetupMixin):
             self._source(adata)
             raise ValueError(
                 "The model has no held-out cells to calibrate label sets by: call recalibrate with labeled cells, or "
-                "make a new model of a reference with several cells of a label, and train it with calibrate=True."
+                "make a new model of a reference with several cells of a label, and train it once with calibrate=True."
             )
         result = self.infer(adata, "probabilities", indices, layer=layer, use_raw=use_raw, batch_size=batch_size)
         choice = self.module.modality_choices.index(result.present)
@@ -568,7 +573,9 @@ class AnnotationMixin(SetupMixin):
         [(0, (500, 765)), (500, (25, 765))]
         """
         source = self._source(adata, None, layer, use_raw)
-        return iter(QueryLoader(source, self.modalities, self.module.device, batch_size=batch_size))
+        return iter(
+            QueryLoader(source, self.modalities, self.module.device, batch_size=batch_size, signal=self._signal)
+        )
 
     def _source(
         self,

@@ -60,6 +60,8 @@ class QueryLoader:
     sample
         If the source is a part of a query, cells from all over that query, by which the scale of the
         expression is recognized.
+    signal
+        Variance of each gene's mean between the labels: what a model of one modality asks a query for half of.
 
     Raises
     ------
@@ -76,6 +78,7 @@ class QueryLoader:
         *,
         batch_size: int | None = None,
         sample: AnnData | None = None,
+        signal: np.ndarray | None = None,
     ) -> None:
         if batch_size is None:
             batch_size = _BATCH_SIZE_CPU if device.type == "cpu" else _BATCH_SIZE_ACCELERATOR
@@ -90,9 +93,14 @@ class QueryLoader:
             if layer is None and not source.use_raw and modality.layer in adata.layers:
                 layer = modality.layer
             read = partial(CellMatrix, layer=layer, use_raw=source.use_raw, name=name)
-            of_all = None if sample is None else read(sample)
             cells = AlignedCells(
-                modality.kind, read(adata), modality.genes, modality.scale, batch_size=batch_size, sample=of_all
+                modality.kind,
+                read(adata),
+                modality.genes,
+                modality.scale,
+                batch_size=batch_size,
+                sample=None if sample is None else read(sample),
+                signal=signal if len(modalities) == 1 else None,
             )
             self._cells[position] = cells
             self._measured[position] = None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)

@@ -10,7 +10,7 @@ from scvi.data import AnnDataManager
 
 from tosica import hub
 from tosica._checks import Names, Number, validate_params
-from tosica._files import replace_file
+from tosica._files import find_model, replace_file
 from tosica.model import _model_file
 from tosica.model._device import ACCELERATOR, DEVICE, find_device
 from tosica.model._legacy import load_legacy
@@ -126,7 +126,8 @@ class SaveLoadMixin(SetupMixin):
         Parameters
         ----------
         dir_path
-            Folder that :meth:`save` made.
+            Folder that :meth:`save` made, or ``"blood"`` for the model of human blood that comes
+            with the package.
         adata
             A reference to go on training with: the same genes, in the same order.
         accelerator, device
@@ -149,7 +150,7 @@ class SaveLoadMixin(SetupMixin):
             class; if ``adata`` does not fit the model.
         """
         where = find_device(accelerator, device)
-        path = Path(dir_path) / f"{prefix or ''}{MODEL_FILE}"
+        path = find_model(dir_path) / f"{prefix or ''}{MODEL_FILE}"
         contents = _model_file.read_plain(path)
         with _model_file.refuse_other_versions(path):
             attributes = contents[_ATTRIBUTES]

@@ -66,6 +66,8 @@ class TrainingResult:
         Means, variances and components of the reference, by which the novelty of cells is scored.
     refitted
         Whether the model was trained on the held-out cells after calibration.
+    novelty_cutoff
+        Cells with a higher novelty get no confident answer.
     """
 
     label_counts: dict[str, int] | None = None
@@ -74,6 +76,7 @@ class TrainingResult:
     held_out_codes: np.ndarray | None = None
     novelty_statistics: NoveltyStatistics | None = None
     refitted: bool = False
+    novelty_cutoff: float | None = None
 
     to_dict = asdict
 
@@ -428,6 +431,12 @@ class SetupMixin(BaseModelClass):
     @label_parents_.setter
     def label_parents_(self, parents: Mapping[str, str]) -> None:
         self._parent_of_label = check_parents(parents, self.labels)
+
+    @property
+    def _signal(self) -> np.ndarray | None:
+        """Variance of each gene's mean between the labels, ``(n_genes,)``; ``None`` before training."""
+        statistics = self.training_.novelty_statistics
+        return None if statistics is None else statistics.means.astype(np.float64).var(0)
 
     @property
     def _hierarchy(self) -> LabelHierarchy | None:

@@ -1,6 +1,6 @@
 """Tools that work on annotated data: ``tosica.tl``."""
 
-from tosica.tl._annotate_file import annotate_file
+from tosica.tl._annotate_file import annotate, annotate_file
 from tosica.tl._attribute import attribute
 from tosica.tl._check import check
 from tosica.tl._evaluate import Evaluation, confusion, evaluate, reliability
@@ -12,6 +12,7 @@ from tosica.tl._refine import refine_gene_sets
 
 __all__ = [
     "Evaluation",
+    "annotate",
     "annotate_file",
     "attribute",
     "check",

@@ -1,13 +1,14 @@
-"""Annotate a query of any size from disk to disk."""
+"""Annotate a query with a model: in memory, or of any size from disk to disk."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from tosica._checks import FileKey, InstanceOf, OneOf, validate_params
+from tosica._checks import CellData, FileKey, InstanceOf, OneOf, refuse_unknown, validate_params
 from tosica._files import check_output
 from tosica._obs import file_columns
 from tosica._progress import progress
@@ -24,9 +25,55 @@ from tosica.model._annotation_result import (
 )
 from tosica.ondisk import PartAnnotator, Plan, Store, annotate_on_workers, join_parts, part_file
 
+if TYPE_CHECKING:
+    from anndata import AnnData
+    from mudata import MuData
+
+_MODEL = InstanceOf("a TOSICA model, the folder of one, or 'blood'", TOSICA, str, os.PathLike)
+
+
+@validate_params(adata=CellData(mudata=True), model=_MODEL)
+def annotate(
+    adata: AnnData | MuData, model: TOSICA | str | os.PathLike[str] = "blood", **kwargs: Any
+) -> AnnData | MuData | None:
+    """Annotate a query with a model, by default that of human blood which comes with the package.
+
+    Parameters
+    ----------
+    adata
+        The query, counts or log-normalized expression, ``(n_obs, n_vars)``.
+    model
+        A model, the folder of a saved one, or ``"blood"``.
+    **kwargs
+        Passed to :meth:`tosica.TOSICA.annotate`, which says what is written.
+
+    Returns
+    -------
+    ``None``, or with ``copy=True`` an annotated copy.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such model.
+    RuntimeError, TypeError, ValueError
+        As :meth:`tosica.TOSICA.annotate`.
+
+    Examples
+    --------
+    With a trained model and a query that it annotated:
+
+    >>> import tosica
+    >>> copy = tosica.tl.annotate(query, model, copy=True)
+    >>> bool((copy.obs["tosica_prediction"] == query.obs["tosica_prediction"]).all())
+    True
+    """
+    loaded = model if isinstance(model, TOSICA) else TOSICA.load(os.fspath(model))
+    refuse_unknown(TOSICA.annotate, kwargs, *inspect.signature(TOSICA.annotate).parameters)
+    return loaded.annotate(adata, **kwargs)
+
 
 @validate_params(
-    model=InstanceOf("a TOSICA model, or the folder of one", TOSICA, str, os.PathLike),
+    model=_MODEL,
     cutoff=CUTOFF,
     confidence=CONFIDENCE,
     precision=OneOf(*get_args(Precision)),
@@ -66,7 +113,7 @@ def annotate_file(
         The query: an ``.h5ad`` file, a folder with a Zarr store, or the address of a Zarr store,
         such as ``s3://…``. Its matrix is dense or sparse by cells (CSR).
     model
-        The model, or the folder that it was saved to.
+        The model, the folder that it was saved to, or ``"blood"``.
     output
         The annotated query, ending in ``.h5ad`` or ``.zarr``.
     layer, use_raw, cutoff, confidence, probabilities, batch_size, precision, key_added

@@ -97,11 +97,12 @@ def evaluate(
         Number of bins of equal width between 0 and 1 for the calibration.
     ontology
         Also score by the Cell Ontology: a prediction is right if its term is that of the known
-        label or a kind of it, such as "CD4-positive T cell" for "T cell"; the reverse is wrong. The
-        terms of a column ``x`` are read from ``adata.obs["x_ontology_term_id"]``, which
-        ``model.annotate`` and :func:`tosica.onto.map_labels` write, or else found by the names of
-        the labels. Labels without a term are right only if they are spelled alike. The two columns
-        may then use different words for the same cells.
+        label or a kind of it, such as "CD4-positive T cell" for "T cell"; the reverse is right for
+        confident answers (the column ``"tosica_confident"``) and wrong for others. The terms of a
+        column ``x`` are read from ``adata.obs["x_ontology_term_id"]``, which ``model.annotate`` and
+        :func:`tosica.onto.map_labels` write, or else found by the names of the labels. Labels
+        without a term are right only if they are spelled alike. The two columns may then use
+        different words for the same cells.
 
     Returns
     -------
@@ -162,7 +163,9 @@ def evaluate(
     probability = read_numbers(adata, f"{key}_probability")[labeled] if column == own else None
     known, predicted = (each[labeled].remove_unused_categories() for each in (known, predicted))
     truth, called = (np.asarray(each).astype(str) for each in (known, predicted))
-    terms = _score_terms(adata, {labels_key: truth, column: called}, labeled) if ontology else None
+    terms = None
+    if ontology:
+        terms = _score_terms(adata, {labels_key: truth, column: called}, labeled, column == f"{key}_confident")
     trained, words = set(read_labels(adata, key)), set(truth) - {UNKNOWN}
     # With terms, other words are no reason that none is correct.
     if words and not words & (trained | set(called)) and terms is None:
@@ -415,7 +418,9 @@ def expected_calibration_error(table: pd.DataFrame | None) -> float:
     return float(np.average(distance, weights=table["n_cells"]))
 
 
-def _score_terms(adata: AnnData | MuData, labels: dict[str, np.ndarray], cells: NDArray[np.bool_]) -> pd.DataFrame:
+def _score_terms(
+    adata: AnnData | MuData, labels: dict[str, np.ndarray], cells: NDArray[np.bool_], confident: bool
+) -> pd.DataFrame:
     """Score predictions by the terms of known and predicted labels.
 
     Parameters
@@ -426,6 +431,8 @@ def _score_terms(adata: AnnData | MuData, labels: dict[str, np.ndarray], cells: 
         Known and predicted labels of the scored cells, by their columns of ``adata.obs``.
     cells
         Which cells are scored.
+    confident
+        Whether a prediction is right, too, that the known label is a kind of.
 
     Returns
     -------
@@ -446,7 +453,7 @@ def _score_terms(adata: AnnData | MuData, labels: dict[str, np.ndarray], cells: 
             f"call tosica.onto.map_labels(adata, {without!r}, mapping={{label: identifier}}) first."
         )
     pairs = list(zip(term, truth, strict=True))
-    kinds = {pair: is_kind_of(*pair) for pair in set(pairs)}
+    kinds = {(a, b): is_kind_of(a, b) or (confident and is_kind_of(b, a)) for a, b in set(pairs)}
     is_right = (known == called) | np.array([kinds[pair] for pair in pairs])
     return pd.DataFrame({"is_right": is_right, "has_terms": has_terms})
 

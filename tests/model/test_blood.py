@@ -1,0 +1,100 @@
+"""The model of human blood that comes with the package: what it says of real cells, and of others."""
+
+from importlib.resources import files
+
+import numpy as np
+import pandas as pd
+import pytest
+import scanpy as sc
+
+import tosica
+from tosica import cli
+from tosica.onto._ontology import is_kind_of, read_ontology
+
+# pbmc68k_reduced has a quarter of the genes, and totals of more genes than it has.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The query has only"),
+    pytest.mark.filterwarnings("ignore:adata.X holds cells whose total"),
+]
+FOLDER = files("tosica") / "bundled" / "blood"
+# Labels of beads with antibodies, and the type above all subtypes that the model has.
+SORTED = {
+    "CD14+ Monocyte": "CL:0000576",
+    "CD19+ B": "CL:0000236",
+    "CD56+ NK": "CL:0000623",
+    "Dendritic": "CL:0000451",
+    "CD34+": "CL:0008001",
+    "CD4+/CD25 T Reg": "CL:0000084",
+    "CD4+/CD45RA+/CD25- Naive T": "CL:0000084",
+    "CD4+/CD45RO+ Memory": "CL:0000084",
+    "CD8+ Cytotoxic T": "CL:0000084",
+    "CD8+/CD45RA+ Naive Cytotoxic": "CL:0000084",
+}
+
+
+@pytest.fixture(scope="module")
+def blood():
+    return tosica.TOSICA.load("blood")
+
+
+@pytest.fixture
+def pbmcs():
+    return sc.datasets.pbmc68k_reduced().raw.to_adata()
+
+
+def test_blood_of_another_data_set_gets_its_types(pbmcs):
+    # A quarter of the genes, which hold half of what tells the labels apart.
+    with pytest.warns(UserWarning, match="labels may suffer"):
+        assert tosica.tl.annotate(pbmcs) is None
+    answered = pbmcs.obs[pbmcs.obs["tosica_confident"] != "Unknown"]
+    right = [
+        is_kind_of(term, SORTED[label]) or is_kind_of(SORTED[label], term)
+        for term, label in zip(answered["tosica_confident_ontology_term_id"], answered["bulk_labels"], strict=True)
+    ]
+    assert len(right) > 0.8 * len(pbmcs)
+    assert np.mean(right) > 0.9
+
+
+def test_labels_come_from_a_table_of_terms(blood):
+    table = pd.read_csv(str(FOLDER / "labels.csv"), keep_default_na=False)
+    terms = dict(zip(table["cell_type"], table["ontology_term_id"], strict=True))
+    assert sorted(blood.labels) == sorted(terms)
+    assert blood.ontology_term_ids_ == {name: terms[name] for name in blood.labels}
+    assert set(terms.values()) <= set(read_ontology().names)
+    card = (FOLDER / "README.md").read_text(encoding="utf8")
+    assert all(name in card and term in card for name, term in terms.items())
+
+
+def test_a_cell_alone_gets_what_it_gets_among_others(blood, pbmcs):
+    several = blood.predict(pbmcs[:5])
+    assert blood.predict(pbmcs[3]).tolist() == [several[3]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [("one cell", ""), ("few genes", "at least half are needed"), ("mouse", "human"), ("peaks", "human")],
+)
+def test_the_command_line_needs_no_option(kind, says, pbmcs, tmp_path, capsys):
+    query = {"one cell": pbmcs[:1], "few genes": pbmcs[:20, :400]}.get(kind, pbmcs[:20]).copy()
+    if kind == "mouse":
+        query.var_names = query.var_names.str.capitalize()
+    if kind == "peaks":
+        query.var_names = [f"chr1:{i}-{i + 500}" for i in range(query.n_vars)]
+    query.write_h5ad(tmp_path / "cells.h5ad")
+    code = cli.main(["annotate", str(tmp_path / "cells.h5ad"), "-o", str(tmp_path / "annotated.h5ad")])
+    assert code == (1 if says else 0)
+    assert says in capsys.readouterr().err
+    assert (tmp_path / "annotated.html").exists() == (not says)
+    assert (tmp_path / "annotated.h5ad").exists() == (not says)
+
+
+def test_cells_that_are_no_blood_get_no_confident_answer(blood, shared):
+    query = sc.read_h5ad(shared / "lungmix_celseq2_dropseq.h5ad")
+    blood.annotate(query)
+    assert (query.obs["tosica_confident"] == "Unknown").mean() > 0.9
+    assert (query.obs["tosica_novelty_pvalue"] < 0.05).all()
+
+
+def test_info_prints_the_card(capsys):
+    assert cli.main(["info", "blood"]) == 0
+    assert "Not for" in capsys.readouterr().out
