@@ -170,6 +170,8 @@ def write_cells(adata: AnnData, path: Path) -> None:
 
     from tosica.ondisk import open_for_writing, replacing_store
 
+    # As write_h5ad does: texts of which some are missing can be written in no other way.
+    adata.strings_to_categoricals()
     with replacing_store(path) as temporary, open_for_writing(temporary, new=True) as root:
         write_elem(root, "/", adata)
 
