@@ -8,7 +8,6 @@ import logging
 import sys
 from functools import partialmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,10 +15,6 @@ from anndata import AnnData
 from scipy.sparse import csr_matrix
 
 import tosica
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -31,7 +26,7 @@ pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="not part of an 
 
 
 @pytest.fixture
-def load(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+def load(monkeypatch):
     """Import a module of ``benchmarks`` by its name, and forget it afterwards."""
     monkeypatch.syspath_prepend(ROOT)
     loggers = [logging.getLogger(name) for name in LOGGERS]
@@ -59,7 +54,7 @@ def test_pages_are_what_was_measured(load):
         assert (PAGES / f"{name}.md").read_text() == written.page(name, PAGES), name
 
 
-def cells() -> AnnData:
+def cells():
     """Three types, each with ten genes of its own, two of one process and two of the other."""
     rng = np.random.default_rng(0)
     sets = tosica.gs.load("human_gobp")
@@ -76,7 +71,7 @@ def cells() -> AnnData:
 
 
 # Arguments of a short run of each script, and what is made smaller for it.
-RUNS: dict[str, tuple[list[str], dict[str, Any]]] = {
+RUNS = {
     "accuracy": (["{data}", "--tasks", "pbmc68k", "--methods", "tosica", "svm", "--seeds=1"], {}),
     "explanation": (["{data}", "--seeds=2"], {"DATASETS": "made"}),
     "missing_genes": (["{data}", "--pairs", "pbmc68k", "--draws=1", "--epochs=2"], {"SHARES": (0.3,)}),

@@ -7,7 +7,7 @@ it writes, and writes the same again; ``copy`` and ``key_added`` mean the same e
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anndata
 import numpy as np
@@ -20,10 +20,6 @@ from sklearn.neighbors import kneighbors_graph
 import tosica
 from tosica import _checks, get, tl
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Writing zarr v2:UserWarning",
     "ignore:Consolidated metadata:UserWarning",
@@ -33,13 +29,13 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def annotate(adata: Any, model: tosica.TOSICA, **arguments: Any) -> Any:
+def annotate(adata, model, **arguments):
     """The method, as the functions are called."""
     return model.annotate(adata, enable_progress_bar=False, **arguments)
 
 
 # Arguments after the data; "model" stands for the model that annotated them.
-WRITERS: dict[Callable[..., Any], dict[str, Any]] = {
+WRITERS = {
     annotate: {"model": "model", "probabilities": True, "cutoff": 0.6},
     tl.attribute: {"model": "model", "n_steps": 4, "cells": True},
     tl.faithfulness: {"model": "model", "n_cells": 5, "shares": (0, 0.5, 1)},
@@ -48,7 +44,7 @@ WRITERS: dict[Callable[..., Any], dict[str, Any]] = {
     tl.correlate_gene_sets: {"obs_key": "tosica_probability"},
     tl.majority_vote: {},
 }
-READERS: dict[Callable[..., Any], dict[str, Any]] = {
+READERS = {
     tl.confusion: {"labels_key": "kind"},
     tl.evaluate: {"labels_key": "kind"},
     tl.reliability: {"labels_key": "kind"},
@@ -66,7 +62,7 @@ BY_NAME = {function.__name__: function for function in WRITERS | READERS}
 
 
 @pytest.fixture(scope="module")
-def _plain(toy_model: tosica.TOSICA) -> AnnData:
+def _plain(toy_model):
     adata = make_toy(60, seed=1)
     toy_model.annotate(adata, probabilities=True, enable_progress_bar=False)
     near = kneighbors_graph(adata.obsm["X_tosica"], 5)
@@ -76,14 +72,14 @@ def _plain(toy_model: tosica.TOSICA) -> AnnData:
 
 
 @pytest.fixture(scope="module")
-def _attributed(_plain: AnnData, toy_model: tosica.TOSICA) -> AnnData:
+def _attributed(_plain, toy_model):
     adata = _plain.copy()
     tl.attribute(adata, toy_model, n_steps=4, cells=True)
     return adata
 
 
 @pytest.fixture(scope="module")
-def _annotated(_plain: AnnData, toy_model: tosica.TOSICA) -> AnnData:
+def _annotated(_plain, toy_model):
     adata = _plain.copy()
     tosica.pp.build_mask(adata, TOY_SETS)
     for function, arguments in WRITERS.items():
@@ -93,9 +89,7 @@ def _annotated(_plain: AnnData, toy_model: tosica.TOSICA) -> AnnData:
 
 
 @pytest.fixture(scope="module")
-def folder(
-    _plain: AnnData, _attributed: AnnData, _annotated: AnnData, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def folder(_plain, _attributed, _annotated, tmp_path_factory):
     path = tmp_path_factory.mktemp("contract")
     stored = {"cells": make_toy(60, seed=1), "plain": _plain, "attributed": _attributed, "annotated": _annotated}
     for name, adata in stored.items():
@@ -105,7 +99,7 @@ def folder(
 
 
 @pytest.fixture
-def plain(name: str, _plain: AnnData, _attributed: AnnData) -> AnnData:
+def plain(name, _plain, _attributed):
     """60 cells with what the named function needs: the annotation and a graph, and contributions."""
     if name == "annotate":
         return make_toy(60, seed=1)
@@ -113,20 +107,20 @@ def plain(name: str, _plain: AnnData, _attributed: AnnData) -> AnnData:
 
 
 @pytest.fixture
-def annotated(_annotated: AnnData) -> AnnData:
+def annotated(_annotated):
     """The same cells with the result of every tool."""
     return _annotated.copy()
 
 
-def _filled(arguments: dict[str, Any], model: tosica.TOSICA) -> dict[str, Any]:
+def _filled(arguments, model):
     return arguments | ({"model": model} if "model" in arguments else {})
 
 
-def _results(name: str, adata: Any, model: tosica.TOSICA, **more: Any) -> dict[str, Any]:
+def _results(name, adata, model, **more):
     """What a call returns or has written, in a form that ``==`` compares."""
     function = BY_NAME[name]
     if function in READERS:
-        out: dict[str, Any] = {}
+        out = {}
         found = function(adata, **READERS[function], **more)
         if isinstance(found, AnnData):  # files change the type of the colors
             return {k: v for k, v in contents_of(found).items() if not k.endswith("_colors")}
@@ -138,15 +132,15 @@ def _results(name: str, adata: Any, model: tosica.TOSICA, **more: Any) -> dict[s
     return {key: after[key] for key in after if after[key] != before.get(key)}
 
 
-def _state(adata: Any) -> dict[str, Any]:
-    out: dict[str, Any] = {}
+def _state(adata):
+    out = {}
     for name in ("obs", "var", "layers", "obsm", "varm", "uns"):
         if hasattr(adata, name):
             flat(getattr(adata, name), name, out)
     return out
 
 
-def _as_mudata(adata: AnnData) -> MuData:
+def _as_mudata(adata):
     mdata = MuData({"rna": AnnData(adata.X, obs=adata.obs[[]], var=adata.var[[]])})
     mdata.obs, mdata.uns = adata.obs.copy(), adata.uns
     for key in adata.obsm:
@@ -157,9 +151,7 @@ def _as_mudata(adata: AnnData) -> MuData:
 
 
 @pytest.mark.parametrize("name", [function.__name__ for function in WRITERS])
-def test_copies_keys_and_calls_that_are_repeated(
-    name: str, plain: AnnData, toy_model: tosica.TOSICA, contents, new_keys
-) -> None:
+def test_copies_keys_and_calls_that_are_repeated(name, plain, toy_model, contents, new_keys):
     function, arguments = BY_NAME[name], _filled(WRITERS[BY_NAME[name]], toy_model)
     before = contents(plain)
     copied = function(plain, **arguments, copy=True)
@@ -180,9 +172,7 @@ def test_copies_keys_and_calls_that_are_repeated(
 
 @pytest.mark.parametrize("kept", ["view", "backed", "h5ad", "zarr", "mudata"])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_data_are_kept_in(
-    name: str, kept: str, plain: AnnData, annotated: AnnData, toy_model: tosica.TOSICA, folder: Path
-) -> None:
+def test_what_the_data_are_kept_in(name, kept, plain, annotated, toy_model, folder):
     function = BY_NAME[name]
     stored = "annotated" if function in READERS else "attributed" if name in AFTER_ATTRIBUTE else "plain"
     stored = "cells" if name == "annotate" else stored
@@ -210,11 +200,11 @@ def test_what_the_data_are_kept_in(
     assert _without_types(found) == _without_types(expected)
 
 
-def _takes(function: Callable[..., Any], data: Any) -> bool:
+def _takes(function, data):
     return _checks.CONSTRAINTS[f"{function.__module__}.{function.__name__}"]["adata"].has_type(data)
 
 
-def _without_types(results: dict[str, Any]) -> dict[str, Any]:
+def _without_types(results):
     """Results without types of text, which files may change."""
     text = ("object", "str", "string")
     return {
@@ -226,7 +216,7 @@ def _without_types(results: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES[1:])
-def test_data_that_are_not_annotated(name: str, toy_model: tosica.TOSICA) -> None:
+def test_data_that_are_not_annotated(name, toy_model):
     adata = make_toy(12, seed=1)
     before = contents_of(adata)
     with pytest.raises(KeyError, match=r"run model\.annotate|tosica\.(tl|pp)\.\w+|no column"):
@@ -235,7 +225,7 @@ def test_data_that_are_not_annotated(name: str, toy_model: tosica.TOSICA) -> Non
 
 
 @pytest.mark.parametrize("name", [function.__name__ for function, given in WRITERS.items() if "model" in given][1:])
-def test_data_that_another_model_annotated(name: str, annotated: AnnData, toy_model) -> None:
+def test_data_that_another_model_annotated(name, annotated, toy_model):
     annotated.uns["tosica"]["model"] = "0" * 16
     before = contents_of(annotated)
     with pytest.raises(ValueError, match="pass the model that annotated adata"):

@@ -9,7 +9,6 @@ import select
 import shutil
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,10 +16,6 @@ import pytest
 from anndata import AnnData
 
 import tosica
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
@@ -54,12 +49,12 @@ _TO_MAP = "document.getElementById('map').scrollIntoView({block: 'center', behav
 class Browser:
     """A browser with one page, driven by its debugging protocol, and what the page asked for."""
 
-    def __init__(self, program: str, folder: Path, *, width: int) -> None:
-        self.requests: list[str] = []
-        self.errors: list[str] = []
+    def __init__(self, program, folder, *, width):
+        self.requests = []
+        self.errors = []
         self._numbers = itertools.count()
         self._unread = b""
-        self._session: dict[str, str] = {}
+        self._session = {}
         commands, self._to = os.pipe()
         self._from, answers = os.pipe()
         # The browser reads commands from the descriptor 3, and answers on 4.
@@ -79,7 +74,7 @@ class Browser:
         metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("Emulation.setDeviceMetricsOverride", **metrics)
 
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
+    def call(self, method, **params):
         """Call a method of the protocol, and note what happens meanwhile."""
         message = {"id": next(self._numbers), "method": method, "params": params, **self._session}
         os.write(self._to, json.dumps(message).encode() + b"\0")
@@ -93,7 +88,7 @@ class Browser:
                 assert "error" not in answer, answer
                 return answer["result"]
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self):
         while b"\0" not in self._unread:
             assert select.select([self._from], [], [], _PATIENCE)[0], "the browser does not answer"
             part = os.read(self._from, 2**20)
@@ -102,13 +97,13 @@ class Browser:
         message, _, self._unread = self._unread.partition(b"\0")
         return json.loads(message)
 
-    def run(self, code: str) -> Any:
+    def run(self, code):
         """Value of an expression in the page, waited for if it is a promise."""
         answer = self.call("Runtime.evaluate", expression=code, awaitPromise=True, returnByValue=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
-    def wait(self, code: str) -> Any:
+    def wait(self, code):
         """Wait until an expression is true, and return its value."""
         end = time.monotonic() + _PATIENCE
         while not (value := self.run(code)):
@@ -116,13 +111,13 @@ class Browser:
             time.sleep(0.05)
         return value
 
-    def press(self, key: str, code: int, text: str = "", *, times: int = 1) -> None:
+    def press(self, key, code, text="", *, times=1):
         """Press a key and let it go."""
         for _ in range(times):
             for kind in ("keyDown", "keyUp"):
                 self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, text=text)
 
-    def close(self) -> None:
+    def close(self):
         """End the browser."""
         self._process.kill()
         self._process.wait()
@@ -131,14 +126,14 @@ class Browser:
 
 
 @pytest.fixture
-def browse(tmp_path: Path) -> Iterator[Callable[..., Browser]]:
+def browse(tmp_path):
     """Write a report, open it, and wait until its map is drawn."""
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
     if program is None:
         pytest.skip("needs Chromium")
-    opened: list[Browser] = []
+    opened = []
 
-    def start(width: int, adata: AnnData, **arguments: Any) -> Browser:
+    def start(width, adata, **arguments):
         path = tosica.report(adata, tmp_path / "report.html", **arguments)
         opened.append(Browser(program, tmp_path / f"profile{len(opened)}", width=width))
         opened[-1].call("Page.navigate", url=path.as_uri())
@@ -169,7 +164,7 @@ def test_pointer_filters_and_search(query, browse):
     assert f"probability {probability[cell]:.3f}" in shown
     assert f"novelty p-value {query.obs['tosica_novelty_pvalue'].iloc[cell]:.4f}" in shown
 
-    def wait_for(n: int) -> None:
+    def wait_for(n):
         browser.wait(f"document.getElementById('map-status').textContent === '{n} of 60 cells are shown.'")
 
     browser.run("document.querySelector('#label-filter input').click()")

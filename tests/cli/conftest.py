@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import os
 import warnings
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pytest
 from _cells import TOY_SETS
 
 from tosica import cli
 from tosica.gs import write_gmt
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from anndata import AnnData
-
-    import tosica
 
 
 class Result(NamedTuple):
@@ -30,10 +22,10 @@ class Result(NamedTuple):
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
+def run(capsys):
     """Run a command."""
 
-    def call(*arguments: object) -> Result:
+    def call(*arguments):
         capsys.readouterr()
         code = cli.main([str(argument) for argument in arguments])
         return Result(code, *capsys.readouterr())
@@ -42,7 +34,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Callable[..., Result]:
 
 
 @pytest.fixture(autouse=True)
-def _same_environment() -> Iterator[None]:
+def _same_environment():
     """``--threads`` is for the whole process."""
     before = dict(os.environ)
     yield
@@ -51,10 +43,10 @@ def _same_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def write() -> Callable[[AnnData, Path], None]:
+def write():
     """Write cells as .h5ad or .zarr; anndata announces another default of Zarr each time."""
 
-    def call(adata: AnnData, path: Path) -> None:
+    def call(adata, path):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             adata.write_zarr(path) if path.suffix == ".zarr" else adata.write_h5ad(path)
@@ -63,7 +55,7 @@ def write() -> Callable[[AnnData, Path], None]:
 
 
 @pytest.fixture(scope="session")
-def model_folder(toy_model: tosica.TOSICA, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def model_folder(toy_model, tmp_path_factory):
     """The trained model, saved: not to be changed."""
     folder = tmp_path_factory.mktemp("cli") / "model"
     toy_model.save(folder)
@@ -71,7 +63,7 @@ def model_folder(toy_model: tosica.TOSICA, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def query(toy_query: AnnData, tmp_path: Path) -> Path:
+def query(toy_query, tmp_path):
     """An .h5ad file of 60 cells."""
     path = tmp_path / "query.h5ad"
     toy_query.write_h5ad(path)
@@ -79,7 +71,7 @@ def query(toy_query: AnnData, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def reference(toy: AnnData, tmp_path: Path) -> Path:
+def reference(toy, tmp_path):
     """An .h5ad file of 90 cells with labels, and beside it ``sets.gmt``."""
     write_gmt(TOY_SETS, tmp_path / "sets.gmt")
     del toy.varm["tosica_mask"], toy.uns["tosica_mask"]

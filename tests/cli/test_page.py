@@ -12,7 +12,6 @@ import textwrap
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import pytest
@@ -20,20 +19,15 @@ import yaml
 
 from tosica import cli
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import tosica
-
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "command_line.md").read_text("utf-8")
 
 
-def blocks(language: str) -> list[str]:
+def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", PAGE, flags=re.DOTALL)
 
 
 @pytest.fixture
-def call(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def call(tmp_path):
     """Start a process that finds ``tosica`` on its PATH."""
     command = tmp_path / "bin" / "tosica"
     command.parent.mkdir()
@@ -43,7 +37,7 @@ def call(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     return partial(subprocess.run, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_options_of_the_page_exist() -> None:
+def test_options_of_the_page_exist():
     rows = re.findall(r"^\| (`--.*?) \| (.*?) \| .* \|$", PAGE, flags=re.MULTILINE)
     assert len(rows) > 15
     for options, commands in rows:
@@ -58,14 +52,14 @@ def test_options_of_the_page_exist() -> None:
             assert commands != "all" or having == set(cli.commands.commands)
 
 
-def test_commands_of_the_table_are_all() -> None:
+def test_commands_of_the_table_are_all():
     rows = re.findall(r"^\| `tosica ([a-z-]+)", PAGE, flags=re.MULTILINE)
     assert sorted(rows) == sorted([*cli.commands.commands, "--versions"])
 
 
 @pytest.mark.slow
 @pytest.mark.weekly
-def test_rule_is_run_by_snakemake(tmp_path: Path, query: Path, toy_model: tosica.TOSICA, call: Any) -> None:
+def test_rule_is_run_by_snakemake(tmp_path, query, toy_model, call):
     pytest.importorskip("snakemake", reason="snakemake is in the dependency group test")
     [rule] = [block for block in blocks("python") if block.startswith("rule ")]
     (tmp_path / "Snakefile").write_text(rule)
@@ -93,7 +87,7 @@ def test_rule_is_run_by_snakemake(tmp_path: Path, query: Path, toy_model: tosica
 
 
 @pytest.mark.slow
-def test_script_of_the_process_runs(tmp_path: Path, query: Path, toy_model: tosica.TOSICA, call: Any) -> None:
+def test_script_of_the_process_runs(tmp_path, query, toy_model, call):
     """As Nextflow would run it: indentation and escapes are removed, and values put in."""
     toy_model.save(tmp_path / "pbmc_model")
     [process] = blocks("groovy")

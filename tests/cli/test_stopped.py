@@ -6,24 +6,17 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
 
 import anndata as ad
 import numpy as np
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from anndata import AnnData
 
 pytestmark = [pytest.mark.slow, pytest.mark.weekly]
 _SECONDS = 300  # a busy machine takes a minute for the imports
 
 
 @pytest.fixture
-def many(toy_query: AnnData, tmp_path: Path) -> Path:
+def many(toy_query, tmp_path):
     """Cells for many small parts."""
     path = tmp_path / "many.h5ad"
     many = ad.concat([toy_query] * 60, index_unique="-")
@@ -31,7 +24,7 @@ def many(toy_query: AnnData, tmp_path: Path) -> Path:
     return path
 
 
-def start(*arguments: object) -> subprocess.Popen[str]:
+def start(*arguments):
     return subprocess.Popen(
         [sys.executable, "-m", "tosica.cli", *map(str, arguments)],
         stdout=subprocess.PIPE,
@@ -40,7 +33,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+def wait_for(condition, process):
     end = time.monotonic() + _SECONDS
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -48,12 +41,12 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> N
         time.sleep(0.02)
 
 
-def test_stopped_killed_and_run_again(many: Path, model_folder: Path, tmp_path: Path) -> None:
+def test_stopped_killed_and_run_again(many, model_folder, tmp_path):
     output = tmp_path / "o.h5ad"
     parts = tmp_path / "o.h5ad.parts"
     command = ["annotate", many, "--model", model_folder, "-o", output, "--cells-per-part", 100]
 
-    def n_done() -> int:
+    def n_done():
         return len(list(parts.glob("part-*.h5")))
 
     process = start(*command)

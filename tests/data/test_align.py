@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
@@ -16,11 +15,6 @@ from hypothesis import strategies as st
 
 from tosica import gs
 from tosica.data import MODALITY_KINDS, AlignedCells, CellBatch, CellMatrix, Scale
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from anndata import AnnData
 
 N_CELLS, N_GENES = 30, 20
 GENES = pd.Index([f"CD{i}" for i in range(1, N_GENES + 1)])
@@ -36,18 +30,18 @@ OVER_MATRIX = Scale("log1p", 1e4, "matrix")
 
 
 @pytest.fixture
-def counts() -> np.ndarray:
+def counts():
     counts = np.random.default_rng(0).poisson(1.0, (N_CELLS, N_GENES)) + 0.0
     counts[:, [0, 9, 19]] += 1
     return counts
 
 
-def query(matrix: Any, names: Any = GENES) -> ad.AnnData:
+def query(matrix, names=GENES):
     obs = pd.DataFrame(index=[f"cell{i}" for i in range(matrix.shape[0])])
     return ad.AnnData(matrix, obs=obs, var=pd.DataFrame(index=list(names)))
 
 
-def together(adata: ad.AnnData, scale: Scale = COUNTS, genes: pd.Index = GENES, **kwargs: Any) -> CellBatch:
+def together(adata, scale=COUNTS, genes=GENES, **kwargs):
     """Join all batches, after a look at each."""
     size = kwargs.setdefault("batch_size", 256)
     batches = list(align(adata, genes, scale, **kwargs))
@@ -80,9 +74,7 @@ def together(adata: ad.AnnData, scale: Scale = COUNTS, genes: pd.Index = GENES, 
     st.integers(1, 40),
 )
 @settings(max_examples=20)
-def test_every_gene_goes_to_its_place(
-    order: list[int], n_kept: int, n_extra: int, sparse: bool, batch_size: int
-) -> None:
+def test_every_gene_goes_to_its_place(order, n_kept, n_extra, sparse, batch_size):
     rng = np.random.default_rng(n_extra)
     kept = order[:n_kept]
     names = [*GENES[kept], *(f"extra{i}" for i in range(n_extra))]
@@ -100,7 +92,7 @@ def test_every_gene_goes_to_its_place(
     assert not got.is_counts
 
 
-def test_edges_of_what_is_accepted(counts: np.ndarray) -> None:
+def test_edges_of_what_is_accepted(counts):
     together(query(counts[:, :19], GENES[:19]))  # 95 %, no warning
     with pytest.warns(UserWarning, match=r"only 18 of the model's 20 genes \(90%\)"):
         together(query(counts[:, :18], GENES[:18]))
@@ -111,7 +103,7 @@ def test_edges_of_what_is_accepted(counts: np.ndarray) -> None:
         align(query(counts[:, :9], GENES[:9]), GENES, COUNTS)
 
 
-def _raw(adata: AnnData) -> AnnData:
+def _raw(adata):
     adata.var["symbol"] = list(GENES)
     adata.var_names = [f"ENSG{i:011d}" for i in range(N_GENES)]
     adata.raw = adata.copy()
@@ -119,7 +111,7 @@ def _raw(adata: AnnData) -> AnnData:
 
 
 # What all names share, or what R makes of them, is no part of them.
-DECORATED: dict[str, Callable[[str], str]] = {
+DECORATED = {
     "white space": lambda name: f" {name}\t",
     "a genome": lambda name: f"GRCh38-2020-A_{name}",
     "two marks": lambda name: f"mm10___{name}",
@@ -129,7 +121,7 @@ DECORATED: dict[str, Callable[[str], str]] = {
 }
 
 
-def assert_same(found: AnnData, counts: np.ndarray, names: pd.Index = GENES, **kwargs: Any) -> None:
+def assert_same(found, counts, names=GENES, **kwargs):
     """A query gives what plain counts of the genes give."""
     got = together(found, genes=kwargs.pop("genes", names), **kwargs).values
     np.testing.assert_allclose(got, together(query(counts, names), genes=names).values, rtol=1e-3)
@@ -137,27 +129,20 @@ def assert_same(found: AnnData, counts: np.ndarray, names: pd.Index = GENES, **k
 
 @pytest.mark.parametrize("names", DECORATED)
 @pytest.mark.parametrize("of_model", [False, True])
-def test_names_with_something_around_them(names: str, of_model: bool, counts: np.ndarray) -> None:
+def test_names_with_something_around_them(names, of_model, counts):
     genes = pd.Index([f"{name}-{i % 3}A" for i, name in enumerate(GENES)])
     other = pd.Index([DECORATED[names](name) for name in genes])
     given, wanted = (genes, other) if of_model else (other, genes)
     assert_same(query(counts, given), counts, genes, genes=wanted)
 
 
-def test_names_in_a_column_of_raw(counts: np.ndarray) -> None:
+def test_names_in_a_column_of_raw(counts):
     assert_same(_raw(query(counts, GENES)), counts, use_raw=True)
 
 
-@pytest.mark.parametrize(
-    ("adata", "words"),
-    [
-        (lambda counts: query(counts, GENES).T, r"transpose it, as by adata\.T"),
-        (lambda counts: query(counts[:, :3], GENES[:3]), "a panel of few genes needs a model"),
-    ],
-)
-def test_why_too_few_genes_are_found(adata: Any, words: str, counts: np.ndarray) -> None:
-    with pytest.raises(ValueError, match=words):
-        align(adata(counts), GENES, COUNTS)
+def test_why_too_few_genes_are_found(counts):
+    with pytest.raises(ValueError, match=r"transpose it, as by adata\.T"):
+        align(query(counts, GENES).T, GENES, COUNTS)
 
 
 OTHERS = {
@@ -169,7 +154,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("others", OTHERS)
 @pytest.mark.parametrize("format_", [np.asarray, sp.csr_matrix])
-def test_columns_that_are_not_used_may_hold_anything(others: str, format_: Any, counts: np.ndarray) -> None:
+def test_columns_that_are_not_used_may_hold_anything(others, format_, counts):
     values = OTHERS[others](np.random.default_rng(0))[: len(counts)]
     both = query(format_(np.hstack([counts, values])), [*GENES, "a", "b", "c", "d"])
     assert_same(both, counts)
@@ -180,7 +165,7 @@ DTYPES = ("float16", ">f4", ">f8", ">i4", "longdouble", "bool")
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("format_", [np.asarray, sp.csr_matrix])
-def test_types_that_scipy_lacks(dtype: str, format_: Any, counts: np.ndarray) -> None:
+def test_types_that_scipy_lacks(dtype, format_, counts):
     plain = np.minimum(counts, 1) if dtype == "bool" else counts
     # scipy makes no sparse matrix of some, but files hold them.
     x = sp.csr_matrix(plain.astype("f4")) if format_ is sp.csr_matrix else plain.astype(dtype)
@@ -191,14 +176,14 @@ def test_types_that_scipy_lacks(dtype: str, format_: Any, counts: np.ndarray) ->
     assert_same(adata, plain)
 
 
-def test_counts_whose_logarithm_was_undone(counts: np.ndarray) -> None:
+def test_counts_whose_logarithm_was_undone(counts):
     assert_same(query(np.expm1(np.log1p(counts.astype(np.float32)))), counts)
 
 
 # ------------------------------------------------------------------ cells
 
 
-def test_writing_into_a_batch_leaves_the_query_alone(counts: np.ndarray) -> None:
+def test_writing_into_a_batch_leaves_the_query_alone(counts):
     adata = query(counts.astype(np.float32))
     for batch in align(adata, GENES, COUNTS):
         batch.values[:] = -1
@@ -208,7 +193,7 @@ def test_writing_into_a_batch_leaves_the_query_alone(counts: np.ndarray) -> None
 # ------------------------------------------------------------------ genes by other names
 
 
-def real_genes() -> list[str]:
+def real_genes():
     """Approved symbols that have one Ensembl ID."""
     names = sc.datasets.pbmc68k_reduced().raw.var_names
     symbols = gs.map_genes(names, organism="human").dropna().unique()
@@ -216,7 +201,7 @@ def real_genes() -> list[str]:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_query_and_model_in_other_identifiers(turned: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_query_and_model_in_other_identifiers(turned, caplog):
     symbols = real_genes()
     ids = [f"{name}.3" for name in gs.map_genes(symbols, to="ensembl", organism="human")]
     theirs, ours = (symbols, ids) if turned else (ids, symbols)
@@ -232,7 +217,7 @@ def test_query_and_model_in_other_identifiers(turned: bool, caplog: pytest.LogCa
     assert list(adata.var_names) == theirs[::-1]
 
 
-def test_old_symbols_of_a_query() -> None:
+def test_old_symbols_of_a_query():
     symbols = [*real_genes()[:100], "SEPTIN7", "CXCL8", "SARS1", "FYB1"]
     old = [*symbols[:100], "SEPT7", "IL8", "SARS", "FYB"]
     values = np.random.default_rng(0).poisson(2, (5, 104)).astype(np.float32)

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 import _r_files as r
 import numpy as np
 import pytest
 
 import tosica
 from tosica.datasets._public import PUBLISHED
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from anndata import AnnData
 
 SHAPES = {
     "kang": (1556, 1267),
@@ -25,7 +18,7 @@ SHAPES = {
 
 
 @pytest.fixture(autouse=True)
-def _empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("TOSICA_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TOSICA_DATA", raising=False)
 
@@ -38,11 +31,11 @@ def at_server(file_server, monkeypatch):
     return file_server
 
 
-def counts_of(adata: AnnData) -> r.R:
+def counts_of(adata):
     return r.sparse(adata.X, list(adata.var_names), list(adata.obs_names))
 
 
-def as_muscat(adata: AnnData) -> dict[str, r.R]:
+def as_muscat(adata):
     """A SingleCellExperiment, with a level that no cell has and a column that is not wanted."""
     columns = {
         key: r.factor(adata.obs[key].cat.codes.to_numpy() + 1, [*adata.obs[key].cat.categories])
@@ -56,7 +49,7 @@ def as_muscat(adata: AnnData) -> dict[str, r.R]:
     return {"example_sce": r.s4("SingleCellExperiment", colData=cells, assays=assays)}
 
 
-def as_scorpius(adata: AnnData) -> dict[str, r.R]:
+def as_scorpius(adata):
     cells, genes = list(adata.obs_names), list(adata.var_names)
     log2 = adata.X.toarray().astype(float) / np.log(2)
     stage = r.factor(adata.obs["stage"].cat.codes.to_numpy() + 1, ["MDP", "CDP", "PreDC"])
@@ -64,17 +57,17 @@ def as_scorpius(adata: AnnData) -> dict[str, r.R]:
     return {"ginhoux": r.named(expression=r.matrix(log2, cells, genes), sample_info=info)}
 
 
-def as_citefuse(mdata: Any) -> dict[str, r.R]:
+def as_citefuse(mdata):
     rna, protein = mdata["rna"].copy(), mdata["protein"]
     rna.var_names = "hg19_" + rna.var_names
     return {"CITEseq_example": r.named(RNA=counts_of(rna), ADT=counts_of(protein), HTO=r.plain_list())}
 
 
-def as_harmony(adata: AnnData) -> dict[str, r.R]:
+def as_harmony(adata):
     return {"pbmc.ctrl": counts_of(adata)}
 
 
-def values(data: Any) -> list[np.ndarray]:
+def values(data):
     parts = data.mod.values() if hasattr(data, "mod") else [data]
     return [part.X.toarray() for part in parts]
 

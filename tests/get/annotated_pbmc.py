@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pandas as pd
 import scanpy as sc
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 N_GENE_SETS = 60
 LONG_NAME = "positive regulation of antigen receptor-mediated signaling pathway of T cell subset "
 
 
-def planted(code: int) -> str:
+def planted(code):
     """Name of the gene set that the label with this code attends to five times as much."""
     return f"gene set {code:02d}"
 
 
-def annotated_pbmc(
-    *, key: str = "tosica", n_labels: int = 10, n_gene_sets: int = N_GENE_SETS, long_names: bool = False, seed: int = 0
-) -> AnnData:
+def annotated_pbmc(*, key="tosica", n_labels=10, n_gene_sets=N_GENE_SETS, long_names=False, seed=0):
     """Annotated cells: gene set i is planted in label i, the rest is noise.
 
     With 10 labels, these are the cells' own; 1 in 20 cells is predicted wrongly, 1 in 20 Unknown.

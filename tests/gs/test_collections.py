@@ -6,16 +6,12 @@ import hashlib
 import json
 import re
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from anndata import AnnData
 
 import tosica
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 INSIDE = ["human_gobp", "mouse_gobp"]
 MSIGDB = [
@@ -28,11 +24,11 @@ RESOURCES = files("tosica.gs") / "resources"
 
 
 @pytest.fixture(scope="module")
-def human_gobp() -> dict[str, list[str]]:
+def human_gobp():
     return tosica.gs.load("human_gobp")
 
 
-def test_human_gobp(human_gobp: dict[str, list[str]]) -> None:
+def test_human_gobp(human_gobp):
     assert all(10 <= len(genes) <= 300 for genes in human_gobp.values())
     assert all(genes == sorted(set(genes)) for genes in human_gobp.values())
     for name, genes in {
@@ -46,14 +42,14 @@ def test_human_gobp(human_gobp: dict[str, list[str]]) -> None:
     assert not {"CD79A", "MS4A1", "HBB"} & of_t_cells
 
 
-def test_mouse_gobp_is_human_gobp_by_orthology() -> None:
+def test_mouse_gobp_is_human_gobp_by_orthology():
     lines = [f"{name}\t{' '.join(genes)}\n" for name, genes in tosica.gs.load("mouse_gobp").items()]
     digest = hashlib.sha256("".join(lines).encode()).hexdigest()
     assert digest == "5a1915ca80b7e131d4e8eb58536433e9b7dfa1b1ce916b702fdcb708d8b9d45c"
 
 
 @pytest.mark.parametrize("name", INSIDE)
-def test_bundled_files_are_what_the_code_expects(name: str) -> None:
+def test_bundled_files_are_what_the_code_expects(name):
     """What the scripts that build them once a release have to keep."""
     gene_sets = tosica.gs.load(name)
     metadata = json.loads((RESOURCES / f"{name}.json").read_bytes())
@@ -69,7 +65,7 @@ def test_bundled_files_are_what_the_code_expects(name: str) -> None:
         assert metadata.get(fact, fact) in notice
 
 
-def test_the_collection_is_the_callers_own(human_gobp: dict[str, list[str]]) -> None:
+def test_the_collection_is_the_callers_own(human_gobp):
     mine = tosica.gs.load("human_gobp")
     mine["glycolytic process"].append("MINE")
     del mine["response to type I interferon"]
@@ -89,7 +85,7 @@ def test_the_collection_is_the_callers_own(human_gobp: dict[str, list[str]]) -> 
         ("human_gobp@2024.1", "no version '2024.1' of human_gobp; those that exist: 2024-09-08"),
     ],
 )
-def test_unknown_names_and_versions(name: str, words: str) -> None:
+def test_unknown_names_and_versions(name, words):
     with pytest.raises(ValueError, match=words):
         tosica.gs.load(name)
 
@@ -102,14 +98,14 @@ CONTENT = "".join(f"{name}\thttps://x\t" + "\t".join(s) + "\n" for name, s in SE
 
 
 @pytest.fixture
-def server(file_server: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+def server(file_server, monkeypatch, tmp_path):
     file_server.files[HALLMARK] = CONTENT
     monkeypatch.setenv("TOSICA_MSIGDB_URL", f"{file_server.url}/")
     monkeypatch.setenv("TOSICA_CACHE", str(tmp_path / "cache"))
     return file_server
 
 
-def test_first_use_downloads_and_the_second_is_offline(server: Any, tmp_path: Path) -> None:
+def test_first_use_downloads_and_the_second_is_offline(server, tmp_path):
     before = tosica.gs.collections().loc["human_hallmark"]
     assert not before["available"]
     assert before[["n_sets", "n_genes"]].isna().all()
@@ -124,7 +120,7 @@ def test_first_use_downloads_and_the_second_is_offline(server: Any, tmp_path: Pa
     assert files == [tmp_path / "cache" / HALLMARK]
 
 
-def test_every_collection_and_version_has_its_file(server: Any) -> None:
+def test_every_collection_and_version_has_its_file(server):
     table = tosica.gs.collections()
     assert list(table.index) == [*INSIDE, *MSIGDB]
     assert (table.loc[MSIGDB, "version"] == "2024.1").all()
@@ -141,7 +137,7 @@ def test_every_collection_and_version_has_its_file(server: Any) -> None:
     assert len(set(server.asked)) == len(server.asked) == 3 * len(MSIGDB)
 
 
-def test_a_mask_from_a_file_that_was_put_into_the_cache(server: Any, tmp_path: Path) -> None:
+def test_a_mask_from_a_file_that_was_put_into_the_cache(server, tmp_path):
     path = tmp_path / "cache" / HALLMARK
     path.parent.mkdir(parents=True)
     path.write_bytes(CONTENT)
@@ -164,9 +160,7 @@ def test_a_mask_from_a_file_that_was_put_into_the_cache(server: Any, tmp_path: P
         (b"", ValueError, "no gene set"),
     ],
 )
-def test_failed_downloads_leave_nothing(
-    server: Any, tmp_path: Path, content: Any, error: type[Exception], words: str
-) -> None:
+def test_failed_downloads_leave_nothing(server, tmp_path, content, error, words):
     server.is_cut = content == "cut short"
     server.files[HALLMARK] = CONTENT if server.is_cut else content
     with pytest.raises(error, match=words):
@@ -176,7 +170,7 @@ def test_failed_downloads_leave_nothing(
     assert tosica.gs.load("human_hallmark") == SETS
 
 
-def test_damaged_file_in_the_cache_is_named_and_kept(server: Any, tmp_path: Path) -> None:
+def test_damaged_file_in_the_cache_is_named_and_kept(server, tmp_path):
     tosica.gs.load("human_hallmark")
     path = tmp_path / "cache" / HALLMARK
     path.write_bytes(b"HALLMARK")
@@ -186,7 +180,7 @@ def test_damaged_file_in_the_cache_is_named_and_kept(server: Any, tmp_path: Path
     assert tosica.gs.collections().loc[["human_hallmark"], "n_sets"].isna().all()
 
 
-def test_without_a_mirror_it_is_the_broad_institutes_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_mirror_it_is_the_broad_institutes_server(monkeypatch):
     monkeypatch.delenv("TOSICA_MSIGDB_URL", raising=False)
     url = tosica.gs.collections().at["human_hallmark", "url"]
     assert url == f"https://data.broadinstitute.org/gsea-msigdb/msigdb/release/{HALLMARK}"
@@ -198,7 +192,7 @@ MARKERS = {"T cell": ["CD3D", "CD3E"], "B cell": ["CD19"]}
 
 
 @pytest.mark.parametrize("name", ["mine.gmt", "mine.gmt.gz", "mine.GMT"])
-def test_join(tmp_path: Path, name: str, human_gobp: dict[str, list[str]]) -> None:
+def test_join(tmp_path, name, human_gobp):
     path = tmp_path / name
     tosica.gs.write_gmt(MARKERS, path)
     of_path = {f"mine: {key}": genes for key, genes in MARKERS.items()}
@@ -227,6 +221,6 @@ def test_join(tmp_path: Path, name: str, human_gobp: dict[str, list[str]]) -> No
         (["none.gmt"], FileNotFoundError, "none.gmt"),
     ],
 )
-def test_join_refuses(collections: Any, error: type[Exception], words: str) -> None:
+def test_join_refuses(collections, error, words):
     with pytest.raises(error, match=words):
         tosica.gs.join(collections)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
@@ -17,23 +16,18 @@ import tosica
 from tosica import TOSICA
 from tosica.hub import make_card, one_line
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from anndata import AnnData
-
 ABOUT = {"tissue": "blood", "license": "cc-by-4.0"}
 
 
-def front_matter(card: str) -> dict[str, Any]:
+def front_matter(card):
     _, text, _ = re.split(r"^---$", card, maxsplit=2, flags=re.MULTILINE)
     return yaml.safe_load(text)
 
 
-def tables(card: str) -> list[list[list[str]]]:
+def tables(card):
     """The text of the cells of each table, as a reader of the page sees it."""
     body = re.split(r"^---$", card, maxsplit=2, flags=re.MULTILINE)[2]
-    found: list[list[list[str]]] = []
+    found = []
     for token in MarkdownIt("commonmark").enable("table").parse(body):
         if token.type == "table_open":
             found.append([])
@@ -44,11 +38,11 @@ def tables(card: str) -> list[list[list[str]]]:
     return found
 
 
-def text_of(token: Any) -> str:
+def text_of(token):
     return "".join(child.content for child in token.children)
 
 
-def outline(card: str) -> list[str]:
+def outline(card):
     """The kinds of all blocks of a page: headings, paragraphs, rows, lists and code."""
     body = re.split(r"^---$", card, maxsplit=2, flags=re.MULTILINE)[2]
     tokens = MarkdownIt("commonmark").enable("table").parse(body)
@@ -58,14 +52,14 @@ def outline(card: str) -> list[str]:
     return [f"{token.type} {token.tag}" for token in tokens if token.type != "inline"]
 
 
-def rows_of(card: str) -> dict[str, str]:
+def rows_of(card):
     return dict(tables(card)[0][1:])
 
 
 # ------------------------------------------------------------------------------- what it says
 
 
-def test_the_card_of_a_model(toy: AnnData, train: Any) -> None:
+def test_the_card_of_a_model(toy, train):
     model = train(toy, setup={"batch_key": "donor"})
     card = model.get_model_card(
         tissue=["blood", "lung"],
@@ -106,7 +100,7 @@ def test_the_card_of_a_model(toy: AnnData, train: Any) -> None:
     assert "d1" not in card  # the names of donors
 
 
-def test_held_out_scores_are_those_of_the_held_out_cells(toy: AnnData, train: Any) -> None:
+def test_held_out_scores_are_those_of_the_held_out_cells(toy, train):
     """Before the refit, which is left out here, so that they can be computed again."""
     model = train(toy, max_epochs=1, refit=False)
     held_out = model.validation_indices
@@ -126,11 +120,11 @@ def test_held_out_scores_are_those_of_the_held_out_cells(toy: AnnData, train: An
     assert [row[:4] for row in rows] == [[name, "30", "3", score] for name, score in zip("abc", recall, strict=True)]
 
 
-def test_the_refit_is_mentioned(toy_model: TOSICA) -> None:
+def test_the_refit_is_mentioned(toy_model):
     assert "Afterwards the model was trained on these cells, too." in toy_model.get_model_card(**ABOUT)
 
 
-def test_what_a_card_needs_is_saved(toy_model: TOSICA, tmp_path: Path) -> None:
+def test_what_a_card_needs_is_saved(toy_model, tmp_path):
     toy_model.save(tmp_path / "model")
     loaded = TOSICA.load(tmp_path / "model")
     assert loaded.training_.label_counts == toy_model.training_.label_counts == {"a": 30, "b": 30, "c": 30}
@@ -138,7 +132,7 @@ def test_what_a_card_needs_is_saved(toy_model: TOSICA, tmp_path: Path) -> None:
     assert loaded.get_model_card(**ABOUT) == toy_model.get_model_card(**ABOUT)
 
 
-def test_without_calibration_there_are_no_scores(toy: AnnData, train: Any) -> None:
+def test_without_calibration_there_are_no_scores(toy, train):
     model = train(toy, max_epochs=1, calibrate=False, refit=False)
     assert model.training_.held_out_codes is None
     assert "None are kept in this model." in model.get_model_card(**ABOUT)
@@ -160,7 +154,7 @@ _texts = _names.filter(one_line)
 @given(
     labels=st.lists(_names, min_size=1, max_size=4, unique_by=one_line), texts=st.lists(_texts, min_size=7, max_size=7)
 )
-def test_no_text_breaks_a_card(labels: list[str], texts: list[str]) -> None:
+def test_no_text_breaks_a_card(labels, texts):
     tissue, license_, organism, _, version, citation, other = texts
     plain = card_of(["T cell"] * len(labels), ["x"] * 7)
     card = card_of(labels, texts)
@@ -177,7 +171,7 @@ def test_no_text_breaks_a_card(labels: list[str], texts: list[str]) -> None:
     assert found["tags"][-2:] == [one_line(organism), f"tissue:{one_line(tissue)}"]
 
 
-def card_of(labels: list[str], texts: list[str]) -> str:
+def card_of(labels, texts):
     """The card of a made-up model, with one text of a user in each place."""
     tissue, license_, organism, description, version, citation, other = texts
     modality = SimpleNamespace(
@@ -205,13 +199,13 @@ def card_of(labels: list[str], texts: list[str]) -> str:
     return make_card(model, load="1", tissue=tissue, license=license_, **about)
 
 
-def test_ontology_terms_are_a_column() -> None:
+def test_ontology_terms_are_a_column():
     card = card_of(["T cell"], ["x"] * 6 + ["CL:0000084"])
     assert tables(card)[1][0][:3] == ["Label", "Ontology term", "Cells"]
     assert tables(card)[1][1][:3] == ["T cell", "CL:0000084", "5"]
 
 
-def test_web_addresses_are_links() -> None:
+def test_web_addresses_are_links():
     text = "See https://example.org/a_b?c=d&e=f, and (http://x.org/y)."
     card = card_of(["T cell"], ["x"] * 5 + [text, "x"])
     assert "<https://example.org/a_b?c=d&e=f>, and (<http://x.org/y>)." in card

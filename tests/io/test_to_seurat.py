@@ -27,12 +27,15 @@ def annotated():
 
 
 def test_the_files_hold_the_annotation(annotated, tmp_path):
+    annotated.obs["mine_novelty"] = 0.5
+    annotated.obs["mine_majority_vote"] = annotated.obs["bulk_labels"]
     annotated.obsm["mine_probabilities"] = pd.DataFrame({"a": 0.25, "b": 0.75}, index=annotated.obs_names)
     tosica.io.to_seurat(annotated, tmp_path / "new" / "folder", key="mine")
     folder = tmp_path / "new" / "folder"
     metadata = pd.read_csv(folder / "metadata.csv", index_col=0)
     assert metadata.index.tolist() == annotated.obs_names.tolist()
-    assert metadata["mine_prediction"].tolist() == annotated.obs["mine_prediction"].tolist()
+    for column in ("mine_prediction", "mine_novelty", "mine_majority_vote"):
+        assert metadata[column].tolist() == annotated.obs[column].tolist()
     np.testing.assert_allclose(metadata["mine_probability"], annotated.obs["mine_probability"], rtol=1e-5)
     levels = pd.read_csv(folder / "levels.csv")["mine_prediction"].tolist()
     assert levels == annotated.obs["mine_prediction"].cat.categories.tolist()
@@ -54,22 +57,6 @@ def test_only_its_own_older_tables_are_removed(annotated, tmp_path):
     assert of_others.read_text() == "of somebody else"
     tosica.io.to_seurat(annotated, tmp_path, key="mine")
     assert not of_others.exists()  # it would now be taken for a table of these cells
-
-
-def test_novelty_and_vote_go_along(annotated, tmp_path):
-    annotated.obs["mine_novelty"] = 0.5
-    annotated.obs["mine_majority_vote"] = annotated.obs["bulk_labels"]
-    tosica.io.to_seurat(annotated, tmp_path, key="mine")
-    metadata = pd.read_csv(tmp_path / "metadata.csv")
-    assert (metadata["mine_novelty"] == 0.5).all()
-    assert (metadata["mine_majority_vote"] == annotated.obs["bulk_labels"].to_numpy()).all()
-
-
-def test_not_annotated(tmp_path):
-    adata = sc.datasets.pbmc68k_reduced()
-    with pytest.raises(KeyError, match=r"no obs\['tosica_prediction'\].*call model.annotate"):
-        tosica.io.to_seurat(adata, tmp_path / "none")
-    assert not (tmp_path / "none").exists()
 
 
 def r(script: str, *arguments) -> None:

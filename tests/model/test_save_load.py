@@ -139,22 +139,6 @@ def test_loading_runs_no_code(folder, tmp_path, where, call):
         assert marker.exists()
 
 
-def test_file_is_read_by_torchs_safe_reader(folder, toy_model):
-    contents = torch.load(folder / "model.pt", weights_only=True)
-    assert set(contents) == {"model_state_dict", "var_names", "attr_dict", "digest"}
-    assert contents["var_names"] == [f"G{i}" for i in range(30)]
-    assert set(contents["model_state_dict"]) == set(toy_model.module.state_dict())
-
-    def check(value):
-        assert type(value) in (dict, list, str, int, float, bool, type(None), torch.Tensor)
-        parts = value.values() if isinstance(value, dict) else value
-        if isinstance(value, dict | list):
-            for part in parts:
-                check(part)
-
-    check(contents["attr_dict"])
-
-
 # --------------------------------------------------------------------------- scvi-tools' helpers
 
 

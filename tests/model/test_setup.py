@@ -250,12 +250,6 @@ def test_features_beside_genes_are_named(toy):
         TOSICA.setup_anndata(toy, labels_key="kind")
 
 
-def test_no_cell_has_a_label(toy):
-    toy.obs["kind"] = "?"
-    with pytest.raises(ValueError, match=r"needs at least two different labels.*found none"):
-        untrained(toy, unlabeled_category="?")
-
-
 # --------------------------------------------------------------------------- labels of too few cells
 
 

@@ -7,19 +7,12 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
 import pytest
 
 import tosica
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from anndata import AnnData
 
 dask = pytest.importorskip("dask", reason="needs dask")
 distributed = pytest.importorskip("distributed", reason="needs dask.distributed")
@@ -32,13 +25,13 @@ pytestmark = [
 
 
 @pytest.fixture
-def query(toy_query: AnnData, tmp_path: Path) -> Path:
+def query(toy_query, tmp_path):
     toy_query.write_h5ad(tmp_path / "query.h5ad")
     return tmp_path / "query.h5ad"
 
 
 @pytest.fixture
-def client() -> Iterator[Any]:
+def client():
     """A worker in a thread of this process."""
     with (
         distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
@@ -47,11 +40,9 @@ def client() -> Iterator[Any]:
         yield client
 
 
-def test_the_labels_are_those_of_one_process(
-    client: Any, query: Path, toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
-) -> None:
+def test_the_labels_are_those_of_one_process(client, query, toy_query, toy_model, tmp_path):
     output = tmp_path / "out.h5ad"
-    options: dict[str, Any] = {"batch_size": 5}
+    options = {"batch_size": 5}
     tosica.tl.annotate_file(query, toy_model, output, cells_per_part=10, client=client, **options)
     toy_model.annotate(toy_query, **options)
     annotated = ad.read_h5ad(output)
@@ -59,17 +50,13 @@ def test_the_labels_are_those_of_one_process(
     np.testing.assert_array_equal(annotated.obsm["X_tosica"], toy_query.obsm["X_tosica"])
 
 
-def test_a_worker_with_another_version(
-    client: Any, query: Path, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_with_another_version(client, query, toy_model, tmp_path, monkeypatch):
     monkeypatch.setattr("tosica.ondisk._parts.version", lambda name: "0.0.1")
     with pytest.raises(RuntimeError, match=r"this worker has tosica 0\.0\.1, others .*: install one"):
         tosica.tl.annotate_file(query, toy_model, tmp_path / "out.h5ad", client=client)
 
 
-def test_an_error_of_a_worker_is_raised_here(
-    client: Any, toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
-) -> None:
+def test_an_error_of_a_worker_is_raised_here(client, toy_query, toy_model, tmp_path):
     toy_query.X = toy_query.X.toarray()
     toy_query.X[30, 4] = -1
     toy_query.write_h5ad(tmp_path / "negative.h5ad")
@@ -79,9 +66,7 @@ def test_an_error_of_a_worker_is_raised_here(
 
 @pytest.mark.slow
 @pytest.mark.weekly
-def test_a_worker_that_is_killed_costs_no_cell(
-    query: Path, toy_query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
-) -> None:
+def test_a_worker_that_is_killed_costs_no_cell(query, toy_query, toy_model, tmp_path):
     output, parts = tmp_path / "out.h5ad", tmp_path / "out.h5ad.parts"
     # Workers are forked from a process that has imported tosica, which takes seconds.
     multiprocessing.set_forkserver_preload(["tosica"])
@@ -92,7 +77,7 @@ def test_a_worker_that_is_killed_costs_no_cell(
     ):
         killed = []
 
-        def kill() -> None:
+        def kill():
             """Kill a worker when it has begun, and wait for what it has not finished."""
             while not killed:
                 if parts.is_dir() and any(parts.glob("part-*")):
@@ -103,7 +88,7 @@ def test_a_worker_that_is_killed_costs_no_cell(
 
         thread = threading.Thread(target=kill, daemon=True)
         thread.start()
-        options: dict[str, Any] = {"batch_size": 1}
+        options = {"batch_size": 1}
         tosica.tl.annotate_file(query, toy_model, output, cells_per_part=5, client=client, **options)
         thread.join(60)
     assert len(killed) == 1

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import matplotlib.pyplot as plt
 import pytest
 from pl.explained_pbmc import explained_pbmc
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from anndata import AnnData
-
 
 @pytest.fixture(autouse=True)
-def _close_figures() -> Iterator[None]:
+def _close_figures():
     yield
     plt.close("all")
 
 
 @pytest.fixture(scope="session")
-def adata() -> AnnData:
+def adata():
     """Cells with results of all that is drawn, not to be changed."""
     return explained_pbmc()

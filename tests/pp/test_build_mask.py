@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import logging
 import re
-from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
@@ -21,10 +20,6 @@ from scipy import sparse
 from tosica import gs
 from tosica.pp import build_mask
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
 KEY = "tosica_mask"
 SETS = {
     "T cell": ["CD3D", "CD3E", "CD2", "absent"],
@@ -36,29 +31,22 @@ GENES = ["CD3D", "CD3E", "CD19", "MS4A1", "LYZ", "CD2"]
 low_coverage_is_no_matter = pytest.mark.filterwarnings("ignore:only .* of adata's genes")
 
 
-def data(genes: Iterable[str] = GENES, n_obs: int = 3) -> AnnData:
+def data(genes=GENES, n_obs=3):
     genes = list(genes)
     adata = AnnData(np.arange(n_obs * len(genes), dtype=np.float32).reshape(n_obs, len(genes)))
     adata.var_names = genes
     return adata
 
 
-def mask_of(adata: AnnData, key: str = KEY) -> np.ndarray:
+def mask_of(adata, key=KEY):
     return adata.varm[key].toarray()
 
 
-def names_of(adata: AnnData, key: str = KEY) -> list[str]:
+def names_of(adata, key=KEY):
     return list(adata.uns[key]["gene_sets"])
 
 
-def naive(
-    genes: list[str],
-    gene_sets: Mapping[str, Iterable[str]],
-    min_genes: int,
-    max_genes: int,
-    max_gene_sets: int | None,
-    n_unannotated: int,
-) -> tuple[list[str], np.ndarray]:
+def naive(genes, gene_sets, min_genes, max_genes, max_gene_sets, n_unannotated):
     """The rules, one after the other, in plain Python."""
     present = {name: set(s).intersection(genes) for name, s in gene_sets.items()}
     fitting = [name for name, s in present.items() if len(s) >= min_genes and len(set(gene_sets[name])) <= max_genes]
@@ -69,7 +57,7 @@ def naive(
     return names, np.array(rows, dtype=bool)
 
 
-def assert_same(left: AnnData, right: AnnData, key: str = KEY) -> None:
+def assert_same(left, right, key=KEY):
     assert (left.varm[key] != right.varm[key]).nnz == 0
     a, b = dict(left.uns[key]), dict(right.uns[key])
     assert list(a.pop("gene_sets")) == list(b.pop("gene_sets"))
@@ -81,7 +69,7 @@ def assert_same(left: AnnData, right: AnnData, key: str = KEY) -> None:
 # ------------------------------------------------------------------------------ what is written
 
 
-def test_mask_and_what_is_said_about_it() -> None:
+def test_mask_and_what_is_said_about_it():
     adata = data()
     assert build_mask(adata, SETS, min_genes=2) is None
     mask = adata.varm[KEY]
@@ -125,7 +113,7 @@ def test_mask_and_what_is_said_about_it() -> None:
     assert {type(value) for value in values} == {int, float, str}
 
 
-def test_key_added_moves_both_and_an_older_mask_is_replaced() -> None:
+def test_key_added_moves_both_and_an_older_mask_is_replaced():
     adata = AnnData(obs=pd.DataFrame(index=["c"]), var=pd.DataFrame(index=GENES))
     build_mask(adata, SETS, min_genes=np.int32(2), mask_ratio=np.float32(0.5), key_added="other")
     assert adata.X is None
@@ -155,9 +143,7 @@ set_collections = gene_set_collections(
     width=st.integers(0, 8),
     limits=st.fixed_dictionaries({"max_gene_sets": st.integers(1, 6), "n_unannotated": st.integers(0, 2)}),
 )
-def test_as_plain_python(
-    gene_sets: Any, n_genes: int, as_table: bool, min_genes: int, width: int, limits: dict[str, int]
-) -> None:
+def test_as_plain_python(gene_sets, n_genes, as_table, min_genes, width, limits):
     genes = [f"G{i}" for i in range(n_genes)]
     limits = {"min_genes": min_genes, "max_genes": min_genes + width, **limits}
     n_unannotated = limits["n_unannotated"]
@@ -185,7 +171,7 @@ def test_as_plain_python(
 # --------------------------------------------------------------------- forms in which sets come
 
 
-def forms(tmp_path: Path) -> dict[str, Any]:
+def forms(tmp_path):
     """The same gene sets in every form, by the source that is written down."""
     lines = "".join(f"{s}\tna\t" + "\t".join(genes) + "\n" for s, genes in SETS.items()).encode()
     for name in ("sets.gmt", "sets.gmt.gz", "SETS.GMT", "sets"):
@@ -205,7 +191,7 @@ def forms(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def test_forms(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_forms(tmp_path, caplog):
     plain = data()
     build_mask(plain, SETS, min_genes=2)
     for form, gene_sets in forms(tmp_path).items():
@@ -219,7 +205,7 @@ def test_forms(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
 
 
-def test_rows_with_missing_values_are_left_out_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_with_missing_values_are_left_out_and_told(caplog):
     table = pd.DataFrame({"source": ["a", None, "a", "b"], "target": ["CD2", "CD19", "LYZ", float("nan")]})
     adata = data()
     build_mask(adata, table, min_genes=1)
@@ -231,7 +217,7 @@ def test_rows_with_missing_values_are_left_out_and_told(caplog: pytest.LogCaptur
 # ------------------------------------------------------------------------------------ random sets
 
 
-def test_random_sets() -> None:
+def test_random_sets():
     adata = data([f"G{i}" for i in range(2000)], n_obs=1)
     build_mask(adata, None, max_gene_sets=50, mask_ratio=0.03, n_unannotated=2)
     assert names_of(adata) == [*(f"random_{i}" for i in range(1, 51)), "unannotated_1", "unannotated_2"]
@@ -244,7 +230,7 @@ def test_random_sets() -> None:
     assert adata.uns[KEY]["n_genes_covered"] == mask[:, :50].any(1).sum()
 
 
-def test_random_sets_follow_the_seed_alone_and_are_topped_up() -> None:
+def test_random_sets_follow_the_seed_alone_and_are_topped_up():
     masks = []
     for global_seed, seed in [(0, 0), (1, 0), (0, 1)]:
         np.random.seed(global_seed)  # noqa: NPY002
@@ -263,7 +249,7 @@ def test_random_sets_follow_the_seed_alone_and_are_topped_up() -> None:
 # --------------------------------------------------------------------------- AnnData as they come
 
 
-def test_view_becomes_actual_and_a_file_is_not_written(tmp_path: Path) -> None:
+def test_view_becomes_actual_and_a_file_is_not_written(tmp_path):
     parent, plain = data(), data()
     view = parent[:]
     with pytest.warns(ad.ImplicitModificationWarning, match=r"\.varm"):
@@ -291,12 +277,12 @@ PROTEINS = ["CD3", "CD19", "CD14"]
 GROUPS = {"lineage": ["CD3", "CD19"], "myeloid": ["CD14"]}
 
 
-def mudata(proteins: list[str] = PROTEINS, rna: str = "rna", protein: str = "protein") -> MuData:
+def mudata(proteins=PROTEINS, rna="rna", protein="protein"):
     """A MuData of six genes and three antibodies, under the names that are given."""
     return MuData({rna: data(GENES), protein: data(proteins)})
 
 
-def test_gene_sets_for_rna_and_one_token_an_antibody() -> None:
+def test_gene_sets_for_rna_and_one_token_an_antibody():
     mdata, adata = mudata(), data()
     assert build_mask(mdata, SETS, min_genes=2) is None
     build_mask(adata, SETS, min_genes=2)
@@ -311,15 +297,15 @@ def test_gene_sets_for_rna_and_one_token_an_antibody() -> None:
     assert other["adt"].varm["mask"].shape == (3, 3)
 
 
-def test_groups_of_antibodies() -> None:
+def test_groups_of_antibodies():
     mdata = mudata()
-    changed: Any = build_mask(mdata, SETS, min_genes=2, groups={"protein": GROUPS}, copy=True)
+    changed = build_mask(mdata, SETS, min_genes=2, groups={"protein": GROUPS}, copy=True)
     assert KEY not in mdata["protein"].varm
     assert names_of(changed["protein"]) == [*GROUPS]
     np.testing.assert_array_equal(mask_of(changed["protein"]), [[1, 0], [1, 0], [0, 1]])
 
 
-def test_variable_gene_sets_are_those_of_a_layer_of_rna() -> None:
+def test_variable_gene_sets_are_those_of_a_layer_of_rna():
     rng = np.random.default_rng(0)
     mdata = MuData({"rna": data([f"G{i}" for i in range(60)], 40), "protein": data(PROTEINS, 40)})
     rna = mdata["rna"]
@@ -347,7 +333,7 @@ def test_variable_gene_sets_are_those_of_a_layer_of_rna() -> None:
         (MuData({"rna": data()})["rna"], {"groups": {"protein": SETS}}, TypeError, "are for a MuData"),
     ],
 )
-def test_wrong_input_of_a_mudata_writes_nothing(mdata: Any, kwargs: Any, error: type[Exception], words: str) -> None:
+def test_wrong_input_of_a_mudata_writes_nothing(mdata, kwargs, error, words):
     with pytest.raises(error, match=words):
         build_mask(mdata, SETS, **{"min_genes": 2} | kwargs)
     for adata in mdata.mod.values() if isinstance(mdata, MuData) else [mdata]:
@@ -359,7 +345,7 @@ def test_wrong_input_of_a_mudata_writes_nothing(mdata: Any, kwargs: Any, error: 
 
 
 @pytest.mark.data
-def test_same_mask_as_the_original_implementation(shared: Path) -> None:
+def test_same_mask_as_the_original_implementation(shared):
     project = shared / "legacy_project" / "project"
     pathways = pd.read_csv(project / "pathway.csv", index_col=0).iloc[:, 0].tolist()
     expected = np.load(project / "mask.npy").astype(bool)
@@ -376,13 +362,13 @@ def test_same_mask_as_the_original_implementation(shared: Path) -> None:
 # --------------------------------------------------------------------------- wrong input
 
 
-def genes_twice() -> AnnData:
+def genes_twice():
     adata = AnnData(np.ones((2, 3), dtype=np.float32))
     adata.var.index = ["LYZ", "CD2", "LYZ"]
     return adata
 
 
-def with_symbols() -> AnnData:
+def with_symbols():
     adata = data([f"ENSG{i:011d}.1" for i in range(6)])
     adata.var["gene_symbols"] = pd.Categorical(GENES)
     return adata
@@ -425,16 +411,14 @@ LOST = [str(i) for i in range(20)]
         (with_symbols(), SETS, {"identifiers": "exact"}, ValueError, r"var_names = adata\.var\['gene_symbols'\]"),
     ],
 )
-def test_wrong_input_writes_nothing(
-    adata: AnnData, gene_sets: Any, kwargs: Any, error: type[Exception], words: str
-) -> None:
+def test_wrong_input_writes_nothing(adata, gene_sets, kwargs, error, words):
     with pytest.raises(error, match=words):
         build_mask(adata, gene_sets, **kwargs)
     assert not adata.varm
     assert not adata.uns
 
 
-def test_key_that_holds_something_else() -> None:
+def test_key_that_holds_something_else():
     adata = data()
     adata.varm["PCs"] = np.zeros((6, 2))
     adata.uns["pca"] = {"variance": np.ones(2)}
@@ -446,7 +430,7 @@ def test_key_that_holds_something_else() -> None:
     assert adata.varm["PCs"].shape == (6, 2)
 
 
-def test_low_coverage_is_told(recwarn: pytest.WarningsRecorder) -> None:
+def test_low_coverage_is_told(recwarn):
     build_mask(data([*GENES, *(f"OTHER{i}" for i in range(44))]), SETS, min_genes=2)
     assert not recwarn.list
     adata = data([*GENES, *(f"OTHER{i}" for i in range(994))])

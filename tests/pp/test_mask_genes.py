@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import numpy as np
@@ -15,31 +14,28 @@ from anndata import AnnData
 import tosica
 from tosica.gs._genes import gene_table
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 pytestmark = pytest.mark.filterwarnings("ignore:Writing zarr v2 data")
 
 KEY = "tosica_mask"
 low_coverage_is_no_matter = pytest.mark.filterwarnings("ignore:only .* of adata's genes")
 
 
-def named(names: Any) -> AnnData:
+def named(names):
     adata = AnnData(np.ones((2, len(names)), dtype=np.float32))
     adata.var_names = list(names)
     return adata
 
 
 @pytest.fixture(autouse=True)
-def _log(caplog: pytest.LogCaptureFixture) -> None:
+def _log(caplog):
     caplog.set_level(logging.INFO, "tosica")
 
 
-def about(adata: AnnData) -> dict[str, Any]:
+def about(adata):
     return adata.uns[KEY]
 
 
-def sets_of(adata: AnnData, genes: Any) -> dict[str, set[str]]:
+def sets_of(adata, genes):
     """Each gene set's genes, under the names that are given for the data's."""
     genes = np.asarray(genes, dtype=object)
     mask = adata.varm[KEY].tocsc()
@@ -47,12 +43,12 @@ def sets_of(adata: AnnData, genes: Any) -> dict[str, set[str]]:
 
 
 @pytest.fixture(scope="module")
-def pbmc() -> AnnData:
+def pbmc():
     return sc.datasets.pbmc68k_reduced().raw.to_adata()
 
 
 @pytest.fixture(scope="module")
-def symbols(pbmc: AnnData) -> list[str]:
+def symbols(pbmc):
     """Approved symbols with one Ensembl ID and a mouse ortholog: what can be said in every way."""
     found = tosica.gs.map_genes(pbmc.var_names, organism="human").dropna().unique()
     ensembl = tosica.gs.map_genes(found, to="ensembl", organism="human").dropna()
@@ -60,13 +56,13 @@ def symbols(pbmc: AnnData) -> list[str]:
     return list(mouse.index)
 
 
-def build(adata: AnnData, *args: Any, **kwargs: Any) -> None:
+def build(adata, *args, **kwargs):
     """Build a mask of a hundred sets, which is quick."""
     tosica.pp.build_mask(adata, *args, **{"max_gene_sets": 100, **kwargs})
 
 
 @pytest.fixture(scope="module")
-def expected(symbols: list[str]) -> dict[str, set[str]]:
+def expected(symbols):
     adata = named(symbols)
     build(adata, identifiers="exact")
     return sets_of(adata, symbols)
@@ -80,9 +76,7 @@ FORMS |= dict.fromkeys(["{s}_{i}", "{i}_{s}", "{s}|{i}", "{s}-{i}.7"], "composit
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_same_mask_by_any_identifier(
-    symbols: list[str], expected: dict[str, set[str]], form: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_same_mask_by_any_identifier(symbols, expected, form, caplog):
     ids, numbers = (tosica.gs.map_genes(symbols, to=to, organism="human") for to in ("ensembl", "entrez"))
     names = [form.format(s=s, i=i, e=e) for s, i, e in zip(symbols, ids, numbers, strict=True)]
     if form == "{i}":
@@ -97,7 +91,7 @@ def test_same_mask_by_any_identifier(
     assert about(adata)["organism"] == "human"
 
 
-def test_old_symbols_of_real_data(pbmc: AnnData, caplog: pytest.LogCaptureFixture) -> None:
+def test_old_symbols_of_real_data(pbmc, caplog):
     exact, mapped = pbmc.copy(), pbmc.copy()
     tosica.pp.build_mask(exact, identifiers="exact")
     caplog.clear()
@@ -113,7 +107,7 @@ def test_old_symbols_of_real_data(pbmc: AnnData, caplog: pytest.LogCaptureFixtur
     assert caplog.messages[1].startswith("build_mask: translated 42 aliases and 1 numbered symbols")
 
 
-def test_gene_sets_of_ones_own_are_matched_as_they_are(pbmc: AnnData, tmp_path: Path) -> None:
+def test_gene_sets_of_ones_own_are_matched_as_they_are(pbmc, tmp_path):
     sets = {"a": ["FYB1", *pbmc.var_names[:9]]}
     tosica.gs.write_gmt(sets, tmp_path / "own.gmt")
     for given in (sets, tmp_path / "own.gmt"):
@@ -123,9 +117,7 @@ def test_gene_sets_of_ones_own_are_matched_as_they_are(pbmc: AnnData, tmp_path: 
             assert adata.varm[KEY].toarray()[:, 0].sum() == n
 
 
-def test_gene_sets_of_ones_own_are_translated_where_names_would_be_lost(
-    symbols: list[str], expected: dict[str, set[str]]
-) -> None:
+def test_gene_sets_of_ones_own_are_translated_where_names_would_be_lost(symbols, expected):
     sets = {name: sorted(genes) for name, genes in expected.items() if "unannotated" not in name}
     ensembl = tosica.gs.map_genes(symbols, to="ensembl", organism="human").to_list()
     # Symbols on either side, and IDs on the other.
@@ -138,7 +130,7 @@ def test_gene_sets_of_ones_own_are_translated_where_names_would_be_lost(
         assert sets_of(adata, symbols) == expected
 
 
-def test_few_genes(symbols: list[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_few_genes(symbols, caplog):
     adata = named([*tosica.gs.map_genes(symbols, to="ensembl", organism="human"), "SARS"])
     with pytest.warns(UserWarning, match="only"):
         build(adata, {"mine": [*symbols[3:9], "SARS1"]}, identifiers="map")
@@ -152,12 +144,10 @@ def test_few_genes(symbols: list[str], caplog: pytest.LogCaptureFixture) -> None
 
 
 @pytest.mark.parametrize("column", ["gene_symbols", "gene_ids", "feature_name"])
-def test_columns_of_var(
-    symbols: list[str], expected: dict[str, set[str]], column: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_columns_of_var(symbols, expected, column, caplog):
     adata = named([f"row {i}" for i in range(len(symbols))])
     adata.var[["chromosome", "n_cells"]] = "1", 3
-    to: Any = "ensembl" if column == "gene_ids" else "symbol"
+    to = "ensembl" if column == "gene_ids" else "symbol"
     adata.var[column] = pd.Categorical(tosica.gs.map_genes(symbols, to=to, organism="human"))
     before = adata.var.copy()
     caplog.clear()
@@ -173,11 +163,11 @@ def test_columns_of_var(
 
 
 @pytest.fixture
-def mouse(symbols: list[str]) -> AnnData:
+def mouse(symbols):
     return named(tosica.gs.map_genes(symbols, organism="human", to_organism="mouse").to_list())
 
 
-def test_gene_sets_of_another_organism_are_refused(mouse: AnnData, symbols: list[str], tmp_path: Path) -> None:
+def test_gene_sets_of_another_organism_are_refused(mouse, symbols, tmp_path):
     human = named(symbols)
     tosica.gs.write_gmt({"mine": symbols}, tmp_path / "own.gmt")
     for adata, gene_sets, kwargs, words in (
@@ -191,9 +181,7 @@ def test_gene_sets_of_another_organism_are_refused(mouse: AnnData, symbols: list
         assert not adata.uns
 
 
-def test_mapped_to_the_mouse_when_asked_to(
-    mouse: AnnData, symbols: list[str], expected: dict[str, set[str]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_mapped_to_the_mouse_when_asked_to(mouse, symbols, expected, caplog):
     build(mouse, "human_gobp", organism="mouse")
     assert sets_of(mouse, symbols) == expected
     assert about(mouse)["organism"] == "mouse"
@@ -203,9 +191,7 @@ def test_mapped_to_the_mouse_when_asked_to(
 # ------------------------------------------------------------------ the collection of the organism
 
 
-def test_default_is_the_collection_of_the_organism(
-    mouse: AnnData, symbols: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_default_is_the_collection_of_the_organism(mouse, symbols, caplog):
     for adata, organism in ((named(symbols), "human"), (mouse, "mouse")):
         explicit = adata.copy()
         build(explicit, f"{organism}_gobp")
@@ -222,9 +208,7 @@ def test_default_is_the_collection_of_the_organism(
     assert "took human_gobp, since it is not clear whether adata holds human or mouse genes" in caplog.messages[0]
 
 
-def test_collection_of_the_organism_in_a_list_and_by_version(
-    mouse: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_collection_of_the_organism_in_a_list_and_by_version(mouse, tmp_path, monkeypatch):
     tosica.gs.write_gmt({"a": list(mouse.var_names[:9])}, tmp_path / "own.gmt")
     build(mouse, ["gobp", tmp_path / "own.gmt"])
     assert about(mouse)["source"] == "mouse_gobp + own.gmt"
@@ -244,7 +228,7 @@ def test_collection_of_the_organism_in_a_list_and_by_version(
 
 @pytest.mark.data
 @pytest.mark.parametrize("column", [None, "symbol"])
-def test_mouse_symbols_in_upper_case(shared: Path, column: str | None) -> None:
+def test_mouse_symbols_in_upper_case(shared, column):
     names = list(ad.io.read_h5ad(shared / "dc_progenitors.h5ad").var_names)
     adata, true = named([name.upper() for name in names]), named(names)
     where = "adata.var_names"
@@ -282,7 +266,7 @@ def test_mouse_symbols_in_upper_case(shared: Path, column: str | None) -> None:
 @pytest.mark.slow
 @pytest.mark.data
 @pytest.mark.parametrize("file", ["kang_pbmc", "kang_ctrl_unlabelled", "breast_cells_nuclei"])
-def test_human_data_are_not_taken_for_the_mouses(shared: Path, file: str) -> None:
+def test_human_data_are_not_taken_for_the_mouses(shared, file):
     adata = ad.io.read_h5ad(shared / f"{file}.h5ad")
     build(adata)  # a warning would be an error
     assert about(adata)["source"] == "human_gobp"
@@ -291,7 +275,7 @@ def test_human_data_are_not_taken_for_the_mouses(shared: Path, file: str) -> Non
 # ----------------------------------------------------------------------------------------- networks
 
 
-def network(pbmc: AnnData) -> pd.DataFrame:
+def network(pbmc):
     """A network in the form of dc.op.collectri: more columns than are needed."""
     rng = np.random.default_rng(0)
     rows = [
@@ -302,7 +286,7 @@ def network(pbmc: AnnData) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["source", "target", "weight", "resources", "sign_decision"])
 
 
-def test_network_with_weights(pbmc: AnnData) -> None:
+def test_network_with_weights(pbmc):
     adata, net = pbmc.copy(), network(pbmc)
     before = net.copy()
     tosica.pp.build_mask(adata, net, n_unannotated=1)
@@ -318,7 +302,7 @@ def test_network_with_weights(pbmc: AnnData) -> None:
 
 
 @low_coverage_is_no_matter
-def test_weights_of_sets_that_were_kept_only(pbmc: AnnData) -> None:
+def test_weights_of_sets_that_were_kept_only(pbmc):
     adata, net = pbmc.copy(), network(pbmc)
     net.loc[net["source"] == "TF3", "weight"] = np.nan
     tosica.pp.build_mask(adata, net, max_gene_sets=5)
@@ -328,7 +312,7 @@ def test_weights_of_sets_that_were_kept_only(pbmc: AnnData) -> None:
 
 
 @pytest.mark.parametrize("source", ["geneset", "cell_type"])
-def test_resource_as_it_comes(pbmc: AnnData, source: str) -> None:
+def test_resource_as_it_comes(pbmc, source):
     plain, other, net = pbmc.copy(), pbmc.copy(), network(pbmc).drop(columns="weight")
     tosica.pp.build_mask(plain, net)
     tosica.pp.build_mask(other, net.rename(columns={"source": source, "target": "genesymbol"}))
@@ -337,7 +321,7 @@ def test_resource_as_it_comes(pbmc: AnnData, source: str) -> None:
 
 
 @pytest.mark.parametrize("weight", ["activation", np.inf])
-def test_weights_that_are_none(pbmc: AnnData, weight: Any) -> None:
+def test_weights_that_are_none(pbmc, weight):
     adata, net = pbmc.copy(), network(pbmc)
     net["weight"] = weight
     with pytest.raises(TypeError, match="'weight'"):

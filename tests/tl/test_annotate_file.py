@@ -5,26 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 import warnings
-from typing import TYPE_CHECKING, Any
 
 import anndata as ad
 import h5py
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from anndata import AnnData
 
 import tosica
 from tosica import ondisk
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
 SIZE = 25
 
 
-def write(adata: AnnData, path: Path) -> Path:
+def write(adata, path):
     with warnings.catch_warnings():
         # anndata and Zarr announce other defaults each time.
         warnings.simplefilter("ignore")
@@ -32,12 +26,12 @@ def write(adata: AnnData, path: Path) -> Path:
     return path
 
 
-def read(path: Path) -> AnnData:
+def read(path):
     return ad.read_zarr(path) if path.suffix == ".zarr" else ad.read_h5ad(path)
 
 
 @pytest.fixture
-def query(toy_query: AnnData) -> AnnData:
+def query(toy_query):
     """60 cells with something in every element."""
     toy_query.layers["counts"] = toy_query.X.copy()
     toy_query.obsm["X_pca"] = np.arange(120.0).reshape(60, 2)
@@ -49,13 +43,11 @@ def query(toy_query: AnnData) -> AnnData:
 
 @pytest.mark.parametrize("before", [".h5ad", ".zarr"])
 @pytest.mark.parametrize("after", [".h5ad", ".zarr"])
-def test_the_output_is_what_annotate_gives(
-    before: str, after: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, contents: Any
-) -> None:
+def test_the_output_is_what_annotate_gives(before, after, query, toy_model, tmp_path, contents):
     path = write(query, tmp_path / f"query{before}")
     output = tmp_path / f"annotated{after}"
     # Minibatches are the same ones, so that results are equal bit by bit.
-    options: dict[str, Any] = {"probabilities": True, "batch_size": 5}
+    options = {"probabilities": True, "batch_size": 5}
     tosica.tl.annotate_file(path, toy_model, output, cells_per_part=SIZE, **options)
     toy_model.annotate(query, **options)
     expected = read(write(query, tmp_path / f"expected{after}"))
@@ -64,7 +56,7 @@ def test_the_output_is_what_annotate_gives(
 
 
 @pytest.mark.parametrize("ending", [".h5ad", ".zarr"])
-def test_matrices_may_be_left_out(ending: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
+def test_matrices_may_be_left_out(ending, query, toy_model, tmp_path):
     path = write(query, tmp_path / f"query{ending}")
     output = tmp_path / f"annotated{ending}"
     tosica.tl.annotate_file(path, toy_model, output, include_x=False)
@@ -78,8 +70,8 @@ def test_matrices_may_be_left_out(ending: str, query: AnnData, toy_model: tosica
 
 
 @pytest.mark.parametrize("kind", ["layer", "raw", "dense", "other genes"])
-def test_any_matrix_of_the_query(kind: str, query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
-    options: dict[str, Any] = {}
+def test_any_matrix_of_the_query(kind, query, toy_model, tmp_path):
+    options = {}
     if kind == "layer":
         query.X, options = sp.csr_matrix(query.shape, dtype=np.float32), {"layer": "counts"}
     elif kind == "raw":
@@ -97,7 +89,7 @@ def test_any_matrix_of_the_query(kind: str, query: AnnData, toy_model: tosica.TO
     np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
 
 
-def test_the_scale_is_that_of_the_whole_query(toy_model: tosica.TOSICA, query: AnnData, tmp_path: Path) -> None:
+def test_the_scale_is_that_of_the_whole_query(toy_model, query, tmp_path):
     # The first part is empty, so that it says nothing of the scale by itself.
     query.X = query.X.toarray()
     query.X[:SIZE] = 0
@@ -117,12 +109,12 @@ class _Killed(BaseException):
     pass
 
 
-def _end_after(n: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def _end_after(n, monkeypatch):
     """End an annotation after some parts; the list counts those that are annotated."""
-    done: list[int] = []
+    done = []
     whole = ondisk.PartAnnotator.annotate
 
-    def annotate(self: Any, part: int) -> int:
+    def annotate(self, part):
         if len(done) == n:
             raise _Killed
         done.append(whole(self, part))
@@ -132,9 +124,7 @@ def _end_after(n: int, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return done
 
 
-def test_the_next_call_goes_on(
-    query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_call_goes_on(query, toy_model, tmp_path, monkeypatch):
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
     with monkeypatch.context() as patch:
         _end_after(2, patch)
@@ -150,9 +140,7 @@ def test_the_next_call_goes_on(
     np.testing.assert_array_equal(annotated.obsm["X_tosica"], query.obsm["X_tosica"])
 
 
-def test_jobs_of_an_array_share_the_parts(
-    query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_of_an_array_share_the_parts(query, toy_model, tmp_path, monkeypatch):
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
     toy_model.save(tmp_path / "model")
     done = _end_after(9, monkeypatch)
@@ -168,14 +156,12 @@ def test_jobs_of_an_array_share_the_parts(
 # --------------------------------------------------------------------------- wrong input
 
 
-def begun(path: Path, model: tosica.TOSICA, output: Path, **options: Any) -> None:
+def begun(path, model, output, **options):
     """Annotate half of the parts."""
     tosica.tl.annotate_file(path, model, output, cells_per_part=20, array_task=(0, 2), **options)
 
 
-def test_work_of_others_is_refused(
-    query: AnnData, toy: AnnData, toy_model: tosica.TOSICA, train: Callable[..., tosica.TOSICA], tmp_path: Path
-) -> None:
+def test_work_of_others_is_refused(query, toy, toy_model, train, tmp_path):
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
     begun(path, toy_model, output)
     other = train(toy, max_epochs=1)
@@ -196,7 +182,7 @@ def test_work_of_others_is_refused(
     assert ad.read_h5ad(output).uns["tosica"]["model"] == other.fingerprint
 
 
-def test_an_output_that_exists(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
+def test_an_output_that_exists(query, toy_model, tmp_path):
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.zarr"
     tosica.tl.annotate_file(path, toy_model, output)
     with pytest.raises(FileExistsError, match=r"out\.zarr' exists: pass overwrite=True to replace"):
@@ -207,7 +193,7 @@ def test_an_output_that_exists(query: AnnData, toy_model: tosica.TOSICA, tmp_pat
         tosica.tl.annotate_file(path, toy_model, tmp_path / "none" / "a.h5ad")
 
 
-def test_a_query_that_cannot_be_read(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
+def test_a_query_that_cannot_be_read(query, toy_model, tmp_path):
     output = tmp_path / "out.h5ad"
     (tmp_path / "text.h5ad").write_text("no cells")
     (tmp_path / "folder").mkdir()
@@ -229,7 +215,7 @@ def test_a_query_that_cannot_be_read(query: AnnData, toy_model: tosica.TOSICA, t
         tosica.tl.annotate_file(write(query, tmp_path / "csc.h5ad"), toy_model, output)
 
 
-def test_a_damaged_chunk(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
+def test_a_damaged_chunk(query, toy_model, tmp_path):
     path = write(query, tmp_path / "query.zarr")
     chunks = [file for file in (path / "X" / "data").rglob("*") if file.name in ("0", "1")]
     shutil.copy(path / "X" / "indices" / chunks[0].relative_to(path / "X" / "data"), chunks[0])
@@ -238,7 +224,7 @@ def test_a_damaged_chunk(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Pat
         tosica.tl.annotate_file(path, toy_model, tmp_path / "out.zarr")
 
 
-def test_a_damaged_part(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path) -> None:
+def test_a_damaged_part(query, toy_model, tmp_path):
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
     begun(path, toy_model, output)
     part = tmp_path / "out.h5ad.parts" / "part-000002.h5"
@@ -250,10 +236,10 @@ def test_a_damaged_part(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path
     tosica.tl.annotate_file(path, toy_model, output, cells_per_part=20)
 
 
-def test_a_full_disk(query: AnnData, toy_model: tosica.TOSICA, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(query, toy_model, tmp_path, monkeypatch):
     path, output = write(query, tmp_path / "query.h5ad"), tmp_path / "out.h5ad"
 
-    def full(*args: Any, **kwargs: Any) -> None:
+    def full(*args, **kwargs):
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:

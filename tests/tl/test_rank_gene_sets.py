@@ -173,14 +173,6 @@ def test_samples_on_both_sides_are_paired():
     assert (table["pval_adj"].head(5) < 0.05).all()
 
 
-def test_rank_by_absolute_score():
-    adata = _cells(0, raised=5, types=("B",))
-    kwargs = {"groups": ["ctrl"], "reference": "stim", "sample_key": "sample"}
-    table = _stim(adata, rankby_abs=True, **kwargs)
-    assert set(table["gene_set"].head(5)) == {f"set {i}" for i in range(5)}
-    assert (table["score"].head(5) < 0).all()
-
-
 def test_welch_is_scipys():
     adata = _cells(3, types=("B",))
     table = _stim(adata, sample_key="sample", method="t-test").set_index("gene_set")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -15,14 +14,11 @@ from mudata import MuData
 import tosica
 from tosica import TOSICA, cli
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 # Genes 24 to 29 are in no gene set.
 FEWER = np.arange(30) < 25
 
 
-def set_up(adata: AnnData, **arguments: Any) -> TOSICA:
+def set_up(adata, **arguments):
     TOSICA.setup_anndata(adata, labels_key="kind", **arguments)
     return TOSICA(adata, embed_dim=8, n_heads=2)
 
@@ -68,14 +64,6 @@ def test_genes_changed_before_train(toy, change):
 
 
 # --------------------------------------------------------------------------- references
-
-
-def test_all_values_equal(toy, contents):
-    toy.X = sp.csr_matrix(np.full(toy.shape, 2, np.float32))
-    before = contents(toy)
-    with pytest.raises(ValueError, match=r"^adata\.X is the same in every cell, so nothing can be"):
-        set_up(toy)
-    assert contents(toy) == before
 
 
 @pytest.mark.parametrize(
@@ -176,13 +164,7 @@ def test_genes_that_are_there_twice_without_their_versions(pbmc_model, pbmc_quer
         (["demo", "--out", "a file"], "Invalid value for '--out': Directory 'a file' is a file."),
     ],
 )
-def test_command_line(
-    arguments: list[str],
-    sentence: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_command_line(arguments, sentence, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a file").touch()
     assert cli.main(arguments) == 2

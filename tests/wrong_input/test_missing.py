@@ -15,21 +15,17 @@ from _cells import TOY_SETS, make_toy
 from anndata import AnnData
 from mudata import MuData
 from wrong_input.test_declared import FUNCTIONS, parameters
-from wrong_input.world import World, arguments, function, make_world
+from wrong_input.world import arguments, function, make_world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    import tosica
-
     Row = tuple[Any, type[Exception], str]
 
-NO_COLUMN: list[Row] = [("donors", KeyError, "donors.*did you mean 'donor'|neither")]
-GROUPS: list[Row] = [*NO_COLUMN, ("tosica_probability", TypeError, "not groups")]
-NAMES: list[Row] = [("nothing", (KeyError, ValueError), "nothing")]  # type: ignore[list-item]
-NO_FILE: list[Row] = [("no/such/file", (OSError, ValueError), "no/such|must end")]  # type: ignore[list-item]
+NO_COLUMN = [("donors", KeyError, "donors.*did you mean 'donor'|neither")]
+GROUPS = [*NO_COLUMN, ("tosica_probability", TypeError, "not groups")]
+NAMES = [("nothing", (KeyError, ValueError), "nothing")]  # type: ignore[list-item]
+NO_FILE = [("no/such/file", (OSError, ValueError), "no/such|must end")]  # type: ignore[list-item]
 # By parameter, in every function that has it.
-ROWS: dict[str, list[Row]] = {
+ROWS = {
     "adata": [(lambda w: w.query[:0].copy(), ValueError, "no cells|no value")],
     "groupby": GROUPS,
     "prediction_key": GROUPS,
@@ -60,7 +56,7 @@ ROWS: dict[str, list[Row]] = {
     "indices": [(each, ValueError, "^indices must") for each in ([0.5], [10**6], [True], "a", 5)],
 }
 # By function and parameter; these take the place of those above.
-OF_FUNCTION: dict[str, list[Row]] = {
+OF_FUNCTION = {
     "pp.build_mask(gene_sets)": [
         ("gob", ValueError, "gob.*did you mean"),
         ({}, ValueError, "no gene set"),
@@ -110,7 +106,7 @@ EXEMPT = {
 }
 
 
-def rows(name: str) -> Iterator[tuple[str, str, Row]]:
+def rows(name):
     for each in parameters(FUNCTIONS[name]):
         row = f"{name}({each.name})"
         # What only reads results takes data without cells.
@@ -121,16 +117,14 @@ def rows(name: str) -> Iterator[tuple[str, str, Row]]:
 
 
 @pytest.fixture(scope="module")
-def world(_toy: AnnData, toy_model: tosica.TOSICA, tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(_toy, toy_model, tmp_path_factory):
     with warnings.catch_warnings(action="ignore"):
         folder = tmp_path_factory.mktemp("wrong_input")
         return make_world(make_toy(30, seed=1), _toy.copy(), toy_model, TOY_SETS, folder)
 
 
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if list(rows(name))])
-def test_what_does_not_exist(
-    name: str, world: World, contents: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_exist(name, world, contents, monkeypatch):
     monkeypatch.chdir(world.folder)
     right = arguments(world, name)
     data = [each for each in right.values() if isinstance(each, AnnData | MuData)]
