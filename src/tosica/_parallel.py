@@ -12,7 +12,6 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -107,9 +106,13 @@ def thread_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
     if executor is None or _pool.n_threads == 1:
         yield from map(function, items)
         return
-    modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
-    autocast = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
-    call = partial(_call, function, modes, autocast)
+    grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    dtype, enabled = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
+
+    def call(item: Item) -> Result:
+        with torch.inference_mode(inference), torch.set_grad_enabled(grad), torch.autocast("cpu", dtype, enabled):
+            return function(item)
+
     pending: deque[Future[Result]] = deque()
     try:
         for item in items:
@@ -122,12 +125,3 @@ def thread_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Ite
     finally:
         for future in pending:
             future.cancel()
-
-
-def _call(
-    function: Callable[[Item], Result], modes: tuple[bool, bool], autocast: tuple[torch.dtype, bool], item: Item
-) -> Result:
-    grad, inference = modes
-    dtype, enabled = autocast
-    with torch.inference_mode(inference), torch.set_grad_enabled(grad), torch.autocast("cpu", dtype, enabled=enabled):
-        return function(item)

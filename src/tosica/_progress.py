@@ -67,10 +67,6 @@ class Progress:
                 bar.n = self.n
                 bar.set_description(self.text)
 
-    def end(self) -> None:
-        """Draw no more."""
-        self._ended.set()
-
 
 @contextmanager
 def progress(total: int | None, text: str, *, unit: str = "cells", enabled: bool = True) -> Iterator[Progress]:
@@ -99,7 +95,7 @@ def progress(total: int | None, text: str, *, unit: str = "cells", enabled: bool
     try:
         yield step
     finally:
-        step.end()
+        step._ended.set()
         drawing.join()
         _shown.release()
 

@@ -82,9 +82,10 @@ class Settings:
 
     @progress_bar.setter
     def progress_bar(self, shown: bool) -> None:
-        if not isinstance(shown, bool):
-            raise TypeError(f"progress_bar must be True or False, not {shown!r:.60}.")
-        self._progress_bar = shown
+        from tosica._checks import Flag
+
+        Flag().check("progress_bar", shown)
+        self._progress_bar = bool(shown)
 
     @property
     def seed(self) -> int | None:
@@ -96,11 +97,13 @@ class Settings:
 
     @seed.setter
     def seed(self, seed: int | None) -> None:
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
-            raise TypeError(f"seed must be a whole number or None, not {seed!r:.60}.")
-        if seed is not None and not 0 <= seed < 2**32:
-            raise ValueError(f"seed must lie between 0 and 4294967295, not {seed}.")
         from scvi import settings as of_scvi
+
+        from tosica._checks import Integer
+
+        Integer(least=0, optional=True).check("seed", seed)
+        if seed is not None and seed >= 2**32:
+            raise ValueError(f"seed must lie between 0 and 4294967295, not {seed}.")
 
         flags = os.environ.get("XLA_FLAGS")
         with quiet_libraries():

@@ -123,11 +123,11 @@ def test_masks_that_are_none():
     adata = masked(n_unannotated=1)
     names = adata.uns["tosica_mask"]["gene_sets"]
     adata.uns["tosica_mask"]["gene_sets"] = names[1:]
-    with pytest.raises(ValueError, match=r"has 4 gene sets and adata\.uns.* names 3"):
+    with pytest.raises(ValueError, match="do not hold the same gene sets, or none"):
         tosica.get.mask_coverage(adata)
     adata.varm["tosica_mask"] = adata.varm["tosica_mask"][:, 3:]
     adata.uns["tosica_mask"]["gene_sets"] = names[3:]
-    with pytest.raises(ValueError, match=r"^The mask in adata\.varm\['tosica_mask'\] has no gene"):
+    with pytest.raises(ValueError, match="do not hold the same gene sets, or none"):
         tosica.get.mask_coverage(adata)
     adata.uns["tosica_mask"] = "text"
     with pytest.raises(KeyError, match="or name the key"):

@@ -57,12 +57,6 @@ def test_labels_keep_their_codes():
     assert found.labels.tolist() == [1, 3, 5]
 
 
-def test_to_dict_and_back(statistics):
-    again = NoveltyStatistics.from_dict(statistics.to_dict())
-    x = draw(9, seed=5)[0]
-    np.testing.assert_array_equal(again.score_cells(x)[0], statistics.score_cells(x)[0])
-
-
 @pytest.mark.parametrize("n_cells", [300, 600])
 def test_p_values_hold_where_most_components_are_noise(n_cells):
     """Components that were fitted to fewer cells make other cells look nearer."""

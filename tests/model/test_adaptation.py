@@ -93,7 +93,7 @@ def test_before_and_after_the_new_label_is_fitted(base, query, unseen, contents,
     assert NEW not in base.training_.label_counts
     assert contents(query) == before_query
     # No cell is kept.
-    state = [*model.module.state_dict().values(), *model.training_.novelty_statistics.to_dict().values()]
+    state = [*model.module.state_dict().values(), *vars(model.training_.novelty_statistics).values()]
     rows = [array.shape[0] for array in state if array.ndim == 2 and query.n_vars in array.shape]
     assert max(rows) <= max(len(model.labels), query.n_vars)
     assert model.adata is None

@@ -413,15 +413,12 @@ def mask_coverage(adata: AnnData, *, key: str = "tosica_mask") -> pd.DataFrame:
             "or name the key that it wrote."
         )
     names = np.asarray(about["gene_sets"], dtype=object)
-    if len(names) != adata.varm[key].shape[1]:
-        raise ValueError(
-            f"adata.varm[{key!r}] has {adata.varm[key].shape[1]} gene sets and adata.uns[{key!r}] "
-            f"names {len(names)}: they are not from one call; call tosica.pp.build_mask(adata) "
-            "again."
-        )
     n_sets = len(names) - int(about["n_unannotated"])
-    if n_sets < 1:
-        raise ValueError(f"The mask in adata.varm[{key!r}] has no gene set.")
+    if len(names) != adata.varm[key].shape[1] or n_sets < 1:
+        raise ValueError(
+            f"adata.varm[{key!r}] and adata.uns[{key!r}] do not hold the same gene sets, or none: call "
+            "tosica.pp.build_mask(adata) again."
+        )
     members = sp.csr_matrix(sp.csc_matrix(adata.varm[key])[:, :n_sets].T, dtype=np.int32)
     sizes = np.asarray(members.sum(1)).ravel()
     order = np.argsort(-sizes, kind="stable")

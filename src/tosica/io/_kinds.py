@@ -59,9 +59,8 @@ def kind_of(path: str | Path) -> str:
             found = "not a whole HDF5 file: copy or download it to the end"
         found = {".rds": "rds", ".csv": "table", ".tsv": "table"}.get(suffix, found)
     if not found or " " in found:
-        raise ReadError(
-            f"{name!r} is {found}." if found else f"{name!r} holds neither cells nor a model: give {KNOWN}."
-        )
+        what = f"is {found}" if found else f"holds neither cells nor a model: give {KNOWN}"
+        raise ReadError(f"{name!r} {what}.")
     return found
 
 
@@ -94,11 +93,8 @@ def _of_file(path: Path) -> str:
     except (OSError, EOFError, zlib.error, lzma.LZMAError):
         return ""
     if head.startswith(_HDF5):
-        return (
-            "an HDF5 file that was compressed as a whole: unpack it first, as by gunzip"
-            if is_packed
-            else _of_hdf5(path)
-        )
+        packed = "an HDF5 file that was compressed as a whole: unpack it first, as by gunzip"
+        return packed if is_packed else _of_hdf5(path)
     if head[257:262] == b"ustar":
         return "a tar archive: unpack it, and give the file or folder that is in it"
     if not is_packed and not head.strip():

@@ -109,11 +109,10 @@ def _take_genes(adata: AnnData, genome: str | None, path: str | Path) -> AnnData
 
 
 def _check_genome(known: list[str], genome: str | None, path: str | Path) -> None:
-    if genome is None and len(known) > 1:
-        choice = f"choose one, as by genome={known[0]!r}"
-        raise ReadError(f"{str(path)!r} holds genes of {len(known)} genomes ({', '.join(known)}): {choice}.")
-    if genome is not None and genome not in known:
-        raise ReadError(f"{str(path)!r} holds no genome {genome!r}{only_known(genome, known)}")
+    several = f"genes of {len(known)} genomes ({', '.join(known)}): choose one, as by genome={next(iter(known), '')!r}."
+    if len(known) > 1 if genome is None else genome not in known:
+        found = several if genome is None else f"no genome {genome!r}{only_known(genome, known)}"
+        raise ReadError(f"{str(path)!r} holds {found}")
 
 
 def _read_h5(path: Path, genome: str | None) -> AnnData:
@@ -174,10 +173,8 @@ def _choose_matrix(path: Path, genome: str | None) -> Path:
         found = chosen or found
     if len(found) > 1:
         listed = list_names([each.relative_to(path).as_posix() for each in found], 4)
-        of_genomes = (
-            "" if len({each.name for each in found}) > 1 else ", or name the genome if each has a folder (genome=)"
-        )
-        raise ReadError(f"{str(path)!r} holds {len(found)} matrices ({listed}): give the path of one{of_genomes}.")
+        advice = "give the path of one. Where each genome has a folder, genome= takes it."
+        raise ReadError(f"{str(path)!r} holds {len(found)} matrices ({listed}): {advice}")
     return found[0]
 
 
@@ -193,15 +190,11 @@ def _name(counts: sp.csr_matrix, features: pd.DataFrame, barcodes: pd.Series) ->
         var["feature_types"] = features[2].to_numpy()
     genomes = ids.str.extract(_GENOME)[0].fillna("")
     if len(set(genomes) - {""}) > 1:
-        bare = [
-            [_without(name, *start) for name, *start in zip(names, genomes, strict=True)] for names in (symbols, ids)
-        ]
+        # Of names of which one begins with another, the longer one is tried first.
+        starts = "|".join(re.escape(name) for name in sorted(set(genomes) - {""}, reverse=True))
+        bare = [names.str.replace(rf"^(?:{starts})_*", "", regex=True).to_numpy() for names in (symbols, ids)]
         var = var.assign(genome=genomes.to_numpy(), gene_ids=bare[1]).set_index(pd.Index(bare[0], dtype=object))
     return ad.AnnData(counts, obs=pd.DataFrame(index=pd.Index(barcodes.to_numpy(), dtype=object)), var=var)
-
-
-def _without(name: str, genome: str) -> str:
-    return name.removeprefix(genome).lstrip("_") if genome else name
 
 
 def _read_table(path: Path, sizes: tuple[int, int]) -> pd.DataFrame:

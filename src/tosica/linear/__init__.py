@@ -22,7 +22,6 @@ Other packages import from here. :class:`~tosica.module._module.LinearBranch` ho
 from tosica.linear._audit import find_batch_directions, find_label_errors, flag_label_errors
 from tosica.linear._classifier import (
     MAX_CELLS,
-    CrossValidated,
     LabeledRows,
     LinearClassifier,
     cross_fit,

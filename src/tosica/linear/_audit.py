@@ -181,12 +181,16 @@ def find_batch_directions(
     :math:`\sum_i s_i s_i^\top` is the mean outer product of the weighted shifts along these
     directions. ``None`` if no label has ``min_cells`` cells in two batches.
     """
-    comparable = _is_comparable(data.labels, batches, min_cells)
+    pairs, pair, sizes = _pairs(data.labels, batches)
+    enough = sizes >= min_cells
+    found, n_batches = np.unique(pairs[enough, 0], return_counts=True)
+    # The cell's label has enough cells in the cell's batch and in another one.
+    comparable = enough[pair] & np.isin(data.labels, found[n_batches > 1])
     if not comparable.any():
         return None
     data, batches = data[comparable], batches[comparable]
-    pairs, pair = np.unique(np.stack([data.labels, batches], 1), axis=0, return_inverse=True)
-    subsample = subsample_by_label(pair.ravel(), max(max_cells, int(shrinkage * len(pairs))))
+    pairs, pair, _ = _pairs(data.labels, batches)
+    subsample = subsample_by_label(pair, max(max_cells, int(shrinkage * len(pairs))))
     data, batches = data[subsample], batches[subsample]
     labels, x = data.labels, data.expression()
     shifts = _weighted_shifts(x, labels, batches, shrinkage)
@@ -224,23 +228,19 @@ def _gram_matrix(shifts: NDArray[np.floating]) -> NDArray[np.floating]:
     return shifts @ shifts.T if n_rows <= n_columns else shifts.T @ shifts
 
 
-def _is_comparable(labels: NDArray[np.integer], batches: NDArray[np.integer], min_cells: int) -> NDArray[np.bool_]:
-    """Whether a cell's label has enough cells in the cell's batch and in another one."""
-    pairs = np.stack([labels, batches], 1)
-    _, pair, sizes = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
-    enough = sizes[pair.ravel()] >= min_cells
-    label_of_pair = np.unique(pairs[enough], axis=0)[:, 0]
-    found, n_batches = np.unique(label_of_pair, return_counts=True)
-    return enough & np.isin(labels, found[n_batches > 1])
+def _pairs(labels: NDArray[np.integer], batches: NDArray[np.integer]) -> tuple[NDArray, NDArray, NDArray]:
+    """Find the pairs of label and batch, the pair of each cell, and the cells of each pair."""
+    stacked = np.stack([labels, batches], 1)
+    pairs, pair, sizes = np.unique(stacked, axis=0, return_inverse=True, return_counts=True)
+    return pairs, pair.ravel(), sizes
 
 
 def _weighted_shifts(
     x: sp.csr_matrix, labels: NDArray[np.integer], batches: NDArray[np.integer], shrinkage: float
 ) -> NDArray[np.floating]:
     """Compute weighted shifts over the root of their number, ``(n_shifts, n_genes)``."""
-    pairs, pair = np.unique(np.stack([labels, batches], 1), axis=0, return_inverse=True)
-    pair = pair.ravel()
-    sizes = np.bincount(pair)[:, None]
+    pairs, pair, counts = _pairs(labels, batches)
+    sizes = counts[:, None]
     sums = sp.csr_matrix((np.ones(len(pair)), (pair, np.arange(len(pair))))) @ x
     shifts = sums.toarray() / sizes
     for label in np.unique(labels):

@@ -356,20 +356,14 @@ def cross_fit(
     ------
     Which cells are in the fold, ``(n_cells,)``, and the classifier that was fitted without them.
     """
-    fold = _assign_folds(labels, n_folds)
-    folds = [fold == i for i in range(n_folds) if (fold == i).any()]
-    yield from zip(folds, thread_map(fit, [~fold for fold in folds]), strict=True)
-
-
-def _assign_folds(labels: NDArray[np.integer], n_folds: int) -> NDArray[np.int64]:
-    """Assign folds to cells, stratified by label; -1 to the only cell of a label."""
     rng = np.random.default_rng(settings.seed)
     fold = np.empty(len(labels), dtype=np.int64)
     for label in np.unique(labels):
         of_label = rng.permutation(np.flatnonzero(labels == label))
         assigned = (np.arange(len(of_label)) + rng.integers(n_folds)) % n_folds
         fold[of_label] = assigned if len(of_label) > 1 else -1
-    return fold
+    folds = [fold == i for i in range(n_folds) if (fold == i).any()]
+    yield from zip(folds, thread_map(fit, [~fold for fold in folds]), strict=True)
 
 
 # --------------------------------------------------------------------------- missing genes

@@ -193,26 +193,21 @@ def fit_regressions(
         return Regressions(first, first)
     root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel()).astype(np.float32)
     gene_sets = sp.csr_matrix(gene_sets, dtype=np.float32)[:, held]
-    relevance = _reweight(np.ones((len(fitted), len(root_size)), dtype=np.float32), weights, gene_sets, root_size)
+
+    def reweight(relevance: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Compute the next relevance: norm of a set's part, over the root of its size."""
+        total = relevance @ gene_sets
+        part = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
+        reweighted: NDArray[np.float32] = relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
+        return reweighted
+
+    relevance = reweight(np.ones((len(fitted), len(root_size)), dtype=np.float32))
     for _ in range(config.n_reweightings):
         total = relevance @ gene_sets
         variance = total / (np.float32(ridge) * total + np.float32(config.group_penalty))
         weights = loss.fit(variance, config.max_iter_reweighted, 0.3 * tolerance)
-        relevance = _reweight(relevance, weights, gene_sets, root_size)
+        relevance = reweight(relevance)
     return Regressions(first, LogisticRegression(all_genes(weights), relevance.astype(np.float64)))
-
-
-def _reweight(
-    relevance: NDArray[np.float32],
-    weights: NDArray[np.float32],
-    gene_sets: sp.csr_matrix,
-    root_size: NDArray[np.float32],
-) -> NDArray[np.float32]:
-    """Compute the next relevance: norm of a set's part, over the root of its size."""
-    total = relevance @ gene_sets
-    part = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-    reweighted: NDArray[np.float32] = relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
-    return reweighted
 
 
 def gene_scale(x: sp.csr_matrix, power: float = 0.25) -> NDArray[np.float64]:

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from scipy.special import logsumexp
 
 from tosica.linear._classifier import split_among_tokens
-from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, RegressionConfig, fit_regressions
+from tosica.linear._logistic import LogisticRegression, fit_regressions
 from tosica.linear._novelty import TINY, distances_over_genes, gene_weights
 
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ def fit_new_labels(
     n_replayed: int = 100,
     max_replayed: int = 10_000,
     lasso_share: float = 0.5,
-    seed: int = 0,
-    config: RegressionConfig = DEFAULT_CONFIG,
 ) -> NewLabels:
     r"""Fit a logit for each new label, beside the model's own logits, which stay as they are.
 
@@ -84,10 +82,6 @@ def fit_new_labels(
         Cells to draw for each label of the model, and about as many at most for all of them.
     lasso_share
         Weight of the regression with group lasso in the mean of both regressions.
-    seed
-        Of the cells that are drawn.
-    config
-        Penalties of the regression.
 
     Returns
     -------
@@ -95,7 +89,7 @@ def fit_new_labels(
     """
     n_known, n_new = len(statistics.means), int(new.labels.max()) + 1
     n_cells = max(min(n_replayed, max_replayed // n_known), 10)
-    replayed, positions = replay_cells(statistics, n_cells, shifts, seed=seed)
+    replayed, positions = replay_cells(statistics, n_cells, shifts)
     x = sp.vstack([replayed, known.x, new.x]).tocsr()
     labels = np.concatenate([positions, known.labels, n_known + new.labels])
     offset = -logsumexp(score(x), axis=1)[:, None]
@@ -110,7 +104,6 @@ def fit_new_labels(
         labels,
         batch_directions=directions,
         gene_sets=sp.block_diag([tokens, sp.csr_matrix([[1.0]])], format="csr"),
-        config=config,
         fitted=np.arange(n_known, n_known + n_new),
         offset=offset,
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -13,7 +13,7 @@ from scipy.special import ndtri
 from tosica.linear._classifier import MAX_CELLS_CROSS_FIT, cross_fit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
     from typing import TypeAlias
 
     from numpy.typing import NDArray
@@ -68,15 +68,6 @@ class NoveltyStatistics:
     """Scores of small clusters of the reference, corrected for the cells in the labels' means."""
     clusters_labels: NDArray[np.int64]
     """Position of the label nearest to each, in ``labels``."""
-
-    def to_dict(self) -> dict[str, NDArray]:
-        """Return the arrays by name, as a saved model holds them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, arrays: Mapping[str, Any]) -> NoveltyStatistics:
-        """Read what :meth:`to_dict` gave."""
-        return cls(**{name: np.asarray(values) for name, values in arrays.items()})
 
     def score_cells(
         self, x: Matrix, measured: NDArray[np.bool_] | None = None, shift: NDArray[np.floating] | None = None

@@ -296,7 +296,12 @@ class LabelsField(CategoricalObsField):
         self.validate_field(adata)
         labels = self._labels(adata)
         sizes = _sizes(labels)
-        self._warn_of_odd_labels(sizes)
+        single = sorted(sizes.index[(sizes == 1) & (sizes >= self._min_cells)])
+        if single:
+            warn_user(
+                f"labels with a single cell in {self._where}: {', '.join(map(repr, single))}. They are learnt, but "
+                "neither validated nor calibrated: add cells, merge the label, or leave such labels out by min_cells=2."
+            )
         rare = self._leave_out(sizes)
         names = labels.categories.astype(str).to_numpy()
         is_label = np.isin(names, sizes.index) & ~np.isin(names, rare)
@@ -349,14 +354,6 @@ class LabelsField(CategoricalObsField):
             ", ".join(f"{name!r} with {n}" for name, n in rare.items()),
         )
         return [str(name) for name in rare.index]
-
-    def _warn_of_odd_labels(self, sizes: pd.Series) -> None:
-        single = sorted(sizes.index[(sizes == 1) & (sizes >= self._min_cells)])
-        if single:
-            warn_user(
-                f"labels with a single cell in {self._where}: {', '.join(map(repr, single))}. They are learnt, but "
-                "neither validated nor calibrated: add cells, merge the label, or leave such labels out by min_cells=2."
-            )
 
     def _write_codes(self, adata: AnnData, labels: pd.Categorical, names: np.ndarray) -> None:
         codes = np.append(pd.Index(names).get_indexer(labels.categories.astype(str)), -1)[labels.codes].astype(np.int64)

@@ -62,11 +62,7 @@ class ContiguousBlocks:
         self._rows = rows
         self._size = size
         self._blocks = np.arange(-(-rows.n_obs // size))[rank::n_processes]
-
-    @property
-    def n_blocks(self) -> int:
-        """Number of blocks."""
-        return len(self._blocks)
+        self.n_blocks = len(self._blocks)
 
     def __call__(self, rng: np.random.Generator) -> Iterator[tuple[np.ndarray, Block]]:
         """Yield positions of cells and their expression."""
@@ -140,7 +136,12 @@ class ShuffleBuffer:
 
     def _draw(self, rng: np.random.Generator) -> Iterator[dict[str, torch.Tensor]]:
         """Draw the minibatches of an epoch."""
-        pools = self._fill(rng)
+        # The buffer starts with equally many cells of each label, or all that it has.
+        codes = np.searchsorted(self._labels, self._codes[self._first])
+        pools = [_Pool(int((codes == label).sum())) for label in range(len(self._labels))]
+        for start in range(0, len(self._first), BLOCK):
+            positions = self._cells[self._first[start : start + BLOCK]]
+            self._add(pools, positions, self._rows.take(positions), rng)
         n_labels = len(pools)
         share = -(-self._n_batches * self._batch_size // n_labels)
         order = rng.permutation(np.repeat(np.arange(n_labels), share))
@@ -159,15 +160,6 @@ class ShuffleBuffer:
                 genes, values = pools[label].draw(rng)
                 x[row, genes] = values
             yield as_minibatch(x, self._labels[labels])
-
-    def _fill(self, rng: np.random.Generator) -> list[_Pool]:
-        """Start with equally many cells of each label, or all that it has."""
-        codes = np.searchsorted(self._labels, self._codes[self._first])
-        pools = [_Pool(int((codes == label).sum())) for label in range(len(self._labels))]
-        for start in range(0, len(self._first), BLOCK):
-            positions = self._cells[self._first[start : start + BLOCK]]
-            self._add(pools, positions, self._rows.take(positions), rng)
-        return pools
 
     def _add(self, pools: list[_Pool], positions: np.ndarray, block: Block, rng: np.random.Generator) -> None:
         block = sp.csr_matrix(block)

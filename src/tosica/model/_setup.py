@@ -84,11 +84,10 @@ class TrainingResult:
     def from_dict(cls, saved: dict[str, Any]) -> Self:
         """Read what :meth:`to_dict` gave and a file held."""
         parts: dict[str, Any] = {k: v.numpy() if torch.is_tensor(v) else v for k, v in saved.items()}
-        found = cls(**parts)
-        if saved["novelty_statistics"] is not None:
-            arrays = {name: np.asarray(values) for name, values in saved["novelty_statistics"].items()}
-            found.novelty_statistics = NoveltyStatistics(**arrays)
-        return found
+        if parts["novelty_statistics"] is not None:
+            arrays = {name: np.asarray(values) for name, values in parts["novelty_statistics"].items()}
+            parts["novelty_statistics"] = NoveltyStatistics(**arrays)
+        return cls(**parts)
 
 
 class SetupMixin(BaseModelClass):

@@ -187,12 +187,14 @@ def check_processes(state: TrainingState, trainer: Trainer) -> None:
     if trainer.world_size == 1:
         return
     strategy = trainer.strategy
-    if type(strategy) is not DDPStrategy or strategy._start_method != "popen":
-        raise ValueError("Training on several devices takes strategy='ddp': pass it, or devices=1.")
+    is_ddp = type(strategy) is DDPStrategy and strategy._start_method == "popen"
+    if not is_ddp or state.checkpoint or state.resume or state.blocks is not None:
+        raise ValueError(
+            "Training on several devices takes strategy='ddp', and neither checkpoint_dir, resume nor datamodule: "
+            "pass it without these, or devices=1."
+        )
     if settings.seed is None:
         raise ValueError("With strategy='ddp' all processes must draw the same cells: set scvi.settings.seed first.")
-    if state.checkpoint or state.resume or state.blocks is not None:
-        raise ValueError("checkpoint_dir, resume and datamodule are for one device: pass devices=1, or leave them out.")
 
 
 # ------------------------------------------------------------------------------- checkpoints

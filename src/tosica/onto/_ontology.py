@@ -243,9 +243,8 @@ def _known(term: str) -> str:
     if term in ontology.names:
         return term
     found = match_label(term).term
-    if term in ontology.obsolete or found is None:
-        raise KeyError(f"{term_problem(term)}.")
-    raise KeyError(f"{term!r} is the name of {found}: pass the identifier.")
+    is_name = found is not None and term not in ontology.obsolete
+    raise KeyError(f"{term!r} is the name of {found}: pass the identifier." if is_name else f"{term_problem(term)}.")
 
 
 # --------------------------------------------------------------------------- spellings

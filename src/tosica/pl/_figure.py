@@ -117,7 +117,13 @@ class Canvas:
 
     def __post_init__(self) -> None:
         if self.save is not None:
-            _check_save(Path(self.save))
+            path = Path(self.save)
+            check_folder(path)
+            if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.filetypes:
+                raise ValueError(
+                    "save must end in a format that matplotlib writes, such as .pdf, .svg, .png or .tiff, "
+                    f"not in {path.suffix!r}."
+                )
         if self.ax is None:
             return
         if self.figsize is not None:
@@ -219,15 +225,6 @@ class Canvas:
         if self.return_fig:
             return self.figure
         return None if show or only_saved else axes
-
-
-def _check_save(path: Path) -> None:
-    check_folder(path)
-    if path.suffix and path.suffix[1:].lower() not in FigureCanvasBase.filetypes:
-        raise ValueError(
-            f"save must end in a format that matplotlib writes, such as .pdf, .svg, .png or .tiff, "
-            f"not in {path.suffix!r}."
-        )
 
 
 # --------------------------------------------------------------------------- room for names

@@ -116,7 +116,13 @@ def faithfulness(
     >>> bool(area["deletion", "genes"] < area["deletion", "random"])
     True
     """
-    share = _checked_shares(shares)
+    listed = list(shares)
+    for each in listed:
+        Fraction().check("each of shares", each)
+    ascend = all(low < high for low, high in pairwise(listed))
+    if len(listed) < 2 or listed[0] != 0 or listed[-1] != 1 or not ascend:
+        raise ValueError(f"shares must ascend from 0 to 1, not {listed}.")
+    share = np.array(listed, dtype=np.float64)
     read_annotation(adata, model, key.removesuffix("_attribution"))
     record = read_attribution(adata, key)
     rng = np.random.default_rng(seed)
@@ -138,16 +144,6 @@ def faithfulness(
         key_added,
     )
     return target if copy else None
-
-
-def _checked_shares(shares: Iterable[float]) -> NDArray[np.float64]:
-    listed = list(shares)
-    for share in listed:
-        Fraction().check("each of shares", share)
-    ascend = all(low < high for low, high in pairwise(listed))
-    if len(listed) < 2 or listed[0] != 0 or listed[-1] != 1 or not ascend:
-        raise ValueError(f"shares must ascend from 0 to 1, not {listed}.")
-    return np.array(listed, dtype=np.float64)
 
 
 def _ranks(record: Mapping[str, Any], model: TOSICA, rng: np.random.Generator) -> dict[str, NDArray[np.intp]]:
