@@ -5,18 +5,11 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import tosica
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from anndata import AnnData
 
 _VOID = {"meta", "link", "input", "rect"}
 
@@ -24,20 +17,20 @@ _VOID = {"meta", "link", "input", "rect"}
 class Page(HTMLParser):
     """Elements of a page, its text outside of scripts, and what is wrong with its nesting."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__(convert_charrefs=True)
         self.source = text
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.tables: list[list[list[str]]] = []
-        self.captions: list[str] = []
-        self.words: list[str] = []
-        self.badly_nested: list[str] = []
-        self._open: list[str] = []
+        self.elements = []
+        self.scripts = []
+        self.tables = []
+        self.captions = []
+        self.words = []
+        self.badly_nested = []
+        self._open = []
         self.feed(text)
         self.close()
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.elements.append((tag, dict(attrs)))
         if tag not in _VOID:
             self._open.append(tag)
@@ -48,11 +41,11 @@ class Page(HTMLParser):
         elif tag in ("th", "td"):
             self.tables[-1][-1].append("")
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         if tag not in _VOID and (not self._open or self._open.pop() != tag):
             self.badly_nested.append(tag)
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         where = self._open[-1] if self._open else ""
         if where == "script":
             self.scripts[-1] += data
@@ -64,28 +57,28 @@ class Page(HTMLParser):
                 self.captions[-1] += data
 
     @property
-    def text(self) -> str:
+    def text(self):
         """What is to be read, with every white space a blank."""
         return re.sub(r"\s+", " ", "".join(self.words))
 
-    def table(self, start: str) -> list[list[str]]:
+    def table(self, start):
         """Rows of the first table whose caption begins so."""
         found = next(i for i, caption in enumerate(self.captions) if caption.startswith(start))
         return self.tables[found][1:]
 
-    def attributes(self, tag: str) -> list[dict[str, str | None]]:
+    def attributes(self, tag):
         """Attributes of all elements of a kind."""
         return [attributes for name, attributes in self.elements if name == tag]
 
     @property
-    def map_data(self) -> dict[str, Any]:
+    def map_data(self):
         """What the map is drawn from."""
         types = [attributes.get("type") for attributes in self.attributes("script")]
         return json.loads(self.scripts[types.index("application/json")])
 
 
 @pytest.fixture
-def query(toy_query: AnnData, toy_model: tosica.TOSICA) -> AnnData:
+def query(toy_query, toy_model):
     """60 annotated cells with a UMAP."""
     toy_model.annotate(toy_query, enable_progress_bar=False)
     toy_query.obsm["X_umap"] = np.random.default_rng(0).random((60, 2))
@@ -93,10 +86,10 @@ def query(toy_query: AnnData, toy_model: tosica.TOSICA) -> AnnData:
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[..., Page]:
+def read(tmp_path):
     """Write a report, and read the page."""
 
-    def write_and_read(adata: AnnData, **arguments: Any) -> Page:
+    def write_and_read(adata, **arguments):
         path = tosica.report(adata, tmp_path / "report.html", **arguments)
         return Page(path.read_text(encoding="utf-8"))
 

@@ -165,7 +165,7 @@ def test_markers(query, toy_model, read):
     assert "2 of 3 known markers are highest in this label. Not in the data: CD3E." in page.text
     rows = page.table("Known markers of a")
     assert [row[:3] for row in rows] == [["G0", "a", "yes"], ["G1", "a", "yes"], ["G9", "b", "no"]]
-    assert all(re.fullmatch(r"−?\d\.\d\d", row[4]) for row in rows)
+    assert all(re.fullmatch(r"−?\d+\.\d\d", row[4]) for row in rows)
 
 
 # --------------------------------------------------------------------------- data

@@ -99,7 +99,7 @@ def test_genomes_are_named_and_one_is_taken(ending: str, tmp_path: Path) -> None
         ({"barcodes.tsv": []}, "no table of the cells"),
         ({"genes.tsv": []}, "no table of the genes"),
         ({"barcodes.tsv": CELLS[:4]}, "4 × 6, but the tables beside it list 4 cells and 4 genes"),
-        ({"b_matrix.mtx": BY_GENES}, r"2 matrices \('b_matrix.mtx', 'matrix.mtx'\): give the path of one\."),
+        ({"b_matrix.mtx": BY_GENES}, r"2 matrices \('b_matrix.mtx', 'matrix.mtx'\): give the path of one"),
         ({"mm10/matrix.mtx": BY_GENES, "matrix.mtx": []}, "no table of"),
         ({"matrix.mtx": BY_GENES[:40]}, "is damaged"),
     ],

@@ -199,7 +199,10 @@ def test_training_on_with_the_reference(toy, toy_model, folder, fast_plan):
 
 
 def test_other_reference_with_fewer_labels_new_batches_or_unlabelled_cells(toy, train, folder, tmp_path):
-    train(toy.copy(), max_epochs=1, setup={"batch_key": "donor", "unlabeled_category": "?"}).save(tmp_path / "batches")
+    reference = toy.copy()
+    reference.obs["kind"] = reference.obs["kind"].cat.add_categories("?")
+    reference.obs.loc[reference.obs_names[:1], "kind"] = "?"
+    train(reference, max_epochs=1, setup={"batch_key": "donor", "unlabeled_category": "?"}).save(tmp_path / "batches")
     other = toy[toy.obs["kind"] != "a"].copy()
     other.obs["kind"] = other.obs["kind"].cat.remove_unused_categories()
     other.obs["donor"] = np.array(["d2", "new"])[np.arange(60) // 2 % 2]

@@ -333,7 +333,7 @@ class AdaptationMixin(SetupMixin):
         With a trained model and a query that it annotated:
 
         >>> model.subset(["CD19+ B", "CD56+ NK"]).predict(query[:3]).tolist()
-        ['CD56+ NK', 'CD56+ NK', 'CD56+ NK']
+        ['CD19+ B', 'CD19+ B', 'CD19+ B']
         """
         names = set(as_names(labels))
         for name in sorted(names.difference(self.labels)):

@@ -203,17 +203,9 @@ class MaskParams:
 
         Files cannot hold None, so 0 stands for no limit of ``max_gene_sets``.
         """
-        return {
-            "min_genes": int(self.min_genes),
-            "max_genes": int(self.max_genes),
-            "max_gene_sets": int(self.max_gene_sets or 0),
-            "n_unannotated": int(self.n_unannotated),
-            "mask_ratio": float(self.mask_ratio),
-            "seed": int(self.seed),
-            "select": self.select,
-            "max_jaccard": float(max_jaccard),
-            "identifiers": self.identifiers,
-        }
+        kept = {"max_gene_sets": int(self.max_gene_sets or 0), "max_jaccard": float(max_jaccard)}
+        left_out = {"organism", "layer", "source"}
+        return {name: value for name, value in vars(self).items() if name not in left_out} | kept
 
 
 def match_gene_sets(
