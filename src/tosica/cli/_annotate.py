@@ -279,9 +279,8 @@ def info(session: Session, path: str, genome: str | None) -> None:
         with progress(None, f"reading {path}"):
             result = _of_cells(read_cells(path, backed=True, genome=genome))
     result = {"path": path, "kind": kind, **result}
-    card = result.pop("card", None) if not session.as_json else None
-    text = "\n".join(_lines(result))
-    session.show(result, f"{text}\n\n{card}" if card else text)
+    lines = _lines({name: value for name, value in result.items() if name != "card"})
+    session.show(result, "\n".join([*lines, "", result.get("card") or ""]).rstrip())
 
 
 def _of_model(model: TOSICA) -> dict[str, Any]:

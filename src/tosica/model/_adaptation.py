@@ -341,7 +341,7 @@ class AdaptationMixin(SetupMixin):
         if not self.is_trained_ or len(names) < 2:
             raise ValueError("subset takes two or more labels of a trained model.")
         kept = [i for i, name in enumerate(self.labels) if name in names]
-        state, result = self._state(REGISTRY_KEYS.LABELS_KEY), self.training_
+        state, result = self._state(REGISTRY_KEYS.LABELS_KEY), deepcopy(self.training_)
         colors = state[LabelsField.COLORS_KEY]
         changed = {LabelsField.VALUES_KEY: state[LabelsField.VALUES_KEY][kept]}
         changed[LabelsField.COLORS_KEY] = [*(colors[i] for i in kept), *colors[len(self.labels) :]]
@@ -353,11 +353,7 @@ class AdaptationMixin(SetupMixin):
             codes = np.searchsorted(kept, statistics.labels[rows])
             statistics = replace(statistics, means=statistics.means[rows], labels=codes)
         model.training_ = replace(
-            deepcopy(result),
-            label_counts=counts,
-            held_out_codes=None,
-            held_out_probabilities=None,
-            novelty_statistics=statistics,
+            result, label_counts=counts, held_out_codes=None, held_out_probabilities=None, novelty_statistics=statistics
         )
         return model
 

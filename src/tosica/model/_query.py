@@ -93,15 +93,9 @@ class QueryLoader:
             if layer is None and not source.use_raw and modality.layer in adata.layers:
                 layer = modality.layer
             read = partial(CellMatrix, layer=layer, use_raw=source.use_raw, name=name)
-            cells = AlignedCells(
-                modality.kind,
-                read(adata),
-                modality.genes,
-                modality.scale,
-                batch_size=batch_size,
-                sample=None if sample is None else read(sample),
-                signal=signal if len(modalities) == 1 else None,
-            )
+            of_all = None if sample is None else read(sample)
+            aligned = partial(AlignedCells, modality.kind, read(adata), modality.genes, modality.scale)
+            cells = aligned(batch_size=batch_size, sample=of_all, signal=signal if len(modalities) == 1 else None)
             self._cells[position] = cells
             self._measured[position] = None if cells.measured.all() else torch.from_numpy(cells.measured).to(device)
         self.modalities: tuple[int, ...] = tuple(self._cells)

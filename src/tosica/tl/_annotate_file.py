@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import os
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from tosica._checks import CellData, FileKey, InstanceOf, OneOf, refuse_unknown, validate_params
+from tosica._checks import CellData, FileKey, InstanceOf, OneOf, validate_params
 from tosica._files import check_output
 from tosica._obs import file_columns
 from tosica._progress import progress
@@ -68,7 +67,6 @@ def annotate(
     True
     """
     loaded = model if isinstance(model, TOSICA) else TOSICA.load(os.fspath(model))
-    refuse_unknown(TOSICA.annotate, kwargs, *inspect.signature(TOSICA.annotate).parameters)
     return loaded.annotate(adata, **kwargs)
 
 

@@ -163,9 +163,8 @@ def evaluate(
     probability = read_numbers(adata, f"{key}_probability")[labeled] if column == own else None
     known, predicted = (each[labeled].remove_unused_categories() for each in (known, predicted))
     truth, called = (np.asarray(each).astype(str) for each in (known, predicted))
-    terms = None
-    if ontology:
-        terms = _score_terms(adata, {labels_key: truth, column: called}, labeled, column == f"{key}_confident")
+    labels, confident = {labels_key: truth, column: called}, column == f"{key}_confident"
+    terms = _score_terms(adata, labels, labeled, confident) if ontology else None
     trained, words = set(read_labels(adata, key)), set(truth) - {UNKNOWN}
     # With terms, other words are no reason that none is correct.
     if words and not words & (trained | set(called)) and terms is None:
