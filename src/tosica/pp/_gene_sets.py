@@ -203,9 +203,9 @@ class MaskParams:
 
         Files cannot hold None, so 0 stands for no limit of ``max_gene_sets``.
         """
-        kept = {"max_gene_sets": int(self.max_gene_sets or 0), "max_jaccard": float(max_jaccard)}
-        left_out = {"organism", "layer", "source"}
-        return {name: value for name, value in vars(self).items() if name not in left_out} | kept
+        kept = {"mask_ratio": float(self.mask_ratio), "max_jaccard": float(max_jaccard), "select": self.select}
+        names = ("min_genes", "max_genes", "max_gene_sets", "n_unannotated", "seed")
+        return kept | {"identifiers": self.identifiers} | {name: int(getattr(self, name) or 0) for name in names}
 
 
 def match_gene_sets(
