@@ -120,7 +120,7 @@ def test_a_damaged_store(collection, tmp_path):
     data = AnnbatchDataModule(path)
     with pytest.raises(OSError, match=r"^the collection cannot be read \(.*: make it anew"):
         list(data(np.random.default_rng(0)))
-    with pytest.raises(OSError, match=r"^adata\.X cannot be read from its file \(.*get it anew"):
+    with pytest.raises(OSError, match=r"^adata\.X cannot be read from its file \(.*copy it again"):
         tosica.TOSICA.setup_anndata(data.adata, labels_key="kind")
 
 

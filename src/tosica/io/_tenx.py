@@ -132,7 +132,8 @@ def _read_h5(path: Path, genome: str | None) -> AnnData:
 def _read_mtx(path: Path, genome: str | None) -> AnnData:
     """Read a Matrix Market file with the tables beside it that have as many rows and columns."""
     matrix = _choose_matrix(path, genome)
-    with open_text(matrix) as file:
+    # scipy warns that it will return an array, which is taken as well.
+    with open_text(matrix) as file, warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         counts = sp.csr_matrix(scipy.io.mmread(file), dtype=np.float32)
     stem = matrix.name.removesuffix(".gz").removesuffix(".mtx")
     # In a folder of several samples, the names of each have a prefix.
