@@ -345,8 +345,8 @@ def write_card(model: tosica.TOSICA, found: Comparison) -> str:
         tissue="blood",
         organism="human",
         license="cc-by-4.0",
-        description="mononuclear cells of healthy donors, 3' and 5' chemistry of 10x Genomics; labels of four studies "
-        "at the depth that each of them has",
+        description="mononuclear cells of healthy donors and, in kang_pbmc, of patients with lupus, 3' and 5' "
+        "chemistry of 10x Genomics; labels of four studies at the depth that each of them has",
         version=tosica.__version__,
     )
     of_type = found.types
@@ -370,7 +370,7 @@ def write_card(model: tosica.TOSICA, found: Comparison) -> str:
         found.studies,
     )
     return TEXT.format(
-        card=card.rstrip(),
+        card=card.rstrip().replace('load("folder")', 'load("blood")'),
         studies=studies,
         types=write_table(("type", "term", "held-out cells", "precision", "recall"), types),
     )

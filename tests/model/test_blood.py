@@ -46,6 +46,8 @@ def test_blood_of_another_data_set_gets_its_types(pbmcs):
     # A quarter of the genes, which hold half of what tells the labels apart.
     with pytest.warns(UserWarning, match="labels may suffer"):
         assert tosica.tl.annotate(pbmcs) is None
+    for label, expected in (("CD19+ B", "B cell"), ("CD56+ NK", "NK cell"), ("CD34+", "Progenitor")):
+        assert (pbmcs.obs.loc[pbmcs.obs["bulk_labels"] == label, "tosica_prediction"] == expected).mean() > 0.9
     answered = pbmcs.obs[pbmcs.obs["tosica_confident"] != "Unknown"]
     right = [
         is_kind_of(term, SORTED[label]) or is_kind_of(SORTED[label], term)
