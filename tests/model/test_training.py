@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 import torch
 from _cells import untrained
+from anndata import AnnData
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks import TQDMProgressBar
 from sklearn.metrics import log_loss
 
+import tosica
 from tosica import TOSICA, _progress
 from tosica.model._reference import ReferenceData
 from tosica.model._training import PHASES, default_epochs
@@ -114,7 +116,37 @@ def test_labels_that_all_have_a_single_cell(toy, toy_query, train, linear):
         train(toy[:3].copy(), early_stopping=True)
 
 
-# --------------------------------------------------------------------------- early stopping
+@pytest.mark.parametrize(("n_labels", "n_cells"), [(2, 5), (2, 60), (500, 3)])
+def test_references_of_any_size(n_labels, n_cells):
+    """Ten cells, two labels, many labels of three cells each."""
+    rng = np.random.default_rng(0)
+    rates = rng.gamma(0.5, 1, (n_labels, 100))[np.repeat(np.arange(n_labels), n_cells)]
+    reference, query = (AnnData(rng.poisson(rates).astype(np.float32)) for _ in range(2))
+    for adata in (reference, query):
+        adata.obs["kind"] = [f"type {i:03}" for i in np.repeat(np.arange(n_labels), n_cells)]
+    tosica.pp.build_mask(reference, {f"set {i}": reference.var_names[i::10] for i in range(10)})
+    model = untrained(reference)
+    model.train(accelerator="cpu", enable_progress_bar=False)
+    model.annotate(query)
+    assert (query.obs["tosica_prediction"].astype(str) == query.obs["kind"]).mean() > 0.95
+    assert query.obs["tosica_probability"].between(1 / n_labels, 1).all()
+
+
+# --------------------------------------------------------------------------- an early end
+
+
+@pytest.mark.parametrize("max_time", [0, {"seconds": 0}, "00:00:00:00"])
+def test_a_limit_that_leaves_no_time_for_the_network(toy, toy_query, train, max_time):
+    with pytest.warns(UserWarning, match="so that the linear branch labels alone"):
+        model = train(toy, max_time=max_time)
+    assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() > 0.9
+    with pytest.raises(ValueError, match="linear=False has nothing else"):
+        train(toy, linear=False, max_time=max_time)
+
+
+def test_a_limit_ends_the_network(toy, train):
+    model = train(toy, max_time=3, max_epochs=10_000)
+    assert 0 < len(model.history["train_loss"]) < 10_000
 
 
 def test_training_twice_goes_on(toy, toy_query, train, fast_plan):

@@ -6,13 +6,14 @@ import math
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.utilities import rank_zero_only
 from scvi.train import TrainRunner
 
@@ -49,14 +50,17 @@ if TYPE_CHECKING:
 # regressions, and then takes about as long as they do.
 _MIN_DRAWS = 3_000
 _DRAWS_PER_ROOT = 100
+_LEAST_EPOCH = 64
 # Batch directions are scaled by this in training: batches of a query differ more than those of the
 # reference do, and along single directions.
 _BATCH_EFFECT_SCALE = 6.0
+# Weight of the linear branch that leaves nothing of the network.
+_ALONE = 1000.0
 
 
 def default_epochs(n_cells: int) -> int:
-    """Choose the number of epochs for a number of training cells."""
-    return math.ceil(max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells)) / n_cells)
+    """Choose the number of epochs for a number of training cells; few cells get no more steps."""
+    return math.ceil(max(_MIN_DRAWS, _DRAWS_PER_ROOT * math.sqrt(n_cells)) / max(n_cells, _LEAST_EPOCH))
 
 
 # ------------------------------------------------------------------------------- settings, state, result
@@ -206,6 +210,8 @@ def make_trainer(state: TrainingState) -> None:
     state.plan = state.model._training_plan_cls(state.model.module, settings.plan, scaled)
     kwargs: dict[str, Any] = {"check_val_every_n_epoch": 1} if state.data.n_val else {"limit_val_batches": 0}
     kwargs |= state.trainer_kwargs
+    if isinstance(kwargs.get("max_time"), Real):
+        kwargs["max_time"] = {"seconds": kwargs["max_time"]}
     callbacks = [*(kwargs.get("callbacks") or ()), state.show_cells("network", state.n_epochs)]
     if settings.early_stopping:
         callbacks += [_trainer.pop_early_stopping(kwargs), _trainer.KeepBest()]
@@ -241,6 +247,9 @@ def fit_linear(state: TrainingState) -> None:
 def fit_network(state: TrainingState) -> None:
     """Train the network."""
     model, runner = state.model, state.runner
+    for timer in (each for each in runner.trainer.callbacks if isinstance(each, Timer)):
+        # What came before counts as well.
+        timer.load_state_dict({"time_elapsed": {"train": time.monotonic() - state.began}})
     model.module.train()
     # scvi-tools starts a history with the first training; a legacy model has none yet.
     model.is_trained_ = model.is_trained and model.history_ is not None
@@ -248,6 +257,11 @@ def fit_network(state: TrainingState) -> None:
         runner()
     if pressed:
         state.ended_early = _trainer.describe_step(runner.trainer)
+    elif not runner.trainer.global_step:
+        if state.linear is None:
+            raise ValueError("max_time was over before the network's first step, and linear=False has nothing else.")
+        state.linear.weight = _ALONE
+        warn_user("max_time was over before the network's first step, so that the linear branch labels alone.")
 
 
 @torch.inference_mode()
@@ -262,10 +276,10 @@ def add_branches(state: TrainingState) -> None:
     data, linear = state.data, state.linear
     network, truth = _held_out_logits(state)[-1] + linear.adjustment(), torch.from_numpy(data.codes[data.val_idx])
     linear.to_module()
-    if state.settings.calibrate and data.n_val:
+    if state.settings.calibrate and data.n_val and linear.weight != _ALONE:
         scores = (_held_out_logits(state)[-1] - network) / linear.weight
         highest = None
-        for weight in (linear.weight, 1000.0, 1.0, 0.0):
+        for weight in (linear.weight, _ALONE, 1.0, 0.0):
             logits = network + weight * scores
             temperature = fit_temperature(logits, truth, expected=1 + weight)
             likelihood = -F.cross_entropy(logits / temperature, truth, reduction="none").numpy()
@@ -273,7 +287,7 @@ def add_branches(state: TrainingState) -> None:
             # As in Akaike's criterion, a choice has to gain one in all.
             if highest is None or gain.sum() > 1 + 2 * gain.std() * math.sqrt(data.n_val):
                 highest, linear.weight = likelihood, weight
-        if linear.weight == 1000:
+        if linear.weight == _ALONE:
             logger.warning("train: held-out cells are labelled better without the network, which scores leave out")
         linear.to_module()
     state.model.module.temperature.fill_(_expected_temperature(state))
@@ -497,9 +511,11 @@ class TrainingMixin(SetupMixin):
             file is executed, so that states of ``callbacks`` must be tensors and plain values.
         **trainer_kwargs
             Passed to :class:`scvi.train.Trainer`, such as ``early_stopping_patience=10`` or
-            ``precision="bf16-mixed"``. ``enable_progress_bar=False`` takes the progress bar away,
-            which is drawn on stderr and shows the phase, cells per second and the time left.
-            What Lightning says of devices and products is left out unless
+            ``precision="bf16-mixed"``. ``max_time``, in seconds or as Lightning takes it, ends the network
+            that long after the call; regressions and calibration take their time, and if none is left
+            for the network, the linear branch labels alone. ``enable_progress_bar=False`` takes the
+            progress bar away, which is drawn on stderr and shows the phase, cells per second and the
+            time left. What Lightning says of devices and products is left out unless
             ``tosica.settings.verbosity`` is ``"debug"``.
 
         Raises
@@ -509,7 +525,8 @@ class TrainingMixin(SetupMixin):
             trainer.
         ValueError
             If the model has no reference, its genes have changed since it was set up, a parameter
-            is out of range, there are no held-out cells to stop early by, the training diverges, or
+            is out of range, there are no held-out cells to stop early by, the training diverges,
+            ``max_time`` is over before a model without a linear branch has learnt anything, or
             several devices are asked for that are not there or cannot train one model together; if
             ``resume`` is damaged, or belongs to another model, reference or other arguments.
         FileNotFoundError
@@ -522,8 +539,8 @@ class TrainingMixin(SetupMixin):
         Warns
         -----
         UserWarning
-            If ``compile=True`` and nothing can be compiled, if there are label errors, or if no
-            gene set distinguishes a label.
+            If ``compile=True`` and nothing can be compiled, if there are label errors, if no gene set
+            distinguishes a label, or if ``max_time`` is over before the network's first step.
         """
         config = make_config(plan_kwargs)
         settings = TrainingSettings(
