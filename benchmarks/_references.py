@@ -8,8 +8,8 @@ import numpy as np
 import scanpy as sc
 from scipy.sparse import csr_matrix
 
-import tosica
 from benchmarks._accuracy_tasks import BATCH, COUNTS, LABEL, breast, gut, kang, pbmc68k, prepared
+from benchmarks._synthetic import synthetic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,7 +27,7 @@ def made_up(seed: int) -> Callable[[Path], AnnData]:
     """Simulated cells of many types, some of them rare and similar."""
 
     def read(_: Path) -> AnnData:
-        adata = tosica.datasets.synthetic(1200, 1500, batch_effect=0.3, seed=seed)
+        adata = synthetic(1200, 1500, batch_effect=0.3, seed=seed)
         return without_rarest(prepared(adata, "cell_type", "batch"))
 
     return read

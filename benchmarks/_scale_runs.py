@@ -26,15 +26,15 @@ def prepare(folder: Path, sizes: list[int]) -> None:
     """Write the cells, and a model that is trained on other ones."""
     import scvi
 
-    import tosica
+    from benchmarks._synthetic import synthetic
 
     for n_cells in sizes:
         if not (folder / f"{n_cells}.zarr").exists():
-            cells = tosica.datasets.synthetic(n_cells, N_GENES)
+            cells = synthetic(n_cells, N_GENES)
             cells.write_h5ad(folder / f"{n_cells}.h5ad")
             cells.write_zarr(folder / f"{n_cells}.zarr")
     if not (folder / "model").exists():
-        reference = tosica.datasets.synthetic(N_REFERENCE, N_GENES)
+        reference = synthetic(N_REFERENCE, N_GENES)
         scvi.settings.seed = 0
         model = untrained(reference)
         model.train(max_epochs=1, **_TRAIN)
@@ -83,6 +83,8 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
     else:
         from distributed import Client, LocalCluster
 
+        from benchmarks._synthetic import synthetic
+
         n_workers = int(way.removeprefix("dask"))
         with (
             LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -91,7 +93,7 @@ def annotate(folder: Path, n_cells: int, way: str, share: int) -> dict[str, floa
             # Imports, the model and compiled code are loaded at the first part.
             few = folder / "few.zarr"
             if not few.exists():
-                tosica.datasets.synthetic(512, N_GENES).write_zarr(few)
+                synthetic(512, N_GENES).write_zarr(few)
             tosica.tl.annotate_file(
                 few, model, folder / f"few_{way}.zarr", client=client, cells_per_part=128, overwrite=True
             )

@@ -24,6 +24,7 @@ import tosica
 from benchmarks._accuracy_methods import METHODS, quietly
 from benchmarks._accuracy_tasks import BATCH, COUNTS, LABEL, Split, few, kang, lung, prepared
 from benchmarks._report import table, version_lines, versions, write
+from benchmarks._synthetic import synthetic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,7 +57,7 @@ def whole(adata: AnnData) -> Iterator[tuple[str, Split]]:
 
 def made_up(_: Path) -> AnnData:
     """Four batches of simulated cells, each with its own effects on every gene."""
-    adata = tosica.datasets.synthetic(1500, 1200, n_batches=4, batch_effect=0.5, seed=3)
+    adata = synthetic(1500, 1200, n_batches=4, batch_effect=0.5, seed=3)
     common = adata.obs["cell_type"].value_counts()
     adata = adata[adata.obs["cell_type"].isin(common.index[common >= 20])]
     return prepared(adata, "cell_type", "batch")

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 # Every package, the files inside them, and the way from a mask to a model that knows its genes.
 USE = """\
-import tosica, sys
+import scanpy, tosica, sys
 assert tosica.__file__.startswith(sys.prefix), tosica.__file__
 for name in tosica.__all__:
     getattr(tosica, name)
 assert len(tosica.gs.load("human_gobp")) > 1000
 assert tosica.onto.term_name("CL:0000236") == "B cell"
-adata = tosica.datasets.synthetic(n_obs=60, n_vars=1000, n_gene_sets=20)
+adata = scanpy.datasets.pbmc68k_reduced().raw.to_adata()
 tosica.pp.build_mask(adata)
-tosica.TOSICA.setup_anndata(adata, labels_key="cell_type")
+tosica.TOSICA.setup_anndata(adata, labels_key="bulk_labels")
 assert tosica.TOSICA(adata).labels
 print("tosica", tosica.__version__, "works from", tosica.__file__)
 """

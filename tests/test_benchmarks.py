@@ -10,7 +10,9 @@ from functools import partialmethod
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
+import scanpy as sc
 from anndata import AnnData
 from scipy.sparse import csr_matrix
 
@@ -100,3 +102,16 @@ def test_a_short_run(name, load, shared, tmp_path, monkeypatch, capsys):
     assert page.read_text() == load("_report").page(page.stem, tmp_path / "out")
     assert result.get("runs", True)
     assert "|" in capsys.readouterr().out
+
+
+def test_simulated_types_raise_their_own_gene_sets(load):
+    synthetic = load("_synthetic").synthetic
+    adata = synthetic(4000, seed=3)
+    assert (adata.X != synthetic(4000, seed=3).X).nnz == 0
+    cells = sc.pp.normalize_total(adata, target_sum=1e4, copy=True)
+    gene_sets, labels = tosica.gs.load("human_gobp"), cells.obs["cell_type"]
+    frequent = labels.value_counts().index[:5]
+    for label in frequent:
+        for name in adata.uns["synthetic"]["gene_sets"][label]:
+            summed = cells[:, cells.var_names.isin(gene_sets[name])].X.sum(axis=1).A1
+            assert pd.Series(summed).groupby(labels.to_numpy()).mean()[frequent].idxmax() == label, name

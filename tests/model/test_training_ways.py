@@ -194,13 +194,13 @@ def test_what_is_for_one_process(toy, tmp_path):
 
 SCRIPT = """
 import json, sys
-import scvi, torch, tosica
+import scanpy, scvi, torch, tosica
 
 def main(strategy, folder):
     scvi.settings.seed = 0
-    cells = tosica.datasets.synthetic(300, 600, n_labels=4, n_gene_sets=12)
+    cells = scanpy.datasets.pbmc68k_reduced().raw.to_adata()[:296].copy()
     tosica.pp.build_mask(cells)
-    tosica.TOSICA.setup_anndata(cells, labels_key="cell_type")
+    tosica.TOSICA.setup_anndata(cells, labels_key="phase")
     model = tosica.TOSICA(cells, embed_dim=8, n_heads=2, n_layers=1, max_gene_sets=10)
     several = {"batch_size": 32}
     if strategy == "ddp":
