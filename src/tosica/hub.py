@@ -245,7 +245,7 @@ def _facts(model: BaseModelClass, said: dict[str, str | None]) -> dict[str, str]
     """First table: what it is about, and its value."""
     counts = model.training_.label_counts
     batch_key = model.registry_["setup_args"].get("batch_key")
-    batches = model._state(REGISTRY_KEYS.BATCH_KEY).get("categorical_mapping", ()) if batch_key else ()
+    batches = model.get_state_registry(REGISTRY_KEYS.BATCH_KEY).get("categorical_mapping", ()) if batch_key else ()
     facts = {
         "Tissue": said["tissue"],
         "Organism": said["organism"],

@@ -185,7 +185,7 @@ def card_of(labels, texts):
     model = SimpleNamespace(
         _check_trained=lambda **_: None,
         modalities=[modality],
-        _state=lambda _: {"categorical_mapping": ["d1", "d2"]},
+        get_state_registry=lambda _: {"categorical_mapping": ["d1", "d2"]},
         registry_={"setup_args": {"batch_key": other}},
         labels=labels,
         training_=SimpleNamespace(

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tosica
-from tosica.model._model_file import read_plain, write_plain
+from tosica.model._save_load import read_plain, write_plain
 from tosica.onto._hierarchy import LabelHierarchy
 
 TERMS = {"a": "CL:0000624", "b": "CL:0000625", "c": "CL:0000236"}  # CD4 T cells, CD8 T cells, B cells

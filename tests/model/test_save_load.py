@@ -18,7 +18,7 @@ from _cells import untrained
 from scvi.model.base import BaseModelClass
 
 from tosica import TOSICA, pp
-from tosica.model._model_file import digest
+from tosica.model._save_load import digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import TQDMProgressBar
 from sklearn.metrics import log_loss
 
 import tosica
-from tosica import TOSICA, _progress
+from tosica import TOSICA, _settings
 from tosica.model._reference import ReferenceData
 from tosica.model._training import PHASES, default_epochs
 from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig
@@ -274,14 +274,14 @@ def test_one_line_says_how_it_went(toy, train, caplog, capsys):
 
 def test_bars(toy, train, monkeypatch, capsys):
     shown = []
-    real = _progress.Progress
+    real = _settings.Progress
 
     class Noted(real):
         def __init__(self, total, text, unit="cells"):
             super().__init__(total, text, unit)
             shown.append(self)
 
-    monkeypatch.setattr(_progress, "Progress", Noted)
+    monkeypatch.setattr(_settings, "Progress", Noted)
 
     class Own(TQDMProgressBar):
         n_steps = 0

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tosica._files import find_model
-from tosica._progress import progress
-from tosica._settings import logger
+from tosica._settings import logger, progress
 from tosica.cli._files import CELLS, TABLES, OutputPath, check_cells, check_outputs
 from tosica.cli._session import (
     COUNT,

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tosica._progress import progress
-from tosica._settings import TosicaWarning, logger, settings
+from tosica._settings import TosicaWarning, logger, progress, settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

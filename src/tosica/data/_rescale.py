@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._progress import progress
-from tosica._settings import logger, warn_user
+from tosica._settings import logger, progress, warn_user
 from tosica.data._matrix import BLOCK, CellMatrix
 from tosica.data._scale import (
     COUNTS,

@@ -287,7 +287,7 @@ class AdaptationMixin(SetupMixin):
         All labels become text if the new ones, which are given as text and in their own type, have
         another type than those of the model. They have no place in its order.
         """
-        state = self._state(REGISTRY_KEYS.LABELS_KEY)
+        state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
         before, colors = state[LabelsField.VALUES_KEY], list(state[LabelsField.COLORS_KEY])
         # As unlike those in use as the default palette allows.
         palette = default_palette(len(colors) + len(new))
@@ -341,7 +341,7 @@ class AdaptationMixin(SetupMixin):
         if not self.is_trained_ or len(names) < 2:
             raise ValueError("subset takes two or more labels of a trained model.")
         kept = [i for i, name in enumerate(self.labels) if name in names]
-        state, result = self._state(REGISTRY_KEYS.LABELS_KEY), deepcopy(self.training_)
+        state, result = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY), deepcopy(self.training_)
         colors = state[LabelsField.COLORS_KEY]
         changed = {LabelsField.VALUES_KEY: state[LabelsField.VALUES_KEY][kept]}
         changed[LabelsField.COLORS_KEY] = [*(colors[i] for i in kept), *colors[len(self.labels) :]]

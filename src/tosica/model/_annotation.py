@@ -25,8 +25,7 @@ from tosica._checks import (
 )
 from tosica._obs import file_columns
 from tosica._parallel import thread_map, thread_pool
-from tosica._progress import progress
-from tosica._settings import format_thousands, logger, only_warnings, query_logger
+from tosica._settings import format_thousands, logger, only_warnings, progress, query_logger
 from tosica._stats import conformal_threshold, label_sets
 from tosica.data import ExpressionSource, load_annotations
 from tosica.linear import add_doubt, label_excess, pvalues
@@ -148,7 +147,7 @@ class AnnotationMixin(SetupMixin):
             distance = distance - label_excess(scored, of_label, statistics.cells, statistics.cells_labels)[nearest]
             found["novelty_pvalue"] = pvalues(distance, statistics.cells).astype(np.float32)
         names = [modality.name for modality in self.modalities]
-        state = self._state(REGISTRY_KEYS.LABELS_KEY)
+        state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
         return AnnotationResult(
             obs_names=adata.obs_names,
             labels=self.labels,

@@ -10,8 +10,7 @@ import scipy.sparse as sp
 import torch
 
 from tosica._parallel import thread_map, thread_pool
-from tosica._progress import progress
-from tosica._settings import logger, warn_user
+from tosica._settings import logger, progress, warn_user
 from tosica.linear import LabeledCells, NoveltyStatistics, find_label_shifts, fit_new_labels
 from tosica.model._linear_fit import token_genes
 from tosica.model._trainer import restore_on_failure

@@ -1,24 +1,26 @@
-"""Save and load a model, and open what the original code left."""
+"""Save and load a model, as tensors and plain values with a digest; nothing in a file is executed."""
 
 from __future__ import annotations
 
+import hashlib
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+import numpy as np
+import pandas as pd
 import torch
 from scvi.data import AnnDataManager
 
 from tosica import hub
 from tosica._checks import Names, Number, validate_params
-from tosica._files import find_model, replace_file
-from tosica.model import _model_file
+from tosica._files import as_os_error, find_model, is_temporary, replace_file
 from tosica.model._device import ACCELERATOR, DEVICE, find_device
 from tosica.model._legacy import load_legacy
-from tosica.model._setup import SCVI_ATTRS, SetupMixin, TrainingResult
-from tosica.model._trainer import is_rank_zero
+from tosica.model._setup import SCVI_ATTRS, SetupMixin, TrainingResult, is_rank_zero
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from anndata import AnnData
     from mudata import MuData
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 MODEL_FILE = "model.pt"
 # Names under which scvi-tools saves them too.
 _STATE, _VAR_NAMES, _ATTRIBUTES = "model_state_dict", "var_names", "attr_dict"
+_DIGEST = "digest"
 
 
 class SaveLoadMixin(SetupMixin):
@@ -79,8 +82,10 @@ class SaveLoadMixin(SetupMixin):
         if not is_rank_zero(self):
             return
         folder = Path(dir_path)
-        if not overwrite:
-            _model_file.check_free(folder)
+        # A killed process may have left something here.
+        is_free = not folder.exists() or (folder.is_dir() and all(map(is_temporary, folder.iterdir())))
+        if not (overwrite or is_free):
+            raise FileExistsError(f"{str(folder)!r} exists: choose another folder, or pass overwrite=True.")
         if save_anndata and self.adata is None:
             raise ValueError("save_anndata=True was given, but the model has no reference.")
         wrong = self.module.find_not_finite()
@@ -98,7 +103,7 @@ class SaveLoadMixin(SetupMixin):
         if save_anndata:
             self._save_reference(folder, prefix or "", anndata_write_kwargs)
         contents = {_STATE: self.module.state_dict(), _VAR_NAMES: self.tokens.var_names, _ATTRIBUTES: attributes}
-        _model_file.write_plain(_model_file.to_plain(contents), folder / f"{prefix or ''}{MODEL_FILE}")
+        write_plain(to_plain(contents), folder / f"{prefix or ''}{MODEL_FILE}")
 
     def _save_reference(self, folder: Path, prefix: str, arguments: dict[str, Any]) -> None:
         """Write the reference, which stays with its own file if it is backed."""
@@ -151,23 +156,27 @@ class SaveLoadMixin(SetupMixin):
         """
         where = find_device(accelerator, device)
         path = find_model(dir_path) / f"{prefix or ''}{MODEL_FILE}"
-        contents = _model_file.read_plain(path)
-        with _model_file.refuse_other_versions(path):
+        contents = read_plain(path)
+        with refuse_other_versions(path):
             attributes = contents[_ATTRIBUTES]
-            registry = _model_file.restore_registry(attributes["registry_"])
+            registry = restore_registry(attributes["registry_"])
             name, parameters = registry["model_name"], attributes["init_params_"]["non_kwargs"]
         if name != cls.__name__:
             raise ValueError(f"{str(dir_path)!r} holds a {name} model, not a {cls.__name__} model.")
         if adata is not None:
             cls._setup_from_registry(adata, registry)
-        with _model_file.refuse_other_versions(path):
+        with refuse_other_versions(path):
             model = cls(adata, registry=None if adata is not None else registry, **parameters)
             model.module.load_state_dict(contents[_STATE])
             model.training_ = TrainingResult.from_dict(attributes["training_"])
             for name in SCVI_ATTRS:
                 value = attributes[name]
                 setattr(model, name, value.numpy() if torch.is_tensor(value) else value)
-            model.history_ = _model_file.restore_history(attributes["history_"])
+            if model.history_ is not None:
+                model.history_ = {
+                    name: pd.DataFrame(table["columns"], index=pd.Index(table["index"], name="epoch"))
+                    for name, table in model.history_.items()
+                }
             model._restore_terms(attributes["ontology_term_ids_"], attributes["label_parents_"])
         model.module.to(where).eval()
         return model
@@ -494,9 +503,9 @@ class SaveLoadMixin(SetupMixin):
         TypeError, FileNotFoundError, ValueError
             As :meth:`load`.
         """
-        contents = _model_file.read_plain(Path(dir_path) / f"{prefix or ''}{MODEL_FILE}")
-        with _model_file.refuse_other_versions(Path(dir_path)):
-            return _model_file.restore_registry(contents[_ATTRIBUTES]["registry_"])
+        contents = read_plain(Path(dir_path) / f"{prefix or ''}{MODEL_FILE}")
+        with refuse_other_versions(Path(dir_path)):
+            return restore_registry(contents[_ATTRIBUTES]["registry_"])
 
     @staticmethod
     @validate_params()
@@ -514,3 +523,112 @@ class SaveLoadMixin(SetupMixin):
             As :meth:`load`.
         """
         AnnDataManager.view_setup_method_args(SaveLoadMixin.load_registry(dir_path, prefix))
+
+
+# ------------------------------------------------------------------------------- the file
+
+
+def write_plain(contents: dict[str, Any], path: Path) -> None:
+    """Write tensors and plain values to a file, with a digest of them.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written. What was there before is unchanged.
+    """
+    with replace_file(path) as temporary, as_os_error():
+        torch.save(contents | {_DIGEST: digest(contents)}, temporary)
+
+
+def read_plain(path: Path) -> dict[str, Any]:
+    """Read what :func:`write_plain` wrote, without executing anything.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is no such file.
+    ValueError
+        If the file is damaged, or holds anything but tensors and plain values.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"The folder {str(path.parent)!r} holds no {path.name}, so it is no saved model.")
+    with path.open("rb") as file:
+        # The unpickler may raise anything on bytes that are something else.
+        try:
+            contents = torch.load(file, map_location="cpu", weights_only=True)
+            is_whole = contents.pop(_DIGEST) == digest(contents)
+        except Exception as error:
+            raise ValueError(
+                f"{str(path)!r} is damaged, or no saved model, and nothing in it was executed: copy or save it again."
+            ) from error
+    if not is_whole:
+        raise ValueError(f"{str(path)!r} is damaged: copy or save the model again.")
+    return dict(contents)
+
+
+def digest(contents: Any) -> str:
+    """Hash tensors and plain values; anything else raises a TypeError."""
+    hasher, rest = hashlib.sha256(), [contents]
+    while rest:
+        match value := rest.pop():
+            case torch.Tensor():
+                # A view of one number may have any shape, and would need any amount of memory.
+                if not value.is_contiguous():
+                    raise TypeError("A tensor is not contiguous.")
+                hasher.update(f"{value.dtype} {tuple(value.shape)} ".encode())
+                hasher.update(value.detach().cpu().numpy().tobytes())
+            case dict():
+                hasher.update(f"dict {len(value)} ".encode())
+                rest += [item for key in sorted(value, key=str, reverse=True) for item in (value[key], key)]
+            case list() | tuple():
+                hasher.update(f"list {len(value)} ".encode())
+                rest += reversed(value)
+            case _:
+                text = f"{type(value).__name__} {value!r}"
+                hasher.update(f"{len(text)} {text} ".encode())
+    return hasher.hexdigest()
+
+
+def to_plain(value: Any) -> Any:
+    """Turn arrays into tensors or lists, and tables into dicts, recursively."""
+    match value:
+        # Before float and str, because some numpy scalars are subclasses of these.
+        case np.generic():
+            return value.item()
+        case None | bool() | int() | float() | str():
+            return value
+        case torch.Tensor():
+            return value.contiguous()
+        case np.ndarray() if value.dtype.kind in "biuf":
+            return torch.from_numpy(np.array(value, order="C"))
+        case np.ndarray() | pd.Index():
+            return [to_plain(item) for item in value.tolist()]
+        case pd.DataFrame():
+            return {"index": to_plain(value.index), "columns": to_plain(value.to_dict("list"))}
+        case dict():
+            return {str(key): to_plain(item) for key, item in value.items()}
+        case list() | tuple() | set():
+            return [to_plain(item) for item in value]
+    raise TypeError(f"A saved model cannot hold a {type(value).__name__}.")
+
+
+@contextmanager
+def refuse_other_versions(path: Path) -> Iterator[None]:
+    """Say that a file that is whole is not of this version, if its contents are not those of a model."""
+    try:
+        yield
+    # What is missing or of another type shows in many ways.
+    except (AttributeError, KeyError, TypeError, RuntimeError) as error:
+        raise ValueError(f"{str(path)!r} holds no model of this version of tosica: train it again.") from error
+
+
+def restore_registry(registry: dict[str, Any]) -> dict[str, Any]:
+    """Turn tensors and lists of a saved registry back into the arrays of the fields."""
+    for field in registry["field_registries"].values():
+        state = field["state_registry"]
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor):
+                state[key] = value.cpu().numpy()
+            elif key in ("categorical_mapping", "column_names", "gene_sets", "labels"):
+                state[key] = np.array(value, dtype=object)
+    return registry

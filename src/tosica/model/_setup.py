@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -25,7 +24,7 @@ from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annota
 from tosica.linear import NoveltyStatistics
 from tosica.model._device import check_device
 from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskField, read_terms
-from tosica.model._modalities import field_keys, lay_out_tokens, place_of, read_modalities
+from tosica.model._modalities import field_keys, place_of, read_modalities
 from tosica.module import REGISTRY_KEYS
 from tosica.onto._hierarchy import LabelHierarchy, check_parents
 from tosica.onto._ontology import NO_TERM, check_mapping
@@ -99,6 +98,13 @@ class SetupMixin(BaseModelClass):
         history_: Any
         training_: TrainingResult
         _starts_from_network: bool
+
+    labels: list[str]
+    """The labels that the model knows, as text, in the reference's order."""
+    modalities: list[Modality]
+    """The model's modalities; one without a name if the reference is an AnnData."""
+    tokens: TokenLayout
+    """The tokens of all modalities, in the order of the network."""
 
     def _check_trained(self) -> None:
         """Raise a ``RuntimeError`` if the model is not trained."""
@@ -394,13 +400,6 @@ class SetupMixin(BaseModelClass):
         setup(adata, source_registry=registry, extend_categories=True, **registry["setup_args"])
 
     @property
-    def labels(self) -> list[str]:
-        """The labels that the model knows, as text, in the reference's order."""
-        state = self._state(REGISTRY_KEYS.LABELS_KEY)
-        names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
-        return [name for name in names if name != state[LabelsField.UNLABELED_KEY]]
-
-    @property
     def ontology_term_ids_(self) -> dict[str, str]:
         """Label to identifier in the Cell Ontology, of the labels that have one.
 
@@ -463,17 +462,6 @@ class SetupMixin(BaseModelClass):
     def gene_sets(self) -> list[str]:
         """Names of the gene sets, in the order of the mask, without unannotated tokens."""
         return list(self.tokens.names[: len(self.tokens.names) - self.tokens.n_unannotated])
-
-    # Both are read once from the registry, when the tokens are chosen.
-    @cached_property
-    def modalities(self) -> list[Modality]:
-        """The model's modalities; one without a name if the reference is an AnnData."""
-        return read_modalities(self.registry_)
-
-    @cached_property
-    def tokens(self) -> TokenLayout:
-        """The tokens of all modalities, in the order of the network."""
-        return lay_out_tokens(self.modalities)
 
     @validate_params(how=OneOf("mean", "max"))
     def get_gene_weights(self, how: Literal["mean", "max"] = "mean") -> pd.DataFrame:
@@ -581,9 +569,6 @@ class SetupMixin(BaseModelClass):
             hasher.update("\0".join([*map(str, names), ""]).encode() + b"\1")
         return hasher.hexdigest()[:16]
 
-    def _state(self, registry_key: str) -> dict[str, Any]:
-        return self.registry_["field_registries"][registry_key]["state_registry"]
-
     @property
     def _label_codes(self) -> np.ndarray:
         """Position of each cell's label in ``labels``, of the reference's cells; -1 for none."""
@@ -623,3 +608,9 @@ def _find_column(data: AnnData | MuData, key: str, argument: str, names: Iterabl
         )
     logger.info("setup_mudata: found %s %r in mdata[%r].obs", argument, key, first)
     return first
+
+
+def is_rank_zero(model: SetupMixin) -> bool:
+    """Whether this is the only process with the model, or the first of several."""
+    trainer = getattr(model, "trainer", None)
+    return trainer is None or trainer.world_size == 1 or bool(trainer.is_global_zero)

@@ -42,8 +42,7 @@ def select_tokens(model: SetupMixin, max_gene_sets: int | None, modules: bool) -
     ValueError
         If there are more tokens than memory allows.
     """
-    # Not those of the model, which are read when their tokens are chosen.
-    modalities = [m for m in read_modalities(model.registry_) if m.kind.has_gene_sets]
+    modalities = [m for m in model.modalities if m.kind.has_gene_sets]
     # Tokens of the original code's models mix gene sets.
     if any(MaskField.COLUMNS_KEY in m.mask or m.mask.get(MaskField.MIXED_KEY) for m in modalities):
         return
@@ -55,6 +54,7 @@ def select_tokens(model: SetupMixin, max_gene_sets: int | None, modules: bool) -
         n_tokens += len(state["gene_sets"])
     _check_memory(n_tokens)
     model.registry_ = model.registry_ | {"field_registries": fields}
+    model.modalities = read_modalities(model.registry_)
 
 
 def _choose(model: SetupMixin, modality: Modality, max_gene_sets: int | None, modules: bool) -> dict[str, Any]:

@@ -9,15 +9,16 @@ import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its imp
 
 from tosica._checks import InstanceOf, validate_params
 from tosica._parallel import thread_pool
-from tosica._progress import progress
+from tosica._settings import progress
 from tosica.model._adaptation import AdaptationMixin
 from tosica.model._annotation import AnnotationMixin
-from tosica.model._modalities import read_modalities
+from tosica.model._fields import LabelsField
+from tosica.model._modalities import lay_out_tokens, read_modalities
 from tosica.model._save_load import SaveLoadMixin
 from tosica.model._setup import TrainingResult
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
-from tosica.module import TOSICAModule
+from tosica.module import REGISTRY_KEYS, TOSICAModule
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -104,11 +105,16 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
         if adata is not None or registry is None:
             self._check_set_up(adata)
         super().__init__(adata, registry)
+        state = self.get_state_registry(REGISTRY_KEYS.LABELS_KEY)
+        names = [str(name) for name in state[LabelsField.CATEGORICAL_MAPPING_KEY]]
+        self.labels = [name for name in names if name != state[LabelsField.UNLABELED_KEY]]
+        self.modalities = read_modalities(self.registry_)
         if adata is not None:
-            for modality in read_modalities(self.registry_):
+            for modality in self.modalities:
                 modality.check_genes(adata)
             with thread_pool(), progress(None, "TOSICA: gene sets"):
                 select_tokens(self, max_gene_sets, modules)
+        self.tokens = lay_out_tokens(self.modalities)
         self.training_ = TrainingResult()
         self.module = self._module_cls(
             self.tokens, len(self.labels), embed_dim=embed_dim, n_heads=n_heads, n_layers=n_layers, linear=linear

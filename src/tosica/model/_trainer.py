@@ -28,9 +28,9 @@ from scvi.train._logger import SimpleLogger
 from tqdm.auto import tqdm
 
 from tosica._checks import Flag
-from tosica._progress import progress
-from tosica._settings import format_thousands, logger
-from tosica.model._model_file import to_plain
+from tosica._settings import format_thousands, logger, progress
+from tosica.model._save_load import to_plain
+from tosica.model._setup import is_rank_zero
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
@@ -382,12 +382,6 @@ def restore_on_failure(model: SetupMixin) -> Iterator[None]:
         model.__dict__.update(attributes)
         logger.info("train: did not end, and the model is as it was before")
         raise
-
-
-def is_rank_zero(model: SetupMixin) -> bool:
-    """Whether this is the only process with the model, or the first of several."""
-    trainer = getattr(model, "trainer", None)
-    return trainer is None or trainer.world_size == 1 or bool(trainer.is_global_zero)
 
 
 def log_end(state: TrainingState) -> None:

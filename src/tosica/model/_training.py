@@ -19,8 +19,7 @@ from scvi.train import TrainRunner
 
 from tosica._checks import Fraction, InstanceOf, refuse_unknown, validate_params
 from tosica._parallel import thread_pool
-from tosica._progress import progress
-from tosica._settings import logger, quiet_libraries, warn_user
+from tosica._settings import logger, progress, quiet_libraries, warn_user
 from tosica._stats import fit_temperature
 from tosica.data import CellMatrix
 from tosica.linear import LabeledRows, find_batch_directions, find_label_errors
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
-    from tosica._progress import Progress
+    from tosica._settings import Progress
     from tosica.data import JointMatrix
     from tosica.model._new_labels import NewLabels
     from tosica.model._reference_on_disk import Blocks

@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix
 from sklearn.cluster import KMeans
 from sklearn.decomposition import PCA
 
-from tosica._progress import progress
+from tosica._settings import progress
 from tosica.data import BLOCK, CellMatrix, checked_blocks, detect, log_normalize_block
 from tosica.gs._genes import split_composite
 

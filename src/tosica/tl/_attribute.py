@@ -15,8 +15,7 @@ from tosica._checks import CellData, FileKey, Integer, OneOf, only_known, valida
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
-from tosica._progress import progress
-from tosica._settings import logger, only_warnings, query_logger, warn_user
+from tosica._settings import logger, only_warnings, progress, query_logger, warn_user
 from tosica.data import find_genes, load_table
 from tosica.model._annotation import LAYER
 from tosica.tl._gene_set_evidence import gene_set_statistics, gene_sets_with_evidence

@@ -14,8 +14,7 @@ from scipy.integrate import trapezoid
 from tosica._checks import FileKey, Fraction, InstanceOf, Integer, validate_params
 from tosica._obs import ATTRIBUTION, read_attribution, read_groups
 from tosica._parallel import thread_map, thread_pool
-from tosica._progress import progress
-from tosica._settings import logger, only_warnings, query_logger
+from tosica._settings import logger, only_warnings, progress, query_logger
 from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from mudata import MuData
 from tosica._checks import FileKey, Fraction, InstanceOf, shown, validate_params
 from tosica._obs import HETEROGENEOUS, UNKNOWN, as_groups, read_groups, read_labels, read_numbers
 from tosica._parallel import keep_torch_threads
-from tosica._progress import progress
-from tosica._settings import format_thousands, logger
+from tosica._settings import format_thousands, logger, progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

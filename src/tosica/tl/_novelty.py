@@ -12,8 +12,7 @@ from sklearn.neighbors import NearestNeighbors
 from tosica._checks import Integer, validate_params
 from tosica._obs import read_groups, read_numbers
 from tosica._parallel import keep_torch_threads
-from tosica._progress import Progress, progress
-from tosica._settings import logger, only_warnings, query_logger
+from tosica._settings import Progress, logger, only_warnings, progress, query_logger
 from tosica.data import load_annotations
 from tosica.linear import (
     CLUSTER_SIZE,

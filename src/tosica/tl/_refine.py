@@ -9,8 +9,7 @@ import pandas as pd
 from sklearn.utils.extmath import randomized_svd
 
 from tosica._checks import Fraction, Integer, Number, validate_params
-from tosica._progress import progress
-from tosica._settings import logger
+from tosica._settings import logger, progress
 from tosica.data import CellMatrix
 from tosica.gs import write_gmt
 from tosica.linear import read_normalized, subsample_by_label
