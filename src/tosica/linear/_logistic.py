@@ -317,8 +317,8 @@ def _product(matrix: NDArray[np.float32] | sp.spmatrix) -> Callable[[NDArray[np.
     if not sp.issparse(matrix) or not torch.backends.mkl.is_available():
         return matrix.__matmul__
     rows = sp.csr_matrix(matrix)
-    parts = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
-    sparse = torch.sparse_csr_tensor(*parts, rows.shape)
+    indptr, indices, data = map(torch.from_numpy, (rows.indptr, rows.indices, rows.data))
+    sparse = torch.sparse_csr_tensor(indptr, indices, data, rows.shape)
     return lambda dense: (sparse @ torch.from_numpy(np.ascontiguousarray(dense))).numpy()
 
 
