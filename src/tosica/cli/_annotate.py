@@ -265,21 +265,24 @@ def info(session: Session, path: str, genome: str | None) -> None:
     blood has, which comes with tosica. Of cells: their number, genes, layers, columns, scale of the
     expression, and which model has annotated them.
     """
+    folder = str(find_model(path))
+    card = Path(folder, "README.md")
+    if not session.as_json and card.is_file() and Path(folder, "model.pt").is_file():
+        # A model takes seconds to load, and its card says the same.
+        session.show({}, f"path: {path}\nkind: model\n\n{card.read_text(encoding='utf8')}".rstrip())
+        return
     from tosica.cli._files import read_cells
     from tosica.io._kinds import kind_of
 
-    folder = str(find_model(path))
     kind = kind_of(folder)
     if kind == "model":
         result = _of_model(load("tosica.model").TOSICA.load(path, accelerator="cpu"))
-        page = Path(folder, "README.md")
-        result["card"] = page.read_text(encoding="utf8") if page.is_file() else None
+        result["card"] = card.read_text(encoding="utf8") if card.is_file() else None
     else:
         with progress(None, f"reading {path}"):
             result = _of_cells(read_cells(path, backed=True, genome=genome))
     result = {"path": path, "kind": kind, **result}
-    lines = _lines({name: value for name, value in result.items() if name != "card"})
-    session.show(result, "\n".join([*lines, "", result.get("card") or ""]).rstrip())
+    session.show(result, "\n".join(_lines(result)))
 
 
 def _of_model(model: TOSICA) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def demo(session: Session, out: Path, seed: int) -> None:
     """Train on 490 of the 700 PBMCs that scanpy ships, annotate the rest, and draw figures.
 
     The labels are held against the known ones and against a logistic regression. Works offline, in
-    about a minute on two cores.
+    some 15 seconds.
     """
     load("tosica._demo")
     from tosica._demo import run_demo

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-import torch
 
 from tosica._settings import format_thousands
 from tosica.data._scale import TARGET_SUM
@@ -64,6 +63,8 @@ class LogNormalization(Normalization):
 
     def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
         """Log-normalize a minibatch; missing genes, and cells without counts, are zero."""
+        import torch  # here, because files of cells are read without it
+
         if total is None:
             # In double precision, so that the order of the genes does not change the result.
             total = counts.sum(1, dtype=torch.float64)
@@ -93,11 +94,11 @@ class CenteredLogRatio(Normalization):
 
     def normalize(self, counts: Tensor, *, total: Tensor | None = None, measured: Tensor | None = None) -> Tensor:
         """Take the centred log-ratio over the features that were measured; the others become zero, the mean."""
-        logs = torch.log1p(counts)
+        logs = counts.log1p()
         # In double precision, so that the order of the antibodies does not change the result.
         if measured is None:
-            return (logs - logs.mean(1, keepdim=True, dtype=torch.float64)).to(counts.dtype)
-        weights = measured.to(torch.float64)
+            return (logs - logs.double().mean(1, keepdim=True)).to(counts.dtype)
+        weights = measured.double()
         mean = (logs.double() @ weights) / weights.sum()
         return ((logs - mean[:, None]) * weights).to(counts.dtype)
 
@@ -170,6 +171,8 @@ def normalize(x: Tensor, slices: tuple[ModalitySlice, ...]) -> Tensor:
     -------
     Shape ``(n_cells, n_genes)``, dtype of ``x``.
     """
+    import torch
+
     parts = []
     for modality in slices:
         part = x if len(slices) == 1 else x[:, modality.start : modality.stop]
