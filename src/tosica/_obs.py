@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -342,3 +343,33 @@ def default_palette(n_colors: int) -> list[str]:
         if n_colors <= len(palette):
             return list(palette[:n_colors])
     return ["#808080"] * n_colors
+
+
+def group_colors(adata: AnnData | MuData, groupby: str | None) -> dict[str, str]:
+    """Colour of each group: that of the AnnData if it has one, else that of scanpy's palette.
+
+    Those of a column that is gone are gray. ``adata`` is not changed, even where scanpy would write
+    its palette to it.
+
+    Parameters
+    ----------
+    adata
+        Data with or without ``adata.uns[f"{groupby}_colors"]``.
+    groupby
+        Column of ``adata.obs`` with the groups.
+    """
+    from matplotlib.colors import is_color_like, to_hex
+
+    if groupby is None or groupby not in adata.obs:
+        return defaultdict(lambda: GRAY)
+    column = adata.obs[groupby]
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        # The list of colours includes those of unused categories.
+        names = [str(name) for name in column.cat.categories]
+    else:
+        names = list(read_groups(adata, groupby).categories)
+    stored = [str(color) for color in adata.uns.get(f"{groupby}_colors", ())]
+    if len(stored) < len(names) or not all(is_color_like(color) for color in stored):
+        stored = default_palette(len(names))
+    colors = (to_hex(color) for color in stored)
+    return defaultdict(lambda: GRAY, zip(names, colors, strict=False))

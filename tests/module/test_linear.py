@@ -100,22 +100,3 @@ def test_genes_that_a_query_lacks_are_expected_given_the_others(seed, n_genes, n
     # Whatever stands for genes that were not measured is not read.
     x[:, ~given_measured] = 7
     torch.testing.assert_close(branch(x, given_measured), logits, rtol=0, atol=0)
-
-
-def test_contributions_sum_to_the_difference_of_the_scores():
-    branch, indptr = make([4, 7, 12], 12)
-    x, baseline = cells(12), cells(12, 6)[5:]
-    target = torch.tensor([0, 2, 1, 1, 0])
-    found = branch.contributions(x - baseline, target)
-    assert found.shape == (5, indptr[-1])
-    logits = branch(x) - branch(baseline)
-    scores = (logits - logits.mean(1, keepdim=True)).gather(1, target[:, None])[:, 0]
-    torch.testing.assert_close(found.sum(1), scores)
-    # Each is of its own gene: without that gene's difference it is nothing.
-    above = x - baseline
-    above[:, 3] = 0
-    of_gene = branch.genes == 3
-    other = branch.contributions(above, target)
-    assert of_gene.any()
-    assert not other[:, of_gene].any()
-    torch.testing.assert_close(other[:, ~of_gene], found[:, ~of_gene], rtol=0, atol=0)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from matplotlib.axes import Axes
 from PIL import Image
 
-from tosica.pl._figure import Canvas, group_colors, inches_of, wrap
+from tosica._obs import group_colors
+from tosica.pl._figure import Canvas, inches_of, wrap
 
 
 @pytest.fixture

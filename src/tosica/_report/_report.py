@@ -1,31 +1,44 @@
-"""Write a page about an annotation."""
+"""Write a page about an annotation, and collect the facts that ``report.html.j2`` puts into words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import platform
+from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import scanpy as sc
+from anndata import AnnData
+from scipy.stats import false_discovery_control
 
 from tosica._checks import InstanceOf, Integer, validate_params
 from tosica._files import check_folder, replace_file
 from tosica._limits import LIMITS
-from tosica._report import _facts
-from tosica._report._map import NOVELTY_RANGE, draw_map, find_positions
+from tosica._obs import ATTRIBUTION, UNKNOWN, group_colors
+from tosica._report._map import MAX_NAMED, MISSING, NOVELTY_RANGE, RAMP, draw_map, find_positions, group_palette
 from tosica._settings import count, count_cells, decimal, logger, percent
 from tosica.data import ExpressionSource
+from tosica.get import gene_sets_df, genes_df
 from tosica.model import TOSICA
-from tosica.pl._figure import group_colors
 from tosica.tl._attribute import explain_groups
 from tosica.tl._check import as_table
 from tosica.tl._evidence import Cells, ask_quietly, collect_evidence, read_contributions
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Iterable
     from typing import Any
 
-    from anndata import AnnData
     from mudata import MuData
+    from numpy.typing import NDArray
+
+    from tosica._report._map import Positions
+    from tosica.tl._evidence import Evidence
 
 _SUFFIXES = (".html", ".htm")
 
@@ -126,17 +139,22 @@ def report(
     ...     path.stat().st_size < 5_000_000
     True
     """
-    target = _check_target(path)
+    target = Path(path)
+    if target.suffix.lower() not in _SUFFIXES:
+        raise ValueError(f"path must end in {' or '.join(_SUFFIXES)}, not {str(target)!r}.")
+    check_folder(target)
+    if target.is_dir():
+        raise IsADirectoryError(f"path is the folder {str(target)!r}, and must be a file.")
     source = ExpressionSource(adata, layer, use_raw)
-    cells = Cells.read(adata, key, labels_key=labels_key, sample_key=sample_key)
+    cells = Cells(adata, key, labels_key=labels_key, sample_key=sample_key)
     evidence = collect_evidence(source, cells, model, markers, seed)
     color_of = group_colors(adata, f"{key}_prediction")
     colors = [color_of[label] for label in cells.labels]
     contributions = _contributions(source, cells, model, seed)
-    markers_of, no_markers = _facts.find_markers(evidence)
+    markers_of, no_markers = find_markers(evidence)
     positions = find_positions(adata, cells, max_cells, seed)
     names = adata.obs_names.astype(str)
-    labels = _facts.label_facts(cells, colors)
+    labels = label_facts(cells, colors)
     checks = as_table(evidence, contributions)
     bokeh, map_data = ("", "")
     if not positions.why_not:
@@ -146,21 +164,21 @@ def report(
         cells=cells,
         limits=LIMITS,
         novelty_range=NOVELTY_RANGE,
-        summary=_facts.summary_facts(cells),
+        summary=summary_facts(cells),
         labels=labels,
-        samples=_facts.sample_facts(cells, labels),
-        known=_facts.known_facts(cells),
+        samples=sample_facts(cells, labels),
+        known=known_facts(cells),
         positions=positions,
-        map=_facts.map_facts(cells, positions, labels, colors),
+        map=map_facts(cells, positions, labels, colors),
         contributions=contributions,
         asked_model=model is not None,
         n_tested=len(evidence.tested),
         no_markers=no_markers,
-        n_markers=_facts.N_MARKERS,
+        n_markers=N_MARKERS,
         has_known_markers=bool(markers),
-        types=_facts.type_facts(evidence, contributions, markers_of, labels),
+        types=type_facts(evidence, contributions, markers_of, labels),
         doubts=checks.to_dict("records"),
-        methods=_facts.method_facts(cells, model),
+        methods=method_facts(cells, model),
         bokeh=bokeh,
         map_data=map_data,
     )
@@ -186,20 +204,290 @@ def _fill_template(**facts: Any) -> str:
     """Put facts into the template, which escapes all but the files of this package."""
     from jinja2 import Environment, StrictUndefined
 
-    def read(name: str) -> str:
-        return files("tosica._report").joinpath(name).read_text(encoding="utf-8")
-
+    names = ("report.html.j2", "page.css", "map.js")
+    page, css, map_js = (files("tosica._report").joinpath(name).read_text(encoding="utf-8") for name in names)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters |= {"count": count, "count_cells": count_cells, "percent": percent, "decimal": decimal}
-    template = environment.from_string(read("report.html.j2"))
-    return template.render(css=read("page.css"), map_js=read("map.js"), **facts) + "\n"
+    return environment.from_string(page).render(css=css, map_js=map_js, **facts) + "\n"
 
 
-def _check_target(path: str | os.PathLike[str]) -> Path:
-    target = Path(path)
-    if target.suffix.lower() not in _SUFFIXES:
-        raise ValueError(f"path must end in {' or '.join(_SUFFIXES)}, not {str(target)!r}.")
-    check_folder(target)
-    if target.is_dir():
-        raise IsADirectoryError(f"path is the folder {str(target)!r}, and must be a file.")
-    return target
+# ------------------------------------------------------------------------------- facts
+
+
+# More samples or known labels would make a table that nobody reads.
+_MAX_ROWS = 60
+# Genes and gene sets of a label that are listed, and the markers that its genes are looked for in.
+_N_GENES, _N_GENE_SETS, N_MARKERS = 10, 8, 50
+# A label with fewer cells has no markers of its own.
+_MIN_CELLS = 5
+_PACKAGES = (
+    *("tosica", "anndata", "bokeh", "numpy", "pandas", "scanpy", "scikit-learn", "scipy"),
+    *("scvi-tools", "torch", "umap-learn"),
+)
+
+
+def label_facts(cells: Cells, colors: list[str]) -> list[dict[str, Any]]:
+    """List the labels, the most frequent first and "Unknown" last, with the numbers of each.
+
+    Parameters
+    ----------
+    cells
+        The annotation.
+    colors
+        Colour of each label.
+    """
+    order = sorted(range(len(cells.labels)), key=lambda c: (cells.labels[c] == UNKNOWN, -cells.n_cells[c], c))
+    largest = cells.n_cells.max()
+    facts = []
+    for code in order:
+        rows = np.flatnonzero(cells.codes == code)
+        probability = cells.probability[rows]
+        low = probability < LIMITS.probability
+        fact = {
+            "code": code,
+            "name": cells.labels[code],
+            "color": colors[code],
+            "is_type": cells.labels[code] != UNKNOWN,
+            "n": len(rows),
+            "share": len(rows) / cells.n_obs,
+            "length": len(rows) / largest,
+            "median": float(np.median(probability)),
+            "lowest_tenth": float(np.quantile(probability, 0.1)),
+            "n_low": int(low.sum()),
+            "histogram": _histogram(probability, 0, 1),
+        }
+        if cells.novelty is not None and cells.novelty_pvalue is not None:
+            fact["novelty"] = {
+                "median": float(np.median(cells.novelty[rows])),
+                "n_small": int((cells.novelty_pvalue[rows] <= LIMITS.pvalue).sum()),
+                "histogram": _histogram(cells.novelty[rows], *NOVELTY_RANGE),
+            }
+        facts.append(fact)
+    return facts
+
+
+def _histogram(values: NDArray[np.floating], low: float, high: float) -> list[tuple[int, float]]:
+    """Position and height from 0 to 1 of the bars that are not empty.
+
+    Values outside of the range are counted at its ends.
+    """
+    counts, _ = np.histogram(np.clip(values, low, high), bins=24, range=(low, high))
+    largest = max(int(counts.max(initial=0)), 1)
+    return [(int(i), float(counts[i] / largest)) for i in np.flatnonzero(counts)]
+
+
+def summary_facts(cells: Cells) -> dict[str, Any]:
+    """Count what the summary and the sections on confidence and novelty say of all cells.
+
+    Parameters
+    ----------
+    cells
+        The annotation.
+    """
+    agreed = cells.agreement()
+    facts: dict[str, Any] = {
+        "n_types": len(cells.types),
+        "n_unknown": int((cells.predicted == UNKNOWN).sum()),
+        "n_low": int((cells.probability < LIMITS.probability).sum()),
+        "median": float(np.median(cells.probability)),
+        "mean": float(cells.probability.mean()),
+        "agreement": None if agreed is None else {"share": agreed[0], "n": agreed[1]},
+        "n_small": None,
+    }
+    if cells.novelty_pvalue is not None:
+        facts["n_small"] = int((cells.novelty_pvalue <= LIMITS.pvalue).sum())
+        valid = np.clip(cells.novelty_pvalue[np.isfinite(cells.novelty_pvalue)], 0, 1)
+        adjusted = false_discovery_control(valid) if len(valid) else valid
+        facts["n_significant"] = int((adjusted <= LIMITS.pvalue).sum())
+    return facts
+
+
+def sample_facts(cells: Cells, labels: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """Tabulate the share of each label in each sample, in the order of ``labels``.
+
+    Parameters
+    ----------
+    cells
+        The annotation, with samples or without.
+    labels
+        What :func:`label_facts` returns.
+    """
+    if cells.samples is None:
+        return None
+    counts = pd.crosstab(cells.samples, cells.codes)[[label["code"] for label in labels]]
+    n = counts.sum(axis=1)
+    shown = n.sort_values(ascending=False, kind="stable").index[:_MAX_ROWS]
+    rows = [
+        {"name": name, "n": int(n[name]), "shares": [float(share) for share in counts.loc[name] / max(n[name], 1)]}
+        for name in counts.index
+        if name in shown
+    ]
+    return {"rows": rows, "n_samples": len(counts)}
+
+
+def known_facts(cells: Cells) -> pd.DataFrame | None:
+    """Count the cells of each known label by predicted label.
+
+    Parameters
+    ----------
+    cells
+        The annotation, with known labels or without.
+    """
+    if cells.known is None or len(cells.known.categories) > _MAX_ROWS:
+        return None
+    predicted = pd.Categorical.from_codes(cells.codes, pd.Index(cells.labels))
+    return pd.crosstab(cells.known, predicted, dropna=False).reindex(
+        index=cells.known.categories, columns=cells.labels, fill_value=0
+    )
+
+
+def map_facts(cells: Cells, positions: Positions, labels: list[dict[str, Any]], colors: list[str]) -> dict[str, Any]:
+    """Collect what the controls and keys of the map show.
+
+    Parameters
+    ----------
+    cells
+        The annotation.
+    positions
+        Where which cells are.
+    labels
+        What :func:`label_facts` returns.
+    colors
+        Colour of each label.
+    """
+    drawn = np.bincount(cells.codes[positions.rows], minlength=len(cells.labels))
+    keys = []
+    for name, groups in (("sample", cells.samples), ("known", cells.known)):
+        if groups is None:
+            continue
+        entries = list(zip(groups.categories, group_palette(cells, colors, name), strict=True))
+        keys.append(
+            {
+                "name": name,
+                "entries": entries[:_MAX_ROWS],
+                "n_more": len(entries) - _MAX_ROWS,
+                "has_none": name == "known" and bool((np.asarray(groups.codes) < 0).any()),
+            }
+        )
+    return {
+        "n_drawn": len(positions.rows),
+        "choices": [label | {"n": int(drawn[label["code"]])} for label in labels if drawn[label["code"]]],
+        "named": len(cells.types) <= MAX_NAMED,
+        "keys": keys,
+        "missing": MISSING,
+        "ramp": ",".join(RAMP),
+    }
+
+
+def type_facts(
+    evidence: Evidence,
+    contributions: Mapping[str, Any] | None,
+    markers: dict[str, pd.DataFrame],
+    labels: list[dict[str, Any]],
+) -> list[dict[str, Any]]:
+    """Collect the genes, gene sets and markers of each cell type.
+
+    Parameters
+    ----------
+    evidence
+        The annotation, second labels and known markers.
+    contributions
+        What :func:`tosica.tl.attribute` writes to ``uns``, if it is known.
+    markers
+        Markers of these cells, by label.
+    labels
+        What :func:`label_facts` returns.
+    """
+    genes, gene_sets = pd.DataFrame({"group": []}), pd.DataFrame({"group": []})
+    if contributions is not None:
+        explained = AnnData(uns={ATTRIBUTION: contributions})
+        genes, gene_sets = genes_df(explained), gene_sets_df(explained)
+    facts = []
+    for label in labels:
+        name = label["name"]
+        if not label["is_type"]:
+            continue
+        own = genes[genes["group"] == name]
+        added = {} if own.empty else dict(zip(own["gene"], own["contribution"], strict=True))
+        known = evidence.known[evidence.known["label"] == name]
+        of_cells = markers.get(name, pd.DataFrame({"gene": []}))
+        rank_of = {gene: rank for rank, gene in enumerate(of_cells["gene"], start=1)}
+        facts.append(
+            label
+            | {
+                "second": evidence.second.get(name),
+                "genes": [
+                    row | {"rank": rank_of.get(row["gene"])}
+                    for row in own[:_N_GENES].to_dict("records")
+                    if row["contribution"] > 0
+                ],
+                "gene_sets": gene_sets[gene_sets["group"] == name][:_N_GENE_SETS].to_dict("records"),
+                "markers": of_cells[:_N_GENES].assign(added=of_cells["gene"].map(added)).to_dict("records"),
+                "known": known.assign(added=known["gene"].map(added)).to_dict("records"),
+            }
+        )
+    return facts
+
+
+def find_markers(evidence: Evidence) -> tuple[dict[str, pd.DataFrame], str]:
+    """Find the genes that distinguish each label from the others, by scanpy's t-test.
+
+    Parameters
+    ----------
+    evidence
+        The annotation, with the expression of some cells.
+
+    Returns
+    -------
+    A table for each label with enough cells: ``gene``, ``score``, ``logfoldchange``, and the shares
+    of the label's cells and of others that express it (``share``, ``share_others``), from the
+    highest score down. Then the reason if there are none.
+    """
+    if evidence.expression is None:
+        return {}, evidence.no_expression
+    labels = pd.Series(evidence.cells.predicted[evidence.tested])
+    enough = labels.groupby(labels).transform("size").to_numpy() >= _MIN_CELLS
+    if labels[enough].nunique() < 2:
+        return {}, f"fewer than two labels have {_MIN_CELLS} cells"
+    is_ribosomal = evidence.expression.var_names.str.contains(r"^RP(?:[LS]\d+[ALXY]?\d*|LP\d|SA)$", case=False)
+    tested = evidence.expression[enough, ~is_ribosomal].copy()
+    tested.obs["label"] = pd.Categorical(labels[enough])
+    sc.tl.rank_genes_groups(tested, "label", method="t-test", n_genes=N_MARKERS, pts=True)
+    table = sc.get.rank_genes_groups_df(tested, group=None)
+    table.columns = ["label", "gene", "score", "logfoldchange", "pval", "pval_adj", "share", "share_others"]
+    return {str(label): rows for label, rows in table[table["score"] > 0].groupby("label", observed=True)}, ""
+
+
+def method_facts(cells: Cells, model: TOSICA | None) -> dict[str, Any]:
+    """Collect what a paragraph for a paper needs, and the versions.
+
+    Parameters
+    ----------
+    cells
+        The annotation.
+    model
+        The model, if it was passed.
+    """
+    versions = {}
+    for name in _PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    gene_sets = [str(name) for name in cells.record["gene_sets"]]
+    n_modules = sum(name.startswith("module: ") for name in gene_sets)
+    facts: dict[str, Any] = {
+        "n_modules": n_modules,
+        "n_sets": len(gene_sets) - n_modules,
+        "n_genes": None,
+        "source": "",
+        "has_linear": True,
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+    if model is not None:
+        facts["n_genes"] = sum(len(modality.genes) for modality in model.modalities)
+        facts["has_linear"] = model.module.linear is not None
+        mask = model.registry_["field_registries"].get("mask", {})
+        source = str(mask.get("state_registry", {}).get("source", ""))
+        # What has no name is called by its kind.
+        facts["source"] = "" if source in ("dict", "table") else source
+    return facts

@@ -39,7 +39,7 @@ from tosica.model._annotation_result import (
     warn_of_cutoff,
 )
 from tosica.model._fields import LabelsField
-from tosica.model._query import QueryLoader
+from tosica.model._modalities import QueryLoader
 from tosica.model._setup import SetupMixin
 from tosica.module import REGISTRY_KEYS
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mudata import MuData
 
     from tosica.model._annotation_result import Cutoff
-    from tosica.model._query import Minibatch
+    from tosica.model._modalities import Minibatch
 
 Precision = Literal["32-true", "bf16-mixed"]
 _WANTED = {"probabilities", "attention", "unannotated", "latent", "novelty"}

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tosica._settings import Progress
     from tosica.data import JointMatrix
-    from tosica.model._new_labels import NewLabels
+    from tosica.model._adaptation import NewLabels
     from tosica.model._reference_on_disk import Blocks
 
 # Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the

@@ -1,9 +1,11 @@
-"""The whole network as a scvi-tools module: tensors in, tensors out."""
+"""The whole network as a scvi-tools module, and what it is given: tensors, genes, tokens."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from scvi.module.base import BaseModuleClass, LossOutput, auto_move_data
@@ -11,11 +13,83 @@ from torch import Tensor, nn
 
 from tosica.data import normalize
 from tosica.module._embedding import MaskedEmbedding, MixedEmbedding
-from tosica.module._token_layout import REGISTRY_KEYS
 from tosica.module._transformer import Encoder
 
 if TYPE_CHECKING:
-    from tosica.module._token_layout import TokenLayout
+    from collections.abc import Sequence
+
+    from tosica.data import ModalitySlice
+
+
+class REGISTRY_KEYS:
+    """Keys of the fields that ``setup_anndata`` registers."""
+
+    X_KEY: Final = "X"
+    LABELS_KEY: Final = "labels"
+    BATCH_KEY: Final = "batch"
+    MASK_KEY: Final = "mask"
+
+
+@dataclass(frozen=True, eq=False)
+class TokenLayout:
+    """Genes and tokens of all modalities, on one gene axis and one token axis.
+
+    Parameters
+    ----------
+    indptr
+        Shape ``(n_tokens + 1,)``. Genes of token ``p`` are ``genes[indptr[p]:indptr[p + 1]]``, as
+        in a CSC matrix.
+    genes
+        Shape ``(n_pairs,)``. Column of each pair's gene in the expression matrix, ascending within
+        a token.
+    slices
+        The modalities: which columns of the expression matrix each has, and how it is normalized.
+    modality
+        Shape ``(n_tokens,)``. Position of each token's modality in ``slices``.
+    no_dropout
+        Shape ``(n_tokens,)``, bool. Tokens that token dropout never leaves out.
+    names
+        Names of the tokens; tokens that are no gene set come last. Empty if nobody needs names.
+    var_names
+        Names of the genes, ``(n_genes,)``.
+    n_unannotated
+        Number of tokens that are no gene set, but have every gene of their modality.
+    mixed
+        Whether a token mixes numbers of several gene sets, as in models of the original code.
+    """
+
+    indptr: np.ndarray
+    genes: np.ndarray
+    slices: tuple[ModalitySlice, ...]
+    modality: np.ndarray
+    no_dropout: np.ndarray
+    names: tuple[str, ...] = ()
+    var_names: np.ndarray = field(default_factory=lambda: np.empty(0, dtype=object), repr=False)
+    n_unannotated: int = 0
+    mixed: bool = False
+    # For each pair its position among the pairs of all modalities' masks, one after the other.
+    pair_order: np.ndarray | None = field(default=None, repr=False)
+
+    def join_pairs(self, values: Sequence[np.ndarray | None]) -> np.ndarray:
+        """Put one value for each pair of gene and token into the order of ``genes``.
+
+        Parameters
+        ----------
+        values
+            For each modality its pairs' values in the order of its mask, or ``None`` if it has no
+            values, which become NaN.
+
+        Returns
+        -------
+        Shape ``(n_pairs,)``, float32.
+        """
+        pairs_of = np.repeat(self.modality, np.diff(self.indptr))
+        parts = [
+            np.full((pairs_of == i).sum(), np.nan) if part is None else np.asarray(part)
+            for i, part in enumerate(values)
+        ]
+        joined = np.concatenate(parts).astype(np.float32)
+        return joined if self.pair_order is None else joined[self.pair_order]
 
 
 class Annotation(NamedTuple):
@@ -128,25 +202,6 @@ class LinearBranch(nn.Module):
             scores = torch.linalg.solve(inner, known.T @ (x - self.mean)[:, measured].T).T
             expected = self.mean + scores @ self.loadings.T
         return torch.where(measured, x, expected)
-
-    def contributions(self, above: Tensor, target: Tensor) -> Tensor:
-        """Contribution of each pair of gene and token to a label's score.
-
-        Parameters
-        ----------
-        above
-            Expression, as :meth:`expression` returns it, minus that of a baseline, shape
-            ``(n_cells, n_genes)``.
-        target
-            The explained label of each cell, shape ``(n_cells,)``. Its score is its logit minus
-            the mean of all labels' logits.
-
-        Returns
-        -------
-        Shape ``(n_cells, n_pairs)``; each row sums to the difference of the scores.
-        """
-        centered = self.weight - self.weight.mean(0)
-        return centered[target] * above[:, self.genes]
 
 
 class TOSICAModule(BaseModuleClass):

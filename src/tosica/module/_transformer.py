@@ -19,7 +19,7 @@ from tosica._parallel import thread_map
 from tosica.module import _kernels
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
 LAYER_NORM_EPS: Final = 1e-6
 MLP_RATIO: Final = 4
@@ -209,7 +209,7 @@ class Encoder(nn.Module):
             return torch.cat(list(thread_map(self._latent, self._parts(tokens))))
         if self.training and tokens.device.type == "cpu" and not torch.compiler.is_compiling():
             trained = [weight for weight in self.parameters() if weight.requires_grad]
-            return apply_in_parts(self._latent, tokens, trained)
+            return _ApplyInParts.apply(self._latent, tokens, *trained)  # type: ignore[no-any-return]
         return self._latent(tokens)
 
     def rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -298,26 +298,13 @@ def multiply_row(row: Tensor, attention: LayerAttention) -> Tensor:
     return total / n_heads
 
 
-def apply_in_parts(function: Callable[[Tensor], Tensor], x: Tensor, parameters: Iterable[Tensor]) -> Tensor:
-    """Apply a function to the cells of a minibatch, part by part, with gradients.
-
-    Parameters
-    ----------
-    function
-        Maps cells to cells, each by itself.
-    x
-        Input, shape ``(n_cells, ...)``.
-    parameters
-        Tensors that the function depends on, besides ``x``.
-
-    Returns
-    -------
-    What ``function(x)`` returns, up to rounding errors that do not depend on the number of threads.
-    """
-    return _ApplyInParts.apply(function, x, *parameters)  # type: ignore[no-any-return]
-
-
 class _ApplyInParts(torch.autograd.Function):
+    """Apply a function to the cells of a minibatch, each by itself, part by part, with gradients.
+
+    The parameters are the function, the input, ``(n_cells, ...)``, and the tensors that the function
+    depends on beside it. Rounding errors do not depend on the number of threads.
+    """
+
     @staticmethod
     def forward(ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
         def call(part: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """Terms of the Cell Ontology for labels, and what is above and below a term."""
 
-from tosica.onto._map_labels import map_labels
-from tosica.onto._ontology import ancestors, descendants, term_name
+from tosica.onto._ontology import ancestors, descendants, map_labels, term_name
 
 __all__ = ["ancestors", "descendants", "map_labels", "term_name"]

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tosica._checks import Integer, OneOf, String
 from tosica._limits import LIMITS
-from tosica._obs import ATTRIBUTION, BLUE, GRAY, ORANGE, read_attribution, read_groups
+from tosica._obs import ATTRIBUTION, BLUE, GRAY, ORANGE, group_colors, read_attribution, read_groups
 from tosica.get import genes_df, rank_gene_sets_df
 from tosica.pl._figure import (
     LINE,
@@ -20,7 +20,6 @@ from tosica.pl._figure import (
     TITLE_SIZE,
     Canvas,
     FigureOptions,
-    group_colors,
     name_rows,
     plot_function,
     row_height,

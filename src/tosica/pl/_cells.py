@@ -12,7 +12,16 @@ import scanpy as sc
 
 from tosica._checks import Integer, Names, OneOf, String, as_names
 from tosica._limits import LIMITS
-from tosica._obs import ATTRIBUTION, GRAY, ORANGE, find_gene_sets, read_attribution, read_groups, read_numbers
+from tosica._obs import (
+    ATTRIBUTION,
+    GRAY,
+    ORANGE,
+    find_gene_sets,
+    group_colors,
+    read_attribution,
+    read_groups,
+    read_numbers,
+)
 from tosica.get import contributions
 from tosica.pl._figure import (
     COLOR_MAP,
@@ -20,7 +29,6 @@ from tosica.pl._figure import (
     TITLE_SIZE,
     Canvas,
     FigureOptions,
-    group_colors,
     name_rows,
     plot_function,
     row_height,

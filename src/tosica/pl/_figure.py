@@ -6,7 +6,6 @@ import functools
 import inspect
 import re
 import warnings
-from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
@@ -14,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypedDict, TypeVar
 import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
-import pandas as pd
 import scanpy as sc
 import seaborn  # noqa: F401 (registers the colour maps vlag and mako)
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import FigureCanvasBase
-from matplotlib.colors import Colormap, is_color_like, to_hex
+from matplotlib.colors import Colormap
 
 from tosica._checks import (
     CellData,
@@ -35,15 +33,12 @@ from tosica._checks import (
     validate_params,
 )
 from tosica._files import check_folder
-from tosica._obs import GRAY, default_palette, read_groups
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Sequence
 
-    from anndata import AnnData
     from matplotlib.figure import Figure
-    from mudata import MuData
 
 Drawn = TypeVar("Drawn")
 P = ParamSpec("P")
@@ -356,34 +351,6 @@ def plain(ax: Axes) -> None:
     """Draw neither grid nor frame, but the axes left and below."""
     ax.grid(False)
     ax.spines[["top", "right"]].set_visible(False)
-
-
-def group_colors(adata: AnnData | MuData, groupby: str | None) -> dict[str, str]:
-    """Colour of each group: that of the AnnData if it has one, else that of scanpy's palette.
-
-    Those of a column that is gone are gray. ``adata`` is not changed, even where scanpy would write
-    its palette to it.
-
-    Parameters
-    ----------
-    adata
-        Data with or without ``adata.uns[f"{groupby}_colors"]``.
-    groupby
-        Column of ``adata.obs`` with the groups.
-    """
-    if groupby is None or groupby not in adata.obs:
-        return defaultdict(lambda: GRAY)
-    column = adata.obs[groupby]
-    if isinstance(column.dtype, pd.CategoricalDtype):
-        # The list of colours includes those of unused categories.
-        names = [str(name) for name in column.cat.categories]
-    else:
-        names = list(read_groups(adata, groupby).categories)
-    stored = [str(color) for color in adata.uns.get(f"{groupby}_colors", ())]
-    if len(stored) < len(names) or not all(is_color_like(color) for color in stored):
-        stored = default_palette(len(names))
-    colors = (to_hex(color) for color in stored)
-    return defaultdict(lambda: GRAY, zip(names, colors, strict=False))
 
 
 # --------------------------------------------------------------------------- parameters and docs

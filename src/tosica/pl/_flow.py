@@ -12,9 +12,9 @@ from matplotlib.path import Path
 from matplotlib.textpath import text_to_path
 
 from tosica._checks import Fraction
-from tosica._obs import ATTRIBUTION, GRAY, UNKNOWN
+from tosica._obs import ATTRIBUTION, GRAY, UNKNOWN, group_colors
 from tosica.get import gene_sets_df, genes_df
-from tosica.pl._figure import LINE, NAME_SIZE, Canvas, FigureOptions, group_colors, inches_of, plot_function, wrap
+from tosica.pl._figure import LINE, NAME_SIZE, Canvas, FigureOptions, inches_of, plot_function, wrap
 from tosica.tl import confusion as confusion_table
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.cluster.hierarchy import dendrogram, linkage
 
 from tosica._limits import LIMITS
-from tosica._obs import ATTRIBUTION, find_gene_sets, read_attribution
+from tosica._obs import ATTRIBUTION, find_gene_sets, group_colors, read_attribution
 from tosica.get import gene_sets_df
 from tosica.pl._figure import (
     NAME_SIZE,
@@ -21,7 +21,6 @@ from tosica.pl._figure import (
     FigureOptions,
     cell_size,
     fit_names,
-    group_colors,
     inches_of,
     name_cells,
     plot_function,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -18,8 +17,8 @@ from tosica._parallel import thread_map, thread_pool
 from tosica._settings import logger, only_warnings, progress, query_logger, warn_user
 from tosica.data import find_genes, load_table
 from tosica.model._annotation import LAYER
+from tosica.tl._evidence import ANNOTATED_BY_MODEL, check_annotated_by
 from tosica.tl._gene_set_evidence import gene_set_statistics, gene_sets_with_evidence
-from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tosica.model import TOSICA
-    from tosica.model._query import Minibatch
+    from tosica.model._modalities import Minibatch
     from tosica.module import TOSICAModule
 
 Baseline: TypeAlias = Literal["reference", "mean"]
@@ -261,9 +260,9 @@ def explain_groups(
         Keep what each cell's gene sets and genes add.
     """
     CellData(mudata=model.modalities[0].name is not None).check("adata", adata)
-    read_annotation(adata, model, key, mudata=True)
+    check_annotated_by(adata, model, key, mudata=True)
     prediction = f"{key}_prediction"
-    groups = _Groups.read(adata, model, groupby or prediction, target, key)
+    groups = _Groups(adata, model, groupby or prediction, target, key)
     baseline = baseline or ("reference" if model.module.baseline.any() else "mean")
     source = _Source(model, adata, baseline, layer, use_raw, n_steps, groups.labels)
     rows = np.arange(adata.n_obs) if n_cells is None else groups.draw(n_cells, np.random.default_rng(seed))
@@ -304,21 +303,14 @@ class Contributions(NamedTuple):
     network_difference: NDArray[np.float32]
 
 
-@dataclass(frozen=True)
 class _Groups:
-    """Groups of cells to explain: ``codes`` is -1 for cells in none, ``targets`` what is explained in each cell.
+    """Groups of cells to explain: ``codes`` is -1 for cells in none.
 
+    ``targets`` is the label or group of labels to explain in each cell, -1 where it has none.
     ``labels`` is the share of each label in what can be explained, ``(n_targets, n_labels)``.
     """
 
-    names: list[str]
-    codes: NDArray[np.int64]
-    targets: NDArray[np.int64]
-    labels: NDArray[np.float32]
-
-    @classmethod
-    def read(cls, adata: Any, model: TOSICA, groupby: str, target: str | None, key: str) -> _Groups:
-        """Read the groups, and the label or group of labels to explain in each cell: -1 where it has none."""
+    def __init__(self, adata: Any, model: TOSICA, groupby: str, target: str | None, key: str) -> None:
         groups, above = read_groups(adata, groupby), model._hierarchy
         labels = above.names if above else list(model.labels)
         members = above.members if above else np.eye(len(labels))
@@ -341,15 +333,11 @@ class _Groups:
         if not is_explained.any():
             raise ValueError(f"No cell has a label to explain: all are {UNKNOWN!r}; name a target.")
         kept, codes = np.unique(groups.codes[is_explained], return_inverse=True)
-        all_codes = np.full(adata.n_obs, -1, dtype=np.int64)
-        all_codes[is_explained] = codes
-        shares = (members / members.sum(1, keepdims=True)).astype(np.float32)
-        return cls([names[i] for i in kept], all_codes, targets, shares)
-
-    @property
-    def n_cells(self) -> NDArray[np.int64]:
-        """Cells of each group."""
-        return np.bincount(self.codes[self.codes >= 0], minlength=len(self.names))
+        self.names, self.n_cells = [names[i] for i in kept], np.bincount(codes, minlength=len(kept))
+        self.codes = np.full(adata.n_obs, -1, dtype=np.int64)
+        self.codes[is_explained] = codes
+        self.targets: NDArray[np.int64] = targets
+        self.labels: NDArray[np.float32] = (members / members.sum(1, keepdims=True)).astype(np.float32)
 
     def draw(self, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw up to ``most`` cells of each group, in ascending order."""
@@ -380,7 +368,7 @@ class _Source:
         named = [modality.gene_sets() for modality in model.modalities]
         self.set_names = np.array([name for names, _ in named for name in names], dtype=object)
         self.members = sp.csc_matrix(sp.block_diag([members for _, members in named], format="csc"))
-        self.genes = np.array([n for m in model.modalities for n in m.label(m.genes)], dtype=object)
+        self.genes = model.tokens.var_names
 
     def minibatches(self, rows: NDArray[np.integer] | None = None, size: int | None = None) -> Iterator[Minibatch]:
         """Iterate over some cells, by default all."""
@@ -416,14 +404,15 @@ class _Source:
         """
         target = torch.from_numpy(targets[rows]).to(self.module.device)
         with only_warnings(query_logger), thread_pool(self.module.device), progress(len(rows), "attribute") as step:
-            minibatches = self.minibatches(rows, max(self._points // (self.n_steps or _N_STEPS), 1))
-            for part, found in thread_map(lambda batch: self._explain(batch, target), minibatches):
+            n_steps = self.n_steps or _N_STEPS
+
+            def explain(batch: Minibatch) -> tuple[slice, Contributions]:
+                part = slice(batch.start, batch.start + len(batch.x))
+                return part, self._integrate(batch, target[part], n_steps)
+
+            for part, found in thread_map(explain, self.minibatches(rows, max(self._points // n_steps, 1))):
                 yield part, found
                 step.update(part.stop - part.start)
-
-    def _explain(self, batch: Minibatch, target: Tensor) -> tuple[slice, Contributions]:
-        part = slice(batch.start, batch.start + len(batch.x))
-        return part, self._integrate(batch, target[part], self.n_steps or _N_STEPS)
 
     def _integrate(self, batch: Minibatch, target: Tensor, n_steps: int) -> Contributions:
         """Compute contributions whose error is small in all cells together, with more points where it is not."""

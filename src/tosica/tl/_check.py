@@ -118,7 +118,7 @@ def check(
     1         few cells    8.0       10.0
     """
     source = ExpressionSource(adata, layer, use_raw)
-    cells = Cells.read(adata, key, labels_key=labels_key, sample_key=sample_key)
+    cells = Cells(adata, key, labels_key=labels_key, sample_key=sample_key)
     return as_table(collect_evidence(source, cells, model, markers, seed), read_contributions(adata, cells))
 
 

@@ -13,120 +13,137 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from tosica._checks import Names, as_names, did_you_mean
+from tosica._checks import CellData, Flag, Names, String, as_names, did_you_mean, list_names
 from tosica._obs import UNKNOWN, read_attention, read_groups, read_labels, read_numbers
 from tosica._settings import only_warnings, query_logger
 from tosica.data import TARGET_SUM, ExpressionSource, detect_values, log_normalize_block
-from tosica.tl._read_annotation import read_annotation
+from tosica.model._tosica import MODEL
 
 if TYPE_CHECKING:
     from anndata import AnnData
+    from mudata import MuData
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
+
+# What functions take that run the model on cells that it annotated.
+ANNOTATED_BY_MODEL = {
+    "adata": CellData(),
+    "model": MODEL,
+    "layer": String(optional=True),
+    "use_raw": Flag(),
+    "key": String(),
+    "copy": Flag(),
+}
+
+
+def refuse_mudata(model: TOSICA) -> None:
+    """Raise a ``ValueError`` for models of several modalities."""
+    names = [str(modality.name) for modality in model.modalities]
+    if model.modalities[0].name is not None:
+        raise ValueError(
+            f"The model was set up with a MuData ({list_names(names)}), and this function takes models of an AnnData "
+            f"only: train a model of one modality, as by TOSICA.setup_anndata(mdata[{names[0]!r}], ...)."
+        )
+
+
+def check_annotated_by(adata: AnnData | MuData, model: TOSICA, key: str, *, mudata: bool = False) -> None:
+    """Refuse cells that another model annotated.
+
+    Parameters
+    ----------
+    adata
+        Annotated query.
+    model
+        The model that annotated it.
+    key
+        ``key_added`` of ``model.annotate``.
+    mudata
+        Accept a model of several modalities.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        As :func:`~tosica._obs.read_attention`.
+    RuntimeError
+        If the model is not trained.
+    ValueError
+        If the model has several modalities, or another model annotated ``adata``.
+    """
+    if not mudata:
+        refuse_mudata(model)
+    model._check_trained()
+    read_attention(adata, key)
+    written_by = str(adata.uns[key].get("model", ""))
+    if written_by != model.fingerprint:
+        of = f"a model with the fingerprint {written_by!r}" if written_by else "an unknown model"
+        raise ValueError(
+            f"adata.uns[{key!r}] was written by {of}, and this model's is {model.fingerprint!r}: "
+            f"pass the model that annotated adata, or run model.annotate(adata, "
+            f"key_added={key!r}) with this one."
+        )
+
 
 # Cells of a label that the model is asked about, and that its markers are looked for in.
 _N_ASKED, _N_TESTED = 60, 200
 
 
-@dataclass(frozen=True)
 class Cells:
-    """The cells of an annotated AnnData.
+    """The cells of an annotated AnnData, which is not changed.
 
     ``labels`` are those that occur, "Unknown" too, ``codes`` the position of each cell's label in
-    them, ``(n_obs,)``, and ``all_labels`` those of the model. ``record`` is what ``model.annotate``
-    wrote to ``uns``. ``probability``, ``novelty`` and ``novelty_pvalue`` are ``(n_obs,)``;
-    ``is_corrected`` says that :func:`tosica.tl.novelty` wrote the novelty. ``samples`` and
-    ``known``, the labels that were known before, are there if the caller named their columns.
+    them, ``(n_obs,)``, ``predicted`` its name, ``n_cells`` how many each label has, ``types`` the
+    positions of those that are cell types, and ``all_labels`` those of the model. ``record`` is what
+    ``model.annotate`` wrote to ``uns``. ``probability``, ``novelty`` and ``novelty_pvalue`` are
+    ``(n_obs,)``; ``is_corrected`` says that :func:`tosica.tl.novelty` wrote the novelty. ``samples``
+    and ``known``, the labels that were known before, are there if the caller named their columns.
+
+    Parameters
+    ----------
+    adata
+        The annotated cells.
+    key
+        ``key_added`` of ``model.annotate``.
+    labels_key, sample_key
+        Columns of ``adata.obs`` with labels that were known before, and with samples.
+
+    Raises
+    ------
+    KeyError
+        If ``adata`` was not annotated under ``key``, or a column is missing.
+    TypeError
+        If a column is of the wrong kind.
+    ValueError
+        If there are no cells, or cells without a label, sample or probability.
     """
 
-    key: str
-    labels: list[str]
-    codes: NDArray[np.int64]
-    all_labels: list[str]
-    record: Mapping[str, Any]
-    probability: NDArray[np.float64]
-    novelty: NDArray[np.float64] | None
-    novelty_pvalue: NDArray[np.float64] | None
-    is_corrected: bool
-    samples: pd.Categorical | None
-    known: pd.Categorical | None
-    sample_key: str | None
-    labels_key: str | None
-
-    @classmethod
-    def read(cls, adata: AnnData, key: str, *, labels_key: str | None = None, sample_key: str | None = None) -> Cells:
-        """Read an annotation, and check that all of it is there.
-
-        Parameters
-        ----------
-        adata
-            The annotated cells, which are not changed.
-        key
-            ``key_added`` of ``model.annotate``.
-        labels_key, sample_key
-            Columns of ``adata.obs`` with labels that were known before, and with samples.
-
-        Raises
-        ------
-        KeyError
-            If ``adata`` was not annotated under ``key``, or a column is missing.
-        TypeError
-            If a column is of the wrong kind.
-        ValueError
-            If there are no cells, or cells without a label, sample or probability.
-        """
+    def __init__(
+        self, adata: AnnData, key: str, *, labels_key: str | None = None, sample_key: str | None = None
+    ) -> None:
         read_attention(adata, key)
         prediction = read_groups(adata, f"{key}_prediction")
-        probability = read_numbers(adata, f"{key}_probability")
-        if not ((probability >= 0) & (probability <= 1)).all():
+        self.probability = read_numbers(adata, f"{key}_probability")
+        if not ((self.probability >= 0) & (self.probability <= 1)).all():
             raise ValueError(
                 f"adata.obs['{key}_probability'] holds values that are missing (NaN) or not between 0 "
                 f"and 1: run model.annotate(adata, key_added={key!r}) again."
             )
-        labels = list(prediction.categories)
+        self.key, self.sample_key, self.labels_key = key, sample_key, labels_key
+        self.labels: list[str] = list(prediction.categories)
+        self.codes = np.asarray(prediction.codes, dtype=np.int64)
+        self.n_obs, self.n_cells = len(self.codes), np.bincount(self.codes, minlength=len(self.labels))
+        self.predicted = np.array(self.labels, dtype=object)[self.codes]
+        self.types = [code for code, label in enumerate(self.labels) if label != UNKNOWN]
+        self.all_labels = read_labels(adata, key) or [label for label in self.labels if label != UNKNOWN]
+        self.record: Mapping[str, Any] = adata.uns[key]
         scores = [f"{key}_novelty", f"{key}_novelty_pvalue"]
         has_novelty = all(name in adata.obs for name in scores)
-        novelty, pvalue = [read_numbers(adata, name) if has_novelty else None for name in scores]
-        return cls(
-            key=key,
-            labels=labels,
-            codes=np.asarray(prediction.codes, dtype=np.int64),
-            all_labels=read_labels(adata, key) or [label for label in labels if label != UNKNOWN],
-            record=adata.uns[key],
-            probability=probability,
-            novelty=novelty,
-            novelty_pvalue=pvalue,
-            is_corrected=f"{key}_novelty_cluster" in adata.obs,
-            samples=None if sample_key is None else read_groups(adata, sample_key, name="sample_key"),
-            known=None if labels_key is None else read_groups(adata, labels_key, name="labels_key", allow_missing=True),
-            sample_key=sample_key,
-            labels_key=labels_key,
-        )
-
-    @property
-    def n_obs(self) -> int:
-        """Number of cells."""
-        return len(self.codes)
-
-    @property
-    def n_cells(self) -> NDArray[np.int64]:
-        """Number of cells of each label, ``(n_labels,)``."""
-        return np.bincount(self.codes, minlength=len(self.labels))
-
-    @property
-    def predicted(self) -> NDArray[np.object_]:
-        """Label of each cell, ``(n_obs,)``."""
-        return np.array(self.labels, dtype=object)[self.codes]
-
-    @property
-    def types(self) -> list[int]:
-        """Positions of the labels that are cell types."""
-        return [code for code, label in enumerate(self.labels) if label != UNKNOWN]
-
-    def rows(self, code: int) -> NDArray[np.int64]:
-        """Find the positions of the cells with a label."""
-        return np.flatnonzero(self.codes == code)
+        self.novelty, self.novelty_pvalue = [read_numbers(adata, name) if has_novelty else None for name in scores]
+        self.is_corrected = f"{key}_novelty_cluster" in adata.obs
+        self.samples = None if sample_key is None else read_groups(adata, sample_key, name="sample_key")
+        self.known = None
+        if labels_key is not None:
+            self.known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
 
     def by_type(self, values: NDArray[Any]) -> Any:
         """Group values of the cells, ``(n_obs,)``, by cell type."""
@@ -186,7 +203,7 @@ def collect_evidence(
     """
     wanted = [(label, gene) for label, genes in (markers or {}).items() for gene in _names_of(label, genes, cells)]
     if model is not None:
-        read_annotation(source.data, model, cells.key, mudata=True)
+        check_annotated_by(source.data, model, cells.key, mudata=True)
     rng = np.random.default_rng(seed)
     tested = draw_cells(cells.codes, _N_TESTED * len(cells.labels), rng, least=_N_TESTED)
     tested = tested[cells.predicted[tested] != UNKNOWN]

@@ -15,7 +15,7 @@ from tosica._checks import FileKey, Fraction, InstanceOf, Integer, validate_para
 from tosica._obs import ATTRIBUTION, read_attribution, read_groups
 from tosica._parallel import thread_map, thread_pool
 from tosica._settings import logger, only_warnings, progress, query_logger
-from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
+from tosica.tl._evidence import ANNOTATED_BY_MODEL, check_annotated_by
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
-    from tosica.model._query import Minibatch
+    from tosica.model._modalities import Minibatch
 
 _SHARES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0)
 _ORDERS = ("genes", "gene sets", "random")
@@ -122,7 +122,7 @@ def faithfulness(
     if len(listed) < 2 or listed[0] != 0 or listed[-1] != 1 or not ascend:
         raise ValueError(f"shares must ascend from 0 to 1, not {listed}.")
     share = np.array(listed, dtype=np.float64)
-    read_annotation(adata, model, key.removesuffix("_attribution"))
+    check_annotated_by(adata, model, key.removesuffix("_attribution"))
     record = read_attribution(adata, key)
     rng = np.random.default_rng(seed)
     groups = read_groups(adata, str(record["groupby"]))

@@ -27,8 +27,8 @@ from tosica.linear import (
     pvalues,
     subsample_by_label,
 )
+from tosica.tl._evidence import ANNOTATED_BY_MODEL, check_annotated_by
 from tosica.tl._majority_vote import CLUSTERS, read_clusters
-from tosica.tl._read_annotation import ANNOTATED_BY_MODEL, read_annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -164,7 +164,7 @@ def novelty(
     >>> query.obs.groupby("bulk_labels", observed=True)["tosica_novelty"].median().idxmax()
     'CD19+ B'
     """
-    read_annotation(adata, model, key)
+    check_annotated_by(adata, model, key)
     load_annotations(adata)
     if 0 < adata.n_obs < CLUSTER_SIZE:
         raise ValueError(

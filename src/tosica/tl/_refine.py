@@ -16,7 +16,7 @@ from tosica.linear import read_normalized, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._tosica import MODEL
 from tosica.module import REGISTRY_KEYS
-from tosica.tl._read_annotation import refuse_mudata
+from tosica.tl._evidence import refuse_mudata
 
 if TYPE_CHECKING:
     import os
