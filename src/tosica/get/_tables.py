@@ -139,7 +139,7 @@ def genes_df(
     """
     record = read_attribution(adata, key)
     parts = []
-    groups = _known_groups(group, _groups_of(record), key)
+    groups = _known_groups(group, record["groups"], key)
     for name in groups:
         column = name.replace("/", "|")
         table = pd.DataFrame(
@@ -212,7 +212,7 @@ def gene_sets_df(
     True
     """
     record = read_attribution(adata, key)
-    groups = _known_groups(group, _groups_of(record), key)
+    groups = _known_groups(group, record["groups"], key)
     evidence = record["evidence"].astype({"group": str, "similar_to": str})
     n_similar = evidence.groupby(["group", "similar_to"], observed=True).size()
     pairs = pd.MultiIndex.from_frame(evidence[["group", "gene_set"]])
@@ -269,11 +269,6 @@ def explain(adata: AnnData | MuData, *, n_genes: int = 5, key: str = ATTRIBUTION
             "pval_adj": first.loc[name, "pval_adj"] if has_set else np.nan,
         }
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
-
-
-def _groups_of(record: Mapping[str, Any]) -> list[str]:
-    """Names of the groups that were explained; a bar in the name of a column stands for a slash."""
-    return [str(name) for name in np.asarray(record["groups"]).ravel()]
 
 
 # A model has weights of these; of other gene sets it has what their genes add.
@@ -505,9 +500,12 @@ def rank_gene_sets_df(
     >>> len(table)
     2
     """
-    result = _read_result(adata, key, "rank_gene_sets", _RANKING_COLUMNS)
-    available = list(result["names"].dtype.names)
-    groups = _known_groups(group, available, key)
+    result = adata.uns.get(key)
+    if not isinstance(result, Mapping) or any(name not in result for name in _RANKING_COLUMNS):
+        raise KeyError(
+            f"adata.uns[{key!r}] holds no result of tosica.tl.rank_gene_sets: call it with key_added={key!r} first."
+        )
+    groups = _known_groups(group, result["names"].dtype.names, key)
     n_rows = len(result["names"])
     codes = np.repeat(np.arange(len(groups)), n_rows)
     table: dict[str, Any] = {"group": pd.Categorical.from_codes(codes, pd.Index(groups))}
@@ -517,16 +515,9 @@ def rank_gene_sets_df(
     return pd.DataFrame(table)
 
 
-def _read_result(adata: AnnData, key: str, tool: str, fields: Iterable[str]) -> Mapping[str, Any]:
-    """Read what a tool wrote into ``uns``."""
-    result = adata.uns.get(key)
-    if not isinstance(result, Mapping) or any(name not in result for name in fields):
-        raise KeyError(f"adata.uns[{key!r}] holds no result of tosica.tl.{tool}: call it with key_added={key!r} first.")
-    return result
-
-
-def _known_groups(group: str | Iterable[str] | None, available: list[str], key: str) -> list[str]:
+def _known_groups(group: str | Iterable[str] | None, groups: Any, key: str) -> list[str]:
     """Groups that the caller names, or all."""
+    available = [str(name) for name in np.ravel(groups)]
     wanted = available if group is None else list(dict.fromkeys(as_names(group)))
     unknown = [name for name in wanted if name not in available]
     if unknown:

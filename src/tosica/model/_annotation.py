@@ -172,17 +172,16 @@ class AnnotationMixin(SetupMixin):
         attention = not wanted.isdisjoint({"attention", "unannotated"})
         with torch.autocast(device.type, torch.bfloat16, enabled=rounds):
             output = self.module.annotate(minibatch.x, attention=attention, modalities=modalities, measured=measured)
-        values = {"latent": output.latent} if "latent" in wanted else {}
-        if "probabilities" in wanted:
-            values["probabilities"] = self.module.probabilities(output.logits, modalities)
-        if output.attention is not None:
-            values["attention"] = output.attention
-        arrays = {name: value.float().cpu().numpy() for name, value in values.items()}
+        probabilities = self.module.probabilities(output.logits, modalities)
+        values = {"latent": output.latent, "probabilities": probabilities, "attention": output.attention}
+        # Attention is there if it was asked for, with unannotated tokens or without.
+        asked = {name: value for name, value in values.items() if name in {*wanted, "attention"}}
+        arrays = {name: value.float().cpu().numpy() for name, value in asked.items() if value is not None}
         statistics = self.training_.novelty_statistics
         if "novelty" in wanted and statistics is not None:
             known = None if measured is None else measured.cpu().numpy()
             distance, arrays["nearest"] = statistics.score_cells(minibatch.x.cpu().numpy(), known)
-            most = self.module.probabilities(output.logits, modalities).max(1).values.float().cpu().numpy()
+            most = probabilities.max(1).values.float().cpu().numpy()
             arrays |= {"distance": distance, "novelty": add_doubt(distance, most)}
         return minibatch.start, arrays
 

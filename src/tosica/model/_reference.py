@@ -260,22 +260,14 @@ class BalancedSampler(Sampler[int]):
         self._epoch = epoch
 
     def __iter__(self) -> Iterator[int]:
-        generator = _generator(*self._seed, self._epoch)
+        # It does not depend on the global random state.
+        state = np.random.SeedSequence((*self._seed, self._epoch)).generate_state(1, np.uint64)
+        generator = torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
         self._epoch += 1
-        n_classes = len(self._classes)
+        n_classes, drawn = len(self._classes), []
         share = -(-self._n_draws // n_classes)
-        drawn = [_draw(cells, share, generator) for cells in self._classes]
+        for cells in self._classes:
+            orders = [torch.randperm(len(cells), generator=generator) for _ in range(-(-share // len(cells)))]
+            drawn.append(cells[torch.cat(orders).numpy()[:share]])
         order = torch.randperm(n_classes * share, generator=generator).numpy()
         yield from np.concatenate(drawn)[order][: self._n_draws].tolist()
-
-
-def _generator(*seed: int) -> torch.Generator:
-    """Make a generator that does not depend on the global random state."""
-    state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
-    return torch.Generator().manual_seed(int(state[0] >> np.uint64(1)))
-
-
-def _draw(cells: np.ndarray, n: int, generator: torch.Generator) -> np.ndarray:
-    rounds = -(-n // len(cells))
-    orders = [torch.randperm(len(cells), generator=generator) for _ in range(rounds)]
-    return cells[torch.cat(orders).numpy()[:n]]

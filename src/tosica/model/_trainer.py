@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tosica.model._setup import SetupMixin
-    from tosica.model._training_plan import TrainingPlan
 
 
 class ShowProgress(Callback):
@@ -133,6 +132,9 @@ TRAINER_ARGUMENTS = {
 } - {"kwargs"}
 
 
+_FLAG = Flag()
+
+
 def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, Any]]:
     """Remove the arguments about bars from those of the trainer, and say whether ours is shown.
 
@@ -141,7 +143,7 @@ def pop_progress_args(trainer_kwargs: dict[str, Any]) -> tuple[bool, dict[str, A
     rest = dict(trainer_kwargs)
     rest.pop("simple_progress_bar", None)
     wanted = rest.pop("enable_progress_bar", True)
-    Flag().check("enable_progress_bar", wanted)
+    _FLAG.check("enable_progress_bar", wanted)
     wanted = bool(wanted) and rest.pop("progress_bar_refresh_rate", 1) != 0
     others = [c for c in rest.get("callbacks") or () if isinstance(c, LightningProgressBar)]
     if others and wanted:
@@ -163,30 +165,24 @@ def pop_early_stopping(trainer_kwargs: dict[str, Any]) -> EarlyStopping:
     return EarlyStopping(**defaults | given)
 
 
-def make_runner(state: TrainingState, plan: TrainingPlan, n_epochs: int, **kwargs: Any) -> TrainRunner:
-    """Make the trainer of a fit."""
+def make_runner(state: TrainingState, **kwargs: Any) -> TrainRunner:
+    """Make the trainer, and refuse what several processes cannot do together."""
     if kwargs.get("logger") is None and not kwargs.get("log_save_dir"):
         # By default scvi-tools would write to the working directory with strategy="ddp".
         kwargs["logger"] = SimpleLogger()
     # Losses are kept once an epoch; lightning warns if it has fewer steps than this.
     kwargs = {"log_every_n_steps": 1, "enable_progress_bar": False} | kwargs
-    if state.resume is not None and plan is state.plan:
+    if state.resume is not None:
         kwargs["ckpt_path"] = state.resume
     with warnings.catch_warnings():
         # It is not: the loss is the mean over all processes, and the callback is ours.
         warnings.filterwarnings("ignore", message="early_stopping was automatically disabled")
         runner = state.model._train_runner_cls(
-            state.model, training_plan=plan, data_splitter=state.data, max_epochs=n_epochs, **kwargs
+            state.model, training_plan=state.plan, data_splitter=state.data, max_epochs=state.n_epochs, **kwargs
         )
-    check_processes(state, runner.trainer)
-    return runner
-
-
-def check_processes(state: TrainingState, trainer: Trainer) -> None:
-    """Refuse what several processes cannot do together."""
-    if trainer.world_size == 1:
-        return
-    strategy = trainer.strategy
+    if runner.trainer.world_size == 1:
+        return runner
+    strategy = runner.trainer.strategy
     is_ddp = type(strategy) is DDPStrategy and strategy._start_method == "popen"
     if not is_ddp or state.checkpoint or state.resume or state.blocks is not None:
         raise ValueError(
@@ -195,6 +191,7 @@ def check_processes(state: TrainingState, trainer: Trainer) -> None:
         )
     if settings.seed is None:
         raise ValueError("With strategy='ddp' all processes must draw the same cells: set scvi.settings.seed first.")
+    return runner
 
 
 # ------------------------------------------------------------------------------- checkpoints

@@ -24,12 +24,11 @@ from tosica._stats import fit_temperature
 from tosica.data import CellMatrix
 from tosica.linear import LabeledRows, find_batch_directions, find_label_errors
 from tosica.model import _trainer
-from tosica.model._annbatch import AnnbatchDataModule
 from tosica.model._device import ACCELERATOR, check_devices, compiled
 from tosica.model._linear_fit import LinearFit, fit_baseline, fit_missing_genes, fit_novelty_statistics
 from tosica.model._modalities import open_matrix
 from tosica.model._reference import ReferenceData
-from tosica.model._reference_on_disk import BUFFER_SIZE
+from tosica.model._reference_on_disk import BUFFER_SIZE, AnnbatchDataModule
 from tosica.model._setup import SetupMixin, TrainingResult
 from tosica.model._tokens import read_network_weights
 from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig, make_config
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     from tosica._settings import Progress
     from tosica.data import JointMatrix
-    from tosica.model._adaptation import NewLabels
     from tosica.model._reference_on_disk import Blocks
 
 # Number of draws of cells over all epochs: at least _MIN_DRAWS, and more by the square root of the
@@ -214,7 +212,7 @@ def make_trainer(state: TrainingState) -> None:
     callbacks = [*(kwargs.get("callbacks") or ()), state.show_cells("network", state.n_epochs)]
     if settings.early_stopping:
         callbacks += [_trainer.pop_early_stopping(kwargs), _trainer.KeepBest()]
-    state.runner = _trainer.make_runner(state, state.plan, state.n_epochs, **kwargs | {"callbacks": callbacks})
+    state.runner = _trainer.make_runner(state, **kwargs | {"callbacks": callbacks})
     if state.checkpoint is not None or state.resumed is not None:
         _trainer.add_checkpoint(state)
 
@@ -414,7 +412,8 @@ class TrainingMixin(SetupMixin):
     _data_splitter_cls = ReferenceData
     _train_runner_cls = TrainRunner
     _starts_from_network = False
-    _query_cells: NewLabels | None = None
+    # The new labels of load_query_data, whose module imports this one.
+    _query_cells: Any = None
 
     @validate_params(
         accelerator=ACCELERATOR,

@@ -70,6 +70,7 @@ _SETTINGS = {
 }
 
 
+_GIVEN = InstanceOf("a dict, such as {'lr': 0.003}", dict)
 # How losses are logged: their mean over the cells of an epoch, in all processes.
 _OF_EPOCH: dict[str, Any] = {"on_step": False, "on_epoch": True, "sync_dist": True}
 
@@ -83,7 +84,7 @@ def make_config(plan_kwargs: dict[str, Any] | None) -> TrainingPlanConfig:
         If it is no dict, or names a setting that does not exist.
     """
     given = {} if plan_kwargs is None else plan_kwargs
-    InstanceOf("a dict, such as {'lr': 0.003}", dict).check("plan_kwargs", given)
+    _GIVEN.check("plan_kwargs", given)
     for name in given:
         if name not in _SETTINGS:
             raise TypeError(f"plan_kwargs has no {name!r}{only_known(name, _SETTINGS)}")

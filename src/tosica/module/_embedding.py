@@ -73,14 +73,9 @@ class MaskedEmbedding(nn.Module):
         self.reset_parameters()
 
     @property
-    def sizes(self) -> Tensor:
-        """Number of genes of each token, ``(n_tokens,)``."""
-        return self.indptr[1:] - self.indptr[:-1]
-
-    @property
     def token_of_pair(self) -> Tensor:
         """Token of each pair, ``(n_pairs,)``."""
-        return torch.repeat_interleave(torch.arange(self.n_tokens, device=self.indptr.device), self.sizes)
+        return torch.repeat_interleave(torch.arange(self.n_tokens, device=self.indptr.device), self.indptr.diff())
 
     def reset_parameters(self) -> None:
         """Draw weights so that a token's variance does not depend on the size of its gene set.
@@ -89,7 +84,7 @@ class MaskedEmbedding(nn.Module):
         norm keeps the sign only. Such tokens start with a bias as well, which has half of the
         variance.
         """
-        sizes = self.sizes
+        sizes = self.indptr.diff()
         bound = torch.repeat_interleave(sizes.to(self.bias.dtype).rsqrt(), sizes)
         with torch.no_grad():
             drawn = self.bias.new_empty(len(self.genes), self.embed_dim)
@@ -114,7 +109,7 @@ class MaskedEmbedding(nn.Module):
             Shape ``(n_pairs,)``, in the order of ``genes``; NaN where a pair has no weight.
         """
         given = torch.as_tensor(pair_weights, dtype=self.bias.dtype, device=self.bias.device)
-        sizes, token = self.sizes, self.token_of_pair
+        sizes, token = self.indptr.diff(), self.token_of_pair
         has = ~given.isnan() & (sizes[token] > 0)
         square = given.new_zeros(self.n_tokens).index_add(0, token[has], given[has] ** 2)
         number = torch.bincount(token[has], minlength=self.n_tokens)
@@ -250,14 +245,6 @@ class MaskedEmbedding(nn.Module):
             embedded = embedded.index_select(0, place)
         return embedded.transpose(0, 1)
 
-    def gene_set_embeddings(self, x: Tensor) -> Tensor:
-        """Embedding of every gene set, in the order of the mask; shapes as in :meth:`forward`."""
-        return MaskedEmbedding.forward(self, x)
-
-    def to_tokens(self, vectors: Tensor) -> Tensor:
-        """Tokens from what :meth:`gene_set_embeddings` returns; here they are the same."""
-        return vectors
-
     def _plan(self, keep: float, present: Tensor | None) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Tokens, genes and weights of each bucket, or of a random part of each."""
         plan: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -371,14 +358,10 @@ class MixedEmbedding(MaskedEmbedding):
         -------
         Tokens, shape ``(n_cells, n_tokens, embed_dim)``.
         """
-        tokens = self.to_tokens(self.gene_set_embeddings(x))
+        row = super().forward(x).flatten(1)
+        tokens = row.view(len(row), self.embed_dim, self.n_tokens).transpose(1, 2)
         if keep >= 1:
             return tokens
         n_kept = max(1, round(keep * self.n_tokens))
         drawn = torch.randperm(self.n_tokens, device=tokens.device)[:n_kept]
         return tokens.index_select(1, drawn)
-
-    def to_tokens(self, vectors: Tensor) -> Tensor:
-        """Tokens from embeddings of gene sets; both ``(n_cells, n_tokens, embed_dim)``."""
-        row = vectors.flatten(1)
-        return row.view(len(vectors), self.embed_dim, self.n_tokens).transpose(1, 2)
