@@ -285,7 +285,7 @@ def test_groups_are_the_terms_or_the_parents_above_several_labels():
     rows = dict(zip(of_parents.names, zip(of_parents.terms, of_parents.members, strict=True), strict=True))
     assert {name: rows[name][1].sum() for name in ("T", "B", "lymphocyte")} == {"T": 3, "B": 2, "lymphocyte": 5}
     assert rows["lymphocyte"][0] == "CL:0000542"
-    assert LabelHierarchy(["a", "b"], {}).has_groups is False
+    assert LabelHierarchy(["a", "b"], {}).names == ["a", "b"]
 
 
 def test_confident_answers_are_written(model, toy_query, tmp_path):

@@ -14,8 +14,6 @@
     Normalize counts in blocks and in minibatches.
 ``_kinds``
     RNA, antibodies, gene activity: what each does with the above.
-``_network_weights``
-    Weights of the network that a mask was built from.
 """
 
 from tosica.data._align import find_genes
@@ -38,7 +36,6 @@ from tosica.data._mudata import (
     reindex_obs,
     resolve_modalities,
 )
-from tosica.data._network_weights import network_weights, pair_weights
 from tosica.data._normalize import (
     CenteredLogRatio,
     LogNormalization,

@@ -1,6 +1,5 @@
 """Read what the model and the tools wrote: ``tosica.get``."""
 
-from tosica.data import network_weights
 from tosica.get._tables import (
     contributions,
     explain,
@@ -10,6 +9,7 @@ from tosica.get._tables import (
     mask_coverage,
     rank_gene_sets_df,
 )
+from tosica.model._tokens import network_weights
 
 __all__ = [
     "contributions",

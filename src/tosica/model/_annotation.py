@@ -132,7 +132,7 @@ class AnnotationMixin(SetupMixin):
         if "probabilities" in found:
             found["codes"] = found["probabilities"].argmax(1).astype(np.int32)
             found["probability"] = found["probabilities"].max(1)
-            if hierarchy is not None and hierarchy.has_groups:
+            if hierarchy is not None and len(hierarchy.names) > len(self.labels):
                 answers = hierarchy.answer(found["probabilities"], confidence)
                 found["confident_codes"], found["confident_probability"] = answers
                 cutoff = self.training_.novelty_cutoff

@@ -105,9 +105,14 @@ def compiled(encoder: Encoder, device: torch.device) -> Iterator[None]:
     UserWarning
         If torch.compile does not work; training then goes on without it.
     """
-    reason = _why_not(device)
-    if reason:
-        warn_user(f"compile=True has no effect ({reason}): install a C++ compiler, or leave compile out.")
+    why_not = ""
+    try:
+        # A tiny function first: a missing or broken compiler may raise anything.
+        torch.compile(torch.neg)(torch.ones(2, device=device))
+    except Exception as error:
+        why_not = first_line(error)
+    if why_not:
+        warn_user(f"compile=True has no effect ({why_not}): install a C++ compiler, or leave compile out.")
         yield
         return
     plain = encoder.forward
@@ -122,16 +127,6 @@ def compiled(encoder: Encoder, device: torch.device) -> Iterator[None]:
         yield
     finally:
         del encoder.forward
-
-
-def _why_not(device: torch.device) -> str:
-    """Reason why torch.compile fails on a tiny function; empty if it works."""
-    try:
-        torch.compile(torch.neg)(torch.ones(2, device=device))
-    # A missing or broken compiler may raise anything.
-    except Exception as error:
-        return first_line(error)
-    return ""
 
 
 def first_line(error: BaseException) -> str:

@@ -1,21 +1,25 @@
-"""Choose the tokens: gene sets that separate the labels, and co-expression modules."""
+"""Choose the tokens: gene sets that separate the labels, co-expression modules; weights of a network."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import scipy.sparse as sp
+from scipy.sparse import coo_matrix, csr_matrix
 
+from tosica._checks import validate_params
 from tosica._settings import logger
-from tosica.data import pair_weights
 from tosica.linear import fit_regressions, read_normalized, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._modalities import field_keys, open_matrix, read_modalities
 from tosica.pp._select import coexpression_sets
 
 if TYPE_CHECKING:
+    from anndata import AnnData
     from numpy.typing import NDArray
 
     from tosica.model._modalities import Modality
@@ -171,3 +175,104 @@ def read_network_weights(model: SetupMixin) -> np.ndarray:
     if missing is not None and all(weights is None for weights in found):
         raise missing
     return model.tokens.join_pairs(found)
+
+
+# ------------------------------------------------------------------------------- weights of a network
+
+
+@validate_params()
+def network_weights(adata: AnnData, *, key: str = "tosica_mask") -> csr_matrix:
+    """Get the signed weight of each gene in each gene set, from the network of the mask.
+
+    Parameters
+    ----------
+    adata
+        Reference with a mask from a table with a column ``weight``. It is not changed.
+    key
+        ``key_added`` of :func:`tosica.pp.build_mask`.
+
+    Returns
+    -------
+    scipy.sparse.csr_matrix
+        ``(n_vars, n_gene_sets)`` float32, rows and columns as those of ``adata.varm[key]``. An
+        entry is stored where there is a weight, even if it is zero; fully connected columns have
+        none.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    KeyError
+        If there is no mask, or it was built from gene sets without weights.
+
+    See Also
+    --------
+    tosica.TOSICA.start_from_network : starts training with them.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import scanpy as sc
+    >>> import tosica
+    >>> adata = sc.datasets.pbmc68k_reduced().raw.to_adata()
+    >>> network = pd.DataFrame(
+    ...     {
+    ...         "source": ["SPI1", "SPI1", "PAX5", "PAX5"],
+    ...         "target": ["LYZ", "CST3", "CD79A", "LYZ"],
+    ...         "weight": [1.0, 0.5, 2.0, -1.0],
+    ...     }
+    ... )
+    >>> adata = adata[:, ["LYZ", "CST3", "CD79A"]].copy()
+    >>> tosica.pp.build_mask(adata, network, min_genes=2)
+    >>> tosica.get.network_weights(adata).toarray()
+    array([[ 1. , -1. ],
+           [ 0.5,  0. ],
+           [ 0. ,  2. ]], dtype=float32)
+    """
+    mask = adata.uns.get(key)
+    if not isinstance(mask, Mapping) or "gene_sets" not in mask or "weights" not in mask:
+        raise KeyError(
+            f"There is no mask in adata.uns[{key!r}], or it was built from gene sets without weights: call "
+            "tosica.pp.build_mask with a table that has a column 'weight'."
+        )
+    table = mask["weights"]
+    gene_sets = pd.Index(np.asarray(mask["gene_sets"], dtype=object))
+    row = adata.var_names.get_indexer(pd.Index(table["gene"]))
+    column = gene_sets.get_indexer(pd.Index(table["gene_set"].astype(str), dtype=object))
+    # Genes may have been left out since.
+    found = (row >= 0) & (column >= 0)
+    values = table["weight"].to_numpy(dtype=np.float32)[found]
+    return coo_matrix((values, (row[found], column[found])), shape=(adata.n_vars, len(gene_sets))).tocsr()
+
+
+def pair_weights(adata: AnnData, mask_key: str, state: dict[str, Any]) -> np.ndarray:
+    """Get the weight of each pair of gene and token, ordered by token.
+
+    Parameters
+    ----------
+    adata
+        Reference with a mask from a network with weights.
+    mask_key
+        Key of the mask.
+    state
+        The mask as the model saves it: ``indptr``, ``genes`` and ``columns``.
+
+    Returns
+    -------
+    Shape ``(n_pairs,)``, float32; NaN where the network has no weight.
+    """
+    weights = network_weights(adata, key=mask_key).tocoo()
+    n_genes, n_columns = adata.varm[mask_key].shape
+    columns = np.asarray(state.get("columns", np.arange(n_columns)))
+    indptr, genes = np.asarray(state["indptr"]), np.asarray(state["genes"])
+    token_of_column = np.full(n_columns, -1)
+    token_of_column[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
+    # Numbered, not multiplied: a weight may be zero.
+    number = sp.csc_matrix((np.arange(1, len(genes) + 1), genes, indptr), shape=(n_genes, len(columns)))
+    token = token_of_column[weights.col]
+    is_token = token >= 0
+    pair = np.asarray(number[weights.row[is_token], token[is_token]]).ravel()
+    pairs = np.full(len(genes), np.nan, dtype=np.float32)
+    inside = pair > 0
+    pairs[pair[inside] - 1] = weights.data[is_token][inside]
+    return pairs

@@ -71,11 +71,6 @@ class LabelHierarchy:
         self.members = np.vstack([np.eye(n, dtype=bool), self._covered[kept]])
         """Which labels each stands for, ``(n_names, n_labels)``."""
 
-    @property
-    def has_groups(self) -> bool:
-        """Whether there is anything above the labels."""
-        return len(self.names) > self.members.shape[1]
-
     def cover(self, members: NDArray[np.bool_]) -> Cover:
         """Find the term that covers all labels of a set, and the fewest others.
 
