@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
@@ -15,6 +16,7 @@ from scvi.data import AnnDataManager
 from tosica import hub
 from tosica._checks import Names, Number, validate_params
 from tosica._files import as_os_error, find_model, is_temporary, replace_file
+from tosica.linear import NoveltyStatistics
 from tosica.model._device import ACCELERATOR, DEVICE, find_device
 from tosica.model._legacy import load_legacy
 from tosica.model._setup import SCVI_ATTRS, SetupMixin, TrainingResult, is_rank_zero
@@ -96,7 +98,7 @@ class SaveLoadMixin(SetupMixin):
             "init_params_": self.init_params_,
             "ontology_term_ids_": self.ontology_term_ids_,
             "label_parents_": self.label_parents_,
-            "training_": self.training_.to_dict(),
+            "training_": asdict(self.training_),
             **{name: getattr(self, name, None) for name in SCVI_ATTRS},
         }
         folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +170,13 @@ class SaveLoadMixin(SetupMixin):
         with refuse_other_versions(path):
             model = cls(adata, registry=None if adata is not None else registry, **parameters)
             model.module.load_state_dict(contents[_STATE])
-            model.training_ = TrainingResult.from_dict(attributes["training_"])
+            training: dict[str, Any] = {
+                k: v.numpy() if torch.is_tensor(v) else v for k, v in attributes["training_"].items()
+            }
+            if training["novelty_statistics"] is not None:
+                arrays = {name: np.asarray(values) for name, values in training["novelty_statistics"].items()}
+                training["novelty_statistics"] = NoveltyStatistics(**arrays)
+            model.training_ = TrainingResult(**training)
             for name in SCVI_ATTRS:
                 value = attributes[name]
                 setattr(model, name, value.numpy() if torch.is_tensor(value) else value)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
-import torch
 from anndata import AnnData
 from scvi.data import AnnDataManager, AnnDataManagerValidationCheck
 from scvi.data._constants import _SCVI_UUID_KEY
@@ -21,7 +20,6 @@ from tosica._checks import ANY_CELLS, CellData, InstanceOf, OneOf, only_known, r
 from tosica._obs import one_column
 from tosica._settings import logger
 from tosica.data import MODALITY_KINDS, cell_indexers, check_mudata, load_annotations, reindex_obs, resolve_modalities
-from tosica.linear import NoveltyStatistics
 from tosica.model._device import check_device
 from tosica.model._fields import UNLABELED, ExpressionField, LabelsField, MaskField, read_terms
 from tosica.model._modalities import field_keys, place_of, read_modalities
@@ -32,9 +30,11 @@ from tosica.onto._ontology import NO_TERM, check_mapping
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import torch
     from mudata import MuData
     from scvi.data.fields import BaseAnnDataField
 
+    from tosica.linear import NoveltyStatistics
     from tosica.model._modalities import Modality
     from tosica.module import TokenLayout, TOSICAModule
 
@@ -76,17 +76,6 @@ class TrainingResult:
     novelty_statistics: NoveltyStatistics | None = None
     refitted: bool = False
     novelty_cutoff: float | None = None
-
-    to_dict = asdict
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> Self:
-        """Read what :meth:`to_dict` gave and a file held."""
-        parts: dict[str, Any] = {k: v.numpy() if torch.is_tensor(v) else v for k, v in saved.items()}
-        if parts["novelty_statistics"] is not None:
-            arrays = {name: np.asarray(values) for name, values in parts["novelty_statistics"].items()}
-            parts["novelty_statistics"] = NoveltyStatistics(**arrays)
-        return cls(**parts)
 
 
 class SetupMixin(BaseModelClass):
