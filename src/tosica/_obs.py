@@ -92,23 +92,19 @@ def as_groups(
     n_missing = int(column.isna().sum())
     if n_missing and not allow_missing:
         raise ValueError(f"{where} is missing (NaN) in {n_missing} of {len(column)} cells: {remedy}.")
-    categorical = _as_categorical(column, where).remove_unused_categories()
-    names = [str(name) for name in categorical.categories]
-    if len(set(names)) < len(names):
-        raise ValueError(f"{where} holds groups that are written alike, such as 1 and '1': use {where}.astype(str).")
-    categories = pd.CategoricalDtype(names)
-    return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
-
-
-def _as_categorical(column: pd.Series, where: str) -> pd.Categorical:
     is_text = pd.api.types.is_string_dtype(column.dtype) or pd.api.types.is_object_dtype(column.dtype)
     is_discrete = pd.api.types.is_bool_dtype(column.dtype) or pd.api.types.is_integer_dtype(column.dtype)
     if not (is_text or is_discrete or isinstance(column.dtype, pd.CategoricalDtype)):
         raise TypeError(f"{where} holds {column.dtype} values, not groups: make groups of them, as by pandas.cut.")
     try:
-        return pd.Categorical(column)
+        categorical = pd.Categorical(column).remove_unused_categories()
     except TypeError as error:
         raise TypeError(f"{where} holds values that cannot name a group ({error}): use strings.") from error
+    names = [str(name) for name in categorical.categories]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{where} holds groups that are written alike, such as 1 and '1': use {where}.astype(str).")
+    categories = pd.CategoricalDtype(names)
+    return pd.Categorical.from_codes(np.asarray(categorical.codes), dtype=categories)
 
 
 def one_column(obs: Any, column: str) -> None:

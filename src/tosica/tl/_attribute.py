@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from anndata import AnnData
 
-from tosica._checks import CellData, FileKey, Integer, OneOf, only_known, validate_params
+from tosica._checks import ANNDATA, ANY_CELLS, CellData, FileKey, Integer, OneOf, only_known, validate_params
 from tosica._limits import LIMITS
 from tosica._obs import UNKNOWN, file_columns, read_groups
 from tosica._parallel import thread_map, thread_pool
@@ -259,7 +259,7 @@ def explain_groups(
     gene_sets_of_cells, genes_of_cells
         Keep what each cell's gene sets and genes add.
     """
-    CellData(mudata=model.modalities[0].name is not None).check("adata", adata)
+    (ANNDATA if model.modalities[0].name is None else ANY_CELLS).check("adata", adata)
     check_annotated_by(adata, model, key, mudata=True)
     prediction = f"{key}_prediction"
     groups = _Groups(adata, model, groupby or prediction, target, key)
