@@ -17,8 +17,8 @@ from sklearn.metrics import log_loss
 import tosica
 from tosica import TOSICA, _settings
 from tosica.model._reference import ReferenceData
+from tosica.model._trainer import TrainingPlan, TrainingPlanConfig
 from tosica.model._training import PHASES, default_epochs
-from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig
 
 
 def weights_of(model):

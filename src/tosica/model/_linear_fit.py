@@ -57,6 +57,13 @@ class LinearFit:
         rows = labeled_rows(self.module, data, np.union1d(data.train_idx, data.val_idx))
         self._chosen = linear.cross_validate(rows, self._tokens, self.batch_directions)
         self.fit()
+        inactive = [self.labels[code] for code in self._fitted.inactive]
+        if inactive:
+            warn_user(
+                f"No gene set distinguishes these labels: {list_names(inactive)}. Their attributions are shared "
+                "equally among the gene sets that hold a gene, and mean little: check that these labels are cell "
+                "types, or pass gene sets that describe them to build_mask."
+            )
 
     def fit(self) -> None:
         """Fit the regressions, to the training cells as they are now."""
@@ -92,16 +99,6 @@ class LinearFit:
         x = torch.from_numpy(rows.subsample(_N_START_CELLS).expression().toarray()).float()
         weights = torch.from_numpy(self._fitted.weights[np.unique(rows.labels)]).float()
         self.module.embedding.init_from_linear(weights.to(device), x.to(device), x.mean(0).to(device))
-
-    def warn_of_inactive(self) -> None:
-        """Warn of labels for which the group lasso found no gene set."""
-        inactive = [self.labels[code] for code in self._fitted.inactive]
-        if inactive:
-            warn_user(
-                f"No gene set distinguishes these labels: {list_names(inactive)}. Their attributions are shared "
-                "equally among the gene sets that hold a gene, and mean little: check that these labels are cell "
-                "types, or pass gene sets that describe them to build_mask."
-            )
 
 
 def labeled_rows(module: TOSICAModule, data: ReferenceData, cells: np.ndarray) -> linear.LabeledRows:
@@ -139,18 +136,3 @@ def fit_baseline(module: TOSICAModule, data: ReferenceData) -> None:
                 total[i, part.start : part.stop] += of_modality.sum(0)
                 n_cells[i, part.start : part.stop] += int(of_modality.any(1).sum())
     module.baseline.copy_((total / n_cells.clamp(min=1)).mean(0))
-
-
-def fit_missing_genes(module: TOSICAModule, data: ReferenceData) -> None:
-    """Write the loadings that impute missing genes, for a model with a linear branch."""
-    if module.linear is None:
-        return
-    mean, loadings = linear.fit_ppca(labeled_rows(module, data, data.train_idx))
-    module.linear.mean.copy_(torch.from_numpy(mean))
-    module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
-
-
-def fit_novelty_statistics(module: TOSICAModule, data: ReferenceData) -> linear.NoveltyStatistics | None:
-    """Fit the statistics for the novelty of cells, for a model of one modality."""
-    drawn = labeled_rows(module, data, data.train_idx).subsample(linear.MAX_CELLS_NOVELTY)
-    return linear.fit_novelty(drawn.expression(), drawn.labels)

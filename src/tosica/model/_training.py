@@ -22,23 +22,28 @@ from tosica._parallel import thread_pool
 from tosica._settings import logger, progress, quiet_libraries, warn_user
 from tosica._stats import fit_temperature
 from tosica.data import CellMatrix
-from tosica.linear import LabeledRows, find_batch_directions, find_label_errors
+from tosica.linear import (
+    MAX_CELLS_NOVELTY,
+    LabeledRows,
+    find_batch_directions,
+    find_label_errors,
+    fit_novelty,
+    fit_ppca,
+)
 from tosica.model import _trainer
 from tosica.model._device import ACCELERATOR, check_devices, compiled
-from tosica.model._linear_fit import LinearFit, fit_baseline, fit_missing_genes, fit_novelty_statistics
+from tosica.model._linear_fit import LinearFit, fit_baseline, labeled_rows
 from tosica.model._modalities import open_matrix
 from tosica.model._reference import ReferenceData
 from tosica.model._reference_on_disk import BUFFER_SIZE, AnnbatchDataModule
 from tosica.model._setup import SetupMixin, TrainingResult
 from tosica.model._tokens import read_network_weights
-from tosica.model._training_plan import TrainingPlan, TrainingPlanConfig, make_config
+from tosica.model._trainer import TrainingPlan, TrainingPlanConfig, make_config
 from tosica.module import REGISTRY_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
-    from tosica._settings import Progress
     from tosica.data import JointMatrix
     from tosica.model._reference_on_disk import Blocks
 
@@ -108,14 +113,6 @@ class TrainingState:
     plan: TrainingPlan = field(init=False)
     runner: TrainRunner = field(init=False)
 
-    def show(self, what: str) -> AbstractContextManager[Progress]:
-        """Show the time that a part takes."""
-        return progress(None, f"train: {what}", enabled=self.shows_bar)
-
-    def show_cells(self, what: str, n_epochs: int) -> _trainer.ShowProgress:
-        """Show how many cells of a fit are done."""
-        return _trainer.ShowProgress(what, n_epochs * self.data.n_draws, enabled=self.shows_bar)
-
 
 Phase: TypeAlias = "Callable[[TrainingState], None]"
 
@@ -143,7 +140,7 @@ def check_labels(state: TrainingState) -> None:
     if not state.settings.check_labels:
         return
     labeled = np.flatnonzero(state.codes >= 0)
-    with state.show("checking labels"):
+    with progress(None, "train: checking labels", enabled=state.shows_bar):
         state.left_out = find_label_errors(
             LabeledRows(state.rows, labeled, state.codes[labeled], state.model.module.slices)
         )
@@ -185,7 +182,7 @@ def find_directions(state: TrainingState) -> None:
     one_batch = (batches == batches[0]).all()
     if not state.settings.correct_batches or one_batch:
         return
-    with state.show("batch directions"):
+    with progress(None, "train: batch directions", enabled=state.shows_bar):
         found = find_batch_directions(LabeledRows(rows, cells, labels, state.model.module.slices), batches)
     if found is None:
         logger.warning(
@@ -209,7 +206,8 @@ def make_trainer(state: TrainingState) -> None:
     kwargs |= state.trainer_kwargs
     if isinstance(kwargs.get("max_time"), Real):
         kwargs["max_time"] = {"seconds": kwargs["max_time"]}
-    callbacks = [*(kwargs.get("callbacks") or ()), state.show_cells("network", state.n_epochs)]
+    shown = _trainer.ShowProgress("network", state.n_epochs * state.data.n_draws, enabled=state.shows_bar)
+    callbacks = [*(kwargs.get("callbacks") or ()), shown]
     if settings.early_stopping:
         callbacks += [_trainer.pop_early_stopping(kwargs), _trainer.KeepBest()]
     state.runner = _trainer.make_runner(state, **kwargs | {"callbacks": callbacks})
@@ -234,9 +232,8 @@ def fit_linear(state: TrainingState) -> None:
     module.linear.weight.zero_()
     module.linear.bias.zero_()
     module.linear.clip_max.fill_(torch.inf)
-    with state.show("linear branch"):
+    with progress(None, "train: linear branch", enabled=state.shows_bar):
         state.linear = LinearFit(module, data, model.labels, state.directions)
-    state.linear.warn_of_inactive()
     if not model.is_trained_ and not model._starts_from_network:
         state.linear.init_tokens()
 
@@ -331,7 +328,7 @@ def refit(state: TrainingState) -> None:
     if not state.settings.refit or state.ended_early or state.linear is None:
         return
     state.data.add_validation_to_train()
-    with state.show("linear branch"):
+    with progress(None, "train: linear branch", enabled=state.shows_bar):
         state.linear.fit()
     state.linear.to_module()
     state.model.training_.refitted = True
@@ -340,11 +337,17 @@ def refit(state: TrainingState) -> None:
 def describe_reference(state: TrainingState) -> None:
     """Keep what imputes missing genes and scores novelty, and refuse weights that diverged."""
     module = state.model.module
-    with state.show("missing genes and novelty"):
+    with progress(None, "train: missing genes and novelty", enabled=state.shows_bar):
         fit_baseline(module, state.data)
-        fit_missing_genes(module, state.data)
+        rows = labeled_rows(module, state.data, state.data.train_idx)
+        if module.linear is not None:
+            # They impute missing genes.
+            mean, loadings = fit_ppca(rows)
+            module.linear.mean.copy_(torch.from_numpy(mean))
+            module.linear.loadings = torch.from_numpy(loadings).to(module.linear.mean)
         if len(module.slices) == 1:
-            state.model.training_.novelty_statistics = fit_novelty_statistics(module, state.data)
+            drawn = rows.subsample(MAX_CELLS_NOVELTY)
+            state.model.training_.novelty_statistics = fit_novelty(drawn.expression(), drawn.labels)
     wrong = module.find_not_finite()
     if wrong is not None:
         raise ValueError(
