@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 PAGES = {
     "accuracy": ("Accuracy", ("accuracy", "accuracy_unseen", "accuracy_held_back", "batches")),
     "explanation": ("Explanation", ("explanation", "trajectory")),
-    "doubt": ("Doubt", ("label_sets", "ontology")),
+    "doubt": ("Doubt", ("label_sets", "confident", "ontology")),
     "robustness": ("Other genes and other scales", ("missing_genes", "scales")),
     "new_types": ("New types", ("novelty", "new_labels")),
-    "scale": ("Speed and memory", ("scale",)),
+    "scale": ("Speed and memory", ("speed", "scale")),
     "parts": ("Parts of the model", ("linear", "cite_seq")),
 }
 NOT_SHOWN = ("date", "python", "lightning", "anndata", "numpy", "scikit-learn", "mudata", "distributed")
