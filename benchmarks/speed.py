@@ -100,7 +100,7 @@ def report(result: dict[str, Any]) -> str:
         [
             "# Small references",
             "",
-            "Written by `python -m benchmarks.speed`. Processor seconds of one thread with all defaults; the other cells",
+            "Written by `python -m benchmarks.speed`. Processor seconds of one thread, all defaults; the other cells",
             f"of the file are the query. Means of {runs['seed'].nunique()} seeds. Logistic regression is that of",
             "scikit-learn on all genes.",
             "",
