@@ -423,8 +423,14 @@ def plot_function(**constraints: Constraint) -> Callable[[Callable[P, R]], Calla
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         # Python 3.13 removes the indentation itself; with -OO there is no docstring.
-        function.__doc__ = _filled(inspect.cleandoc(function.__doc__ or ""))
-        signature = _with_figure(inspect.signature(function))
+        doc = inspect.cleandoc(function.__doc__ or "")
+        # Each {part} on a line of its own.
+        function.__doc__ = re.sub(r"^\{(\w+)\}$", lambda part: _DOCS[part[1]], doc, flags=re.MULTILINE)
+        signature, of_canvas = inspect.signature(function), inspect.signature(Canvas).parameters
+        # Those of the canvas take the place of **figure, or stand before other **kwargs.
+        *own, last = signature.parameters.values()
+        added = [each for name, each in of_canvas.items() if name not in signature.parameters]
+        signature = signature.replace(parameters=[*own, *added, *([] if last.name == "figure" else [last])])
         function.__signature__ = signature  # type: ignore[attr-defined]
         known = _PARAMETERS | constraints
         checked = validate_params(**{n: known[n] for n in signature.parameters if n in known})(function)
@@ -439,17 +445,3 @@ def plot_function(**constraints: Constraint) -> Callable[[Callable[P, R]], Calla
         return plot
 
     return decorate
-
-
-def _with_figure(signature: inspect.Signature) -> inspect.Signature:
-    """Put the parameters of the canvas in place of ``**figure``, or before other ``**kwargs``."""
-    *own, last = signature.parameters.values()
-    of_canvas = inspect.signature(Canvas).parameters
-    added = [each for name, each in of_canvas.items() if name not in signature.parameters]
-    return signature.replace(parameters=[*own, *added, *([] if last.name == "figure" else [last])])
-
-
-def _filled(doc: str) -> str:
-    """Replace each ``{part}`` on a line of its own."""
-    parts = re.compile(r"^\{(\w+)\}$", flags=re.MULTILINE)
-    return parts.sub(lambda match: _DOCS[match[1]], doc)

@@ -134,12 +134,11 @@ def faithfulness(
     changed = _change_genes(
         model, adata[chosen], ranks, code_of[groups.codes[chosen]], share, record, {"layer": layer, "use_raw": use_raw}
     )
-    area = _area_table(changed, share)
-    target = adata.copy() if copy else adata
-    target.uns[key_added] = {"curves": _curve_table(changed, share), "area": area}
+    target, tables = adata.copy() if copy else adata, _tables(changed, share)
+    target.uns[key_added] = tables
     logger.info(
         "faithfulness: area under the probability %s; added .uns['%s']",
-        ", ".join(f"{row.area:.3f} ({row.change}, {row.order})" for row in area.itertuples()),
+        ", ".join(f"{row.area:.3f} ({row.change}, {row.order})" for row in tables["area"].itertuples()),
         key_added,
     )
     return target if copy else None
@@ -210,35 +209,17 @@ def _change_genes(
     return results
 
 
-def _curve_table(results: dict[tuple[str, str], NDArray[np.float64]], share: NDArray[np.float64]) -> pd.DataFrame:
-    """Mean over the cells, one row a change, order and share."""
-    return _concat(
-        {"change": change, "order": order, "share": share, "probability": probability, "kept": kept}
-        for (change, order), (probability, kept) in ((name, values.mean(1)) for name, values in results.items())
-    )
-
-
-def _area_table(results: dict[tuple[str, str], NDArray[np.float64]], share: NDArray[np.float64]) -> pd.DataFrame:
-    """Area under the curve of the probability, one row a change and order."""
+def _tables(results: dict[tuple[str, str], NDArray[np.float64]], share: NDArray[np.float64]) -> dict[str, pd.DataFrame]:
+    """Make tables of the curves, the mean over the cells, and of the area under that of the probability."""
     areas = {name: trapezoid(values[0], share, axis=1) for name, values in results.items()}
-
-    def gain(change: str, order: str) -> NDArray[np.float64]:
-        sign = 1 if change == "insertion" else -1
-        return sign * (areas[change, order] - areas[change, "random"])
-
-    return _concat(
-        {
-            "change": change,
-            "order": order,
-            "area": [area.mean()],
-            "area_se": area.std(ddof=1) / np.sqrt(len(area)) if len(area) > 1 else np.nan,
-            "better_than_random": (gain(change, order) > 0).mean(),
-        }
-        for (change, order), area in areas.items()
-    )
-
-
-def _concat(parts: Iterable[dict[str, Any]]) -> pd.DataFrame:
-    """Put tables below each other; row names in a file are strings."""
-    table = pd.concat([pd.DataFrame(part) for part in parts], ignore_index=True)
-    return table.set_index(table.index.astype(str))
+    curves, rows = [], []
+    for (change, order), values in results.items():
+        named, (probability, kept) = {"change": change, "order": order}, values.mean(1)
+        curves.append(pd.DataFrame({**named, "share": share, "probability": probability, "kept": kept}))
+        area, by_chance = areas[change, order], areas[change, "random"]
+        is_better = area > by_chance if change == "insertion" else area < by_chance
+        error = area.std(ddof=1) / np.sqrt(len(area)) if len(area) > 1 else np.nan
+        rows.append({**named, "area": area.mean(), "area_se": error, "better_than_random": is_better.mean()})
+    tables = {"curves": pd.concat(curves, ignore_index=True), "area": pd.DataFrame(rows)}
+    # Row names in a file are strings.
+    return {name: table.set_index(table.index.astype(str)) for name, table in tables.items()}
