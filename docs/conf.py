@@ -59,6 +59,8 @@ nitpick_ignore_regex = [
 nitpick_ignore = [
     # Types of attributes that are shown, but whose parts only the package itself reads.
     ("py:class", "tosica.linear._novelty.NoveltyStatistics"),
+    ("py:class", "tosica.model._modalities.Modality"),
+    ("py:class", "tosica.module._module.TokenLayout"),
     ("py:class", "tosica.onto._hierarchy.LabelHierarchy"),
 ]
 # Classes are documented where users import them.
