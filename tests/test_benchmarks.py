@@ -81,6 +81,7 @@ RUNS = {
 
 
 @pytest.mark.slow
+@pytest.mark.data
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", RUNS)
 def test_a_short_run(name, load, shared, tmp_path, monkeypatch, capsys):

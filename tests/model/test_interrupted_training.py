@@ -108,7 +108,7 @@ def test_an_own_handler_is_left_alone(new):
         "_linear_fit.linear.cross_validate",
         "_training.fit_temperature",
         "_linear_fit.LinearFit.init_tokens",
-        "_training.fit_novelty_statistics",
+        "_training.fit_novelty",
     ],
 )
 def test_elsewhere_ctrl_c_leaves_the_model_as_it_was(new, monkeypatch, caplog, place):
