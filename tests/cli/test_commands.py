@@ -217,6 +217,16 @@ def test_the_model_is_that_of_python(run, reference, tmp_path):
     assert (summary["n_cells"], summary["n_genes"]) == (90, 30)
 
 
+def test_a_model_for_the_genes_of_a_query(run, reference, query, tmp_path):
+    adata = ad.read_h5ad(query)[:, :20].copy()
+    adata.write_h5ad(tmp_path / "panel.h5ad")
+    result = run(*train_arguments(reference, tmp_path / "model", "--for", tmp_path / "panel.h5ad", "--json"))
+    assert (result.code, result.err) == (0, "")
+    summary = json.loads(result.out)
+    assert (summary["n_cells"], summary["n_genes"]) == (90, 20)
+    assert summary["held_out_accuracy"] == tosica.TOSICA.load(tmp_path / "model").held_out_accuracy_
+
+
 def test_layer_raw_and_several_collections(run, reference, tmp_path):
     toy = ad.read_h5ad(reference)
     toy.raw = toy.copy()

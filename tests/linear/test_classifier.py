@@ -9,6 +9,7 @@ import pytest
 import scanpy as sc
 import scipy.sparse as sp
 import torch
+from sklearn import linear_model
 
 import tosica
 from tosica import TOSICA
@@ -25,6 +26,7 @@ from tosica.linear import (
     split_among_tokens,
     subsample_by_label,
 )
+from tosica.linear._logistic import DEFAULT_CONFIG
 
 COUNTS = ModalitySlice(0, 30, LogNormalization(1e4))
 # As the small reference's: types in the first three, and some genes in two.
@@ -320,3 +322,22 @@ def test_cross_validation_chooses_the_weight_of_the_group_lasso():
     data = LabeledRows(rows, np.arange(180), labels, (modality_slice,))
     assert cross_validate(data, sp.csr_matrix(np.kron(np.eye(6), np.ones((1, 200))))).lasso_share == 0.5
     assert cross_validate(data, sp.csr_matrix(np.eye(1200))).lasso_share < 0.5
+
+
+def test_few_genes_of_labels_that_overlap_do_not_overfit():
+    """With far fewer genes than cells, the usual penalties learn noise, and stronger ones are chosen."""
+    rng = np.random.default_rng(0)
+    labels = rng.choice(3, 900, p=[0.6, 0.3, 0.1])
+    rate = np.exp(rng.normal(0, 0.4, (3, 40)))
+    adata = ad.AnnData(rng.poisson(rate[labels]).astype(np.float32))
+    data = LabeledRows(CellMatrix(adata), np.arange(300), labels[:300], (ModalitySlice(0, 40, LogNormalization(40)),))
+    tokens = sp.csr_matrix(np.kron(np.eye(8), np.ones((1, 5))))
+    chosen = cross_validate(data, tokens)
+    assert chosen.config.C < 0.1
+    new = LabeledRows(data.rows, np.arange(300, 900), labels[300:], data.slices).expression()
+    fits = [
+        fit_linear_classifier(data, 3, tokens, weight=1, config=config) for config in (chosen.config, DEFAULT_CONFIG)
+    ]
+    best, usual = (((new @ fit.weights.T + fit.biases).argmax(1) == labels[300:]).mean() for fit in fits)
+    peer = linear_model.LogisticRegression(max_iter=500).fit(data.expression(), data.labels)
+    assert best > max(usual, peer.score(new, labels[300:]) - 0.01)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
+from _cells import TOY_SETS
 from _strategies import matrices
 from anndata import AnnData
 from hypothesis import HealthCheck, given, settings
@@ -254,7 +255,7 @@ WRONG = {
         lambda query: query[:, :3].copy(),
         ValueError,
         "The query has only 3 of the model's 30 genes (10%) among its var_names, and at least "
-        "half are needed; a panel of few genes needs a model that is trained on these.",
+        "half are needed; TOSICA.for_query (tosica train --for) trains a model for a panel of few genes.",
     ),
     "mouse": (
         _renamed(lambda names: [f"Gene{i}" for i in range(len(names))]),
@@ -294,3 +295,27 @@ def test_column_with_the_right_names_is_used(toy_model, toy_query, caplog):
     assert "query: genes named by var['gene_symbols'], such as 'G0'" in caplog.messages
     assert list(toy_query.obs["tosica_prediction"]) == list(expected.obs["tosica_prediction"])
     np.testing.assert_array_equal(toy_query.obsm["X_tosica"], expected.obsm["X_tosica"])
+
+
+# --------------------------------------------------------------------------- panels
+
+
+def test_a_model_for_a_panel(toy, toy_query, contents, caplog, tmp_path):
+    panel = toy_query[:, [*range(20), *range(24, 28)]].copy()
+    panel.var_names = [name.replace("G2", "NegControl") for name in panel.var_names]
+    before = contents(toy)
+    fit = {"gene_sets": TOY_SETS, "accelerator": "cpu", "enable_progress_bar": False}
+    with caplog.at_level("INFO", "tosica"):
+        model = TOSICA.for_query(panel, toy, "kind", setup_kwargs={"batch_key": "donor"}, **fit)
+    assert contents(toy) == before
+    assert list(model.get_var_names()) == [name for name in toy.var_names if name in panel.var_names]
+    assert (
+        f"{100 * model.held_out_accuracy_:.1f} % of the held-out cells get their label on the 19 genes" in caplog.text
+    )
+    model.annotate(panel)
+    assert (panel.obs["tosica_prediction"].astype(str) == panel.obs["kind"].astype(str)).mean() > 0.9
+    model.save(tmp_path / "model")
+    assert TOSICA.load(tmp_path / "model").held_out_accuracy_ == model.held_out_accuracy_
+    toy.obs["kind"] = np.where(np.random.default_rng(0).random(90) < 0.9, "common", "rare")
+    with pytest.raises(ValueError, match=r"of the held-out cells get their label on the 19 genes .* the commonest one"):
+        TOSICA.for_query(panel, toy, "kind", **fit)

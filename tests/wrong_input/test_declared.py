@@ -23,6 +23,7 @@ UNDECLARED = {
     "gs.map_genes(names)": "any iterable of names but one name",
     "onto.map_labels(mapping)": "labels must be those of the column, terms those of the ontology",
     "tl.annotate_file(client)": "dask need not be installed",
+    "TOSICA.for_query(gene_sets)": "as those of build_mask, to which they are handed on",
     "TOSICA.infer(indices)": "positions must be those of cells",
     "TOSICA.load_query_data(reference_model)": "a model or its folder",
     "TOSICA.load_query_data(unlabeled_category)": "labels have any type",

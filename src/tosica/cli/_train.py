@@ -34,6 +34,9 @@ _DEFAULT = "gobp"
 @click.argument("reference")
 @click.option("--labels-key", required=True, help="Column of obs with the labels.")
 @click.option("--batch-key", help="Column of obs with the batches.")
+@click.option(
+    "--for", "query", metavar="QUERY", help="Cells to be labelled, as of a panel: train on the genes of both."
+)
 @click.option("--unlabeled-category", help="Value of that column in cells without a label.")
 @default_option("--min-cells", type=COUNT, default=1, help="Leave out labels with fewer cells.")
 @click.option(
@@ -59,6 +62,7 @@ _DEFAULT = "gobp"
 def train(
     session: Session,
     reference: str,
+    query: str | None,
     gene_sets: tuple[str, ...],
     use_raw: bool,
     seurat: bool,
@@ -94,26 +98,32 @@ def train(
             raise ValueError(f"{reference!r} has no raw: leave --use-raw out.")
         adata = adata.raw.to_adata()
     tosica.settings.seed = seed
-    sets = list(gene_sets) or [_DEFAULT]
-    tosica.pp.build_mask(adata, sets if len(sets) > 1 else sets[0], organism=organism)
+    names = list(gene_sets) or [_DEFAULT]
+    sets = names if len(names) > 1 else names[0]
     fit = {name: options.pop(name) for name in ("max_epochs", "batch_size")}
-    tosica.TOSICA.setup_anndata(adata, **options)
-    model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
     resume = None
     if checkpoint_dir is not None:
         session.advice = "; the same command goes on from the last checkpoint"
         resume = checkpoint_dir if checkpoint_dir.is_dir() and any(checkpoint_dir.iterdir()) else None
     # One process: others would run this command again.
     fit |= {"accelerator": device[0], "devices": 1 if device[1] == "auto" else [int(device[1])]}
-    model.train(checkpoint_dir=checkpoint_dir, resume=resume, **fit)
+    fit |= {"checkpoint_dir": checkpoint_dir, "resume": resume}
+    if query is not None:
+        of_mask = {"gene_sets": sets, "organism": organism, "max_gene_sets": max_gene_sets}
+        panel, labels_key = read_cells(query, backed=True), options.pop("labels_key")
+        model = tosica.TOSICA.for_query(panel, adata, labels_key, setup_kwargs=options, **of_mask, **fit)
+    else:
+        tosica.pp.build_mask(adata, sets, organism=organism)
+        tosica.TOSICA.setup_anndata(adata, **options)
+        model = tosica.TOSICA(adata, max_gene_sets=max_gene_sets)
+        model.train(**fit)
     model.save(output, overwrite=overwrite)
-    text, held_out = f"wrote the model to {output}", model.training_.held_out_codes
-    accuracy = None if held_out is None else float((held_out[0] == held_out[1]).mean())
-    if held_out is not None:
-        text += f"; {accuracy:.1%} of {held_out.shape[1]} held-out cells got their label"
+    text, accuracy = f"wrote the model to {output}", model.held_out_accuracy_
+    if accuracy is not None:
+        text += f"; {accuracy:.1%} of {model.training_.held_out_codes.shape[1]} held-out cells got their label"
     mislabeled = model.mislabeled_indices
     made_by = {"reference": reference, "seed": seed, "tosica": tosica.__version__}
-    sizes = {"n_cells": adata.n_obs, "n_genes": adata.n_vars, "n_gene_sets": len(model.gene_sets)}
+    sizes = {"n_cells": adata.n_obs, "n_genes": len(model.get_var_names()), "n_gene_sets": len(model.gene_sets)}
     of_labels = {"labels": model.labels, "n_mislabeled": 0 if mislabeled is None else len(mislabeled)}
     of_labels["held_out_accuracy"] = accuracy
     session.show({"model": output, **made_by, "fingerprint": model.fingerprint, **sizes, **of_labels}, text)

@@ -202,7 +202,7 @@ class ModalityKind(ABC, Generic[S]):
             if matrix.adata.obs_names.isin(model_names).sum() > n_found:
                 hint = f"names of its cells are genes: transpose it, as by {name}.T"
             elif not hint and 2 * n_found > len(names):
-                hint = "a panel of few genes needs a model that is trained on these"
+                hint = "TOSICA.for_query (tosica train --for) trains a model for a panel of few genes"
             if n_found + len(repeated) >= _REFUSE_BELOW * len(model_names):
                 first = list_names(next(iter(repeated.values())), 3)
                 hint = f"{len(repeated)} are under several names ({first}, …), of which none is taken: keep one of each"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,7 +14,7 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica._stats import fit_temperature
-from tosica.linear._logistic import LogisticRegression, Regressions, fit_regressions
+from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, RegressionConfig, Regressions, fit_regressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -89,10 +91,11 @@ class LinearClassifier(NamedTuple):
 
 
 class CrossValidated(NamedTuple):
-    """Temperature of the regression's logits, and weight of the group lasso in the mean."""
+    """Temperature of the regression's logits, weight of the group lasso in the mean, and penalties."""
 
     temperature: float = EXPECTED_TEMPERATURE
     lasso_share: float = LASSO_SHARES[-1]
+    config: RegressionConfig = DEFAULT_CONFIG
 
 
 def fit_linear_classifier(
@@ -104,6 +107,7 @@ def fit_linear_classifier(
     weight: float | None = None,
     temperature: float = 1.0,
     lasso_share: float = LASSO_SHARES[-1],
+    config: RegressionConfig = DEFAULT_CONFIG,
 ) -> LinearClassifier:
     """Fit the linear branch: regression, logit adjustment, temperature and weight in the model.
 
@@ -121,9 +125,8 @@ def fit_linear_classifier(
     weight
         Weight of the regression's logits relative to the network's, by default
         :func:`linear_to_network_ratio` of the number of cells.
-    temperature, lasso_share
-        Temperature of the regression's logits and weight of the group lasso in the mean, as from
-        :func:`cross_validate`.
+    temperature, lasso_share, config
+        As :func:`cross_validate` chooses them.
 
     Returns
     -------
@@ -132,10 +135,10 @@ def fit_linear_classifier(
     drawn = data.subsample(MAX_CELLS)
     present, codes = np.unique(drawn.labels, return_inverse=True)
     x = drawn.expression()
-    fitted = fit_regressions(x, codes, batch_directions=batch_directions, gene_sets=tokens, modalities=data.modalities)
-    regression = fitted.mean(lasso_share)
+    penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "config": config}
+    regression = fit_regressions(x, codes, modalities=data.modalities, **penalties).mean(lasso_share)
     weight = linear_to_network_ratio(len(data.cells)) if weight is None else weight
-    factor, adjustment = weight / temperature, logit_adjustment(codes)
+    factor, adjustment = weight / temperature, logit_adjustment(codes) * config.balanced
     pair_weights = split_among_tokens(regression, tokens)
     weights = np.zeros((n_labels, pair_weights.shape[1]))
     # Labels without cells: a logit that no other one is below.
@@ -193,12 +196,17 @@ def cross_validate(
     *,
     max_cells: int = MAX_CELLS_CROSS_FIT,
 ) -> CrossValidated:
-    """Choose the temperature and the weight of the group lasso by cross-validation.
+    """Choose the temperature, the weight of the group lasso and the penalties by cross-validation.
 
     The temperature makes the regression's logits comparable to the network's, which are calibrated
     by label smoothing. It is higher where labels overlap. The weight of the group lasso has the
     highest likelihood; it is below one half where labels differ by genes that few gene sets share.
     The prior of the temperature matters if there are few cells.
+
+    The usual penalties were chosen for thousands of genes, which separate all cells. With more than twice
+    as many cells as genes, as those of a panel, no longer any labels are separable (Cover, *IEEE Trans.
+    Electron. Comput.* 14, 1965), and the usual regression overfits. Stronger penalties are then tried,
+    in a regression of all labels at once in which each cell counts the same.
 
     Parameters
     ----------
@@ -211,41 +219,45 @@ def cross_validate(
 
     Returns
     -------
-    Temperature and weight of the group lasso.
+    Those of the highest likelihood of cells that were not fitted to.
     """
     drawn = data.subsample(max_cells)
     _, codes = np.unique(drawn.labels, return_inverse=True)
     x = drawn.expression()
-    shape = (len(codes), codes.max() + 1)
-    ridge_logits, lasso_logits = np.full(shape, np.nan), np.full(shape, np.nan)
+    configs = [DEFAULT_CONFIG]
+    if 2 * x.shape[1] < len(codes):
+        configs += [RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False) for half in range(3, 7)]
+    tried = []
+    for config in configs:
+        penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "config": config}
+        fit = partial(fit_regressions, modalities=data.modalities, **penalties)
+        # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
+        tried += _cross_validate(x, codes, fit, config, logit_adjustment(codes) * config.balanced)
+    return max(tried, key=itemgetter(1))[0] if tried else CrossValidated()
 
-    def fit(cells: NDArray[np.bool_]) -> Regressions:
-        return fit_regressions(
-            x[cells], codes[cells], batch_directions=batch_directions, gene_sets=tokens, modalities=data.modalities
-        )
 
-    for held_out, (ridge, lasso) in cross_fit(codes, fit, n_folds=3):
-        ridge_logits[held_out] = x[held_out] @ ridge.weights.T
-        lasso_logits[held_out] = x[held_out] @ lasso.weights.T
-    scored = np.flatnonzero(np.isfinite(ridge_logits).all(1))
-    if not len(scored):
-        return CrossValidated()
-    truth = codes[scored]
-    # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
-    adjustment = logit_adjustment(codes)
-    best: CrossValidated | None = None
-    highest = np.zeros(len(truth))
-    for share in LASSO_SHARES[::-1]:
-        logits = (1 - share) * ridge_logits[scored] + share * lasso_logits[scored] + adjustment
+def _cross_validate(
+    x: sp.csr_matrix,
+    codes: NDArray[np.integer],
+    fit: Callable[..., Regressions],
+    config: RegressionConfig,
+    adjustment: NDArray[np.float64],
+) -> list[tuple[CrossValidated, float]]:
+    """Choose temperature and weight for some penalties, with their mean likelihood; nothing if no cell is held out."""
+    ridge, lasso = np.full((2, len(codes), len(adjustment)), np.nan)
+    for held_out, fitted in cross_fit(codes, lambda cells: fit(x[cells], codes[cells]), n_folds=3):
+        ridge[held_out], lasso[held_out] = (x[held_out] @ each.weights.T for each in fitted)
+    scored = np.flatnonzero(np.isfinite(ridge).all(1))
+    truth, highest, best = codes[scored], np.zeros(len(scored)), None
+    for share in LASSO_SHARES[::-1] if len(scored) else ():
+        logits = (1 - share) * ridge[scored] + share * lasso[scored] + adjustment
         temperature = fit_temperature(logits, truth, expected=EXPECTED_TEMPERATURE, spread=0.4)
         log_likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
         gain = log_likelihood - highest
         # A smaller weight must raise the likelihood by two standard errors.
-        least = 2 * gain.std() / np.sqrt(len(gain))
-        if best is None or gain.mean() > least:
-            best, highest = CrossValidated(temperature, share), log_likelihood
-    assert best is not None
-    return best
+        if best is None or gain.mean() > 2 * gain.std() / np.sqrt(len(gain)):
+            best, highest = CrossValidated(temperature, share, config), log_likelihood
+    return [] if best is None else [(best, float(highest.mean()))]
 
 
 def logit_adjustment(labels: NDArray[np.integer], pseudocount: float = 20) -> NDArray[np.float64]:

@@ -43,6 +43,8 @@ class RegressionConfig:
         Genes are divided by their mean to this power.
     multinomial
         Minimize the cross-entropy of all labels, in place of a logistic loss for each.
+    balanced
+        Weight cells so that labels count equally, in place of cells.
     max_iter
         Most iterations of the optimizer without group lasso.
     n_reweightings
@@ -63,6 +65,7 @@ class RegressionConfig:
     n_within_class_directions: int = 5
     gene_scale_power: float = 0.25
     multinomial: bool = False
+    balanced: bool = True
     max_iter: int = 200
     n_reweightings: int = 5
     max_iter_reweighted: int = 8
@@ -189,7 +192,7 @@ def fit_regressions(
     turns = np.array_split(fitted, 1 if config.multinomial else -(-len(fitted) // _LABELS_AT_ONCE))
 
     def fit(some: NDArray[np.integer]) -> tuple[NDArray, NDArray, NDArray]:
-        loss = PenalizedLogisticLoss(z, labels, some, nuisance, offset, config.multinomial)
+        loss = PenalizedLogisticLoss(z, labels, some, nuisance, offset, config)
         return _fit_both(loss, gene_sets, held, config)
 
     done = thread_map(fit, turns)
@@ -343,8 +346,8 @@ class PenalizedLogisticLoss:
         Nuisance directions times the roots of their penalties, ``(n_directions, n_genes)``.
     offset
         Added to the scores of each cell, ``(n_cells, 1)``.
-    multinomial
-        As in :class:`RegressionConfig`; labels then share their steps as well.
+    config
+        Its ``multinomial``, with which labels share their steps as well, and ``balanced``.
     """
 
     def __init__(
@@ -354,7 +357,7 @@ class PenalizedLogisticLoss:
         fitted: NDArray[np.integer],
         nuisance: NDArray[np.float64],
         offset: NDArray[np.floating] | None = None,
-        multinomial: bool = False,
+        config: RegressionConfig = DEFAULT_CONFIG,
     ) -> None:
         self.shape, self.n_fitted = z.shape, len(fitted)
         # From here on, dense products are faster.
@@ -364,8 +367,9 @@ class PenalizedLogisticLoss:
         self._offset = np.float32(0) if offset is None else offset.T.astype(np.float32)
         self._is_label = (fitted[:, None] == labels).astype(np.float32)
         counts = np.bincount(labels)
-        self._balance = (1 / (counts * float(len(counts))))[labels].astype(np.float32)
-        self._multinomial = multinomial
+        of_label = 1 / (counts * float(len(counts))) if config.balanced else np.full(len(counts), 1 / len(labels))
+        self._balance = of_label[labels].astype(np.float32)
+        self._multinomial = config.multinomial
         self._dual = np.zeros_like(self._is_label)
 
     def fit(self, variance: NDArray[np.float32], max_iter: int, tolerance: float) -> NDArray[np.float32]:

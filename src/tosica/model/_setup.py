@@ -111,6 +111,15 @@ class SetupMixin(BaseModelClass):
         """
         return self.training_.mislabeled_indices
 
+    @property
+    def held_out_accuracy_(self) -> float | None:
+        """Share of the held-out cells of the reference that get their label, before the model is fitted to them, too.
+
+        ``None`` if no cells were held out, or the model was not calibrated on them.
+        """
+        held_out = self.training_.held_out_codes
+        return None if held_out is None else float((held_out[0] == held_out[1]).mean())
+
     _term_of_label: Mapping[str, str] | None = None
     _parent_of_label: Mapping[str, str] | None = None
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import rich.pretty  # noqa: F401 # scvi-tools prints with it, but leaves its import to chance
 
-from tosica._checks import InstanceOf, validate_params
+from tosica._checks import InstanceOf, list_names, validate_params
+from tosica._limits import LIMITS
 from tosica._parallel import thread_pool
-from tosica._settings import progress
+from tosica._settings import logger, progress
+from tosica.data import find_genes
 from tosica.model._adaptation import AdaptationMixin
 from tosica.model._annotation import AnnotationMixin
 from tosica.model._fields import LabelsField
@@ -19,10 +22,15 @@ from tosica.model._setup import TrainingResult
 from tosica.model._tokens import select_tokens
 from tosica.model._training import TrainingMixin
 from tosica.module import REGISTRY_KEYS, TOSICAModule
+from tosica.pp import build_mask
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from anndata import AnnData
     from mudata import MuData
+
+    from tosica.pp._gene_sets import GeneSetsLike
 
 
 class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
@@ -123,6 +131,93 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
         if adata is not None:
             self._read_terms(adata)
         self.init_params_ = self._get_init_params(locals())
+
+    @classmethod
+    @validate_params(setup_kwargs=InstanceOf("a dict of arguments of setup_anndata", Mapping, optional=True))
+    def for_query(
+        cls,
+        query: AnnData,
+        reference: AnnData,
+        labels_key: str,
+        *,
+        gene_sets: GeneSetsLike | None = "gobp",
+        organism: str = "auto",
+        max_gene_sets: int | None = 300,
+        setup_kwargs: Mapping[str, Any] | None = None,
+        **train_kwargs: Any,
+    ) -> Self:
+        """Train a model on the genes that a query has, such as those of a panel.
+
+        A model of a whole transcriptome refuses a query with under half of its genes. This one is trained on the
+        genes that both have, and its log says how many of the reference's held-out cells get their label by them.
+
+        Parameters
+        ----------
+        query
+            The query, ``(n_obs, n_vars)``, such as cells of Xenium, CosMx or MERSCOPE. Only its genes are read.
+        reference
+            The reference, ``(n_ref, n_genes)``, counts or log-normalised expression. It is not changed. Genes are
+            matched as by :meth:`annotate`.
+        labels_key
+            Column of ``reference.obs`` with the labels.
+        gene_sets, organism
+            As in :func:`tosica.pp.build_mask`. A panel holds few genes of a set: three of them keep it.
+        max_gene_sets
+            As in :class:`TOSICA`.
+        setup_kwargs
+            More arguments of :meth:`setup_anndata`, such as ``{"batch_key": "donor"}``.
+        **train_kwargs
+            Arguments of :meth:`train`. ``check_labels`` is off: few genes cannot contradict labels of many.
+
+        Returns
+        -------
+        The trained model. :attr:`held_out_accuracy_` is its accuracy on these genes.
+
+        Raises
+        ------
+        ValueError
+            If no more of the held-out cells get their label than have the commonest one, because the shared genes
+            do not tell the labels apart; and as the methods above.
+        KeyError, TypeError
+            As the methods above.
+
+        Examples
+        --------
+        >>> import scanpy as sc
+        >>> import tosica
+        >>> reference = sc.datasets.pbmc68k_reduced().raw.to_adata()
+        >>> reference.obs_names_make_unique()
+        >>> query = reference[:100, ::3].copy()  # 255 of 765 genes
+        >>> model = tosica.TOSICA.for_query(
+        ...     query, reference[100:], "bulk_labels", max_epochs=2, enable_progress_bar=False
+        ... )
+        >>> model.held_out_accuracy_ > 0.6
+        True
+        >>> model.annotate(query)
+        """
+        found = find_genes(query.var_names, reference.var_names.astype(str), lambda: query.var).indexer
+        shared = reference[:, np.unique(found[found >= 0])].copy()
+        build_mask(shared, gene_sets, min_genes=3, organism=organism)
+        cls.setup_anndata(shared, labels_key, **(setup_kwargs or {}))
+        model = cls(shared, max_gene_sets=max_gene_sets)
+        model.train(**{"check_labels": False} | train_kwargs)
+        held_out, accuracy = model.training_.held_out_codes, model.held_out_accuracy_
+        if held_out is None or accuracy is None:
+            return model
+        sizes = np.bincount(held_out[0], minlength=len(model.labels))
+        genes = f"on the {shared.n_vars} genes that query and reference share"
+        share = sizes.max() / sizes.sum()
+        if accuracy <= share:
+            raise ValueError(
+                f"{accuracy:.0%} of the held-out cells get their label {genes}, and {share:.0%} have the commonest "
+                f"one, {model.labels[sizes.argmax()]!r}: these genes do not tell the labels apart. Join "
+                "labels that are alike, or check the names of the genes."
+            )
+        recall = np.bincount(held_out[0], held_out[0] == held_out[1], len(sizes)) / np.maximum(sizes, 1)
+        weak = [model.labels[i] for i in np.flatnonzero((sizes > 0) & (recall < LIMITS.probability))]
+        more = f"; of {list_names(weak)}, fewer than half do" if weak else ""
+        logger.info("for_query: %.1f %% of the held-out cells get their label %s%s", 100 * accuracy, genes, more)
+        return model
 
     def __repr__(self) -> str:
         shown = ", ".join(self.labels[:6]) + (", …" if len(self.labels) > 6 else "")
