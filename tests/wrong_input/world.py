@@ -115,6 +115,11 @@ OF_FUNCTION: dict[str, dict[str, Any]] = {
     },
     "TOSICA.save": {"dir_path": lambda w: w.folder / "other"},
     "TOSICA.load_query_data": {"labels_key": "donor"},
+    "TOSICA.for_query": {
+        "query": lambda w: w.query,
+        "reference": lambda w: w.reference,
+        "gene_sets": {"a": [f"G{i}" for i in range(9)]},
+    },
 }
 
 
