@@ -167,6 +167,7 @@ def train(merged: ad.AnnData) -> tosica.TOSICA:
     """Train a model of studies that :func:`merge` put together."""
     merged.obs["cell_type"] = merged.obs["cell_type"].astype("category")
     merged.obs["cell_type_ontology_term_id"] = merged.obs["cell_type"].map(TERMS).astype(str)
+    tosica.settings.seed = 0
     tosica.pp.build_mask(merged)
     tosica.TOSICA.setup_anndata(merged, labels_key="cell_type")
     model = tosica.TOSICA(merged)

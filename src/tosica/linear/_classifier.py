@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 # More cells hardly change the regression, the principal components or the batch directions; with
 # more cells, cross-fitting would take longer than training the network.
 MAX_CELLS, MAX_CELLS_CROSS_FIT = 10_000, 4_000
+# Targeted panels (Xenium, CosMx, MERSCOPE) have at most this many genes.
+PANEL_GENES = 1000
 # Cross-validation chooses the weight of the group lasso regression in the mean of both regressions.
 # A weight above one half is less accurate in other batches, but cross-validation cannot show that.
 LASSO_SHARES = (0.0, 0.25, 0.5)
@@ -203,10 +205,10 @@ def cross_validate(
     highest likelihood; it is below one half where labels differ by genes that few gene sets share.
     The prior of the temperature matters if there are few cells.
 
-    The usual penalties were chosen for thousands of genes, which separate all cells. With more than twice
-    as many cells as genes, as those of a panel, no longer any labels are separable (Cover, *IEEE Trans.
-    Electron. Comput.* 14, 1965), and the usual regression overfits. Stronger penalties are then tried,
-    in a regression of all labels at once in which each cell counts the same.
+    The usual penalties were chosen for thousands of genes, which separate all cells. With the genes of a
+    panel, and more than twice as many cells as genes, no longer any labels are separable (Cover, *IEEE
+    Trans. Electron. Comput.* 14, 1965), and the usual regression overfits. Stronger penalties are then
+    tried, in a regression of all labels at once in which each cell counts the same.
 
     Parameters
     ----------
@@ -225,7 +227,7 @@ def cross_validate(
     _, codes = np.unique(drawn.labels, return_inverse=True)
     x = drawn.expression()
     configs = [DEFAULT_CONFIG]
-    if 2 * x.shape[1] < len(codes):
+    if 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES:
         configs += [RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False) for half in range(3, 7)]
     tried = []
     for config in configs:
