@@ -124,20 +124,19 @@ def scale(results: Results) -> Figure:
 
 
 def parts(results: Results) -> Figure:
-    """Accuracy of the linear branch without each of its parts."""
-    from benchmarks.linear import EFFECT, SAME, VARIANTS
+    """Accuracy of the sum, the linear branch and the network in each task."""
+    from benchmarks.parts import ALL, PARTS
 
-    runs = pd.DataFrame(results["linear"]["runs"])
-    means = runs.groupby(["query", "variant"])["accuracy"].mean()
-    names = list(VARIANTS)[::-1]
-    figure, ax = plt.subplots(figsize=(7, 3.6), layout="constrained")
-    for query, color, marker in ((SAME, OURS, "o"), (EFFECT, PEER, "D")):
-        label = "with a batch effect" if query == EFFECT else f"cells {query}"
-        ax.plot(means[query].loc[names], range(len(names)), marker, color=color, label=label)
-        ax.axvline(means[query, "default"], color=color, lw=0.7, ls=":")
-    ax.set_yticks(range(len(names)), [VARIANTS[name].name.strip("*").split(":")[0] for name in names], fontsize=8)
-    ax.set(xlabel="accuracy, mean of all sizes and references")
-    ax.legend(fontsize=8, frameon=False)
+    runs = pd.DataFrame(results["parts"]["runs"])
+    means = runs.pivot_table(index="task", columns="part", values="accuracy")
+    means = means.loc[[name for name in ALL if name in means.index][::-1]]
+    figure, ax = plt.subplots(figsize=(7, 4.6), layout="constrained")
+    ax.hlines(means.index, means.min(axis=1), means.max(axis=1), color="0.8", zorder=0)
+    for part, color, marker in zip(PARTS, (OURS, BEST, PEER), "o|D", strict=True):
+        ax.plot(means[part], means.index, marker, color=color, ms=13 if marker == "|" else 6, label=PARTS[part])
+    ax.set_yticks(range(len(means)), [ALL[name].what for name in means.index])
+    ax.set(xlabel="accuracy, mean of the seeds")
+    ax.legend(loc="upper left", frameon=False)
     return figure
 
 
@@ -151,7 +150,7 @@ FIGURES: dict[str, tuple[Callable[[Results], Figure], str]] = {
         "AUROC of scores for new cells, and recall of a new type by the number of cells that taught it",
     ),
     "scale": (scale, "Cells per second by the number of cells in the file, for annotation and training"),
-    "parts": (parts, "Accuracy of the linear branch as it is and without each of its parts"),
+    "parts": (parts, "Accuracy of the network, the linear branch and their sum in each task"),
 }
 
 

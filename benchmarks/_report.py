@@ -25,7 +25,7 @@ PAGES = {
     "robustness": ("Other genes and other scales", ("missing_genes", "scales")),
     "new_types": ("New types", ("novelty", "new_labels")),
     "scale": ("Speed and memory", ("speed", "scale")),
-    "parts": ("Parts of the model", ("linear", "cite_seq")),
+    "parts": ("Parts of the model", ("parts", "cite_seq")),
 }
 NOT_SHOWN = ("date", "python", "lightning", "anndata", "numpy", "scikit-learn", "mudata", "distributed")
 PACKAGES = ("tosica", "torch", "scvi-tools", "lightning", "anndata", "scanpy", "numpy")

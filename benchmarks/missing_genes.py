@@ -22,7 +22,6 @@ from scipy.sparse import csr_matrix, diags
 
 import tosica
 from benchmarks._accuracy_tasks import COUNTS, LABEL, Split, across, few, kang, pbmc68k
-from benchmarks._references import condition
 from benchmarks._report import table, version_lines, versions, write
 
 if TYPE_CHECKING:
@@ -47,8 +46,8 @@ def of_counts(split: Split) -> Split:
 
 
 PAIRS: dict[str, tuple[str, Callable[[Path], Split]]] = {
-    "control": ("Kang, control, halves", lambda d: halves(condition("ctrl")(d))),
-    "stimulated": ("Kang, IFN-β, halves", lambda d: halves(condition("stim")(d))),
+    "control": ("Kang, control, halves", lambda d: halves(across(kang(d), "ctrl")[0].reference)),
+    "stimulated": ("Kang, IFN-β, halves", lambda d: halves(across(kang(d), "ctrl")[0].query)),
     "pbmc68k": ("pbmc68k, halves", lambda d: halves(pbmc68k(d))),
     "across": ("Kang, control → IFN-β", lambda d: across(kang(d), "ctrl")[0]),
     "counts": ("the same, counts", lambda d: of_counts(across(kang(d), "ctrl")[0])),

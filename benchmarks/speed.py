@@ -73,13 +73,16 @@ print("FOUND", json.dumps(found))
 """
 
 
-def measure(source: Path, data: Path, case: str, seed: int) -> dict[str, float]:
-    """Processor seconds of one run of the package in a folder."""
+def measure(source: Path, data: Path, case: str, seed: int) -> dict[str, float] | None:
+    """Processor seconds of one run of the package in a folder; ``None`` if it failed."""
     _, file, labels_key, size = CASES[case]
     one_thread = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
     command = [sys.executable, "-c", WORK, str(data / file), labels_key, json.dumps(size), str(seed)]
     environment = {**os.environ, **one_thread, "PYTHONPATH": str(source / "src")}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print(f"{case}, {source}: {done.stderr.strip().splitlines()[-1]}", flush=True)
+        return None
     return json.loads(done.stdout.split("FOUND")[-1])
 
 
@@ -101,7 +104,7 @@ def report(result: dict[str, Any]) -> str:
             "# Small references",
             "",
             "Written by `python -m benchmarks.speed`. Processor seconds of one thread, all defaults; the other cells",
-            f"of the file are the query. Means of {runs['seed'].nunique()} seeds. Logistic regression is that of",
+            f"of the file are the query. Number of seeds: {runs['seed'].nunique()}. Logistic regression is that of",
             "scikit-learn on all genes.",
             "",
             *table(head, rows),
@@ -131,9 +134,9 @@ def main(arguments: list[str] | None = None) -> None:
         for case in given.cases:
             for seed in range(given.seeds):
                 for commit, source in sources.items():
-                    found = measure(source, given.data, case, seed)
-                    runs.append({"case": case, "commit": commit, "seed": seed, **found})
-                    print(json.dumps(runs[-1]), flush=True)
+                    if found := measure(source, given.data, case, seed):
+                        runs.append({"case": case, "commit": commit, "seed": seed, **found})
+                        print(json.dumps(runs[-1]), flush=True)
     result = {"runs": runs, "versions": versions()}
     write(given.out, "speed", result, report(result))
 
