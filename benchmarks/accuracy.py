@@ -177,7 +177,7 @@ def _by_task(
         if metric == "accuracy" and OURS in methods and peers:
             row.append(f"{100 * (of[OURS] - of[peers].max()):+.1f}")
         elif by_chance is not None:
-            row.append(_shown(by_chance[task], metric))
+            row.append(_shown(by_chance[task], metric) if task in by_chance else "")
         rows.append(row)
     last = ["points to the best other"] if metric == "accuracy" and len(rows[0]) > 1 + len(methods) else []
     last += ["tosica, if exact"] if metric != "accuracy" and by_chance is not None else []
