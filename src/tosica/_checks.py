@@ -232,6 +232,7 @@ def validate_params(**constraints: Constraint) -> Callable[[Callable[_P, _R]], C
             try:
                 given = signature.bind(*args, **kwargs).arguments
             except TypeError:
+                refuse_unknown(function, kwargs, *signature.parameters)
                 # Python's own words for arguments that are missing or too many.
                 return function(*args, **kwargs)
             for name, value in given.items():
@@ -242,6 +243,15 @@ def validate_params(**constraints: Constraint) -> Callable[[Callable[_P, _R]], C
         return checked
 
     return decorate
+
+
+# Parameters of other packages, and what does the same here.
+OTHER_HABITS = {
+    "epochs": "it is max_epochs here",
+    "n_epochs": "it is max_epochs here",
+    "use_gpu": "say accelerator='gpu'",
+    "majority_voting": "call tosica.tl.majority_vote after it",
+}
 
 
 def refuse_unknown(function: Callable[..., Any], given: Mapping[str, Any], *known: str) -> None:
@@ -258,8 +268,9 @@ def refuse_unknown(function: Callable[..., Any], given: Mapping[str, Any], *know
     """
     unknown = [name for name in given if name not in known]
     if unknown:
-        names = [*inspect.signature(function).parameters, *known]
+        names = dict.fromkeys((*inspect.signature(function).parameters, *known))
         hint = did_you_mean(unknown[0], [n for n in names if n not in ("self", "cls", "kwargs")])
+        hint = f"; {OTHER_HABITS[unknown[0]]}." if unknown[0] in OTHER_HABITS else hint
         raise TypeError(f"{function.__name__} has no parameter {unknown[0]!r}{hint}")
 
 

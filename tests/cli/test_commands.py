@@ -303,7 +303,7 @@ def test_what_cannot_be_computed_is_null(run, annotated):
     adata = ad.read_h5ad(annotated)
     adata.obs["all_a"] = "a"
     adata.write_h5ad(annotated)
-    arguments = ("evaluate", annotated, "--labels-key", "kind", "--prediction", "all_a", "--json")
+    arguments = ("evaluate", annotated, "--labels-key", "kind", "--prediction-key", "all_a", "--json")
     found = json.loads(run(*arguments).out)
     assert found["expected_calibration_error"] is None
     assert found["per_class"]["b"]["precision"] is None

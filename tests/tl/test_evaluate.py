@@ -111,7 +111,7 @@ def test_what_the_log_says_of_cells_that_cannot_be_right(caplog):
 def test_another_column_has_no_probabilities():
     adata = annotated_pbmc()
     tosica.tl.majority_vote(adata, "louvain", 0.9)
-    found = tosica.tl.evaluate(adata, "bulk_labels", prediction="tosica_majority_vote")
+    found = tosica.tl.evaluate(adata, "bulk_labels", prediction_key="tosica_majority_vote")
     voted = adata.obs["tosica_majority_vote"].astype(str)
     expected = _sklearn(adata.obs["bulk_labels"].astype(str), voted)
     assert found.summary.iloc[0][list(expected)].to_dict() == pytest.approx(expected)
@@ -255,7 +255,7 @@ def test_a_confident_answer_may_be_above_the_known_label() -> None:
     adata.obs["tosica_confident"] = adata.obs["tosica_prediction"]
     adata.obs["tosica_confident_ontology_term_id"] = adata.obs["tosica_prediction_ontology_term_id"]
     for column, share in (("tosica_prediction", 1 / 4), ("tosica_confident", 3 / 4)):
-        found = tosica.tl.evaluate(adata, "known", prediction=column, ontology=True).summary
+        found = tosica.tl.evaluate(adata, "known", prediction_key=column, ontology=True).summary
         assert found["ontology_accuracy"].item() == pytest.approx(share)
 
 

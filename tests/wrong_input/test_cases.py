@@ -107,6 +107,13 @@ def test_no_cell_is_unlabeled(toy, toy_model):
             "setup_mudata has no parameter 'layer'; did you mean 'layers'",
         ),
         (lambda a: set_up(a).train(max_epoch=3), "train has no parameter 'max_epoch'; did you mean 'max_epochs'"),
+        (lambda a: set_up(a).train(epochs=3), "train has no parameter 'epochs'; it is max_epochs here."),
+        (lambda a: set_up(a).train(use_gpu=True), "train has no parameter 'use_gpu'; say accelerator='gpu'."),
+        (
+            lambda a: set_up(a).annotate(a, majority_voting=True),
+            "annotate has no parameter 'majority_voting'; call tosica.tl.majority_vote after it.",
+        ),
+        (lambda a: tosica.tl.evaluate(a, "kind", prediction_keys="b"), "did you mean 'prediction_key'"),
     ],
 )
 def test_misspelled_parameters(toy, call, sentence):

@@ -31,7 +31,6 @@ ROWS = {
     "prediction_key": GROUPS,
     "sample_key": GROUPS,
     "within": GROUPS,
-    "prediction": GROUPS,
     "labels_key": NO_COLUMN,
     "obs_key": [*NO_COLUMN, ("kind", TypeError, "without an order")],
     "batch_key": NO_COLUMN,

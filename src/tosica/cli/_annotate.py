@@ -223,17 +223,17 @@ def report(
 @click.argument("annotated")
 @click.option("--labels-key", required=True, help="Column of obs with the known labels.")
 @key_option
-@click.option("--prediction", metavar="COLUMN", help="Other column to evaluate, such as tosica_majority_vote.")
+@click.option("--prediction-key", metavar="COLUMN", help="Other column to evaluate, such as tosica_majority_vote.")
 @click.option("--model", metavar="FOLDER", help="Refuse a file that another model has annotated.")
 @click.pass_obj
 def evaluate(
-    session: Session, annotated: str, labels_key: str, key: str, prediction: str | None, model: str | None
+    session: Session, annotated: str, labels_key: str, key: str, prediction_key: str | None, model: str | None
 ) -> None:
     """Compare the labels in ANNOTATED with known ones: accuracy, macro-F1, each label.
 
     ANNOTATED is what annotate wrote: .h5ad, .zarr, or a table of the cells.
     """
-    check_cells(annotated, labels_key=labels_key, prediction=prediction)
+    check_cells(annotated, labels_key=labels_key, prediction_key=prediction_key)
     tosica = load("tosica.tl")
     from tosica.cli._files import read_cells
 
@@ -245,7 +245,7 @@ def evaluate(
                 f"{annotated!r} was not annotated by the model in {model!r}, or does not say so under uns[{key!r}]: "
                 "annotate it again, name the other model, or leave --model out."
             )
-    found = tosica.tl.evaluate(adata, labels_key, key=key, prediction=prediction)
+    found = tosica.tl.evaluate(adata, labels_key, key=key, prediction_key=prediction_key)
     result = {"annotated": annotated, "prediction": str(found.summary.index[0]), **found.summary.iloc[0].to_dict()}
     tables = {"per_class": found.per_class.to_dict("index"), "confusion": found.confusion.to_dict("index")}
     session.show({**result, "n_cells": int(result["n_cells"]), **tables}, repr(found))

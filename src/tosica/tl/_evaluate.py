@@ -75,7 +75,7 @@ def evaluate(
     labels_key: str,
     *,
     key: str = "tosica",
-    prediction: str | None = None,
+    prediction_key: str | None = None,
     n_bins: int = 10,
     ontology: bool = False,
 ) -> Evaluation:
@@ -90,7 +90,7 @@ def evaluate(
         one (NaN) are left out; the log says how many.
     key
         ``key_added`` of ``model.annotate``.
-    prediction
+    prediction_key
         Another column of ``adata.obs`` to evaluate, such as ``"tosica_majority_vote"``. There is
         no calibration then, because the probabilities are those of other labels.
     n_bins
@@ -153,13 +153,13 @@ def evaluate(
     13
     """
     own = f"{key}_prediction"
-    column = own if prediction is None else prediction
+    column = own if prediction_key is None else prediction_key
     known = read_groups(adata, labels_key, name="labels_key", allow_missing=True)
     labeled = known.codes >= 0
     if not labeled.any():
         raise ValueError(f"No cell has a known label: adata.obs[{labels_key!r}] is missing (NaN) in all.")
     # All cells are read, so that the message on missing predictions counts all of them.
-    predicted = read_groups(adata, column, name="prediction")
+    predicted = read_groups(adata, column, name="prediction_key")
     probability = read_numbers(adata, f"{key}_probability")[labeled] if column == own else None
     known, predicted = (each[labeled].remove_unused_categories() for each in (known, predicted))
     truth, called = (np.asarray(each).astype(str) for each in (known, predicted))

@@ -124,7 +124,7 @@ def majority_vote(
 
     See Also
     --------
-    tosica.tl.evaluate : with ``prediction="tosica_majority_vote"``, whether it helped.
+    tosica.tl.evaluate : with ``prediction_key="tosica_majority_vote"``, whether it helped.
 
     Examples
     --------
