@@ -161,6 +161,18 @@ def test_a_training_that_diverges(new):
     assert not model.is_trained
 
 
+def test_ctrl_c_before_the_first_step_of_an_epoch(toy, toy_query, new):
+    class Stop(Callback):
+        def on_train_epoch_start(self, trainer, *_):
+            if trainer.current_epoch == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    model = new(toy)
+    with pytest.raises(KeyboardInterrupt):
+        model.train(**{**ONCE, "max_epochs": 20}, callbacks=[Stop()])
+    assert (model.predict(toy_query) == toy_query.obs["kind"].astype(str)).mean() > 0.8
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_ctrl_c_at_any_moment(toy, toy_query, train, caplog, seed):

@@ -174,7 +174,8 @@ class TrainingPlan(LightningModule):
 
     def on_train_epoch_end(self) -> None:
         """Report the mean loss over the epoch's cells."""
-        self.log("train_loss", self._loss_sum / self._n_cells, batch_size=self._n_cells, prog_bar=True, **_OF_EPOCH)
+        if self._n_cells:  # Ctrl-C may end an epoch before its first step.
+            self.log("train_loss", self._loss_sum / self._n_cells, batch_size=self._n_cells, prog_bar=True, **_OF_EPOCH)
         self._loss_sum, self._n_cells = 0.0, 0
 
     def validation_step(self, batch: dict[str, Tensor], batch_idx: int) -> None:
