@@ -319,3 +319,6 @@ def test_a_model_for_a_panel(toy, toy_query, contents, caplog, tmp_path):
     toy.obs["kind"] = np.where(np.random.default_rng(0).random(90) < 0.9, "common", "rare")
     with pytest.raises(ValueError, match=r"of the held-out cells get their label on the 19 genes .* the commonest one"):
         TOSICA.for_query(panel, toy, "kind", **fit)
+    panel.var_names = [f"chr1:{i}-{i + 500}" for i in range(panel.n_vars)]
+    with pytest.raises(ValueError, match=r"has only 0 of the query's 24 genes: take a reference of the same species"):
+        TOSICA.for_query(panel, toy, "kind", **fit)

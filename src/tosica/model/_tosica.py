@@ -176,8 +176,9 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
         Raises
         ------
         ValueError
-            If no more of the held-out cells get their label than have the commonest one, because the shared genes
-            do not tell the labels apart; and as the methods above.
+            If the reference has under half of the query's genes; if no more of the held-out cells get their label
+            than have the commonest one, because the shared genes do not tell the labels apart; and as the methods
+            above.
         KeyError, TypeError
             As the methods above.
 
@@ -197,6 +198,12 @@ class TOSICA(TrainingMixin, AdaptationMixin, AnnotationMixin, SaveLoadMixin):
         """
         found = find_genes(query.var_names, reference.var_names.astype(str), lambda: query.var).indexer
         shared = reference[:, np.unique(found[found >= 0])].copy()
+        # Control probes are few; names of another species or of peaks are all.
+        if 2 * shared.n_vars < query.n_vars:
+            raise ValueError(
+                f"The reference has only {shared.n_vars} of the query's {query.n_vars} genes: take a reference of the "
+                "same species and all genes, and leave what is no gene out of the query."
+            )
         build_mask(shared, gene_sets, min_genes=3, organism=organism)
         cls.setup_anndata(shared, labels_key, **(setup_kwargs or {}))
         model = cls(shared, max_gene_sets=max_gene_sets)
