@@ -105,7 +105,7 @@ def report(result: dict[str, Any]) -> str:
             "",
             "Written by `python -m benchmarks.speed`. Processor seconds of one thread, all defaults; the other cells",
             f"of the file are the query. Number of seeds: {runs['seed'].nunique()}. Logistic regression is that of",
-            "scikit-learn on all genes.",
+            "scikit-learn on all genes. Commits are named beside that of today.",
             "",
             *table(head, rows),
             "",
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     root, runs = Path(__file__).parents[1], []
     with tempfile.TemporaryDirectory() as folder:
-        sources = {"this": root}
+        sources = {"of today": root}
         if given.beside:
             sources[given.beside] = Path(folder)
             archive = subprocess.run(["git", "archive", given.beside, "src"], cwd=root, capture_output=True, check=True)
