@@ -242,7 +242,7 @@ def test_what_is_dropped_gets_no_gradient() -> None:
     drawn.sum().backward()
     np.testing.assert_array_equal((embedding.bias.grad != 0).all(1), kept)
     np.testing.assert_array_equal((embedding.bias.grad != 0).any(1), kept)
-    of_pairs = embedding.of_pairs([weight.grad for weight in embedding.weights])
+    of_pairs = embedding.pair_weights([weight.grad for weight in embedding.weights])
     np.testing.assert_array_equal((of_pairs != 0).all(1), np.repeat(kept, sizes))
     np.testing.assert_array_equal((of_pairs != 0).any(1), np.repeat(kept, sizes))
     in_padding = torch.cat([weight.grad.reshape(-1, DIM) for weight in embedding.weights])

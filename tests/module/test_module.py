@@ -89,7 +89,7 @@ def in_literal_terms(module: TOSICAModule, tensors: dict[str, torch.Tensor]) -> 
     """
     embedding = module.embedding
     padded = [tensors[f"embedding._weight_{i}"] for i in range(len(embedding.weights))]
-    pairs = embedding.of_pairs(padded)
+    pairs = embedding.pair_weights(padded)
     token = torch.repeat_interleave(torch.arange(embedding.n_tokens), embedding.indptr.diff())
     dense = pairs.new_zeros(embedding.n_genes, embedding.n_tokens, embedding.embed_dim)
     dense[embedding.genes, token] = pairs

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tosica.module import Encoder, _transformer
+from tosica.module import Encoder, _kernels, _transformer
 from tosica.module._transformer import LayerAttention, attend, multiply_row
 
 # ------------------------------------------------------------------ attention
@@ -149,7 +149,7 @@ def test_single_precision_without_gradients(
 ) -> None:
     if not is_fast:
         monkeypatch.setattr(_transformer, "_has_onednn", lambda: False)
-        monkeypatch.setattr(_transformer, "_MOST_KEPT", 0)
+        monkeypatch.setattr(_kernels, "_MOST_KEPT", 0)
     encoder, t = make(n_layers, embed_dim, n_heads), tokens(embed_dim=embed_dim)
     expected, row = (part.detach().float() for part in encoder.rollout(t))
     single, t = deepcopy(encoder).float(), t.float()

@@ -55,6 +55,7 @@ class MaskedEmbedding(nn.Module):
     genes: Tensor
     _place: Tensor
     _row_of_pair: Tensor
+    _token_of_pair: Tensor
 
     def __init__(
         self, indptr: np.ndarray, genes: np.ndarray, n_genes: int, embed_dim: int, no_dropout: np.ndarray | None = None
@@ -71,11 +72,6 @@ class MaskedEmbedding(nn.Module):
         self._plan_buckets(np.asarray(indptr), np.asarray(genes), no_dropout)
         self.bias = nn.Parameter(torch.zeros(self.n_tokens, embed_dim))
         self.reset_parameters()
-
-    @property
-    def token_of_pair(self) -> Tensor:
-        """Token of each pair, ``(n_pairs,)``."""
-        return torch.repeat_interleave(torch.arange(self.n_tokens, device=self.indptr.device), self.indptr.diff())
 
     def reset_parameters(self) -> None:
         """Draw weights so that a token's variance does not depend on the size of its gene set.
@@ -109,7 +105,7 @@ class MaskedEmbedding(nn.Module):
             Shape ``(n_pairs,)``, in the order of ``genes``; NaN where a pair has no weight.
         """
         given = torch.as_tensor(pair_weights, dtype=self.bias.dtype, device=self.bias.device)
-        sizes, token = self.indptr.diff(), self.token_of_pair
+        sizes, token = self.indptr.diff(), self._token_of_pair
         has = ~given.isnan() & (sizes[token] > 0)
         square = given.new_zeros(self.n_tokens).index_add(0, token[has], given[has] ** 2)
         number = torch.bincount(token[has], minlength=self.n_tokens)
@@ -147,7 +143,7 @@ class MaskedEmbedding(nn.Module):
         """
         scores = scores.to(self.bias) - scores.to(self.bias).mean(0)
         n_labels, width = len(scores), self.embed_dim
-        token = self.token_of_pair
+        token = self._token_of_pair
         above = (x - mean).to(scores)[:, self.genes]
         square = scores.new_zeros(())
         for of_label in scores:
@@ -199,6 +195,7 @@ class MaskedEmbedding(nn.Module):
             self._has_no_dropout.append(bool(kept))
             start = stop
         plan |= {"_place": np.argsort(by_size), "_row_of_pair": row_of_pair}
+        plan |= {"_token_of_pair": np.repeat(np.arange(self.n_tokens), sizes)}
         for name, values in plan.items():
             # Not saved: the mask is in the registry, and a later version may have other buckets.
             self.register_buffer(name, torch.as_tensor(values, dtype=torch.int64), persistent=False)
@@ -262,36 +259,33 @@ class MaskedEmbedding(nn.Module):
                 plan.append((tokens, genes, weights))
         return plan
 
-    def pair_weights(self) -> Tensor:
-        """Weights of the (gene, set) pairs in the order of ``genes``, ``(n_pairs, embed_dim)``."""
-        return self.of_pairs(self.weights)
-
     @property
     def weights(self) -> list[nn.Parameter]:
         """Padded weights of each bucket, ``(n_sets, n_genes, embed_dim)`` each."""
         return [self.get_parameter(f"_weight_{i}") for i in range(len(self._has_no_dropout))]
 
-    def of_pairs(self, tables: Sequence[Tensor]) -> Tensor:
-        """Rows of tables shaped as ``weights``, without padding and in the order of ``genes``."""
-        rows = torch.cat([table.reshape(-1, self.embed_dim) for table in tables])
+    def pair_weights(self, tables: Sequence[Tensor] | None = None) -> Tensor:
+        """Weights of the (gene, set) pairs in the order of ``genes``, ``(n_pairs, embed_dim)``.
+
+        Or rows of other ``tables`` shaped as ``weights``, without padding.
+        """
+        rows = torch.cat([table.reshape(-1, self.embed_dim) for table in tables or self.weights])
         return rows.index_select(0, self._row_of_pair)
 
-    def _padded(self, pairs: Tensor) -> list[Tensor]:
-        """Inverse of :meth:`of_pairs`, with zeros as padding."""
-        shapes = [weight.shape for weight in self.weights]
-        rows = pairs.new_zeros(sum(shape[:2].numel() for shape in shapes), self.embed_dim)
-        rows[self._row_of_pair.to(rows.device)] = pairs
-        tables = rows.split([shape[:2].numel() for shape in shapes])
-        return [table.view(shape) for table, shape in zip(tables, shapes, strict=True)]
-
+    @torch.no_grad()
     def _set_pairs(self, pairs: Tensor) -> None:
-        for weight, values in zip(self.weights, self._padded(pairs), strict=True):
-            weight.copy_(values)
+        """Set the weights; the inverse of :meth:`pair_weights`, with zeros as padding."""
+        weights = self.weights
+        sizes = [weight[..., 0].numel() for weight in weights]
+        rows = pairs.new_zeros(sum(sizes), self.embed_dim)
+        rows[self._row_of_pair.to(rows.device)] = pairs
+        for weight, values in zip(weights, rows.split(sizes), strict=True):
+            weight.copy_(values.view(weight.shape))
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         tables = [destination.pop(f"{prefix}_weight_{i}") for i in range(len(self._has_no_dropout))]
-        destination[f"{prefix}weight"] = self.of_pairs(tables)
+        destination[f"{prefix}weight"] = self.pair_weights(tables)
 
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, *problems: list[str]
@@ -305,9 +299,9 @@ class MaskedEmbedding(nn.Module):
             error_msgs.append(
                 f"size mismatch for {name}: the state has {tuple(pairs.shape)}, the mask asks for {shape}."
             )
-        fits = pairs is not None and pairs.shape == shape
-        tables = self._padded(pairs) if fits else [weight.detach() for weight in self.weights]
-        state_dict |= {f"{prefix}_weight_{i}": table for i, table in enumerate(tables)}
+        else:
+            self._set_pairs(pairs)
+        state_dict |= {f"{prefix}_weight_{i}": weight.detach() for i, weight in enumerate(self.weights)}
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, *problems)
 
     def gene_weights(self, how: str) -> Tensor:

@@ -303,21 +303,8 @@ class TOSICAModule(BaseModuleClass):
             :meth:`LinearBranch.expression`. By default it has all genes of ``modalities``.
         """
         x = self.clip(x)
-        measured = self._genes_of(modalities) if measured is None else measured
-        if not attention:
-            latent = self._latent(x, 1.0, modalities)
-            return Annotation(latent, self._logits(latent, x, measured), None)
-        modalities = modalities or self.modality_choices[-1]
-        parts = [self.encoder.rollout(self._embed(x, 1.0, i)) for i in modalities]
-        latent, rows = parts[0]
-        if len(parts) > 1:
-            latent = torch.stack([part for part, _ in parts]).mean(0)
-            present = self.token_modality.new_tensor(modalities)
-            owner = self.token_modality[torch.isin(self.token_modality, present)]
-            rows = rows.new_empty(len(rows), len(owner))
-            for i, (_, part) in zip(modalities, parts, strict=True):
-                rows[:, owner == i] = part / len(parts)
-        return Annotation(latent, self._logits(latent, x, measured), rows)
+        latent, rows = self._latent(x, 1.0, modalities, rollout=attention)
+        return Annotation(latent, self.generative(latent, x, measured, modalities)["logits"], rows)
 
     def clip(self, x: Tensor) -> Tensor:
         """Clip each gene's expression at its largest value in the reference.
@@ -337,20 +324,7 @@ class TOSICAModule(BaseModuleClass):
         modalities
             Positions of the modalities that were measured, by default all.
         """
-        return self.head(self._latent(x, 1.0, modalities))
-
-    def _genes_of(self, modalities: tuple[int, ...] | None) -> Tensor | None:
-        """Find the genes of some modalities, ``(n_genes,)``; ``None`` if they are all."""
-        if modalities is None or len(modalities) == len(self.slices):
-            return None
-        measured = torch.zeros_like(self.baseline, dtype=torch.bool)
-        for i in modalities:
-            measured[self.slices[i].start : self.slices[i].stop] = True
-        return measured
-
-    def _logits(self, latent: Tensor, x: Tensor, measured: Tensor | None = None) -> Tensor:
-        logits = self.head(latent)
-        return logits if self.linear is None else logits + self.linear(x, measured)
+        return self.head(self._latent(x, 1.0, modalities)[0])
 
     def probabilities(self, logits: Tensor, modalities: tuple[int, ...] | None = None) -> Tensor:
         """Calibrated probabilities, shape ``(n_cells, n_labels)``."""
@@ -360,18 +334,13 @@ class TOSICAModule(BaseModuleClass):
             temperature = temperature[self.modality_choices.index(choice)]
         return torch.softmax(logits.float() / temperature, 1)
 
-    def _embed(self, x: Tensor, keep: float, modality: int) -> Tensor:
-        """Tokens of one modality."""
-        present = None if len(self.slices) == 1 else self.token_modality == modality
-        return self.embedding(x, keep, present)
-
-    def _all_choices(self, x: Tensor, keep: float, dropout: float) -> dict[str, Tensor | None]:
+    def _all_choices(self, x: Tensor, keep: float, dropout: float) -> dict[str, Tensor]:
         """Encode every cell with every choice of modalities, and weight each choice.
 
         This is the expectation over a random choice. The class token of each modality is computed
         once, and their means cost next to nothing.
         """
-        latents = torch.stack([self._latent(x, keep, (i,)) for i in range(len(self.slices))])
+        latents = torch.stack([self._latent(x, keep, (i,))[0] for i in range(len(self.slices))])
         shares = latents.new_zeros(len(self.modality_choices), len(latents))
         for row, choice in zip(shares, self.modality_choices, strict=True):
             row[list(choice)] = 1 / len(choice)
@@ -380,11 +349,28 @@ class TOSICAModule(BaseModuleClass):
         views = torch.einsum("cm,mnd->cnd", shares, latents)
         return {"latent": views.flatten(0, 1), "weight": weight.repeat_interleave(len(x))}
 
-    def _latent(self, x: Tensor, keep: float, modalities: tuple[int, ...] | None) -> Tensor:
-        """Mean of the class tokens of some modalities."""
+    def _latent(
+        self, x: Tensor, keep: float, modalities: tuple[int, ...] | None, *, rollout: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Mean of the class tokens of some modalities, and with ``rollout`` the attention to their tokens."""
         chosen = modalities or self.modality_choices[-1]
-        latents = [self.encoder(self._embed(x, keep, i)) for i in chosen]
-        return latents[0] if len(latents) == 1 else torch.stack(latents).mean(0)
+        latents: list[Tensor] = []
+        rows: list[Any] = []
+        for i in chosen:
+            tokens = self.embedding(x, keep, self.token_modality == i if len(self.slices) > 1 else None)
+            latent, row = self.encoder.rollout(tokens) if rollout else (self.encoder(tokens), None)
+            latents.append(latent)
+            rows.append(row)
+        if len(chosen) == 1:
+            return latents[0], rows[0]
+        latent = torch.stack(latents).mean(0)
+        if not rollout:
+            return latent, None
+        owner = self.token_modality[torch.isin(self.token_modality, self.token_modality.new_tensor(chosen))]
+        joined = rows[0].new_empty(len(x), len(owner))
+        for i, row in zip(chosen, rows, strict=True):
+            joined[:, owner == i] = row / len(rows)
+        return latent, joined
 
     def _get_inference_input(self, tensors: dict[str, Tensor], **kwargs: Any) -> dict[str, Tensor]:
         x = tensors[REGISTRY_KEYS.X_KEY]
@@ -392,8 +378,8 @@ class TOSICAModule(BaseModuleClass):
 
     def _get_generative_input(
         self, tensors: dict[str, Tensor], inference_outputs: dict[str, Tensor], **kwargs: Any
-    ) -> dict[str, Tensor | None]:
-        return {key: inference_outputs[key] for key in ("latent", "x", "measured") if key in inference_outputs}
+    ) -> dict[str, Any]:
+        return {key: inference_outputs[key] for key in ("latent", "x", "modalities") if key in inference_outputs}
 
     @auto_move_data
     def inference(
@@ -404,7 +390,7 @@ class TOSICAModule(BaseModuleClass):
         modality_dropout: float = 0.0,
         modalities: tuple[int, ...] | None = None,
         batch_directions: Tensor | None = None,
-    ) -> dict[str, Tensor | None]:
+    ) -> dict[str, Any]:
         """Encode cells.
 
         Parameters
@@ -429,7 +415,7 @@ class TOSICAModule(BaseModuleClass):
         ``latent``, shape ``(n_cells, embed_dim)``. With ``modality_dropout`` it has a block of
         cells for each choice of modalities, complete cells last, and there is ``weight``,
         ``(n_blocks * n_cells,)``. While the network is not training, also the expression, ``x``,
-        and which genes ``modalities`` have, ``measured``.
+        and ``modalities``.
         """
         if batch_directions is not None:
             noise = torch.randn(len(x), len(batch_directions), device=x.device).to(x)
@@ -440,14 +426,30 @@ class TOSICAModule(BaseModuleClass):
             x = dropout_16_bit(x, gene_dropout)
         if modality_dropout > 0 and len(self.slices) > 1:
             return self._all_choices(x, token_keep, modality_dropout)
-        outputs: dict[str, Tensor | None] = {"latent": self._latent(x, token_keep, modalities)}
+        outputs = {"latent": self._latent(x, token_keep, modalities)[0]}
         # The network is trained without the linear branch.
-        return outputs if self.training else outputs | {"x": x, "measured": self._genes_of(modalities)}
+        return outputs if self.training else outputs | {"x": x, "modalities": modalities}
 
     @auto_move_data
-    def generative(self, latent: Tensor, x: Tensor | None = None, measured: Tensor | None = None) -> dict[str, Tensor]:
-        """Score labels: ``logits``, ``(n_cells, n_labels)``; of the network alone without ``x``."""
-        return {"logits": self.head(latent) if x is None else self._logits(latent, x, measured)}
+    def generative(
+        self,
+        latent: Tensor,
+        x: Tensor | None = None,
+        measured: Tensor | None = None,
+        modalities: tuple[int, ...] | None = None,
+    ) -> dict[str, Tensor]:
+        """Score labels: ``logits``, ``(n_cells, n_labels)``; of the network alone without ``x``.
+
+        The linear branch imputes genes that were not ``measured``, by default those of the other modalities.
+        """
+        logits = self.head(latent)
+        if x is None or self.linear is None:
+            return {"logits": logits}
+        if measured is None and len(modalities or self.slices) < len(self.slices):
+            measured = torch.zeros_like(self.baseline, dtype=torch.bool)
+            for i in modalities or ():
+                measured[self.slices[i].start : self.slices[i].stop] = True
+        return {"logits": logits + self.linear(x, measured)}
 
     def loss(
         self,

@@ -7,7 +7,7 @@ few rows at a time, and returns at most their mean over the heads, for the rollo
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 import torch
@@ -16,15 +16,13 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from tosica._parallel import thread_map
-from tosica.module import _kernels
+from tosica.module._kernels import attend, is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 LAYER_NORM_EPS: Final = 1e-6
 MLP_RATIO: Final = 4
-# Tokens of a cell up to which the mean weights are kept for the rollout, 64 MB in each layer.
-_MOST_KEPT = 4096
 # Numbers of the weights that are computed anew at a time, where they were not kept.
 _PART_SIZE = 2**24
 # Cells that a thread trains on. It does not depend on the number of threads, so that gradients do not either.
@@ -41,33 +39,13 @@ class LayerAttention(NamedTuple):
     mean: Tensor | None
 
 
-def attend(qkv: Tensor, *, mean: bool = False) -> tuple[Tensor, Tensor | None]:
-    """Mix values by attention: torch's own, or on CPUs our kernel, which is twice as fast.
-
-    Parameters
-    ----------
-    qkv
-        Queries, keys and values of the tokens, ``(B, T, 3, H, d)``.
-    mean
-        Whether to return the weights averaged over the heads, if they come for free.
-
-    Returns
-    -------
-    Mixed values, ``(B, T, H, d)``, and the weights, ``(B, T, T)``, or ``None``.
-    """
-    if _is_plain(qkv) and qkv.shape[-1] <= _kernels.MAX_HEAD_DIM:
-        return _kernels.attend(qkv, mean=mean and qkv.shape[1] <= _MOST_KEPT)
-    query, key, value = qkv.permute(2, 0, 3, 1, 4)  # (B, H, T, d) each
-    return F.scaled_dot_product_attention(query, key, value).transpose(1, 2), None
-
-
 def linear(x: Tensor, layer: nn.Linear, *, gelu: bool = False) -> Tensor:
     """Apply a linear layer, and GELU.
 
     Without gradients on CPUs, oneDNN is about twice as fast as the BLAS of torch where that is made
     for another processor, and it applies bias and GELU to what is in the cache.
     """
-    if _is_plain(x) and not torch.is_grad_enabled() and _has_onednn():
+    if is_plain(x) and not torch.is_grad_enabled() and _has_onednn():
         after, how = ("gelu", "none") if gelu else ("none", "")
         found: Tensor = torch.ops.mkldnn._linear_pointwise(x, layer.weight, layer.bias, after, [], how)
         return found
@@ -148,18 +126,18 @@ class Block(nn.Module):
         self.fc1 = nn.Linear(embed_dim, MLP_RATIO * embed_dim)
         self.fc2 = nn.Linear(MLP_RATIO * embed_dim, embed_dim)
 
-    def forward(self, t: Tensor, *, mean: bool = False) -> tuple[Tensor, LayerAttention]:
-        """Transform every token, ``(B, T, D)``; also return the attention."""
-        mixed, attention = self.attention(self.norm1(t), mean=mean)
-        return self._mlp(t + mixed), attention
+    def forward(self, t: Tensor, *, mean: bool = False, class_only: bool = False) -> tuple[Tensor, Any]:
+        """Transform every token, ``(B, T, D)``, or with ``class_only`` the class token alone, ``(B, D)``.
 
-    def class_token(self, t: Tensor) -> tuple[Tensor, Tensor]:
-        """Transform the class token alone, ``(B, D)``; also return its attention, ``(B, T)``."""
-        mixed, weights = self.attention.class_token(self.norm1(t))
-        return self._mlp(t[:, 0] + mixed), weights
-
-    def _mlp(self, t: Tensor) -> Tensor:
-        return t + linear(linear(self.norm2(t), self.fc1, gelu=True), self.fc2)
+        Also return the attention: what the layer keeps for the rollout, or the class token's, ``(B, T)``.
+        """
+        if class_only:
+            mixed, attention = self.attention.class_token(self.norm1(t))
+            t = t[:, 0] + mixed
+        else:
+            mixed, attention = self.attention(self.norm1(t), mean=mean)
+            t = t + mixed
+        return t + linear(linear(self.norm2(t), self.fc1, gelu=True), self.fc2), attention
 
 
 class Encoder(nn.Module):
@@ -206,11 +184,11 @@ class Encoder(nn.Module):
         The normalised class token, ``(B, D)``.
         """
         if not torch.is_grad_enabled():
-            return torch.cat(list(thread_map(self._latent, self._parts(tokens))))
+            return torch.cat([latent for latent, _ in thread_map(self._encode, self._parts(tokens))])
         if self.training and tokens.device.type == "cpu" and not torch.compiler.is_compiling():
             trained = [weight for weight in self.parameters() if weight.requires_grad]
-            return _ApplyInParts.apply(self._latent, tokens, *trained)  # type: ignore[no-any-return]
-        return self._latent(tokens)
+            return _ApplyInParts.apply(self._encode, tokens, *trained)  # type: ignore[no-any-return]
+        return self._encode(tokens)[0]
 
     def rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         r"""Encode tokens, and compute the rollout of the class token's attention.
@@ -232,34 +210,28 @@ class Encoder(nn.Module):
         ``(B, P)``, float32 or wider; with the class token's attention to itself, which is left out,
         each row sums to one. No gradient flows through the attention.
         """
-        parts = thread_map(self._rollout, self._parts(tokens))
+        parts = thread_map(partial(self._encode, rollout=True), self._parts(tokens))
         latent, row = (torch.cat(both) for both in zip(*parts, strict=True))
         return latent, row
 
-    def _latent(self, tokens: Tensor) -> Tensor:
-        return self._encode(tokens, mean=False)[0]
-
-    def _encode(self, tokens: Tensor, *, mean: bool) -> tuple[Tensor, Tensor, list[LayerAttention]]:
-        """Class token (B, D), its last attention (B, T), and with ``mean`` that of other layers."""
+    def _encode(self, tokens: Tensor, *, rollout: bool = False) -> tuple[Tensor, Tensor]:
+        """Class token (B, D), and its attention (B, P): that of all layers with ``rollout``, else of the last."""
         first = self.class_token.to(tokens.dtype).expand(len(tokens), 1, -1)  # (B, 1, D)
         t = torch.cat([first, tokens], 1)  # (B, T, D)
         kept: list[LayerAttention] = []
         *blocks, last = self.blocks
         for block in blocks:
-            t, attention = block(t, mean=mean)
-            if mean:
+            t, attention = block(t, mean=rollout)
+            if rollout:
                 kept.append(attention)
-        latent, row = last.class_token(t)  # type: ignore[operator] # a ModuleList has no kind
-        return self.norm(latent), row, kept
-
-    def _rollout(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        latent, row, kept = self._encode(tokens, mean=True)
-        with torch.no_grad():
-            row = row.to(torch.promote_types(row.dtype, torch.float32)) / 2  # (B, T)
-            row[:, 0] += 0.5
-            for attention in reversed(kept):
-                row = (row + multiply_row(row, attention)) / 2
-        return latent, row[:, 1:]
+        latent, row = last(t, class_only=True)
+        if rollout:
+            with torch.no_grad():
+                row = row.to(torch.promote_types(row.dtype, torch.float32)) / 2  # (B, T)
+                row[:, 0] += 0.5
+                for attention in reversed(kept):
+                    row = (row + multiply_row(row, attention)) / 2
+        return self.norm(latent), row[:, 1:]
 
     def _parts(self, tokens: Tensor) -> Sequence[Tensor]:
         """Split cells so that a part fits the cache of a CPU; on other devices do not split."""
@@ -301,16 +273,16 @@ def multiply_row(row: Tensor, attention: LayerAttention) -> Tensor:
 class _ApplyInParts(torch.autograd.Function):
     """Apply a function to the cells of a minibatch, each by itself, part by part, with gradients.
 
-    The parameters are the function, the input, ``(n_cells, ...)``, and the tensors that the function
-    depends on beside it. Rounding errors do not depend on the number of threads.
+    The parameters are the function, of whose results the first is taken, the input, ``(n_cells, ...)``, and
+    the tensors that the function depends on beside it. Rounding errors do not depend on the number of threads.
     """
 
     @staticmethod
-    def forward(ctx: Any, function: Callable[[Tensor], Tensor], x: Tensor, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, function: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor, *parameters: Tensor) -> Tensor:
         def call(part: Tensor) -> tuple[Tensor, Tensor]:
             with torch.enable_grad():
                 part = part.requires_grad_()
-                return part, function(part)
+                return part, function(part)[0]
 
         # Each part has a graph of its own, so that a thread can go backward through it.
         ctx.parts = list(thread_map(call, x.detach().split(_CELLS_PER_PART)))
@@ -329,16 +301,6 @@ class _ApplyInParts(torch.autograd.Function):
         del ctx.parts
         of_x, *of_parameters = zip(*parts, strict=True)
         return None, torch.cat(of_x), *(torch.stack(each).sum(0) for each in of_parameters)
-
-
-def _is_plain(x: Tensor) -> bool:
-    """Whether values are of single precision on a CPU, computed as they are."""
-    return (
-        x.device.type == "cpu"
-        and x.dtype == torch.float32
-        and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
-    )
 
 
 @cache
