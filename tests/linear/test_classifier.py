@@ -17,7 +17,6 @@ from tosica.data import CellMatrix, LogNormalization
 from tosica.data._normalize import ModalitySlice, normalize
 from tosica.linear import (
     LabeledRows,
-    LogisticRegression,
     cross_validate,
     fit_linear_classifier,
     fit_regressions,
@@ -77,7 +76,8 @@ def test_a_weight_is_divided_in_proportion_to_relevance():
     weights = np.array([[5.0, 8.0, -3.0], [2.0, 3.0, 4.0]])
     # Weights of a label without any relevant set are split equally.
     relevance = np.array([[3.0, 1.0, 4.0], [0.0, 0.0, 0.0]])
-    found = split_among_tokens(LogisticRegression(weights, relevance), tokens)
+    found, is_inactive = split_among_tokens(weights, relevance, tokens)
+    assert is_inactive.tolist() == [False, True]
     np.testing.assert_allclose(found, [[5, 3, 1, -3, 4], [2, 1, 1, 4, 1]])
 
 
@@ -89,10 +89,11 @@ def test_the_classifier_is_that_regression_times_its_weight(toy):
     cells = np.setdiff1d(np.arange(20, 90), np.flatnonzero(codes(toy) == 2)[10:-3])
     labels = codes(toy)[cells]
     found = fit(toy, cells, temperature=0.8)
-    expected = fit_regressions(expression(toy, cells), labels, gene_sets=TOKENS).mean(0.5)
+    expected = fit_regressions(expression(toy, cells), labels, gene_sets=TOKENS)
     raised = logit_adjustment(labels)
     factor = linear_to_network_ratio(len(cells)) / 0.8
-    pairs = factor * split_among_tokens(expected, TOKENS)
+    mean = (expected.ridge + expected.lasso) / 2
+    pairs = factor * split_among_tokens(mean, expected.relevance, TOKENS)[0]
     biases = factor * raised
     np.testing.assert_allclose(found.weights, pairs - pairs.mean(0), atol=0.02, rtol=1e-2)
     np.testing.assert_allclose(found.biases, biases - biases.mean(), atol=0.02, rtol=1e-2)
@@ -100,7 +101,7 @@ def test_the_classifier_is_that_regression_times_its_weight(toy):
     # It separates the types, each by its own set.
     assert (scores_of(found, toy).argmax(1) == codes(toy)).mean() > 0.95
     assert not len(found.inactive)
-    of_all = fit_regressions(expression(toy), codes(toy), gene_sets=TOKENS).lasso
+    of_all = fit_regressions(expression(toy), codes(toy), gene_sets=TOKENS)
     np.testing.assert_array_equal(of_all.relevance.argmax(1), [0, 1, 2])
 
 

@@ -10,19 +10,14 @@ import scipy.sparse as sp
 from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 
-from tosica.linear import LogisticRegression as FittedRegression
 from tosica.linear import RegressionConfig, fit_regressions
-from tosica.linear._logistic import within_class_directions
+from tosica.linear._logistic import Regressions, within_class_directions
 
 LABELS = np.repeat([0, 1, 2], [60, 40, 20])
 # The optimizer runs until it converges.
 CONVERGED = RegressionConfig(max_iter=5000, max_iter_reweighted=200, n_reweightings=100, tol=1e-9, group_penalty=0)
 
 NO_NUISANCE = {"batch_penalty": 0, "within_class_penalty": 0}
-
-
-def fit_lasso(x, labels, **settings):
-    return fit_regressions(x, labels, **settings).lasso
 
 
 def expression(seed=0):
@@ -55,7 +50,7 @@ def test_few_cells_differ_along_few_directions(n_each):
     x = sp.csr_matrix(np.random.default_rng(0).random((2 * n_each, 6)))
     found = within_class_directions(x, labels)
     assert len(found) == min(2 * n_each - 2, 5)
-    assert fit_lasso(x, labels).weights.shape == (2, 6)
+    assert fit_regressions(x, labels).lasso.shape == (2, 6)
 
 
 @pytest.mark.parametrize(("dtype", "seed"), [(np.float32, 0), (np.float64, 1)])
@@ -63,7 +58,7 @@ def test_identical_cells_differ_along_no_direction(dtype, seed):
     profiles = np.random.default_rng(seed).gamma(1.0, size=(3, 8)).astype(dtype)
     x = sp.csr_matrix(profiles[LABELS])
     assert within_class_directions(x, LABELS).shape == (0, 8)
-    weights = fit_lasso(x, LABELS).weights
+    weights = fit_regressions(x, LABELS).lasso
     assert ((x @ weights.T).argmax(1) == LABELS).all()
 
 
@@ -130,10 +125,10 @@ class Objective:
             flat = found.x
         return self(flat)[0]
 
-    def at(self, found: FittedRegression) -> float:
+    def at(self, found: Regressions) -> float:
         """Value of a regression whose weights are divided by the sets' relevance."""
         total = found.relevance @ members()
-        share = np.divide(found.weights * self.m, total, out=0 * total, where=total > 0)
+        share = np.divide(found.lasso * self.m, total, out=0 * total, where=total > 0)
         v = share[:, self.genes] * found.relevance[:, self.token]
         return self(v.ravel())[0]
 
@@ -143,8 +138,10 @@ def test_without_gene_sets_it_is_the_optimum_of_its_formula(n_labels, with_batch
     x, labels = sp.vstack([expression(seed) for seed in range(n_times)]).tocsr(), np.tile(LABELS, n_times)
     x, labels = x[labels < n_labels], labels[labels < n_labels]
     directions = np.random.default_rng(1).random((2, 20)) if with_batches else np.zeros((0, 20))
-    weights, relevance = fit_lasso(x, labels, batch_directions=directions if with_batches else None, config=CONVERGED)
-    assert relevance is None
+    some = directions if with_batches else None
+    weights, lasso, relevance = fit_regressions(x, labels, batch_directions=some, config=CONVERGED)
+    assert lasso.tolist() == weights.tolist()
+    assert not relevance.size
     objective = Objective(x, directions, 0, labels, [[gene] for gene in range(20)])
     slope, elsewhere = (objective(v)[1] for v in ((weights * objective.m).ravel(), np.zeros(weights.size)))
     assert np.abs(slope).max() < 1e-3 * np.abs(elsewhere).max()
@@ -157,15 +154,14 @@ def test_with_gene_sets_it_is_the_optimum_of_its_formula(penalty):
     least, nothing = objective.minimum(), objective(np.zeros(3 * len(objective.genes)))[0]
     converged = replace(CONVERGED, group_penalty=penalty, tol=1e-7)
     for config, excess in ((RegressionConfig(group_penalty=penalty), 1e-2), (converged, 1e-5)):
-        regression = fit_lasso(x, LABELS, batch_directions=directions, gene_sets=members(), config=config)
+        regression = fit_regressions(x, LABELS, batch_directions=directions, gene_sets=members(), config=config)
         assert -1e-6 < (objective.at(regression) - least) / (nothing - least) < excess
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1e-4, 1e-2])
 def test_genes_in_no_set_get_no_weight(penalty):
-    weights, relevance = fit_lasso(
-        expression(), LABELS, gene_sets=members(), config=RegressionConfig(group_penalty=penalty)
-    )
+    config = RegressionConfig(group_penalty=penalty)
+    _, weights, relevance = fit_regressions(expression(), LABELS, gene_sets=members(), config=config)
     held = np.asarray(members().sum(0)).ravel() > 0
     assert not weights[:, ~held].any()
     assert weights[:, held].any(0).all()
@@ -173,14 +169,14 @@ def test_genes_in_no_set_get_no_weight(penalty):
         assert relevance.shape == (3, len(SETS))
         assert (relevance >= 0).all()
     else:
-        assert relevance is None
+        assert not relevance.size
 
 
 def test_neither_the_order_of_genes_nor_of_sets_matters():
     rng = np.random.default_rng(0)
     cells, genes, sets = (rng.permutation(n) for n in (120, 20, len(SETS)))
     x, config = expression(), replace(CONVERGED, group_penalty=1e-3, tol=1e-7)
-    one = fit_lasso(x, LABELS, gene_sets=members(), config=config)
-    other = fit_lasso(x[cells][:, genes], LABELS[cells], gene_sets=members()[sets][:, genes], config=config)
-    np.testing.assert_allclose(other.weights, one.weights[:, genes], atol=1e-3)
+    one = fit_regressions(x, LABELS, gene_sets=members(), config=config)
+    other = fit_regressions(x[cells][:, genes], LABELS[cells], gene_sets=members()[sets][:, genes], config=config)
+    np.testing.assert_allclose(other.lasso, one.lasso[:, genes], atol=1e-3)
     np.testing.assert_allclose(other.relevance, one.relevance[:, sets], atol=1e-3)

@@ -11,7 +11,7 @@ import pytest
 import scipy.sparse as sp
 
 from tosica import TOSICA, pp
-from tosica.linear import read_normalized
+from tosica.linear import LabeledRows
 from tosica.model import _tokens
 
 N_GENES, N_CELLS = 120, 90
@@ -173,12 +173,12 @@ def test_unlabelled_cells_are_not_used(reference):
 def test_some_labelled_cells_are_drawn_from(reference, monkeypatch):
     read = []
 
-    def take(rows, cells, part):
+    def take(rows, cells, *args):
         read.append(cells)
-        return read_normalized(rows, cells, part)
+        return LabeledRows(rows, cells, *args)
 
     monkeypatch.setattr(_tokens, "_MAX_CELLS", 60)
-    monkeypatch.setattr(_tokens, "read_normalized", take)
+    monkeypatch.setattr(_tokens, "LabeledRows", take)
     reference.obs["kind"] = reference.obs["kind"].cat.add_categories("?")
     reference.obs.loc[LABELS == 2, "kind"] = "?"
     TOSICA.setup_anndata(reference, labels_key="kind", unlabeled_category="?")

@@ -19,7 +19,7 @@ new labels.
 Other packages import from here. :class:`~tosica.module._module.LinearBranch` holds the result.
 """
 
-from tosica.linear._audit import find_batch_directions, find_label_errors, flag_label_errors
+from tosica.linear._audit import find_batch_directions, find_label_errors
 from tosica.linear._classifier import (
     MAX_CELLS,
     LabeledRows,
@@ -30,11 +30,10 @@ from tosica.linear._classifier import (
     fit_ppca,
     linear_to_network_ratio,
     logit_adjustment,
-    read_normalized,
     split_among_tokens,
     subsample_by_label,
 )
-from tosica.linear._logistic import LogisticRegression, RegressionConfig, fit_regressions
+from tosica.linear._logistic import RegressionConfig, fit_regressions
 from tosica.linear._new_labels import LabeledCells, NewLabels, find_label_shifts, fit_new_labels, replay_cells
 from tosica.linear._novelty import (
     CLUSTER_SIZE,

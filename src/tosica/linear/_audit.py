@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import chain
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,14 +21,25 @@ if TYPE_CHECKING:
 
 
 def find_label_errors(
-    data: LabeledRows, *, min_share: float = 0.07, min_share_of_misclassified: float = 0.4, **flagging: Any
+    data: LabeledRows,
+    *,
+    min_share: float = 0.07,
+    min_share_of_misclassified: float = 0.4,
+    max_self_confidence: float = 0.05,
+    min_confidence: float = 0.5,
+    max_share_of_label: float = 0.5,
+    min_cells_of_label: int = 5,
+    max_cells: int = MAX_CELLS_CROSS_FIT,
+    block_size: int = BLOCK,
+    C: float = 0.3,
 ) -> np.ndarray:
-    """Find cells with a wrong label, if such cells are frequent.
+    """Find cells with a wrong label, if such cells are frequent: another label is probable, and theirs is not.
 
-    Some cells with a right label are flagged as well: hard cells, which are the most informative
-    for a network. Hence no cell is returned unless flagged cells are frequent, both among all cells
-    and among the misclassified ones. With similar cell types, many cells are misclassified, but few
-    of them confidently.
+    Probabilities are those of a classifier that was not fitted to the cell (confident learning;
+    Northcutt et al., *J. Artif. Intell. Res.* 70, 2021). Some cells with a right label are flagged as
+    well: hard cells, which are the most informative for a network. Hence no cell is returned unless
+    flagged cells are frequent, both among all cells and among the misclassified ones. With similar
+    cell types, many cells are misclassified, but few of them confidently.
 
     Parameters
     ----------
@@ -37,38 +49,6 @@ def find_label_errors(
         Least share of flagged cells among all cells.
     min_share_of_misclassified
         Least share of flagged cells among misclassified cells.
-    **flagging
-        Passed to :func:`flag_label_errors`.
-
-    Returns
-    -------
-    Positions of the flagged cells in the reference, in their order, or none.
-    """
-    is_error, is_misclassified = flag_label_errors(data, **flagging)
-    frequent = is_error.mean() > min_share and is_error.sum() > min_share_of_misclassified * is_misclassified.sum()
-    return data.cells[is_error] if frequent else data.cells[:0]
-
-
-def flag_label_errors(
-    data: LabeledRows,
-    *,
-    max_self_confidence: float = 0.05,
-    min_confidence: float = 0.5,
-    max_share_of_label: float = 0.5,
-    min_cells_of_label: int = 5,
-    max_cells: int = MAX_CELLS_CROSS_FIT,
-    block_size: int = BLOCK,
-    C: float = 0.3,
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Flag cells whose label is improbable, while another label is probable.
-
-    Probabilities are those of a classifier that was not fitted to the cell (confident learning;
-    Northcutt et al., *J. Artif. Intell. Res.* 70, 2021).
-
-    Parameters
-    ----------
-    data
-        The labelled cells, in order.
     max_self_confidence
         Probability of a cell's own label below which it may be flagged.
     min_confidence
@@ -87,13 +67,12 @@ def flag_label_errors(
 
     Returns
     -------
-    Whether each cell is confidently predicted to have another label, and whether it is predicted to
-    have another label at all, ``(n_cells,)`` each.
+    Positions of the flagged cells in the reference, in their order, or none.
     """
     _, codes, sizes = np.unique(data.labels, return_inverse=True, return_counts=True)
     if sizes.max() < 2:
         # No cell can be held out.
-        return np.zeros(len(codes), dtype=bool), np.zeros(len(codes), dtype=bool)
+        return data.cells[:0]
     self_confidence, confidence = _cross_fitted_confidence(replace(data, labels=codes), max_cells, block_size, C)
     is_error = (self_confidence < max_self_confidence) & (confidence > min_confidence)
     for code, size in enumerate(sizes):
@@ -101,7 +80,9 @@ def flag_label_errors(
         n_flagged = int(max_share_of_label * size) if size >= min_cells_of_label else 0
         by_confidence = np.argsort(self_confidence[flagged], kind="stable")
         is_error[flagged[by_confidence[n_flagged:]]] = False
-    return is_error, self_confidence < confidence
+    n_misclassified = (self_confidence < confidence).sum()
+    frequent = is_error.mean() > min_share and is_error.sum() > min_share_of_misclassified * n_misclassified
+    return data.cells[is_error] if frequent else data.cells[:0]
 
 
 def _cross_fitted_confidence(
@@ -110,33 +91,21 @@ def _cross_fitted_confidence(
     """Compute the probability of each cell's own and most probable label, cross-fitted."""
     subsample, n_cells = subsample_by_label(data.labels, max_cells), len(data.cells)
     x, known = data[subsample].expression(), data.labels[subsample]
-    self_confidence, confidence = np.empty(n_cells), np.empty(n_cells)
     # Without a nuisance penalty: where labels are wrong, cells differ within labels as between them.
     config = RegressionConfig(C=C, within_class_penalty=0, multinomial=True)
-    weights = []
-    for held_out, fitted in cross_fit(known, lambda cells: fit_regressions(x[cells], known[cells], config=config)):
-        of_fold = subsample[held_out]
-        weights.append(fitted.ridge.weights)
-        self_confidence[of_fold], confidence[of_fold] = _score_labels(x[held_out], weights[-1], known[held_out])
-    # The only cell of a label is in no fold.
-    single = subsample[np.bincount(known)[known] == 1]
-    self_confidence[single] = confidence[single] = 1.0
+    folds = cross_fit(known, lambda cells: fit_regressions(x[cells], known[cells], config=config))
+    parts = [(subsample[fold], x[fold], fitted.ridge) for fold, fitted in folds]
     # No regression was fitted to cells outside the subsample.
+    mean = np.mean([weights for *_, weights in parts], axis=0)
     rest = np.setdiff1d(np.arange(n_cells), subsample)
-    mean = np.mean(weights, axis=0)
-    for start in range(0, len(rest), block_size):
-        block = rest[start : start + block_size]
-        some = data[block]
-        self_confidence[block], confidence[block] = _score_labels(some.expression(), mean, some.labels)
+    blocks = (rest[start : start + block_size] for start in range(0, len(rest), block_size))
+    # The only cell of a label is in no fold.
+    self_confidence, confidence = np.ones((2, n_cells))
+    for cells, some, weights in chain(parts, ((block, data[block].expression(), mean) for block in blocks)):
+        probability = softmax(some @ weights.T, axis=1)
+        self_confidence[cells] = probability[np.arange(len(cells)), data.labels[cells]]
+        confidence[cells] = probability.max(1)
     return self_confidence, confidence
-
-
-def _score_labels(
-    x: sp.csr_matrix, weights: NDArray[np.float64], labels: NDArray[np.integer]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the probability of each cell's own and of its most probable label."""
-    probability = softmax(x @ weights.T, axis=1)
-    return probability[np.arange(len(labels)), labels], probability.max(1)
 
 
 # --------------------------------------------------------------------------- batches
@@ -193,39 +162,26 @@ def find_batch_directions(
     subsample = subsample_by_label(pair, max(max_cells, int(shrinkage * len(pairs))))
     data, batches = data[subsample], batches[subsample]
     labels, x = data.labels, data.expression()
-    shifts = _weighted_shifts(x, labels, batches, shrinkage)
-    variances, axes = np.linalg.eigh(_gram_matrix(shifts))
+    shifts, gram = _weighted_shifts(x, labels, batches, shrinkage)
+    variances, axes = np.linalg.eigh(gram)
     lengths = np.sqrt(np.maximum(variances, 0))
     rng = np.random.default_rng(settings.seed)
+    permutations = np.tile(batches, (n_permutations, 1))
+    for permuted in permutations:
+        for label in np.unique(labels):
+            of_label = labels == label
+            permuted[of_label] = rng.permutation(batches[of_label])
 
     def strongest(permuted: NDArray[np.integer]) -> float:
-        gram = _gram_matrix(_weighted_shifts(x, labels, permuted, shrinkage))
+        _, gram = _weighted_shifts(x, labels, permuted, shrinkage)
         return float(np.linalg.eigvalsh(gram)[-1]) ** 0.5
 
-    permutations = (_permute_within(labels, batches, rng) for _ in range(n_permutations))
     by_chance = max(thread_map(strongest, permutations), default=0.0)
     # Shifts of identical cells are rounding errors.
     significant = lengths > max(by_chance, 1e-6)
     if len(axes) == len(shifts):
         return axes[:, significant].T @ shifts
     return (axes[:, significant] * lengths[significant]).T
-
-
-def _permute_within(
-    labels: NDArray[np.integer], batches: NDArray[np.integer], rng: np.random.Generator
-) -> NDArray[np.integer]:
-    """Permute the batches of the cells of each label."""
-    permuted = batches.copy()
-    for label in np.unique(labels):
-        of_label = np.flatnonzero(labels == label)
-        permuted[of_label] = rng.permutation(batches[of_label])
-    return permuted
-
-
-def _gram_matrix(shifts: NDArray[np.floating]) -> NDArray[np.floating]:
-    """Multiply rows by one another, or columns if these are fewer."""
-    n_rows, n_columns = shifts.shape
-    return shifts @ shifts.T if n_rows <= n_columns else shifts.T @ shifts
 
 
 def _pairs(labels: NDArray[np.integer], batches: NDArray[np.integer]) -> tuple[NDArray, NDArray, NDArray]:
@@ -237,8 +193,11 @@ def _pairs(labels: NDArray[np.integer], batches: NDArray[np.integer]) -> tuple[N
 
 def _weighted_shifts(
     x: sp.csr_matrix, labels: NDArray[np.integer], batches: NDArray[np.integer], shrinkage: float
-) -> NDArray[np.floating]:
-    """Compute weighted shifts over the root of their number, ``(n_shifts, n_genes)``."""
+) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+    """Compute weighted shifts over the root of their number, ``(n_shifts, n_genes)``.
+
+    Also the products of the rows, or of the columns if these are fewer.
+    """
     pairs, pair, counts = _pairs(labels, batches)
     sizes = counts[:, None]
     sums = sp.csr_matrix((np.ones(len(pair)), (pair, np.arange(len(pair))))) @ x
@@ -246,4 +205,5 @@ def _weighted_shifts(
     for label in np.unique(labels):
         of_label = pairs[:, 0] == label
         shifts[of_label] -= shifts[of_label].mean(0)
-    return shifts * np.sqrt(sizes / (sizes + shrinkage) / len(shifts))
+    shifts *= np.sqrt(sizes / (sizes + shrinkage) / len(shifts))
+    return shifts, shifts @ shifts.T if len(shifts) <= shifts.shape[1] else shifts.T @ shifts

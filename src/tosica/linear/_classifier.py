@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -14,7 +13,7 @@ from scvi import settings
 
 from tosica._parallel import thread_map
 from tosica._stats import fit_temperature
-from tosica.linear._logistic import DEFAULT_CONFIG, LogisticRegression, RegressionConfig, Regressions, fit_regressions
+from tosica.linear._logistic import DEFAULT_CONFIG, RegressionConfig, Regressions, fit_regressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,8 +72,13 @@ class LabeledRows:
         return np.repeat(np.arange(len(sizes)), sizes) if len(sizes) > 1 else None
 
     def expression(self) -> sp.csr_matrix:
-        """Read the normalised expression, ``(n_cells, n_genes)``."""
-        return read_normalized(self.rows, self.cells, self.slices)
+        """Read the expression, sparse, normalised as the network's minibatches are, ``(n_cells, n_genes)``."""
+        x = sp.csr_matrix(self.rows.take(self.cells))
+        parts = []
+        for start, stop, way in self.slices:
+            part = x if len(self.slices) == 1 else x[:, start:stop]
+            parts.append(sp.csr_matrix(part if way is None else way.normalize_block(part)))
+        return parts[0] if len(parts) == 1 else sp.hstack(parts).tocsr()
 
 
 class LinearClassifier(NamedTuple):
@@ -138,10 +142,11 @@ def fit_linear_classifier(
     present, codes = np.unique(drawn.labels, return_inverse=True)
     x = drawn.expression()
     penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "config": config}
-    regression = fit_regressions(x, codes, modalities=data.modalities, **penalties).mean(lasso_share)
+    fitted = fit_regressions(x, codes, modalities=data.modalities, **penalties)
+    mean = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
     weight = linear_to_network_ratio(len(data.cells)) if weight is None else weight
     factor, adjustment = weight / temperature, logit_adjustment(codes) * config.balanced
-    pair_weights = split_among_tokens(regression, tokens)
+    pair_weights, is_inactive = split_among_tokens(mean, fitted.relevance, tokens)
     weights = np.zeros((n_labels, pair_weights.shape[1]))
     # Labels without cells: a logit that no other one is below.
     biases = np.full(n_labels, -100 * factor)
@@ -149,10 +154,12 @@ def fit_linear_classifier(
     # Softmax does not depend on what is the same for all labels.
     weights[present], biases[present] = (values - values.mean(0) for values in added)
     clip_max = x.max(0).toarray().ravel().astype(np.float64)
-    return LinearClassifier(weights, biases, clip_max, present[_is_inactive(regression)])
+    return LinearClassifier(weights, biases, clip_max, present[is_inactive])
 
 
-def split_among_tokens(regression: LogisticRegression, tokens: sp.csr_matrix) -> NDArray[np.float64]:
+def split_among_tokens(
+    weights: NDArray[np.float64], relevance: NDArray[np.float64], tokens: sp.csr_matrix
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """Split each gene's weight among the tokens that hold it, in proportion to their relevance.
 
     Tokens that the group lasso leaves out have a hundredth of the relevance of the label's most
@@ -160,35 +167,28 @@ def split_among_tokens(regression: LogisticRegression, tokens: sp.csr_matrix) ->
 
     Parameters
     ----------
-    regression
-        A regression with group lasso.
+    weights
+        Weight of each gene, shape ``(n_labels, n_genes)``.
+    relevance
+        Relevance of each token in the group lasso, shape ``(n_labels, n_tokens)``.
     tokens
         Which gene is in which token, shape ``(n_tokens, n_genes)``.
 
     Returns
     -------
     Shape ``(n_labels, n_pairs)``, ordered by token and then by gene. The sum over the tokens that
-    hold a gene is its weight.
+    hold a gene is its weight. Also whether all tokens of a label are irrelevant beside those of
+    others, ``(n_labels,)``; its weights are split equally.
     """
-    relevance = regression.relevance
-    assert relevance is not None
     largest = relevance.max(1, keepdims=True)
-    # Weights of a label without any relevant set are split equally.
-    is_active = ~_is_inactive(regression)[:, None]
-    relevance = np.where(is_active, np.maximum(relevance, 0.01 * largest), 1.0)
+    is_inactive = largest <= 1e-6 * max(float(largest.max()), 1e-300)
+    relevance = np.where(is_inactive, 1.0, np.maximum(relevance, 0.01 * largest))
     tokens = sp.csr_matrix(tokens, dtype=np.float64)
     tokens.sort_indices()
     total = relevance @ tokens
-    per_relevance = np.divide(regression.weights, total, out=np.zeros_like(total), where=total > 0)
+    per_relevance = np.divide(weights, total, out=np.zeros_like(total), where=total > 0)
     token = np.repeat(np.arange(tokens.shape[0]), np.diff(tokens.indptr))
-    return per_relevance[:, tokens.indices] * relevance[:, token]
-
-
-def _is_inactive(regression: LogisticRegression) -> NDArray[np.bool_]:
-    """Whether all gene sets of a label are irrelevant beside those of others, ``(n_labels,)``."""
-    assert regression.relevance is not None
-    largest = regression.relevance.max(1)
-    return largest <= 1e-6 * max(float(largest.max()), 1e-300)
+    return per_relevance[:, tokens.indices] * relevance[:, token], is_inactive[:, 0]
 
 
 def cross_validate(
@@ -229,37 +229,28 @@ def cross_validate(
     configs = [DEFAULT_CONFIG]
     if 2 * x.shape[1] < len(codes) and x.shape[1] <= PANEL_GENES:
         configs += [RegressionConfig(C=10 ** (-half / 2), multinomial=True, balanced=False) for half in range(3, 7)]
-    tried = []
+    chosen, most_likely = CrossValidated(), -np.inf
     for config in configs:
         penalties = {"batch_directions": batch_directions, "gene_sets": tokens, "config": config}
-        fit = partial(fit_regressions, modalities=data.modalities, **penalties)
+        fit: Callable[..., Regressions] = partial(fit_regressions, modalities=data.modalities, **penalties)
         # By all cells: a fold has fewer cells of rare labels, which would raise their adjustment.
-        tried += _cross_validate(x, codes, fit, config, logit_adjustment(codes) * config.balanced)
-    return max(tried, key=itemgetter(1))[0] if tried else CrossValidated()
-
-
-def _cross_validate(
-    x: sp.csr_matrix,
-    codes: NDArray[np.integer],
-    fit: Callable[..., Regressions],
-    config: RegressionConfig,
-    adjustment: NDArray[np.float64],
-) -> list[tuple[CrossValidated, float]]:
-    """Choose temperature and weight for some penalties, with their mean likelihood; nothing if no cell is held out."""
-    ridge, lasso = np.full((2, len(codes), len(adjustment)), np.nan)
-    for held_out, fitted in cross_fit(codes, lambda cells: fit(x[cells], codes[cells]), n_folds=3):
-        ridge[held_out], lasso[held_out] = (x[held_out] @ each.weights.T for each in fitted)
-    scored = np.flatnonzero(np.isfinite(ridge).all(1))
-    truth, highest, best = codes[scored], np.zeros(len(scored)), None
-    for share in LASSO_SHARES[::-1] if len(scored) else ():
-        logits = (1 - share) * ridge[scored] + share * lasso[scored] + adjustment
-        temperature = fit_temperature(logits, truth, expected=EXPECTED_TEMPERATURE, spread=0.4)
-        log_likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
-        gain = log_likelihood - highest
-        # A smaller weight must raise the likelihood by two standard errors.
-        if best is None or gain.mean() > 2 * gain.std() / np.sqrt(len(gain)):
-            best, highest = CrossValidated(temperature, share, config), log_likelihood
-    return [] if best is None else [(best, float(highest.mean()))]
+        adjustment = logit_adjustment(codes) * config.balanced
+        ridge, lasso = np.full((2, len(codes), len(adjustment)), np.nan)
+        for fold, fitted in cross_fit(codes, lambda cells: fit(x[cells], codes[cells]), n_folds=3):  # noqa: B023 # used at once
+            ridge[fold], lasso[fold] = x[fold] @ fitted.ridge.T, x[fold] @ fitted.lasso.T
+        scored = np.flatnonzero(np.isfinite(ridge).all(1))
+        truth, highest, best = codes[scored], np.zeros(len(scored)), None
+        for share in LASSO_SHARES[::-1] if len(scored) else ():
+            logits = (1 - share) * ridge[scored] + share * lasso[scored] + adjustment
+            temperature = fit_temperature(logits, truth, expected=EXPECTED_TEMPERATURE, spread=0.4)
+            log_likelihood = log_softmax(logits / temperature, axis=1)[np.arange(len(truth)), truth]
+            gain = log_likelihood - highest
+            # A smaller weight must raise the likelihood by two standard errors.
+            if best is None or gain.mean() > 2 * gain.std() / np.sqrt(len(gain)):
+                best, highest = CrossValidated(temperature, share, config), log_likelihood
+        if best is not None and highest.mean() > most_likely:
+            chosen, most_likely = best, float(highest.mean())
+    return chosen
 
 
 def logit_adjustment(labels: NDArray[np.integer], pseudocount: float = 20) -> NDArray[np.float64]:
@@ -294,31 +285,6 @@ def linear_to_network_ratio(n_cells: int) -> float:
 
 
 # --------------------------------------------------------------------------- subsamples, folds
-
-
-def read_normalized(
-    rows: CellMatrix | JointMatrix, cells: NDArray[np.integer], slices: tuple[ModalitySlice, ...]
-) -> sp.csr_matrix:
-    """Read the expression of some cells, sparse, normalised as the network's minibatches are.
-
-    Parameters
-    ----------
-    rows
-        Expression of the reference.
-    cells
-        Positions of the cells, shape ``(n_cells,)``.
-    slices
-        How expression is normalised, for each modality.
-
-    Returns
-    -------
-    Shape ``(n_cells, n_genes)``.
-    """
-    x = sp.csr_matrix(rows.take(cells))
-    parts = [x] if len(slices) == 1 else [x[:, part.start : part.stop] for part in slices]
-    ways = [part.normalization for part in slices]
-    done = [part if way is None else way.normalize_block(part) for part, way in zip(parts, ways, strict=True)]
-    return sp.csr_matrix(done[0]) if len(done) == 1 else sp.hstack([sp.csr_matrix(part) for part in done]).tocsr()
 
 
 def subsample_by_label(labels: NDArray[np.integer], max_cells: int) -> NDArray[np.intp]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -79,32 +80,19 @@ with warnings.catch_warnings(action="ignore"):
     torch.sparse_csr_tensor([0, 1], [0], [1.0])
 
 
-class LogisticRegression(NamedTuple):
-    """A fitted one-vs-rest logistic regression without intercept.
+class Regressions(NamedTuple):
+    """Logistic regressions without intercept, for log-normalised expression.
 
-    ``weights`` are ``(n_labels, n_genes)``, for log-normalised expression. ``relevance`` is
+    ``ridge`` and ``lasso`` are the weights without and with group lasso, ``(n_labels, n_genes)``, the
+    same without gene sets or without group penalty. The first uses many genes, the second few gene
+    sets. They make different errors, and their mean is more accurate than either. ``relevance`` is
     ``(n_labels, n_gene_sets)``: how much each gene set contributes to each label, relative to the
-    other gene sets. It is ``None`` without group lasso.
+    other gene sets. It has no columns without group lasso.
     """
 
-    weights: NDArray[np.float64]
-    relevance: NDArray[np.float64] | None = None
-
-
-class Regressions(NamedTuple):
-    """Regressions without and with group lasso, the same without gene sets or without group penalty."""
-
-    ridge: LogisticRegression
-    lasso: LogisticRegression
-
-    def mean(self, lasso_share: float) -> LogisticRegression:
-        """Average the weights, with the relevance of the group lasso.
-
-        The first uses many genes, the second few gene sets. They make different errors, and their
-        mean is more accurate than either. ``lasso_share`` is the weight of the second.
-        """
-        weights = (1 - lasso_share) * self.ridge.weights + lasso_share * self.lasso.weights
-        return LogisticRegression(weights, self.lasso.relevance)
+    ridge: NDArray[np.float64]
+    lasso: NDArray[np.float64]
+    relevance: NDArray[np.float64]
 
 
 def fit_regressions(
@@ -180,7 +168,10 @@ def fit_regressions(
     # All other genes have weight zero.
     held = np.flatnonzero(is_held)
     x = x[:, held]
-    scale = gene_scale(x, config.gene_scale_power)
+    # Without scaling, the strongest genes would dominate. Scaled to equal means, the weakest genes
+    # would, which are mostly noise.
+    mean = np.asarray(abs(x).mean(0)).ravel()
+    scale = np.where(mean > 0, mean, 1) ** config.gene_scale_power
     if modalities is not None:
         spread = np.asarray(x.power(2).mean(0) - np.square(x.mean(0))).ravel() / scale**2
         totals = np.bincount(modalities[held], spread)
@@ -190,17 +181,12 @@ def fit_regressions(
     z = sp.csr_matrix(x @ sp.diags(1 / scale), dtype=np.float32)
     # Fits of many labels take turns: the scores of a few stay in the cache, and threads share the turns.
     turns = np.array_split(fitted, 1 if config.multinomial else -(-len(fitted) // _LABELS_AT_ONCE))
-
-    def fit(some: NDArray[np.integer]) -> tuple[NDArray, NDArray, NDArray]:
-        loss = PenalizedLogisticLoss(z, labels, some, nuisance, offset, config)
-        return _fit_both(loss, gene_sets, held, config)
-
-    done = thread_map(fit, turns)
+    losses = (PenalizedLogisticLoss(z, labels, some, nuisance, offset, config) for some in turns)
+    done = thread_map(partial(_fit_both, gene_sets=gene_sets, held=held, config=config), losses)
     ridge, lasso, relevance = map(np.concatenate, zip(*done, strict=True))
     unscaled = np.zeros((2, len(fitted), n_genes))
     unscaled[:, :, held] = ridge / scale, lasso / scale
-    first = LogisticRegression(unscaled[0])
-    return Regressions(first, first if not relevance.size else LogisticRegression(unscaled[1], relevance))
+    return Regressions(unscaled[0], unscaled[1], relevance)
 
 
 def _fit_both(
@@ -215,31 +201,16 @@ def _fit_both(
         return first, first, np.empty((n_fitted, 0))
     root_size = np.sqrt(np.asarray(gene_sets.sum(1)).ravel()).astype(np.float32)
     gene_sets = sp.csr_matrix(gene_sets, dtype=np.float32)[:, held]
-
-    def reweight(relevance: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Compute the next relevance: norm of a set's part, over the root of its size."""
+    relevance = np.ones((n_fitted, len(root_size)), dtype=np.float32)
+    for i in range(config.n_reweightings + 1):
         total = relevance @ gene_sets
+        if i > 0:
+            variance = total / (np.float32(ridge) * total + np.float32(config.group_penalty))
+            weights = loss.fit(variance, config.max_iter_reweighted, 0.3 * tolerance)
+        # The next relevance: norm of a set's part, over the root of its size.
         part = np.divide(weights, total, out=np.zeros_like(weights), where=total > 0)
-        reweighted: NDArray[np.float32] = relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
-        return reweighted
-
-    relevance = reweight(np.ones((n_fitted, len(root_size)), dtype=np.float32))
-    for _ in range(config.n_reweightings):
-        total = relevance @ gene_sets
-        variance = total / (np.float32(ridge) * total + np.float32(config.group_penalty))
-        weights = loss.fit(variance, config.max_iter_reweighted, 0.3 * tolerance)
-        relevance = reweight(relevance)
+        relevance = relevance * np.sqrt(gene_sets @ (part**2).T).T / root_size
     return first, weights, relevance.astype(np.float64)
-
-
-def gene_scale(x: sp.csr_matrix, power: float = 0.25) -> NDArray[np.float64]:
-    """Compute the scale of each gene, ``(n_genes,)``: its mean size to a power, 1 if not expressed.
-
-    Without scaling, the strongest genes would dominate. Scaled to equal means, the weakest genes
-    would, which are mostly noise.
-    """
-    mean = np.asarray(abs(x).mean(0)).ravel()
-    return np.where(mean > 0, mean, 1) ** power
 
 
 def _nuisance(
@@ -370,6 +341,7 @@ class PenalizedLogisticLoss:
         of_label = 1 / (counts * float(len(counts))) if config.balanced else np.full(len(counts), 1 / len(labels))
         self._balance = of_label[labels].astype(np.float32)
         self._multinomial = config.multinomial
+        self._probability = partial(softmax, axis=0) if config.multinomial else expit
         self._dual = np.zeros_like(self._is_label)
 
     def fit(self, variance: NDArray[np.float32], max_iter: int, tolerance: float) -> NDArray[np.float32]:
@@ -440,21 +412,15 @@ class PenalizedLogisticLoss:
             if is_found.all():
                 break
             low, high = np.where(first < 0, length, low), np.where(first < 0, high, length)
-            newton = length - first / (self._second_derivative(probability, change) + curvature)
+            mean = (probability * change).sum(0) if self._multinomial else probability * change
+            second = self._dot(self._balance * probability * (change - mean), change)
+            newton = length - first / (second + curvature)
             bisected = np.where(np.isinf(high), 2 * low, (low + high) / 2)
             following = np.where((newton > low) & (newton < high) | (i == 0), newton, bisected)
             length = np.where(is_found, length, following).astype(np.float32)
             moved = scores + length * change
             probability = self._probability(moved)
         return length, moved, probability
-
-    def _probability(self, scores: NDArray[np.float32]) -> NDArray[np.float32]:
-        probability: NDArray[np.float32] = softmax(scores, axis=0) if self._multinomial else expit(scores)
-        return probability
-
-    def _second_derivative(self, probability: NDArray[np.float32], change: NDArray[np.float32]) -> NDArray[np.float32]:
-        mean = (probability * change).sum(0) if self._multinomial else probability * change
-        return self._dot(self._balance * probability * (change - mean), change)
 
     def _dot(self, left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
         """Multiply the rows of each label, ``(n_fitted, 1)``, or all rows."""

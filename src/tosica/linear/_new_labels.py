@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from scipy.special import logsumexp
 
 from tosica.linear._classifier import split_among_tokens
-from tosica.linear._logistic import LogisticRegression, fit_regressions
+from tosica.linear._logistic import fit_regressions
 from tosica.linear._novelty import TINY, distances_over_genes, gene_weights
 
 if TYPE_CHECKING:
@@ -107,10 +107,8 @@ def fit_new_labels(
         fitted=np.arange(n_known, n_known + n_new),
         offset=offset,
     )
-    weights, relevance = fitted.mean(lasso_share)
-    assert relevance is not None
-    regression = LogisticRegression(weights[:, :-1], relevance[:, :-1])
-    return NewLabels(split_among_tokens(regression, tokens), weights[:, -1])
+    weights = (1 - lasso_share) * fitted.ridge + lasso_share * fitted.lasso
+    return NewLabels(split_among_tokens(weights[:, :-1], fitted.relevance[:, :-1], tokens)[0], weights[:, -1])
 
 
 # --------------------------------------------------------------------------- replay

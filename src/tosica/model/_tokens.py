@@ -13,7 +13,7 @@ from scipy.sparse import coo_matrix, csr_matrix
 
 from tosica._checks import validate_params
 from tosica._settings import logger
-from tosica.linear import fit_regressions, read_normalized, subsample_by_label
+from tosica.linear import LabeledRows, fit_regressions, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._modalities import field_keys, open_matrix, read_modalities
 from tosica.pp._select import coexpression_sets
@@ -118,13 +118,12 @@ def _read_cells(model: SetupMixin, modality: Modality) -> tuple[sp.csr_matrix, N
     known = np.flatnonzero(labels >= 0)
     drawn = known[subsample_by_label(labels[known], _MAX_CELLS)]
     rows = open_matrix(model.adata, [modality])
-    return read_normalized(rows, drawn, (modality.slice(),)), np.unique(labels[drawn], return_inverse=True)[1]
+    codes = np.unique(labels[drawn], return_inverse=True)[1]
+    return LabeledRows(rows, drawn, codes, (modality.slice(),)).expression(), codes
 
 
 def _score_gene_sets(x: sp.csr_matrix, codes: NDArray[np.integer], gene_sets: sp.csr_matrix) -> NDArray[np.floating]:
-    found = fit_regressions(x, codes, gene_sets=gene_sets).lasso
-    assert found.relevance is not None
-    norms = found.relevance * np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
+    norms = fit_regressions(x, codes, gene_sets=gene_sets).relevance * np.sqrt(np.asarray(gene_sets.sum(1)).ravel())
     total = norms.sum(1, keepdims=True)
     shares: NDArray[np.floating] = np.divide(norms, total, out=np.zeros_like(norms), where=total > 0)
     return shares.max(0)

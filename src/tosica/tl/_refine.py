@@ -12,7 +12,7 @@ from tosica._checks import Fraction, Integer, Number, validate_params
 from tosica._settings import logger, progress
 from tosica.data import CellMatrix
 from tosica.gs import write_gmt
-from tosica.linear import read_normalized, subsample_by_label
+from tosica.linear import LabeledRows, subsample_by_label
 from tosica.model._fields import MaskField
 from tosica.model._tosica import MODEL
 from tosica.module import REGISTRY_KEYS
@@ -21,7 +21,6 @@ from tosica.tl._evidence import refuse_mudata
 if TYPE_CHECKING:
     import os
 
-    import scipy.sparse as sp
     from numpy.typing import NDArray
 
     from tosica.model import TOSICA
@@ -240,8 +239,8 @@ def _read_reference(model: TOSICA) -> tuple[NDArray[np.float32], NDArray[np.inte
     labels = np.ravel(model.adata_manager.get_from_registry(REGISTRY_KEYS.LABELS_KEY)).astype(np.int64)
     cells = subsample_by_label(labels, _MAX_CELLS)
     rows = CellMatrix(model.adata, layer=modality.layer)
-    x: sp.csr_matrix = read_normalized(rows, cells, (modality.slice(),))
-    return x.astype(np.float32).toarray(), labels[cells]
+    drawn = LabeledRows(rows, cells, labels[cells], (modality.slice(),))
+    return drawn.expression().astype(np.float32).toarray(), drawn.labels
 
 
 def _table(
