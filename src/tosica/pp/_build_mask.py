@@ -33,7 +33,7 @@ from tosica.pp._gene_sets import (
     say_left_out,
     weights_table,
 )
-from tosica.pp._select import draw_gene_sets, gene_variability, select_gene_sets
+from tosica.pp._select import draw_gene_sets, drop_similar, gene_variability, select_gene_sets
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -138,10 +138,10 @@ def build_mask(
         - ``"variable"``: the sets whose genes vary most among cells, compared to genes with similar
           mean expression (sum of standardised dispersions over the square root of their number).
     max_jaccard
-        Largest Jaccard index, above 0, of the genes in the data of two sets that are kept. Sets are
-        considered in the order of ``select``, and skipped if they are too similar to a kept one; 1
-        keeps all. None is 0.5 for named collections, in which many sets are nearly the same, and 1
-        for gene sets of your own.
+        Largest Jaccard index, above 0, of the genes in the data of two sets that are kept. Of sets
+        that are more alike, the one that lists the fewest genes is kept, since it says more; 1 keeps
+        all. None is 0.5 for named collections, in which many sets are nearly the same, and 1 for
+        gene sets of your own.
     organism
         Organism of ``adata``. ``"auto"`` decides by overlap, logs the result, and refuses gene sets
         of the other organism. ``"human"`` or ``"mouse"`` maps gene sets of the other organism to it
@@ -422,18 +422,18 @@ def _match_and_select(
 ) -> tuple[list[str], csr_matrix, dict[str, Any]]:
     """Match gene sets to the genes of the data, and select those to keep."""
     members, match = match_gene_sets(genes, gene_sets, params, log_organism=log_organism)
-    sizes = np.diff(members.indptr)
-    fits = np.flatnonzero((sizes >= params.min_genes) & (np.diff(gene_sets.contains.indptr) <= params.max_genes))
+    sizes, n_listed = np.diff(members.indptr), np.diff(gene_sets.contains.indptr)
+    fits = np.flatnonzero((sizes >= params.min_genes) & (n_listed <= params.max_genes))
     if fits.size == 0:
         raise ValueError(explain_no_gene_sets(genes, gene_sets, sizes, params))
     max_jaccard = params.max_jaccard
     if max_jaccard is None:
         max_jaccard = _MAX_JACCARD if gene_sets.is_named else 1.0
+    fits = fits[drop_similar(members[fits], n_listed[fits], max_jaccard)]
     selected = select_gene_sets(
         members[fits],
         len(fits) if params.max_gene_sets is None else params.max_gene_sets,
         select=params.select,
-        max_jaccard=max_jaccard,
         variability=gene_variability(adata, params.layer) if params.select == "variable" else None,
     )
     kept = fits[selected]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -106,7 +105,7 @@ def _standardized_dispersion(mean: NDArray[np.float64], variance: NDArray[np.flo
 
 
 def select_gene_sets(
-    members: csr_matrix, n: int, *, select: Select, max_jaccard: float, variability: NDArray[np.float64] | None = None
+    members: csr_matrix, n: int, *, select: Select, variability: NDArray[np.float64] | None = None
 ) -> NDArray[np.intp]:
     """Select gene sets.
 
@@ -118,8 +117,6 @@ def select_gene_sets(
         Largest number of sets to select.
     select
         ``"largest"``, ``"coverage"`` or ``"variable"``, see :func:`tosica.pp.build_mask`.
-    max_jaccard
-        Largest Jaccard index of a set with one that was selected before.
     variability
         Variability of each gene, ``(n_vars,)``, for ``"variable"``.
 
@@ -129,46 +126,53 @@ def select_gene_sets(
         Positions of the selected sets, ascending.
     """
     sizes = np.diff(members.indptr)
-    accepted = _DissimilarSets(members, max_jaccard)
     if select == "coverage":
-        return np.sort(_cover(members, sizes, n, accepted))
+        return np.sort(_cover(members, sizes, n))
     if select == "variable":
         assert variability is not None
         score = members.astype(np.float64) @ variability / np.sqrt(sizes)
     else:
         score = sizes
-    order = np.argsort(-score, kind="stable")
-    chosen = islice((candidate for candidate in order if accepted.add(int(candidate))), n)
-    return np.sort(np.fromiter(chosen, dtype=np.intp))
+    return np.sort(np.argsort(-score, kind="stable")[:n])
 
 
-class _DissimilarSets:
-    """Keep gene sets so that no two have a Jaccard index above a limit."""
+def drop_similar(members: csr_matrix, n_listed: NDArray[np.integer], max_jaccard: float) -> NDArray[np.intp]:
+    """Leave out each gene set that is nearly the same as one that lists fewer genes.
 
-    def __init__(self, members: csr_matrix, max_jaccard: float) -> None:
-        self._members, self._max_jaccard = members, max_jaccard
-        self._sets_of: list[list[int]] = [[] for _ in range(members.shape[1])]
-        self._sizes: list[int] = []
+    The smaller of such sets says more: "T cell receptor signaling pathway" is kept, and "antigen
+    receptor-mediated signaling pathway", which holds it, is not.
 
-    def add(self, candidate: int) -> bool:
-        """Add a set unless it is too similar to an earlier one; return whether it was added."""
-        if self._max_jaccard >= 1:
-            return True
-        indptr, indices = self._members.indptr, self._members.indices
-        genes = indices[indptr[candidate] : indptr[candidate + 1]]
-        holders = [number for gene in genes for number in self._sets_of[gene]]
-        if holders:
-            shared = np.bincount(holders, minlength=len(self._sizes))
-            union = len(genes) + np.asarray(self._sizes) - shared
-            if (shared > self._max_jaccard * union).any():
-                return False
-        for gene in genes:
-            self._sets_of[gene].append(len(self._sizes))
-        self._sizes.append(len(genes))
-        return True
+    Parameters
+    ----------
+    members
+        Which gene is in which set, ``(n_gene_sets, n_vars)`` bool.
+    n_listed
+        Number of genes that each set lists, in the data or not, ``(n_gene_sets,)``.
+    max_jaccard
+        Largest Jaccard index of a set with one that is kept.
+
+    Returns
+    -------
+    numpy.ndarray
+        Positions of the sets that are kept, ascending.
+    """
+    sizes = np.diff(members.indptr)
+    if max_jaccard >= 1:
+        return np.arange(len(sizes))
+    kept: list[int] = []
+    kept_with: list[list[int]] = [[] for _ in range(members.shape[1])]
+    for candidate in np.lexsort((sizes, n_listed)):
+        genes = members.indices[members.indptr[candidate] : members.indptr[candidate + 1]]
+        numbers = [number for gene in genes for number in kept_with[gene]]
+        shared = np.bincount(numbers, minlength=len(kept)) if numbers else np.zeros(len(kept))
+        if (shared <= max_jaccard * (len(genes) + sizes[kept] - shared)).all():
+            for gene in genes:
+                kept_with[gene].append(len(kept))
+            kept.append(int(candidate))
+    return np.sort(np.array(kept, dtype=np.intp))
 
 
-def _cover(members: csr_matrix, sizes: NDArray[np.intp], n: int, accepted: _DissimilarSets) -> NDArray[np.intp]:
+def _cover(members: csr_matrix, sizes: NDArray[np.intp], n: int) -> NDArray[np.intp]:
     """Greedy maximum coverage: add the set with the most genes that are not covered yet.
 
     In case of ties, the smaller set comes first, since fewer of its genes are covered already.
@@ -184,12 +188,11 @@ def _cover(members: csr_matrix, sizes: NDArray[np.intp], n: int, accepted: _Diss
         # The score of a set without new genes is minus its size.
         if score[best] <= 0:
             break
-        if accepted.add(best):
-            chosen.append(best)
-            genes = members.indices[members.indptr[best] : members.indptr[best + 1]]
-            for gene in genes[~covered[genes]]:
-                score[holders.indices[holders.indptr[gene] : holders.indptr[gene + 1]]] -= step
-            covered[genes] = True
+        chosen.append(best)
+        genes = members.indices[members.indptr[best] : members.indptr[best + 1]]
+        for gene in genes[~covered[genes]]:
+            score[holders.indices[holders.indptr[gene] : holders.indptr[gene + 1]]] -= step
+        covered[genes] = True
         score[best] = -step
     return np.array(chosen, dtype=np.intp)
 
